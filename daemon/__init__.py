@@ -1,0 +1,1 @@
+"""TODO(layout): filled by the work in progress."""

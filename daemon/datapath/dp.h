@@ -1,0 +1,109 @@
+/* zenjun data path: what runs per frame or per message outside the protocol core.
+ *
+ * Packet socket with a TPACKET_V2 ring, batched sends, client sockets and their queues, one inner epoll. Calls the core through
+ * struct zj_api, so that the core's code exists once. One thread owns a handle. No function blocks longer than its rest or
+ * linger, both bounded by the configuration. Errors are negative errno values.
+ */
+#ifndef ZJ_DP_H
+#define ZJ_DP_H
+
+#include <stdint.h>
+
+#define DP_CLIENTS_MAX 256
+#define DP_HANDLES_MAX 1024      /* per client: handles 1..1023 */
+#define DP_ALL_STATIONS 0xffff
+
+struct dp;
+struct zj_core;
+struct zj_api;
+
+struct dp_config {
+    uint32_t size;               /* sizeof */
+    uint32_t self;               /* own station index */
+    uint32_t ethertype, cluster;
+    uint8_t group_mac[6]; uint8_t pad[2];
+    uint32_t ring_bytes;         /* receive ring */
+    uint32_t message_max;
+    uint64_t queue_bytes_max;    /* per client, undelivered frames */
+    uint64_t rest_ns;            /* rest between batches under load; 0: never */
+    uint64_t linger_ns;          /* wait inside the call for more while something is pending */
+    uint64_t slice_ns;           /* longest stay in one dp_turn */
+};
+
+enum dp_want {                   /* why dp_turn came back; bits */
+    DP_W_CONTROL = 1,            /* zj_control() has something */
+    DP_W_GROUP = 2,              /* delivery stands at a message for Python: dp_group() */
+    DP_W_CLIENT = 4,             /* dp_take() has a client's control frame, or a client's end */
+    DP_W_DEADLINE = 8,           /* the deadline given is over */
+    DP_W_LINK = 16,              /* the packet socket reported an error: dp_link_error() */
+    DP_W_FENCED = 32,
+    DP_W_MORE = 64               /* slice over with work left: call again soon */
+};
+
+struct dp_turn_result { uint32_t want; uint32_t status; uint64_t now; uint64_t next_due; };
+
+struct dp_group {                /* a message that Python must see at its place in the order */
+    const uint8_t *data; uint64_t clock, position; uint32_t size, group; uint16_t client, index; uint8_t src, type, pad[2];
+};
+
+struct dp_take { uint8_t *data; uint32_t size; uint32_t slot; uint8_t type, flags; uint16_t handle; int32_t error; };
+/* type 0: the client's end. error 0: it closed; negative errno; DP_E_* below. */
+#define DP_E_PROTOCOL (-1001)
+#define DP_E_SLOW (-1002)
+
+struct dp_counters {
+    uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing;
+    uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors;
+    uint64_t turns, rests, lingers, client_reads, client_writes, client_bytes_in, client_bytes_out, slow_disconnects;
+};
+
+int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_core *core, struct dp **out);
+void dp_destroy(struct dp *d);
+int dp_fd(const struct dp *d);                       /* the inner epoll: readable when dp_turn has work */
+uint64_t dp_now(void);                               /* CLOCK_MONOTONIC, ns */
+
+/* Receive, offer, step, deliver, send, until idle or a reason to return. deadline: absolute ns of the engine's next deadline. */
+int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out);
+/* Send what the core has queued now (after the engine added something). */
+int dp_flush(struct dp *d);
+
+/* ---- link ---- */
+/* Opens with protocol 0, attaches the filter, sets the ring up, joins the group address, then binds. */
+int dp_link_open(struct dp *d, const char *ifname, uint32_t *ifindex, uint8_t mac[6], uint32_t *mtu);
+void dp_link_close(struct dp *d);
+int dp_link_error(struct dp *d);                     /* pending socket error, 0 none */
+int dp_link_send(struct dp *d, const uint8_t *pdu, uint32_t size); /* one PDU now (OPEN) */
+int dp_link_drops(struct dp *d, uint64_t *drops);    /* PACKET_STATISTICS, accumulated */
+
+/* ---- clients ---- slot numbers 0..DP_CLIENTS_MAX-1 */
+int dp_client_add(struct dp *d, int fd, uint16_t client, uint32_t *slot);
+/* hard 1: close now. hard 0: write out what is queued and released, then close (bounded by deadline_ns after now). */
+int dp_client_remove(struct dp *d, uint32_t slot, int hard, uint64_t deadline_ns);
+int dp_client_level(struct dp *d, uint32_t slot, uint32_t level);    /* unused by groups of other levels: see dp_join */
+/* Queue a frame for a client now (embargoed: at its place behind what is queued; urgent: before what is not yet begun). */
+int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint16_t handle, const uint8_t *body, uint32_t size,
+                  uint64_t position, uint32_t level, uint32_t urgent);
+int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send); /* SEND on handle goes to group */
+int dp_handle_drop(struct dp *d, uint32_t slot, uint16_t handle);
+int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self); /* deliver from here */
+int dp_leave(struct dp *d, uint32_t slot, uint32_t group);
+int dp_need_ack(struct dp *d, uint32_t group, uint32_t yes);         /* messages to the group need level ack */
+void dp_hold(struct dp *d, uint32_t yes);            /* 1: take no new messages from clients (closed, draining) */
+int dp_unsent(const struct dp *d);                   /* messages of clients read but not yet taken by the core */
+/* After an instance ended: forget embargoed entries not released at their level; per slot how many own messages were undecided. */
+int dp_reset(struct dp *d, uint64_t undecided[DP_CLIENTS_MAX]);
+int dp_take(struct dp *d, struct dp_take *out);      /* 1: one; 0: none. data valid until the next dp_ call */
+int dp_group(struct dp *d, struct dp_group *out);    /* the message delivery stands at; dp_group_done() lets it go on */
+void dp_group_done(struct dp *d);
+int dp_send(struct dp *d, uint16_t client, uint32_t group, uint8_t type, uint8_t need_ack, const uint8_t *data, uint32_t size);
+                                                     /* a message of Python's; queued inside (at most 1 MiB), -ENOBUFS beyond */
+struct dp_client_info { uint64_t queued_bytes, unsent_bytes, sent, delivered, done[3]; uint16_t client; uint8_t closing, paused; uint32_t pad; };
+int dp_client_info(const struct dp *d, uint32_t slot, struct dp_client_info *out);
+const struct dp_counters *dp_counters(const struct dp *d);
+uint64_t dp_memory(const struct dp *d);
+
+/* ---- tests and tools ---- */
+/* The classic BPF program that dp_link_open attaches; returns the number of instructions (each 8 bytes: u16 code, u8 jt, jf, u32 k). */
+uint32_t dp_filter(uint32_t ethertype, uint32_t cluster, uint8_t *out, uint32_t max);
+
+#endif

@@ -1,0 +1,229 @@
+/* zenjun core: the per-frame and per-message path of one cluster at one station.
+ *
+ * Sans-I/O: no allocation after zj_create, no system call, no clock, no callback. Time comes in as monotonic nanoseconds that
+ * never decrease, randomness as a seed. One thread owns a handle.
+ *
+ * Stations are indices 0..n-1 here and numbers 1..n on the wire. Sequence numbers are 64 bits inside and 32 on the wire.
+ *
+ * A turn of the driver:   zj_rx()* per received PDU · zj_offer()* per message to send · zj_step() once ·
+ *                         zj_next()* for what became deliverable · zj_tx()/zj_tx_done() until empty · zj_control()*.
+ *
+ * Buffers: the core copies what it is given before it returns. Pointers it hands out (zj_next, zj_tx, zj_control) are valid until
+ * the next call that is not the same function's.
+ */
+#ifndef ZJ_H
+#define ZJ_H
+
+#include <stdint.h>
+
+#define ZJ_API_VERSION 1u
+
+typedef struct zj_core zj_core;
+
+/* Levels of receipt, in the order in which a message reaches them. */
+enum zj_level { ZJ_ORDERED = 0, ZJ_PREACK = 1, ZJ_ACK = 2 };
+#define ZJ_LEVELS 3
+
+/* Why a received frame was dropped. Names for people: zj_drop_name(). */
+enum zj_drop {
+    ZJ_DROP_NONE = 0,
+    ZJ_DROP_SHORT,         /* shorter than header and vectors */
+    ZJ_DROP_CLUSTER,       /* another cluster's */
+    ZJ_DROP_VERSION,       /* another protocol version */
+    ZJ_DROP_KIND,          /* a kind we do not know */
+    ZJ_DROP_STATIONS,      /* another number of stations */
+    ZJ_DROP_SOURCE,        /* source or target out of range */
+    ZJ_DROP_OWN,           /* bears our own station number */
+    ZJ_DROP_LENGTH,        /* its length goes beyond the frame, or it is larger than a buffer */
+    ZJ_DROP_CHECK,         /* checksum */
+    ZJ_DROP_PAYLOAD,       /* counts, offsets or sizes inside do not fit */
+    ZJ_DROP_CLOSED,        /* we are in no instance yet */
+    ZJ_DROP_INSTANCE,      /* other instance */
+    ZJ_DROP_INCARNATION,   /* other incarnation of that station */
+    ZJ_DROP_ACK,           /* acknowledges what cannot have been sent */
+    ZJ_DROP_WINDOW,        /* beyond the receive window */
+    ZJ_DROP_CLOCK,         /* clock out of range or not increasing in its stream */
+    ZJ_DROP_CONTROL_FULL,  /* control queue full */
+    ZJ_DROP_COUNT
+};
+
+/* What zj_step() reports, and wants. */
+enum zj_status {
+    ZJ_S_TX = 1,        /* frames to send: drain zj_tx() */
+    ZJ_S_DELIVER = 2,   /* zj_next() has something */
+    ZJ_S_RELEASE = 4,   /* a level's position moved: zj_positions() */
+    ZJ_S_CONTROL = 8,   /* zj_control() has a PDU for the engine */
+    ZJ_S_PENDING = 16,  /* something here is not stable yet: news will come soon or the poll timer will fire */
+    ZJ_S_ROOM = 32,     /* the send window has room */
+    ZJ_S_FENCED = 64    /* order diverged: nothing is delivered any more (zj_fence()) */
+};
+
+/* Deliberate defects for the tests of the checkers, never set by the daemon: constructor argument, not a build option. */
+enum zj_fault {
+    ZJ_FAULT_ARRIVAL_ORDER = 1 << 0, /* deliver in order of arrival, not of (clock, src) */
+    ZJ_FAULT_SKIP_GAP = 1 << 1,      /* accept a PDU after a gap: loses what is missing */
+    ZJ_FAULT_DUPLICATE = 1 << 2,     /* deliver a PDU again when its copy comes */
+    ZJ_FAULT_EARLY_PREACK = 1 << 3,  /* pre-acknowledge on own receipt */
+    ZJ_FAULT_EARLY_ACK = 1 << 4,     /* acknowledge with pre-acknowledgement */
+    ZJ_FAULT_NO_CHECK = 1 << 5,      /* take frames with a wrong checksum */
+    ZJ_FAULT_NO_WAIT = 1 << 6,       /* deliver without waiting for every station's clock */
+    ZJ_FAULT_DEAF_NAK = 1 << 7,      /* never answer a NAK */
+    ZJ_FAULT_CHATTER = 1 << 8,       /* confirm every CONFIRM: never silent */
+    ZJ_FAULT_FREE_EARLY = 1 << 9,    /* forget PDUs before everybody has them */
+    ZJ_FAULT_FLOOD = 1 << 10,        /* ignore the flow condition */
+    ZJ_FAULT_EARLY_PROMISE = 1 << 11,/* count a clock promise before the PDUs it covers have come */
+    ZJ_FAULT_SWAP = 1 << 12          /* deliver two neighbours the wrong way round once: the digest must tell */
+};
+
+struct zj_config {
+    uint32_t size;              /* sizeof(struct zj_config), checked */
+    uint32_t stations;          /* n, 1..64 */
+    uint32_t self;              /* own index, 0..n-1 */
+    uint32_t cluster;           /* wire cluster id */
+    uint32_t window;            /* W: own PDUs in flight, 1..slots/2 */
+    uint32_t slots;             /* receive and retransmission buffers per stream, power of two, 4..65536 */
+    uint32_t frame_max;         /* bytes of the largest PDU a buffer holds, 512..65535 */
+    uint32_t message_max;       /* bytes of the largest message, <= 16 MiB */
+    uint32_t first_seq;         /* number of the first PDU of every stream; 0 but for wrap tests; equal at all stations */
+    uint32_t faults;            /* enum zj_fault */
+    uint64_t seed;              /* for jitter */
+    uint64_t confirm_delay_ns;  /* longest time a confirmation waits for a ring that does not drain */
+    uint64_t nak_delay_ns;      /* a gap is re-ordering for so long */
+    uint64_t nak_retry_ns;      /* first wait for an answer to a NAK; doubles, with jitter */
+    uint64_t nak_retry_max_ns;
+    uint64_t poll_delay_ns;     /* no progress for so long while something is pending: POLL; doubles */
+    uint64_t poll_delay_max_ns;
+    uint64_t retransmit_gap_ns; /* the same PDU is not retransmitted twice within */
+};
+
+struct zj_message {             /* what zj_next() delivers */
+    const uint8_t *data;
+    uint64_t clock;             /* (clock, src, index) is the place in the total order */
+    uint64_t position;          /* of its PDU in this instance, from 0; compare with zj_positions() */
+    uint32_t size;
+    uint32_t group;
+    uint16_t client;
+    uint16_t index;             /* of the message within its PDU */
+    uint8_t src;                /* index */
+    uint8_t type;               /* ZJW_TYPE_* */
+    uint8_t pad[2];
+};
+
+struct zj_offer {               /* a message to send; fill all, `done` = 0, and offer it until it is done */
+    const uint8_t *data;
+    uint32_t size;
+    uint32_t done;              /* bytes taken so far */
+    uint32_t group;
+    uint16_t client;
+    uint8_t type;               /* ZJW_TYPE_* */
+    uint8_t need_ack;           /* 1: somebody waits for level ack */
+};
+
+struct zj_frame { const uint8_t *data; uint32_t size; uint32_t kind; };
+
+struct zj_counters {            /* since zj_create; frames unless said otherwise */
+    uint64_t rx_frames, rx_bytes, rx_data, rx_confirm, rx_nak, rx_duplicate, rx_repaired, rx_out_of_order;
+    uint64_t tx_data, tx_bytes, tx_confirm, tx_poll, tx_nak, tx_retransmit, tx_relay, tx_heartbeat;
+    uint64_t messages_sent, message_bytes_sent, messages_delivered, message_bytes_delivered, pdus_delivered;
+    uint64_t naks_suppressed, retransmits_suppressed, lost_noticed, polls_answered, window_closed, digests_compared;
+    uint64_t drops[ZJ_DROP_COUNT];
+};
+
+struct zj_peer {                /* one station as seen here; al[h] and so on: see zj_matrix() */
+    uint64_t heard_ns;          /* last valid PDU of this instance directly from it, 0: never */
+    uint64_t req;               /* next expected from it */
+    uint64_t top;               /* one past the highest known to exist */
+    uint64_t base;              /* lowest still kept */
+    uint64_t min_al;            /* everyone has every PDU of it below */
+    uint64_t acked;             /* everyone knows that of every PDU below */
+    uint64_t ordered;           /* next of its PDUs to be delivered */
+    uint64_t clock;             /* known to have passed */
+    uint64_t ack_moved_ns;      /* when its acks last moved */
+    uint32_t incarnation;
+    uint32_t free_buffers;
+    uint32_t frame_max;
+    uint32_t gaps;              /* PDUs missing between req and top */
+    uint8_t mac[6];
+    uint8_t left;               /* 1: said BYE */
+    uint8_t fenced;             /* 1: says it is fenced */
+};
+
+/* ---- life ---- */
+/* 0, or a negative number: -1 bad argument, -2 no memory. */
+int zj_create(const struct zj_config *config, zj_core **out);
+void zj_destroy(zj_core *c);
+uint64_t zj_memory(const zj_core *c);                    /* bytes reserved at creation */
+
+/* Enter an instance: every stream starts at first_seq, the clock at instance << 32. frame_max: largest PDU all members take. */
+int zj_open(zj_core *c, uint64_t now, uint32_t instance, const uint32_t *incarnations, uint32_t frame_max);
+/* Leave it: nothing is accepted or delivered until the next zj_open. */
+void zj_close(zj_core *c);
+int zj_is_open(const zj_core *c);
+/* Own interface can carry PDUs of so many bytes from now on (<= frame_max of the configuration; larger is cut). */
+void zj_set_frame_max(zj_core *c, uint32_t frame_max);
+
+/* ---- per frame ---- */
+/* One PDU, without its Ethernet header; trailing padding is ignored. Returns enum zj_drop (ZJ_DROP_NONE: processed). */
+int zj_rx(zj_core *c, uint64_t now, const uint8_t *pdu, uint32_t size, const uint8_t *mac);
+/* After a batch. drained: 1 if the receive ring is empty. Returns enum zj_status bits. */
+uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained);
+/* Next frame to send, not taken off; 0 none, 1 filled. zj_tx_done(k) takes k frames off (in the order shown by zj_tx_peek). */
+uint32_t zj_tx(zj_core *c, struct zj_frame *out, uint32_t max);
+void zj_tx_done(zj_core *c, uint64_t now, uint32_t count);
+
+/* ---- per message ---- */
+/* 1: taken whole (m->done == m->size); 0: no room now, offer again after a later zj_step; negative: cannot ever be sent (too large). */
+int zj_offer(zj_core *c, struct zj_offer *m);
+/* 1: *out is the next message in the total order (level ordered); 0: none. */
+int zj_next(zj_core *c, struct zj_message *out);
+/* Positions (number of PDUs of the order) that have reached each level. */
+void zj_positions(const zj_core *c, uint64_t out[ZJ_LEVELS]);
+/* Somebody here waits for level ack: the ack position may hold back the order log. */
+void zj_want_ack(zj_core *c, uint32_t yes);
+/* 1 while own messages have not all reached level preack. */
+int zj_unstable(const zj_core *c);
+
+/* ---- for the engine ---- */
+/* Oldest control PDU (OPEN, or any of another instance or incarnation or with our own id) with the MAC it came from, size 0: none. */
+struct zj_control { const uint8_t *data; uint32_t size; uint32_t drop; uint8_t mac[6]; uint8_t pad[2]; };
+int zj_control(zj_core *c, struct zj_control *out);
+uint64_t zj_nak_due(const zj_core *c);                   /* ns, or UINT64_MAX */
+uint64_t zj_poll_due(const zj_core *c);
+uint64_t zj_confirm_due(const zj_core *c);
+uint32_t zj_nak(zj_core *c, uint64_t now);               /* queue NAKs that are due; how many */
+uint32_t zj_poll(zj_core *c, uint64_t now);              /* queue the POLL that is due; 1 if one was */
+void zj_heartbeat(zj_core *c, uint64_t now, uint32_t flags); /* queue a CONFIRM with these flags */
+void zj_peer(const zj_core *c, uint32_t station, struct zj_peer *out);
+void zj_matrix(const zj_core *c, uint64_t *al);          /* al[h * n + j] */
+const struct zj_counters *zj_counters(const zj_core *c);
+const char *zj_drop_name(uint32_t drop);
+void zj_digest(const zj_core *c, uint64_t *position, uint64_t *digest);
+/* Why fenced: station that differs, position, own and its digest. 0 if not fenced. */
+int zj_fence(const zj_core *c, uint32_t *station, uint64_t *position, uint64_t *own, uint64_t *theirs);
+uint64_t zj_clock(const zj_core *c);
+uint32_t zj_payload_max(const zj_core *c);               /* bytes of the largest message that is not fragmented now */
+
+/* ---- codec ---- */
+/* Write header and vectors' checksums of a PDU whose other bytes are in place. */
+void zj_seal(uint8_t *pdu, uint32_t size);
+/* Check a PDU by itself; enum zj_drop. */
+int zj_check(const uint8_t *pdu, uint32_t size, uint32_t cluster, uint32_t stations);
+uint32_t zj_crc32c(uint32_t crc, const uint8_t *data, uint32_t size);
+
+/* The same functions as a table, for C code in other modules: they hold no copy of the core. */
+struct zj_api {
+    uint32_t version, size;
+    int (*rx)(zj_core *, uint64_t, const uint8_t *, uint32_t, const uint8_t *);
+    uint32_t (*step)(zj_core *, uint64_t, uint32_t);
+    uint32_t (*tx)(zj_core *, struct zj_frame *, uint32_t);
+    void (*tx_done)(zj_core *, uint64_t, uint32_t);
+    int (*offer)(zj_core *, struct zj_offer *);
+    int (*next)(zj_core *, struct zj_message *);
+    void (*positions)(const zj_core *, uint64_t *);
+    uint64_t (*nak_due)(const zj_core *);
+    uint64_t (*poll_due)(const zj_core *);
+    uint64_t (*confirm_due)(const zj_core *);
+};
+const struct zj_api *zj_api(void);
+
+#endif

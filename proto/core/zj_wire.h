@@ -1,0 +1,106 @@
+/* Generated from proto/wire.py by `python proto/wire.py --write`; a test fails when it is stale. */
+#ifndef ZJ_WIRE_H
+#define ZJ_WIRE_H
+
+#define ZJW_VERSION 1u
+#define ZJW_STATIONS_MAX 64u
+#define ZJW_MESSAGE_MAX 16777216u
+#define ZJW_NAK_RANGES_MAX 64u
+#define ZJW_OPEN_NAME_MAX 64u
+
+#define ZJW_KIND_DATA 1u
+#define ZJW_KIND_CONFIRM 2u
+#define ZJW_KIND_NAK 3u
+#define ZJW_KIND_OPEN 4u
+#define ZJW_KIND_STOP 5u
+#define ZJW_KIND_STOP_ACK 6u
+#define ZJW_KIND_RCV 7u
+#define ZJW_KIND_RCV_ACK 8u
+#define ZJW_KIND_RST 9u
+#define ZJW_KIND_RSTC 10u
+#define ZJW_KIND_SERVICE 11u
+
+#define ZJW_FLAG_PACK 1u
+#define ZJW_FLAG_POLL 2u
+#define ZJW_FLAG_NEED_ACK 4u
+#define ZJW_FLAG_BYE 8u
+#define ZJW_FLAG_FENCED 16u
+
+#define ZJW_TYPE_USER 0u
+#define ZJW_TYPE_GROUP 1u
+#define ZJW_TYPE_SERVICE 2u
+
+#define ZJW_MFLAG_FRAGMENT 1u
+#define ZJW_MFLAG_LAST 2u
+
+#define ZJW_OFLAG_STARTED 1u
+
+/* Common header of every PDU; ack[n] follows, then pack[n] if the PACK flag is set, then the payload. */
+#define ZJW_SIZEOF_HEADER 48u
+#define ZJW_HEADER_CLUSTER 0u /* u32: CRC-32 of the cluster name; first, so that the kernel filter can look at it */
+#define ZJW_HEADER_VERSION 4u /* u8: protocol version, 1 */
+#define ZJW_HEADER_KIND 5u /* u8: PDU kind */
+#define ZJW_HEADER_FLAGS 6u /* u8: header flags */
+#define ZJW_HEADER_STATIONS 7u /* u8: n, length of the vectors: stations of the schema */
+#define ZJW_HEADER_SRC 8u /* u8: source station, 1..n */
+#define ZJW_HEADER_TARGET 9u /* u8: NAK: station asked to retransmit; otherwise 0 */
+#define ZJW_HEADER_LENGTH 10u /* u16: payload bytes after the vectors; what follows is padding */
+#define ZJW_HEADER_INCARNATION 12u /* u32: life of the source's daemon */
+#define ZJW_HEADER_INSTANCE 16u /* u32: instance the source was in when it sent this */
+#define ZJW_HEADER_SEQ 20u /* u32: sequenced kinds: number in the stream; others: the source's next number */
+#define ZJW_HEADER_CLOCK 24u /* u64: logical clock; unsequenced: every later sequenced PDU of the source has a larger one */
+#define ZJW_HEADER_FREE_BUFFERS 32u /* u32: receive buffers the source has free, in PDUs, times n */
+#define ZJW_HEADER_FRAME_MAX 36u /* u16: largest PDU the source can take now, bytes */
+#define ZJW_HEADER_RESERVED 38u /* u16: 0 */
+#define ZJW_HEADER_CHECK 40u /* u64: CRC-32C of header (without this field) and vectors << 32 | CRC-32C of the payload */
+
+/* DATA payload: messages one after the other, each a message header, a fragment header if FRAGMENT is set, and its bytes. */
+#define ZJW_SIZEOF_MESSAGE 12u
+#define ZJW_MESSAGE_SIZE 0u /* u32: bytes of this message, or of this fragment, in this PDU */
+#define ZJW_MESSAGE_GROUP 4u /* u32: CRC-32 of the group's name */
+#define ZJW_MESSAGE_CLIENT 8u /* u16: sending program, numbered by its daemon; 0 is the daemon itself */
+#define ZJW_MESSAGE_TYPE 10u /* u8: message type */
+#define ZJW_MESSAGE_MFLAGS 11u /* u8: message flags */
+
+/* Follows the message header if FRAGMENT is set. One fragmented message per station at a time; whole ones may stand between. */
+#define ZJW_SIZEOF_FRAGMENT 8u
+#define ZJW_FRAGMENT_TOTAL 0u /* u32: bytes of the whole message */
+#define ZJW_FRAGMENT_OFFSET 4u /* u32: place of this fragment in it */
+
+/* CONFIRM payload. A CONFIRM on a timer is the heartbeat. */
+#define ZJW_SIZEOF_CONFIRM 32u
+#define ZJW_CONFIRM_STATE 0u /* u64: bitmap: stations held to be stopped (chapter 30; 0 with fixed membership) */
+#define ZJW_CONFIRM_TRANS 8u /* u64: bitmap: of these, still being agreed */
+#define ZJW_CONFIRM_POSITION 16u /* u64: number of PDUs in the delivered order that the digest covers */
+#define ZJW_CONFIRM_DIGEST 24u /* u64: running digest of the delivered order at that position */
+
+/* NAK payload, followed by `count` ranges. */
+#define ZJW_SIZEOF_NAK 8u
+#define ZJW_NAK_STREAM 0u /* u8: station whose PDUs are missing, 1..n */
+#define ZJW_NAK_COUNT 1u /* u8: number of ranges, 1..64 */
+#define ZJW_NAK_PAD 2u /* u16: 0 */
+#define ZJW_NAK_STREAM_INCARNATION 4u /* u32: incarnation of that stream */
+
+/* One run of missing PDUs. */
+#define ZJW_SIZEOF_RANGE 8u
+#define ZJW_RANGE_FIRST 0u /* u32: first missing seq */
+#define ZJW_RANGE_SPAN 4u /* u32: how many from there, at least 1 */
+
+/* OPEN payload, followed by `members` members and the host name (UTF-8). */
+#define ZJW_SIZEOF_OPEN 28u
+#define ZJW_OPEN_PROPOSAL 0u /* u32: instance number proposed; 0: nothing proposed yet */
+#define ZJW_OPEN_HIGHEST 4u /* u32: highest instance number the sender has ever proposed or seen */
+#define ZJW_OPEN_FINGERPRINT 8u /* u32: CRC-32 of the options that must be equal in the whole cluster */
+#define ZJW_OPEN_AGE_MS 12u /* u32: how long the sender's daemon has been running; decides between two stations of one id */
+#define ZJW_OPEN_BOOT 16u /* u64: random number of this daemon's life */
+#define ZJW_OPEN_MEMBERS 24u /* u8: number of members in the proposal */
+#define ZJW_OPEN_OFLAGS 25u /* u8: open flags */
+#define ZJW_OPEN_NAME_LENGTH 26u /* u16: bytes of the host name after the members */
+
+/* One member of a proposed instance. */
+#define ZJW_SIZEOF_MEMBER 8u
+#define ZJW_MEMBER_STATION 0u /* u16: station, 1..n */
+#define ZJW_MEMBER_PAD 2u /* u16: 0 */
+#define ZJW_MEMBER_MEMBER_INCARNATION 4u /* u32: its incarnation */
+
+#endif

@@ -1,0 +1,297 @@
+"""The one table of every PDU kind and field (docs/protocol.md is generated from it).
+
+The C header ``core/zj_wire.h``, the scapy layer, the Wireshark dissector, the Spark decoder and the frame tables in the docs
+are all made from this module, so that no second place knows an offset. It imports nothing but the standard library's data
+modules: build scripts load it by path before the package exists.
+
+All integers are unsigned and in network byte order. Offsets count from the first byte after the Ethernet header.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Final
+
+VERSION: Final = 1
+ETHERTYPE: Final = 0x88B5
+"""IEEE Std 802 local experimental EtherType 1; the default, configurable."""
+GROUP_MAC: Final = "03:5a:4a:00:00:01"
+"""Locally administered group address; outside 01:80:c2:00:00:0x, which bridges do not forward."""
+STATIONS_MAX: Final = 64
+MESSAGE_MAX: Final = 16 * 1024 * 1024
+"""Largest message of a program, bytes."""
+ETHERNET_HEADER: Final = 14
+MTU_MIN: Final = 576
+NAK_RANGES_MAX: Final = 64
+OPEN_NAME_MAX: Final = 64
+GROUP_NAME_MAX: Final = 128
+
+
+class Kind(IntEnum):
+    """PDU kind. The sequenced kinds take a place in their source's stream."""
+
+    DATA = 1
+    CONFIRM = 2
+    NAK = 3
+    OPEN = 4
+    # Chapter 30 (membership) and the bus medium; reserved here so that numbers never move.
+    STOP = 5
+    STOP_ACK = 6
+    RCV = 7
+    RCV_ACK = 8
+    RST = 9
+    RSTC = 10
+    SERVICE = 11
+
+
+SEQUENCED: Final = frozenset({Kind.DATA, Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK, Kind.SERVICE})
+IMPLEMENTED: Final = frozenset({Kind.DATA, Kind.CONFIRM, Kind.NAK, Kind.OPEN})
+
+
+class Flag(IntFlag):
+    """Header flags."""
+
+    PACK = 0x01
+    """A pack vector (P) follows the ack vector (A)."""
+    POLL = 0x02
+    """The sender lacks news: whoever has some answers (rule C3)."""
+    NEED_ACK = 0x04
+    """Somebody waits for level *ack* of this PDU: confirm P as well (rule C2)."""
+    BYE = 0x08
+    """The sender leaves on purpose; nothing more will come from this incarnation."""
+    FENCED = 0x10
+    """The sender has seen a diverging order digest and delivers nothing any more."""
+
+
+class MessageType(IntEnum):
+    """What a message inside a DATA PDU is."""
+
+    USER = 0
+    GROUP = 1
+    """Process-group control (join, leave): handled by the daemons at its place in the order."""
+    SERVICE = 2
+
+
+class MessageFlag(IntFlag):
+    """Flags of one message (or piece of one) inside a DATA PDU."""
+
+    FRAGMENT = 0x01
+    """A fragment header follows the message header."""
+    LAST = 0x02
+    """This fragment completes its message; here is the message's place in the order."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field: ``width`` bytes; ``symbol`` is the papers' notation where they have one."""
+
+    name: str
+    width: int
+    help: str
+    symbol: str = ""
+
+    @property
+    def code(self) -> str:
+        return {1: "B", 2: "H", 4: "I", 8: "Q"}[self.width]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Fields one after the other without padding. ``repeat`` names the count field if the layout stands in a list."""
+
+    name: str
+    fields: tuple[Field, ...]
+    help: str
+    repeat: str = ""
+
+    @property
+    def size(self) -> int:
+        return sum(f.width for f in self.fields)
+
+    @property
+    def struct(self) -> struct.Struct:
+        return struct.Struct(">" + "".join(f.code for f in self.fields))
+
+    def offset(self, name: str) -> int:
+        at = 0
+        for f in self.fields:
+            if f.name == name:
+                return at
+            at += f.width
+        raise KeyError(name)
+
+
+HEADER: Final = Layout(
+    "header",
+    (
+        Field("cluster", 4, "CRC-32 of the cluster name; first, so that the kernel filter can look at it"),
+        Field("version", 1, "protocol version, 1"),
+        Field("kind", 1, "PDU kind"),
+        Field("flags", 1, "header flags"),
+        Field("stations", 1, "n, length of the vectors: stations of the schema", "n"),
+        Field("src", 1, "source station, 1..n", "p.SRC"),
+        Field("target", 1, "NAK: station asked to retransmit; otherwise 0"),
+        Field("length", 2, "payload bytes after the vectors; what follows is padding"),
+        Field("incarnation", 4, "life of the source's daemon"),
+        Field("instance", 4, "instance the source was in when it sent this"),
+        Field("seq", 4, "sequenced kinds: number in the stream; others: the source's next number", "p.SEQ"),
+        Field("clock", 8, "logical clock; unsequenced: every later sequenced PDU of the source has a larger one"),
+        Field("free_buffers", 4, "receive buffers the source has free, in PDUs, times n", "p.BUF"),
+        Field("frame_max", 2, "largest PDU the source can take now, bytes"),
+        Field("reserved", 2, "0"),
+        Field("check", 8, "CRC-32C of header (without this field) and vectors << 32 | CRC-32C of the payload"),
+    ),
+    "Common header of every PDU; ack[n] follows, then pack[n] if the PACK flag is set, then the payload.",
+)
+
+MESSAGE: Final = Layout(
+    "message",
+    (
+        Field("size", 4, "bytes of this message, or of this fragment, in this PDU"),
+        Field("group", 4, "CRC-32 of the group's name"),
+        Field("client", 2, "sending program, numbered by its daemon; 0 is the daemon itself"),
+        Field("type", 1, "message type"),
+        Field("mflags", 1, "message flags"),
+    ),
+    "DATA payload: messages one after the other, each a message header, a fragment header if FRAGMENT is set, and its bytes.",
+)
+
+FRAGMENT: Final = Layout(
+    "fragment",
+    (
+        Field("total", 4, "bytes of the whole message"),
+        Field("offset", 4, "place of this fragment in it"),
+    ),
+    "Follows the message header if FRAGMENT is set. One fragmented message per station at a time; whole ones may stand between.",
+)
+
+CONFIRM: Final = Layout(
+    "confirm",
+    (
+        Field("state", 8, "bitmap: stations held to be stopped (chapter 30; 0 with fixed membership)", "STATE"),
+        Field("trans", 8, "bitmap: of these, still being agreed", "TRANS"),
+        Field("position", 8, "number of PDUs in the delivered order that the digest covers"),
+        Field("digest", 8, "running digest of the delivered order at that position"),
+    ),
+    "CONFIRM payload. A CONFIRM on a timer is the heartbeat.",
+)
+
+NAK: Final = Layout(
+    "nak",
+    (
+        Field("stream", 1, "station whose PDUs are missing, 1..n"),
+        Field("count", 1, "number of ranges, 1..64"),
+        Field("pad", 2, "0"),
+        Field("stream_incarnation", 4, "incarnation of that stream"),
+    ),
+    "NAK payload, followed by `count` ranges.",
+)
+
+RANGE: Final = Layout(
+    "range",
+    (Field("first", 4, "first missing seq"), Field("span", 4, "how many from there, at least 1")),
+    "One run of missing PDUs.",
+    repeat="count",
+)
+
+OPEN: Final = Layout(
+    "open",
+    (
+        Field("proposal", 4, "instance number proposed; 0: nothing proposed yet"),
+        Field("highest", 4, "highest instance number the sender has ever proposed or seen"),
+        Field("fingerprint", 4, "CRC-32 of the options that must be equal in the whole cluster"),
+        Field("age_ms", 4, "how long the sender's daemon has been running; decides between two stations of one id"),
+        Field("boot", 8, "random number of this daemon's life"),
+        Field("members", 1, "number of members in the proposal"),
+        Field("oflags", 1, "open flags"),
+        Field("name_length", 2, "bytes of the host name after the members"),
+    ),
+    "OPEN payload, followed by `members` members and the host name (UTF-8).",
+)
+
+MEMBER: Final = Layout(
+    "member",
+    (
+        Field("station", 2, "station, 1..n"),
+        Field("pad", 2, "0"),
+        Field("member_incarnation", 4, "its incarnation"),
+    ),
+    "One member of a proposed instance.",
+    repeat="members",
+)
+
+
+class OpenFlag(IntFlag):
+    """Flags in an OPEN payload."""
+
+    STARTED = 0x01
+    """The sender has started the instance it names here; nothing later can have been agreed without it."""
+
+
+LAYOUTS: Final = (HEADER, MESSAGE, FRAGMENT, CONFIRM, NAK, RANGE, OPEN, MEMBER)
+
+PAYLOAD: Final[dict[Kind, tuple[Layout, ...]]] = {
+    Kind.DATA: (MESSAGE, FRAGMENT),
+    Kind.CONFIRM: (CONFIRM,),
+    Kind.NAK: (NAK, RANGE),
+    Kind.OPEN: (OPEN, MEMBER),
+}
+
+
+def cluster_id(name: str) -> int:
+    """The 32-bit number that stands for a cluster's name on the wire."""
+    return zlib.crc32(name.encode())
+
+
+def group_id(name: str) -> int:
+    """The 32-bit number that stands for a process group's name on the wire; daemons refuse a second name with the same one."""
+    return zlib.crc32(name.encode())
+
+
+def c_header() -> str:
+    """Text of ``core/zj_wire.h``: sizes, offsets and numbers, all from the tables above."""
+    out = ["/* Generated from proto/wire.py by `python proto/wire.py --write`; a test fails when it is stale. */",
+           "#ifndef ZJ_WIRE_H", "#define ZJ_WIRE_H", ""]
+
+    def define(name: str, value: int) -> None:
+        out.append(f"#define {name} {value}u")
+
+    define("ZJW_VERSION", VERSION)
+    define("ZJW_STATIONS_MAX", STATIONS_MAX)
+    define("ZJW_MESSAGE_MAX", MESSAGE_MAX)
+    define("ZJW_NAK_RANGES_MAX", NAK_RANGES_MAX)
+    define("ZJW_OPEN_NAME_MAX", OPEN_NAME_MAX)
+    for enum, prefix in ((Kind, "ZJW_KIND"), (Flag, "ZJW_FLAG"), (MessageType, "ZJW_TYPE"), (MessageFlag, "ZJW_MFLAG"),
+                         (OpenFlag, "ZJW_OFLAG")):
+        out.append("")
+        for item in enum:
+            define(f"{prefix}_{item.name}", int(item))
+    for layout in LAYOUTS:
+        out.append(f"\n/* {layout.help} */")
+        define(f"ZJW_SIZEOF_{layout.name.upper()}", layout.size)
+        for f in layout.fields:
+            out.append(f"#define ZJW_{layout.name.upper()}_{f.name.upper()} {layout.offset(f.name)}u /* u{8 * f.width}: {f.help} */")
+    out += ["", "#endif", ""]
+    return "\n".join(out)
+
+
+def _main(argv: list[str]) -> int:
+    import pathlib
+
+    target = pathlib.Path(__file__).with_name("core") / "zj_wire.h"
+    text = c_header()
+    if argv == ["--write"]:
+        target.write_text(text)
+        return 0
+    if argv == ["--check"]:
+        return 0 if target.exists() and target.read_text() == text else 1
+    sys.stderr.write("usage: wire.py --write | --check\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))
