@@ -1,0 +1,206 @@
+"""What a station remembers on disk between two lives: its incarnation and the highest instance number it has proposed or seen.
+
+Chapter "membership" of the design, rule 8: a number is durable before the first frame that bears it may leave. ``persist`` is
+that barrier: write a temporary file, fsync it, rename it over the old one, fsync the folder. A crash between any two of these
+steps leaves either the old file or the new one, never a mixture.
+
+*Our deviation from the papers*, which have a complete stop forget everything: a station whose state is gone takes its incarnation
+from the wall clock (the only place in this project that reads it) and random bits, so that it is larger than any it used before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+STATE_NAME: Final = "station.json"
+LOCK_NAME: Final = "lock"
+FORMAT: Final = 1
+STATE_BYTES_MAX: Final = 64 * 1024
+"""A state file is some 150 bytes; anything larger is not one of ours."""
+INCARNATION_MAX: Final = 2**32 - 65537
+"""The engine counts further up from here when an instance ends, so some room stays above."""
+INSTANCE_MAX: Final = 2**32 - 1
+CLOCK_EPOCH: Final = 1_704_067_200
+"""2024-01-01 00:00 UTC, seconds: a clock before this is not set, and counting from here makes 32 bits last until 2058."""
+RANDOM_BITS: Final = 2
+"""Random low bits below the seconds: 2^30 s are 34 years. They tell two lives that lost their state in one second apart."""
+
+
+class StoreError(Exception):
+    """The state folder cannot be used; the text is one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the folder held. ``lost`` says why an incarnation had to be made up, None if the state was there."""
+
+    incarnation: int
+    """Incarnation of the previous life (or made up): the new life must use a larger one."""
+    instance: int
+    """Highest instance number ever proposed or seen; 0 if none."""
+    lost: str | None
+
+
+def fresh_incarnation() -> int:
+    """A number larger than any this station has used, without having remembered one: wall-clock seconds and random low bits.
+
+    Lives that remember count up by one, and a daemon does not live through four of them in a second for long, so the clock stays
+    ahead. A clock that was never set (before 2024) gives a small number: peers that hold a larger one will name it.
+    """
+    seconds = max(0, int(time.time()) - CLOCK_EPOCH)
+    return min(((seconds << RANDOM_BITS) | secrets.randbits(RANDOM_BITS)) + 1, INCARNATION_MAX - 2**17)
+
+
+class Store:
+    """The state folder of one station; holds an exclusive lock on it while open."""
+
+    def __init__(self, folder: Path, cluster: str, station: int) -> None:
+        """``folder`` is created if it is missing (mode 0700); ``station`` is 1..n."""
+        self._folder = folder
+        self._cluster = cluster
+        self._station = station
+        self._lock_fd = -1
+        self.written = 0
+        """Durable writes so far."""
+
+    @property
+    def path(self) -> Path:
+        """The state file."""
+        return self._folder / STATE_NAME
+
+    def open(self) -> Remembered:
+        """Lock the folder and read the state. Raises StoreError: no folder, locked by another daemon, another station's state."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as exc:
+            raise StoreError(f"cannot create the state folder {self._folder}: {exc.strerror}") from exc
+        self._lock()
+        try:
+            return self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def persist(self, incarnation: int, instance: int) -> None:
+        """Make both numbers durable; when this returns they survive a power cut. Raises StoreError (full disk, no rights).
+
+        On failure the previous state stays in force on disk and nothing of the temporary file remains if it can be removed.
+        """
+        body = {
+            "format": FORMAT,
+            "cluster": self._cluster,
+            "station": self._station,
+            "incarnation": incarnation,
+            "instance": instance,
+        }
+        data = (json.dumps(body, indent=1) + "\n").encode()
+        temporary = self._folder / (STATE_NAME + ".tmp")
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            temporary.rename(self.path)
+            self._sync_folder()
+        except OSError as exc:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise StoreError(f"cannot write the state file {self.path}: {exc.strerror}{_advice(exc)}") from exc
+        self.written += 1
+
+    def close(self) -> None:
+        """Give the lock up. Harmless when repeated."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _lock(self) -> None:
+        path = self._folder / LOCK_NAME
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise StoreError(f"cannot write in the state folder {self._folder}: {exc.strerror}{_advice(exc)}") from exc
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            owner = _pid_in(fd)
+            os.close(fd)
+            if exc.errno not in (errno.EAGAIN, errno.EACCES):
+                raise StoreError(f"cannot lock {path}: {exc.strerror}") from exc
+            raise StoreError(f"the state folder {self._folder} is in use by pid {owner}: another zenjund runs on it") from None
+        self._lock_fd = fd
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as exc:  # the lock holds without the number; a full disk will be told by the first persist()
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self.close()
+                raise StoreError(f"cannot write {path}: {exc.strerror}") from exc
+
+    def _read(self) -> Remembered:
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return self._made_up("there is no state file (first start, or it was lost)")
+        except OSError as exc:
+            raise StoreError(f"cannot read the state file {self.path}: {exc.strerror}{_advice(exc)}") from exc
+        try:
+            data = os.read(fd, STATE_BYTES_MAX)
+        except OSError as exc:
+            raise StoreError(f"cannot read the state file {self.path}: {exc.strerror}") from exc
+        finally:
+            os.close(fd)
+        try:
+            body = json.loads(data)
+            cluster, station = str(body["cluster"]), int(body["station"])
+            incarnation, instance, form = int(body["incarnation"]), int(body["instance"]), int(body["format"])
+        except (ValueError, KeyError, TypeError):  # rename made it whole once: the disk or somebody's hand damaged it
+            return self._made_up("the state file is damaged")
+        if (cluster, station) != (self._cluster, self._station):
+            raise StoreError(
+                f"the state in {self._folder} belongs to station {station} of cluster {cluster!r}, "
+                f"not to station {self._station} of cluster {self._cluster!r}: use another state folder"
+            )
+        if form != FORMAT:
+            raise StoreError(f"the state file {self.path} has format {form}; this version reads format {FORMAT}")
+        if not (0 < incarnation < INCARNATION_MAX and 0 <= instance <= INSTANCE_MAX):
+            return self._made_up("the state file holds numbers out of range")
+        return Remembered(incarnation, instance, None)
+
+    def _made_up(self, why: str) -> Remembered:
+        return Remembered(fresh_incarnation(), 0, why)
+
+    def _sync_folder(self) -> None:
+        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _pid_in(fd: int) -> str:
+    """The pid written in a lock file, ``unknown`` if there is none."""
+    try:
+        text = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+    except OSError:
+        return "unknown"
+    return text if text.isdigit() else "unknown"
+
+
+def _advice(exc: OSError) -> str:
+    if exc.errno in (errno.EACCES, errno.EPERM):
+        return " (the folder must belong to the user that runs zenjund)"
+    return ""

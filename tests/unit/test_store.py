@@ -1,0 +1,242 @@
+"""The state folder: what survives, what is refused, and every point at which a crash can fall."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from zenjun.daemon import store as store_module
+from zenjun.daemon.store import INCARNATION_MAX, STATE_NAME, Store, StoreError, fresh_incarnation
+
+
+class Crash(BaseException):
+    """Stands for a power cut: nothing after it runs, not even error handling that catches Exception or OSError."""
+
+
+def make(folder: Path, cluster: str = "lab", station: int = 2) -> Store:
+    return Store(folder, cluster, station)
+
+
+def remembered(folder: Path) -> tuple[int, int]:
+    store = make(folder)
+    state = store.open()
+    store.close()
+    assert state.lost is None
+    return state.incarnation, state.instance
+
+
+def test_remembers_what_was_persisted(tmp_path: Path) -> None:
+    store = make(tmp_path / "deep" / "state")
+    first = store.open()
+    assert first.lost is not None and first.instance == 0 and first.incarnation > 0
+    store.persist(first.incarnation + 1, 7)
+    store.close()
+    assert remembered(tmp_path / "deep" / "state") == (first.incarnation + 1, 7)
+
+
+def test_state_folder_and_file_are_private(tmp_path: Path) -> None:
+    store = make(tmp_path / "state")
+    store.open()
+    store.persist(1, 1)
+    store.close()
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "state" / STATE_NAME).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\x00" * 200, b"[]", b'{"format": 1}', b"null", b"\xff\xfe"])
+def test_damaged_state_is_lost_and_said_so(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / STATE_NAME).write_bytes(content)
+    store = make(tmp_path)
+    state = store.open()
+    assert state.lost == "the state file is damaged"
+    assert state.incarnation > 2**20, "made up from the clock"
+    store.close()
+
+
+def test_numbers_out_of_range_are_lost(tmp_path: Path) -> None:
+    body = {"format": 1, "cluster": "lab", "station": 2, "incarnation": INCARNATION_MAX, "instance": 0}
+    (tmp_path / STATE_NAME).write_text(json.dumps(body))
+    store = make(tmp_path)
+    assert store.open().lost is not None
+    store.close()
+
+
+def test_made_up_incarnation_is_larger_than_any_remembered_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = 1_800_000_000.0
+    monkeypatch.setattr(store_module.time, "time", lambda: at)
+    before = max(fresh_incarnation() for _ in range(64)) + 3  # three lives that remembered
+    at += 2
+    assert min(fresh_incarnation() for _ in range(64)) > before
+    at = 0.0  # clock never set
+    assert 0 < fresh_incarnation() <= 2**store_module.RANDOM_BITS
+    at = 2.0**40  # clock far beyond the range
+    assert fresh_incarnation() < INCARNATION_MAX
+
+
+def test_other_station_or_cluster_is_refused_naming_both(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    store.open()
+    store.persist(5, 5)
+    store.close()
+    for cluster, station in (("lab", 3), ("other", 2)):
+        with pytest.raises(StoreError, match=r"station 2 of cluster 'lab'.*station \d of cluster '(lab|other)'") as info:
+            make(tmp_path, cluster, station).open()
+        assert "\n" not in str(info.value)
+    assert remembered(tmp_path) == (5, 5), "the refusal released the lock and changed nothing"
+
+
+def test_second_daemon_is_refused_naming_the_pid(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    store.open()
+    with pytest.raises(StoreError, match=f"in use by pid {os.getpid()}"):
+        make(tmp_path).open()
+    store.close()
+    store.close()
+    again = make(tmp_path)
+    again.open()
+    again.close()
+
+
+def test_lock_dies_with_its_process(tmp_path: Path) -> None:
+    code = (
+        "import sys,os\nfrom pathlib import Path\nfrom zenjun.daemon.store import Store\n"
+        "s=Store(Path(sys.argv[1]),'lab',2); s.open(); print('ready',flush=True); sys.stdin.read()\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        with pytest.raises(StoreError, match=f"in use by pid {child.pid}"):
+            make(tmp_path).open()
+        child.kill()
+        child.wait(10)
+        store = make(tmp_path)
+        store.open()
+        store.close()
+    finally:
+        child.kill()
+        child.communicate(timeout=10)
+
+
+STEPS = ("open", "write", "fsync", "close", "rename", "fsync-folder")
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, step: str, how: Callable[[], None]) -> None:
+    """Let ``how`` happen instead of the named step of persist()."""
+    real = {name: getattr(os, name) for name in ("open", "write", "fsync", "close", "rename")}
+    fsyncs = 0
+
+    def trap(name: str) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
+            nonlocal fsyncs
+            if name == "fsync":
+                fsyncs += 1
+            here = step == name and (name != "fsync" or fsyncs == 1)
+            if name == "write" and here and isinstance(args[1], memoryview):
+                real["write"](args[0], args[1][: len(args[1]) // 2])  # half of it reached the file
+            if here or (step == "fsync-folder" and name == "fsync" and fsyncs == 2):
+                how()
+            return real[name](*args, **kwargs)
+
+        return call
+
+    for name in real:
+        monkeypatch.setattr(store_module.os, name, trap(name))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_crash_at_any_step_leaves_old_or_new_state_whole(tmp_path: Path, step: str) -> None:
+    store = make(tmp_path)
+    store.open()
+    store.persist(10, 3)
+
+    def crash() -> None:
+        raise Crash
+
+    with pytest.MonkeyPatch.context() as patch:
+        crash_at(patch, step, crash)
+        with pytest.raises(Crash):
+            store.persist(10, 4)
+    store.close()
+    assert remembered(tmp_path) == ((10, 4) if step == "fsync-folder" else (10, 3))
+    after = make(tmp_path)  # and a leftover temporary file hinders nobody
+    after.open()
+    after.persist(11, 5)
+    after.close()
+    assert remembered(tmp_path) == (11, 5)
+
+
+@pytest.mark.parametrize("step", [s for s in STEPS if s != "close"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
+def test_error_at_any_step_is_one_line_and_keeps_a_whole_state(tmp_path: Path, step: str, code: int) -> None:
+    store = make(tmp_path)
+    store.open()
+    store.persist(10, 3)
+
+    def fail() -> None:
+        raise OSError(code, os.strerror(code))
+
+    with pytest.MonkeyPatch.context() as patch:
+        crash_at(patch, step, fail)
+        with pytest.raises(StoreError) as info:
+            store.persist(10, 4)
+    text = str(info.value)
+    assert os.strerror(code) in text and str(tmp_path) in text and "\n" not in text
+    store.close()
+    assert remembered(tmp_path) in ((10, 3), (10, 4))
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_full_disk_is_one_line() -> None:
+    """A real full file system, where the machine lets us mount one (root in a mount namespace of its own)."""
+    script = r"""
+import os, sys
+from pathlib import Path
+from zenjun.daemon.store import Store, StoreError
+folder = Path(sys.argv[1])
+store = Store(folder, "lab", 1)
+store.open()
+store.persist(1, 1)
+try:
+    with open(folder / "ballast", "wb", buffering=0) as f:
+        while True:
+            f.write(b"x" * 4096)
+except OSError:
+    pass
+try:
+    store.persist(1, 2)
+except StoreError as exc:
+    print(exc)
+store.close()
+os.unlink(folder / "ballast")
+store = Store(folder, "lab", 1)
+print(store.open().instance)
+"""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=64k none "$1" && exec "$2" -c "$3" "$1"', "sh", folder,
+             sys.executable, script],
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        if done.returncode and ("mount" in done.stderr or "unshare" in done.stderr):
+            pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2, done.stdout + done.stderr
+    assert "No space left on device" in lines[0] and lines[1] == "1"
+
+
+def test_unusable_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot create the state folder"):
+        make(tmp_path / "file" / "state").open()
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "lock").mkdir()
+    with pytest.raises(StoreError, match="cannot write in the state folder"):
+        make(tmp_path / "s").open()
