@@ -178,7 +178,7 @@ int zj_offer(zj_core *c, struct zj_offer *m);
 int zj_next(zj_core *c, struct zj_message *out);
 /* Positions (number of PDUs of the order) that have reached each level. */
 void zj_positions(const zj_core *c, uint64_t out[ZJ_LEVELS]);
-/* Somebody here waits for level ack: the ack position may hold back the order log. */
+/* Somebody here waits for level ack of everything (not only of what was offered with need_ack): the others are told by CONFIRM. */
 void zj_want_ack(zj_core *c, uint32_t yes);
 /* 1 while own messages have not all reached level preack. */
 int zj_unstable(const zj_core *c);
@@ -201,6 +201,7 @@ void zj_digest(const zj_core *c, uint64_t *position, uint64_t *digest);
 /* Why fenced: station that differs, position, own and its digest. 0 if not fenced. */
 int zj_fence(const zj_core *c, uint32_t *station, uint64_t *position, uint64_t *own, uint64_t *theirs);
 uint64_t zj_clock(const zj_core *c);
+uint64_t zj_last_tx(const zj_core *c);                   /* when a frame was last handed out by zj_tx_done */
 uint32_t zj_payload_max(const zj_core *c);               /* bytes of the largest message that is not fragmented now */
 
 /* ---- codec ---- */

@@ -1,0 +1,349 @@
+/* Sending: packing, fragments, flow condition, transmit queue, confirmations (spec chapter 10: C1-C3, flow). */
+#include "zj_int.h"
+
+static uint32_t payload_start(const zj_core *c, uint32_t flags)
+{
+    return ZJW_SIZEOF_HEADER + (flags & ZJW_FLAG_PACK ? 8u : 4u) * c->n;
+}
+
+/* Some station waits for level ack of everything. */
+static int all_wanted(const zj_core *c)
+{
+    if (c->want_ack)
+        return 1;
+    for (uint32_t h = 0; h < c->n; h++)
+        if (c->st[h].wants_ack)
+            return 1;
+    return 0;
+}
+
+static uint64_t need_of(const zj_core *c, const struct stream *s, int all)
+{
+    (void)c;
+    return all ? s->req : s->need_ack;
+}
+
+static int ack_pending(const zj_core *c)
+{
+    int all = all_wanted(c);
+    for (uint32_t h = 0; h < c->n; h++)
+        if (c->st[h].acked < need_of(c, &c->st[h], all))
+            return 1;
+    return 0;
+}
+
+void send_reset(zj_core *c)
+{
+    c->building = 0;
+    c->frag_owner = 0;
+    c->tx_head = c->tx_tail = c->shown_count = 0;
+    c->confirm_queued = 0;
+    c->nak_head = c->nak_tail = 0;
+    c->owed_since = c->answer_at = 0;
+    c->answer = c->chatter = 0;
+    c->confirm_due = ZJ_NEVER;
+    c->poll_at = ZJ_NEVER;
+    c->poll_wait = c->cfg.poll_delay_ns;
+    c->progress_seen = c->progress;
+    c->said_free = c->cfg.slots;
+    send_window(c);
+}
+
+/* Flow condition: min_al[self] <= seq < min_al[self] + min(W, minF / n); free_buffers is already times n on the wire. The largest
+ * PDU to build is what every station can take. */
+void send_window(zj_core *c)
+{
+    const struct stream *me = &c->st[c->self];
+    uint32_t window = c->cfg.window, limit = c->own_frame_max;
+    for (uint32_t j = 0; j < c->n; j++) {
+        if (j == c->self)
+            continue;
+        uint32_t room = c->st[j].free_buffers / c->n;
+        if (room < window)
+            window = room;
+        if (c->st[j].frame_max < limit)
+            limit = c->st[j].frame_max;
+    }
+    uint32_t least = ZJW_SIZEOF_HEADER + 8 * c->n + 64;
+    c->limit = limit < least ? least : limit;
+    c->window_now = window;
+    c->window_limit = me->min_al + window;
+    uint64_t kept = me->base + c->cfg.slots; /* own buffers */
+    if (c->window_limit > kept || faulty(c, ZJ_FAULT_FLOOD))
+        c->window_limit = kept;
+}
+
+int send_can_seal(const zj_core *c)
+{
+    return c->st[c->self].req < c->window_limit;
+}
+
+void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again)
+{
+    if (c->tx_tail - c->tx_head >= ZJ_TXQ) {
+        c->count.retransmits_suppressed++; /* only a repetition can find the queue full: own PDUs are bounded by the window */
+        return;
+    }
+    c->txq[c->tx_tail++ & (ZJ_TXQ - 1)] = (struct tx){.type = TX_SLOT, .seq = seq, .stream = (uint8_t)h, .again = (uint8_t)again};
+}
+
+/* ---- packing ---- */
+
+static int start(zj_core *c, int need_ack)
+{
+    struct stream *me = &c->st[c->self];
+    if (me->req >= me->base + c->cfg.slots)
+        return 0;
+    c->build_flags = need_ack ? ZJW_FLAG_NEED_ACK : 0;
+    if (need_ack || ack_pending(c))
+        c->build_flags |= ZJW_FLAG_PACK;
+    c->payload_at = c->fill = payload_start(c, c->build_flags);
+    c->building = 1;
+    return 1;
+}
+
+void send_seal(zj_core *c, uint64_t now)
+{
+    struct stream *me = &c->st[c->self];
+    uint64_t seq = me->req;
+    struct meta *m = meta_of(c, me, seq);
+    uint8_t *b = slot_of(c, me, seq);
+
+    c->building = 0;
+    me->req = me->top = me->noticed = seq + 1; /* its own entry of A counts it, from its transmission */
+    c->clock++;
+    pdu_header(c, b, ZJW_KIND_DATA, c->build_flags, seq, c->clock, c->fill - c->payload_at);
+    al_say(c, b + ZJW_SIZEOF_HEADER, c->build_flags & ZJW_FLAG_PACK ? b + ZJW_SIZEOF_HEADER + 4 * c->n : NULL);
+    c->said_free = free_slots(c);
+    zj_seal(b, c->fill);
+    *m = (struct meta){.clock = c->clock, .last_tx = now, .arrival = c->arrivals++, .size = c->fill,
+                       .payload_crc = get32(b + ZJW_HEADER_CHECK + 4), .payload_at = (uint16_t)c->payload_at,
+                       .length = (uint16_t)(c->fill - c->payload_at), .present = 1, .flags = c->build_flags,
+                       .kind = ZJW_KIND_DATA};
+    me->last_clock = me->clock = c->clock;
+    if (c->build_flags & ZJW_FLAG_NEED_ACK)
+        me->need_ack = seq + 1;
+    c->progress++;
+    tx_slot(c, c->self, seq, 0);
+}
+
+static uint32_t room(const zj_core *c) { return c->limit > c->fill ? c->limit - c->fill : 0; }
+
+static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
+{
+    uint8_t *b = slot_of(c, &c->st[c->self], c->st[c->self].req) + c->fill;
+    uint32_t flags = 0, head = ZJW_SIZEOF_MESSAGE;
+    if (frag) {
+        flags = ZJW_MFLAG_FRAGMENT | (m->done + size == m->size ? ZJW_MFLAG_LAST : 0);
+        put32(b + head + ZJW_FRAGMENT_TOTAL, m->size);
+        put32(b + head + ZJW_FRAGMENT_OFFSET, m->done);
+        head += ZJW_SIZEOF_FRAGMENT;
+    }
+    put32(b + ZJW_MESSAGE_SIZE, size);
+    put32(b + ZJW_MESSAGE_GROUP, m->group);
+    put16(b + ZJW_MESSAGE_CLIENT, m->client);
+    b[ZJW_MESSAGE_TYPE] = m->type;
+    b[ZJW_MESSAGE_MFLAGS] = (uint8_t)flags;
+    if (size)
+        memcpy(b + head, m->data + m->done, size);
+    c->fill += head + size;
+    m->done += size;
+    if (m->need_ack)
+        c->build_flags |= ZJW_FLAG_NEED_ACK;
+}
+
+/* Make a PDU with at least `least` free bytes ready; 0: no room now. */
+static int prepare(zj_core *c, uint32_t least, int need_ack, uint64_t now)
+{
+    if (c->building && room(c) < least) {
+        if (!send_can_seal(c)) {
+            c->count.window_closed++;
+            return 0;
+        }
+        send_seal(c, now);
+    }
+    return c->building || start(c, need_ack);
+}
+
+uint32_t zj_payload_max(const zj_core *c)
+{
+    return c->limit - payload_start(c, ZJW_FLAG_PACK) - ZJW_SIZEOF_MESSAGE;
+}
+
+int zj_offer(zj_core *c, struct zj_offer *m)
+{
+    uint64_t now = c->tx_last;
+    if (m->size > c->cfg.message_max || m->type > ZJW_TYPE_SERVICE)
+        return -1;
+    if (!c->is_open || c->fenced)
+        return 0;
+    if (!m->done && m->size <= zj_payload_max(c)) {
+        if (!prepare(c, ZJW_SIZEOF_MESSAGE + m->size, m->need_ack, now))
+            return 0;
+        append(c, m, m->size, 0);
+    } else {
+        uint32_t least = ZJW_SIZEOF_MESSAGE + ZJW_SIZEOF_FRAGMENT + 1;
+        if (!m->done && c->frag_owner)
+            return 0; /* one fragmented message at a time; small ones pass between */
+        if (m->done && c->frag_owner != (uint32_t)m->client + 1)
+            return -1;
+        c->frag_owner = (uint32_t)m->client + 1;
+        while (m->done < m->size) { /* bound: window */
+            if (!prepare(c, least, m->need_ack, now))
+                return 0;
+            uint32_t fits = room(c) - ZJW_SIZEOF_MESSAGE - ZJW_SIZEOF_FRAGMENT, left = m->size - m->done;
+            append(c, m, left < fits ? left : fits, 1);
+        }
+        c->frag_owner = 0;
+    }
+    c->count.messages_sent++;
+    c->count.message_bytes_sent += m->size;
+    return 1;
+}
+
+/* ---- confirmation ---- */
+
+int confirm_owed(const zj_core *c, int *at_once)
+{
+    int all = all_wanted(c), owed = 0;
+    *at_once = 0;
+    for (uint32_t h = 0; h < c->n; h++) {
+        const struct stream *s = &c->st[h];
+        if (h != c->self && s->req > s->said_ack)
+            owed = 1; /* C1 */
+        if (s->acked < need_of(c, s, all) && s->min_al > s->said_pack)
+            owed = 1; /* C2 */
+    }
+    if (c->chatter || (c->said_free < c->cfg.window && free_slots(c) >= c->cfg.window))
+        owed = 1; /* the window was closed by what this station said last: say that it is open again */
+    if (c->answer)
+        owed |= 2; /* C3 */
+    return owed;
+}
+
+void confirm_build(zj_core *c, uint64_t now, uint32_t flags)
+{
+    uint8_t *b = c->confirm;
+    uint32_t size = ZJW_SIZEOF_HEADER + 8 * c->n + ZJW_SIZEOF_CONFIRM;
+    uint64_t position, digest;
+
+    if (c->confirm_queued) /* not sent yet: this one says all that one would have said */
+        flags |= b[ZJW_HEADER_FLAGS] & (ZJW_FLAG_POLL | ZJW_FLAG_BYE);
+    if (c->fenced)
+        flags |= ZJW_FLAG_FENCED;
+    if (c->want_ack)
+        flags |= ZJW_FLAG_NEED_ACK;
+    pdu_header(c, b, ZJW_KIND_CONFIRM, flags | ZJW_FLAG_PACK, c->st[c->self].req, c->clock, ZJW_SIZEOF_CONFIRM);
+    al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
+    zj_digest(c, &position, &digest);
+    uint8_t *p = b + ZJW_SIZEOF_HEADER + 8 * c->n;
+    put64(p + ZJW_CONFIRM_STATE, 0);
+    put64(p + ZJW_CONFIRM_TRANS, 0);
+    put64(p + ZJW_CONFIRM_POSITION, position);
+    put64(p + ZJW_CONFIRM_DIGEST, digest);
+    zj_seal(b, size);
+    c->confirm_size = size;
+    c->said_free = free_slots(c);
+    c->owed_since = 0;
+    c->confirm_due = ZJ_NEVER;
+    if (c->answer)
+        c->answer_at = now;
+    c->answer = c->chatter = 0;
+    if (c->confirm_queued)
+        c->txq[c->confirm_at & (ZJ_TXQ - 1)].type = TX_VOID;
+    else if (c->tx_tail - c->tx_head >= ZJ_TXQ)
+        return; /* the link takes nothing; owed again at the next step that finds news */
+    if (c->tx_tail - c->tx_head >= ZJ_TXQ) {
+        c->txq[c->confirm_at & (ZJ_TXQ - 1)].type = TX_CONFIRM;
+        return;
+    }
+    c->confirm_at = c->tx_tail;
+    c->confirm_queued = 1;
+    c->txq[c->tx_tail++ & (ZJ_TXQ - 1)] = (struct tx){.type = TX_CONFIRM};
+}
+
+void zj_heartbeat(zj_core *c, uint64_t now, uint32_t flags)
+{
+    if (!c->is_open)
+        return;
+    confirm_build(c, now, flags);
+    c->count.tx_heartbeat++;
+}
+
+/* ---- transmit queue ---- */
+
+uint32_t zj_tx(zj_core *c, struct zj_frame *out, uint32_t max)
+{
+    uint32_t k = 0;
+    for (uint32_t i = c->tx_head; i != c->tx_tail && k < max; i++) {
+        const struct tx *t = &c->txq[i & (ZJ_TXQ - 1)];
+        switch ((enum txtype)t->type) {
+        case TX_VOID:
+            continue;
+        case TX_SLOT: {
+            const struct stream *s = &c->st[t->stream];
+            const struct meta *m = meta_of(c, s, t->seq);
+            if (t->seq < s->base || !m->present)
+                continue; /* everyone got it meanwhile */
+            out[k] = (struct zj_frame){slot_of(c, s, t->seq), m->size, m->kind};
+            break;
+        }
+        case TX_CONFIRM:
+            out[k] = (struct zj_frame){c->confirm, c->confirm_size, ZJW_KIND_CONFIRM};
+            break;
+        case TX_NAK:
+            out[k] = (struct zj_frame){c->naks[t->buf], c->nak_size[t->buf], ZJW_KIND_NAK};
+            break;
+        }
+        c->shown[k++] = i;
+    }
+    c->shown_count = k;
+    if (!k) {
+        c->tx_head = c->tx_tail;
+    }
+    return k;
+}
+
+static void leave(zj_core *c, const struct tx *t, uint64_t now)
+{
+    switch ((enum txtype)t->type) {
+    case TX_VOID:
+        return;
+    case TX_SLOT: {
+        struct meta *m = meta_of(c, &c->st[t->stream], t->seq);
+        m->last_tx = now;
+        c->count.tx_bytes += m->size;
+        if (!t->again)
+            c->count.tx_data++;
+        else if (t->stream == c->self)
+            c->count.tx_retransmit++;
+        else
+            c->count.tx_relay++;
+        return;
+    }
+    case TX_CONFIRM:
+        c->confirm_queued = 0;
+        c->count.tx_confirm++;
+        c->count.tx_bytes += c->confirm_size;
+        return;
+    case TX_NAK:
+        c->nak_head = (c->nak_head + 1) % ZJ_NAK_BUFS;
+        c->count.tx_nak++;
+        return;
+    }
+}
+
+void zj_tx_done(zj_core *c, uint64_t now, uint32_t count)
+{
+    if (count > c->shown_count)
+        count = c->shown_count;
+    if (!count)
+        return;
+    for (uint32_t k = 0; k < count; k++)
+        leave(c, &c->txq[c->shown[k] & (ZJ_TXQ - 1)], now);
+    c->tx_head = c->shown[count - 1] + 1;
+    c->tx_last = now;
+    c->shown_count = 0;
+}
+
+uint64_t zj_last_tx(const zj_core *c) { return c->tx_last; }

@@ -1,0 +1,190 @@
+/* Inside of the core: shared by its translation units, by nobody else. */
+#ifndef ZJ_INT_H
+#define ZJ_INT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "zj.h"
+#include "zj_wire.h"
+
+#define ZJ_NEVER UINT64_MAX
+#define ZJ_TXQ 4096u          /* entries of the transmit queue, power of two */
+#define ZJ_CTL 32u            /* control PDUs waiting for the engine, power of two */
+#define ZJ_CTL_BYTES 1536u    /* a longer one is cut: OPEN needs at most 1,000 */
+#define ZJ_NAK_BUFS 16u       /* NAKs queued at a time */
+#define ZJ_SMALL 1536u        /* bytes of a CONFIRM or NAK buffer: header, two vectors of 64, 64 ranges */
+#define ZJ_CTL_GAP_NS 10000000u /* engine hears of strange PDUs of one station at most this often */
+
+/* ---- bytes, network order ---- */
+static inline uint16_t get16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
+static inline uint32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
+static inline uint64_t get64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
+static inline void put16(uint8_t *p, uint32_t v) { p[0] = (uint8_t)(v >> 8); p[1] = (uint8_t)v; }
+static inline void put32(uint8_t *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
+static inline void put64(uint8_t *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "big-endian hosts: drop the byte swaps above"
+#endif
+
+/* The 64-bit number nearest to ref whose low half is x (RFC 1982 arithmetic, windows < 2^31). */
+static inline uint64_t widen(uint64_t ref, uint32_t x) { return ref + (uint64_t)(int64_t)(int32_t)(x - (uint32_t)ref); }
+
+/* A PDU's header, read once after zj_check(). */
+struct pdu {
+    const uint8_t *bytes;
+    uint32_t size;            /* header, vectors and payload, without padding */
+    uint32_t seq, incarnation, instance, free_buffers;
+    uint64_t clock;
+    uint16_t frame_max, length;
+    uint8_t kind, flags, src, target; /* src: index */
+    const uint8_t *ack, *pack, *payload; /* pack NULL if absent */
+};
+
+struct meta {                 /* one buffer of a stream */
+    uint64_t clock;
+    uint64_t ask_at;          /* missing: not asked for before */
+    uint64_t last_tx;         /* last seen on the wire */
+    uint64_t arrival;         /* only for ZJ_FAULT_ARRIVAL_ORDER */
+    uint32_t size;
+    uint32_t payload_crc;
+    uint16_t payload_at;
+    uint16_t length;
+    uint8_t present, asks, flags, kind;
+};
+
+struct stream {               /* station h, as seen here */
+    uint64_t req;             /* next expected (own: next to send) */
+    uint64_t top;             /* one past the highest known to exist */
+    uint64_t noticed;         /* gaps below are being asked for */
+    uint64_t base;            /* lowest kept */
+    uint64_t ordered;         /* next to be delivered */
+    uint64_t clock;           /* station is known to have passed */
+    uint64_t last_clock;      /* of the last accepted PDU */
+    uint64_t promise_next, promise_clock; /* CONFIRM waiting for PDUs before its next; promise_clock 0: none */
+    uint64_t need_ack;        /* one past the highest PDU with NEED_ACK */
+    uint64_t nak_at;          /* no gap of this stream is due before */
+    uint64_t al[ZJW_STATIONS_MAX], min_al;
+    uint64_t pack[ZJW_STATIONS_MAX], acked;
+    uint32_t at_min, pack_at_min; /* stations that stand at the minimum */
+    uint64_t said_ack, said_pack; /* what this station last broadcast in A and P about the stream */
+    /* the station itself */
+    uint64_t heard, ack_moved, ctl_at;
+    uint64_t digest_position, digest; /* heard from it, not yet reached here; position 0: none */
+    uint32_t incarnation, free_buffers, frame_max;
+    uint8_t mac[6], mac_known, left, fenced, wants_ack;
+    /* reassembly of its fragmented message */
+    uint8_t *whole;
+    uint32_t whole_total, whole_done;
+    uint8_t *data;
+    struct meta *meta;
+};
+
+enum txtype { TX_VOID, TX_SLOT, TX_CONFIRM, TX_NAK };
+struct tx { uint64_t seq; uint8_t type, stream, again; uint8_t pad; uint32_t buf; };
+
+struct entry { uint64_t seq; uint32_t src; uint32_t pad; };
+struct ctl { uint32_t size, drop; uint8_t mac[6]; uint8_t data[ZJ_CTL_BYTES]; };
+
+struct zj_core {
+    struct zj_config cfg;
+    uint32_t n, self, mask, slot_bytes;
+    int is_open;
+    uint32_t instance;
+    uint64_t clock;
+    uint32_t own_frame_max, limit; /* limit: largest PDU to build now */
+    struct stream *st;
+
+    /* send */
+    int building;             /* an own PDU is being packed in slot st[self].req */
+    uint32_t fill;            /* its bytes so far */
+    uint32_t payload_at;
+    uint8_t build_flags;
+    uint32_t frag_owner;      /* client + 1 whose fragmented message is under way, 0 none */
+    uint32_t window_now;
+    uint64_t window_limit;
+
+    /* order */
+    struct entry *log;
+    uint64_t *digests;
+    uint64_t log_mask, position, preack, acked, need_position, digest;
+    uint64_t said_positions[ZJ_LEVELS];
+    int want_ack;
+    /* delivery of one PDU */
+    int in_pdu;
+    uint32_t cur_src, cur_at, cur_end, cur_index;
+    const uint8_t *cur;
+    uint64_t arrivals, dup_seq;
+    uint32_t dup_src, dup, swapped;
+
+    /* confirmation */
+    uint64_t owed_since, answer_at;
+    int answer, chatter;
+    uint64_t confirm_due;
+    uint32_t said_free;
+    /* poll */
+    uint64_t progress, progress_seen, poll_at, poll_wait;
+
+    /* transmit queue */
+    struct tx txq[ZJ_TXQ];
+    uint32_t tx_head, tx_tail;
+    uint32_t shown[ZJ_TXQ], shown_count;
+    uint8_t confirm[ZJ_SMALL];
+    uint32_t confirm_size, confirm_queued, confirm_at; /* index of its entry in the queue */
+    uint8_t naks[ZJ_NAK_BUFS][ZJ_SMALL];
+    uint32_t nak_size[ZJ_NAK_BUFS], nak_head, nak_tail;
+    uint64_t tx_last;
+
+    struct ctl ctl[ZJ_CTL];
+    uint32_t ctl_head, ctl_tail;
+
+    int fenced;
+    uint32_t fence_station;
+    uint64_t fence_position, fence_own, fence_theirs;
+
+    uint64_t rng;
+    uint64_t memory;
+    struct zj_counters count;
+};
+
+static inline int faulty(const zj_core *c, uint32_t f) { return (c->cfg.faults & f) != 0; }
+static inline struct meta *meta_of(const zj_core *c, const struct stream *s, uint64_t seq) { return &s->meta[seq & c->mask]; }
+static inline uint8_t *slot_of(const zj_core *c, const struct stream *s, uint64_t seq)
+{
+    return s->data + (size_t)(seq & c->mask) * c->slot_bytes;
+}
+uint64_t zj_random(zj_core *c, uint64_t below); /* 0 <= r < below; 0 for 0 */
+
+/* pdu.c */
+int pdu_read(const uint8_t *bytes, uint32_t size, uint32_t cluster, uint32_t stations, int check, struct pdu *p);
+void pdu_header(zj_core *c, uint8_t *out, uint32_t kind, uint32_t flags, uint64_t seq, uint64_t clock, uint32_t payload);
+/* al.c */
+void al_reset(zj_core *c);
+void al_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v);
+void pack_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v);
+int al_merge(zj_core *c, const struct pdu *p, uint64_t now); /* 0 or a drop reason; nothing merged then */
+void al_say(zj_core *c, uint8_t *ack, uint8_t *pack); /* write A (and P) as broadcast now, and remember that it was */
+/* stream.c */
+int stream_take(zj_core *c, const struct pdu *p, uint64_t now);
+void stream_notice(zj_core *c, uint32_t h, uint64_t top, uint64_t now);
+void stream_promise(zj_core *c, uint32_t h);
+void stream_free(zj_core *c);
+void stream_nak(zj_core *c, const struct pdu *p, uint64_t now);
+/* order.c */
+void order_reset(zj_core *c);
+void order_levels(zj_core *c);
+int order_ready(zj_core *c);
+void order_hear_digest(zj_core *c, uint32_t j, uint64_t position, uint64_t digest);
+void order_check_digests(zj_core *c);
+/* send.c */
+void send_reset(zj_core *c);
+void send_window(zj_core *c);
+void send_seal(zj_core *c, uint64_t now);
+int send_can_seal(const zj_core *c);
+void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again);
+void confirm_build(zj_core *c, uint64_t now, uint32_t flags);
+int confirm_owed(const zj_core *c, int *at_once);
+uint32_t free_slots(const zj_core *c);
+
+#endif
