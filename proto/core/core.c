@@ -223,8 +223,8 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
     if (p.src == c->self) {
         if (p.kind != ZJW_KIND_DATA) /* own DATA may be relayed by others; anything else means that the number is taken twice */
             return stranger(c, now, &p, mac, ZJ_DROP_OWN);
-        c->count.drops[ZJ_DROP_OWN]++;
-        return ZJ_DROP_OWN;
+        c->count.rx_duplicate++;
+        return ZJ_DROP_NONE;
     }
     if (p.kind == ZJW_KIND_OPEN) {
         tell(c, p.bytes, p.size, mac, ZJ_DROP_NONE);

@@ -1,0 +1,451 @@
+"""Thin typed face of the C core (``zj.h``): no protocol of its own.
+
+Stations are indices 0..n-1 here, as in C. Times are monotonic nanoseconds that never decrease. One thread owns a ``Core``. Messages and
+frames cross in batches: one call fills a buffer that lives as long as the object.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import Any, Final, NamedTuple
+
+from ..errors import InvariantError, UsageError, invariant
+from ._core import ffi, lib
+
+__all__ = [
+    "API_VERSION",
+    "Control",
+    "Core",
+    "Drop",
+    "Fault",
+    "Fence",
+    "Message",
+    "Peer",
+    "Positions",
+    "Status",
+    "check",
+    "crc32c",
+    "seal",
+]
+
+API_VERSION: Final[int] = lib.ZJ_API_VERSION
+DELIVER_BYTES: Final = 256 * 1024
+DELIVER_MAX: Final = 1024
+TX_BYTES: Final = 256 * 1024
+TX_MAX: Final = 256
+MESSAGE: Final = struct.Struct("=QQIIIHHBB6x")
+"""``struct zj_face_message``; its size is asserted there and below."""
+
+
+class Status(IntFlag):
+    """What ``step`` reports (``enum zj_status``)."""
+
+    TX = lib.ZJ_S_TX
+    DELIVER = lib.ZJ_S_DELIVER
+    RELEASE = lib.ZJ_S_RELEASE
+    CONTROL = lib.ZJ_S_CONTROL
+    PENDING = lib.ZJ_S_PENDING
+    ROOM = lib.ZJ_S_ROOM
+    FENCED = lib.ZJ_S_FENCED
+
+
+class Fault(IntFlag):
+    """Deliberate defects for tests of the checkers (``enum zj_fault``)."""
+
+    ARRIVAL_ORDER = lib.ZJ_FAULT_ARRIVAL_ORDER
+    SKIP_GAP = lib.ZJ_FAULT_SKIP_GAP
+    DUPLICATE = lib.ZJ_FAULT_DUPLICATE
+    EARLY_PREACK = lib.ZJ_FAULT_EARLY_PREACK
+    EARLY_ACK = lib.ZJ_FAULT_EARLY_ACK
+    NO_CHECK = lib.ZJ_FAULT_NO_CHECK
+    NO_WAIT = lib.ZJ_FAULT_NO_WAIT
+    DEAF_NAK = lib.ZJ_FAULT_DEAF_NAK
+    CHATTER = lib.ZJ_FAULT_CHATTER
+    FREE_EARLY = lib.ZJ_FAULT_FREE_EARLY
+    FLOOD = lib.ZJ_FAULT_FLOOD
+    EARLY_PROMISE = lib.ZJ_FAULT_EARLY_PROMISE
+    SWAP = lib.ZJ_FAULT_SWAP
+
+
+class Drop(IntEnum):
+    """Why a frame was dropped (``enum zj_drop``)."""
+
+    NONE = lib.ZJ_DROP_NONE
+    SHORT = lib.ZJ_DROP_SHORT
+    CLUSTER = lib.ZJ_DROP_CLUSTER
+    VERSION = lib.ZJ_DROP_VERSION
+    KIND = lib.ZJ_DROP_KIND
+    STATIONS = lib.ZJ_DROP_STATIONS
+    SOURCE = lib.ZJ_DROP_SOURCE
+    OWN = lib.ZJ_DROP_OWN
+    LENGTH = lib.ZJ_DROP_LENGTH
+    CHECK = lib.ZJ_DROP_CHECK
+    PAYLOAD = lib.ZJ_DROP_PAYLOAD
+    CLOSED = lib.ZJ_DROP_CLOSED
+    INSTANCE = lib.ZJ_DROP_INSTANCE
+    INCARNATION = lib.ZJ_DROP_INCARNATION
+    ACK = lib.ZJ_DROP_ACK
+    WINDOW = lib.ZJ_DROP_WINDOW
+    CLOCK = lib.ZJ_DROP_CLOCK
+    CONTROL_FULL = lib.ZJ_DROP_CONTROL_FULL
+
+
+class Message(NamedTuple):
+    """A message at its place in the total order, which is (clock, src, index)."""
+
+    data: bytes
+    clock: int
+    position: int
+    """Of its PDU in the instance, from 0; it has reached a level once ``positions()`` of the level is larger."""
+    group: int
+    client: int
+    index: int
+    src: int
+    """Station index."""
+    type: int
+    """``wire.MessageType``."""
+
+
+class Positions(NamedTuple):
+    """How many PDUs of the order have reached each level."""
+
+    ordered: int
+    preack: int
+    ack: int
+
+
+class Control(NamedTuple):
+    """A PDU for the engine: OPEN, or one that does not belong to the instance."""
+
+    pdu: bytes
+    drop: int
+    mac: bytes
+
+
+class Peer(NamedTuple):
+    """One station as seen here: ``struct zj_peer``."""
+
+    heard_ns: int
+    req: int
+    top: int
+    base: int
+    min_al: int
+    acked: int
+    ordered: int
+    clock: int
+    ack_moved_ns: int
+    incarnation: int
+    free_buffers: int
+    frame_max: int
+    gaps: int
+    mac: bytes
+    left: bool
+    fenced: bool
+
+
+class Fence(NamedTuple):
+    """Which station (index) has another digest at which position."""
+
+    station: int
+    position: int
+    own: int
+    theirs: int
+
+
+def _check_build() -> None:
+    """The module was built from another state of the sources, or the struct format here does not fit: better now than in a frame."""
+    api = lib.zj_api()
+    if api.version != API_VERSION or api.size != ffi.sizeof("struct zj_api"):
+        raise InvariantError("proto/core/_core does not fit its sources: build it again (python proto/core/build.py)")
+    if ffi.sizeof("struct zj_face_message") != MESSAGE.size:
+        raise InvariantError("struct zj_face_message does not fit proto/core/__init__.py")
+
+
+_check_build()
+DROP_NAMES: Final[tuple[str, ...]] = tuple(ffi.string(lib.zj_drop_name(d)).decode() for d in range(lib.ZJ_DROP_COUNT))
+_COUNTERS: Final[tuple[str, ...]] = tuple(name for name, _ in ffi.typeof("struct zj_counters").fields if name != "drops")
+
+
+class Core:
+    """One cluster's streams, order and levels at one station (``zj_core``). All memory is reserved in the constructor."""
+
+    def __init__(
+        self,
+        *,
+        stations: int,
+        self_index: int,
+        cluster: int,
+        window: int,
+        slots: int,
+        frame_max: int,
+        message_max: int,
+        confirm_delay_ns: int,
+        nak_delay_ns: int,
+        nak_retry_ns: int,
+        nak_retry_max_ns: int,
+        poll_delay_ns: int,
+        poll_delay_max_ns: int,
+        retransmit_gap_ns: int,
+        first_seq: int = 0,
+        faults: int = 0,
+        seed: int = 0,
+    ) -> None:
+        """Fields of ``struct zj_config`` (``self_index`` is its ``self``), same bounds. UsageError if one is out of bounds, MemoryError."""
+        fields = {k: v for k, v in locals().items() if k not in ("self", "self_index")}
+        try:
+            config = ffi.new("struct zj_config *", {"size": ffi.sizeof("struct zj_config"), "self": self_index, **fields})
+        except OverflowError as error:
+            raise UsageError(f"core: {error}") from None
+        out = ffi.new("zj_core **")
+        result = lib.zj_create(config, out)
+        if result == -2:
+            raise MemoryError("core: cannot reserve its buffers")
+        if result != 0:
+            raise UsageError(f"core: a value is out of bounds: {fields | {'self': self_index}}")
+        self.stations = stations
+        self.index = self_index
+        self._core: Any = ffi.gc(out[0], lib.zj_destroy, lib.zj_memory(out[0]))
+        self._now = 0
+        self._offer: Any = ffi.new("struct zj_offer *")
+        self._partial: tuple[int, int, int, bytes] | None = None
+        self._deliver_buffer: Any = ffi.new("uint8_t[]", DELIVER_BYTES)
+        self._deliver_bytes = ffi.buffer(self._deliver_buffer)
+        self._records: Any = ffi.new("struct zj_face_message[]", DELIVER_MAX)
+        self._record_bytes = ffi.buffer(self._records)
+        self._large: Any = ffi.new("struct zj_message *")
+        self._tx_buffer: Any = ffi.new("uint8_t[]", TX_BYTES)
+        self._tx_bytes = ffi.buffer(self._tx_buffer)
+        self._tx_sizes: Any = ffi.new("uint32_t[]", TX_MAX)
+        self._positions: Any = ffi.new("uint64_t[]", 3)
+        self._pair: Any = ffi.new("uint64_t[]", 3)
+        self._u32: Any = ffi.new("uint32_t *")
+        self._control: Any = ffi.new("struct zj_control *")
+        self._peer: Any = ffi.new("struct zj_peer *")
+        self._matrix: Any = ffi.new("uint64_t[]", stations * stations)
+        self._counters: Any = lib.zj_counters(self._core)
+
+    # ---- for C code of other modules: addresses, valid as long as this object lives
+    @property
+    def api_pointer(self) -> int:
+        """Address of ``struct zj_api``."""
+        return int(ffi.cast("uintptr_t", lib.zj_api()))
+
+    @property
+    def handle_pointer(self) -> int:
+        """Address of the ``zj_core``."""
+        return int(ffi.cast("uintptr_t", self._core))
+
+    # ---- life
+    @property
+    def memory_bytes(self) -> int:
+        """Reserved at creation."""
+        return int(lib.zj_memory(self._core))
+
+    def open(self, now: int, instance: int, incarnations: tuple[int, ...], frame_max: int) -> None:
+        """Enter an instance of all n stations; ``incarnations`` by index; ``frame_max``: largest PDU that all members take, bytes."""
+        invariant(len(incarnations) == self.stations, "an incarnation for every station")
+        self._now = now
+        self._partial = None
+        invariant(lib.zj_open(self._core, now, instance, incarnations, frame_max) == 0, "zj_open refused an agreed instance")
+
+    def close(self) -> None:
+        """Leave the instance. A message that was half taken is forgotten."""
+        self._partial = None
+        lib.zj_close(self._core)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(lib.zj_is_open(self._core))
+
+    def set_frame_max(self, frame_max: int) -> None:
+        """Own interface carries PDUs of so many bytes."""
+        lib.zj_set_frame_max(self._core, frame_max)
+
+    # ---- frames
+    def rx(self, now: int, pdu: bytes, mac: bytes) -> int:
+        """Take one PDU that came from ``mac`` (6 bytes). Returns a ``Drop`` number, 0: processed."""
+        return int(lib.zj_rx(self._core, now, pdu, len(pdu), mac))
+
+    def step(self, now: int, drained: bool) -> int:
+        """After a batch; ``drained``: nothing more is waiting to be received. Returns ``Status`` bits."""
+        self._now = now
+        return int(lib.zj_step(self._core, now, drained))
+
+    def tx(self, now: int | None = None) -> list[bytes]:
+        """Take all frames off the transmit queue. ``now``: of the sending; default, that of the last ``step``."""
+        at = self._now if now is None else now
+        out: list[bytes] = []
+        while count := lib.zj_face_tx(self._core, at, self._tx_buffer, TX_BYTES, self._tx_sizes, TX_MAX):
+            start = 0
+            for size in ffi.unpack(self._tx_sizes, count):
+                out.append(self._tx_bytes[start : start + size])
+                start += size
+        return out
+
+    # ---- messages
+    def offer(self, data: bytes, *, group: int, client: int, type: int = 0, need_ack: bool = False) -> bool:
+        """Send a whole message. False: not (wholly) taken; offer the very same again after a later ``step``. While one is partly taken, a
+        different one is a UsageError, and so is one larger than ``message_max``."""
+        offered = (group, client, type, data)
+        if self._partial is None:
+            self._offer.done = 0
+        elif self._partial != offered:
+            raise UsageError("another message is only partly taken: offer that one again")
+        offer = self._offer
+        pinned = ffi.from_buffer("uint8_t[]", data)
+        offer.data = pinned
+        offer.size = len(data)
+        offer.group = group
+        offer.client = client
+        offer.type = type
+        offer.need_ack = need_ack
+        result = lib.zj_offer(self._core, offer)
+        if result < 0:
+            raise UsageError(f"a message of {len(data)} bytes cannot be sent")
+        self._partial = offered if result == 0 and offer.done else None
+        return bool(result)
+
+    def deliver(self) -> list[Message]:
+        """Everything that can be delivered now, in the total order."""
+        out: list[Message] = []
+        large = self._large
+        while True:
+            count = lib.zj_face_deliver(self._core, self._deliver_buffer, DELIVER_BYTES, self._records, DELIVER_MAX, large)
+            buffer = self._deliver_bytes
+            for record in MESSAGE.iter_unpack(self._record_bytes[: count * MESSAGE.size]):
+                clock, position, offset, size, group, client, index, src, type = record
+                out.append(Message(buffer[offset : offset + size], clock, position, group, client, index, src, type))
+            if large.data != ffi.NULL:
+                m = large
+                data = bytes(ffi.buffer(m.data, m.size))
+                out.append(Message(data, m.clock, m.position, m.group, m.client, m.index, m.src, m.type))
+            elif count < DELIVER_MAX:
+                return out
+
+    def positions(self) -> Positions:
+        lib.zj_positions(self._core, self._positions)
+        return Positions._make(ffi.unpack(self._positions, 3))
+
+    def want_ack(self, yes: bool) -> None:
+        """Somebody here waits for level ack."""
+        lib.zj_want_ack(self._core, yes)
+
+    @property
+    def unstable(self) -> bool:
+        """Own messages have not all reached level preack."""
+        return bool(lib.zj_unstable(self._core))
+
+    # ---- for the engine
+    def control(self) -> list[Control]:
+        """Take all waiting control PDUs."""
+        out: list[Control] = []
+        c = self._control
+        while lib.zj_control(self._core, c):
+            out.append(Control(bytes(ffi.buffer(c.data, c.size)), c.drop, bytes(c.mac)))
+        return out
+
+    def nak_due_ns(self) -> int:
+        return int(lib.zj_nak_due(self._core))
+
+    def poll_due_ns(self) -> int:
+        return int(lib.zj_poll_due(self._core))
+
+    def confirm_due_ns(self) -> int:
+        return int(lib.zj_confirm_due(self._core))
+
+    def nak(self, now: int) -> int:
+        """Queue the NAKs that are due; returns how many."""
+        return int(lib.zj_nak(self._core, now))
+
+    def poll(self, now: int) -> int:
+        """Queue the POLL that is due (rule C4); returns how many."""
+        return int(lib.zj_poll(self._core, now))
+
+    def heartbeat(self, now: int, flags: int = 0) -> None:
+        """Queue a CONFIRM with these ``wire.Flag`` bits."""
+        lib.zj_heartbeat(self._core, now, flags)
+
+    def peer(self, index: int) -> Peer:
+        p = self._peer
+        lib.zj_peer(self._core, index, p)
+        return Peer(
+            p.heard_ns,
+            p.req,
+            p.top,
+            p.base,
+            p.min_al,
+            p.acked,
+            p.ordered,
+            p.clock,
+            p.ack_moved_ns,
+            p.incarnation,
+            p.free_buffers,
+            p.frame_max,
+            p.gaps,
+            bytes(p.mac),
+            bool(p.left),
+            bool(p.fenced),
+        )
+
+    def matrix(self) -> list[list[int]]:
+        """``al[h][j]``: what station j next expects from station h, as known here."""
+        n = self.stations
+        lib.zj_matrix(self._core, self._matrix)
+        flat = ffi.unpack(self._matrix, n * n)
+        return [flat[h * n : (h + 1) * n] for h in range(n)]
+
+    def sent_total(self) -> int:
+        """A number that grows whenever a frame is sent."""
+        c = self._counters
+        return int(c.tx_data + c.tx_confirm + c.tx_nak + c.tx_retransmit + c.tx_relay)
+
+    def counters(self) -> dict[str, int]:
+        """Every field of ``struct zj_counters`` but ``drops``."""
+        c = self._counters
+        return {name: getattr(c, name) for name in _COUNTERS}
+
+    def drops(self) -> dict[str, int]:
+        """Frames dropped by reason (``zj_drop_name``), reasons that never happened left out."""
+        counts = ffi.unpack(self._counters.drops, lib.ZJ_DROP_COUNT)
+        return {name: count for name, count in zip(DROP_NAMES, counts, strict=True) if count}
+
+    def dropped(self, reason: Drop) -> int:
+        return int(self._counters.drops[reason])
+
+    def digest(self) -> tuple[int, int]:
+        """(position, running digest of the delivered order there)."""
+        lib.zj_digest(self._core, self._pair, self._pair + 1)
+        return self._pair[0], self._pair[1]
+
+    def fence(self) -> Fence | None:
+        """Why nothing is delivered any more; None: it is."""
+        if not lib.zj_fence(self._core, self._u32, self._pair, self._pair + 1, self._pair + 2):
+            return None
+        return Fence(self._u32[0], *ffi.unpack(self._pair, 3))
+
+    @property
+    def clock(self) -> int:
+        return int(lib.zj_clock(self._core))
+
+    @property
+    def payload_max(self) -> int:
+        """Bytes of the largest message that is not fragmented now."""
+        return int(lib.zj_payload_max(self._core))
+
+
+def seal(pdu: bytes) -> bytes:
+    """The PDU with its checksum written."""
+    buffer = bytearray(pdu)
+    lib.zj_seal(ffi.from_buffer("uint8_t[]", buffer), len(buffer))
+    return bytes(buffer)
+
+
+def check(pdu: bytes, cluster: int, stations: int) -> int:
+    """Check a PDU by itself; a ``Drop`` number."""
+    return int(lib.zj_check(pdu, len(pdu), cluster, stations))
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """CRC-32C (Castagnoli)."""
+    return int(lib.zj_crc32c(crc, data, len(data)))
