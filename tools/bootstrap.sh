@@ -1,0 +1,74 @@
+#!/bin/sh
+# Makes the checkout ready to run: system packages only where something is missing, a virtual environment in .venv, the C modules.
+# Changes nothing else on the machine. Sourced or run by tools/demo and tools/test; `tools/bootstrap.sh test` adds what the tests need.
+set -eu
+cd "$(dirname "$0")/.."
+want=${1:-run}
+
+say() { printf '%s\n' "$*" >&2; }
+
+python=
+for p in python3 python3.13 python3.12 python3.11; do
+    if command -v "$p" >/dev/null 2>&1 && "$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        python=$p
+        break
+    fi
+done
+
+missing=
+need() { missing="$missing $*"; }
+[ -n "$python" ] || need python3 python3-venv python3-dev
+if [ -n "$python" ]; then
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || need "$(basename "$(readlink -f "$(command -v "$python")")")-venv"
+    "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' 2>/dev/null ||
+        need "$(basename "$(readlink -f "$(command -v "$python")")")-dev"
+fi
+command -v gcc >/dev/null 2>&1 || need gcc
+[ -e /usr/include/stdlib.h ] || need libc6-dev
+[ -e /usr/include/linux/if_packet.h ] || need linux-libc-dev
+command -v nft >/dev/null 2>&1 || [ -x /usr/sbin/nft ] || need nftables
+command -v nsenter >/dev/null 2>&1 || need util-linux
+if [ "$want" = test ]; then
+    if ! command -v clang >/dev/null 2>&1; then need clang; fi
+    # libFuzzer and the sanitizers' run-time library; Debian packs it apart from clang since version 14.
+    if command -v clang >/dev/null 2>&1; then
+        version=$(clang -dumpversion | cut -d. -f1)
+        printf 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n ? 0 : 0; }\n' |
+            clang -x c -fsanitize=fuzzer,address - -o /dev/null 2>/dev/null || need "libclang-rt-$version-dev"
+    else
+        need libclang-rt-dev
+    fi
+    command -v tcpdump >/dev/null 2>&1 || [ -x /usr/sbin/tcpdump ] || need tcpdump
+    command -v tmux >/dev/null 2>&1 || need tmux
+fi
+if [ -n "$missing" ]; then
+    if ! command -v apt-get >/dev/null 2>&1; then
+        say "zenjun: please install:$missing (this script knows only Debian's and Ubuntu's package manager)"
+        exit 1
+    fi
+    root=
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null 2>&1 || { say "zenjun: as root, run: apt-get install$missing"; exit 1; }
+        root=sudo
+    fi
+    say "zenjun: installing$missing"
+    $root env DEBIAN_FRONTEND=noninteractive apt-get update -q >/dev/null
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >/dev/null ||
+        { say "zenjun: the package manager could not install$missing"; exit 1; }
+    exec "$0" "$@" # look again with what is there now
+fi
+
+extra=
+[ "$want" = test ] && extra='[dev]'
+stamp=$( { "$python" -V; echo "$extra"; pwd; cat pyproject.toml setup.py; find proto daemon tools -name '*.c' -o -name '*.h' -o -name build.py | sort |
+    grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_load\.c$' | xargs cat; } | cksum)
+if [ ! -e .venv/ready ] || [ "$(cat .venv/ready)" != "$stamp" ]; then
+    [ -x .venv/bin/python ] || "$python" -m venv .venv
+    say "zenjun: setting up .venv (Python packages, C modules)"
+    .venv/bin/python -m pip install -q --disable-pip-version-check "setuptools>=77" "cffi>=1.16"
+    .venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation -e ".$extra"
+    printf '%s' "$stamp" >.venv/ready
+fi
+# mypy does not see setuptools' package-dir map: three links stand in for it.
+mkdir -p .typing/zenjun
+for d in proto daemon tools; do ln -sfn "../../$d" ".typing/zenjun/$d"; done
