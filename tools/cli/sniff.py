@@ -180,7 +180,10 @@ def _body(pdu: Zenjun, plain: dict[str, Any]) -> str:
     if pdu.kind == wire.Kind.CONFIRM and "digest" in plain:
         return f"position {plain['position']}  digest {plain['digest']}"
     if pdu.kind == wire.Kind.NAK and "ranges" in plain:
-        ranges = (str(r["first"]) if r["span"] == 1 else f"{r['first']}..{r['first'] + r['span'] - 1 & 0xFFFFFFFF}" for r in plain["ranges"])
+        ranges = (
+            str(r["first"]) if r["span"] == 1 else f"{r['first']}..{r['first'] + r['span'] - 1 & 0xFFFFFFFF}"
+            for r in plain["ranges"]
+        )
         return f"asks station {pdu.target} for stream {plain['stream']}: {' '.join(ranges)}"
     if pdu.kind == wire.Kind.OPEN and "proposed" in plain:
         members = _numbers(member["station"] for member in plain["proposed"])

@@ -1,0 +1,187 @@
+"""Generated blocks of docs/protocol.md and docs/glossary.md, made from the field table in ``proto/wire.py``.
+
+A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the prose around it is written by hand.
+
+    python -m zenjun.tools.frametables --write    bring all blocks up to date
+    python -m zenjun.tools.frametables --check    exit 1 and name the files that are stale (a test does the same)
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from ..proto import wire
+
+DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+PAGES: Final = ("protocol.md", "glossary.md")
+_BLOCK: Final = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table with its columns aligned, so that it reads well as plain text too."""
+    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def _layout(layout: wire.Layout) -> str:
+    rows = ((layout.offset(f.name), f.width, f"`{f.name}`", f.symbol, f.help) for f in layout.fields)
+    fields = table(("offset", "bytes", "field", "paper", "meaning"), rows)
+    each = f" Stands there `{layout.repeat}` times." if layout.repeat else ""
+    return f"{layout.help}{each} {layout.size} bytes.\n\n{fields}"
+
+
+def _kinds() -> str:
+    def row(kind: wire.Kind) -> tuple[object, ...]:
+        payload = " ".join(layout.name for layout in wire.PAYLOAD.get(kind, ()))
+        return (
+            int(kind),
+            kind.name,
+            "yes" if kind in wire.SEQUENCED else "no",
+            payload or "-",
+            "" if kind in wire.IMPLEMENTED else "reserved: dropped on receipt",
+        )
+
+    return table(("number", "kind", "in the stream", "payload", "state"), map(row, wire.Kind))
+
+
+_FLAG_HELP: Final = {
+    "PACK": "a pack vector (P) follows the ack vector (A); every CONFIRM has one",
+    "POLL": "the sender lacks news: whoever has some answers (rule C3)",
+    "NEED_ACK": "somebody waits for level *ack* of this PDU: confirm P as well (rule C2)",
+    "BYE": "the sender leaves on purpose; nothing more comes from this incarnation",
+    "FENCED": "the sender has seen a diverging order digest and delivers nothing any more",
+    "USER": "a program's message",
+    "GROUP": "process-group control (join, leave), handled by the daemons at its place in the order",
+    "SERVICE": "of a service inside the daemon",
+    "FRAGMENT": "a fragment header follows the message header",
+    "LAST": "this fragment completes its message; here is the message's place in the order",
+    "STARTED": "the sender has started the instance it names; nothing later can have been agreed without it",
+}
+
+
+def _values(*enums: type[wire.Flag] | type[wire.MessageFlag] | type[wire.OpenFlag] | type[wire.MessageType]) -> str:
+    where = {wire.Flag: "`flags`", wire.MessageFlag: "`mflags`", wire.OpenFlag: "`oflags`", wire.MessageType: "`type`"}
+    rows = [(where[enum], f"0x{int(item):02x}", item.name, _FLAG_HELP[item.name or ""]) for enum in enums for item in enum]
+    return table(("field", "value", "name", "meaning"), rows)
+
+
+def confirm_bytes(stations: int) -> int:
+    """Bytes of a CONFIRM (after the Ethernet header) in a cluster of so many stations."""
+    return wire.HEADER.size + 8 * stations + wire.CONFIRM.size
+
+
+def open_bytes(stations: int, name_bytes: int = wire.OPEN_NAME_MAX) -> int:
+    """Bytes of an OPEN that proposes all stations, with a host name of so many bytes."""
+    return wire.HEADER.size + 4 * stations + wire.OPEN.size + wire.MEMBER.size * stations + name_bytes
+
+
+def nak_bytes(stations: int, ranges: int = 1) -> int:
+    """Bytes of a NAK with so many ranges (it carries both vectors)."""
+    return wire.HEADER.size + 8 * stations + wire.NAK.size + wire.RANGE.size * ranges
+
+
+def data_bytes(stations: int, message_bytes: int = 1, fragment: bool = False) -> int:
+    """Bytes of a DATA PDU with the pack vector and one message (or fragment) of so many bytes."""
+    extra = wire.FRAGMENT.size if fragment else 0
+    return wire.HEADER.size + 8 * stations + wire.MESSAGE.size + extra + message_bytes
+
+
+def mtu_needed(stations: int) -> int:
+    """Smallest interface MTU on which every PDU kind of a cluster of so many stations fits, with the longest host name."""
+    return max(
+        wire.MTU_MIN,
+        confirm_bytes(stations),
+        open_bytes(stations),
+        nak_bytes(stations),
+        data_bytes(stations, fragment=True),
+    )
+
+
+def stations_fitting(size: Callable[[int], int], mtu: int = wire.MTU_MIN) -> int:
+    """Most stations for which a PDU of the given size function fits the MTU."""
+    return max(n for n in range(1, wire.STATIONS_MAX + 1) if size(n) <= mtu)
+
+
+def _sizes() -> str:
+    rows = (
+        (n, confirm_bytes(n), nak_bytes(n), open_bytes(n), 1500 - data_bytes(n, 0), mtu_needed(n))
+        for n in (3, 8, 16, 32, stations_fitting(open_bytes), stations_fitting(confirm_bytes), wire.STATIONS_MAX)
+    )
+    head = ("stations", "CONFIRM", "NAK, 1 range", "OPEN, longest name", "largest whole message at MTU 1500", "MTU needed")
+    return table(head, rows)
+
+
+def _symbols() -> str:
+    rows = [
+        (field.symbol, f"`{field.name}`", layout.name, field.help)
+        for layout in wire.LAYOUTS
+        for field in layout.fields
+        if field.symbol
+    ]
+    return table(("paper", "field", "in", "meaning"), rows)
+
+
+def _numbers() -> str:
+    rows = (
+        ("EtherType", f"{wire.ETHERTYPE:#06x}", "IEEE 802 local experimental 1; configurable"),
+        ("group address", f"`{wire.GROUP_MAC}`", "locally administered; outside the range that bridges keep to themselves"),
+        ("protocol version", wire.VERSION, "another version is dropped and counted"),
+        ("stations", f"1..{wire.STATIONS_MAX}", "of the schema"),
+        ("largest message", f"{wire.MESSAGE_MAX} bytes", "of a program; fragmented over PDUs"),
+        ("smallest MTU", f"{wire.MTU_MIN} bytes", "see the table of sizes for what fits"),
+        ("ranges in a NAK", f"1..{wire.NAK_RANGES_MAX}", ""),
+        ("host name in an OPEN", f"0..{wire.OPEN_NAME_MAX} bytes", "UTF-8"),
+        ("group name", f"1..{wire.GROUP_NAME_MAX} bytes", "UTF-8; its CRC-32 is on the wire"),
+    )
+    return table(("what", "value", "note"), rows)
+
+
+def blocks() -> dict[str, str]:
+    """Text of every generated block by name."""
+    out = {
+        "numbers": _numbers(),
+        "kinds": _kinds(),
+        "flags": _values(wire.Flag),
+        "message-values": _values(wire.MessageType, wire.MessageFlag),
+        "open-flags": _values(wire.OpenFlag),
+        "sizes": _sizes(),
+        "symbols": _symbols(),
+    }
+    return out | {layout.name: _layout(layout) for layout in wire.LAYOUTS}
+
+
+def refresh(text: str) -> str:
+    """The page with its blocks up to date. Raises KeyError for a block that nothing here generates."""
+    made = blocks()
+    return _BLOCK.sub(lambda match: f"{match[1]}\n{made[match['name']]}\n\n{match[3]}", text)
+
+
+def stale(folder: Path = DOCS) -> list[Path]:
+    """Pages whose blocks are not what ``proto/wire.py`` says now."""
+    return [page for name in PAGES if refresh((page := folder / name).read_text()) != page.read_text()]
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m zenjun.tools.frametables", description="Frame tables of the documentation.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--write", action="store_true", help="bring the pages up to date")
+    what.add_argument("--check", action="store_true", help="exit 1 if a page is stale")
+    options = parser.parse_args(argv)
+    pages = stale()
+    for page in pages:
+        if options.write:
+            page.write_text(refresh(page.read_text()))
+        sys.stdout.write(f"{page}: {'written' if options.write else 'stale'}\n")
+    return 1 if pages and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
