@@ -1,0 +1,639 @@
+"""The client for asyncio (any loop, uvloop included)."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from .common import (
+    DEFAULT,
+    PIPELINE_BYTES,
+    PIPELINE_WINDOW,
+    RETRY_FIRST_S,
+    RETRY_MAX_S,
+    RUN_BYTES,
+    TIMEOUT_S,
+    Default,
+    Seconds,
+    Wire,
+    members_of,
+    open_socket,
+    program_name,
+    socket_path,
+    why_ended,
+    why_timeout,
+)
+from .errors import Busy, ClientError, ConnectionClosed, DaemonClosing, Fenced, NotMember, NotReachable, Timeout
+from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership, Ticket
+from .types import Event, Item, Level, Member, Message, SendLevel, View, Welcome
+
+_T = TypeVar("_T")
+
+
+class _Link:
+    """Drives one ``Wire`` from the running loop by readiness, which every Unix loop has (uvloop too)."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.loop = asyncio.get_running_loop()
+        self.reading = False
+        self.writing = False
+        self.open = True
+        self._drained: deque[asyncio.Future[None]] = deque()
+        self.steer()
+
+    @property
+    def full(self) -> bool:
+        """True while the daemon does not take what we write: back-pressure."""
+        return self.writing
+
+    def flush(self) -> None:
+        """Write what is queued; what the socket does not take now goes out when it does."""
+        if not self.writing and self.wire.protocol.out_bytes:
+            self._write()
+
+    def steer(self) -> None:
+        """Stop or start reading, as the unread bytes and the waiting calls want it; close at the end of the connection."""
+        protocol = self.wire.protocol
+        if protocol.ended.settled:
+            self.close()
+        elif self.open and self.reading != protocol.may_read:
+            self.reading = not self.reading
+            if self.reading:
+                self.loop.add_reader(self.wire.socket, self._on_readable)
+            else:
+                self.loop.remove_reader(self.wire.socket)
+
+    def drained(self) -> asyncio.Future[None]:
+        """A future that is set when everything has been written."""
+        future: asyncio.Future[None] = self.loop.create_future()
+        self._drained.append(future)
+        return future
+
+    def close(self) -> None:
+        """Take the socket from the loop and close it, once."""
+        if not self.open:
+            return
+        self.open = False
+        if self.reading:
+            self.loop.remove_reader(self.wire.socket)
+        self._stop_writing()
+        self.wire.socket.close()
+
+    def _on_readable(self) -> None:
+        self.wire.read()
+        self.steer()
+
+    def _write(self) -> None:
+        self.wire.flush()
+        if not self.wire.unwritten or self.wire.protocol.ended.settled:
+            self._stop_writing()
+            self.steer()
+        elif not self.writing:
+            self.writing = True
+            self.loop.add_writer(self.wire.socket, self._write)
+
+    def _stop_writing(self) -> None:
+        if self.writing:
+            self.writing = False
+            self.loop.remove_writer(self.wire.socket)
+        while self._drained:
+            future = self._drained.popleft()
+            if not future.done():
+                future.set_result(None)
+
+
+class Group:
+    """A joined group. Iterating gives its messages in the total order; ``items`` gives views and events between them as well.
+
+    All ways of reading take from one inbox: what one has returned, the others do not return again. Only one task may read at a
+    time.
+    """
+
+    def __init__(self, connection: Connection, membership: Membership) -> None:
+        self._connection = connection
+        self._membership = membership
+        self._ready: list[Item] = []
+        self._at = 0
+        self._weight = 0
+        self._mixed = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._view = membership.view
+        membership.on_items = self._wake
+
+    @property
+    def name(self) -> str:
+        return self._membership.name
+
+    @property
+    def level(self) -> Level:
+        """Level of delivery."""
+        return self._membership.level
+
+    @property
+    def view(self) -> View | None:
+        """The view at the place up to which messages have been read; None for a handle that only sends."""
+        return self._view
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Members in ``view``."""
+        return self._view.members if self._view else ()
+
+    # ---- sending
+
+    async def send(self, data: bytes, level: SendLevel = "preack", timeout: Seconds = DEFAULT) -> None:
+        """Send one message to the group and return when it has reached ``level``.
+
+        data:    0 bytes to ``message_max`` (16 MiB unless configured lower).
+        level:   ``ordered``, ``preack`` (every station has it: safe), ``ack``; ``sent`` or None: only until it is queued.
+        timeout: seconds; None waits for ever. Default: the connection's.
+        Raises TooLarge before anything is sent, Timeout, Undecided (the cluster opened anew meanwhile), ClosedGroup, NotMember,
+        Fenced, ConnectionClosed.
+        """
+        connection = self._connection
+        ticket = connection._protocol.send(self._membership, data, level)
+        connection._link.flush()
+        if connection._link.full:
+            await connection._drain(timeout)
+        if ticket is not None:
+            await connection._wait(ticket, timeout, "sending")
+
+    async def send_many(
+        self,
+        messages: Iterable[bytes],
+        level: SendLevel = "preack",
+        timeout: Seconds = DEFAULT,
+        *,
+        window: int = PIPELINE_WINDOW,
+    ) -> int:
+        """Send all messages, at most ``window`` of them (and 4 MiB) under way at a time; returns how many when all have reached
+        ``level``.
+
+        timeout: seconds without any progress. Messages are collected to runs of 64 KiB before they are written: for a slow source
+        use ``pipeline`` and ``flush``. Errors are those of ``send``; ``error.completed`` says how many had reached the level.
+        """
+        async with self.pipeline(level, timeout, window=window) as pipeline:
+            for data in messages:
+                if pipeline._add(data):
+                    await pipeline.flush()
+        return pipeline.completed
+
+    def pipeline(self, level: SendLevel = "preack", timeout: Seconds = DEFAULT, *, window: int = PIPELINE_WINDOW) -> Pipeline:
+        """Many sends under way at once: ``async with group.pipeline() as p: await p.put(data)``; leaving it waits for all of
+        them."""
+        return Pipeline(self, level, timeout, window)
+
+    # ---- receiving
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self.messages()
+
+    async def messages(self, timeout: float | None = None) -> AsyncIterator[Message]:
+        """Messages until the group is left or the connection closed here.
+
+        timeout: longest wait for the next one, seconds. Raises Timeout, ConnectionClosed, SlowReceiver, Fenced.
+        """
+        while self._at < len(self._ready) or await self._refill(timeout):
+            item = self._ready[self._at]
+            self._at += 1
+            if type(item) is Message:
+                yield item
+            else:
+                self._passed(item)
+
+    async def items(self, timeout: float | None = None) -> AsyncIterator[Item]:
+        """Messages, views and events in order; otherwise like ``messages``."""
+        while (item := await self._next(timeout)) is not None:
+            yield item
+
+    async def recv(self, timeout: Seconds = DEFAULT) -> Message:
+        """The next message. Raises Timeout after ``timeout`` seconds, NotMember if the group was left, else like ``messages``."""
+        deadline = self._connection._deadline(timeout)
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            item = await self._next(left)
+            if item is None:
+                raise NotMember(f"group {self.name!r} has been left")
+            if type(item) is Message:
+                return item
+
+    async def recv_batch(self, timeout: Seconds = DEFAULT) -> list[Message]:
+        """All messages that are here, at least one: the fast way to read. Same errors as ``recv``."""
+        deadline = self._connection._deadline(timeout)
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            items = await self.recv_items(left)
+            if not self._mixed:
+                return cast(list[Message], items)
+            if messages := [item for item in items if type(item) is Message]:
+                return messages
+
+    async def recv_items(self, timeout: Seconds = DEFAULT) -> list[Item]:
+        """All messages, views and events that are here, at least one. Same errors as ``recv``."""
+        if self._at == len(self._ready) and not await self._refill(self._connection._seconds(timeout)):
+            raise NotMember(f"group {self.name!r} has been left")
+        items = self._ready[self._at :] if self._at else self._ready
+        self._ready, self._at = [], 0
+        self._give_back()
+        if self._mixed:
+            for item in items:
+                self._passed(item)
+        return items
+
+    async def leave(self) -> None:
+        """Leave the group; does nothing the second time. Iteration ends after what has come already."""
+        self._connection._protocol.leave(self._membership)
+        self._connection._link.flush()
+
+    async def __aenter__(self) -> Group:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.leave()
+
+    async def _next(self, timeout: float | None) -> Item | None:
+        if self._at == len(self._ready) and not await self._refill(timeout):
+            return None
+        item = self._ready[self._at]
+        self._at += 1
+        if self._mixed:
+            self._passed(item)
+        return item
+
+    def _passed(self, item: Item) -> None:
+        if type(item) is View:
+            self._view = item
+
+    async def _refill(self, timeout: float | None) -> bool:
+        """Take what the inbox holds, waiting for something. False: the end, on purpose."""
+        connection, membership = self._connection, self._membership
+        self._give_back()
+        if not membership.items and membership.state != "left":
+            if connection._protocol.fenced is not None:
+                raise Fenced(str(connection._protocol.fenced))
+            if self._waiter is not None:
+                raise RuntimeError("two tasks read one group at the same time")
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await connection._expiring(self._waiter, timeout, f"waiting for a message of group {self.name!r}")
+            finally:
+                self._waiter = None
+        if not membership.items:
+            if membership.error is not None:
+                raise why_ended(connection._protocol) if connection.closed else copy.copy(membership.error)
+            return False
+        self._mixed = membership.mixed
+        self._ready, self._weight = connection._protocol.take_items(membership)
+        self._at = 0
+        return True
+
+    def _give_back(self) -> None:
+        self._connection._protocol.consumed(self._weight)
+        self._weight = 0
+        if not self._connection._link.reading:
+            self._connection._link.steer()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Pipeline:
+    """Sends of one task with a bounded number under way. See ``Group.pipeline``."""
+
+    def __init__(self, group: Group, level: SendLevel, timeout: Seconds, window: int) -> None:
+        if window < 1:
+            raise ValueError("window must be at least 1")
+        self._group = group
+        self._level: SendLevel = level
+        self._timeout = timeout
+        self._window = window
+        self._run_max = max(1, window // 4)
+        self._run: list[bytes] = []
+        self._run_bytes = 0
+        self._flight: deque[tuple[Ticket[None] | None, int, int]] = deque()
+        self._flight_messages = 0
+        self._flight_bytes = 0
+        self.completed = 0
+        """Messages known to have reached the level (for ``sent``: handed to the daemon)."""
+
+    def _add(self, data: bytes) -> bool:
+        """Collect one; True: time to flush."""
+        self._run.append(data)
+        self._run_bytes += len(data)
+        return self._run_bytes >= RUN_BYTES or len(self._run) >= self._run_max
+
+    async def put(self, data: bytes) -> None:
+        """Queue one message; waits while the window is full. Errors are those of ``Group.send``."""
+        if self._add(data):
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what ``put`` has collected."""
+        connection = self._group._connection
+        run, size = self._run, self._run_bytes
+        self._run, self._run_bytes = [], 0
+        if not run:
+            return
+        try:
+            while self._flight and (
+                self._flight_messages + len(run) > self._window or self._flight_bytes + size > PIPELINE_BYTES
+            ):
+                await self._oldest()
+            ticket = connection._protocol.send_run(self._group._membership, run, self._level)
+            self._flight.append((ticket, len(run), size))
+            self._flight_messages += len(run)
+            self._flight_bytes += size
+            connection._link.flush()
+            if connection._link.full:
+                await connection._drain(self._timeout)
+        except ClientError as error:
+            error.completed = self.completed
+            raise
+
+    async def wait(self) -> int:
+        """Write what is left and wait until all has reached the level; returns how many messages that were."""
+        await self.flush()
+        try:
+            while self._flight:
+                await self._oldest()
+        except ClientError as error:
+            error.completed = self.completed
+            raise
+        return self.completed
+
+    async def _oldest(self) -> None:
+        ticket, messages, size = self._flight[0]
+        if ticket is not None:
+            await self._group._connection._wait(ticket, self._timeout, "sending")
+        self._flight.popleft()
+        self._flight_messages -= messages
+        self._flight_bytes -= size
+        self.completed += messages
+
+    async def __aenter__(self) -> Pipeline:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is None:
+            await self.wait()
+
+
+class Connection:
+    """A connection to the local daemon; made by ``connect``. Its tasks belong to one event loop."""
+
+    def __init__(self, protocol: ClientProtocol, link: _Link, timeout: float | None) -> None:
+        self._protocol = protocol
+        self._link = link
+        self._timeout = timeout
+
+    # ---- facts
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the daemon said about itself: own station, limits and so on."""
+        welcome = self._protocol.welcome
+        if welcome is None:
+            raise ConnectionClosed
+        return welcome
+
+    @property
+    def closed(self) -> bool:
+        return self._protocol.ended.settled
+
+    @property
+    def instance(self) -> int:
+        """Instance number of the cluster, 0 while it has never been open."""
+        return self._protocol.instance
+
+    @property
+    def blocked(self) -> tuple[tuple[int, str], ...]:
+        """(station, reason) pairs that delivery waits for now."""
+        return self._protocol.blocked
+
+    # ---- calls
+
+    async def join(
+        self,
+        name: str,
+        level: Level = "preack",
+        *,
+        open_group: bool = False,
+        send_only: bool = False,
+        no_self: bool = False,
+        receive: bool = True,
+        timeout: Seconds = DEFAULT,
+    ) -> Group:
+        """Become a member of a group (made by its first member) and get its messages from here on.
+
+        name:       1..128 bytes of UTF-8.
+        level:      level of delivery; the default ``preack`` is safe.
+        open_group: programs that are not members may send to it. What the first member says counts.
+        send_only:  no membership, only a handle to send to an open group.
+        no_self:    own messages are not delivered to us.
+        receive:    False: be a member (and be able to send) but drop what comes.
+        Returns after the first view, which waits until the cluster is open. Raises Timeout, BadName, NameCollision, ClosedGroup.
+        """
+        membership = self._protocol.join(
+            name, level, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
+        )
+        self._link.flush()
+        try:
+            await self._wait(membership.joined, timeout, f"joining group {name!r}")
+        except (Timeout, asyncio.CancelledError):
+            self._protocol.leave(membership)
+            self._link.flush()
+            raise
+        return Group(self, membership)
+
+    async def status(self, timeout: Seconds = DEFAULT) -> dict[str, Any]:
+        """The daemon's status, the object of docs/status.md."""
+        ticket = self._protocol.status()
+        self._link.flush()
+        return await self._wait(ticket, timeout, "asking for the status")
+
+    async def members(self, group: str = "", timeout: Seconds = DEFAULT) -> tuple[Member, ...]:
+        """Members of a group as this daemon knows them; for the empty name, the stations (client 0, name of the host)."""
+        ticket = self._protocol.members(group)
+        self._link.flush()
+        return members_of(await self._wait(ticket, timeout, "asking for the members"))
+
+    async def close(self, timeout: float | None = 5.0) -> bool:
+        """Say goodbye and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has gone out.
+
+        Never raises for what the daemon does; closing twice is harmless. Unread messages are dropped.
+        """
+        self._protocol.bye()
+        self._link.flush()
+        self._link.steer()
+        clean = True
+        try:
+            await self._wait(self._protocol.ended, timeout, "closing")
+        except ClientError:
+            clean = False
+        finally:
+            self._protocol.lost(None)
+            self._link.close()
+        return clean
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        # After an error nobody wants to wait for a daemon that may be the cause of it.
+        await self.close() if kind is None else await self.close(timeout=0.0)
+
+    # ---- waiting
+
+    def _seconds(self, timeout: Seconds) -> float | None:
+        return self._timeout if isinstance(timeout, Default) else timeout
+
+    def _deadline(self, timeout: Seconds) -> float | None:
+        seconds = self._seconds(timeout)
+        return None if seconds is None else time.monotonic() + seconds
+
+    async def _wait(self, ticket: Ticket[_T], timeout: Seconds, what: str) -> _T:
+        if not ticket.settled:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def settled() -> None:
+                if not future.done():
+                    future.set_result(None)
+
+            before = ticket.on_settled
+            if before is None:
+                ticket.on_settled = settled
+            else:
+                first = before
+
+                def both() -> None:
+                    first()
+                    settled()
+
+                ticket.on_settled = both
+            if not self._link.reading:
+                self._link.steer()
+            await self._expiring(future, self._seconds(timeout), what)
+        return ticket.result()
+
+    async def _drain(self, timeout: Seconds) -> None:
+        """Wait until the transport has room again: the daemon's back-pressure."""
+        if self._link.full:
+            await self._expiring(self._link.drained(), self._seconds(timeout), "writing to the daemon")
+
+    async def _expiring(self, future: asyncio.Future[None], timeout: float | None, what: str) -> None:
+        if timeout is None:
+            await future
+            return
+        # A bare timer, for wait_for and asyncio.timeout cost more than the rest of a send.
+        handle = asyncio.get_running_loop().call_later(timeout, self._expire, future, what, timeout)
+        try:
+            await future
+        finally:
+            handle.cancel()
+
+    def _expire(self, future: asyncio.Future[None], what: str, timeout: float) -> None:
+        if not future.done():
+            future.set_exception(Timeout(why_timeout(self._protocol, what, timeout)))
+
+
+class connect:
+    """Connect to the local daemon: ``async with connect() as c:`` or ``c = await connect()``.
+
+    path:            the daemon's socket; default $ZENJUN_SOCKET, else /run/zenjun/zenjund.sock.
+    name:            what the daemon shows this program as; default the script's name.
+    wait:            seconds to keep trying while no daemon answers (None: for ever); 0: try once.
+    timeout:         default for each call on the connection, seconds; None: for ever.
+    inbox_bytes_max: bytes unread in all groups above which we stop reading, for the daemon to feel it.
+    on_event:        called with each Event, within the loop; must not block.
+    Raises NotReachable, VersionMismatch, Busy, Timeout.
+
+    A whole program::
+
+        import asyncio
+        from zenjun.daemon.client import connect
+
+        async def main():
+            async with connect() as c:
+                chat = await c.join("chat")
+                await chat.send(b"hello")
+                async for m in chat:
+                    print(m.station, m.data)
+
+        asyncio.run(main())
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        name: str | None = None,
+        wait: float | None = 0.0,
+        timeout: float | None = TIMEOUT_S,
+        inbox_bytes_max: int = INBOX_BYTES_MAX,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        self._path = socket_path(path)
+        self._name = program_name() if name is None else name
+        self._wait = wait
+        self._timeout = timeout
+        self._inbox_bytes_max = inbox_bytes_max
+        self._on_event = on_event
+        self._connection: Connection | None = None
+
+    def __await__(self) -> Generator[Any, None, Connection]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Connection:
+        self._connection = await self._open()
+        return self._connection
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._connection is not None:
+            await self._connection.__aexit__(kind, error, tb)
+
+    async def _open(self) -> Connection:
+        give_up = None if self._wait is None else time.monotonic() + self._wait
+        pause = RETRY_FIRST_S
+        while True:
+            try:
+                return await self._once()
+            except (NotReachable, DaemonClosing, Busy) as error:
+                now = time.monotonic()
+                if getattr(error, "final", False) or (give_up is not None and now >= give_up):
+                    raise
+                await asyncio.sleep(pause if give_up is None else min(pause, give_up - now))
+                pause = min(2 * pause, RETRY_MAX_S)
+
+    async def _once(self) -> Connection:
+        protocol = ClientProtocol(self._name, self._inbox_bytes_max)
+        protocol.on_event = self._on_event
+        link = _Link(Wire(open_socket(self._path), protocol))
+        connection = Connection(protocol, link, self._timeout)
+        try:
+            link.flush()
+            await connection._wait(protocol.welcomed, self._timeout, "the daemon's welcome")
+        except BaseException:
+            link.close()
+            raise
+        return connection
+
+
+async def sessions(path: str | None = None, *, wait: float | None = None, **options: Any) -> AsyncIterator[Connection]:
+    """A connection again and again: ``async for c in sessions(): ...``; take ``ConnectionClosed`` in the body and ``continue``.
+
+    Waits for the daemon each time (``wait`` seconds; None: for ever). What was not confirmed before the connection was lost is
+    for the program to judge; groups must be joined again. Other options are those of ``connect``.
+    """
+    while True:
+        connection = await connect(path, wait=wait, **options)
+        try:
+            yield connection
+        finally:
+            await connection.close()

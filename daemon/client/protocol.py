@@ -1,0 +1,690 @@
+"""Client side of docs/client-protocol.md without I/O: bytes in by ``receive``, bytes out by ``take_output``.
+
+It knows no socket, clock or loop. The async and the sync connection both drive one ``ClientProtocol`` and nothing else, so that
+they cannot differ in what they mean. Calls that wait for an answer return a ``Ticket``, settled by a later ``receive`` (or by
+``lost``).
+
+Costs: ``receive`` looks at each message once (one ``unpack_from``, one slice, one tuple); what it makes of a read goes to the
+groups' inboxes, which are handed over as whole lists.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any, Final, Generic, TypeVar
+
+from ...proto.wire import GROUP_NAME_MAX
+from .errors import (
+    BadName,
+    ClientError,
+    ConnectionClosed,
+    Fenced,
+    NotMember,
+    ProtocolError,
+    TooLarge,
+    Undecided,
+    from_code,
+)
+from .types import LEVELS, Event, Item, Level, Member, Message, Place, SendLevel, View, Welcome
+
+VERSION: Final = 1
+MAGIC: Final = b"ZENJ"
+NAME_MAX: Final = 64
+HANDLE_MAX: Final = 1023
+"""The protocol allows 65535; the daemon keeps a table of 1023 per client."""
+BODY_MAX: Final = 16 * 1024 * 1024 + 64 * 1024
+INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
+INBOX_HARD_FACTOR: Final = 8
+"""While a call waits for an answer, reading goes on up to so many times the inbox's limit."""
+
+
+class Frame(IntEnum):
+    """Frame types."""
+
+    HELLO = 1
+    JOIN = 2
+    LEAVE = 3
+    SEND = 4
+    STATUS = 5
+    BYE = 6
+    MEMBERS = 7
+    WELCOME = 65
+    MESSAGE = 66
+    VIEW = 67
+    EVENT = 68
+    DONE = 69
+    ERROR = 70
+    STATUS_REPLY = 71
+    MEMBERS_REPLY = 72
+
+
+JOIN_OPEN: Final = 4
+JOIN_SEND_ONLY: Final = 8
+JOIN_NO_SELF: Final = 16
+SEND_NOTIFY: Final = 4
+
+_HEADER: Final = struct.Struct("<IBBH")
+_MESSAGE: Final = struct.Struct("<IBBHQHHBxxx")
+_DONE: Final = struct.Struct("<QQQ")
+_MESSAGE_BODY_MIN: Final = _MESSAGE.size - _HEADER.size
+_T = TypeVar("_T")
+
+
+class Ticket(Generic[_T]):
+    """An answer that will come: settled once, with a value or an error. ``on_settled`` is called then, if set."""
+
+    __slots__ = ("_error", "_value", "on_settled", "settled")
+
+    def __init__(self) -> None:
+        self.settled = False
+        self.on_settled: Callable[[], None] | None = None
+        self._value: _T | None = None
+        self._error: ClientError | None = None
+
+    def settle(self, value: _T) -> None:
+        if not self.settled:
+            self._value = value
+            self._finish()
+
+    def fail(self, error: ClientError) -> None:
+        if not self.settled:
+            self._error = error
+            self._finish()
+
+    def _finish(self) -> None:
+        self.settled = True
+        if self.on_settled is not None:
+            self.on_settled()
+
+    def result(self) -> _T:
+        """The value. Raises the error it failed with, as a fresh copy; call only when settled."""
+        if self._error is not None:
+            raise copy.copy(self._error)
+        return self._value  # type: ignore[return-value]
+
+
+class _Sending:
+    """A message under way that somebody waits for (or the last of a run of them)."""
+
+    __slots__ = ("handle", "number", "ordinal", "ticket")
+
+    def __init__(self, number: int, ordinal: int, handle: int, ticket: Ticket[None]) -> None:
+        self.number = number
+        self.ordinal = ordinal
+        self.handle = handle
+        self.ticket = ticket
+
+
+class Membership:
+    """One joined group (or handle to send to an open one): its inbox and its current view."""
+
+    def __init__(self, handle: int, name: str, level: Level, *, send_only: bool, receive: bool) -> None:
+        self.handle = handle
+        self.name = name
+        self.level: Level = level
+        self.send_only = send_only
+        self.discard = not receive
+        self.state = "joining"
+        self.view: View | None = None
+        self.joined: Ticket[View | None] = Ticket()
+        self.error: ClientError | None = None
+        """Why nothing more will come; None with state ``left``: it was left on purpose."""
+        self.items: list[Item] = []
+        self.bytes = 0
+        self.mixed = False
+        """True if there is anything but messages in ``items``."""
+        self.on_items: Callable[[], None] | None = None
+
+    def end(self, error: ClientError | None) -> None:
+        if self.state != "left":
+            self.state = "left"
+            self.error = error
+            if error is not None:
+                self.joined.fail(error)
+            if self.on_items is not None:
+                self.on_items()
+
+
+class ClientProtocol:
+    """State of one connection.
+
+    name:            the program's name, cut to 64 bytes of UTF-8.
+    inbox_bytes_max: bytes unread in all groups together above which ``may_read`` says no.
+
+    No method blocks. Methods that send raise ``ConnectionClosed`` (or what ended the connection) once it has ended.
+    """
+
+    def __init__(self, name: str = "", inbox_bytes_max: int = INBOX_BYTES_MAX) -> None:
+        self.inbox_bytes_max = inbox_bytes_max
+        self.inbox_bytes = 0
+        self.welcome: Welcome | None = None
+        self.welcomed: Ticket[Welcome] = Ticket()
+        self.ended: Ticket[None] = Ticket()
+        """Settled when the connection has ended; holds the reason, or None after BYE."""
+        self.closing = False
+        self.blocked: tuple[tuple[int, str], ...] = ()
+        self.instance = 0
+        self.fenced: Fenced | None = None
+        self.on_event: Callable[[Event], None] | None = None
+        self.memberships: dict[int, Membership] = {}
+        self.done: tuple[int, int, int] = (0, 0, 0)
+        self.sent = 0
+        """Messages sent and not refused: the number of the last one, in the counts of DONE."""
+        self._ordinal = 0
+        self._sending: tuple[deque[_Sending], deque[_Sending], deque[_Sending]] = (deque(), deque(), deque())
+        self._status: deque[Ticket[dict[str, Any]]] = deque()
+        self._members: deque[Ticket[dict[str, Any]]] = deque()
+        self._next_handle = 0
+        self._fatal: ClientError | None = None
+        self.received_bytes = 0
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
+        self._need = _HEADER.size
+        self._out: list[bytes] = []
+        self.out_bytes = 0
+        hello = MAGIC + struct.pack("<HH", VERSION, VERSION) + _cut(name, NAME_MAX)
+        self._put(Frame.HELLO, 0, 0, hello)
+
+    # ---- output
+
+    def take_output(self) -> bytes:
+        """Everything to be written now, in one piece; empty if nothing is."""
+        out = self._out
+        if not out:
+            return b""
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._out = []
+        self.out_bytes = 0
+        return data
+
+    def _put(self, kind: int, flags: int, handle: int, body: bytes = b"") -> None:
+        self._out.append(_HEADER.pack(len(body), kind, flags, handle) + body)
+        self.out_bytes += _HEADER.size + len(body)
+
+    def _check(self) -> None:
+        if self.ended.settled:
+            self.ended.result()
+            raise ConnectionClosed
+        if self.closing:
+            raise ConnectionClosed("the connection is being closed")
+
+    # ---- calls
+
+    def join(
+        self,
+        name: str,
+        level: Level = "preack",
+        *,
+        open_group: bool = False,
+        send_only: bool = False,
+        no_self: bool = False,
+        receive: bool = True,
+    ) -> Membership:
+        """Queue a JOIN. Its ``joined`` ticket settles with the first view, or fails.
+
+        A ``send_only`` handle gets no view; it settles by the answer to a MEMBERS queued behind it, unless an ERROR comes first.
+        Raises BadName for a name of the wrong length, ValueError for an unknown level, ClientError if all handles are in use.
+        """
+        self._check()
+        body = _group_name(name)
+        if level not in LEVELS:
+            raise ValueError(f"level {level!r}: one of {', '.join(LEVELS)} is wanted")
+        membership = Membership(self._new_handle(), name, level, send_only=send_only, receive=receive)
+        self.memberships[membership.handle] = membership
+        flags = LEVELS.index(level)
+        flags |= (JOIN_OPEN if open_group else 0) | (JOIN_SEND_ONLY if send_only else 0) | (JOIN_NO_SELF if no_self else 0)
+        self._put(Frame.JOIN, flags, membership.handle, body)
+        if send_only:
+            barrier = self.members(name)
+
+            def passed() -> None:
+                if membership.state == "joining":
+                    membership.state = "joined"
+                    membership.joined.settle(None)
+
+            barrier.on_settled = passed
+        return membership
+
+    def _new_handle(self) -> int:
+        # Rising, so that frames still under way for a group just left do not meet a new one of the same handle.
+        for _ in range(HANDLE_MAX):
+            self._next_handle = self._next_handle % HANDLE_MAX + 1
+            if self._next_handle not in self.memberships:
+                return self._next_handle
+        raise ClientError(f"all {HANDLE_MAX} group handles of this connection are in use")
+
+    def leave(self, membership: Membership) -> None:
+        """Queue a LEAVE; what is in the inbox stays readable. Leaving twice, or after the end, does nothing."""
+        if membership.state != "left":
+            if not self.ended.settled and not self.closing:
+                self._put(Frame.LEAVE, 0, membership.handle)
+            membership.end(None)
+            self.memberships.pop(membership.handle, None)
+
+    def send(self, membership: Membership, data: bytes, level: SendLevel) -> Ticket[None] | None:
+        """Queue one message. Returns the ticket of its level, or None for level ``sent``.
+
+        Raises TooLarge (nothing is queued), NotMember, Fenced, ValueError for an unknown level.
+        """
+        number = _level_number(level)
+        self._check_send(membership, len(data))
+        self.sent += 1
+        self._ordinal += 1
+        if number is None:
+            self._put(Frame.SEND, 0, membership.handle, data)
+            return None
+        self._put(Frame.SEND, number | SEND_NOTIFY, membership.handle, data)
+        return self._wait_done(number, membership.handle)
+
+    def send_run(self, membership: Membership, run: Sequence[bytes], level: SendLevel) -> Ticket[None] | None:
+        """Queue several messages; the ticket is the last one's, which implies all others. Only that one asks for DONE.
+
+        The sizes of all are checked before any is queued. An empty run gives None.
+        """
+        number = _level_number(level)
+        if not run:
+            return None
+        self._check_send(membership, max(map(len, run)))
+        handle, kind, pack = membership.handle, int(Frame.SEND), _HEADER.pack
+        quiet = 0 if number is None else number
+        # One piece per run: bytes of a small message are copied twice at most, and never per system call.
+        pieces: list[bytes] = []
+        size = 0
+        for data in run:
+            pieces.append(pack(len(data), kind, quiet, handle))
+            pieces.append(data)
+            size += len(data)
+        self.sent += len(run)
+        self._ordinal += len(run)
+        self.out_bytes += size + _HEADER.size * len(run)
+        if number is not None:
+            pieces[-2] = pack(len(run[-1]), kind, quiet | SEND_NOTIFY, handle)
+        self._out.append(b"".join(pieces))
+        return None if number is None else self._wait_done(number, handle)
+
+    def _check_send(self, membership: Membership, size: int) -> None:
+        self._check()
+        if self.fenced is not None:
+            raise copy.copy(self.fenced)
+        if membership.state != "joined":
+            raise NotMember(f"group {membership.name!r} has been left")
+        limit = self.welcome.message_max if self.welcome else 0
+        if size > limit:
+            raise TooLarge(f"a message of {size} bytes is larger than the limit of {limit} bytes (message_max)")
+
+    def _wait_done(self, level: int, handle: int) -> Ticket[None]:
+        ticket: Ticket[None] = Ticket()
+        self._sending[level].append(_Sending(self.sent, self._ordinal, handle, ticket))
+        return ticket
+
+    def status(self) -> Ticket[dict[str, Any]]:
+        """Queue a STATUS; its answer is the object of docs/status.md."""
+        self._check()
+        ticket: Ticket[dict[str, Any]] = Ticket()
+        self._status.append(ticket)
+        self._put(Frame.STATUS, 0, 0)
+        return ticket
+
+    def members(self, group: str) -> Ticket[dict[str, Any]]:
+        """Queue a MEMBERS: who is in the group; for the empty name, which stations are there."""
+        self._check()
+        body = _group_name(group) if group else b""
+        ticket: Ticket[dict[str, Any]] = Ticket()
+        self._members.append(ticket)
+        self._put(Frame.MEMBERS, 0, 0, body)
+        return ticket
+
+    def bye(self) -> None:
+        """Queue a BYE; from now on messages that come are dropped and ``ended`` settles without an error when the daemon
+        closes."""
+        if not self.ended.settled and not self.closing:
+            self._put(Frame.BYE, 0, 0)
+            self.closing = True
+
+    # ---- what a connection needs to know
+
+    @property
+    def waiting(self) -> bool:
+        """True while a call waits for an answer of the daemon."""
+        if any(self._sending) or self._status or self._members or self.welcome is None:
+            return True
+        return any(m.state == "joining" for m in self.memberships.values())
+
+    @property
+    def may_read(self) -> bool:
+        """False when so much is unread that the socket should be left alone, for the daemon to feel it."""
+        if self.closing or self.inbox_bytes < self.inbox_bytes_max:
+            return True
+        return self.inbox_bytes < INBOX_HARD_FACTOR * self.inbox_bytes_max and self.waiting
+
+    def take_items(self, membership: Membership) -> tuple[list[Item], int]:
+        """The whole inbox of a group and its weight in bytes, to be given back by ``consumed`` when it has been used up."""
+        items, weight = membership.items, membership.bytes
+        membership.items = []
+        membership.bytes = 0
+        membership.mixed = False
+        return items, weight
+
+    def consumed(self, weight: int) -> None:
+        self.inbox_bytes -= weight
+
+    # ---- input
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the daemon, cut anywhere. Never raises for what they are: a violation ends the connection."""
+        if self.ended.settled:
+            return
+        self.received_bytes += len(data)
+        if self._rest:
+            # A frame that spans many reads is put together once, when it is whole.
+            self._rest.append(data)
+            self._rest_bytes += len(data)
+            if self._rest_bytes < self._need:
+                return
+            data = b"".join(self._rest)
+            self._rest.clear()
+        try:
+            self._parse(data)
+        except ClientError as error:
+            self.lost(error)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
+            self.lost(ProtocolError(f"the daemon sent a frame that cannot be read ({type(error).__name__}: {error})"))
+
+    def _parse(self, data: bytes) -> None:
+        n = len(data)
+        at = 0
+        unpack, full, new = _MESSAGE.unpack_from, _MESSAGE.size, tuple.__new__
+        last_message = n - full
+        handle_now = -1
+        membership: Membership | None = None
+        group, run_start, keep = "", 0, False
+        touched: list[Membership] = []
+        items: list[Item] = []
+        while at <= last_message:
+            size, kind, flags, handle, clock, index, client, station = unpack(data, at)
+            end = at + 8 + size
+            if end > n or kind != 66:
+                if size > BODY_MAX:
+                    raise ProtocolError(f"the daemon announced a frame of {size} bytes")
+                if end > n:
+                    break
+                if handle_now >= 0:
+                    self._weigh(membership, at - run_start)
+                    handle_now = -1
+                self._control(kind, flags, handle, data[at + 8 : end], touched)
+                at = end
+                continue
+            if size < _MESSAGE_BODY_MIN:
+                raise ProtocolError("the daemon sent a message without its place")
+            if handle != handle_now:
+                if handle_now >= 0:
+                    self._weigh(membership, at - run_start)
+                handle_now, run_start = handle, at
+                membership = self.memberships.get(handle)
+                # Unknown handle: left already. Joining: of a former life of this handle, before our own view.
+                keep = membership is not None and membership.state == "joined" and not membership.discard and not self.closing
+                if membership is not None and keep:
+                    group, items = membership.name, membership.items
+                    touched.append(membership)
+            if keep:
+                items.append(
+                    new(Message, (data[at + full : end], group, station, client, (clock, station, index), flags & 1 != 0))
+                )
+            at = end
+        if handle_now >= 0:
+            self._weigh(membership, at - run_start)
+        at = self._parse_tail(data, at, touched)
+        if at < n:
+            self._rest = [data[at:]]
+            self._rest_bytes = n - at
+        for m in touched:
+            if m.on_items is not None:
+                m.on_items()
+
+    def _parse_tail(self, data: bytes, at: int, touched: list[Membership]) -> int:
+        """Frames too short to be messages at the end of a read; sets how much the next frame needs. Returns where it starts."""
+        n = len(data)
+        self._need = _HEADER.size
+        while n - at >= _HEADER.size:
+            size, kind, flags, handle = _HEADER.unpack_from(data, at)
+            if size > BODY_MAX:
+                raise ProtocolError(f"the daemon announced a frame of {size} bytes")
+            end = at + _HEADER.size + size
+            if end > n:
+                self._need = end - at
+                break
+            if kind == Frame.MESSAGE:
+                raise ProtocolError("the daemon sent a message without its place")
+            self._control(kind, flags, handle, data[at + _HEADER.size : end], touched)
+            at = end
+        return at
+
+    def _weigh(self, membership: Membership | None, weight: int) -> None:
+        if membership is not None and membership.state == "joined" and not membership.discard and not self.closing:
+            membership.bytes += weight
+            self.inbox_bytes += weight
+
+    def _control(self, kind: int, flags: int, handle: int, body: bytes, touched: list[Membership]) -> None:
+        if kind == Frame.DONE:
+            self._on_done(body)
+        elif kind == Frame.VIEW:
+            self._on_view(handle, body, touched)
+        elif kind == Frame.EVENT:
+            self._on_event(_json(body), touched)
+        elif kind == Frame.ERROR:
+            self._on_error(flags, handle, _json(body))
+        elif kind == Frame.WELCOME:
+            self._on_welcome(_json(body))
+        elif kind == Frame.STATUS_REPLY:
+            if self._status:
+                self._status.popleft().settle(_json(body))
+        elif kind == Frame.MEMBERS_REPLY:
+            if self._members:
+                self._members.popleft().settle(_json(body))
+        else:
+            raise ProtocolError(f"the daemon sent a frame of unknown type {kind}")
+
+    def _on_welcome(self, w: dict[str, Any]) -> None:
+        self.welcome = Welcome(
+            version=int(w["version"]),
+            station=int(w["station"]),
+            stations=int(w["stations"]),
+            cluster=str(w["cluster"]),
+            client=int(w["client"]),
+            message_max=int(w["message_max"]),
+            queue_bytes_max=int(w["queue_bytes_max"]),
+            instance=int(w["instance"]),
+            mtu=int(w.get("mtu", 0)),
+            payload_max=int(w.get("payload_max", 0)),
+        )
+        if self.welcome.version != VERSION:
+            raise ProtocolError(f"the daemon chose protocol version {self.welcome.version}; {VERSION} was offered")
+        self.instance = self.welcome.instance
+        self.welcomed.settle(self.welcome)
+
+    def _on_done(self, body: bytes) -> None:
+        self.done = (ordered, preack, ack) = _DONE.unpack_from(body)
+        for sending, count in zip(self._sending, (ordered, preack, ack), strict=True):
+            while sending and sending[0].number <= count:
+                sending.popleft().ticket.settle(None)
+
+    def _on_view(self, handle: int, body: bytes, touched: list[Membership]) -> None:
+        membership = self.memberships.get(handle)
+        if membership is None or self.closing or self.welcome is None:
+            return
+        v = _json(body)
+        members, joined, left = _members(v["members"]), _members(v["joined"]), _members(v["left"])
+        place: Place = (int(v["clock"]), int(v["station"]), int(v["index"]))
+        view = View(str(v["group"]), members, joined, left, str(v["reason"]), place, int(v["instance"]))
+        me = (self.welcome.station, self.welcome.client)
+        if membership.state == "joining":
+            if not any(m[:2] == me for m in members):
+                return
+            membership.state = "joined"
+            membership.view = view
+            membership.joined.settle(view)
+        if not membership.discard:
+            membership.items.append(view)
+            membership.mixed = True
+            touched.append(membership)
+
+    def _on_event(self, e: dict[str, Any], touched: list[Membership]) -> None:
+        event = Event(
+            name=str(e["event"]),
+            instance=int(e.get("instance", 0)),
+            stations=_blocked(e.get("stations", ())),
+            members=tuple(int(m) for m in e.get("members", ())),
+            undecided=int(e.get("undecided", 0)),
+            detail=e,
+        )
+        if event.name == "blocked":
+            self.blocked = event.stations
+        elif event.name in ("open", "reopened"):
+            self.blocked = ()
+            self.instance = event.instance
+            if event.name == "reopened":
+                self._on_reopened(int(e.get("first", self.done[1] + 1)), event.undecided)
+        elif event.name == "unblocked":
+            self.blocked = ()
+        elif event.name == "fenced":
+            self.fenced = Fenced(f"the order here differs from another station's: {json.dumps(e)}")
+            self._fail_sending(self.fenced)
+        elif event.name == "closing":
+            self._fatal = self._fatal or DAEMON_STOPS
+        for membership in self.memberships.values():
+            if membership.state == "joined" and not membership.discard and not self.closing:
+                membership.items.append(event)
+                membership.mixed = True
+                touched.append(membership)
+        if self.on_event is not None:
+            self.on_event(event)
+
+    def _on_reopened(self, first: int, count: int) -> None:
+        """Messages up to number first + count - 1 belong to the instance that ended; those somebody still waits for are
+        undecided."""
+        for sending in self._sending:
+            while sending and sending[0].number < first + count:
+                s = sending.popleft()
+                decided = s.number < first
+                error = Undecided(
+                    "the cluster was opened anew: the message "
+                    + ("was delivered but not acknowledged by all" if decided else "may or may not have been delivered")
+                )
+                error.reached = "preack" if decided else "ordered" if s.number <= self.done[0] else None
+                s.ticket.fail(error)
+
+    def _on_error(self, flags: int, handle: int, e: dict[str, Any]) -> None:
+        code, text = str(e.get("code", "")), str(e.get("message", ""))
+        error = from_code(code, text or f"the daemon answered with error {code!r}")
+        if flags & 1:
+            self._fatal = error
+            if self.welcome is None:
+                self.lost(error)
+            return
+        handle = int(e.get("handle") or handle)
+        membership = self.memberships.get(handle)
+        if membership is not None and membership.state == "joining":
+            membership.end(error)
+            del self.memberships[handle]
+        elif "send" in e or (handle and any(s.handle == handle for sending in self._sending for s in sending)):
+            self._on_refused(handle, e.get("send"), error)
+        elif not handle and self._members:
+            self._members.popleft().fail(error)
+
+    def _on_refused(self, handle: int, ordinal: int | None, error: ClientError) -> None:
+        """A SEND was refused. It has no number in the counts of DONE, so all later ones move down by one."""
+        if ordinal is None:
+            ordinal = min(s.ordinal for sending in self._sending for s in sending if s.handle == handle)
+        self.sent -= 1
+        for sending in self._sending:
+            for s in list(sending):
+                if s.ordinal == ordinal:
+                    sending.remove(s)
+                    s.ticket.fail(error)
+                elif s.ordinal > ordinal:
+                    s.number -= 1
+
+    def _fail_sending(self, error: ClientError) -> None:
+        for sending in self._sending:
+            while sending:
+                sending.popleft().ticket.fail(error)
+
+    # ---- end
+
+    def eof(self) -> None:
+        """The daemon closed the connection."""
+        if self.closing:
+            self.lost(None)
+        elif self._rest:
+            self.lost(self._fatal or ConnectionClosed("the daemon closed the connection in the middle of a frame"))
+        else:
+            self.lost(self._fatal or ConnectionClosed("the daemon closed the connection"))
+
+    def lost(self, error: ClientError | None) -> None:
+        """The connection is over; everything that waits fails with ``error`` (None: closed on purpose). Later calls do
+        nothing."""
+        if self.ended.settled:
+            return
+        if error is not None and self._fatal is not None and not isinstance(error, ProtocolError):
+            error = self._fatal
+        why = error or ConnectionClosed("the connection was closed")
+        if error is None:
+            self.ended.settle(None)
+        else:
+            self.ended.fail(error)
+        self.welcomed.fail(why)
+        self._fail_sending(why)
+        for tickets in (self._status, self._members):
+            while tickets:
+                tickets.popleft().fail(why)
+        for membership in list(self.memberships.values()):
+            membership.end(error)
+        self.memberships.clear()
+        self._out.clear()
+        self.out_bytes = 0
+
+
+DAEMON_STOPS: Final = from_code("closing", "the daemon is stopping")
+
+
+def _cut(name: str, limit: int) -> bytes:
+    """UTF-8 of the name, at most ``limit`` bytes, never ending inside a character."""
+    return name.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore").encode()
+
+
+def _group_name(name: str) -> bytes:
+    try:
+        body = name.encode()
+    except UnicodeEncodeError:
+        raise BadName(f"group name {name!r} cannot be written as UTF-8") from None
+    if not 1 <= len(body) <= GROUP_NAME_MAX:
+        raise BadName(f"group name of {len(body)} bytes: 1..{GROUP_NAME_MAX} are allowed")
+    return body
+
+
+def _level_number(level: SendLevel) -> int | None:
+    if level is None or level == "sent":
+        return None
+    if level not in LEVELS:
+        raise ValueError(f"level {level!r}: one of sent, {', '.join(LEVELS)} is wanted")
+    return LEVELS.index(level)
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    value = json.loads(body)
+    if not isinstance(value, dict):
+        raise ProtocolError("the daemon sent JSON that is no object")
+    return value
+
+
+def _members(entries: Sequence[Sequence[Any]]) -> tuple[Member, ...]:
+    return tuple(Member(int(e[0]), int(e[1]), str(e[2])) for e in entries)
+
+
+def _blocked(entries: Sequence[Any]) -> tuple[tuple[int, str], ...]:
+    return tuple((int(e["station"]), str(e["reason"])) if isinstance(e, dict) else (int(e[0]), str(e[1])) for e in entries)

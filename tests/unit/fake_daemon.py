@@ -1,0 +1,229 @@
+"""A daemon for the tests of the client library: speaks docs/client-protocol.md for one process, orders by order of arrival.
+
+It is written from the document, not from the library, so that the two check each other. It can be told to misbehave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MESSAGE_MAX = 1 << 20
+
+
+@dataclass
+class Client:
+    writer: asyncio.StreamWriter
+    number: int
+    name: str = ""
+    handles: dict[int, str] = field(default_factory=dict)
+    flags: dict[int, int] = field(default_factory=dict)
+    sends: int = 0
+    done: int = 0
+
+
+class FakeDaemon:
+    """Serves one socket. ``mute``: reads but answers nothing; ``deaf``: does not even read; ``hold``: sends are not done."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clients: dict[int, Client] = {}
+        self.groups: dict[str, list[Client]] = {}
+        self.clock = 0
+        self.hold = False
+        self.mute = threading.Event()
+        self.deaf = False
+        self.refuse: tuple[str, str] | None = None
+        self.received: list[tuple[int, int, int, bytes]] = []
+        self.status: dict[str, Any] = {"version": "0", "station": 1}
+        self._server: asyncio.AbstractServer | None = None
+        self._numbers = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, self.path)
+
+    async def stop(self) -> None:
+        for c in list(self.clients.values()):
+            c.writer.close()
+        if self._server is not None:
+            self._server.close()
+
+    def frame(self, c: Client, kind: int, flags: int = 0, handle: int = 0, body: bytes | dict[str, Any] = b"") -> None:
+        if self.mute.is_set():
+            return
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        c.writer.write(struct.pack("<IBBH", len(data), kind, flags, handle) + data)
+
+    def event(self, **body: Any) -> None:
+        for c in self.clients.values():
+            self.frame(c, 68, body=body)
+
+    def error(self, c: Client, code: str, handle: int = 0, fatal: bool = False, **more: Any) -> None:
+        self.frame(c, 70, int(fatal), handle, {"code": code, "message": f"because of {code}", "handle": handle, **more})
+        if fatal:
+            c.writer.close()
+
+    def done_all(self, c: Client, levels: tuple[int, int, int] | None = None) -> None:
+        self.frame(c, 69, body=struct.pack("<3Q", *(levels or (c.done,) * 3)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._numbers += 1
+        c = Client(writer, self._numbers)
+        try:
+            while True:
+                while self.deaf:
+                    await asyncio.sleep(0.005)
+                size, kind, flags, handle = struct.unpack("<IBBH", await reader.readexactly(8))
+                body = await reader.readexactly(size)
+                if not self._frame(c, kind, flags, handle, body):
+                    break
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.clients.pop(c.number, None)
+            for handle in list(c.handles):
+                self._leave(c, handle, "death")
+            writer.close()
+
+    def _members(self, group: str) -> list[list[Any]]:
+        return sorted([1, c.number, c.name] for c in self.groups.get(group, []))
+
+    def _view(self, group: str, joined: list[Client], left: list[Client], reason: str) -> None:
+        self.clock += 1
+        for m in self.groups[group]:
+            for handle, name in m.handles.items():
+                if name == group:
+                    self.frame(
+                        m, 67, 0, handle,
+                        {
+                            "group": group, "clock": self.clock, "station": 1, "index": 0, "instance": 7, "reason": reason,
+                            "members": self._members(group), "extra": "to be ignored",
+                            "joined": [[1, j.number, j.name] for j in joined], "left": [[1, x.number, x.name] for x in left],
+                        },
+                    )  # fmt: skip
+
+    def _leave(self, c: Client, handle: int, reason: str) -> None:
+        group = c.handles.pop(handle, "")
+        if group and c in self.groups.get(group, []):
+            self.groups[group].remove(c)
+            self._view(group, [], [c], reason)
+
+    def _frame(self, c: Client, kind: int, flags: int, handle: int, body: bytes) -> bool:
+        self.received.append((kind, flags, handle, body))
+        if kind == 1:
+            assert body[:4] == b"ZENJ" and struct.unpack_from("<HH", body, 4) == (1, 1)
+            c.name = body[8:].decode()
+            if self.refuse:
+                self.frame(c, 70, 1, 0, {"code": self.refuse[0], "message": self.refuse[1]})
+                return False
+            self.clients[c.number] = c
+            self.frame(
+                c, 65, 0, 0,
+                {
+                    "version": 1, "station": 1, "stations": 3, "cluster": "test", "client": c.number, "message_max": MESSAGE_MAX,
+                    "queue_bytes_max": 1 << 22, "instance": 7, "mtu": 1500, "payload_max": 1400, "new": [],
+                },
+            )  # fmt: skip
+        elif kind == 2:
+            group = body.decode()
+            if group == "refused":
+                self.error(c, "name-collision", handle)
+                return True
+            if flags & 8 and group == "closed":
+                self.error(c, "closed-group", handle)
+                return True
+            c.handles[handle] = group
+            c.flags[handle] = flags
+            if not flags & 8:
+                self.groups.setdefault(group, []).append(c)
+                self._view(group, [c], [], "join")
+        elif kind == 3:
+            self._leave(c, handle, "leave")
+        elif kind == 4:
+            self._send(c, flags, handle, body)
+        elif kind == 5:
+            self.frame(c, 71, body=self.status)
+        elif kind == 6:
+            if not self.hold:
+                c.done = c.sends
+            self.done_all(c)
+            return self.mute.is_set()
+        elif kind == 7:
+            name = body.decode()
+            members = self._members(name) if name else [[s, 0, f"host{s}"] for s in (1, 2, 3)]
+            self.frame(c, 72, body={"group": name, "members": members})
+        else:
+            self.error(c, "protocol", fatal=True)
+            return False
+        return True
+
+    def _send(self, c: Client, flags: int, handle: int, body: bytes) -> None:
+        group = c.handles.get(handle)
+        if group is None or body == b"refuse me":
+            self.error(c, "closed-group", handle, send=sum(1 for k, *_ in self.received if k == 4))
+            return
+        c.sends += 1
+        self.clock += 1
+        place = struct.pack("<QHHBBH", self.clock, 5, c.number, 1, 0, 0)
+        for m in self.groups.get(group, []):
+            for h, name in m.handles.items():
+                own = m is c
+                if name == group and not m.flags[h] & 8 and not (own and m.flags[h] & 16):
+                    self.frame(m, 66, int(own), h, place + body)
+        if not self.hold:
+            c.done = c.sends
+            if flags & 4:
+                self.done_all(c)
+
+
+class FakeThread:
+    """A FakeDaemon on a loop of its own thread, for the sync client and the CLI."""
+
+    def __init__(self, path: Path) -> None:
+        self.daemon = FakeDaemon(path)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self.daemon.start(), self.loop).result(5)
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Run in the daemon's thread."""
+
+        async def run() -> Any:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(5)
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.daemon.stop(), self.loop).result(5)
+
+        async def rest() -> None:
+            tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+            for t in tasks:
+                t.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(rest(), self.loop).result(5)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
+        self.loop.close()
+
+
+@contextmanager
+def fake_daemon(folder: Path) -> Iterator[FakeThread]:
+    fake = FakeThread(folder / "zenjund.sock")
+    fake.start()
+    try:
+        yield fake
+    finally:
+        fake.stop()
