@@ -1,40 +1,66 @@
 """One cluster at one station: composes the C core, opening and the silence watch. Wiring, not logic.
 
-The only class that the daemon and the simulator talk to. It knows no socket, no clock and no randomness: time comes in as monotonic
-nanoseconds, bytes as PDUs without their Ethernet header, randomness as a seed. Every input returns the effects to carry out in order.
+The only class that the daemon and the simulator talk to. It knows no socket, no clock and no randomness: time comes in as
+monotonic nanoseconds, bytes as PDUs without their Ethernet header, randomness as a seed. Every input returns the effects to
+carry out in order.
 
 Two ways to drive it:
 
-- *daemon*: the C data path feeds ``engine.core`` by pointer (``dp_turn``). After each turn call ``poll(now, status)``; it takes the
-  control PDUs, serves the deadlines that are due and reports changes. Then flush the core's transmit queue.
+- *daemon*: the C data path feeds ``engine.core`` by pointer (``dp_turn``). After each turn call ``poll(now, status)``; it
+  takes the control PDUs, serves the deadlines that are due and reports changes. Then flush the core's transmit queue.
 - *simulator and tests*: ``on_frames(now, [(pdu, mac), ...])`` does the receiving as well. Then ``engine.core.deliver()`` and
   ``engine.core.tx()`` until both are empty.
 
-In both, call again by ``next_deadline_ns()`` at the latest, and carry out the effects before anything of the transmit queue leaves.
+In both, call again by ``next_deadline_ns()`` at the latest, and carry out the effects before anything of the transmit queue
+leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum, auto
+from typing import Any, Final
 
-from .core import Core
-from .effects import Effect
-from .timers import NEVER
-from .wire import MESSAGE_MAX, MessageType
+from .core import Core, Drop, Peer, Status, seal
+from .effects import Blocked, Closed, Effect, Fenced, Notice, Opened
+from .errors import UsageError, invariant
+from .opening import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, NOTICE_GAP_NS, Opening, OpeningConfig, mac_text
+from .silence import SilenceWatch
+from .timers import NEVER, Timers
+from .wire import MESSAGE_MAX, STATIONS_MAX, Flag, cluster_id
 
 __all__ = ["NEVER", "Engine", "EngineConfig"]
 
-MS = 1_000_000
+MS: Final = 1_000_000
+WINDOW_MAX: Final = 32768
+SLOTS_MIN: Final = 64
+BYES: Final = 3
+"""CONFIRMs with BYE that are sent when leaving: nobody repeats them if they are lost."""
+BYE_GAP_NS: Final = 5 * MS
+WATCH_BLOCKED_NS: Final = 50 * MS
+"""The silence watch looks so often while somebody is blamed, so that the all-clear comes soon."""
+CONFLICTS: Final = {
+    Drop.STATIONS: "is configured with another number of stations",
+    Drop.VERSION: "speaks another protocol version",
+}
+"""Frames dropped in C for these reasons are worth a notice: somebody of this cluster is set up differently."""
+
+
+class Deadline(Enum):
+    """The engine's own deadlines; opening and the core have theirs."""
+
+    HEARTBEAT = auto()
+    WATCH = auto()
+    BYE = auto()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """What one engine is told; checked by ``Engine``, which raises ``UsageError`` for what cannot be.
 
-    ``_ns`` are durations in nanoseconds. Those of the whole cluster (schema, window, slots, first_seq) must be equal at all stations: put
-    them into ``fingerprint``.
+    ``_ns`` are durations in nanoseconds. Those of the whole cluster (schema, window, slots, first_seq) must be equal at all
+    stations: put them into ``fingerprint``.
     """
 
     cluster: str
@@ -83,7 +109,8 @@ class EngineConfig:
 
 
 class Engine:
-    """One cluster at one station. One thread; no method blocks; nothing a peer sends raises."""
+    """One cluster at one station. One thread; no method blocks; nothing a peer sends raises. ``now`` is monotonic nanoseconds;
+    a value smaller than in an earlier call counts as that one."""
 
     core: Core
     """The C core: ``deliver``, ``tx``, ``positions`` and, for the data path, its pointers."""
@@ -91,55 +118,388 @@ class Engine:
     def __init__(self, config: EngineConfig, *, incarnation: int, instance: int) -> None:
         """Reserve all memory.
 
-        incarnation: number of this life, larger than any used before (the stored one + 1), 1..2**32 - 65537.
-        instance: highest instance number stored, 0..2**32 - 65537.
+        incarnation: number of this life, larger than any used before (the stored one + 1), 1..``INCARNATION_MAX``.
+        instance: highest instance number stored, 0..``INSTANCE_MAX``.
         Raises UsageError for a configuration that cannot be, MemoryError.
         """
+        _validate(config, incarnation, instance)
+        self.config = config
+        self.core = Core(
+            stations=config.stations,
+            self_index=config.station - 1,
+            cluster=cluster_id(config.cluster),
+            window=config.window_frames,
+            slots=slots_for(config),
+            frame_max=config.frame_max,
+            message_max=config.message_max,
+            confirm_delay_ns=config.confirm_delay_ns,
+            nak_delay_ns=config.nak_delay_ns,
+            nak_retry_ns=config.nak_retry_ns,
+            nak_retry_max_ns=config.nak_retry_max_ns,
+            poll_delay_ns=config.poll_delay_ns,
+            poll_delay_max_ns=config.poll_delay_max_ns,
+            retransmit_gap_ns=config.retransmit_gap_ns,
+            first_seq=config.first_seq,
+            faults=config.faults,
+            seed=config.seed,
+        )
+        self.opening = Opening(
+            OpeningConfig(
+                cluster_id=cluster_id(config.cluster),
+                stations=config.stations,
+                station=config.station,
+                fingerprint=config.fingerprint,
+                boot=config.boot,
+                host_name=config.host_name,
+                interval_ns=config.open_interval_ns,
+                window_ns=config.open_window_ns,
+            ),
+            incarnation=incarnation,
+            instance=instance,
+            frame_max=config.frame_max,
+            seal=seal,
+        )
+        self._silence = SilenceWatch(silent_timeout_ns=config.silent_timeout_ns, progress_timeout_ns=config.progress_timeout_ns)
+        self._timers = Timers(Deadline)
+        self._now = 0
+        self._began_ns = 0
+        self._sent_total = 0
+        self._waiting_since_ns = 0  # not in an instance since then
+        self._blocked: dict[int, tuple[str, int]] = {}  # station: reason, since when
+        self._fenced = False
+        self._byes_left: int | None = None  # None: not leaving
+        self._dropped = dict.fromkeys(CONFLICTS, 0)
+        self._noticed_ns = dict.fromkeys(CONFLICTS, -NOTICE_GAP_NS)
 
+    # ---- inputs
     def start(self, now: int) -> list[Effect]:
         """Begin to open. Call once, before anything else. The first effect is the Persist of this incarnation."""
-        raise NotImplementedError
+        self._now = self._began_ns = self._waiting_since_ns = now
+        self._timers.set(Deadline.WATCH, now + self._watch_every_ns())
+        return self._absorb(now, self.opening.start(now))
 
     def on_frames(self, now: int, frames: Sequence[tuple[bytes, bytes]]) -> list[Effect]:
-        """Take (PDU, source MAC of 6 bytes) pairs in order of arrival, as one batch that leaves nothing unread; then as ``poll``."""
-        raise NotImplementedError
+        """Take (PDU, source MAC of 6 bytes) pairs in order of arrival, as one batch that leaves nothing unread; then as
+        ``poll``. With an empty batch it seals and queues what ``offer`` took."""
+        now = self._tick(now)
+        for pdu, mac in frames:
+            self.core.rx(now, pdu, mac)
+        status = self.core.step(now, True)
+        if status & Status.CONTROL:
+            self.core.collect()  # a control PDU may end the instance; what was in order before it is still to be delivered
+        return self.poll(now, status)
 
     def poll(self, now: int, status: int) -> list[Effect]:
-        """After the data path has run a turn that ended with ``status`` (``enum zj_status`` of its last ``zj_step``): take control PDUs,
-        serve deadlines that are due, report changes. May fill the core's transmit queue. Calling it too often is harmless."""
-        raise NotImplementedError
+        """After the data path has run a turn that ended with ``status`` (``enum zj_status`` of its last ``zj_step``): take
+        control PDUs, serve deadlines that are due, report changes. May fill the core's transmit queue. Calling it too often is
+        harmless."""
+        now = self._tick(now)
+        effects: list[Effect] = []
+        if status & Status.CONTROL:
+            for control in self.core.control():
+                effects += self._absorb(now, self.opening.on_pdu(now, control.pdu, control.mac))
+        return effects + self._serve(now)
 
     def on_timeout(self, now: int) -> list[Effect]:
         """A deadline may be over. Early and repeated calls are harmless."""
-        raise NotImplementedError
-
-    def next_deadline_ns(self) -> int:
-        """When to call ``on_timeout`` at the latest, or ``NEVER``. A pure read."""
-        raise NotImplementedError
+        return self._serve(self._tick(now))
 
     def offer(self, now: int, group: int, client: int, type: int, data: bytes, need_ack: bool = False) -> bool:
-        """Queue a message (simulation and tests; in the daemon the data path does it). Then call ``poll`` or ``on_frames`` and drain the
-        core. False: not taken (whole) now, offer the very same message again after a later input. Raises UsageError if it is larger
-        than message_max."""
-        raise NotImplementedError
+        """Queue a message (simulation and tests; in the daemon the data path does it). Any number of them, then
+        ``on_frames(now, [])``, and drain the core. False: not (wholly) taken, or in no instance: offer the very same message
+        again after a later input. Raises UsageError if it is larger than message_max."""
+        self._tick(now)
+        return self.core.offer(data, group=group, client=client, type=type, need_ack=need_ack)
 
     def leave(self, now: int) -> list[Effect]:
-        """Leave on purpose: queues CONFIRMs with BYE, drain them and stop. Nothing is delivered afterwards."""
-        raise NotImplementedError
+        """Leave on purpose: queues a CONFIRM with BYE, and two more by the next deadlines; ``left`` is True after the last.
+        Drain the core and stop then, or at once if there is no time. Nothing is to be offered any more."""
+        now = self._tick(now)
+        if self._byes_left is None:
+            self.opening.leave()
+            self._byes_left = BYES
+            self._timers.stop(Deadline.HEARTBEAT)
+            self._timers.stop(Deadline.WATCH)
+            self._timers.set(Deadline.BYE, now)
+        return self._serve(now)
 
     def set_frame_max(self, now: int, frame_max: int) -> list[Effect]:
-        """The interface now carries PDUs of so many bytes (its MTU)."""
-        raise NotImplementedError
+        """The interface now carries PDUs of so many bytes (its MTU); cut to the configuration's frame_max. The others learn of
+        it by the next PDU. UsageError below 512."""
+        now = self._tick(now)
+        if frame_max < FRAME_MAX_MIN:
+            raise UsageError(f"the interface carries {frame_max} bytes; at least {FRAME_MAX_MIN} are needed")
+        self.opening.frame_max = min(frame_max, self.config.frame_max)
+        self.core.set_frame_max(self.opening.frame_max)
+        return self._serve(now)
 
     def set_mac(self, mac: bytes) -> None:
         """The interface's own address (6 bytes), to name it and to know own frames that come back. May change."""
-        raise NotImplementedError
+        self.opening.mac = mac
 
-    def status(self, now: int) -> dict[str, Any]:
-        """What ``zenjun status`` needs of the protocol, JSON-able: see docs/status.md."""
-        raise NotImplementedError
+    # ---- reads
+    @property
+    def incarnation(self) -> int:
+        """Of this life; grows when the instance ends."""
+        return self.opening.incarnation
+
+    @property
+    def instance(self) -> int:
+        """Number of the instance this station is in, 0: none."""
+        return self.opening.instance.instance if self.opening.instance else 0
+
+    @property
+    def left(self) -> bool:
+        """``leave`` has been carried out."""
+        return self._byes_left == 0
+
+    def next_deadline_ns(self) -> int:
+        """When to call ``on_timeout`` at the latest, or ``NEVER``. A pure read."""
+        core = self.core
+        return min(
+            self._timers.next_ns(), self.opening.next_deadline_ns(), core.nak_due_ns(), core.poll_due_ns(), core.confirm_due_ns()
+        )
+
+    def status(self, now: int | None = None) -> dict[str, Any]:
+        """What the protocol knows of docs/status.md, JSON-able. ``now``: default, that of the last input."""
+        at = self._now if now is None else max(now, self._now)
+        core, n = self.core, self.config.stations
+        peers = [core.peer(index) for index in range(n)]
+        own = peers[core.index]
+        fence = core.fence() if self._fenced else None
+        position, digest = core.digest()
+        in_flight = own.req - own.min_al if self.instance else 0
+        others = [p.free_buffers // n for i, p in enumerate(peers) if i != core.index]
+        return {
+            "cluster": self.config.cluster,
+            "station": self.config.station,
+            "stations": n,
+            "host": self.config.host_name,
+            "instance": self.opening.highest if self.instance else 0,
+            "incarnation": self.incarnation,
+            "state": self._state(),
+            "blocked": [
+                {"station": station, "reason": reason, "since_ms": (at - since) // MS}
+                for station, (reason, since) in sorted(self._blocked.items())
+            ],
+            "fence": fence
+            and {
+                "station": fence.station + 1,
+                "position": fence.position,
+                "own": f"{fence.own:016x}",
+                "theirs": f"{fence.theirs:016x}",
+            },
+            "window": {
+                "frames": self.config.window_frames,
+                "in_flight": in_flight,
+                "room": max(0, min([self.config.window_frames, *others]) - in_flight) if self.instance else 0,
+            },
+            "positions": {**core.positions()._asdict(), "clock": core.clock},
+            "digest": {"position": position, "value": f"{digest:016x}"},
+            "peers": [self._peer_status(at, index, peer) for index, peer in enumerate(peers)],
+            "matrix": core.matrix() if self.instance else None,
+            "counters": {"core": core.counters()},
+            "drops": core.drops(),
+            "memory_bytes": {"core": core.memory_bytes},
+            "uptime_ms": (at - self._began_ns) // MS,
+            "opening": {
+                "state": self.opening.state.name.lower(),
+                "highest": self.opening.highest,
+                "malformed": self.opening.malformed,
+                "moves": dict(self.opening.moves),
+            },
+        }
+
+    # ---- inside
+    def _tick(self, now: int) -> int:
+        """Time never runs backwards; and after an own pause nobody is suspected for what they did meanwhile (whatever woke us
+        serves its batch first)."""
+        if now - self._now > self.config.silent_timeout_ns:
+            self._silence.forgive(now)
+            self._waiting_since_ns = now
+        self._now = max(self._now, now)
+        return self._now
+
+    def _absorb(self, now: int, effects: list[Effect]) -> list[Effect]:
+        """Let the core follow what opening decided."""
+        out: list[Effect] = []
+        for effect in effects:
+            out.append(effect)
+            match effect:
+                case Opened(instance=instance, incarnations=incarnations, frame_max=frame_max):
+                    self.core.open(now, instance, incarnations, frame_max)
+                    out += self._enter_open(now)
+                case Closed():
+                    self.core.close()
+                    self._enter_closed(now)
+                case _:
+                    pass
+        return out
+
+    def _enter_open(self, now: int) -> list[Effect]:
+        self._fenced = False
+        self._silence.forgive(now)
+        self._sent_total = self.core.sent_total()
+        self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
+        return self._report_blocked(now, ())
+
+    def _enter_closed(self, now: int) -> None:
+        self._waiting_since_ns = now
+        self._timers.stop(Deadline.HEARTBEAT)
+
+    def _serve(self, now: int) -> list[Effect]:
+        """Everything that is due."""
+        effects = self._absorb(now, self.opening.on_timeout(now))
+        self._serve_core(now)
+        if self._timers.due(Deadline.BYE, now):
+            self._say_bye(now)
+        if self._timers.due(Deadline.WATCH, now):
+            effects += self._watch(now)
+        if self.core.is_open and not self._fenced and (fence := self.core.fence()) is not None:
+            self._fenced = True
+            effects.append(Fenced(fence.station + 1, fence.position, fence.own, fence.theirs))
+        return effects
+
+    def _serve_core(self, now: int) -> None:
+        """NAKs, POLLs (rule C4), confirmations that waited for a ring that does not drain, the heartbeat."""
+        core = self.core
+        if not core.is_open:
+            return
+        acted = False
+        if core.nak_due_ns() <= now:
+            acted |= core.nak(now) > 0
+        if core.poll_due_ns() <= now:
+            acted |= core.poll(now) > 0
+        sent = core.sent_total()
+        if sent != self._sent_total:
+            self._sent_total = sent
+            if self._byes_left is None:
+                self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
+        elif self._timers.due(Deadline.HEARTBEAT, now):
+            core.heartbeat(now)
+            acted = True
+            self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
+        if acted or core.confirm_due_ns() <= now:
+            core.step(now, False)
+
+    def _say_bye(self, now: int) -> None:
+        invariant(bool(self._byes_left), "a BYE is due that nobody wants")
+        if self.core.is_open:
+            self.core.heartbeat(now, Flag.BYE)
+        self._byes_left = (self._byes_left or 1) - 1
+        if self._byes_left and self.core.is_open:
+            self._timers.set(Deadline.BYE, now + BYE_GAP_NS)
+        else:
+            self._byes_left = 0
+            self._timers.stop(Deadline.BYE)
+
+    def _watch_every_ns(self) -> int:
+        every = min(self.config.silent_timeout_ns, self.config.progress_timeout_ns) // 4
+        return min(every, WATCH_BLOCKED_NS) if self._blocked else every
+
+    def _watch(self, now: int) -> list[Effect]:
+        """Whom does delivery, or opening, wait for?"""
+        effects = self._conflicts(now)
+        if self.core.is_open:
+            effects += self._report_blocked(now, self._silence.judge(now, self.core))
+        elif now - self._waiting_since_ns >= self.config.silent_timeout_ns:
+            effects += self._report_blocked(now, self.opening.missing(now))
+        self._timers.set(Deadline.WATCH, now + self._watch_every_ns())
+        return effects
+
+    def _report_blocked(self, now: int, blamed: Iterable[tuple[int, str]]) -> list[Effect]:
+        """An effect if the set has changed."""
+        new = dict(blamed)
+        if new == {station: reason for station, (reason, _) in self._blocked.items()}:
+            return []
+        old = self._blocked
+        self._blocked = {s: (reason, old[s][1] if s in old and old[s][0] == reason else now) for s, reason in new.items()}
+        return [Blocked(tuple(sorted(new.items())))]
+
+    def _conflicts(self, now: int) -> list[Effect]:
+        """Frames of our cluster that the core must drop because somebody is configured differently."""
+        effects: list[Effect] = []
+        for reason, what in CONFLICTS.items():
+            dropped = self.core.dropped(reason)
+            if dropped != self._dropped[reason] and now - self._noticed_ns[reason] >= NOTICE_GAP_NS:
+                self._noticed_ns[reason] = now
+                self._dropped[reason] = dropped
+                message = f"some station of cluster {self.config.cluster!r} {what}: {dropped} of its frames were dropped"
+                effects.append(Notice(reason.name.lower(), message))
+        return effects
+
+    def _state(self) -> str:
+        if self._fenced:
+            return "fenced"
+        if self._blocked:
+            return "blocked"
+        return "open" if self.instance else "opening"
+
+    def _peer_status(self, now: int, index: int, peer: Peer) -> dict[str, Any]:
+        station = index + 1
+        is_self = index == self.core.index
+        heard = None if is_self or not peer.heard_ns else (now - peer.heard_ns) // MS
+        if is_self:
+            state = "self"
+        elif peer.fenced:
+            state = "fenced"
+        elif station in self._blocked:
+            state = self._blocked[station][0]
+        else:
+            state = "up" if self.instance or self.opening.host_of(station) is not None else "never seen"
+        mac = self.opening.mac if is_self else peer.mac
+        return {
+            "station": station,
+            "self": is_self,
+            "host": self.opening.host_of(station),
+            "mac": mac_text(mac) if any(mac) else None,
+            "state": state,
+            "heard_ms": heard,
+            "incarnation": self.incarnation if is_self else peer.incarnation or None,
+            "req": peer.req,
+            "top": peer.top,
+            "base": peer.base,
+            "min_al": peer.min_al,
+            "acked": peer.acked,
+            "ordered": peer.ordered,
+            "gaps": peer.gaps,
+            "free_buffers": peer.free_buffers,
+            "frame_max": self.opening.frame_max if is_self else peer.frame_max,
+            "clock": peer.clock,
+        }
 
 
-def message_type(type: int) -> MessageType:
-    """For callers that keep plain ints."""
-    return MessageType(type)
+def slots_for(config: EngineConfig) -> int:
+    """Buffers per stream: as configured, or the smallest power of two that holds two windows."""
+    if config.slots:
+        return config.slots
+    return int(max(SLOTS_MIN, 1 << (2 * config.window_frames - 1).bit_length()))
+
+
+def _validate(config: EngineConfig, incarnation: int, instance: int) -> None:
+    """UsageError that names the field and its bounds."""
+
+    def within(name: str, value: int, low: int, high: int) -> None:
+        if not low <= value <= high:
+            raise UsageError(f"{name} is {value}; allowed: {low}..{high}")
+
+    within("stations", config.stations, 1, STATIONS_MAX)
+    within("station", config.station, 1, config.stations)
+    within("window_frames", config.window_frames, 1, WINDOW_MAX)
+    slots = slots_for(config)
+    within("slots", slots, 2 * config.window_frames, 2 * WINDOW_MAX)
+    if slots & (slots - 1):
+        raise UsageError(f"slots is {slots}; it must be a power of two")
+    within("frame_max", config.frame_max, FRAME_MAX_MIN, 65535)
+    within("message_max", config.message_max, 1, MESSAGE_MAX)
+    within("incarnation", incarnation, 1, INCARNATION_MAX)
+    within("instance", instance, 0, INSTANCE_MAX)
+    for name in ("first_seq", "faults", "fingerprint"):
+        within(name, getattr(config, name), 0, 2**32 - 1)
+    for name in ("seed", "boot"):
+        within(name, getattr(config, name), 0, 2**64 - 1)
+    for field in fields(config):
+        if field.name.endswith("_ns"):
+            within(field.name, getattr(config, field.name), 1, 2**62)
+    if config.heartbeat_ns >= config.silent_timeout_ns:
+        raise UsageError("heartbeat_ns must be shorter than silent_timeout_ns")

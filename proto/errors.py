@@ -1,5 +1,5 @@
-"""Three kinds of wrong: a frame we reject is a counter in the core (``enum zj_drop``), a caller's misuse is ``UsageError``, a broken
-invariant stops the daemon."""
+"""Three kinds of wrong: a frame we reject is a counter in the core (``enum zj_drop``), a caller's misuse is ``UsageError``,
+a broken invariant stops the daemon."""
 
 from __future__ import annotations
 

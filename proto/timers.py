@@ -1,7 +1,7 @@
 """Named deadlines: one table instead of a field per timer, so that nothing is forgotten when the next one is asked for.
 
-Times are monotonic nanoseconds. A deadline that has passed stays in the table until it is set again or stopped: asking twice, early or
-late changes nothing.
+Times are monotonic nanoseconds. A deadline that has passed stays in the table until it is set again or stopped: asking twice,
+early or late changes nothing.
 """
 
 from __future__ import annotations

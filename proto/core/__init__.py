@@ -1,7 +1,7 @@
 """Thin typed face of the C core (``zj.h``): no protocol of its own.
 
-Stations are indices 0..n-1 here, as in C. Times are monotonic nanoseconds that never decrease. One thread owns a ``Core``. Messages and
-frames cross in batches: one call fills a buffer that lives as long as the object.
+Stations are indices 0..n-1 here, as in C. Times are monotonic nanoseconds that never decrease. One thread owns a ``Core``.
+Messages and frames cross in batches: one call fills a buffer that lives as long as the object.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Message(NamedTuple):
     """Of its PDU in the instance, from 0; it has reached a level once ``positions()`` of the level is larger."""
     group: int
     client: int
-    index: int
+    index: int  # type: ignore[assignment]  # the place in the order is worth more than tuple.index
     src: int
     """Station index."""
     type: int
@@ -154,7 +154,8 @@ class Fence(NamedTuple):
 
 
 def _check_build() -> None:
-    """The module was built from another state of the sources, or the struct format here does not fit: better now than in a frame."""
+    """The module was built from another state of the sources, or the struct format here does not fit: better now than in a
+    frame."""
     api = lib.zj_api()
     if api.version != API_VERSION or api.size != ffi.sizeof("struct zj_api"):
         raise InvariantError("proto/core/_core does not fit its sources: build it again (python proto/core/build.py)")
@@ -191,7 +192,8 @@ class Core:
         faults: int = 0,
         seed: int = 0,
     ) -> None:
-        """Fields of ``struct zj_config`` (``self_index`` is its ``self``), same bounds. UsageError if one is out of bounds, MemoryError."""
+        """Fields of ``struct zj_config`` (``self_index`` is its ``self``), same bounds. UsageError if one is out of bounds,
+        MemoryError."""
         fields = {k: v for k, v in locals().items() if k not in ("self", "self_index")}
         try:
             config = ffi.new("struct zj_config *", {"size": ffi.sizeof("struct zj_config"), "self": self_index, **fields})
@@ -209,6 +211,7 @@ class Core:
         self._now = 0
         self._offer: Any = ffi.new("struct zj_offer *")
         self._partial: tuple[int, int, int, bytes] | None = None
+        self._backlog: list[Message] = []
         self._deliver_buffer: Any = ffi.new("uint8_t[]", DELIVER_BYTES)
         self._deliver_bytes = ffi.buffer(self._deliver_buffer)
         self._records: Any = ffi.new("struct zj_face_message[]", DELIVER_MAX)
@@ -243,7 +246,8 @@ class Core:
         return int(lib.zj_memory(self._core))
 
     def open(self, now: int, instance: int, incarnations: tuple[int, ...], frame_max: int) -> None:
-        """Enter an instance of all n stations; ``incarnations`` by index; ``frame_max``: largest PDU that all members take, bytes."""
+        """Enter an instance of all n stations; ``incarnations`` by index; ``frame_max``: largest PDU that all members take,
+        bytes."""
         invariant(len(incarnations) == self.stations, "an incarnation for every station")
         self._now = now
         self._partial = None
@@ -285,8 +289,8 @@ class Core:
 
     # ---- messages
     def offer(self, data: bytes, *, group: int, client: int, type: int = 0, need_ack: bool = False) -> bool:
-        """Send a whole message. False: not (wholly) taken; offer the very same again after a later ``step``. While one is partly taken, a
-        different one is a UsageError, and so is one larger than ``message_max``."""
+        """Send a whole message. False: not (wholly) taken; offer the very same again after a later ``step``. While one is
+        partly taken, a different one is a UsageError, and so is one larger than ``message_max``."""
         offered = (group, client, type, data)
         if self._partial is None:
             self._offer.done = 0
@@ -306,9 +310,14 @@ class Core:
         self._partial = offered if result == 0 and offer.done else None
         return bool(result)
 
+    def collect(self) -> None:
+        """Take what can be delivered now out of the core, for the next ``deliver``: before the instance may end."""
+        self._backlog = self.deliver()
+
     def deliver(self) -> list[Message]:
         """Everything that can be delivered now, in the total order."""
-        out: list[Message] = []
+        out = self._backlog
+        self._backlog = []
         large = self._large
         while True:
             count = lib.zj_face_deliver(self._core, self._deliver_buffer, DELIVER_BYTES, self._records, DELIVER_MAX, large)

@@ -3,11 +3,12 @@
 ``setup.py`` takes ``ffi`` from here. By hand:
 
     python proto/core/build.py                  build into this folder
-    python proto/core/build.py --sanitize DIR   build with address and undefined-behaviour sanitizers into DIR/zenjun/..., a tree of links
-                                                to this checkout around the other module: PYTHONPATH=DIR LD_PRELOAD=libasan.so
+    python proto/core/build.py --sanitize DIR   build with address and undefined-behaviour sanitizers into DIR/zenjun/..., a
+                                                tree of links to this checkout around the other module: PYTHONPATH=DIR
+                                                LD_PRELOAD=libasan.so
 
-Our own files are compiled with -Werror; the unit that cffi generates is exempt. ``ZENJUN_WERROR=0`` lifts it for compilers that know
-warnings we have not met.
+Our own files are compiled with -Werror; the unit that cffi generates is exempt. ``ZENJUN_WERROR=0`` lifts it for compilers
+that know warnings we have not met.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ ffi = make_ffi(Path())
 
 
 def build(folder: Path, *, sanitize: bool = False, verbose: bool = False) -> Path:
-    """Compile and put the module into ``folder``; returns its path. Replaces an older one in one step, so that a running program keeps
-    the file it has mapped."""
+    """Compile and put the module into ``folder``; returns its path. Replaces an older one in one step, so that a running
+    program keeps the file it has mapped."""
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(make_ffi(ROOT, sanitize=sanitize).compile(tmpdir=scratch, verbose=verbose))
         target = folder / made.name

@@ -1,0 +1,630 @@
+"""The OPEN agreement: how stations that are in no instance start one together (dynamic instance groups, "opening and
+re-opening").
+
+A proposal is an instance number above all known ones and the set of (station, incarnation) heard lately. Each station
+broadcasts the proposal it issued last. It is agreed when every member has issued the identical one and the set has quorum;
+with fixed membership, which is the default here, quorum is all n stations.
+
+Why two stations cannot start different instances: issued numbers only grow, and a station judges only the proposal it issued
+last, or one it issued that a member says it has STARTED. Who has started P issues nothing later, so a later P' of which it is
+a member never completes; and an earlier one cannot have been started by a member either, since that member went on to issue P.
+Any two sets with quorum share a member.
+
+Our deviations from the printed opening, each with its test in tests/unit/test_opening.py:
+
+- a newcomer listens for one window before it proposes, and others act on its newer incarnation only then: so a second daemon
+  with a station number in use is refused before it has disturbed anybody (``test_duplicate_*``);
+- a station that learns of a later life of its own number listens again before it takes a still later one (``test_outdated_*``);
+- a colleague's higher number for the same set is adopted instead of raced (``test_race_*``).
+
+Sans-I/O. OPEN PDUs come in decoded; the table in ``wire.py`` says where their fields are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, NamedTuple, TypeAlias
+
+from .effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
+from .errors import invariant
+from .timers import NEVER, Timers
+from .wire import HEADER, MEMBER, OPEN, OPEN_NAME_MAX, VERSION, Kind, Layout, OpenFlag
+
+INCARNATION_MAX: Final = 2**32 - 2**16 - 1
+"""Largest incarnation taken from anybody: later ones must still fit into the field."""
+INSTANCE_MAX: Final = 2**30 - 2**16 - 1
+"""Largest instance number taken from anybody: clocks start at instance << 32 and must stay below 2**62."""
+ISSUED_MAX: Final = 256
+"""Own proposals remembered. A member that has STARTED an older one sends us into a new incarnation instead."""
+NOTICE_GAP_NS: Final = 10_000_000_000
+"""The same notice is not repeated within this time."""
+AGE_TIE_MS: Final = 1000
+"""Two daemons whose ages differ by less are told apart by their boot numbers."""
+FRAME_MAX_MIN: Final = 512
+
+Members: TypeAlias = tuple[tuple[int, int], ...]
+"""(station, incarnation), sorted by station."""
+
+
+class Proposal(NamedTuple):
+    """An instance that is proposed or agreed."""
+
+    instance: int
+    members: Members
+
+    def incarnation_of(self, station: int) -> int:
+        """0 if it is no member."""
+        return next((incarnation for member, incarnation in self.members if member == station), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPdu:
+    """A sensible OPEN PDU; ``proposal`` is None before the sender has issued one."""
+
+    src: int
+    incarnation: int
+    frame_max: int
+    proposal: Proposal | None
+    highest: int
+    fingerprint: int
+    age_ms: int
+    boot: int
+    started: bool
+    host: str
+
+
+def _pack(layout: Layout, **values: int) -> bytes:
+    """Bytes of a layout from the table; fields that are not named are 0."""
+    packed = layout.struct.pack(*(values.pop(field.name, 0) for field in layout.fields))
+    invariant(not values, f"{layout.name} has no such field: {values}")
+    return packed
+
+
+def _unpack(layout: Layout, data: bytes, at: int) -> dict[str, int]:
+    return dict(zip((field.name for field in layout.fields), layout.struct.unpack_from(data, at), strict=True))
+
+
+def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, seal: Callable[[bytes], bytes]) -> bytes:
+    """The PDU's bytes. ``seal`` writes the checksum."""
+    name = pdu.host.encode()[:OPEN_NAME_MAX]
+    members = pdu.proposal.members if pdu.proposal else ()
+    number = pdu.proposal.instance if pdu.proposal else 0
+    payload = _pack(
+        OPEN,
+        proposal=number,
+        highest=pdu.highest,
+        fingerprint=pdu.fingerprint,
+        age_ms=min(pdu.age_ms, 2**32 - 1),
+        boot=pdu.boot,
+        members=len(members),
+        oflags=OpenFlag.STARTED if pdu.started else 0,
+        name_length=len(name),
+    )
+    payload += b"".join(_pack(MEMBER, station=station, member_incarnation=incarnation) for station, incarnation in members)
+    payload += name
+    header = _pack(
+        HEADER,
+        cluster=cluster,
+        version=VERSION,
+        kind=Kind.OPEN,
+        stations=stations,
+        src=pdu.src,
+        length=len(payload),
+        incarnation=pdu.incarnation,
+        instance=number if pdu.started else 0,
+        frame_max=pdu.frame_max,
+    )
+    return seal(header + bytes(4 * stations) + payload)
+
+
+def decode_header(data: bytes) -> dict[str, int] | None:
+    """The header's fields by name; None if there are not enough bytes."""
+    return _unpack(HEADER, data, 0) if len(data) >= HEADER.size else None
+
+
+def decode_open(data: bytes, stations: int) -> OpenPdu | None:
+    """The inverse, total: None for anything that is not a sensible OPEN of a cluster of n. The checksum has been checked
+    before."""
+    header = decode_header(data)
+    if header is None or header["kind"] != Kind.OPEN or header["stations"] != stations or header["flags"]:
+        return None
+    at = HEADER.size + 4 * stations
+    end = at + header["length"]
+    if header["length"] < OPEN.size or end > len(data) or not 1 <= header["src"] <= stations:
+        return None
+    fields = _unpack(OPEN, data, at)
+    at += OPEN.size
+    if fields["members"] > stations or fields["name_length"] > OPEN_NAME_MAX:
+        return None
+    if at + fields["members"] * MEMBER.size + fields["name_length"] != end:
+        return None
+    members: list[tuple[int, int]] = []
+    for _ in range(fields["members"]):  # at most n
+        member = _unpack(MEMBER, data, at)
+        members.append((member["station"], member["member_incarnation"]))
+        at += MEMBER.size
+    numbers = [station for station, _ in members]
+    if numbers != sorted(set(numbers)) or (numbers and not 1 <= numbers[0] <= numbers[-1] <= stations):
+        return None
+    lives = [header["incarnation"], *(incarnation for _, incarnation in members)]
+    if not all(1 <= life <= INCARNATION_MAX for life in lives):
+        return None
+    if not fields["proposal"] <= fields["highest"] <= INSTANCE_MAX:
+        return None
+    proposal = Proposal(fields["proposal"], tuple(members)) if fields["proposal"] else None
+    started = bool(fields["oflags"] & OpenFlag.STARTED)
+    if proposal is None and (members or started):
+        return None
+    if proposal is not None and proposal.incarnation_of(header["src"]) != header["incarnation"]:
+        return None  # nobody proposes a set without itself
+    if header["frame_max"] < FRAME_MAX_MIN:
+        return None
+    return OpenPdu(
+        src=header["src"],
+        incarnation=header["incarnation"],
+        frame_max=header["frame_max"],
+        proposal=proposal,
+        highest=fields["highest"],
+        fingerprint=fields["fingerprint"],
+        age_ms=fields["age_ms"],
+        boot=fields["boot"],
+        started=started,
+        host=printable(data[at:end].decode(errors="replace")),
+    )
+
+
+def printable(text: str) -> str:
+    """Safe to show: a host name comes from the wire."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def mac_text(mac: bytes) -> str:
+    return mac.hex(":") if mac else "unknown address"
+
+
+class State(Enum):
+    """Where this station stands."""
+
+    LISTENING = auto()
+    """Newcomer, or told of a later life of its own number: sends OPEN without a proposal, to be contradicted if the number is
+    in use."""
+    PROPOSING = auto()
+    STARTED = auto()
+    """In an instance. Silent, but for answers."""
+    ENDED = auto()
+    """Refused, or gone on purpose."""
+
+
+class Cause(Enum):
+    """Why a state may change."""
+
+    LISTENED = auto()
+    """A whole window without contradiction."""
+    AGREED = auto()
+    RESTARTED = auto()
+    """A member of the instance has begun a new life."""
+    OUTDATED = auto()
+    """Others know a later life of the own number."""
+    DISPLACED = auto()
+    """Another daemon with the own number has the better right."""
+    LEAVING = auto()
+
+
+TRANSITIONS: Final[dict[tuple[State, Cause], State]] = {
+    (State.LISTENING, Cause.LISTENED): State.PROPOSING,
+    (State.LISTENING, Cause.AGREED): State.LISTENING,
+    (State.LISTENING, Cause.RESTARTED): State.LISTENING,
+    (State.LISTENING, Cause.OUTDATED): State.LISTENING,
+    (State.LISTENING, Cause.DISPLACED): State.ENDED,
+    (State.LISTENING, Cause.LEAVING): State.ENDED,
+    (State.PROPOSING, Cause.LISTENED): State.PROPOSING,
+    (State.PROPOSING, Cause.AGREED): State.STARTED,
+    (State.PROPOSING, Cause.RESTARTED): State.PROPOSING,
+    (State.PROPOSING, Cause.OUTDATED): State.LISTENING,
+    (State.PROPOSING, Cause.DISPLACED): State.ENDED,
+    (State.PROPOSING, Cause.LEAVING): State.ENDED,
+    (State.STARTED, Cause.LISTENED): State.STARTED,
+    (State.STARTED, Cause.AGREED): State.STARTED,
+    (State.STARTED, Cause.RESTARTED): State.PROPOSING,
+    (State.STARTED, Cause.OUTDATED): State.LISTENING,
+    (State.STARTED, Cause.DISPLACED): State.ENDED,
+    (State.STARTED, Cause.LEAVING): State.ENDED,
+    (State.ENDED, Cause.LISTENED): State.ENDED,
+    (State.ENDED, Cause.AGREED): State.ENDED,
+    (State.ENDED, Cause.RESTARTED): State.ENDED,
+    (State.ENDED, Cause.OUTDATED): State.ENDED,
+    (State.ENDED, Cause.DISPLACED): State.ENDED,
+    (State.ENDED, Cause.LEAVING): State.ENDED,
+}
+"""Total: a test walks State x Cause."""
+
+
+class Timer(Enum):
+    """Deadlines of opening."""
+
+    OPEN = auto()
+    """Send OPEN."""
+    LISTENED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The last OPEN of a station."""
+
+    pdu: OpenPdu
+    at_ns: int
+    mac: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpeningConfig:
+    """Fields as in ``engine.EngineConfig``."""
+
+    cluster_id: int
+    stations: int
+    station: int
+    fingerprint: int
+    boot: int
+    host_name: str
+    interval_ns: int
+    window_ns: int
+
+
+Quorum: TypeAlias = Callable[[Iterable[int]], bool]
+"""May these stations form an instance? Any two sets for which it says yes must share a station."""
+
+
+class Opening:
+    """The agreement at one station. Inputs return effects in order; the caller enters and leaves the instance in the core on
+    ``Opened`` and ``Closed``. Nothing a peer sends raises."""
+
+    def __init__(
+        self,
+        config: OpeningConfig,
+        *,
+        incarnation: int,
+        instance: int,
+        frame_max: int,
+        seal: Callable[[bytes], bytes],
+        quorum: Quorum | None = None,
+    ) -> None:
+        """incarnation: of this life. instance: the highest number stored. frame_max: largest PDU the interface takes, bytes.
+        quorum: by default all n stations."""
+        self._config = config
+        self._seal = seal
+        self._quorum: Quorum = quorum or (lambda stations: len(set(stations)) == config.stations)
+        self.state = State.LISTENING
+        self.incarnation = incarnation
+        self.highest = instance
+        self.instance: Proposal | None = None
+        """The instance this station is in."""
+        self.mac = b""
+        self.frame_max = frame_max
+        self.moves: Counter[str] = Counter()
+        """How often each state was entered from which cause."""
+        self.malformed = 0
+        """OPENs dropped: not sensible though their checksum was right."""
+        self._timers = Timers(Timer)
+        self._heard: dict[int, Heard] = {}
+        self._issued: dict[Proposal, None] = {}  # of this incarnation, in order
+        self._next_incarnation = 0  # to be taken when the listening is over
+        self._persisted: tuple[int, int] | None = None
+        self._began_ns = 0
+        self._sent_ns = -NEVER
+        self._noticed_ns: dict[tuple[str, int], int] = {}
+
+    # ---- inputs
+    def start(self, now: int) -> list[Effect]:
+        """Begin to listen. The first effect makes this incarnation durable."""
+        self._began_ns = now
+        return self._enter_listening(now, 0)
+
+    def on_pdu(self, now: int, data: bytes, mac: bytes) -> list[Effect]:
+        """A control PDU (its checksum is right): OPEN, or one that does not belong to the instance."""
+        if self.state is State.ENDED:
+            return []
+        header = decode_header(data)
+        if header is None:
+            self.malformed += 1
+            return []
+        if header["kind"] != Kind.OPEN:
+            return self._on_stranger(now, header, mac)
+        pdu = decode_open(data, self._config.stations)
+        if pdu is None:
+            self.malformed += 1
+            return []
+        if pdu.src == self._config.station:
+            return self._on_own_number(now, pdu, mac)
+        if pdu.fingerprint != self._config.fingerprint:
+            return self._notice(
+                now,
+                "options",
+                pdu.src,
+                f"station {pdu.src} ({pdu.host}, {mac_text(mac)}) has other cluster options than station {self._who()}: "
+                f"fingerprint {pdu.fingerprint:08x}, not {self._config.fingerprint:08x}; it is not admitted",
+            )
+        return self._on_open(now, pdu, mac)
+
+    def on_timeout(self, now: int) -> list[Effect]:
+        """Early and repeated calls are harmless."""
+        effects: list[Effect] = []
+        if self._timers.due(Timer.LISTENED, now):
+            effects += self._on_listened(now)
+        if self._timers.due(Timer.OPEN, now):
+            if self.state is State.PROPOSING:
+                effects += self._consider(now)
+            if self._timers.due(Timer.OPEN, now):  # considering may have sent one just now
+                effects += self._send(now)
+        return effects
+
+    def next_deadline_ns(self) -> int:
+        return self._timers.next_ns()
+
+    def leave(self) -> None:
+        """Gone on purpose: takes part in nothing any more."""
+        self._move(Cause.LEAVING)
+        self._enter_ended()
+
+    # ---- reads
+    def missing(self, now: int) -> tuple[tuple[int, str], ...]:
+        """(station, reason) of those that opening waits for: ``silent``, or ``never seen``. Empty while in an instance."""
+        if self.state in (State.STARTED, State.ENDED):
+            return ()
+        present = {station for station, _ in self._candidates(now)} | {self._config.station}
+        return tuple(
+            (station, "silent" if station in self._heard else "never seen")
+            for station in range(1, self._config.stations + 1)
+            if station not in present
+        )
+
+    def host_of(self, station: int) -> str | None:
+        """Host name the station told, None if it was never heard."""
+        if station == self._config.station:
+            return self._config.host_name
+        heard = self._heard.get(station)
+        return heard.pdu.host if heard else None
+
+    # ---- received
+    def _on_open(self, now: int, pdu: OpenPdu, mac: bytes) -> list[Effect]:
+        self.highest = max(self.highest, pdu.highest)
+        known = self._heard.get(pdu.src)
+        stale = known is not None and pdu.incarnation < known.pdu.incarnation and now - known.at_ns < self._config.window_ns
+        if not stale:
+            self._heard[pdu.src] = Heard(pdu, now, mac)
+        listed = pdu.proposal.incarnation_of(self._config.station) if pdu.proposal else 0
+        if listed > self.incarnation or self._lost(pdu, listed):
+            return self._on_outdated(now, pdu.src, listed)
+        if stale and self.state is not State.STARTED:
+            return []
+        match self.state:
+            case State.STARTED:
+                return self._on_open_started(now, pdu)
+            case State.PROPOSING:
+                if pdu.started and pdu.proposal in self._issued:
+                    return self._agree(now, pdu.proposal)
+                return self._consider(now)
+            case State.LISTENING | State.ENDED:
+                return []
+
+    def _lost(self, pdu: OpenPdu, listed: int) -> bool:
+        """A member has started an instance with this very life of ours, and we know nothing of having agreed: our memory is
+        gone (or we are in another one, which cannot be). Only a new life can help."""
+        return pdu.started and listed == self.incarnation and pdu.proposal not in self._issued
+
+    def _on_open_started(self, now: int, pdu: OpenPdu) -> list[Effect]:
+        """In an instance, an OPEN of a colleague: of a new life, or late."""
+        invariant(self.instance is not None, "started without an instance")
+        assert self.instance is not None
+        member = self.instance.incarnation_of(pdu.src)
+        if pdu.incarnation > member and pdu.age_ms * 1_000_000 >= self._config.window_ns:
+            reason = f"station {pdu.src} ({pdu.host}) has begun a new life (incarnation {pdu.incarnation} after {member})"
+            closed = Closed(self.instance.instance, reason, pdu.src)
+            self._move(Cause.RESTARTED)
+            return [closed, *self._enter_proposing(now, self.incarnation + 1)]
+        if pdu.started and pdu.proposal == self.instance:
+            return []
+        return self._answer(now)
+
+    def _on_outdated(self, now: int, by: int, listed: int) -> list[Effect]:
+        take = max(listed, self.incarnation) + 1
+        if self.state is State.LISTENING and take <= self._next_incarnation:
+            return []
+        effects: list[Effect] = []
+        if self.instance is not None:
+            reason = f"station {by} knows a later life of station {self._config.station} (incarnation {listed}): this one is out"
+            effects.append(Closed(self.instance.instance, reason, by))
+        self._move(Cause.OUTDATED)
+        return effects + self._enter_listening(now, take)
+
+    def _on_own_number(self, now: int, pdu: OpenPdu, mac: bytes) -> list[Effect]:
+        """An OPEN that bears our own station number."""
+        if pdu.boot == self._config.boot:
+            return self._notice(now, "loop", 0, f"own frames come back from the segment (last from {mac_text(mac)})")
+        if self.mac and mac == self.mac:
+            return []  # sent by this host before the daemon was restarted
+        both = f"station number {self._config.station} is used twice: by {self._who()} and by {pdu.host} ({mac_text(mac)})"
+        if self._yields_to(now, pdu):
+            closed = [Closed(self.instance.instance, both, self._config.station)] if self.instance else []
+            self._move(Cause.DISPLACED)
+            self._enter_ended()
+            return [*closed, Refused(f"{both}; the other one was here first, this one stops")]
+        return self._answer(now) + self._notice(now, "duplicate", self._config.station, f"{both}; the other one is told to stop")
+
+    def _yields_to(self, now: int, pdu: OpenPdu) -> bool:
+        """Who is in an instance stays, then who is older; nearly the same age: the smaller boot number."""
+        if pdu.started or self.instance is not None:
+            own = self.instance.instance if self.instance else 0
+            other = pdu.proposal.instance if pdu.started and pdu.proposal else 0
+            return other > own
+        older_ms = self._age_ms(now) - pdu.age_ms
+        if abs(older_ms) < AGE_TIE_MS:
+            return pdu.boot < self._config.boot
+        return older_ms < 0
+
+    def _on_stranger(self, now: int, header: dict[str, int], mac: bytes) -> list[Effect]:
+        """Any other PDU that does not belong to the instance: an OPEN tells its sender how things stand."""
+        effects: list[Effect] = []
+        if header["src"] == self._config.station:
+            # Others relay our sequenced PDUs, so these prove nothing; CONFIRM and NAK come only from their sender.
+            foreign = header["kind"] in (Kind.CONFIRM, Kind.NAK) and bool(self.mac) and mac != self.mac
+            if not foreign and header["incarnation"] == self.incarnation:
+                return []
+            if foreign:
+                effects += self._notice(
+                    now,
+                    "duplicate",
+                    self._config.station,
+                    f"station number {self._config.station} is used twice: by {self._who()} and by {mac_text(mac)}",
+                )
+            return self._answer(now) + effects
+        return self._answer(now) if self.state is State.STARTED and 1 <= header["src"] <= self._config.stations else []
+
+    # ---- agreement
+    def _candidates(self, now: int) -> Members:
+        """Those heard within the window, self included, but for members of an instance that we are not in: they will have to
+        leave it."""
+        members = [(self._config.station, self.incarnation)]
+        for station, heard in self._heard.items():
+            if now - heard.at_ns < self._config.window_ns and not heard.pdu.started:
+                members.append((station, heard.pdu.incarnation))
+        return tuple(sorted(members))
+
+    def _consider(self, now: int) -> list[Effect]:
+        """Start what is agreed; else issue another proposal if those present have changed or a colleague has a higher number
+        for them."""
+        latest = next(reversed(self._issued), None)
+        if latest is not None and self._complete(latest):
+            return self._agree(now, latest)
+        members = self._candidates(now)
+        if not self._quorum(station for station, _ in members):
+            return []
+        own_number = latest.instance if latest else 0
+        offered = [h.pdu.proposal for h in self._heard.values() if h.pdu.proposal and h.pdu.proposal.members == members]
+        adopted = max((p for p in offered if p.instance > own_number), key=lambda p: p.instance, default=None)
+        if adopted is None:
+            if latest is not None and latest.members == members:
+                return []
+            if self.highest >= INSTANCE_MAX:
+                return self._notice(now, "exhausted", 0, "instance numbers are used up: the state folders must be cleared")
+            adopted = Proposal(self.highest + 1, members)
+        effects = self._issue(now, adopted)
+        return effects + (self._agree(now, adopted) if self._complete(adopted) else [])
+
+    def _issue(self, now: int, proposal: Proposal) -> list[Effect]:
+        latest = next(reversed(self._issued), None)
+        invariant(latest is None or proposal.instance > latest.instance, "issued instance numbers grow")
+        self._issued[proposal] = None
+        if len(self._issued) > ISSUED_MAX:
+            del self._issued[next(iter(self._issued))]
+        self.highest = max(self.highest, proposal.instance)
+        return self._send(now)
+
+    def _complete(self, proposal: Proposal) -> bool:
+        """Every member has issued it, as far as its last OPEN tells."""
+        return all(
+            station == self._config.station
+            or (
+                (heard := self._heard.get(station)) is not None
+                and heard.pdu.proposal == proposal
+                and heard.pdu.incarnation == life
+            )
+            for station, life in proposal.members
+        )
+
+    def _agree(self, now: int, proposal: Proposal) -> list[Effect]:
+        self._move(Cause.AGREED)
+        return self._enter_started(now, proposal)
+
+    # ---- states: each entry sets everything the state owns
+    def _move(self, cause: Cause) -> None:
+        self.moves[f"{self.state.name} {cause.name}".lower()] += 1
+        self.state = TRANSITIONS[self.state, cause]
+
+    def _enter_listening(self, now: int, next_incarnation: int) -> list[Effect]:
+        self.instance = None
+        self._issued.clear()
+        self._next_incarnation = next_incarnation
+        self._timers.set(Timer.LISTENED, now + self._config.window_ns)
+        return self._send(now)
+
+    def _enter_proposing(self, now: int, incarnation: int) -> list[Effect]:
+        self.instance = None
+        self._issued.clear()
+        self.incarnation = incarnation
+        self._next_incarnation = 0
+        self._timers.stop(Timer.LISTENED)
+        return self._consider(now) or self._send(now)
+
+    def _enter_started(self, now: int, proposal: Proposal) -> list[Effect]:
+        self.instance = proposal
+        self._timers.stop(Timer.LISTENED)
+        self._timers.stop(Timer.OPEN)
+        heard = [self._heard[station] for station, _ in proposal.members if station in self._heard]
+        lives = dict(proposal.members)
+        opened = Opened(
+            instance=proposal.instance,
+            incarnations=tuple(lives.get(station, 0) for station in range(1, self._config.stations + 1)),
+            frame_max=min([self.frame_max, *(h.pdu.frame_max for h in heard)]),
+        )
+        return [opened, *self._send(now)]
+
+    def _enter_ended(self) -> None:
+        self.instance = None
+        self._issued.clear()
+        self._timers.stop(Timer.LISTENED)
+        self._timers.stop(Timer.OPEN)
+
+    def _on_listened(self, now: int) -> list[Effect]:
+        self._timers.stop(Timer.LISTENED)
+        self._move(Cause.LISTENED)
+        return self._enter_proposing(now, max(self.incarnation, self._next_incarnation))
+
+    # ---- sending
+    def _answer(self, now: int) -> list[Effect]:
+        """An OPEN now, or as soon as the interval since the last one allows."""
+        if now - self._sent_ns >= self._config.interval_ns:
+            return self._send(now)
+        self._timers.set_earlier(Timer.OPEN, self._sent_ns + self._config.interval_ns)
+        return []
+
+    def _send(self, now: int) -> list[Effect]:
+        """Broadcast how things stand, after making durable what it reveals."""
+        self._sent_ns = now
+        if self.state is State.STARTED:
+            self._timers.stop(Timer.OPEN)
+        else:
+            self._timers.set(Timer.OPEN, now + self._config.interval_ns)
+        pdu = OpenPdu(
+            src=self._config.station,
+            incarnation=self.incarnation,
+            frame_max=self.frame_max,
+            proposal=self.instance or next(reversed(self._issued), None),
+            highest=self.highest,
+            fingerprint=self._config.fingerprint,
+            age_ms=self._age_ms(now),
+            boot=self._config.boot,
+            started=self.instance is not None,
+            host=self._config.host_name,
+        )
+        send = Send(encode_open(pdu, cluster=self._config.cluster_id, stations=self._config.stations, seal=self._seal))
+        if self._persisted == (self.incarnation, self.highest):
+            return [send]
+        self._persisted = (self.incarnation, self.highest)
+        return [Persist(self.incarnation, self.highest), send]
+
+    def _age_ms(self, now: int) -> int:
+        return (now - self._began_ns) // 1_000_000
+
+    def _who(self) -> str:
+        """Ourselves, for people."""
+        return f"{self._config.host_name or 'this host'} ({mac_text(self.mac)})"
+
+    def _notice(self, now: int, kind: str, about: int, message: str) -> list[Effect]:
+        last = self._noticed_ns.get((kind, about))
+        if last is not None and now - last < NOTICE_GAP_NS:
+            return []
+        self._noticed_ns[kind, about] = now
+        return [Notice(kind, message)]
