@@ -1,1 +1,7 @@
-"""TODO(layout): filled by the work in progress."""
+"""Test networks: stations as network namespaces on one bridge, with impairments, partitions and captures (docs/lab.md)."""
+
+from .errors import LabError, LabNotFound, LabTimeout, LabUnsupported
+from .impair import Impairment
+from .lab import DaemonProcess, Lab, Station
+
+__all__ = ["DaemonProcess", "Impairment", "Lab", "LabError", "LabNotFound", "LabTimeout", "LabUnsupported", "Station"]

@@ -1,0 +1,84 @@
+"""Loss and cuts on the bridge, as nftables rules of the bridge family.
+
+The forward hook runs once for every port a frame goes out of, so each receiver loses by a throw of its own, and a cut is a
+pair (port in, port out). Frames die before they reach the station: a capture there shows what the station really received.
+While nothing is dropped the chain does not exist and costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from .errors import LabError, LabUnsupported
+
+SCALE: Final = 1_000_000
+"""Losses are rounded to this many parts."""
+_TABLE: Final = "bridge zenjun"
+_TIMEOUT_S: Final = 10.0
+
+
+def port_name(station: int) -> str:
+    """The bridge port that a station's cable is plugged into."""
+    return f"s{station}"
+
+
+def ruleset(stations: Iterable[int], losses: Mapping[int, float], cuts: Iterable[tuple[int, int]]) -> str:
+    """The whole ruleset as one nft transaction; counters of earlier rulesets go on counting.
+
+    losses: fraction of the frames towards a station that is dropped. cuts: pairs (a, b), frames from a to b are dropped.
+    """
+    lines = [f"add table {_TABLE}"]
+    for station in stations:
+        lines += [f"add counter {_TABLE} lost_{station}", f"add counter {_TABLE} cut_{station}"]
+    lines += [
+        f"add chain {_TABLE} forward {{ type filter hook forward priority 0; policy accept; }}",
+        f"flush chain {_TABLE} forward",
+    ]
+    sources: dict[int, list[int]] = {}
+    for a, b in sorted(cuts):
+        sources.setdefault(b, []).append(a)
+    rules = []
+    for b, from_ in sources.items():
+        names = ", ".join(f'"{port_name(a)}"' for a in from_)
+        rules.append(f'add rule {_TABLE} forward oifname "{port_name(b)}" iifname {{ {names} }} counter name cut_{b} drop')
+    for station, loss in losses.items():
+        parts = round(loss * SCALE) or (1 if loss > 0 else 0)
+        if parts:
+            throw = "" if parts >= SCALE else f"numgen random mod {SCALE} < {parts} "
+            rules.append(f'add rule {_TABLE} forward oifname "{port_name(station)}" {throw}counter name lost_{station} drop')
+    lines += rules or [f"delete chain {_TABLE} forward"]
+    return "\n".join(lines) + "\n"
+
+
+def _nft(arguments: list[str], text: str | None, purpose: str) -> str:
+    # Administrators' folders are often missing from the search path of ordinary users.
+    program = shutil.which("nft", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    if program is None:
+        raise LabUnsupported(f"{purpose} needs the program nft, which is not installed: install the package nftables")
+    try:
+        done = subprocess.run([program, *arguments], input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LabError(f"{purpose}: nft did not run: {error}") from error
+    if done.returncode != 0:
+        why = next(iter(done.stderr.splitlines()), f"exit code {done.returncode}")
+        raise LabUnsupported(
+            f"{purpose} needs nftables for bridges (CONFIG_NF_TABLES_BRIDGE, CONFIG_NFT_NUMGEN), which this kernel refused: {why}"
+        )
+    return done.stdout
+
+
+def apply(text: str, purpose: str) -> None:
+    """Load a ruleset in the calling process's network namespace, all of it or nothing. Raises LabUnsupported, LabError."""
+    _nft(["-f", "-"], text, purpose)
+
+
+def read_counters() -> dict[str, int]:
+    """Frames counted so far by name (``lost_1``, ``cut_1``, ...). Raises LabUnsupported, LabError."""
+    listing = json.loads(_nft(["-j", "list", "counters", "table", *_TABLE.split()], None, "reading counters"))
+    counters = (item["counter"] for item in listing["nftables"] if "counter" in item)
+    return {counter["name"]: int(counter["packets"]) for counter in counters}

@@ -1,0 +1,358 @@
+"""The wires of a lab, through pyroute2: the hub's bridge and ports, and a station's own interface.
+
+Every function works in the network namespace of the process that calls it; nothing here crosses namespaces but the veth
+whose far end is created inside another process's namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from . import filters
+from .errors import LabError, LabUnsupported
+from .impair import Impairment
+
+BRIDGE: Final = "br0"
+MTU_MIN: Final = 68
+MTU_MAX: Final = 65535
+_ETH_P_ALL: Final = 3
+_QUEUE_FRAMES: Final = 10_000
+"""Frames that netem may hold for one station."""
+_QUEUE_MS: Final = 50
+"""How long a frame may wait at a port with limited rate before it is dropped."""
+
+
+def mac_address(station: int) -> str:
+    """The MAC address a station starts with: locally administered, the station's number last."""
+    return f"02:5a:4a:00:00:{station:02x}"
+
+
+def ip_address(station: int) -> str:
+    """The IPv4 address of a station (zenjun needs none; ping and other programs in the lab do)."""
+    return f"10.90.0.{station}"
+
+
+@contextlib.contextmanager
+def _named(what: str) -> Iterator[None]:
+    try:
+        yield
+    except NetlinkError as error:
+        raise LabError(f"{what}: {os.strerror(error.code)}") from error
+
+
+def send_frames(interface: str, frames: Sequence[bytes], deadline_s: float = 5.0) -> None:
+    """Send raw Ethernet frames out of an interface of this namespace, in order.
+
+    Waits while the interface's queue is full, up to *deadline_s* seconds in all. Raises LabError, naming the frame.
+    """
+    end = time.monotonic() + deadline_s
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as sock:
+        try:
+            sock.bind((interface, 0))
+        except OSError as error:
+            raise LabError(f"interface {interface}: {error.strerror}") from error
+        sock.settimeout(deadline_s)
+        for number, frame in enumerate(frames):
+            while True:
+                try:
+                    sock.send(frame)
+                    break
+                except OSError as error:
+                    if error.errno != errno.ENOBUFS or time.monotonic() > end:
+                        raise LabError(f"frame {number} of {len(frame)} bytes on {interface}: {error.strerror}") from error
+                    time.sleep(0.001)
+
+
+class Hub:
+    """The bridge, in the namespace of the calling process, with one port for every station plugged in."""
+
+    def __init__(self, *, mtu: int, snooping: bool, one_channel: bool) -> None:
+        """mtu: bytes. snooping: multicast snooping. one_channel: ports return the sender's frames and forward serially."""
+        self._mtu = mtu
+        self._snooping = snooping
+        self._one_channel = one_channel
+        self._ipr: Any = None
+        self._bridge = 0
+        self._netem: bool | None = None
+        self._impairments: dict[int, Impairment] = {}
+        self._queues: dict[int, tuple[bool, bool]] = {}
+        self._cuts: set[tuple[int, int]] = set()
+        self._filtered = False
+
+    def open(self) -> None:
+        """Create the bridge. Raises LabError, LabUnsupported."""
+        self._ipr = IPRoute()
+        try:
+            self._ipr.link(
+                "add",
+                ifname=BRIDGE,
+                kind="bridge",
+                br_stp_state=0,
+                br_forward_delay=0,
+                br_mcast_snooping=int(self._snooping),
+            )
+        except NetlinkError as error:
+            raise LabUnsupported(f"the kernel cannot make a bridge (CONFIG_BRIDGE): {os.strerror(error.code)}") from error
+        self._bridge = self._index(BRIDGE)
+        with _named("bridge"):
+            self._ipr.link("set", index=self._bridge, mtu=self._mtu, state="up")
+
+    def _index(self, name: str) -> int:
+        found = self._ipr.link_lookup(ifname=name)
+        if not found:
+            raise LabError(f"there is no interface {name} at the hub: the station's cable is unplugged")
+        return int(found[0])
+
+    def plug(self, station: int, pid: int, interface: str, mtu: int, mac: str) -> None:
+        """Connect the network namespace of process *pid* by a new veth pair, whose far end is *interface* (still down)."""
+        port = filters.port_name(station)
+        try:
+            self._ipr.link(
+                "add",
+                ifname=port,
+                kind="veth",
+                mtu=mtu,
+                peer={"ifname": interface, "net_ns_fd": f"/proc/{pid}/ns/net", "address": mac, "mtu": mtu},
+            )
+        except NetlinkError as error:
+            if error.code == errno.EEXIST:
+                raise LabError(f"station {station} is plugged in already") from error
+            raise LabUnsupported(f"the kernel cannot make a veth pair (CONFIG_VETH): {os.strerror(error.code)}") from error
+        index = self._index(port)
+        with _named(f"port of station {station}"):
+            self._ipr.link("set", index=index, master=self._bridge)
+            self._ipr.link("set", index=index, state="up")
+            if self._one_channel:
+                self._ipr.brport("set", index=index, mode=1)
+                # One CPU takes all frames of all ports, so that every station sees them in the same order.
+                Path(f"/sys/class/net/{port}/queues/rx-0/rps_cpus").write_text("1")
+        self._queues.pop(station, None)
+        self._shape(station)
+
+    def unplug(self, station: int) -> None:
+        """Remove the station's veth pair; both ends vanish."""
+        with _named(f"unplugging station {station}"):
+            self._ipr.link("del", index=self._index(filters.port_name(station)))
+        self._queues.pop(station, None)
+
+    def set_port(self, station: int, *, mtu: int | None = None, up: bool | None = None) -> None:
+        """Change the MTU (bytes) or the state of the hub's end of a station's cable."""
+        changes: dict[str, Any] = {} if mtu is None else {"mtu": mtu}
+        if up is not None:
+            changes["state"] = "up" if up else "down"
+        with _named(f"port of station {station}"):
+            self._ipr.link("set", index=self._index(filters.port_name(station)), **changes)
+
+    def deliver(self, station: int, frames: Sequence[bytes]) -> None:
+        """Hand raw frames to one station alone, past losses and cuts."""
+        send_frames(filters.port_name(station), frames)
+
+    # Impairments
+
+    def has_netem(self) -> bool:
+        """Whether the kernel has sch_netem, found out by trying on a port."""
+        if self._netem is None:
+            index = self._index(BRIDGE)
+            try:
+                self._ipr.tc("add", "netem", index, "1:", delay=1)
+                self._ipr.tc("del", index=index, handle="1:", parent=0xFFFFFFFF)
+                self._netem = True
+            except NetlinkError:
+                self._netem = False
+        return self._netem
+
+    def impair(self, station: int, wanted: Impairment) -> None:
+        """Set what happens to the station's frames. Raises LabUnsupported with nothing changed."""
+        if (names := wanted.needs_netem) and not self.has_netem():
+            raise LabUnsupported(
+                f"{', '.join(names)} needs sch_netem (CONFIG_NET_SCH_NETEM), which this kernel does not have; "
+                "loss and rate work without it"
+            )
+        before = self._impairments.get(station, Impairment())
+        self._impairments[station] = wanted
+        try:
+            self._filter("loss without sch_netem")
+            self._shape(station)
+        except LabError:
+            self._impairments[station] = before
+            raise
+
+    def impairment(self, station: int) -> Impairment:
+        """What was set for the station."""
+        return self._impairments.get(station, Impairment())
+
+    def _shape(self, station: int) -> None:
+        """Give the port its queues: netem, with a token bucket inside for the rate, or the bucket alone."""
+        wanted = self.impairment(station)
+        netem = bool(wanted.needs_netem) or bool(wanted.loss and self.has_netem())
+        shape = (netem, bool(wanted.rate_bit))
+        before = self._queues.get(station, (False, False))
+        if shape == before == (False, False):
+            return
+        index = self._index(filters.port_name(station))
+        with _named(f"queue of station {station}"):
+            if before != shape and before != (False, False):
+                self._ipr.tc("del", index=index, handle="1:", parent=0xFFFFFFFF)
+                before = (False, False)
+            verb = "change" if before == shape else "add"
+            self._queues[station] = (False, False)
+            if netem:
+                self._ipr.tc(verb, "netem", index, "1:", **_netem_options(wanted))
+            if wanted.rate_bit:
+                inner = {"parent": 0x10001} if netem else {}
+                self._ipr.tc(verb, "tbf", index, "10:" if netem else "1:", **inner, **bucket(wanted.rate_bit, self._mtu))
+        self._queues[station] = shape
+
+    def _filter(self, purpose: str) -> None:
+        losses = {s: i.loss for s, i in self._impairments.items() if i.loss}
+        if losses and self.has_netem():
+            losses = {}
+        if not losses and not self._cuts and not self._filtered:
+            return
+        stations = sorted({*losses, *(b for _, b in self._cuts)})
+        filters.apply(filters.ruleset(stations, losses, self._cuts), purpose)
+        self._filtered = True
+
+    @property
+    def cuts(self) -> set[tuple[int, int]]:
+        """Pairs (a, b): frames from a to b are dropped."""
+        return set(self._cuts)
+
+    def set_cuts(self, cuts: set[tuple[int, int]]) -> None:
+        """Replace all cuts at once, between two frames. Raises LabUnsupported with nothing changed."""
+        before, self._cuts = self._cuts, set(cuts)
+        try:
+            self._filter("a partition")
+        except LabError:
+            self._cuts = before
+            raise
+
+    def counters(self, station: int) -> dict[str, int]:
+        """Frames at the station's port since it was plugged in: see ``Lab.counters``."""
+        return self.all_counters([station])[station]
+
+    def all_counters(self, stations: Sequence[int]) -> dict[int, dict[str, int]]:
+        """The counters of ``Lab.counters`` for several stations, all zero for one that is unplugged."""
+        named = filters.read_counters() if self._filtered else {}
+        result = {}
+        for station in stations:
+            found = self._ipr.link_lookup(ifname=filters.port_name(station))
+            links = self._ipr.get_links(found[0]) if found else []
+            stats = (links[0].get_attr("IFLA_STATS64") if links else None) or {}
+            lost, queue = named.get(f"lost_{station}", 0), 0
+            for qdisc in self._ipr.get_qdiscs(index=found[0]) if found else []:
+                drops = (qdisc.get_attr("TCA_STATS") or {}).get("drop", 0)
+                # netem counts what it loses on purpose and what overflows its queue together.
+                if qdisc.get_attr("TCA_KIND") == "netem":
+                    lost += drops
+                else:
+                    queue += drops
+            result[station] = {
+                "sent": int(stats.get("rx_packets", 0)),
+                "received": int(stats.get("tx_packets", 0)),
+                "lost": int(lost),
+                "cut": named.get(f"cut_{station}", 0),
+                "queue_drops": int(queue) + int(stats.get("tx_dropped", 0)),
+            }
+        return result
+
+
+def bucket(rate_bit: int, mtu: int) -> dict[str, Any]:
+    """Parameters of a token bucket: a burst of 1 ms or two frames, a queue of 50 ms."""
+    rate = rate_bit // 8
+    burst = max(rate // 1000, 2 * (mtu + 22))
+    return {"rate": rate, "burst": burst, "limit": burst + rate * _QUEUE_MS // 1000}
+
+
+def _netem_options(wanted: Impairment) -> dict[str, Any]:
+    options: dict[str, Any] = {"limit": _QUEUE_FRAMES, "loss": 100 * wanted.loss, "duplicate": 100 * wanted.duplicate}
+    options |= {"delay": wanted.delay_ns // 1000, "jitter": wanted.jitter_ns // 1000}
+    if wanted.reorder:
+        options["prob_reorder"] = 100 * wanted.reorder
+    if wanted.corrupt:
+        options["prob_corrupt"] = 100 * wanted.corrupt
+    return options
+
+
+class Port:
+    """A station's own interface, in the namespace of the calling process."""
+
+    def __init__(self, station: int) -> None:
+        self._station = station
+        self._ipr: Any = IPRoute()
+        self.name = "eth0"
+        self._rate_bit = 0
+
+    def configure(self, *, up: bool = True) -> None:
+        """Set up the loopback and a freshly plugged interface."""
+        with _named(f"station {self._station}"):
+            self._ipr.link("set", index=self._index("lo"), state="up")
+            index = self._index(self.name)
+            self._ipr.addr("add", index=index, address=ip_address(self._station), prefixlen=24)
+            if up:
+                self._ipr.link("set", index=index, state="up")
+        rate, self._rate_bit = self._rate_bit, 0
+        self.set_rate(rate)
+
+    def _index(self, name: str) -> int:
+        found = self._ipr.link_lookup(ifname=name)
+        if not found:
+            raise LabError(f"station {self._station} has no interface {name}")
+        return int(found[0])
+
+    def describe(self) -> dict[str, Any]:
+        """name, present, up, mtu (bytes), mac."""
+        found = self._ipr.link_lookup(ifname=self.name)
+        if not found:
+            return {"name": self.name, "present": False, "up": False, "mtu": 0, "mac": ""}
+        (link,) = self._ipr.get_links(found[0])
+        return {
+            "name": self.name,
+            "present": True,
+            "index": int(found[0]),
+            "up": bool(link["flags"] & 1),
+            "mtu": int(link.get_attr("IFLA_MTU")),
+            "mac": str(link.get_attr("IFLA_ADDRESS")),
+        }
+
+    def set(self, **changes: Any) -> None:
+        """Change state (``up``/``down``), mtu (bytes) or address (MAC)."""
+        with _named(f"station {self._station}, interface {self.name}"):
+            self._ipr.link("set", index=self._index(self.name), **changes)
+
+    def rename(self, name: str) -> None:
+        """Give the interface another name. Older kernels do this only to an interface that is down; it is then set up again."""
+        index = self._index(self.name)
+        with _named(f"station {self._station}: renaming {self.name} to {name}"):
+            try:
+                self._ipr.link("set", index=index, ifname=name)
+            except NetlinkError as error:
+                if error.code != errno.EBUSY:
+                    raise
+                self._ipr.link("set", index=index, state="down")
+                self._ipr.link("set", index=index, ifname=name)
+                self._ipr.link("set", index=index, state="up")
+        self.name = name
+
+    def set_rate(self, rate_bit: int) -> None:
+        """Limit what the station sends, bits per second; 0 ends the limit."""
+        if rate_bit == self._rate_bit:
+            return
+        index = self._index(self.name)
+        with _named(f"station {self._station}: rate"):
+            if not rate_bit:
+                self._ipr.tc("del", index=index, handle="1:", parent=0xFFFFFFFF)
+            else:
+                verb = "change" if self._rate_bit else "add"
+                self._ipr.tc(verb, "tbf", index, "1:", **bucket(rate_bit, int(self.describe()["mtu"])))
+        self._rate_bit = rate_bit

@@ -1,0 +1,51 @@
+"""The two frames of the client protocol that the lab needs: greet a daemon, ask for its status."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from .errors import LabError, LabTimeout
+
+_HEADER = struct.Struct("<IBBH")
+_HELLO, _STATUS, _WELCOME, _ERROR, _STATUS_REPLY = 1, 5, 65, 70, 71
+_BODY_MAX: Final = 16 * 1024 * 1024 + 64 * 1024
+_VERSION: Final = 1
+
+
+def daemon_status(path: Path, timeout_s: float) -> dict[str, Any]:
+    """What the daemon behind a client socket says about itself: the members of WELCOME, then those of STATUS_REPLY.
+
+    Raises LabTimeout after *timeout_s* seconds and LabError when nobody listens or the answer makes no sense.
+    """
+    deadline = time.monotonic() + timeout_s
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(str(path))
+            hello = b"ZENJ" + struct.pack("<HH", _VERSION, _VERSION) + b"zenjun lab"
+            sock.sendall(_HEADER.pack(len(hello), _HELLO, 0, 0) + hello + _HEADER.pack(0, _STATUS, 0, 0))
+            stream = sock.makefile("rb")
+            status: dict[str, Any] = {}
+            while True:
+                sock.settimeout(max(0.001, deadline - time.monotonic()))
+                size, kind, _flags, _handle = _HEADER.unpack(stream.read(_HEADER.size))
+                if size > _BODY_MAX:
+                    raise LabError(f"{path}: a frame of {size} bytes")
+                body = stream.read(size)
+                if kind in (_WELCOME, _STATUS_REPLY):
+                    status |= json.loads(body)
+                if kind == _STATUS_REPLY:
+                    return status
+                if kind == _ERROR:
+                    raise LabError(f"{path}: the daemon answers: {json.loads(body).get('message')}")
+        except TimeoutError:
+            raise LabTimeout(f"{path}: the daemon does not answer") from None
+        except OSError as error:
+            raise LabError(f"{path}: {error.strerror}") from error
+        except (struct.error, ValueError) as error:
+            raise LabError(f"{path}: the daemon closed the connection or sent rubbish ({error})") from error
