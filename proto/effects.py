@@ -72,7 +72,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Worth a log line and a counter: ``kind`` is one word, ``message`` for people. The engine limits the rate of repeated ones."""
+    """Worth a log line and a counter: ``kind`` is one word, ``message`` for people. The engine limits the rate of repeats."""
 
     kind: str
     message: str

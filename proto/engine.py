@@ -25,7 +25,8 @@ from typing import Any, Final
 from .core import Core, Drop, Peer, Status, seal
 from .effects import Blocked, Closed, Effect, Fenced, Notice, Opened
 from .errors import UsageError, invariant
-from .opening import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, NOTICE_GAP_NS, Opening, OpeningConfig, mac_text
+from .opening import NOTICE_GAP_NS, Opening, OpeningConfig
+from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, mac_text
 from .silence import SilenceWatch
 from .timers import NEVER, Timers
 from .wire import MESSAGE_MAX, STATIONS_MAX, Flag, cluster_id

@@ -1,0 +1,158 @@
+"""OPEN on the wire: what a sensible one holds, to bytes and back.
+
+Offsets come from the table in ``wire.py`` alone. Decoding is total: whatever the bytes, a record or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from .errors import invariant
+from .wire import HEADER, MEMBER, OPEN, OPEN_NAME_MAX, VERSION, Kind, Layout, OpenFlag
+
+INCARNATION_MAX: Final = 2**32 - 2**16 - 1
+"""Largest incarnation taken from anybody: later ones must still fit into the field."""
+INSTANCE_MAX: Final = 2**30 - 2**16 - 1
+"""Largest instance number taken from anybody: clocks start at instance << 32 and must stay below 2**62."""
+FRAME_MAX_MIN: Final = 512
+
+Members: TypeAlias = tuple[tuple[int, int], ...]
+"""(station, incarnation), sorted by station."""
+
+
+class Proposal(NamedTuple):
+    """An instance that is proposed or agreed."""
+
+    instance: int
+    members: Members
+
+    def incarnation_of(self, station: int) -> int:
+        """0 if it is no member."""
+        return next((incarnation for member, incarnation in self.members if member == station), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPdu:
+    """A sensible OPEN PDU; ``proposal`` is None before the sender has issued one."""
+
+    src: int
+    incarnation: int
+    frame_max: int
+    proposal: Proposal | None
+    highest: int
+    fingerprint: int
+    age_ms: int
+    boot: int
+    started: bool
+    host: str
+
+
+def _pack(layout: Layout, **values: int) -> bytes:
+    """Bytes of a layout from the table; fields that are not named are 0."""
+    packed = layout.struct.pack(*(values.pop(field.name, 0) for field in layout.fields))
+    invariant(not values, f"{layout.name} has no such field: {values}")
+    return packed
+
+
+def _unpack(layout: Layout, data: bytes, at: int) -> dict[str, int]:
+    return dict(zip((field.name for field in layout.fields), layout.struct.unpack_from(data, at), strict=True))
+
+
+def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, seal: Callable[[bytes], bytes]) -> bytes:
+    """The PDU's bytes. ``seal`` writes the checksum."""
+    name = pdu.host.encode()[:OPEN_NAME_MAX]
+    members = pdu.proposal.members if pdu.proposal else ()
+    number = pdu.proposal.instance if pdu.proposal else 0
+    payload = _pack(
+        OPEN,
+        proposal=number,
+        highest=pdu.highest,
+        fingerprint=pdu.fingerprint,
+        age_ms=min(pdu.age_ms, 2**32 - 1),
+        boot=pdu.boot,
+        members=len(members),
+        oflags=OpenFlag.STARTED if pdu.started else 0,
+        name_length=len(name),
+    )
+    payload += b"".join(_pack(MEMBER, station=station, member_incarnation=incarnation) for station, incarnation in members)
+    payload += name
+    header = _pack(
+        HEADER,
+        cluster=cluster,
+        version=VERSION,
+        kind=Kind.OPEN,
+        stations=stations,
+        src=pdu.src,
+        length=len(payload),
+        incarnation=pdu.incarnation,
+        instance=number if pdu.started else 0,
+        frame_max=pdu.frame_max,
+    )
+    return seal(header + bytes(4 * stations) + payload)
+
+
+def decode_header(data: bytes) -> dict[str, int] | None:
+    """The header's fields by name; None if there are not enough bytes."""
+    return _unpack(HEADER, data, 0) if len(data) >= HEADER.size else None
+
+
+def decode_open(data: bytes, stations: int) -> OpenPdu | None:
+    """The inverse, total: None for anything that is not a sensible OPEN of a cluster of n. The checksum has been checked
+    before."""
+    header = decode_header(data)
+    if header is None or header["kind"] != Kind.OPEN or header["stations"] != stations or header["flags"]:
+        return None
+    at = HEADER.size + 4 * stations
+    end = at + header["length"]
+    if header["length"] < OPEN.size or end > len(data) or not 1 <= header["src"] <= stations:
+        return None
+    fields = _unpack(OPEN, data, at)
+    at += OPEN.size
+    if fields["members"] > stations or fields["name_length"] > OPEN_NAME_MAX:
+        return None
+    if at + fields["members"] * MEMBER.size + fields["name_length"] != end:
+        return None
+    members: list[tuple[int, int]] = []
+    for _ in range(fields["members"]):  # at most n
+        member = _unpack(MEMBER, data, at)
+        members.append((member["station"], member["member_incarnation"]))
+        at += MEMBER.size
+    numbers = [station for station, _ in members]
+    if numbers != sorted(set(numbers)) or (numbers and not 1 <= numbers[0] <= numbers[-1] <= stations):
+        return None
+    lives = [header["incarnation"], *(incarnation for _, incarnation in members)]
+    if not all(1 <= life <= INCARNATION_MAX for life in lives):
+        return None
+    if not fields["proposal"] <= fields["highest"] <= INSTANCE_MAX:
+        return None
+    proposal = Proposal(fields["proposal"], tuple(members)) if fields["proposal"] else None
+    started = bool(fields["oflags"] & OpenFlag.STARTED)
+    if proposal is None and (members or started):
+        return None
+    if proposal is not None and proposal.incarnation_of(header["src"]) != header["incarnation"]:
+        return None  # nobody proposes a set without itself
+    if header["frame_max"] < FRAME_MAX_MIN:
+        return None
+    return OpenPdu(
+        src=header["src"],
+        incarnation=header["incarnation"],
+        frame_max=header["frame_max"],
+        proposal=proposal,
+        highest=fields["highest"],
+        fingerprint=fields["fingerprint"],
+        age_ms=fields["age_ms"],
+        boot=fields["boot"],
+        started=started,
+        host=printable(data[at:end].decode(errors="replace")),
+    )
+
+
+def printable(text: str) -> str:
+    """Safe to show: a host name comes from the wire."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def mac_text(mac: bytes) -> str:
+    return mac.hex(":") if mac else "unknown address"
