@@ -1,0 +1,839 @@
+"""The daemon's options: one table, and a reader that names file, line and allowed values for whatever is wrong.
+
+The table is the fields of the four section classes below. From it come the TOML reader, the bounds, ``zenjun config example``,
+docs/config.md and the fingerprint of the options that must be equal in the whole cluster (scope *cluster*: that section).
+A new option is one field with a reason to exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import os
+import re
+import sys
+import tomllib
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, NoReturn, cast
+
+from ..proto.errors import UsageError
+from ..proto.wire import ETHERTYPE, GROUP_MAC, MESSAGE_MAX, MTU_MIN, STATIONS_MAX
+
+CONFIG_PATH: Final = "/etc/zenjun/zenjund.toml"
+CONFIG_ENV: Final = "ZENJUN_CONFIG"
+FILE_BYTES_MAX: Final = 64 * 1024
+"""A larger file is no configuration; the limit keeps the parser's worst case short."""
+PROBLEMS_MAX: Final = 20
+SUN_PATH_MAX: Final = 107
+IFNAME_MAX: Final = 15
+NS_PER_US: Final = 1_000
+NS_PER_MS: Final = 1_000_000
+KIB: Final = 1024
+MIB: Final = 1024 * 1024
+RING_BYTES: Final = 8 * MIB
+RING_BYTES_JUMBO: Final = 64 * MIB
+JUMBO_MTU: Final = 4000
+"""Above it a ring slot takes a larger block, so that the same number of frames needs a larger ring."""
+TAKEN_ETHERTYPES: Final = {
+    0x0800: "IPv4", 0x0806: "ARP", 0x8100: "802.1Q", 0x86DD: "IPv6", 0x8808: "flow control", 0x8809: "LACP", 0x88A8: "802.1ad",
+    0x88CC: "LLDP",
+}  # fmt: skip
+
+Scope = Literal["cluster", "station"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a configuration; ``line`` counts from 1, 0: the file as a whole."""
+
+    line: int
+    message: str
+
+
+class ConfigError(UsageError):
+    """The configuration cannot be used; ``str`` is one line ``file:line: message`` per problem."""
+
+    def __init__(self, file: str, problems: tuple[Problem, ...]) -> None:
+        shown = [f"{file}:{p.line}: {p.message}" if p.line else f"{file}: {p.message}" for p in problems[:PROBLEMS_MAX]]
+        if len(problems) > PROBLEMS_MAX:
+            shown.append(f"{file}: and {len(problems) - PROBLEMS_MAX} more")
+        super().__init__("\n".join(shown))
+        self.file = file
+        self.problems = problems
+
+
+# ---- the table
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table."""
+
+    section: str
+    name: str
+    type: type
+    unit: str
+    default: Any
+    """None: required."""
+    minimum: int | None
+    maximum: int | None
+    choices: tuple[str, ...]
+    note: str
+    """What else is asked of a value, for people."""
+    check: Callable[[Any], str] | None
+    """Gives what is wrong with a value of the right type, or an empty string."""
+    example: Any
+    help: str
+    reason: str
+    """Why it can be set at all."""
+
+    @property
+    def scope(self) -> Scope:
+        return "cluster" if self.section == "cluster" else "station"
+
+    @property
+    def required(self) -> bool:
+        return self.default is None
+
+    @property
+    def allowed(self) -> str:
+        """What may be written, in words."""
+        if self.choices:
+            words = " or ".join(f'"{c}"' for c in self.choices)
+        elif self.type is int:
+            words = f"an integer {self.minimum}..{self.maximum}" + (f" {self.unit}" if self.unit else "")
+        else:
+            words = f"a string of {self.minimum}..{self.maximum} bytes"
+        return f"{words} ({self.note})" if self.note else words
+
+    def problem(self, value: object) -> str:
+        """What is wrong with a value, in words that end a sentence, or an empty string."""
+        if type(value) is not self.type:  # bool is no int here
+            return f"is {_shown(value)}: {self.allowed} is wanted"
+        if self.choices and value not in self.choices:
+            return f"is {_shown(value)}: {self.allowed} is wanted" + _did_you_mean(str(value), self.choices)
+        size = value if isinstance(value, int) else len(str(value).encode())
+        if self.minimum is not None and self.maximum is not None and not self.minimum <= size <= self.maximum:
+            return f"is {_shown(value)}: {self.allowed} is wanted"
+        wrong = self.check(value) if self.check else ""
+        return f"is {_shown(value)}: {wrong}" if wrong else ""
+
+
+def _option(
+    default: Any = None,
+    *,
+    help: str,
+    reason: str,
+    unit: str = "",
+    low: int | None = None,
+    high: int | None = None,
+    choices: tuple[str, ...] = (),
+    note: str = "",
+    check: Callable[[Any], str] | None = None,
+    example: Any = None,
+) -> Any:
+    row = {
+        "unit": unit, "default": default, "minimum": low, "maximum": high, "choices": choices, "note": note, "check": check,
+        "example": default if example is None else example, "help": help, "reason": reason,
+    }  # fmt: skip
+    return field(metadata=row) if default is None else field(default=default, metadata=row)
+
+
+def _check_medium(value: str) -> str:
+    return "" if value == "switched" else 'the bus medium is not available in this version; only "switched" is'
+
+
+def _check_ethertype(value: int) -> str:
+    taken = TAKEN_ETHERTYPES.get(value)
+    return f"EtherType 0x{value:04x} belongs to {taken}" if taken else ""
+
+
+def _check_group_address(value: str) -> str:
+    if not re.fullmatch(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}", value):
+        return "an address like 03:5a:4a:00:00:01 is wanted"
+    first = int(value[:2], 16)
+    if not first & 1:
+        return "a multicast address is wanted: its first byte must be odd"
+    if value.lower() == "ff:ff:ff:ff:ff:ff":
+        return "the broadcast address disturbs every machine on the segment; take a multicast address"
+    if not first & 2:
+        # This also keeps out 01:80:c2:00:00:0x, which bridges do not forward (case 107).
+        return "a locally administered address is wanted (first byte 03, 07, 0b, …); 01:… addresses belong to somebody"
+    return ""
+
+
+def _check_text(value: str) -> str:
+    return "" if value.isprintable() else "it has characters that cannot be printed"
+
+
+def _check_interface(value: str) -> str:
+    if "/" in value or value in (".", "..") or any(c.isspace() or not c.isprintable() for c in value):
+        return "that cannot be the name of an interface"
+    return ""
+
+
+def _check_path(value: str) -> str:
+    if not value.startswith("/"):
+        return "an absolute path is wanted"
+    return "it has characters that cannot be printed" if not value.isprintable() else ""
+
+
+def _check_mtu(value: int) -> str:
+    return f"0 or {MTU_MIN}..65535 bytes is wanted" if 0 < value < MTU_MIN else ""
+
+
+def _check_ring(value: int) -> str:
+    return f"0 or {64 * KIB}..{1024 * MIB} bytes is wanted" if 0 < value < 64 * KIB else ""
+
+
+def _check_window(value: int) -> str:
+    return "0 or 4..4096 is wanted" if 0 < value < 4 else ""
+
+
+def _check_mode(value: str) -> str:
+    return "" if re.fullmatch(r"0?[0-7]{3}", value) else 'three octal digits are wanted, like "0660"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """[cluster]: equal at all stations; a station whose options differ is refused."""
+
+    name: str = _option(
+        low=1, high=64, check=_check_text, example="demo",
+        help="name of the cluster; clusters of different names share a segment without hearing each other",
+        reason="several clusters on one segment",
+    )  # fmt: skip
+    stations: int = _option(
+        low=1, high=STATIONS_MAX, example=3,
+        help="number of stations, n; all of them must be up for the cluster to open",
+        reason="membership is fixed",
+    )  # fmt: skip
+    medium: str = _option(
+        "switched", low=1, high=16, choices=("switched", "bus"), check=_check_medium, note="\"bus\" is refused in this version",
+        help="how the segment orders frames; only \"switched\" (any LAN) is available in this version",
+        reason="the bus medium orders by arrival and needs other rules",
+    )  # fmt: skip
+    ethertype: int = _option(
+        ETHERTYPE, low=0x0600, high=0xFFFF, check=_check_ethertype, note="none in general use",
+        help="EtherType of our frames; the default 0x88b5 is the one IEEE keeps for local experiments",
+        reason="another program on the segment may use the default",
+    )  # fmt: skip
+    group_address: str = _option(
+        GROUP_MAC, low=17, high=17, check=_check_group_address, note="a locally administered multicast address",
+        help="address our frames are sent to: locally administered, multicast",
+        reason="several clusters on one segment can be kept apart by hardware",
+    )  # fmt: skip
+    window_frames: int = _option(
+        0, unit="frames", low=0, high=4096, check=_check_window, note="0 or at least 4",
+        help="own frames under way at most, W; 0: 1000 / n² but at least 16 and at most 256",
+        reason="a switch with small buffers wants less, a fast one with few stations takes more",
+    )  # fmt: skip
+    message_max: int = _option(
+        MESSAGE_MAX, unit="bytes", low=1 * KIB, high=MESSAGE_MAX,
+        help="largest message of a program",
+        reason="bounds the memory in which large messages are put together, n times this",
+    )  # fmt: skip
+    confirm_delay_us: int = _option(
+        200, unit="µs", low=0, high=100_000,
+        help="longest time a confirmation waits for the receive ring to drain, so that one covers many frames",
+        reason="latency against frames",
+    )  # fmt: skip
+    nak_delay_us: int = _option(
+        200, unit="µs", low=0, high=100_000,
+        help="a gap counts as re-ordering for so long before the missing frames are asked for",
+        reason="networks with several paths re-order more",
+    )  # fmt: skip
+    nak_retry_ms: int = _option(
+        2, unit="ms", low=1, high=1_000,
+        help="first wait for an answer to such a request; doubles each time",
+        reason="must exceed the round trip of the segment",
+    )  # fmt: skip
+    nak_retry_max_ms: int = _option(
+        100, unit="ms", low=1, high=10_000,
+        help="longest wait between such requests",
+        reason="how fast an overloaded segment is left in peace",
+    )  # fmt: skip
+    poll_delay_ms: int = _option(
+        5, unit="ms", low=1, high=1_000,
+        help="without progress for so long while something is pending, the others are asked for news; doubles each time",
+        reason="finds a lost last frame; must exceed confirm_delay_us and the round trip",
+    )  # fmt: skip
+    poll_delay_max_ms: int = _option(
+        200, unit="ms", low=1, high=10_000,
+        help="longest wait between such questions",
+        reason="how fast an overloaded segment is left in peace",
+    )  # fmt: skip
+    retransmit_gap_ms: int = _option(
+        1, unit="ms", low=0, high=1_000,
+        help="the same frame is not sent again twice within this time",
+        reason="many stations may ask for the same frame at once",
+    )  # fmt: skip
+    heartbeat_ms: int = _option(
+        100, unit="ms", low=10, high=10_000,
+        help="an idle station says that it is there this often",
+        reason="idle traffic against how fast a failure is seen",
+    )  # fmt: skip
+    silent_timeout_ms: int = _option(
+        1_000, unit="ms", low=50, high=600_000,
+        help="a station not heard for so long is reported as silent; at least 3 heartbeats",
+        reason="how fast a failure is seen against false alarms on a loaded machine",
+    )  # fmt: skip
+    progress_timeout_ms: int = _option(
+        2_000, unit="ms", low=100, high=600_000,
+        help="a station whose acknowledgements stand still for so long while others' move is reported as deaf",
+        reason="as silent_timeout_ms, for a station that sends but does not receive",
+    )  # fmt: skip
+    open_interval_ms: int = _option(
+        50, unit="ms", low=5, high=5_000,
+        help="how often a station that is not in an instance says so",
+        reason="how fast a cluster opens against traffic while it waits",
+    )  # fmt: skip
+    open_window_ms: int = _option(
+        400, unit="ms", low=20, high=60_000,
+        help="how long a proposal to open may take before it is given up; at least 4 open_interval_ms",
+        reason="slow machines need longer",
+    )  # fmt: skip
+
+    @property
+    def window(self) -> int:
+        """W in frames, with 0 resolved: clamp(1000 / n², 16, 256)."""
+        return self.window_frames or max(16, min(256, 1000 // (self.stations * self.stations)))
+
+    @property
+    def group_mac(self) -> bytes:
+        return bytes.fromhex(self.group_address.replace(":", ""))
+
+    @property
+    def confirm_delay_ns(self) -> int:
+        return self.confirm_delay_us * NS_PER_US
+
+    @property
+    def nak_delay_ns(self) -> int:
+        return self.nak_delay_us * NS_PER_US
+
+    @property
+    def nak_retry_ns(self) -> int:
+        return self.nak_retry_ms * NS_PER_MS
+
+    @property
+    def nak_retry_max_ns(self) -> int:
+        return self.nak_retry_max_ms * NS_PER_MS
+
+    @property
+    def poll_delay_ns(self) -> int:
+        return self.poll_delay_ms * NS_PER_MS
+
+    @property
+    def poll_delay_max_ns(self) -> int:
+        return self.poll_delay_max_ms * NS_PER_MS
+
+    @property
+    def retransmit_gap_ns(self) -> int:
+        return self.retransmit_gap_ms * NS_PER_MS
+
+    @property
+    def heartbeat_ns(self) -> int:
+        return self.heartbeat_ms * NS_PER_MS
+
+    @property
+    def silent_timeout_ns(self) -> int:
+        return self.silent_timeout_ms * NS_PER_MS
+
+    @property
+    def progress_timeout_ns(self) -> int:
+        return self.progress_timeout_ms * NS_PER_MS
+
+    @property
+    def open_interval_ns(self) -> int:
+        return self.open_interval_ms * NS_PER_MS
+
+    @property
+    def open_window_ns(self) -> int:
+        return self.open_window_ms * NS_PER_MS
+
+
+@dataclass(frozen=True, kw_only=True)
+class StationOptions:
+    """[station]: this machine's own."""
+
+    id: int = _option(
+        low=1, high=STATIONS_MAX, example=1,
+        help="number of this station, 1..stations, different at each",
+        reason="stations are told apart by it, not by their address",
+    )  # fmt: skip
+    interface: str = _option(
+        low=1, high=IFNAME_MAX, check=_check_interface, example="eth0",
+        help="network interface on the segment",
+        reason="machines have several",
+    )  # fmt: skip
+    socket: str = _option(
+        "/run/zenjun/zenjund.sock", low=1, high=SUN_PATH_MAX, check=_check_path, note="an absolute path",
+        help="Unix socket that programs connect to",
+        reason="several daemons on one machine",
+    )  # fmt: skip
+    socket_mode: str = _option(
+        "0660", low=3, high=4, check=_check_mode, note="octal digits",
+        help="permissions of that socket, octal: who may connect may send and receive",
+        reason="policy of the machine",
+    )  # fmt: skip
+    socket_group: str = _option(
+        "", low=0, high=32, check=_check_text,
+        help="group that owns that socket; empty: the daemon's own",
+        reason="policy of the machine",
+    )  # fmt: skip
+    state_dir: str = _option(
+        "/var/lib/zenjun", low=1, high=4096, check=_check_path, note="an absolute path",
+        help="folder for the instance number, which must survive a crash",
+        reason="several daemons on one machine",
+    )  # fmt: skip
+    mtu: int = _option(
+        0, unit="bytes", low=0, high=65535, check=_check_mtu, note=f"0 or at least {MTU_MIN}",
+        help="largest frame to send, Ethernet header excluded; 0: what the interface says",
+        reason="a switch between the stations may take less than their interfaces",
+    )  # fmt: skip
+    ring_bytes: int = _option(
+        0, unit="bytes", low=0, high=1024 * MIB, check=_check_ring, note=f"0 or at least {64 * KIB}",
+        help=f"receive ring; 0: {RING_BYTES // MIB} MiB, or {RING_BYTES_JUMBO // MIB} MiB for an MTU above {JUMBO_MTU}",
+        reason="bounds how long the daemon may sleep without losing frames",
+    )  # fmt: skip
+    rest_us: int = _option(
+        50, unit="µs", low=0, high=10_000,
+        help="rest between batches under load, so that one wake-up serves many frames; 0: never",
+        reason="latency against processor time",
+    )  # fmt: skip
+    linger_us: int = _option(
+        150, unit="µs", low=0, high=10_000,
+        help="how long to wait for the answer to what was just sent before going to sleep",
+        reason="latency against processor time",
+    )  # fmt: skip
+    realtime_priority: int = _option(
+        0, low=0, high=99,
+        help="SCHED_RR priority; 0: normal scheduling. Needs CAP_SYS_NICE; without it the daemon warns and goes on",
+        reason="loaded machines",
+    )  # fmt: skip
+    drain_timeout_ms: int = _option(
+        2_000, unit="ms", low=0, high=60_000,
+        help="when stopping: longest time to get out what programs have sent",
+        reason="service managers kill after a time of their own",
+    )  # fmt: skip
+
+    @property
+    def socket_bits(self) -> int:
+        """Permissions of the socket as a number."""
+        return int(self.socket_mode, 8)
+
+    @property
+    def rest_ns(self) -> int:
+        return self.rest_us * NS_PER_US
+
+    @property
+    def linger_ns(self) -> int:
+        return self.linger_us * NS_PER_US
+
+    @property
+    def drain_timeout_ns(self) -> int:
+        return self.drain_timeout_ms * NS_PER_MS
+
+    def ring_bytes_for(self, mtu: int) -> int:
+        """Bytes of the receive ring for an interface of this MTU, with 0 resolved."""
+        return self.ring_bytes or (RING_BYTES_JUMBO if mtu > JUMBO_MTU else RING_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """[clients]: programs connected to this daemon."""
+
+    max: int = _option(
+        64, low=1, high=256,
+        help="programs connected at once",
+        reason="bounds the memory for their queues",
+    )  # fmt: skip
+    queue_bytes_max: int = _option(
+        64 * MIB, unit="bytes", low=64 * KIB, high=1024 * MIB,
+        help="what may wait for one slow program before it is disconnected; its own sends are held from half of it on",
+        reason="memory against patience",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOptions:
+    """[log]: lines on standard error."""
+
+    level: str = _option(
+        "info", low=1, high=16, choices=("debug", "info", "warning", "error"),
+        help="lowest level that is written",
+        reason="looking for a fault",
+    )  # fmt: skip
+    format: str = _option(
+        "text", low=1, high=16, choices=("text", "json"),
+        help="lines for people, or one JSON object a line",
+        reason="log collectors",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A complete, checked configuration."""
+
+    cluster: ClusterOptions
+    station: StationOptions
+    clients: ClientOptions
+    log: LogOptions
+    file: str = "(none)"
+
+    @property
+    def fingerprint(self) -> int:
+        """CRC-32 of the options of scope cluster as they are in force; stations with different ones open no cluster together."""
+        return zlib.crc32(self.cluster_text.encode())
+
+    @property
+    def cluster_text(self) -> str:
+        """What the fingerprint covers: one ``name=value`` line per option of scope cluster, automatic values resolved."""
+        values = {o.name: getattr(self.cluster, o.name) for o in OPTIONS if o.scope == "cluster"}
+        values["window_frames"] = self.cluster.window
+        values["group_address"] = self.cluster.group_address.lower()
+        return "".join(f"{name}={value}\n" for name, value in sorted(values.items()))
+
+    def values(self) -> dict[str, dict[str, Any]]:
+        """Every option by section and name."""
+        return {s: {o.name: getattr(getattr(self, s), o.name) for o in OPTIONS if o.section == s} for s in SECTIONS}
+
+
+SECTIONS: Final[dict[str, Any]] = {
+    "cluster": ClusterOptions,
+    "station": StationOptions,
+    "clients": ClientOptions,
+    "log": LogOptions,
+}
+
+
+def _table() -> Iterator[Option]:
+    types: dict[str, type] = {"int": int, "str": str}
+    for section, options in SECTIONS.items():
+        for f in dataclasses.fields(options):
+            row = cast(dict[str, Any], dict(f.metadata))
+            yield Option(section=section, name=f.name, type=types[str(f.type)], **row)
+
+
+OPTIONS: Final[tuple[Option, ...]] = tuple(_table())
+
+
+# ---- reading
+
+
+def find(path: str | os.PathLike[str] | None = None) -> Path:
+    """The file to read: the one given, else $ZENJUN_CONFIG, else /etc/zenjun/zenjund.toml."""
+    return Path(path if path is not None else os.environ.get(CONFIG_ENV) or CONFIG_PATH)
+
+
+def load(path: str | os.PathLike[str] | None = None) -> Config:
+    """Read and check a configuration file (see ``find``). Raises ConfigError, and nothing else, for whatever is in it."""
+    file = find(path)
+    try:
+        with file.open("rb") as f:
+            data = f.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(str(file), (Problem(0, f"cannot be read: {error.strerror or error}"),)) from None
+    return parse(data, str(file))
+
+
+def parse(data: bytes | str, file: str = "(string)") -> Config:
+    """Check the text of a configuration file. Raises ConfigError."""
+    source = _Source(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data, file)
+    tree = source.tree()
+    problems: list[Problem] = []
+    sections = {name: _section(source, name, tree, problems) for name in SECTIONS}
+    for name in tree:
+        if name not in SECTIONS:
+            problems.append(Problem(source.line(name, None), _unknown_section(name, tree[name])))
+    if not problems:
+        config = Config(file=file, **sections)
+        problems += _together(source, config)
+    if problems:
+        raise ConfigError(file, tuple(sorted(problems, key=lambda p: p.line)))
+    return config
+
+
+def _section(source: _Source, name: str, tree: Mapping[str, Any], problems: list[Problem]) -> Any:
+    """The options of one section; problems are added to the list, and then the result is worthless."""
+    given = tree.get(name, {})
+    rows = {o.name: o for o in OPTIONS if o.section == name}
+    required = [o for o in rows.values() if o.required]
+    if name not in tree and required:
+        problems.append(Problem(1, f"section [{name}] is missing; it needs {' and '.join(o.name for o in required)}"))
+        return None
+    if not isinstance(given, dict):
+        problems.append(Problem(source.line(name, None), f"{name} is {_shown(given)}: a section [{name}] is wanted"))
+        return None
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        row = rows.get(key)
+        if row is None:
+            problems.append(Problem(source.line(name, key), _unknown_option(name, key)))
+        elif problem := row.problem(value):
+            problems.append(Problem(source.line(name, key), f"{name}.{key} {problem}"))
+        else:
+            values[key] = value
+    for row in required:
+        if row.name not in given:
+            text = f"{name}.{row.name} is missing: {row.allowed} is wanted ({row.help})"
+            problems.append(Problem(source.line(name, None), text))
+    return None if problems else SECTIONS[name](**values)
+
+
+def _together(source: _Source, config: Config) -> Iterator[Problem]:
+    """What only shows when several options are looked at together."""
+    c, s = config.cluster, config.station
+    if s.id > c.stations:
+        yield Problem(source.line("station", "id"), f"station.id is {s.id}: 1..{c.stations} is wanted (cluster.stations)")
+    at_least = (
+        ("silent_timeout_ms", 3 * c.heartbeat_ms, "3 × heartbeat_ms"),
+        ("open_window_ms", 4 * c.open_interval_ms, "4 × open_interval_ms"),
+        ("nak_retry_max_ms", c.nak_retry_ms, "nak_retry_ms"),
+        ("poll_delay_max_ms", c.poll_delay_ms, "poll_delay_ms"),
+    )
+    for name, bound, why in at_least:
+        value = getattr(c, name)
+        if value < bound:
+            line = source.line("cluster", name)
+            yield Problem(line, f"cluster.{name} is {value} ms: at least {bound} ms is wanted ({why})")
+
+
+def _unknown_section(name: str, value: object) -> str:
+    homes = [o.section for o in OPTIONS if o.name == name]
+    if homes and not isinstance(value, dict):
+        return f"{_quoted(name)} stands outside a section; it belongs in [{homes[0]}]"
+    what = f"section [{_quoted(name)}]" if isinstance(value, dict) else _quoted(name)
+    return f"{what} is unknown; sections are {', '.join(f'[{s}]' for s in SECTIONS)}" + _did_you_mean(name, tuple(SECTIONS))
+
+
+def _unknown_option(section: str, name: str) -> str:
+    here = tuple(o.name for o in OPTIONS if o.section == section)
+    homes = [o.section for o in OPTIONS if o.name == name]
+    text = f"{section}.{_quoted(name)} is unknown"
+    if homes:
+        return f"{text}; it belongs in [{homes[0]}]"
+    return text + (_did_you_mean(name, here) or f"; options of [{section}] are {', '.join(here)}")
+
+
+def _did_you_mean(name: str, names: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(name[:64], names, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _quoted(name: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+        return name
+    return _shown(name)
+
+
+def _shown(value: object) -> str:
+    """A value for a message: printable, on one line, short."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "not a number" if math.isnan(value) else "infinite"
+    if isinstance(value, int) and value.bit_length() > 256:
+        return "a very large number"
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else str(value)
+    text = f'"{text}"' if isinstance(value, str) and not text.startswith(("'", '"')) else text
+    return text if len(text) <= 60 else text[:57] + "…" + text[-1]
+
+
+class _Source:
+    """A file's text, for finding the line of what the parser has read. The parser keeps none, so the text is scanned again."""
+
+    _TABLE: Final = re.compile(r"\s*\[{1,2}\s*(\"[^\"]*\"|'[^']*'|[A-Za-z0-9_-]+)")
+    _KEY: Final = re.compile(r"\s*(\"[^\"]*\"|'[^']*'|[A-Za-z0-9_-]+)\s*(?:\.\s*(\"[^\"]*\"|'[^']*'|[A-Za-z0-9_-]+)\s*)?[.=]")
+
+    def __init__(self, data: bytes, file: str) -> None:
+        self._data = data
+        self._file = file
+        self._lines: list[str] = []
+
+    def tree(self) -> dict[str, Any]:
+        """Parse. Raises ConfigError with the line, whatever the bytes are."""
+        if len(self._data) > FILE_BYTES_MAX:
+            self._fail(self._line_of(FILE_BYTES_MAX), f"the file is larger than {FILE_BYTES_MAX // KIB} KiB")
+        try:
+            text = self._data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            self._fail(self._line_of(error.start), f"byte 0x{self._data[error.start]:02x} is not UTF-8")
+        self._lines = text.replace("\r\n", "\n").split("\n")
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            self._fail_toml(str(error))
+        except RecursionError:
+            self._fail(self._deepest(), "lists or tables are nested too deeply")
+        except (ValueError, OverflowError, TypeError, AttributeError, KeyError):
+            # What the parser lets through: numbers of thousands of digits, dates that do not exist.
+            self._fail(self._unparsable(), "this value cannot be read")
+
+    def line(self, section: str, key: str | None) -> int:
+        """Line of an option, or (key None) of a section or top-level key; the section's, or 1, if it cannot be found."""
+        now: str | None = None
+        header = 0
+        for number, text in enumerate(self._lines, 1):
+            if text.lstrip().startswith("["):
+                match = self._TABLE.match(text)
+                now = _bare(match.group(1)) if match else None
+                if now == section and not header:
+                    header = number
+                    if key is None:
+                        return number
+                continue
+            match = self._KEY.match(text)
+            if not match:
+                continue
+            first, second = _bare(match.group(1)), _bare(match.group(2) or "")
+            if (now == section and key is not None and first == key) or (
+                now is None and first == section and second == (key or second)
+            ):
+                return number
+            if now is None and first == section and not header:
+                header = number
+        return header or 1
+
+    def _line_of(self, offset: int) -> int:
+        return self._data.count(b"\n", 0, offset) + 1
+
+    def _fail(self, line: int, message: str) -> NoReturn:
+        raise ConfigError(self._file, (Problem(line, message),)) from None
+
+    def _fail_toml(self, message: str) -> NoReturn:
+        match = re.fullmatch(r"(.*?)\s*\(at (?:line (\d+), column (\d+)|end of document)\)", message, re.DOTALL)
+        if match is None:
+            self._fail(1, _printable(message))
+        line = int(match.group(2)) if match.group(2) else len(self._lines)
+        text = _printable(match.group(1))
+        here = self._lines[line - 1] if line <= len(self._lines) else ""
+        if text.startswith("Cannot overwrite") and (key := self._KEY.match(here)):
+            self._fail(line, f"{_quoted(_bare(key.group(1)))} is given a second time")
+        if match.group(3) and (odd := _odd_character(here, int(match.group(3)) - 1)):
+            text += f"; there is {odd}"
+        self._fail(line, text[0].lower() + text[1:] if text else "not TOML")
+
+    def _deepest(self) -> int:
+        return max(range(1, len(self._lines) + 1), key=lambda n: sum(map(self._lines[n - 1].count, "[{.")), default=1)
+
+    def _unparsable(self) -> int:
+        """First line that does not parse as it stands with the same kind of error, else the longest."""
+        for number, text in enumerate(self._lines, 1):
+            try:
+                tomllib.loads(text)
+            except tomllib.TOMLDecodeError:
+                continue
+            except (ValueError, OverflowError, TypeError, AttributeError, KeyError, RecursionError):
+                return number
+        return max(range(1, len(self._lines) + 1), key=lambda n: len(self._lines[n - 1]), default=1)
+
+
+def _bare(key: str) -> str:
+    return key[1:-1] if key[:1] in ("'", '"') else key
+
+
+def _printable(text: str) -> str:
+    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return text if len(text) <= 120 else text[:119] + "…"
+
+
+def _odd_character(line: str, column: int) -> str:
+    """Names the characters people cannot see, the usual reason why a line that looks right is not."""
+    for at in (column, column - 1):
+        c = line[at] if 0 <= at < len(line) else ""
+        if c in "\u00a0\u2007\u202f\u3000\ufeff\u200b" and c:
+            return f"a character U+{ord(c):04X} at column {at + 1} that looks like a space but is none"
+        if c in "“”„‘’" and c:
+            return f"a typographic quotation mark at column {at + 1}"
+        if c == "\0":
+            return f"a NUL byte at column {at + 1}"
+    return ""
+
+
+# ---- texts made from the table
+
+
+def toml_value(value: object) -> str:
+    """A value of an option as TOML."""
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return str(value)
+
+
+def example() -> str:
+    """A configuration file with every option explained: required ones set, the others commented out at their default."""
+    out = [
+        "# Configuration of zenjund, the zenjun daemon. Check it with: zenjun config check FILE",
+        "# Options that are commented out show their default.",
+    ]
+    for section in SECTIONS:
+        same = "must be equal at all stations" if section == "cluster" else "may differ at each station"
+        out += ["", f"[{section}]  # {same}"]
+        for o in OPTIONS:
+            if o.section == section:
+                out += ["", f"# {_sentence(o.help)}", f"# {_sentence(o.allowed)}"]
+                value = f"0x{o.default:04x}" if o.name == "ethertype" else toml_value(o.example)
+                out.append(f"{'' if o.required else '#'}{o.name} = {value}")
+    return "\n".join(out) + "\n"
+
+
+def markdown() -> str:
+    """docs/config.md."""
+    out = [
+        "# Configuration",
+        "",
+        "<!-- Made from daemon/config.py by `python -m zenjun.daemon.config`; a test fails when it is stale. -->",
+        "",
+        f"`zenjund` reads one TOML file: `--config FILE`, else the file named by `${CONFIG_ENV}`, else `{CONFIG_PATH}`.",
+        "`zenjun config example` prints one to start from, `zenjun config check FILE` checks one without starting anything.",
+        "An unknown option, a wrong type or a value out of bounds is an error that names file, line and the allowed values.",
+        "",
+        "Options of `[cluster]` must be equal at all stations: a CRC-32 of them travels in the OPEN frames, and a station whose",
+        "options differ is refused with both values. All others may differ. Options without a default are required.",
+    ]
+    for section, options in SECTIONS.items():
+        doc = str(options.__doc__).split(": ", 1)[1].rstrip(".")
+        out += [
+            "",
+            f"## `[{section}]`",
+            "",
+            f"{_sentence(doc)}",
+            "",
+            "| option | default | allowed | meaning | why it can be set |",
+        ]
+        out.append("|---|---|---|---|---|")
+        for o in OPTIONS:
+            if o.section == section:
+                default = "" if o.required else f"`{f'0x{o.default:04x}' if o.name == 'ethertype' else toml_value(o.default)}`"
+                out.append(f"| `{o.name}` | {default} | {o.allowed} | {o.help} | {o.reason} |")
+    return "\n".join(out) + "\n"
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."
+
+
+def _main(argv: list[str]) -> int:
+    target = Path(__file__).resolve().parent.parent / "docs" / "config.md"
+    if argv == ["--write"]:
+        target.write_text(markdown())
+        return 0
+    if not argv:
+        sys.stdout.write(markdown())
+        return 0
+    sys.stderr.write("usage: python -m zenjun.daemon.config [--write]\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))
