@@ -27,6 +27,7 @@ CONFIG_PATH: Final = "/etc/zenjun/zenjund.toml"
 CONFIG_ENV: Final = "ZENJUN_CONFIG"
 FILE_BYTES_MAX: Final = 64 * 1024
 """A larger file is no configuration; the limit keeps the parser's worst case short."""
+DOTS_MAX: Final = 200
 PROBLEMS_MAX: Final = 20
 SUN_PATH_MAX: Final = 107
 IFNAME_MAX: Final = 15
@@ -668,6 +669,10 @@ class _Source:
         except UnicodeDecodeError as error:
             self._fail(self._line_of(error.start), f"byte 0x{self._data[error.start]:02x} is not UTF-8")
         self._lines = text.replace("\r\n", "\n").split("\n")
+        for number, line in enumerate(self._lines, 1):
+            # The parser takes quadratic time for dotted keys (seconds at 64 KiB).
+            if line.count(".") > DOTS_MAX and not line.lstrip().startswith("#"):
+                self._fail(number, f"more than {DOTS_MAX} dots in one line")
         try:
             return tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:

@@ -1,0 +1,258 @@
+"""The option table and its reader: every mistake has a line and the allowed values, and nothing in a file makes a traceback."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zenjun.daemon import config as config_module
+from zenjun.daemon.config import FILE_BYTES_MAX, MIB, OPTIONS, SECTIONS, Config, ConfigError, example, load, markdown, parse
+
+GOOD = '[cluster]\nname = "c"\nstations = 3\n[station]\nid = 2\ninterface = "eth0"\n'
+
+
+def wrong(text: str | bytes) -> list[tuple[int, str]]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "f.toml")
+    assert all(line.startswith("f.toml") for line in str(caught.value).splitlines())
+    return [(p.line, p.message) for p in caught.value.problems]
+
+
+def put(line: str, section: str = "cluster") -> str:
+    """GOOD with one more line at the end of a section."""
+    return GOOD.replace("[station]\n", f"{line}\n[station]\n") if section == "cluster" else f"{GOOD}{line}\n"
+
+
+def test_smallest_file_gives_the_defaults() -> None:
+    c = parse(GOOD)
+    assert (c.cluster.name, c.cluster.stations, c.station.id, c.station.interface) == ("c", 3, 2, "eth0")
+    for o in OPTIONS:
+        if not o.required:
+            assert getattr(getattr(c, o.section), o.name) == o.default
+    assert c.cluster.confirm_delay_ns == 200_000
+    assert c.cluster.nak_retry_max_ns == 100_000_000
+    assert c.cluster.group_mac == bytes.fromhex("035a4a000001")
+    assert c.station.socket_bits == 0o660
+    assert (c.station.ring_bytes_for(1500), c.station.ring_bytes_for(9000)) == (8 * MIB, 64 * MIB)
+    assert parse(put("ring_bytes = 1048576", "station")).station.ring_bytes_for(9000) == MIB
+
+
+@pytest.mark.parametrize(("stations", "window"), [(1, 256), (2, 250), (3, 111), (5, 40), (8, 16), (64, 16)])
+def test_automatic_window(stations: int, window: int) -> None:
+    c = parse(GOOD.replace("stations = 3", f"stations = {stations}").replace("id = 2", "id = 1"))
+    assert c.cluster.window == window
+
+
+def test_every_default_and_example_is_allowed_and_explained() -> None:
+    for o in OPTIONS:
+        assert o.help and o.reason and o.example is not None
+        assert o.problem(o.example) == ""
+        assert o.unit == {"us": "µs", "ms": "ms", "bytes": "bytes", "frames": "frames"}.get(o.name.split("_")[-1], o.unit)
+        for suffix, unit in (("_us", "µs"), ("_ms", "ms")):
+            if o.name.endswith(suffix):
+                assert o.unit == unit
+                assert isinstance(getattr(SECTIONS[o.section], o.name[:-3] + "_ns"), property)
+
+
+@pytest.mark.parametrize("o", OPTIONS, ids=lambda o: f"{o.section}.{o.name}")
+def test_bounds_of_every_option(o: config_module.Option) -> None:
+    assert o.problem(True) and o.problem(1.5) and o.problem([]) and o.problem({})
+    if o.type is int:
+        assert o.minimum is not None and o.maximum is not None
+        assert (
+            "wanted" in o.problem(o.minimum - 1)
+            and "wanted" in o.problem(o.maximum + 1)
+            and "wanted" in o.problem(str(o.minimum))
+        )
+        assert o.problem(10**400)
+    else:
+        assert o.problem("x" * 5000) and o.problem(1)
+
+
+def test_case_11_station_id() -> None:
+    """No id, id 0, id above the maximum, the same id twice: refused with the line and the reason."""
+    assert wrong(GOOD.replace("id = 2\n", "")) == [
+        (4, "station.id is missing: an integer 1..64 is wanted (number of this station, 1..stations, different at each)")
+    ]
+    assert wrong(GOOD.replace("id = 2", "id = 0")) == [(5, "station.id is 0: an integer 1..64 is wanted")]
+    assert wrong(GOOD.replace("id = 2", "id = -378690683")) == [(5, "station.id is -378690683: an integer 1..64 is wanted")]
+    assert wrong(GOOD.replace("id = 2", "id = 65")) == [(5, "station.id is 65: an integer 1..64 is wanted")]
+    assert wrong(GOOD.replace("id = 2", "id = 4")) == [(5, "station.id is 4: 1..3 is wanted (cluster.stations)")]
+    assert wrong(GOOD.replace("id = 2", "id = 2\nid = 3")) == [(6, "id is given a second time")]
+    assert wrong(GOOD.replace("id = 2", "id = true")) == [(5, "station.id is true: an integer 1..64 is wanted")]
+
+
+def test_unknown_options_suggest() -> None:
+    assert wrong(put("heartbeet_ms = 3")) == [(4, "cluster.heartbeet_ms is unknown; did you mean heartbeat_ms?")]
+    assert wrong(put("mtu = 1500")) == [(4, "cluster.mtu is unknown; it belongs in [station]")]
+    [(line, text)] = wrong(put("zzz = 1", "station"))
+    assert line == 7 and "options of [station] are id, interface, socket" in text
+    assert wrong("mtu = 9000\n" + GOOD) == [(1, "mtu stands outside a section; it belongs in [station]")]
+    [(line, text)] = wrong(GOOD + "[clints]\nmax = 3\n")
+    assert line == 7 and "did you mean clients?" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('medium = "bus"', "not available in this version"),
+        ('medium = "hub"', '"switched" or "bus"'),
+        ('group_address = "01:80:c2:00:00:0e"', "locally administered"),
+        ('group_address = "02:00:00:00:00:01"', "must be odd"),
+        ('group_address = "ff:ff:ff:ff:ff:ff"', "broadcast"),
+        ('group_address = "03:5a:4a:00:00:zz"', "an address like"),
+        ("ethertype = 0x0800", "IPv4"),
+        ("ethertype = 46", "1536..65535"),
+        ("window_frames = 1", "0 or 4..4096"),
+        ("silent_timeout_ms = 200", "at least 300 ms"),
+        ("heartbeat_ms = 99999999999999999999", "10..10000 ms"),
+        ("message_max = 16777217", "1024..16777216 bytes"),
+        ("nak_retry_max_ms = 1", "at least 2 ms"),
+    ],
+)
+def test_cluster_values(line: str, says: str) -> None:
+    [(number, text)] = wrong(put(line))
+    assert says in text and number in (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('socket = "relative.sock"', "absolute"),
+        (f'socket = "/{"x" * 107}"', "1..107 bytes"),
+        ("mtu = 100", "576..65535"),
+        ("ring_bytes = 5", "65536"),
+        ('socket_mode = "0999"', "octal"),
+        ("socket_mode = 0o660", "a string of 3..4 bytes"),
+        ('state_dir = "/a\\u0000b"', "cannot be printed"),
+        ("realtime_priority = 100", "0..99"),
+    ],
+)
+def test_station_values(line: str, says: str) -> None:
+    [(number, text)] = wrong(put(line, "station"))
+    assert says in text and number == 7
+
+
+def test_several_problems_come_together_in_order_of_lines() -> None:
+    lines = [line for line, _ in wrong('[station]\nid = 0\nfoo = 1\n[cluster]\nname = ""\nstations = 3\n[log]\nlevel = "loud"\n')]
+    assert lines == [1, 2, 3, 5, 8]
+
+
+def test_lines_are_found_in_dotted_and_quoted_keys() -> None:
+    assert wrong('cluster.name = "c"\ncluster.stations = 65\nstation = {id = 1, interface = "e"}\n')[0][0] == 2
+    assert wrong(GOOD.replace("stations = 3", '"stations" = 65'))[0][0] == 3
+    assert wrong(GOOD.replace("[cluster]", "[ cluster ] # comment").replace("stations = 3", "stations=65"))[0][0] == 3
+    assert wrong(GOOD.replace("\n", "\r\n").replace("stations = 3", "stations = 65"))[0][0] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (b"\n\xff\n", 2, "not UTF-8"),
+        (b'[cluster]\nname = "\x00"\n', 2, "NUL"),
+        ("[cluster]\nname\u00a0= 'x'\n".encode(), 2, "U+00A0"),
+        ("[cluster]\nname = “x”\n".encode(), 2, "typographic"),
+        (b"[cluster]\n= 3\n", 2, ""),
+        (b'[cluster]\n"" = 3\n', 2, "unknown"),
+        (b"[]\n", 1, ""),
+        (b"[cluster]\n[cluster]\n", 2, "twice"),
+        (b"\nx = " + b"9" * 5000 + b"\n", 2, ""),
+        (b"\nx = " + b"[" * 20000, 2, ""),
+        (b"\n" + b"a." * 20000 + b"a = 1\n", 2, ""),
+        (b"\nx = 2024-02-31\n", 2, ""),
+        (b"a = 1\n\n" + b"#" * (1 << 20), 3, "larger than 64 KiB"),
+        (b"a = '" + b"x" * 1_000_000 + b"'\n", 1, "larger than 64 KiB"),
+        (b"", 1, "section [cluster] is missing; it needs name and stations"),
+    ],
+)
+def test_case_105_odd_files(text: bytes, line: int, says: str) -> None:
+    """Empty keys, NUL, lines of a megabyte, non-breaking spaces, depth: an error with the line, in bounded time."""
+    begin = time.monotonic()
+    problems = wrong(text)
+    assert time.monotonic() - begin < 5  # quadratic parsing of such a file takes longer
+    assert any(number == line and says in message for number, message in problems), problems
+    assert all(len(message) < 400 and message.isprintable() for _, message in problems)
+
+
+_pieces = st.sampled_from(
+    ["[cluster]", "[station]", "[[log]]", "name", "id", "stations", "=", '"', "'", '"""', "\n", "\r", "\0", "\u00a0", ".", ",", "#",
+     "[", "]", "{", "}", "1", "-", "0x", "1e999", "nan", "inf", "true", "9" * 40, "2024-01-01", "\\u0000", "\ud800", "é", "x"]
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.lists(_pieces, max_size=30).map("".join), st.text(max_size=200), st.binary(max_size=200)))
+def test_case_105_fuzz(text: str | bytes) -> None:
+    try:
+        assert isinstance(parse(text), Config)
+    except ConfigError as error:
+        assert error.problems and str(error)
+        assert all(p.line >= 1 and p.message.isprintable() for p in error.problems)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from([o.name for o in OPTIONS] + ["x"]),
+        st.one_of(st.integers(), st.booleans(), st.floats(), st.text(st.characters(min_codepoint=32, max_codepoint=126))),
+    ),
+    st.sampled_from([*SECTIONS, "other"]),
+)
+def test_case_105_fuzz_values(values: dict[str, object], section: str) -> None:
+    lines = [
+        f"{k} = {config_module.toml_value(v).lower() if not isinstance(v, str) else config_module.toml_value(v)}"
+        for k, v in values.items()
+    ]
+    text = "\n".join([f"[{section}]", *lines])
+    try:
+        parse(text)
+    except ConfigError as error:
+        for p in error.problems:
+            named = [k for k in values if f".{k} " in p.message and "missing" not in p.message]
+            assert all(lines[p.line - 2].startswith(f"{k} =") for k in named)
+
+
+def test_fingerprint_covers_scope_cluster_only() -> None:
+    base = parse(GOOD)
+    assert parse(put("mtu = 9000", "station")).fingerprint == base.fingerprint
+    assert parse(GOOD.replace("id = 2", "id = 1")).fingerprint == base.fingerprint
+    assert parse(put("heartbeat_ms = 101")).fingerprint != base.fingerprint
+    assert parse(put("window_frames = 111")).fingerprint == base.fingerprint, "the automatic value written out is the same"
+    assert parse(put('group_address = "03:5A:4A:00:00:01"')).fingerprint == base.fingerprint
+    names = {f.name for f in dataclasses.fields(SECTIONS["cluster"])}
+    assert {line.split("=")[0] for line in base.cluster_text.splitlines()} == names
+
+
+def test_example_is_a_configuration() -> None:
+    c = parse(example())
+    assert (c.cluster.name, c.station.id) == ("demo", 1)
+    everything = "\n".join(line[1:] if line[:1] == "#" and line[1:2] != " " else line for line in example().splitlines())
+    full = parse(everything)
+    assert full.values() == c.values()
+    assert all(f"{o.name} = " in everything for o in OPTIONS)
+
+
+def test_docs_are_current() -> None:
+    assert (Path(__file__).resolve().parents[2] / "docs" / "config.md").read_text() == markdown(), (
+        "run python -m zenjun.daemon.config --write"
+    )
+
+
+def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "z.toml"
+    with pytest.raises(ConfigError, match=r"z\.toml: cannot be read: No such file"):
+        load(file)
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load(tmp_path)
+    file.write_text(GOOD)
+    monkeypatch.setenv("ZENJUN_CONFIG", str(file))
+    assert load().file == str(file)
+    file.write_bytes(b"#" * (FILE_BYTES_MAX + 1))
+    with pytest.raises(ConfigError, match="larger than"):
+        load()
+    monkeypatch.delenv("ZENJUN_CONFIG")
+    assert str(config_module.find()) == "/etc/zenjun/zenjund.toml"
