@@ -1,0 +1,224 @@
+"""The shape of the code as a test: layers, purity of proto/, generated files fresh, sizes. Each check catches what is planted."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = ("proto", "daemon", "tools")
+"""From the bottom: each may import what stands before it."""
+IMPURE = frozenset(
+    """asyncio concurrent contextvars ctypes datetime glob io logging mmap multiprocessing os pathlib pyroute2 queue random sched
+    secrets select selectors shutil signal socket socketserver ssl subprocess tempfile threading time uuid uvloop""".split()  # noqa: SIM905
+)
+"""Sockets, clocks, loops, randomness, logs, files: none of them under proto/."""
+BUILD_SCRIPTS = ("proto/core/build.py",)
+GENERATORS = {"proto/wire.py": "_main"}
+"""A function that runs only when the file is called as a program."""
+FILE_LINES_MAX = 900
+C_FILE_LINES_MAX = 1000
+FUNCTION_LINES_MAX = 90
+
+Check = Callable[[str, ast.Module, str], Iterator[str]]
+
+
+def _imports(name: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of everything imported; relative imports resolved by the file's place."""
+    package = ("zenjun", *Path(name).parent.parts)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) + 1 - node.level]) if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            yield node.lineno, module
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}"
+
+
+def impure(name: str, tree: ast.Module, text: str) -> Iterator[str]:
+    """proto/ imports no socket, clock, loop, randomness, log or file, and opens no file."""
+    if not name.startswith("proto/") or name in BUILD_SCRIPTS:
+        return
+    exempt: set[int] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == GENERATORS.get(name):
+            exempt = set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    for line, module in _imports(name, tree):
+        if module.split(".")[0] in IMPURE and line not in exempt:
+            yield f"{name}:{line}: proto/ must not import {module}"
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("open", "input", "print", "__import__")
+        ):
+            yield f"{name}:{node.lineno}: proto/ must not call {node.func.id}()"
+
+
+def upwards(name: str, tree: ast.Module, text: str) -> Iterator[str]:
+    """tools -> daemon -> proto, never back; nothing imports tests."""
+    layer = name.split("/")[0]
+    if layer not in LAYERS:
+        return
+    for line, module in _imports(name, tree):
+        parts = module.split(".")
+        if parts[0] == "tests":
+            yield f"{name}:{line}: the product must not import {module}"
+        if parts[0] == "zenjun" and len(parts) > 1 and parts[1] in LAYERS and LAYERS.index(parts[1]) > LAYERS.index(layer):
+            yield f"{name}:{line}: {layer}/ must not import {module}"
+
+
+def toplevel(name: str, tree: ast.Module, text: str) -> Iterator[str]:
+    """The folders are imported as zenjun.*, never by their own names, which other people's packages have too."""
+    for line, module in _imports(name, tree):
+        if module.split(".")[0] in LAYERS:
+            yield f"{name}:{line}: import zenjun.{module}, not {module}"
+
+
+def asserts(name: str, tree: ast.Module, text: str) -> Iterator[str]:
+    """proto/ states invariants with ``invariant()``: -O deletes asserts."""
+    if name.startswith("proto/"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assert):
+                yield f"{name}:{node.lineno}: assert; use invariant()"
+
+
+def long_functions(name: str, tree: ast.Module, text: str) -> Iterator[str]:
+    """A smell, not a law: what concern wants to leave?"""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{name}:{node.lineno}: {node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
+
+
+def long_file(name: str, tree: ast.Module, text: str) -> Iterator[str]:
+    lines = text.count("\n")
+    if lines > FILE_LINES_MAX:
+        yield f"{name}:1: {lines} lines, more than {FILE_LINES_MAX}"
+
+
+CHECKS: tuple[Check, ...] = (impure, upwards, toplevel, asserts, long_functions, long_file)
+
+
+def violations(name: str, text: str) -> list[str]:
+    tree = ast.parse(text, filename=name)
+    return [message for check in CHECKS for message in check(name, tree, text)]
+
+
+def python_files() -> list[Path]:
+    return sorted(p for layer in (*LAYERS, "tests") for p in (ROOT / layer).rglob("*.py") if "__pycache__" not in p.parts)
+
+
+def test_the_whole_tree_is_tidy() -> None:
+    found = [message for p in python_files() for message in violations(str(p.relative_to(ROOT)), p.read_text())]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("proto/x.py", "x = 1\nimport socket\n", "proto/x.py:2: proto/ must not import socket"),
+        ("proto/x.py", "from time import monotonic_ns\n", "proto/x.py:1: proto/ must not import time"),
+        ("proto/x.py", "def f():\n    import asyncio.events\n", "proto/x.py:2: proto/ must not import asyncio.events"),
+        ("proto/core/x.py", "import random\n", "proto/core/x.py:1: proto/ must not import random"),
+        ("proto/x.py", "import logging\nimport os\n", "proto/x.py:2: proto/ must not import os"),
+        (
+            "proto/wire.py",
+            "import pathlib\ndef _main():\n    import pathlib\n",
+            "proto/wire.py:1: proto/ must not import pathlib",
+        ),
+        ("proto/x.py", "f = open('x')\n", "proto/x.py:1: proto/ must not call open()"),
+        ("proto/x.py", "from ..daemon import config\n", "proto/x.py:1: proto/ must not import zenjun.daemon"),
+        ("proto/core/x.py", "from ... import tools\n", "proto/core/x.py:1: proto/ must not import zenjun.tools"),
+        ("daemon/x.py", "\nimport zenjun.tools.lab\n", "daemon/x.py:2: daemon/ must not import zenjun.tools.lab"),
+        (
+            "daemon/client/x.py",
+            "from ...tools.cli import main\n",
+            "daemon/client/x.py:1: daemon/ must not import zenjun.tools.cli",
+        ),
+        ("tools/x.py", "from tests.sim import cluster\n", "tools/x.py:1: the product must not import tests.sim"),
+        ("tools/x.py", "import daemon.config\n", "tools/x.py:1: import zenjun.daemon.config, not daemon.config"),
+        ("tests/x.py", "from proto import wire\n", "tests/x.py:1: import zenjun.proto, not proto"),
+        ("proto/x.py", "def f(x):\n    assert x\n", "proto/x.py:2: assert; use invariant()"),
+        (
+            "tools/x.py",
+            "async def f():\n" + "    pass\n" * FUNCTION_LINES_MAX,
+            f"tools/x.py:1: f has {FUNCTION_LINES_MAX + 1} lines, more than {FUNCTION_LINES_MAX}",
+        ),
+        ("tests/x.py", "\n" * (FILE_LINES_MAX + 1), f"tests/x.py:1: {FILE_LINES_MAX + 1} lines, more than {FILE_LINES_MAX}"),
+    ],
+)
+def test_a_planted_violation_is_caught(name: str, text: str, expected: str) -> None:
+    assert expected in violations(name, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("proto/x.py", "from .timers import Timers\nfrom . import wire\nimport struct\n"),
+        ("proto/core/x.py", "from ..errors import invariant\nfrom ._core import ffi\n"),
+        ("daemon/x.py", "import asyncio\nfrom ..proto.engine import Engine\n"),
+        ("tools/cli/x.py", "from ...daemon.client import connect\nfrom ..lab import lab\n"),
+    ],
+)
+def test_what_is_allowed_is_not_caught(name: str, text: str) -> None:
+    assert violations(name, text) == []
+
+
+def stale_header(header: str, generated: str) -> str:
+    return "" if header == generated else "proto/core/zj_wire.h is stale: python proto/wire.py --write"
+
+
+def _generated_header() -> str:
+    spec = importlib.util.spec_from_file_location("wire_by_path", ROOT / "proto" / "wire.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[spec.name]
+    return str(module.c_header())
+
+
+def test_the_c_header_of_the_wire_table_is_fresh() -> None:
+    assert not stale_header((ROOT / "proto" / "core" / "zj_wire.h").read_text(), _generated_header())
+
+
+def test_a_stale_c_header_is_caught() -> None:
+    assert stale_header(_generated_header().replace("ZJW_VERSION 1u", "ZJW_VERSION 2u"), _generated_header())
+
+
+def long_c_files(files: dict[str, str]) -> list[str]:
+    return [f"{name}:1: {text.count(chr(10))} lines" for name, text in files.items() if text.count("\n") > C_FILE_LINES_MAX]
+
+
+GENERATED_C = ("_core.c", "_datapath.c", "_load.c")
+
+
+def test_no_c_file_is_too_long() -> None:
+    files = {
+        str(p.relative_to(ROOT)): p.read_text()
+        for layer in LAYERS
+        for p in (ROOT / layer).rglob("*.c")
+        if p.name not in GENERATED_C
+    }
+    assert files and not long_c_files(files)
+
+
+def test_a_long_c_file_is_caught() -> None:
+    assert long_c_files({"proto/core/x.c": "\n" * (C_FILE_LINES_MAX + 1)}) == [f"proto/core/x.c:1: {C_FILE_LINES_MAX + 1} lines"]
+
+
+def test_the_walk_sees_the_files() -> None:
+    names = {str(p.relative_to(ROOT)) for p in python_files()}
+    assert {"proto/engine.py", "proto/core/__init__.py", "tests/test_tidy.py"} <= names
