@@ -179,6 +179,7 @@ class Holder:
                 if fd == owner:
                     poller.unregister(owner)
                     os.close(owner)
+                    owner = -1  # its number will be some client's
                     if self._attached:
                         return
                 elif fd == self._listener.fileno():

@@ -380,7 +380,7 @@ class Lab:
             self._start_holder()
             self._attach()
             if self._detached:
-                self.request("detach")
+                self.detach()
         except BaseException:
             self.down(grace_s=0.0)
             raise
@@ -418,6 +418,10 @@ class Lab:
             tail = _tail(self.directory / "holder.log")
             raise LabError(f"the lab's process ended while making the network: {tail}")
         checked(json.loads(line))
+
+    def detach(self) -> None:
+        """Let the lab go on after this process has ended, until somebody calls ``down``."""
+        self.request("detach")
 
     @classmethod
     def attach(cls, name: str, directory: Path | None = None) -> Lab:
@@ -508,8 +512,7 @@ class Lab:
             if not problems and len(set(instances.values())) == 1 and (instance := next(iter(instances.values()))):
                 return instance
             if time.monotonic() > deadline:
-                said = {s.id: problems.get(s.id, f"instance {instances.get(s.id)}") for s in chosen}
-                listing = "; ".join(f"station {number}: {text}" for number, text in said.items())
+                listing = "; ".join(f"station {s.id}: {problems.get(s.id, f'instance {instances.get(s.id)}')}" for s in chosen)
                 raise LabTimeout(f"the cluster is not open after {timeout_s:g} s: {listing}")
             time.sleep(0.01)
 
