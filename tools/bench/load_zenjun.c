@@ -1,0 +1,270 @@
+/* Backend for zenjund: docs/client-protocol.md in bulk. Messages are made in a ring of ready frames, of which as many as fit
+ * go out with one writev; reads are of 256 KiB and more. */
+#define _GNU_SOURCE
+#include "load.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define FRAME_HEADER 8u
+#define PLACE_BYTES 16u /* clock, index, client, station before the message in a MESSAGE frame */
+#define OUT_BYTES (256u * 1024u)
+#define IN_BYTES (256u * 1024u)
+#define READS_MAX 8u /* per turn, so that sending is not starved */
+#define RETRY_NS 20000000ull
+#define HANDLE 1u
+#define EVENT_TEXT 90u
+
+enum { HELLO = 1, JOIN = 2, SEND = 4, WELCOME = 65, MESSAGE = 66, VIEW = 67, EVENT = 68, ERROR = 70 };
+
+static int fd = -1;
+static int welcome, lost;
+static struct {
+    uint8_t *bytes;
+    size_t frame;     /* bytes of one frame */
+    uint64_t frames;  /* places in the ring */
+    uint64_t made;    /* frames committed so far */
+    uint64_t written; /* bytes of them written so far */
+} out;
+static struct {
+    uint8_t *bytes;
+    size_t size, have;
+} in;
+
+static void put_header(uint8_t *to, uint32_t size, uint8_t type, uint8_t flags, uint16_t handle)
+{
+    uint32_t s = htole32(size);
+    uint16_t h = htole16(handle);
+
+    memcpy(to, &s, 4);
+    to[4] = type;
+    to[5] = flags;
+    memcpy(to + 6, &h, 2);
+}
+
+/* Number of elements of the array `members` in a VIEW's JSON object: commas and brackets at its own depth, outside strings. */
+static uint32_t count_members(const char *text, size_t size)
+{
+    static const char key[] = "\"members\"";
+    const char *at = memmem(text, size, key, sizeof key - 1), *end = text + size;
+    uint32_t depth = 0, count = 0;
+    int quoted = 0;
+
+    if (!at)
+        return 0;
+    for (at += sizeof key - 1; at < end; at++) {
+        if (quoted) {
+            if (*at == '\\')
+                at++;
+            else if (*at == '"')
+                quoted = 0;
+        } else if (*at == '"') {
+            quoted = 1;
+        } else if (*at == '[') {
+            count += ++depth == 2;
+        } else if (*at == ']' && --depth == 0) {
+            break;
+        }
+    }
+    return count;
+}
+
+static void on_text(const char *what, const uint8_t *body, size_t size)
+{
+    char text[EVENT_TEXT];
+
+    snprintf(text, sizeof text, "%s %.*s", what, (int)(size < sizeof text ? size : sizeof text), (const char *)body);
+    zl_event(text);
+}
+
+static void on_frame(uint8_t type, uint8_t flags, const uint8_t *body, size_t size)
+{
+    switch (type) {
+    case MESSAGE:
+        if (size >= PLACE_BYTES)
+            zl_deliver(body + PLACE_BYTES, size - PLACE_BYTES);
+        else
+            lost = 1;
+        break;
+    case WELCOME:
+        welcome = 1;
+        break;
+    case VIEW:
+        zl_members(count_members((const char *)body, size));
+        break;
+    case EVENT:
+        on_text("event", body, size);
+        break;
+    case ERROR:
+        on_text("error", body, size);
+        fprintf(stderr, "load: the daemon says %.*s\n", (int)size, (const char *)body);
+        lost |= flags & 1;
+        break;
+    default: /* DONE and replies: nothing asked for */
+        break;
+    }
+}
+
+static int read_some(void)
+{
+    for (uint32_t i = 0; i < READS_MAX; i++) {
+        size_t room = in.size - in.have, at = 0;
+        ssize_t got = recv(fd, in.bytes + in.have, room, MSG_DONTWAIT);
+
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return 0;
+        if (got <= 0)
+            return -1;
+        in.have += (size_t)got;
+        while (in.have - at >= FRAME_HEADER) {
+            uint32_t size;
+
+            memcpy(&size, in.bytes + at, 4);
+            size = le32toh(size);
+            if (size > in.size - FRAME_HEADER) {
+                fprintf(stderr, "load: a frame of %u bytes from the daemon\n", size);
+                return -1;
+            }
+            if (in.have - at < FRAME_HEADER + size)
+                break;
+            on_frame(in.bytes[at + 4], in.bytes[at + 5], in.bytes + at + FRAME_HEADER, size);
+            at += FRAME_HEADER + size;
+        }
+        in.have -= at;
+        if (at && in.have)
+            memmove(in.bytes, in.bytes + at, in.have); /* less than one frame */
+        if (lost)
+            return -1;
+        if ((size_t)got < room / 2) /* the socket is empty, or nearly so */
+            return 0;
+    }
+    return 0;
+}
+
+static uint64_t pending(void) { return out.made * out.frame - out.written; }
+
+static int write_some(void)
+{
+    size_t ring = out.frame * out.frames;
+
+    while (pending()) {
+        size_t from = out.written % ring, left = pending();
+        size_t first = left < ring - from ? left : ring - from;
+        struct iovec v[2] = {{out.bytes + from, first}, {out.bytes, left - first}};
+        ssize_t put = writev(fd, v, left > first ? 2 : 1);
+
+        if (put < 0)
+            return errno == EAGAIN || errno == EINTR ? 0 : -1;
+        out.written += (uint64_t)put;
+    }
+    return 0;
+}
+
+static int turn(uint64_t until)
+{
+    if (write_some())
+        return -1;
+    short ready = zl_poll(fd, pending() ? POLLIN | POLLOUT : POLLIN, until);
+
+    return ready & (POLLIN | POLLHUP | POLLERR) ? read_some() : 0;
+}
+
+static uint8_t *slot(void)
+{
+    /* a frame partly written still holds its place */
+    if (out.made - out.written / out.frame >= out.frames)
+        return NULL;
+    return out.bytes + out.made % out.frames * out.frame + FRAME_HEADER;
+}
+
+static int commit(void)
+{
+    out.made++;
+    return 1;
+}
+
+static int reach(const char *path, uint64_t end)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+
+    if (strlen(path) >= sizeof a.sun_path) {
+        fprintf(stderr, "load: socket path too long: %s\n", path);
+        return -1;
+    }
+    strcpy(a.sun_path, path);
+    for (;;) {
+        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0)
+            return 0;
+        int error = errno;
+
+        if (fd >= 0)
+            close(fd);
+        if (zl_now() >= end) {
+            fprintf(stderr, "load: %s: %s\n", path, strerror(error));
+            return -1;
+        }
+        poll(NULL, 0, (int)(RETRY_NS / 1000000ull)); /* the daemon may be starting */
+    }
+}
+
+static int open_zenjun(const struct zl_options *o, uint64_t end)
+{
+    static const uint8_t body[] = {'Z', 'E', 'N', 'J', 1, 0, 1, 0, 'b', 'e', 'n', 'c', 'h'};
+    uint8_t frame[FRAME_HEADER + 128];
+    size_t name = strlen(o->group);
+
+    if (name < 1 || name > 128 || reach(o->target, end))
+        return -1;
+    out.frame = FRAME_HEADER + o->size;
+    out.frames = OUT_BYTES / out.frame > 2 ? OUT_BYTES / out.frame : 2;
+    out.bytes = malloc(out.frame * out.frames);
+    in.size = IN_BYTES + FRAME_HEADER + PLACE_BYTES + o->size;
+    in.bytes = malloc(in.size);
+    if (!out.bytes || !in.bytes) {
+        fprintf(stderr, "load: no memory\n");
+        return -1;
+    }
+    for (uint64_t i = 0; i < out.frames; i++) {
+        put_header(out.bytes + i * out.frame, o->size, SEND, (uint8_t)o->level, HANDLE);
+        zl_pattern(out.bytes + i * out.frame + FRAME_HEADER, o->size);
+    }
+    put_header(frame, sizeof body, HELLO, 0, 0);
+    memcpy(frame + FRAME_HEADER, body, sizeof body);
+    if (write(fd, frame, FRAME_HEADER + sizeof body) != (ssize_t)(FRAME_HEADER + sizeof body))
+        return -1;
+    while (!welcome) { /* JOIN only then, so that a refusal is told apart from a failed join */
+        if (zl_now() >= end || (zl_poll(fd, POLLIN, end) && read_some())) {
+            fprintf(stderr, "load: no welcome from %s\n", o->target);
+            return -1;
+        }
+    }
+    put_header(frame, (uint32_t)name, JOIN, (uint8_t)o->level, HANDLE);
+    memcpy(frame + FRAME_HEADER, o->group, name);
+    if (write(fd, frame, FRAME_HEADER + name) != (ssize_t)(FRAME_HEADER + name))
+        return -1;
+    return fcntl(fd, F_SETFL, O_NONBLOCK);
+}
+
+static void close_zenjun(void)
+{
+    close(fd);
+    free(out.bytes);
+    free(in.bytes);
+}
+
+int zl_load_main(int argc, char **argv)
+{
+    static const struct zl_backend zenjun = {"zenjun", open_zenjun, slot, commit, turn, close_zenjun};
+
+    return zl_run(argc, argv, &zenjun);
+}

@@ -1,0 +1,253 @@
+"""The systems that can be measured: zenjun itself, corosync in two configurations, and the bare AF_PACKET program."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from ..lab import Lab, LabError, LabTimeout
+from ..lab.network import ip_address
+from .cell import BenchError, Cell
+
+HERE: Final = Path(__file__).resolve().parent
+OPEN_S: Final = 20.0
+"""Longest wait for a cluster of ours to open."""
+COMMAND_S: Final = 15.0
+STOP_S: Final = 5.0
+
+
+class System:
+    """A system under test at all stations of one lab: started, measured cell by cell, stopped. Stopping is always safe."""
+
+    name: str
+    peer = False
+    """Another system, to compare with."""
+
+    def __init__(self, lab: Lab) -> None:
+        """lab: up, with nothing of this system running yet."""
+        self.lab = lab
+        self.interface = str(lab.station(1).interface["name"])
+
+    def start(self) -> None:
+        """Start it at every station and return when it is ready for clients. Raises BenchError."""
+
+    def stop(self) -> None:
+        """End its processes."""
+
+    def daemon_pids(self) -> list[int]:
+        return []
+
+    def counters(self) -> Mapping[str, int]:
+        return {}
+
+    def version(self) -> str:
+        """Of the software, for the record."""
+        return ""
+
+    def client_argv(self, station: int, cell: Cell) -> list[str]:
+        raise NotImplementedError
+
+    def spawn_client(self, station: int, cell: Cell) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        return self.lab.station(station).spawn(self.client_argv(station, cell), stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+class Zenjun(System):
+    """The daemon of this package, with the lab's configuration."""
+
+    name = "zenjun"
+
+    def start(self) -> None:
+        try:
+            self.lab.start_daemons()
+            self.lab.wait_open(OPEN_S)
+        except LabError as error:
+            raise BenchError(str(error)) from error
+
+    def stop(self) -> None:
+        for station in self.lab.stations.values():
+            if station.daemon is None or station.daemon.poll() is not None:
+                continue
+            try:
+                station.stop_daemon(STOP_S)
+            except LabTimeout:
+                station.signal(signal.SIGKILL)
+
+    def daemon_pids(self) -> list[int]:
+        return [s.daemon.pid for s in self.lab.stations.values() if s.daemon is not None]
+
+    def version(self) -> str:
+        try:
+            return f"zenjun {metadata.version('zenjun')}"
+        except metadata.PackageNotFoundError:
+            return "zenjun, not installed"
+
+    def client_argv(self, station: int, cell: Cell) -> list[str]:
+        return [*worker("load"), *cell.client_arguments(station), "--target", str(self.lab.station(station).socket_path)]
+
+    def counters(self) -> Mapping[str, int]:
+        total = dict.fromkeys(("retransmissions", "kernel_drops", "tx_frames", "tx_data"), 0)
+        for station in self.lab.stations.values():
+            try:
+                status = station.status(COMMAND_S)
+            except LabError as error:
+                raise BenchError(f"station {station.id}: {error}") from error
+            core, datapath = status["counters"]["core"], status["counters"]["datapath"]
+            total["retransmissions"] += core["tx_retransmit"] + core["tx_relay"]
+            total["kernel_drops"] += status["kernel"]["drops"]
+            total["tx_frames"] += datapath["tx_frames"]
+            total["tx_data"] += core["tx_data"]
+        return total
+
+
+class Raw(System):
+    """No protocol at all: what the kernel's packet path gives on this machine."""
+
+    name = "raw"
+
+    def client_argv(self, station: int, cell: Cell) -> list[str]:
+        values = {
+            "id": station,
+            "stations": cell.stations,
+            "senders": cell.senders,
+            "length": cell.size,
+            "interface": self.interface,
+        }
+        return [*worker("raw"), *(part for name, value in values.items() for part in (f"--{name}", str(value)))]
+
+
+def worker(program: str) -> list[str]:
+    """Start of the command line of a client in C out of this package's own module."""
+    return [sys.executable, "-m", "zenjun.tools.bench.worker", program]
+
+
+class Corosync(System):
+    """corosync with knet, its default transport, and libcpg clients. ``sched_rr`` is its switch for real-time scheduling: yes is
+    its default, no is faster where there are fewer cores than busy daemons."""
+
+    peer = True
+
+    def __init__(self, lab: Lab, *, real_time: bool, client: Path, folder: Path) -> None:
+        """client: what ``build_client`` made. folder: for configurations and logs."""
+        super().__init__(lab)
+        self.real_time = real_time
+        self.name = "corosync" if real_time else "corosync-no-rr"
+        self.client = client
+        self.folder = folder
+        self.daemons: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        for i, station in self.lab.stations.items():
+            folder = self.folder / f"{self.name}-{i}"
+            (folder / "state").mkdir(parents=True, exist_ok=True)
+            (folder / "corosync.conf").write_text(self._configuration(folder))
+            # Several daemons on one machine: /run (its lock file) must be each one's own.
+            script = 'mount -t tmpfs tmpfs /run && exec corosync -f -c "$0"'
+            argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(folder / "corosync.conf")]
+            with (folder / "output").open("ab") as output:
+                self.daemons.append(station.spawn(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output))
+
+    def stop(self) -> None:
+        for daemon in self.daemons:
+            if daemon.poll() is None:
+                daemon.send_signal(signal.SIGKILL)
+            daemon.wait()
+        self.daemons = []
+
+    def _configuration(self, folder: Path) -> str:
+        nodes = "".join(
+            f"  node {{\n    ring0_addr: {ip_address(k)}\n    name: node{k}\n    nodeid: {k}\n  }}\n" for k in self.lab.stations
+        )
+        schedule = "sched_rr: yes" if self.real_time else "sched_rr: no\n  priority: 0"
+        return f"""totem {{
+  version: 2
+  cluster_name: bench
+  transport: knet
+  ip_version: ipv4
+  crypto_cipher: none
+  crypto_hash: none
+}}
+nodelist {{
+{nodes}}}
+logging {{
+  to_stderr: no
+  to_syslog: no
+  to_logfile: yes
+  logfile: {folder}/log
+  debug: off
+}}
+system {{
+  {schedule}
+  move_to_root_cgroup: no
+  state_dir: {folder}/state
+}}
+"""
+
+    def _inside(self, station: int) -> list[str]:
+        """Prefix that puts a command into the daemon's mount namespace, where its sockets are."""
+        return ["nsenter", "--target", str(self.daemons[station - 1].pid), "--mount", "--"]
+
+    def daemon_pids(self) -> list[int]:
+        return [d.pid for d in self.daemons]
+
+    def client_argv(self, station: int, cell: Cell) -> list[str]:
+        return [*self._inside(station), str(self.client), *cell.client_arguments(station)]
+
+    def counters(self) -> Mapping[str, int]:
+        total = {"retransmissions": 0}
+        argv = ["corosync-cmapctl", "-m", "stats", "-g", "stats.srp.mcast_retx"]
+        for number, station in self.lab.stations.items():
+            try:
+                done = station.run([*self._inside(number), *argv], COMMAND_S)
+                total["retransmissions"] += int(done.stdout.rsplit("=", 1)[1])
+            except (subprocess.TimeoutExpired, IndexError, ValueError):
+                return {}  # too busy to answer, or a release without this key
+        return total
+
+    def version(self) -> str:
+        done = subprocess.run(["corosync", "-v"], capture_output=True, text=True, timeout=COMMAND_S, check=False)
+        return done.stdout.split("\n", 1)[0]
+
+    @staticmethod
+    def missing() -> str | None:
+        """What this machine lacks to run it, with the remedy; None if nothing."""
+        programs = [p for p in ("corosync", "corosync-cmapctl", "nsenter", "unshare") if shutil.which(p) is None]
+        if programs:
+            return f"not installed: {', '.join(programs)} (Debian: apt-get install corosync libcpg-dev)"
+        if compiler() is None:
+            return "no C compiler (Debian: apt-get install gcc libc6-dev libcpg-dev)"
+        return None
+
+    @staticmethod
+    def build_client(folder: Path) -> Path:
+        """Compile the load client for libcpg; its path. Raises BenchError with the compiler's words."""
+        target = folder / "load-cpg"
+        argv = [
+            compiler() or "cc",
+            "-std=c11",
+            "-O2",
+            "-o",
+            str(target),
+            str(HERE / "load_core.c"),
+            str(HERE / "load_cpg.c"),
+            "-lcpg",
+        ]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            raise BenchError(f"the corosync client does not compile (Debian: apt-get install libcpg-dev):\n{done.stderr.strip()}")
+        return target
+
+
+def compiler() -> str | None:
+    """The C compiler: $CC, cc, gcc or clang."""
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        if name and (path := shutil.which(name)):
+            return path
+    return None

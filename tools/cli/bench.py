@@ -1,0 +1,292 @@
+"""``zenjun bench``: measure zenjun, and others beside it, in a lab of network namespaces on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Final, NoReturn
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..bench.cell import LEVELS, BenchError, Cell
+from ..bench.plan import MODES, PEERS, RAW_STATIONS_MAX, Plan, run
+from ..bench.systems import Corosync
+from ..bench.table import render, size_name
+from ..lab import LabError
+
+EXIT_FAILED: Final = 1
+SIZE_MIN: Final = 33
+SIZE_MAX: Final = 16 * 1024 * 1024
+LOSS_MAX: Final = 0.5
+
+
+Callback = Callable[[click.Context, click.Parameter, str], Any]
+
+
+def _numbers(low: int, high: int) -> Callback:
+    """A comma-separated list of whole numbers within bounds."""
+
+    def convert(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+        try:
+            numbers = tuple(int(part) for part in value.split(","))
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is not a list of whole numbers") from None
+        if not all(low <= n <= high for n in numbers):
+            raise click.BadParameter(f"each must be between {low} and {high}")
+        return numbers
+
+    return convert
+
+
+def _shares(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[float, ...]:
+    """A comma-separated list of percentages (1%) or fractions (0.01)."""
+    try:
+        shares = tuple(float(p.rstrip("%")) / (100 if p.endswith("%") else 1) for p in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of percentages like 1% or fractions like 0.01") from None
+    if not all(0 <= s <= LOSS_MAX for s in shares):
+        raise click.BadParameter(f"each must be between 0% and {LOSS_MAX:.0%}")
+    return shares
+
+
+def _words(allowed: tuple[str, ...]) -> Callback:
+    """A comma-separated list of words out of a few."""
+
+    def convert(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
+        chosen = tuple(value.split(",")) if value else ()
+        if not set(chosen) <= set(allowed):
+            raise click.BadParameter(f"each must be one of {', '.join(allowed)}")
+        return chosen
+
+    return convert
+
+
+def _options(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    tables: dict[str, dict[str, Any]] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        table, dot, name = key.partition(".")
+        if not equals or not dot or not name:
+            raise click.BadParameter(f"{value!r} is not like table.option=value")
+        parsed: Any = text
+        with contextlib.suppress(ValueError):
+            parsed = json.loads(text)
+        tables.setdefault(table, {})[name] = parsed
+    return tables
+
+
+def _stop(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Progress | None]:
+    """A bar on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task("", total=total)
+        yield progress
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog="""\b
+Examples:
+  zenjun bench --quick                         a first impression in half a minute
+  zenjun bench --quick --peers corosync --raw  the same, with something to compare it with
+  zenjun bench --peers corosync --raw --repeat 5 --out r.jsonl --table
+  zenjun bench --stations 5 --mode throughput --size 1300 --loss 0,1%,5%
+  zenjun bench table r.jsonl                   the tables of docs/performance.md from saved lines
+
+\b
+Exit status: 0 every cell of ours was measured and all stations delivered the same sequence; 1 one was not, or the lab
+could not be made; 2 wrong usage; 130 interrupted (everything started has been ended).""",
+)
+@click.option("-n", "--stations", type=click.IntRange(2, 16), default=3, show_default=True, help="Stations in the lab.")
+@click.option("--senders", default="all", show_default=True, metavar="N|all", help="How many of them send.")
+@click.option(
+    "--size",
+    "sizes",
+    metavar="N,…",
+    callback=_numbers(SIZE_MIN, SIZE_MAX),
+    default="64,1300,65536",
+    show_default=True,
+    help="Message sizes, bytes.",
+)
+@click.option(
+    "--light-size",
+    "light_sizes",
+    metavar="N,…",
+    callback=_numbers(SIZE_MIN, SIZE_MAX),
+    default="64,1300",
+    show_default=True,
+    help="Message sizes in the modes rate, closed and idle.",
+)
+@click.option("--level", type=click.Choice(LEVELS), default="preack", show_default=True, help="Level of delivery.")
+@click.option(
+    "--loss",
+    "losses",
+    metavar="P%,…",
+    callback=_shares,
+    default="0,1%",
+    show_default=True,
+    help="Random frame loss at every station's input.",
+)
+@click.option(
+    "--mode",
+    "modes",
+    metavar="MODE,…",
+    callback=_words(MODES),
+    default=",".join(MODES),
+    show_default=True,
+    help="throughput: all senders flat out. rate: 1,000 messages per second in all. closed: one at a time. idle: nobody sends.",
+)
+@click.option("--seconds", type=click.FloatRange(0.2, 600), default=3.0, show_default=True, help="Length of each window.")
+@click.option("--repeat", type=click.IntRange(1, 100), default=3, show_default=True, help="How often everything is run.")
+@click.option("--mtu", type=click.IntRange(576, 9000), default=1500, show_default=True, help="Of the lab's segment, bytes.")
+@click.option(
+    "--peers",
+    metavar="NAME,…",
+    callback=_words(PEERS),
+    default="",
+    help="Other systems in the same lab: corosync (default, and sched_rr: no).",
+)
+@click.option("--raw", is_flag=True, help="The bare AF_PACKET program in the same lab: the limit.")
+@click.option("--no-ours", is_flag=True, help="Leave zenjun itself out.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    callback=_options,
+    metavar="TABLE.NAME=VALUE",
+    help="An option of our daemons' configuration; may be repeated.",
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Append the lines to this file instead."
+)
+@click.option("--quick", is_flag=True, help="64 and 1300 B, 1 s windows, once, no loss.")
+@click.option("--table", "as_table", is_flag=True, help="Print the tables (markdown) at the end.")
+@click.pass_context
+def bench(
+    context: click.Context,
+    stations: int,
+    senders: str,
+    sizes: tuple[int, ...],
+    light_sizes: tuple[int, ...],
+    level: str,
+    losses: tuple[float, ...],
+    modes: tuple[str, ...],
+    seconds: float,
+    repeat: int,
+    mtu: int,
+    peers: tuple[str, ...],
+    raw: bool,
+    no_ours: bool,
+    options: dict[str, dict[str, Any]],
+    out: Path | None,
+    quick: bool,
+    as_table: bool,
+) -> None:
+    """Measure throughput, latency and CPU in a lab on this machine; one JSON line per cell.
+
+    What is run beside each other is compared; figures of different calls are not comparable on a shared machine. The members
+    of a line are explained in docs/performance.md.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    number = stations if senders == "all" else int(senders) if senders.isdigit() else 0
+    if not 1 <= number <= stations:
+        raise click.BadParameter(f"{senders!r} is neither 'all' nor a number from 1 to {stations}", param_hint="--senders")
+    if raw and (stations > RAW_STATIONS_MAX or number < 2):
+        raise click.UsageError(f"--raw needs at most {RAW_STATIONS_MAX} stations and at least 2 senders")
+    if "corosync" in peers and (missing := Corosync.missing()):
+        click.echo(f"zenjun bench: leaving corosync out: {missing}", err=True)
+        peers = tuple(p for p in peers if p != "corosync")
+    plan = Plan(
+        stations=stations,
+        senders=number,
+        sizes=sizes,
+        light_sizes=light_sizes,
+        level=level,
+        losses=losses,
+        modes=modes,
+        mtu=mtu,
+        seconds=seconds,
+        repeat=repeat,
+        peers=peers,
+        raw=raw,
+        ours=not no_ours,
+        options=options,
+    )
+    if quick:
+        plan = plan.quick()
+    command = shlex.join(["zenjun", *sys.argv[1:]])
+    sys.exit(_run(plan, out, command if as_table else None))
+
+
+def _run(plan: Plan, out: Path | None, table_command: str | None) -> int:
+    rows: list[dict[str, Any]] = []
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        with contextlib.ExitStack() as stack:
+            stream: IO[str] = stack.enter_context(out.open("a")) if out is not None else sys.stdout
+            progress = stack.enter_context(_progress(plan.cells()))
+
+            def starting(system: str, cell: Cell) -> None:
+                loss = f", {cell.loss:.3g} loss" if cell.loss else ""
+                words = f"{system}: {cell.mode}, {size_name(cell.size)}{loss}"
+                if progress is not None:
+                    progress.update(progress.task_ids[0], description=words)
+                elif out is not None:
+                    click.echo(words, err=True)
+
+            def report(row: dict[str, Any]) -> None:
+                rows.append(row)
+                stream.write(json.dumps(row) + "\n")
+                stream.flush()
+                if progress is not None:
+                    progress.advance(progress.task_ids[0])
+                for problem in row["problems"]:
+                    click.echo(f"zenjun bench: {row['system']}, {row['mode']}, {row['size']} B: {problem}", err=True)
+
+            run(plan, report, starting)
+    except (BenchError, LabError) as error:
+        click.echo(f"zenjun bench: {error}", err=True)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        click.echo("zenjun bench: interrupted", err=True)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if table_command is not None:
+        click.echo(render(rows, table_command))
+    return EXIT_FAILED if any(not r["ok"] for r in rows if r["system"] in ("zenjun", "raw")) else 0
+
+
+@bench.command("table")
+@click.argument("files", nargs=-1, required=True, type=click.File("r"))
+def show_table(files: tuple[IO[str], ...]) -> None:
+    """The tables of docs/performance.md (markdown) from saved lines of earlier calls.
+
+    \b
+    Example: zenjun bench table results.jsonl
+    """
+    rows = []
+    for file in files:
+        for number, line in enumerate(file, 1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                raise click.ClickException(f"{file.name}, line {number}: no JSON object") from None
+    click.echo(render(rows))
