@@ -71,15 +71,21 @@ int dp_flush(struct dp *d);
 /* Opens with protocol 0, attaches the filter, sets the ring up, joins the group address, then binds. */
 int dp_link_open(struct dp *d, const char *ifname, uint32_t *ifindex, uint8_t mac[6], uint32_t *mtu);
 void dp_link_close(struct dp *d);
-int dp_link_error(struct dp *d);                     /* pending socket error, 0 none */
+/* Negative errno that ended the link (ENETDOWN, ENODEV, ...), 0 none. DP_W_LINK tells of it once; it stays until the link is
+ * closed or opened again, and until then nothing is sent. */
+int dp_link_error(struct dp *d);
+uint64_t dp_link_ring(const struct dp *d);           /* bytes of receive ring that the kernel gave: less than asked when short */
 int dp_link_send(struct dp *d, const uint8_t *pdu, uint32_t size); /* one PDU now (OPEN) */
 int dp_link_drops(struct dp *d, uint64_t *drops);    /* PACKET_STATISTICS, accumulated */
 
 /* ---- clients ---- slot numbers 0..DP_CLIENTS_MAX-1 */
+/* fd: a connected stream socket, owned (and closed) by the data path from then on. client: not that of another slot, and not
+ * given again while messages of its former owner may still be delivered. -EUSERS: all slots taken. */
 int dp_client_add(struct dp *d, int fd, uint16_t client, uint32_t *slot);
-/* hard 1: close now. hard 0: write out what is queued and released, then close (bounded by deadline_ns after now). */
+/* The slot is given up; also needed after dp_take told of a client's end. Embargoed frames are dropped. hard 1: close now. hard 0: write out what is queued and released, then close (bounded by deadline_ns after now). */
 int dp_client_remove(struct dp *d, uint32_t slot, int hard, uint64_t deadline_ns);
-int dp_client_level(struct dp *d, uint32_t slot, uint32_t level);    /* unused by groups of other levels: see dp_join */
+/* Report by DONE whatever reaches this level from now on, as if every SEND had asked for it (for the last counts after BYE). */
+int dp_client_level(struct dp *d, uint32_t slot, uint32_t level);
 /* Queue a frame for a client now (embargoed: at its place behind what is queued; urgent: before what is not yet begun). */
 int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint16_t handle, const uint8_t *body, uint32_t size,
                   uint64_t position, uint32_t level, uint32_t urgent);
@@ -89,8 +95,10 @@ int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32
 int dp_leave(struct dp *d, uint32_t slot, uint32_t group);
 int dp_need_ack(struct dp *d, uint32_t group, uint32_t yes);         /* messages to the group need level ack */
 void dp_hold(struct dp *d, uint32_t yes);            /* 1: take no new messages from clients (closed, draining) */
-int dp_unsent(const struct dp *d);                   /* messages of clients read but not yet taken by the core */
-/* After an instance ended: forget embargoed entries not released at their level; per slot how many own messages were undecided. */
+int dp_unsent(const struct dp *d);                   /* messages read from clients, or dp_send's, not yet taken by the core */
+/* After an instance ended: forget embargoed entries not released at their level; per slot how many own messages were undecided
+ * (taken by the core, not at preack). A message of which the core has taken a part is offered anew as a whole. DONE counts go on
+ * behind the undecided ones at every level, from the next turn on, so that a number means the same message at both ends. */
 int dp_reset(struct dp *d, uint64_t undecided[DP_CLIENTS_MAX]);
 int dp_take(struct dp *d, struct dp_take *out);      /* 1: one; 0: none. data valid until the next dp_ call */
 int dp_group(struct dp *d, struct dp_group *out);    /* the message delivery stands at; dp_group_done() lets it go on */
@@ -98,6 +106,7 @@ void dp_group_done(struct dp *d);
 int dp_send(struct dp *d, uint16_t client, uint32_t group, uint8_t type, uint8_t need_ack, const uint8_t *data, uint32_t size);
                                                      /* a message of Python's; queued inside (at most 1 MiB), -ENOBUFS beyond */
 struct dp_client_info { uint64_t queued_bytes, unsent_bytes, sent, delivered, done[3]; uint16_t client; uint8_t closing, paused; uint32_t pad; };
+int dp_clients(const struct dp *d);                  /* slots in use, also those still being written out */
 int dp_client_info(const struct dp *d, uint32_t slot, struct dp_client_info *out);
 const struct dp_counters *dp_counters(const struct dp *d);
 uint64_t dp_memory(const struct dp *d);

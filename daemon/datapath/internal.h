@@ -1,0 +1,267 @@
+/* Shared between the files of the data path; not part of its interface.
+ *
+ * link.c     packet socket, ring, batched sends
+ * queue.c    what is to be written to one client: byte ring, embargo marks, DONE counts
+ * clients.c  client sockets: reading, parsing, offering, slots, groups
+ * turn.c     the loop that joins them, and its timer
+ */
+#ifndef ZJ_DP_INTERNAL_H
+#define ZJ_DP_INTERNAL_H
+
+#define _GNU_SOURCE
+
+#include <endian.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "dp.h"
+#include "zj.h"
+#include "zj_wire.h"
+
+#define DP_RX_BATCH 256u                       /* frames taken from the ring before the rest of the loop has its turn */
+#define DP_TX_BATCH 64u                        /* frames per sendmmsg; larger batches bring nothing */
+#define DP_TX_BATCHES 2u                       /* of these per pass, so that the ring is looked at every millisecond */
+#define DP_LOAD_RX 4u                          /* a batch of so many frames is load: rest before the next */
+#define DP_LOAD_TX 16u
+#define DP_DELIVER_BYTES (256u * 1024u)        /* delivered before queues are written out; about a socket buffer */
+#define DP_DELIVER_MESSAGES 4096u
+#define DP_INPUT_BYTES (256u * 1024u)
+#define DP_OUTPUT_BYTES_MIN (64u * 1024u)
+#define DP_QUANTUM_BYTES (64u * 1024u)         /* of one client's sends before the next client's, */
+#define DP_QUANTUM_MESSAGE 256u                /* each message counting so much more, */
+#define DP_QUANTUM_READ (16u * 1024u)          /* and each read so much */
+#define DP_URGENT_PAUSE_BYTES (64u * 1024u)    /* unread errors; beyond, the client is not read */
+#define DP_URGENT_MAX_BYTES (1024u * 1024u)
+#define DP_SEND_MAX_BYTES (1024u * 1024u)      /* messages of Python's not yet taken by the core */
+#define DP_OWN_MAX 65536u                      /* entries of the list behind DONE; beyond, the newest are merged */
+#define DP_BUSY_FIRST_NS 200000ull             /* wait after a full transmit queue; doubles */
+#define DP_BUSY_MAX_NS 2000000ull
+#define DP_CLOSE_NS 5000000000ull              /* for the last words to a client that we disconnect */
+#define DP_TIDY_NS 1000000000ull               /* a queue unused for so long gives its memory back */
+#define DP_CONFIRM_GUARD_NS 100000ull          /* the timer never stands at a confirmation that is already over */
+
+#define DP_HEADER 8u                           /* client protocol: frame header */
+#define DP_MESSAGE_HEADER 16u
+#define DP_DONE_SIZE 24u
+#define DP_FRAME_MAX (16u * 1024u * 1024u + 64u * 1024u)
+#define DP_CONTROL_MAX (64u * 1024u)           /* body of any frame but SEND */
+
+enum dp_frame_type {
+    DP_F_HELLO = 1, DP_F_JOIN = 2, DP_F_LEAVE = 3, DP_F_SEND = 4, DP_F_STATUS = 5, DP_F_BYE = 6, DP_F_MEMBERS = 7,
+    DP_F_MESSAGE = 66, DP_F_DONE = 69, DP_F_ERROR = 70
+};
+#define DP_SEND_LEVEL 3u
+#define DP_SEND_NOTIFY 4u
+#define DP_MESSAGE_OWN 1u
+#define DP_ERROR_CLOSES 1u
+
+/* ---- sets of clients ---- */
+#define DP_WORDS (DP_CLIENTS_MAX / 64u)
+struct dp_set { uint64_t word[DP_WORDS]; };
+
+static inline void set_add(struct dp_set *s, uint32_t i) { s->word[i >> 6] |= 1ull << (i & 63u); }
+static inline void set_del(struct dp_set *s, uint32_t i) { s->word[i >> 6] &= ~(1ull << (i & 63u)); }
+static inline int set_has(const struct dp_set *s, uint32_t i) { return (int)(s->word[i >> 6] >> (i & 63u) & 1u); }
+
+static inline int set_any(const struct dp_set *s)
+{
+    uint64_t any = 0;
+    for (uint32_t w = 0; w < DP_WORDS; w++)
+        any |= s->word[w];
+    return any != 0;
+}
+
+/* First member at or after `from`, or DP_CLIENTS_MAX. */
+static inline uint32_t set_next(const struct dp_set *s, uint32_t from)
+{
+    if (from >= DP_CLIENTS_MAX)
+        return DP_CLIENTS_MAX;
+    uint32_t w = from >> 6;
+    uint64_t bits = s->word[w] & ~0ull << (from & 63u);
+    while (!bits && ++w < DP_WORDS)
+        bits = s->word[w];
+    return bits ? w * 64u + (uint32_t)__builtin_ctzll(bits) : DP_CLIENTS_MAX;
+}
+
+#define SET_EACH(i, set) for (uint32_t i = set_next(set, 0); i < DP_CLIENTS_MAX; i = set_next(set, i + 1))
+
+/* ---- numbers of the client protocol are little-endian ---- */
+static inline void put16(uint8_t *p, uint16_t v) { v = htole16(v); memcpy(p, &v, 2); }
+static inline void put32(uint8_t *p, uint32_t v) { v = htole32(v); memcpy(p, &v, 4); }
+static inline void put64(uint8_t *p, uint64_t v) { v = htole64(v); memcpy(p, &v, 8); }
+static inline uint16_t get16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return le16toh(v); }
+static inline uint32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return le32toh(v); }
+
+static inline void put_header(uint8_t *p, uint32_t size, uint8_t type, uint8_t flags, uint16_t handle)
+{
+    put32(p, size);
+    p[4] = type;
+    p[5] = flags;
+    put16(p + 6, handle);
+}
+
+static inline uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* ---- link ---- */
+struct dp_link {
+    int fd;                      /* -1: closed */
+    int error;                   /* negative errno that ended it, 0: well */
+    int watched;                 /* fd is in the inner epoll */
+    uint32_t ifindex, mtu;
+    uint8_t header[14];          /* of every frame we send */
+    uint8_t *ring;
+    uint64_t ring_bytes;
+    uint32_t block_bytes, slot_bytes, per_block, blocks;
+    uint32_t block, slot;        /* cursor */
+    uint64_t retry_at, retry_ns; /* transmit queue full: not before, and the wait; 0: no wait */
+    struct mmsghdr messages[DP_TX_BATCH];
+    struct iovec parts[DP_TX_BATCH][2];
+    struct zj_frame frames[DP_TX_BATCH];
+};
+
+/* ---- output of one client ---- */
+/* Bytes up to `end` may be written once `position` has been passed at `level`; those before them too. */
+struct dp_mark { uint64_t position, end; uint32_t level, pad; };
+/* So many own messages are done when the position has been passed. */
+struct dp_own { uint64_t position, count; };
+struct dp_own_list { struct dp_own *at; uint32_t cap; uint64_t head, tail; };
+/* Frames written at a place between the ring's frames: urgent ones, and the DONE frame. */
+struct dp_side { uint8_t *data; uint32_t cap, size, off; uint64_t at; };
+
+struct dp_queue {
+    uint8_t *ring;
+    uint32_t cap;                                /* power of two, 0: nothing allocated */
+    /* Offsets in the stream of ring bytes, written <= boundary <= released <= tail; all restart at 0 when it is empty. */
+    uint64_t written, boundary, released, tail;  /* boundary: first start of a frame at or after written */
+    struct dp_mark *marks;
+    uint32_t mark_cap, mark_head, mark_count;
+    struct dp_side urgent, done;
+    uint8_t done_bytes[DP_HEADER + DP_DONE_SIZE];
+    uint8_t busy;                                /* used since the last tidying */
+};
+
+struct dp_bound { uint32_t group; uint8_t bound, may_send, pad[2]; };
+
+struct dp_client {
+    int fd;                      /* -1: closed by us, the slot waits for dp_client_remove */
+    uint16_t number;
+    uint8_t used;
+    uint8_t closing;             /* write out what is there, then close; nothing is read or delivered any more */
+    uint8_t removed;             /* Python has given the slot up: free it with the descriptor */
+    uint8_t broken;              /* writing failed: the peer reads no more */
+    uint8_t can_read, can_write, hung_up, eof;
+    uint8_t out_armed;           /* EPOLLOUT is asked for */
+    uint8_t paused;              /* its queue is over half: its sends are not read */
+    uint8_t taking;              /* a control frame stands at the head of the input, for dp_take */
+    uint8_t in_take;             /* the slot stands in the list of dp_take */
+    uint8_t end;                 /* its end is to be told by dp_take */
+    uint8_t end_told;
+    int32_t end_error;
+    uint32_t slot;
+    uint64_t close_at;
+    /* input: bytes start..end of in[] are read and not yet consumed */
+    uint8_t *in;
+    uint32_t in_cap, in_start, in_end;
+    uint32_t skip;               /* bytes of a refused frame's body still to come */
+    uint32_t quantum;            /* used up of the present one */
+    uint32_t offered;            /* bytes of the SEND at in_start that the core has taken */
+    struct dp_bound *handles;
+    struct dp_queue q;
+    /* own messages */
+    uint64_t sends;              /* SEND frames, also refused ones */
+    struct dp_own_list own[2];   /* towards preack, towards ack */
+    uint64_t sent, delivered, done[ZJ_LEVELS], reported[ZJ_LEVELS], notify[ZJ_LEVELS];
+};
+
+/* ---- groups ---- */
+struct dp_member { uint16_t slot, handle; uint8_t level, no_self, pad[2]; };
+struct dp_route { uint32_t group; uint32_t count, cap; uint8_t need_ack, pad[3]; struct dp_member *members; };
+
+struct dp_pending { uint8_t *data; uint32_t size, head, tail, cap; uint32_t count, offered; };
+
+struct dp {
+    struct dp_config cfg;
+    const struct zj_api *api;
+    zj_core *core;
+    int epoll, timer;
+    uint64_t armed;              /* what the timer stands at, 0: off */
+    struct dp_counters counters;
+    struct dp_link link;
+    uint8_t link_news;           /* the link's error has not been reported yet */
+    uint8_t hold;
+
+    struct dp_client clients[DP_CLIENTS_MAX];
+    int16_t by_number[65536];    /* client number to slot, -1 none */
+    struct dp_set work;          /* something to read or to offer */
+    struct dp_set dirty;         /* something to write */
+    struct dp_set marked;        /* something embargoed */
+    struct dp_set owning;        /* own messages not at every level */
+    struct dp_set closing;
+    uint32_t turn;               /* whose turn to offer */
+    uint32_t queue_cap_max;
+    uint64_t tidy_at;
+
+    uint16_t take[DP_CLIENTS_MAX];
+    uint32_t take_head, take_count;
+
+    struct dp_route **routes;    /* open addressing, capacity a power of two */
+    uint32_t route_cap, route_count;
+
+    struct dp_pending sends;     /* Python's messages, oldest first */
+
+    uint64_t positions[ZJ_LEVELS];
+    struct dp_group group;       /* a copy: the core's pointer would not outlive the turn */
+    uint8_t *group_data;
+    uint32_t group_cap;
+    uint8_t group_waits;
+};
+
+/* ---- link.c ---- */
+void link_init(struct dp *d);
+uint32_t link_receive(struct dp *d, uint64_t now, uint32_t *drained);
+uint32_t link_transmit(struct dp *d, uint64_t now, uint32_t *more);
+void link_fail(struct dp *d, int error);
+void link_event(struct dp *d, uint32_t events);
+
+/* ---- queue.c ---- */
+/* All return 0, -ENOMEM or what they say. */
+int queue_append(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_t head_size, const uint8_t *body,
+                 uint32_t body_size, uint32_t level, uint64_t position);
+int queue_urgent(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_t head_size, const uint8_t *body,
+                 uint32_t body_size);           /* -ENOBUFS beyond DP_URGENT_MAX_BYTES */
+void queue_release(struct dp *d, struct dp_client *c);
+int queue_own(struct dp *d, struct dp_client *c, uint64_t position);
+void queue_done(struct dp *d, struct dp_client *c);
+void queue_cut(struct dp *d, struct dp_client *c, int released);
+void queue_forget(struct dp *d, struct dp_client *c);
+void queue_clear(struct dp *d, struct dp_client *c);
+int queue_write(struct dp *d, struct dp_client *c);
+void queue_tidy(struct dp_client *c);
+void queue_free(struct dp_client *c);
+uint64_t queue_memory(const struct dp_client *c);
+static inline uint64_t queue_bytes(const struct dp_queue *q) { return q->tail - q->written + (q->urgent.size - q->urgent.off); }
+static inline int queue_writable(const struct dp_queue *q)
+{
+    return q->released > q->written || q->urgent.size > q->urgent.off || q->done.size > q->done.off;
+}
+
+/* ---- clients.c ---- */
+void clients_init(struct dp *d);
+void clients_free(struct dp *d);
+void clients_event(struct dp *d, uint32_t slot, uint32_t events);
+uint32_t clients_offer(struct dp *d, uint32_t *more);
+void clients_deliver(struct dp *d, const struct zj_message *m);
+void clients_release(struct dp *d);
+void clients_write(struct dp *d, uint64_t now);
+void clients_tidy(struct dp *d, uint64_t now);
+void client_fail(struct dp *d, struct dp_client *c, const char *code, const char *message, int error, int keep_released);
+uint64_t clients_due(const struct dp *d);
+void *dp_map(size_t size);
+void dp_unmap(void *p, size_t size);
+
+#endif

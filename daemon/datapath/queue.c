@@ -1,0 +1,439 @@
+/* What is to be written to one client.
+ *
+ * A byte ring holds whole frames in the order of delivery. A client of level preack or ack may be given a frame only when that
+ * level's position has passed it: `released` is how far the ring may be written, `marks` say what moves it on. Two small side
+ * buffers hold frames that go between frames of the ring: urgent ones (errors, events) and the DONE frame.
+ */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+void *dp_map(size_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void dp_unmap(void *p, size_t size)
+{
+    if (p)
+        munmap(p, size);
+}
+
+/* ---- ring ---- */
+static uint32_t contiguous(const struct dp_queue *q, uint64_t at, uint64_t end)
+{
+    const uint32_t index = (uint32_t)(at & (q->cap - 1u));
+    return (uint32_t)min64(end - at, q->cap - index);
+}
+
+static void copy_in(struct dp_queue *q, uint64_t at, const uint8_t *data, uint32_t size)
+{
+    const uint32_t first = contiguous(q, at, at + size);
+    memcpy(q->ring + (at & (q->cap - 1u)), data, first);
+    if (first < size)
+        memcpy(q->ring, data + first, size - first);
+}
+
+static uint32_t frame_size_at(const struct dp_queue *q, uint64_t at)
+{
+    uint8_t b[4];
+    for (uint32_t i = 0; i < 4; i++)
+        b[i] = q->ring[(at + i) & (q->cap - 1u)];
+    return DP_HEADER + get32(b);
+}
+
+static int reserve(struct dp *d, struct dp_queue *q, uint64_t size)
+{
+    const uint64_t used = q->tail - q->written;
+    if (used + size <= q->cap)
+        return 0;
+    uint64_t cap = q->cap ? q->cap : DP_OUTPUT_BYTES_MIN;
+    while (cap < used + size)
+        cap *= 2;
+    if (cap > d->queue_cap_max)
+        return -ENOMEM;
+    uint8_t *ring = dp_map(cap);
+    if (!ring)
+        return -ENOMEM;
+    for (uint64_t at = q->written; at < q->tail;) {
+        uint32_t run = contiguous(q, at, q->tail);
+        run = (uint32_t)min64(run, cap - (at & (cap - 1)));
+        memcpy(ring + (at & (cap - 1)), q->ring + (at & (q->cap - 1u)), run);
+        at += run;
+    }
+    dp_unmap(q->ring, q->cap);
+    q->ring = ring;
+    q->cap = (uint32_t)cap;
+    return 0;
+}
+
+/* ---- embargo ---- */
+static int passed(const struct dp *d, uint32_t level, uint64_t position)
+{
+    return level == ZJ_ORDERED || position < d->positions[level];
+}
+
+static int mark(struct dp *d, struct dp_client *c, uint32_t level, uint64_t position)
+{
+    struct dp_queue *q = &c->q;
+    if (q->mark_count == 0 && passed(d, level, position)) {
+        q->released = q->tail;
+        return 0;
+    }
+    if (q->mark_count) {
+        struct dp_mark *last = &q->marks[(q->mark_head + q->mark_count - 1) & (q->mark_cap - 1u)];
+        if (last->level == level && (level == ZJ_ORDERED || last->position == position)) {
+            last->end = q->tail;
+            return 0;
+        }
+    }
+    if (q->mark_count == q->mark_cap) {
+        const uint32_t cap = q->mark_cap ? q->mark_cap * 2 : 64;
+        struct dp_mark *marks = malloc(cap * sizeof *marks);
+        if (!marks)
+            return -ENOMEM;
+        for (uint32_t i = 0; i < q->mark_count; i++)
+            marks[i] = q->marks[(q->mark_head + i) & (q->mark_cap - 1u)];
+        free(q->marks);
+        q->marks = marks;
+        q->mark_cap = cap;
+        q->mark_head = 0;
+    }
+    q->marks[(q->mark_head + q->mark_count++) & (q->mark_cap - 1u)] =
+        (struct dp_mark){.position = position, .end = q->tail, .level = level};
+    set_add(&d->marked, c->slot);
+    return 0;
+}
+
+int queue_append(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_t head_size, const uint8_t *body,
+                 uint32_t body_size, uint32_t level, uint64_t position)
+{
+    struct dp_queue *q = &c->q;
+    const int error = reserve(d, q, (uint64_t)head_size + body_size);
+    if (error)
+        return error;
+    copy_in(q, q->tail, head, head_size);
+    if (body_size)
+        copy_in(q, q->tail + head_size, body, body_size);
+    q->tail += (uint64_t)head_size + body_size;
+    q->busy = 1;
+    if (mark(d, c, level, position)) {
+        q->tail -= (uint64_t)head_size + body_size;
+        return -ENOMEM;
+    }
+    if (queue_writable(q))
+        set_add(&d->dirty, c->slot);
+    return 0;
+}
+
+void queue_release(struct dp *d, struct dp_client *c)
+{
+    struct dp_queue *q = &c->q;
+    while (q->mark_count) {
+        const struct dp_mark *m = &q->marks[q->mark_head];
+        if (!passed(d, m->level, m->position))
+            break;
+        q->released = m->end;
+        q->mark_head = (q->mark_head + 1) & (q->mark_cap - 1u);
+        q->mark_count--;
+    }
+    if (q->mark_count == 0)
+        set_del(&d->marked, c->slot);
+    if (queue_writable(q))
+        set_add(&d->dirty, c->slot);
+}
+
+/* ---- side buffers ---- */
+int queue_urgent(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_t head_size, const uint8_t *body,
+                 uint32_t body_size)
+{
+    struct dp_side *u = &c->q.urgent;
+    if (u->off == u->size) {
+        u->off = u->size = 0;
+        u->at = c->q.boundary;
+    }
+    const uint64_t need = (uint64_t)u->size + head_size + body_size;
+    if (need > DP_URGENT_MAX_BYTES)
+        return -ENOBUFS;
+    if (need > u->cap) {
+        uint32_t cap = u->cap ? u->cap : 1024;
+        while (cap < need)
+            cap *= 2;
+        uint8_t *data = realloc(u->data, cap);
+        if (!data)
+            return -ENOMEM;
+        u->data = data;
+        u->cap = cap;
+    }
+    memcpy(u->data + u->size, head, head_size);
+    if (body_size)
+        memcpy(u->data + u->size + head_size, body, body_size);
+    u->size = (uint32_t)need;
+    set_add(&d->dirty, c->slot);
+    return 0;
+}
+
+/* ---- own messages ---- */
+static int own_push(struct dp_own_list *l, uint64_t position)
+{
+    if (l->tail != l->head) {
+        struct dp_own *last = &l->at[(l->tail - 1) & (l->cap - 1u)];
+        if (last->position == position) {
+            last->count++;
+            return 0;
+        }
+        if (l->tail - l->head == DP_OWN_MAX) {
+            /* A level that nobody waits for may lag without bound: counting late is right, counting early would not be. */
+            last->position = position;
+            last->count++;
+            return 0;
+        }
+    }
+    if (l->tail - l->head == l->cap) {
+        const uint32_t cap = l->cap ? l->cap * 2 : 64;
+        struct dp_own *at = malloc(cap * sizeof *at);
+        if (!at)
+            return -ENOMEM;
+        for (uint64_t i = l->head; i < l->tail; i++)
+            at[i & (cap - 1u)] = l->at[i & (l->cap - 1u)];
+        free(l->at);
+        l->at = at;
+        l->cap = cap;
+    }
+    l->at[l->tail++ & (l->cap - 1u)] = (struct dp_own){position, 1};
+    return 0;
+}
+
+/* One of the client's messages stands at this place of the order. */
+int queue_own(struct dp *d, struct dp_client *c, uint64_t position)
+{
+    if (c->done[ZJ_ORDERED] == c->sent)
+        return 0; /* not one of this connection's */
+    for (uint32_t i = 0; i < 2; i++) {
+        const int error = own_push(&c->own[i], position);
+        if (error)
+            return error;
+    }
+    c->done[ZJ_ORDERED]++;
+    set_add(&d->owning, c->slot);
+    return 0;
+}
+
+/* Take the counts on to the positions reached, and have a DONE frame written if one changed that somebody asked for. It stands
+ * behind the frames released by now. While one waits to be written, later counts wait: they would overtake messages. */
+void queue_done(struct dp *d, struct dp_client *c)
+{
+    struct dp_queue *q = &c->q;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct dp_own_list *l = &c->own[i];
+        const uint64_t position = d->positions[i + 1];
+        for (; l->head != l->tail && l->at[l->head & (l->cap - 1u)].position < position; l->head++)
+            c->done[i + 1] += l->at[l->head & (l->cap - 1u)].count;
+    }
+    int news = 0;
+    for (uint32_t level = 0; level < ZJ_LEVELS; level++)
+        news |= c->done[level] > c->reported[level] && c->reported[level] < c->notify[level];
+    if (!news) {
+        if (c->own[0].head == c->own[0].tail && c->own[1].head == c->own[1].tail)
+            set_del(&d->owning, c->slot);
+        return;
+    }
+    if (q->done.size > q->done.off || c->closing || c->broken)
+        return;
+    put_header(q->done_bytes, DP_DONE_SIZE, DP_F_DONE, 0, 0);
+    for (uint32_t level = 0; level < ZJ_LEVELS; level++) {
+        put64(q->done_bytes + DP_HEADER + 8 * level, c->done[level]);
+        c->reported[level] = c->done[level];
+    }
+    q->done = (struct dp_side){.data = q->done_bytes, .size = sizeof q->done_bytes, .at = q->released};
+    set_add(&d->dirty, c->slot);
+}
+
+/* ---- cutting ---- */
+/* Drop what is not begun; with `released` only what is under embargo. A frame partly written is kept whole. */
+void queue_cut(struct dp *d, struct dp_client *c, int released)
+{
+    struct dp_queue *q = &c->q;
+    if (!released) {
+        q->released = q->boundary;
+        if (q->done.off == 0)
+            q->done.size = 0;
+        if (q->urgent.off == 0)
+            q->urgent.size = 0;
+    }
+    q->tail = q->released;
+    q->mark_count = 0;
+    set_del(&d->marked, c->slot);
+}
+
+/* Drop the embargoed frames whose own level has not passed them; those of other levels behind them stay. */
+void queue_forget(struct dp *d, struct dp_client *c)
+{
+    struct dp_queue *q = &c->q;
+    uint64_t to = q->released, from = q->released;
+    for (; q->mark_count; q->mark_count--, q->mark_head = (q->mark_head + 1) & (q->mark_cap - 1u)) {
+        const struct dp_mark *m = &q->marks[q->mark_head];
+        if (!passed(d, m->level, m->position)) {
+            from = m->end;
+            continue;
+        }
+        while (from < m->end) {
+            uint32_t run = contiguous(q, from, m->end);
+            run = (uint32_t)min64(run, contiguous(q, to, to + run));
+            memmove(q->ring + (to & (q->cap - 1u)), q->ring + (from & (q->cap - 1u)), run);
+            from += run;
+            to += run;
+        }
+    }
+    q->tail = q->released = to;
+    set_del(&d->marked, c->slot);
+    if (queue_writable(q))
+        set_add(&d->dirty, c->slot);
+}
+
+/* Nobody reads any more: drop all. */
+void queue_clear(struct dp *d, struct dp_client *c)
+{
+    struct dp_queue *q = &c->q;
+    q->written = q->boundary = q->released = q->tail = 0;
+    q->mark_count = 0;
+    q->urgent.size = q->urgent.off = q->done.size = q->done.off = 0;
+    set_del(&d->marked, c->slot);
+    set_del(&d->dirty, c->slot);
+}
+
+/* ---- writing ---- */
+#define PIECES 8u
+
+static uint32_t add_ring(const struct dp_queue *q, struct iovec *iov, struct dp_side **owner, uint32_t n, uint64_t at, uint64_t end)
+{
+    while (at < end) {
+        const uint32_t run = contiguous(q, at, end);
+        iov[n] = (struct iovec){q->ring + (at & (q->cap - 1u)), run};
+        owner[n++] = NULL;
+        at += run;
+    }
+    return n;
+}
+
+/* Put together what may be written, in order; returns the number of pieces. */
+static uint32_t gather(struct dp_queue *q, struct iovec iov[PIECES], struct dp_side *owner[PIECES])
+{
+    struct dp_side *first = &q->urgent, *second = &q->done;
+    const int urgent = q->urgent.off < q->urgent.size, done = q->done.off < q->done.size;
+    /* At one place the one already begun goes first. */
+    if (!urgent || (done && (q->done.at < q->urgent.at || (q->done.at == q->urgent.at && q->done.off)))) {
+        first = &q->done;
+        second = &q->urgent;
+    }
+    uint64_t at = q->written;
+    uint32_t n = 0;
+    struct dp_side *const sides[2] = {first, second};
+    for (uint32_t i = 0; i < 2; i++) {
+        struct dp_side *s = sides[i];
+        if (s->off == s->size)
+            continue;
+        n = add_ring(q, iov, owner, n, at, s->at);
+        at = s->at;
+        iov[n] = (struct iovec){s->data + s->off, s->size - s->off};
+        owner[n++] = s;
+    }
+    return add_ring(q, iov, owner, n, at, q->released);
+}
+
+static void consume(struct dp_queue *q, const struct iovec *iov, struct dp_side *const *owner, uint64_t bytes)
+{
+    for (uint32_t i = 0; bytes; i++) {
+        const uint32_t run = (uint32_t)min64(bytes, iov[i].iov_len);
+        if (owner[i])
+            owner[i]->off += run;
+        else
+            q->written += run;
+        bytes -= run;
+    }
+    if (q->written == q->released) {
+        q->boundary = q->written;
+    } else if (q->written > q->boundary) {
+        /* The headers passed over have been written but not yet overwritten. */
+        uint64_t at = q->boundary;
+        while (at < q->written)
+            at += frame_size_at(q, at);
+        q->boundary = at;
+    }
+}
+
+/* Write what may be written. 0: done with it; -EAGAIN: the socket is full; other negative errno: the peer is gone. */
+int queue_write(struct dp *d, struct dp_client *c)
+{
+    struct dp_queue *q = &c->q;
+    while (queue_writable(q)) {
+        struct iovec iov[PIECES];
+        struct dp_side *owner[PIECES];
+        const uint32_t pieces = gather(q, iov, owner);
+        uint64_t total = 0;
+        for (uint32_t i = 0; i < pieces; i++)
+            total += iov[i].iov_len;
+        const struct msghdr message = {.msg_iov = iov, .msg_iovlen = pieces};
+        const ssize_t n = sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0) {
+            if (errno == EINTR)
+                continue;
+            return -errno;
+        }
+        d->counters.client_writes++;
+        d->counters.client_bytes_out += (uint64_t)n;
+        consume(q, iov, owner, (uint64_t)n);
+        if ((uint64_t)n < total)
+            return -EAGAIN;
+        if (q->done.size)
+            queue_done(d, c); /* counts that waited for the DONE frame just written */
+    }
+    if (q->written == q->tail) {
+        /* Start over at the ring's first byte: a client that keeps up uses the same few pages, which stay in the cache. */
+        q->written = q->boundary = q->released = q->tail = 0;
+        q->urgent.at = q->done.at = 0;
+    }
+    return 0;
+}
+
+/* ---- memory ---- */
+void queue_tidy(struct dp_client *c)
+{
+    struct dp_queue *q = &c->q;
+    if (!q->busy && q->written == q->tail && q->cap > DP_OUTPUT_BYTES_MIN) {
+        dp_unmap(q->ring, q->cap);
+        q->ring = NULL;
+        q->cap = 0;
+        q->written = q->boundary = q->released = q->tail = 0;
+        q->urgent.at = q->done.at = 0;
+    }
+    if (q->urgent.size == q->urgent.off && q->urgent.cap > 64 * 1024) {
+        free(q->urgent.data);
+        q->urgent = (struct dp_side){.at = q->boundary};
+    }
+    if (!q->mark_count && q->mark_cap > 4096) {
+        free(q->marks);
+        q->marks = NULL;
+        q->mark_cap = q->mark_head = 0;
+    }
+    q->busy = 0;
+}
+
+void queue_free(struct dp_client *c)
+{
+    dp_unmap(c->q.ring, c->q.cap);
+    free(c->q.marks);
+    free(c->q.urgent.data);
+    free(c->own[0].at);
+    free(c->own[1].at);
+    memset(&c->q, 0, sizeof c->q);
+    memset(c->own, 0, sizeof c->own);
+}
+
+uint64_t queue_memory(const struct dp_client *c)
+{
+    return c->q.cap + c->q.urgent.cap + (uint64_t)c->q.mark_cap * sizeof(struct dp_mark) +
+           ((uint64_t)c->own[0].cap + c->own[1].cap) * sizeof(struct dp_own);
+}

@@ -1,0 +1,278 @@
+/* The loop: receive, read, offer, step, send, deliver, write; and when to stop, rest or linger. */
+#include "internal.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EVENTS 64
+#define EVENT_LINK UINT64_MAX
+#define EVENT_TIMER (UINT64_MAX - 1)
+#define SECOND_NS 1000000000ull
+
+uint64_t dp_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
+}
+
+static struct timespec timespec_of(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / SECOND_NS), .tv_nsec = (long)(ns % SECOND_NS)};
+}
+
+int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_core *core, struct dp **out)
+{
+    *out = NULL;
+    if (cfg->size != sizeof *cfg || !api || api->version != ZJ_API_VERSION || api->size != sizeof *api || !core)
+        return -EINVAL;
+    if (cfg->self >= ZJW_STATIONS_MAX || cfg->ethertype < 0x600 || cfg->ethertype > 0xffff || !(cfg->group_mac[0] & 1) ||
+        cfg->message_max > ZJW_MESSAGE_MAX || cfg->queue_bytes_max > 1ull << 30 || cfg->ring_bytes > 1u << 30)
+        return -EINVAL;
+    struct dp *d = calloc(1, sizeof *d);
+    if (!d)
+        return -ENOMEM;
+    d->cfg = *cfg;
+    d->api = api;
+    d->core = core;
+    link_init(d);
+    clients_init(d);
+    d->epoll = epoll_create1(EPOLL_CLOEXEC);
+    d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = EVENT_TIMER};
+    if (d->epoll < 0 || d->timer < 0 || epoll_ctl(d->epoll, EPOLL_CTL_ADD, d->timer, &event)) {
+        const int error = -errno;
+        dp_destroy(d);
+        return error;
+    }
+    /* Rests are shorter than the 50 us by which the kernel otherwise rounds them up. Of this thread only. */
+    (void)prctl(PR_SET_TIMERSLACK, 1000);
+    *out = d;
+    return 0;
+}
+
+void dp_destroy(struct dp *d)
+{
+    if (!d)
+        return;
+    dp_link_close(d);
+    clients_free(d);
+    if (d->timer >= 0)
+        close(d->timer);
+    if (d->epoll >= 0)
+        close(d->epoll);
+    free(d);
+}
+
+int dp_fd(const struct dp *d) { return d->epoll; }
+const struct dp_counters *dp_counters(const struct dp *d) { return &d->counters; }
+
+uint64_t dp_memory(const struct dp *d)
+{
+    uint64_t bytes = sizeof *d + d->link.ring_bytes + d->sends.cap + d->group_cap;
+    for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
+        if (d->clients[i].used)
+            bytes += d->clients[i].in_cap + DP_HANDLES_MAX * sizeof(struct dp_bound) + queue_memory(&d->clients[i]);
+    return bytes;
+}
+
+/* ---- timer ---- */
+/* due 0: off, 1: at once. */
+static void arm(struct dp *d, uint64_t due)
+{
+    if (due == d->armed)
+        return;
+    const struct itimerspec when = {.it_value = timespec_of(due)};
+    if (timerfd_settime(d->timer, TFD_TIMER_ABSTIME, &when, NULL) == 0)
+        d->armed = due;
+}
+
+static uint64_t engine_due(const struct dp *d, uint64_t deadline)
+{
+    return min64(deadline, min64(d->api->nak_due(d->core), d->api->poll_due(d->core)));
+}
+
+static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
+{
+    uint64_t due = engine_due(d, deadline);
+    /* A confirmation is the core's own business in zj_step; one that is over and still there must not turn the loop hot. */
+    due = min64(due, max64(d->api->confirm_due(d->core), now + DP_CONFIRM_GUARD_NS));
+    if (d->link.retry_at)
+        due = min64(due, d->link.retry_at);
+    return min64(due, clients_due(d));
+}
+
+static void look_for_events(struct dp *d)
+{
+    struct epoll_event events[EVENTS];
+    const int count = epoll_wait(d->epoll, events, EVENTS, 0);
+    for (int i = 0; i < count; i++) {
+        if (events[i].data.u64 == EVENT_LINK)
+            link_event(d, events[i].events);
+        else if (events[i].data.u64 == EVENT_TIMER)
+            arm(d, 0); /* so that it does not end the next wait at once */
+        else
+            clients_event(d, (uint32_t)events[i].data.u64, events[i].events);
+    }
+}
+
+/* ---- delivery ---- */
+static int hand_to_python(struct dp *d, const struct zj_message *m)
+{
+    if (m->size > d->group_cap) {
+        uint8_t *data = realloc(d->group_data, m->size);
+        if (!data)
+            return -ENOMEM;
+        d->group_data = data;
+        d->group_cap = m->size;
+    }
+    if (m->size)
+        memcpy(d->group_data, m->data, m->size);
+    d->group = (struct dp_group){.data = d->group_data, .clock = m->clock, .position = m->position, .size = m->size,
+                                 .group = m->group, .client = m->client, .index = m->index, .src = m->src, .type = m->type};
+    d->group_waits = 1;
+    return 0;
+}
+
+/* Messages delivered. A message that is Python's stops delivery until dp_group_done(). */
+static uint32_t deliver(struct dp *d, uint32_t *more)
+{
+    uint32_t count = 0;
+    uint64_t bytes = 0;
+    struct zj_message m;
+    while (!d->group_waits) {
+        if (count == DP_DELIVER_MESSAGES || bytes >= DP_DELIVER_BYTES) {
+            *more = 1;
+            break;
+        }
+        if (d->api->next(d->core, &m) != 1)
+            break;
+        count++;
+        bytes += m.size;
+        if (m.type == ZJW_TYPE_USER)
+            clients_deliver(d, &m);
+        else if (hand_to_python(d, &m))
+            return count; /* out of memory: lost to this station's groups; cannot be repaired here */
+    }
+    return count;
+}
+
+int dp_group(struct dp *d, struct dp_group *out)
+{
+    if (!d->group_waits)
+        return 0;
+    *out = d->group;
+    return 1;
+}
+
+void dp_group_done(struct dp *d) { d->group_waits = 0; }
+
+/* ---- the turn ---- */
+static void rest(struct dp *d)
+{
+    const struct timespec t = timespec_of(d->cfg.rest_ns);
+    d->counters.rests++;
+    nanosleep(&t, NULL);
+}
+
+/* 1: something came. */
+static int linger(struct dp *d, uint64_t ns)
+{
+    struct pollfd p = {.fd = d->epoll, .events = POLLIN};
+    const struct timespec t = timespec_of(ns);
+    d->counters.lingers++;
+    return ppoll(&p, 1, &t, NULL) > 0;
+}
+
+static uint32_t wants(struct dp *d, uint32_t status)
+{
+    uint32_t want = 0;
+    if (status & ZJ_S_CONTROL)
+        want |= DP_W_CONTROL;
+    if (d->group_waits)
+        want |= DP_W_GROUP;
+    if (d->take_count)
+        want |= DP_W_CLIENT;
+    if (d->link_news)
+        want |= DP_W_LINK;
+    return want;
+}
+
+int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
+{
+    uint64_t now = dp_now();
+    const uint64_t slice_end = now + d->cfg.slice_ns;
+    uint32_t want, status;
+    d->counters.turns++;
+    for (;;) {
+        uint32_t drained, more = 0;
+        const uint32_t received = link_receive(d, now, &drained);
+        look_for_events(d);
+        uint32_t progress = received + clients_offer(d, &more);
+        now = dp_now();
+        status = d->api->step(d->core, now, drained);
+        /* Frames first: other stations wait for them, our clients only for us. */
+        const uint32_t sent = link_transmit(d, now, &more);
+        clients_release(d);
+        progress += sent + deliver(d, &more);
+        clients_release(d);
+        now = dp_now();
+        clients_write(d, now);
+        want = wants(d, status);
+        const int over = now >= slice_end;
+        if (now >= engine_due(d, deadline) && (drained || over))
+            want |= DP_W_DEADLINE; /* judged only once the ring is empty: a silent peer's frames may lie in it */
+        if (want)
+            break;
+        if (!drained || more || progress) {
+            if (over) {
+                want |= DP_W_MORE;
+                break;
+            }
+            if (!drained || more)
+                continue;
+            if (d->cfg.rest_ns && (received >= DP_LOAD_RX || sent >= DP_LOAD_TX)) {
+                rest(d);
+                now = dp_now();
+                continue;
+            }
+            if (progress && set_any(&d->work) && status & ZJ_S_ROOM)
+                continue; /* refused before the step, welcome after it */
+        }
+        if (!(status & ZJ_S_PENDING) || over)
+            break;
+        const uint64_t due = next_due(d, deadline, now), wait = min64(d->cfg.linger_ns, due > now ? due - now : 0);
+        if (wait == 0 || !linger(d, wait))
+            break;
+        now = dp_now();
+    }
+    if (status & ZJ_S_FENCED)
+        want |= DP_W_FENCED;
+    if (want & DP_W_LINK)
+        d->link_news = 0;
+    clients_tidy(d, now);
+    const uint64_t due = next_due(d, deadline, now);
+    /* Work left for after Python's part: the descriptor stays readable, so that nothing is forgotten if it just returns. */
+    arm(d, want & ~(uint32_t)DP_W_FENCED ? 1 : due == UINT64_MAX ? 0 : max64(due, 2));
+    *out = (struct dp_turn_result){.want = want, .status = status, .now = now, .next_due = due};
+    return 0;
+}
+
+int dp_flush(struct dp *d)
+{
+    uint32_t more = 1;
+    uint64_t now = dp_now();
+    for (uint32_t pass = 0; more && pass < 64; pass++) {
+        more = 0;
+        link_transmit(d, now, &more);
+        now = dp_now();
+    }
+    if (more || d->link.retry_at)
+        arm(d, more ? 1 : d->armed ? min64(d->armed, d->link.retry_at) : d->link.retry_at);
+    return 0;
+}
