@@ -24,6 +24,8 @@ from typing import Final
 STATE_NAME: Final = "station.json"
 LOCK_NAME: Final = "lock"
 FORMAT: Final = 1
+FIRST_START: Final = "there is no state yet"
+"""Why an incarnation was made up, when the folder has never been used; any other reason is a loss."""
 STATE_BYTES_MAX: Final = 64 * 1024
 """A state file is some 150 bytes; anything larger is not one of ours."""
 INCARNATION_MAX: Final = 2**32 - 65537
@@ -69,6 +71,7 @@ class Store:
         self._cluster = cluster
         self._station = station
         self._lock_fd = -1
+        self._used_before = False
         self.written = 0
         """Durable writes so far."""
 
@@ -129,6 +132,7 @@ class Store:
 
     def _lock(self) -> None:
         path = self._folder / LOCK_NAME
+        self._used_before = path.exists()
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
@@ -154,7 +158,7 @@ class Store:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return self._made_up("there is no state file (first start, or it was lost)")
+            return self._made_up("the state file is gone" if self._used_before else FIRST_START)
         except OSError as exc:
             raise StoreError(f"cannot read the state file {self.path}: {exc.strerror}{_advice(exc)}") from exc
         try:

@@ -240,3 +240,13 @@ def test_unusable_folder_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "s" / "lock").mkdir()
     with pytest.raises(StoreError, match="cannot write in the state folder"):
         make(tmp_path / "s").open()
+
+
+def test_a_lost_file_is_told_from_a_first_start(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    assert store.open().lost == store_module.FIRST_START
+    store.persist(1, 1)
+    store.close()
+    (tmp_path / STATE_NAME).unlink()
+    assert store.open().lost == "the state file is gone"
+    store.close()

@@ -1,0 +1,322 @@
+"""``zenjund``: command line, composition of the parts, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from ..proto.engine import Engine, EngineConfig
+from ..proto.errors import UsageError
+from ..proto.groups import Groups
+from ..proto.wire import HEADER, MESSAGE, cluster_id
+from . import config as configuration
+from .clients import Clients, Facts, Listener, SocketError
+from .config import Config, ConfigError
+from .datapath import DataPath
+from .netlink import LinkMonitor
+from .observe import LEVELS, Journal, Notifier, set_level, set_up
+from .rights import Rights, RightsError, drop_all_but_net_raw, take_net_raw, take_realtime
+from .runtime import Exit, Runtime
+from .store import FIRST_START, Store, StoreError
+
+FRAME_MAX_ROOM: Final = 9000
+"""Buffers take frames of a jumbo MTU even if the interface's is smaller now, so that it may grow while we run, bytes."""
+SLICE_NS: Final = 2_000_000
+"""Longest stay in one turn of the data path."""
+
+EPILOG: Final = """\
+exit codes: 0 stopped in order · 1 bug · 2 command line · 3 configuration · 4 missing right (CAP_NET_RAW) ·
+5 state folder · 6 client socket · 7 unfit interface · 8 refused by the cluster · 9 forced by a second signal
+
+signals: SIGTERM, SIGINT stop in order (a second one at once) · SIGHUP reads the log level again
+
+examples:
+  zenjun config example > /etc/zenjun/zenjund.toml
+  zenjund --config /etc/zenjun/zenjund.toml --check
+  sudo zenjund --config /etc/zenjun/zenjund.toml
+"""
+
+
+class Failure(Exception):
+    """The daemon cannot start: exit code and one line."""
+
+    def __init__(self, code: Exit, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def version() -> str:
+    """Of the installed package."""
+    try:
+        return metadata.version("zenjun")
+    except metadata.PackageNotFoundError:
+        return "0 (not installed)"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(
+        prog="zenjund",
+        description="One station of a zenjun cluster: reliable, totally ordered broadcast on one Ethernet segment.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    default = f"${configuration.CONFIG_ENV}, else {configuration.CONFIG_PATH}"
+    p.add_argument("--config", metavar="FILE", type=Path, help=f"configuration (default: {default})")
+    p.add_argument("--check", action="store_true", help="check the configuration and stop")
+    p.add_argument("--log-level", choices=list(LEVELS), help="instead of the configuration's log.level")
+    p.add_argument("--version", action="version", version=f"zenjund {version()}")
+    return p
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the daemon; returns its exit code (see ``Exit``)."""
+    arguments = parser().parse_args(argv)
+    try:
+        config = configuration.load(arguments.config)
+    except ConfigError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return Exit.CONFIG
+    if arguments.check:
+        sys.stdout.write(f"{config.file}: the configuration is right\n")
+        return Exit.OK
+    journal = set_up(config.log.format, arguments.log_level or config.log.level)
+    try:
+        runtime = compose(config, arguments.log_level, journal)
+    except Failure as exc:
+        journal.error("exit", str(exc), code=int(exc.code))
+        return exc.code
+    return uvloop.run(runtime.run())
+
+
+def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
+    """Take what the daemon needs, give up the other rights, and join the parts. Raises Failure with the exit code.
+
+    Order: rights before anything that could fail for want of them with a worse message; files (state, socket) while we may still
+    have root's powers over them; then only CAP_NET_RAW is left.
+    """
+    with contextlib.ExitStack() as undo:
+        try:
+            take_net_raw()
+            store = Store(Path(config.station.state_dir), config.cluster.name, config.station.id)
+            remembered = store.open()
+            undo.callback(store.close)
+            mtu = _interface_mtu(config.station.interface)
+            engine = _engine(config, remembered.incarnation + 1, remembered.instance, mtu)
+            dp = _datapath(config, engine, mtu)
+            undo.callback(dp.close)
+            listener = Listener(Path(config.station.socket), config.station.socket_bits, config.station.socket_group)
+            undo.callback(listener.close)
+        except RightsError as exc:
+            raise Failure(Exit.RIGHTS, str(exc)) from exc
+        except StoreError as exc:
+            raise Failure(Exit.STATE, str(exc)) from exc
+        except SocketError as exc:
+            raise Failure(Exit.SOCKET, str(exc)) from exc
+        except UsageError as exc:
+            raise Failure(Exit.CONFIG, str(exc)) from exc
+        except (MemoryError, OSError) as exc:
+            raise Failure(Exit.BUG, f"cannot start: {exc}") from exc
+        if remembered.lost:
+            text = f"{remembered.lost}; this life has incarnation {remembered.incarnation + 1}, from the clock"
+            level = logging.INFO if remembered.lost == FIRST_START else logging.WARNING
+            journal.event(level, "state", text, folder=config.station.state_dir)
+        rights = _rights(config, journal)
+        groups = Groups()
+        facts = Facts(
+            cluster=config.cluster.name,
+            station=config.station.id,
+            stations=config.cluster.stations,
+            message_max=config.cluster.message_max,
+            queue_bytes_max=config.clients.queue_bytes_max,
+            clients_max=config.clients.max,
+        )
+        report = Report(config, engine, dp, groups, rights)
+        clients = Clients(dp, groups, facts, journal, report.status, engine.core.want_ack)
+        runtime = Runtime(
+            engine=engine,
+            dp=dp,
+            clients=clients,
+            store=store,
+            listener=listener,
+            journal=journal,
+            notifier=Notifier(os.environ, os.getpid()),
+            interface=config.station.interface,
+            frame_max=_frame_max(config, mtu),
+            drain_timeout_ns=config.station.drain_timeout_ns,
+            others=config.cluster.stations - 1,
+            reload=_reloader(config, log_level, journal),
+        )
+        report.runtime, report.clients = runtime, clients
+        undo.pop_all()
+        journal.info(
+            "start",
+            f"zenjund {version()}: station {config.station.id} of {config.cluster.stations} of cluster {config.cluster.name!r} "
+            f"on {config.station.interface}",
+            pid=os.getpid(),
+            incarnation=remembered.incarnation + 1,
+            socket=config.station.socket,
+        )
+        return runtime
+
+
+def _interface_mtu(name: str) -> int:
+    """MTU of the interface now, 0 if it does not exist yet. Raises OSError."""
+    monitor = LinkMonitor(name, lambda change: None)
+    try:
+        monitor.start()
+        link = monitor.watch.link
+        return link.mtu if link is not None else 0
+    finally:
+        monitor.close()
+
+
+def _frame_max(config: Config, mtu: int) -> int:
+    """Bytes of the largest PDU there will be buffers for."""
+    return config.station.mtu or min(65535, max(mtu, FRAME_MAX_ROOM))
+
+
+def _engine(config: Config, incarnation: int, instance: int, mtu: int) -> Engine:
+    c = config.cluster
+    wanted = EngineConfig(
+        cluster=c.name,
+        stations=c.stations,
+        station=config.station.id,
+        window_frames=c.window,
+        frame_max=_frame_max(config, mtu),
+        message_max=c.message_max,
+        seed=secrets.randbits(64),
+        host_name=socket.gethostname(),
+        fingerprint=config.fingerprint,
+        boot=secrets.randbits(64),
+        confirm_delay_ns=c.confirm_delay_ns,
+        nak_delay_ns=c.nak_delay_ns,
+        nak_retry_ns=c.nak_retry_ns,
+        nak_retry_max_ns=c.nak_retry_max_ns,
+        poll_delay_ns=c.poll_delay_ns,
+        poll_delay_max_ns=c.poll_delay_max_ns,
+        retransmit_gap_ns=c.retransmit_gap_ns,
+        heartbeat_ns=c.heartbeat_ns,
+        silent_timeout_ns=c.silent_timeout_ns,
+        progress_timeout_ns=c.progress_timeout_ns,
+        open_interval_ns=c.open_interval_ns,
+        open_window_ns=c.open_window_ns,
+    )
+    return Engine(wanted, incarnation=incarnation, instance=instance)
+
+
+def _datapath(config: Config, engine: Engine, mtu: int) -> DataPath:
+    return DataPath(
+        engine.core,
+        station_index=config.station.id - 1,
+        ethertype=config.cluster.ethertype,
+        cluster=cluster_id(config.cluster.name),
+        group_mac=config.cluster.group_mac,
+        ring_bytes=config.station.ring_bytes_for(mtu),
+        message_max=config.cluster.message_max,
+        queue_bytes_max=config.clients.queue_bytes_max,
+        rest_ns=config.station.rest_ns,
+        linger_ns=config.station.linger_ns,
+        slice_ns=SLICE_NS,
+    )
+
+
+def _rights(config: Config, journal: Journal) -> Rights:
+    """Real-time scheduling if it is wanted and granted, then nothing but CAP_NET_RAW."""
+    rights = Rights(net_raw=True, realtime_wanted=config.station.realtime_priority > 0)
+    if rights.realtime_wanted:
+        refused = take_realtime(config.station.realtime_priority)
+        rights.realtime = refused is None
+        if refused is not None:
+            text = f"the kernel refuses real-time priority {config.station.realtime_priority} ({refused}); going on without it"
+            journal.warning("rights", text)
+    try:
+        drop_all_but_net_raw()
+    except OSError as exc:
+        raise Failure(Exit.RIGHTS, f"cannot give up capabilities: {exc.strerror}") from exc
+    return rights
+
+
+def _reloader(config: Config, log_level: str | None, journal: Journal) -> Callable[[], None]:
+    """What SIGHUP does: take the log level over, name what else has changed."""
+    running = config.values()
+
+    def reload() -> None:
+        try:
+            fresh = configuration.load(config.file).values()
+        except ConfigError as exc:
+            journal.error("reload", f"the configuration is wrong, nothing is changed: {exc}")
+            return
+        changed = [
+            f"{section}.{name}"
+            for section, options in fresh.items()
+            for name, value in options.items()
+            if running[section][name] != value and (section, name) != ("log", "level")
+        ]
+        level = fresh["log"]["level"]
+        if log_level is None:
+            set_level(level)
+        note = f"log level {log_level} stays, by --log-level" if log_level else f"log level {level}"
+        restart = f"; changed but in force only after a restart: {', '.join(changed)}" if changed else ""
+        journal.event(logging.WARNING if changed else logging.INFO, "reload", f"configuration read again: {note}{restart}")
+
+    return reload
+
+
+class Report:
+    """Puts the answer to STATUS together (docs/status.md)."""
+
+    runtime: Runtime
+    clients: Clients
+
+    def __init__(self, config: Config, engine: Engine, dp: DataPath, groups: Groups, rights: Rights) -> None:
+        self._config = config
+        self._engine = engine
+        self._dp = dp
+        self._groups = groups
+        self._rights = rights
+        self._version = version()
+
+    def status(self, now: int) -> dict[str, Any]:
+        """The whole object; what the protocol knows comes from the engine."""
+        out: dict[str, Any] = self._engine.status(now)
+        interface = self.runtime.interface()
+        header = HEADER.size + 8 * self._config.cluster.stations + MESSAGE.size
+        payload = self._engine.core.payload_max
+        frame = payload + header
+        own = [p["frame_max"] for p in out["peers"] if p["self"]]
+        small = [p for p in out["peers"] if not p["self"] and p["frame_max"] == frame and own and frame < own[0]]
+        interface["header_bytes"] = {
+            "bytes": header,
+            "source": f"header, two vectors of {self._config.cluster.stations}, message header",
+        }
+        interface["frame_max"] = {"bytes": frame, "source": f"station {small[0]['station']}" if small else "own interface"}
+        interface["payload_max"] = {"bytes": payload, "source": "frame_max - header_bytes"}
+        out["version"] = self._version
+        out["pid"] = os.getpid()
+        out["state"] = self.runtime.state()
+        out["interface"] = interface
+        out["counters"]["datapath"] = counters = self._dp.counters()
+        out["kernel"] = {"drops": counters["rx_kernel_drops"]}
+        out["clients"] = self.clients.status()
+        out["groups"] = self._groups.as_list()
+        out["memory_bytes"]["datapath"] = self._dp.memory()
+        out["rights"] = asdict(self._rights)
+        out["options"] = {**self._config.values()["cluster"], "fingerprint": self._config.fingerprint}
+        return out
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,523 @@
+"""The driver: one cluster at one station, alive. Reads the clock, lives in the loop, carries the engine's effects out in order.
+
+One turn, whenever the data path's descriptor is readable (frames, bytes of clients, its timer) or something here has changed:
+
+1. ``dp_turn``: receive, offer, step, deliver, send, all in C, until idle or until Python is needed. Reading comes before judging:
+   after a pause of this process the ring is emptied first, so that nobody is called silent for the time we slept.
+2. ``engine.poll``: control PDUs and deadlines; its effects are carried out in order. ``Persist`` is a barrier: a synchronous
+   fsync on this thread, so nothing behind it, and no frame the engine queued, can leave before.
+3. group messages and control frames of clients; then again, at most ROUNDS_MAX times before other callbacks have their turn.
+
+libuv's timers are coarse (1 ms), so the engine's deadline goes into ``dp_turn``, whose timerfd wakes the same descriptor. Only
+chores of a tenth of a second and more use the loop's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, Final
+
+from ..proto.effects import Blocked, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
+from ..proto.engine import NEVER, Engine
+from .clients import Clients, Listener
+from .datapath import DataPath, Turn, Want, now_ns
+from .netlink import Change, LinkMonitor, LinkState
+from .observe import Journal, Notifier
+from .store import Store, StoreError
+
+ROUNDS_MAX: Final = 64
+"""Turns of the data path in one callback, so that signals, netlink and new clients are served under any load."""
+PAUSE_NS: Final = 200_000_000
+"""Between turns for longer than was planned: we did not run, and catch up with the ring before judging others."""
+CATCH_UP_MAX: Final = 256
+TICK_S: Final = 1.0
+NOBODY_SEEN_NS: Final = 10_000_000_000
+"""Opening for so long without having heard anybody: say what to check (case 111)."""
+ACCEPT_REST_S: Final = 0.1
+"""Out of descriptors: leave the listening socket alone for so long instead of spinning."""
+LAST_WORDS_NS: Final = 300_000_000
+"""For the queues of clients after the last message, when stopping."""
+LINK_RETRY_S: Final = 1.0
+MS: Final = 1_000_000
+
+
+class Exit(IntEnum):
+    """Exit codes of ``zenjund`` (docs/daemon.md)."""
+
+    OK = 0
+    BUG = 1
+    USAGE = 2
+    CONFIG = 3
+    RIGHTS = 4
+    STATE = 5
+    SOCKET = 6
+    INTERFACE = 7
+    REFUSED = 8
+    FORCED = 9
+
+
+class Phase(IntEnum):
+    """Where the daemon is in its life."""
+
+    STARTING = 0
+    RUNNING = 1
+    DRAINING = 2
+    LEAVING = 3
+    ENDED = 4
+
+
+class Runtime:
+    """One daemon's parts, joined. ``await run()`` returns its exit code."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        dp: DataPath,
+        clients: Clients,
+        store: Store,
+        listener: Listener,
+        journal: Journal,
+        notifier: Notifier,
+        interface: str,
+        frame_max: int,
+        drain_timeout_ns: int,
+        others: int,
+        reload: Callable[[], None],
+    ) -> None:
+        """frame_max: bytes of the largest PDU this station will ever take; others: how many other stations; reload: on SIGHUP."""
+        self._engine = engine
+        self._dp = dp
+        self._clients = clients
+        self._store = store
+        self._listener = listener
+        self._journal = journal
+        self._notifier = notifier
+        self._frame_max = frame_max
+        self._drain_timeout_ns = drain_timeout_ns
+        self._others = others
+        self._reload = reload
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._monitor = LinkMonitor(interface, self._on_link_change)
+        self._interface = interface
+        self.link_open = False
+        self._link_index = 0
+        self._phase = Phase.STARTING
+        self._phase_deadline = NEVER
+        self._done: asyncio.Future[int] | None = None
+        self._turning = False
+        self._again = False
+        self._planned_ns = 0
+        self._started_ns = now_ns()
+        self._blocked: tuple[tuple[int, str], ...] = ()
+        self._instance = 0
+        self._opening_since_ns = self._started_ns
+        self._hinted = False
+        self._fenced = False
+        self._retry: asyncio.TimerHandle | None = None
+
+    # ---- life
+
+    async def run(self) -> int:
+        """Serve until stopped; returns an ``Exit`` code. Every descriptor is out of the loop before it is closed."""
+        loop = self._loop = asyncio.get_running_loop()
+        self._done = loop.create_future()
+        for number, action in ((signal.SIGTERM, self._on_stop), (signal.SIGINT, self._on_stop), (signal.SIGHUP, self._on_hangup)):
+            loop.add_signal_handler(number, self._guarded, action)
+        readers = (
+            (self._dp.fileno(), self._turn),
+            (self._monitor.fileno(), self._on_netlink),
+            (self._listener.fileno(), self._on_accept),
+        )
+        for fd, action in readers:
+            loop.add_reader(fd, self._guarded, action)
+        self._phase = Phase.RUNNING
+        self._guarded(self._start)
+        watchdog = loop.create_task(self._watchdog())
+        tick = loop.create_task(self._tick())
+        # Everything alive now lives as long as the daemon: the collector need not walk it again and pause us for it.
+        gc.collect()
+        gc.freeze()
+        try:
+            return await self._done
+        finally:
+            self._phase = Phase.ENDED
+            watchdog.cancel()
+            tick.cancel()
+            if self._retry is not None:
+                self._retry.cancel()
+            for fd, _ in readers:
+                loop.remove_reader(fd)
+            self._listener.close()
+            self._monitor.close()
+            if self.link_open:
+                self._dp.link_close()
+            self._dp.close()
+            self._store.close()
+            self._notifier.close()
+
+    def _start(self) -> None:
+        self._dp.hold(True)
+        self._apply(self._engine.start(now_ns()))
+        self._monitor.start()
+        if self._phase is Phase.RUNNING:
+            link = self._monitor.watch.link
+            waiting = (
+                f"waiting for interface {self._interface}" if not self.link_open else f"opening on {link.name if link else ''}"
+            )
+            self._notifier.ready(waiting)
+            self._turn()
+
+    def _finish(self, code: Exit, message: str) -> None:
+        if self._done is None or self._done.done():
+            return
+        if message:
+            level = logging.ERROR if code else logging.INFO
+            self._journal.event(level, "exit" if code else "stopped", message, code=int(code))
+        self._done.set_result(int(code))
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Run a callback of the loop: the daemon ends with a reason instead of going on half broken."""
+        if self._phase is Phase.ENDED:
+            return
+        try:
+            action()
+        except StoreError as exc:
+            self._finish(Exit.STATE, str(exc))
+        except Exception as exc:
+            self._journal.error("bug", f"{type(exc).__name__}: {exc}", traceback=traceback.format_exc())
+            self._finish(Exit.BUG, f"internal error, please report it: {type(exc).__name__}: {exc}")
+
+    # ---- the turn
+
+    def _turn(self) -> None:
+        """Turn the data path and the engine until nothing is left or others must have their turn."""
+        if self._turning:  # an effect asked for another turn
+            self._again = True
+            return
+        self._turning = True
+        try:
+            more = self._rounds()
+        finally:
+            self._turning = False
+        if more and self._loop is not None and self._phase is not Phase.ENDED:
+            self._loop.call_soon(self._guarded, self._turn)
+
+    def _rounds(self) -> bool:
+        catch_up = CATCH_UP_MAX if now_ns() > self._planned_ns + PAUSE_NS else 0
+        for _ in range(ROUNDS_MAX + catch_up):
+            self._again = False
+            deadline = self._deadline()
+            turn = self._dp.turn(deadline)
+            if catch_up > 0 and turn.want == Want.MORE:
+                catch_up -= 1
+                continue
+            catch_up = 0
+            self._serve(turn)
+            if self._done is None or self._done.done():
+                return False
+            # A deadline that is over or has come nearer must be in the data path's timer before we sleep.
+            if not (turn.want & ~Want.FENCED or self._again or self._deadline() < deadline):
+                self._planned_ns = min(deadline, turn.next_due)
+                return False
+        return True
+
+    def _deadline(self) -> int:
+        return min(self._engine.next_deadline_ns(), self._phase_deadline)
+
+    def _serve(self, turn: Turn) -> None:
+        now = turn.now
+        if turn.want & Want.GROUP:
+            self._serve_group(now)
+        effects = self._engine.poll(now, turn.status)
+        self._apply(effects)
+        if turn.want & Want.CLIENT:
+            while (take := self._dp.take()) is not None:
+                self._clients.on_frame(take, now)
+        if self._clients.waiting:
+            self._clients.after_turn(now)
+        if turn.want & Want.LINK:
+            self._on_link_error(now)
+        if self._phase >= Phase.DRAINING:
+            self._drain(now)
+        self._dp.flush()
+
+    def _serve_group(self, now: int) -> None:
+        message = self._dp.group()
+        if message is None:
+            return
+        place = (message.clock, message.src, message.index)
+        self._clients.on_group(message.src, message.client, message.data, place, message.position, now)
+        self._dp.group_done()
+
+    # ---- effects
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Persist(incarnation, instance):
+                    self._store.persist(incarnation, instance)
+                case Send(pdu):
+                    if self.link_open:
+                        self._dp.link_send(pdu)
+                case Opened():
+                    self._on_opened(effect)
+                case Closed(instance, reason, station):
+                    self._on_closed(instance, reason, station)
+                case Blocked(stations):
+                    self._on_blocked(stations)
+                case Fenced():
+                    self._on_fenced(effect)
+                case Refused(message):
+                    self._finish(Exit.REFUSED, message)
+                    return
+                case Notice(kind, message):
+                    self._journal.event(logging.WARNING, kind, message, now=now_ns())
+            self._again = True
+
+    def _on_opened(self, effect: Opened) -> None:
+        self._instance = effect.instance
+        self._clients.payload_max = self._engine.core.payload_max
+        self._clients.on_opened(effect.instance, range(1, self._others + 2))
+        if self._phase is Phase.RUNNING:
+            self._dp.hold(False)
+        text = f"instance {effect.instance} of {self._others + 1} stations is open"
+        self._journal.info("open", text, instance=effect.instance, frame_max=effect.frame_max)
+        self._notifier.status(text)
+
+    def _on_closed(self, instance: int, reason: str, station: int) -> None:
+        self._dp.hold(True)
+        undecided = self._dp.reset()
+        self._clients.on_closed(undecided)
+        self._instance = 0
+        self._opening_since_ns, self._hinted = now_ns(), False
+        text = f"instance {instance} has ended: {reason}"
+        self._journal.warning("closed", text, instance=instance, station=station, undecided=sum(undecided.values()))
+        self._notifier.status(f"{text}; opening a new one")
+
+    def _on_blocked(self, stations: tuple[tuple[int, str], ...]) -> None:
+        now = now_ns()
+        before = dict(self._blocked)
+        self._blocked = stations
+        if stations:
+            words = ", ".join(f"station {station} ({reason})" for station, reason in stations)
+            text = f"waiting for {words}" if not self._instance else f"delivery waits for {words}"
+            self._journal.event(logging.WARNING, "blocked", text, now=now, stations=[s for s, _ in stations])
+            self._notifier.status(text)
+        elif before:
+            self._journal.event(logging.INFO, "unblocked", "delivery goes on", now=now)
+            self._notifier.status(f"instance {self._instance} is open" if self._instance else "opening")
+        if self._instance or stations:
+            self._clients.on_blocked(stations)
+
+    def _on_fenced(self, effect: Fenced) -> None:
+        self._fenced = True
+        text = (
+            f"the order here differs from station {effect.station}'s at position {effect.position}: nothing is delivered any "
+            f"more (digest {effect.own:016x} here, {effect.theirs:016x} there)"
+        )
+        self._journal.error("fenced", text, station=effect.station, position=effect.position)
+        self._notifier.status("fenced: " + text)
+        self._clients.on_fenced(effect.station, effect.position)
+
+    # ---- interface
+
+    def _on_netlink(self) -> None:
+        self._monitor.on_readable()
+
+    def _on_link_change(self, change: Change) -> None:
+        for word, text in change.what:
+            bad = change.state is not LinkState.UP or word == "carrier"
+            self._journal.event(logging.WARNING if bad else logging.INFO, f"interface {word}", text, now=now_ns(), key=word)
+        if change.reopen:
+            if self.link_open:
+                self.link_open = False
+                self._dp.link_close()
+            if change.state is LinkState.UP:
+                self._open_link()
+            elif change.state is LinkState.UNFIT and self._phase is Phase.RUNNING and not self._link_index:
+                self._finish(Exit.INTERFACE, change.link.why_not() if change.link else "")
+            elif change.what:
+                self._notifier.status(change.what[-1][1])
+        if self._loop is not None and not self._turning:
+            self._loop.call_soon(self._guarded, self._turn)
+
+    def _open_link(self) -> None:
+        link = self._monitor.watch.link
+        if link is None or self._phase >= Phase.ENDED:
+            return
+        try:
+            opened = self._dp.link_open(link.name)
+        except PermissionError:
+            text = (
+                "the kernel refuses the packet socket although CAP_NET_RAW is held: its user namespace does not own this network"
+            )
+            self._finish(Exit.RIGHTS, text + " (systemd: PrivateUsers=no)")
+            return
+        except OSError as exc:
+            text = f"cannot open a packet socket on {link.name}: {exc.strerror}; trying again"
+            self._journal.event(logging.WARNING, "interface", text, now=now_ns(), key="open")
+            self._retry_link()
+            return
+        self.link_open = True
+        self._link_index = opened.ifindex
+        now = now_ns()
+        self._clients.mtu = opened.mtu
+        self._engine.set_mac(opened.mac)
+        self._apply(self._engine.set_frame_max(now, min(opened.mtu, self._frame_max)))
+        self._clients.payload_max = self._engine.core.payload_max
+        if opened.mtu > self._frame_max:
+            text = f"{link.name} carries {opened.mtu} bytes, but frames stay within {self._frame_max} (interface.mtu_max)"
+            self._journal.event(logging.INFO, "interface mtu", text, now=now, key="cut")
+        if opened.ifindex != link.index:  # made anew between the look and the opening: look again
+            self._monitor.look()
+
+    def _retry_link(self) -> None:
+        if self._loop is None or self._retry is not None:
+            return
+
+        def again() -> None:
+            self._retry = None
+            self._monitor.look()
+            if not self.link_open and self._monitor.watch.state is LinkState.UP:
+                self._open_link()
+
+        self._retry = self._loop.call_later(LINK_RETRY_S, self._guarded, again)
+
+    def _on_link_error(self, now: int) -> None:
+        code = self._dp.link_error()
+        if not code and self.link_open:
+            return
+        was = self.link_open
+        if self.link_open:
+            self.link_open = False
+            self._dp.link_close()
+        self._monitor.look()  # says what happened, and opens anew if it is up under another index
+        if not self.link_open and self._monitor.watch.state is LinkState.UP:
+            if was and code:
+                text = f"the packet socket reports: {os.strerror(abs(code))}; opening it anew"
+                self._journal.event(logging.WARNING, "interface", text, now=now, key="error")
+            self._retry_link()
+
+    # ---- clients
+
+    def _on_accept(self) -> None:
+        taken, error = self._listener.accept()
+        now = now_ns()
+        for sock in taken:
+            self._clients.accept(sock, now)
+        if error is not None and self._loop is not None:
+            self._journal.event(logging.WARNING, "client", f"cannot accept clients: {error.strerror}", now=now, key="accept")
+            self._loop.remove_reader(self._listener.fileno())
+            self._loop.call_later(ACCEPT_REST_S, self._guarded, self._accept_again)
+        if taken:
+            self._turn()
+
+    def _accept_again(self) -> None:
+        if self._loop is not None and self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener.fileno(), self._guarded, self._on_accept)
+
+    # ---- stopping
+
+    def _on_stop(self) -> None:
+        if self._phase >= Phase.DRAINING:
+            self._finish(Exit.FORCED, "second signal: ending at once")
+            return
+        now = now_ns()
+        self._phase, self._phase_deadline = Phase.DRAINING, now + self._drain_timeout_ns
+        self._journal.info("stopping", "stopping: no new messages; own ones get until every station has them")
+        self._notifier.stopping()
+        self._clients.on_closing()
+        self._dp.hold(True)
+        self._turn()
+
+    def _drain(self, now: int) -> None:
+        """Move on when the phase's aim is reached or its time is over."""
+        if self._phase is Phase.DRAINING:
+            unstable = self._engine.core.is_open and self._engine.core.unstable
+            hopeless = any(reason in ("silent", "left") for _, reason in self._blocked)
+            if unstable and not hopeless and now < self._phase_deadline:
+                return
+            if unstable:
+                self._journal.warning("stopping", "own messages have not reached every station in time")
+            self._phase, self._phase_deadline = Phase.LEAVING, now + LAST_WORDS_NS
+            self._apply(self._engine.leave(now))
+            self._clients.close_all(LAST_WORDS_NS)
+            self._dp.flush()
+            self._again = True
+        elif self._phase is Phase.LEAVING and (
+            now >= self._phase_deadline or (self._engine.left and not self._dp.clients_left())
+        ):
+            self._finish(Exit.OK, "stopped")
+
+    def _on_hangup(self) -> None:
+        self._reload()
+
+    # ---- chores
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._guarded(self._chores)
+
+    def _chores(self) -> None:
+        now = now_ns()
+        self._clients.tick(now)
+        self._journal.tell_held(now)
+        if self._others and not self._instance and not self._hinted and now - self._opening_since_ns > NOBODY_SEEN_NS:
+            self._hint(now)
+        self._turn()
+
+    def _hint(self, now: int) -> None:
+        peers = self._engine.status(now)["peers"]
+        if self.link_open and all(peer["self"] or peer["heard_ms"] is None for peer in peers):
+            self._hinted = True
+            seconds = (now - self._opening_since_ns) // (1000 * MS)
+            text = (
+                f"no other station has been heard on {self._interface} for {seconds} s: are they on the same segment and VLAN, "
+                "with the same cluster name and EtherType? (a container is not on the LAN by CAP_NET_RAW alone: see docs/daemon.md)"
+            )
+            self._journal.warning("nobody seen", text)
+            self._notifier.status(text)
+
+    async def _watchdog(self) -> None:
+        if not self._notifier.watchdog_ns:
+            return
+        while True:
+            self._notifier.watchdog()
+            await asyncio.sleep(self._notifier.watchdog_ns / 2e9)
+
+    # ---- status
+
+    def interface(self) -> dict[str, Any]:
+        """``interface`` of docs/status.md without what the engine knows: name, index, mac, state, and the MTU it uses."""
+        watch = self._monitor.watch
+        link = watch.link
+        state = {LinkState.UP: "up", LinkState.DOWN: "down", LinkState.ABSENT: "absent", LinkState.UNFIT: "down"}[watch.state]
+        mtu = link.mtu if link is not None else 0
+        return {
+            "name": link.name if link is not None else self._interface,
+            "index": link.index if link is not None else None,
+            "mac": link.mac if link is not None else None,
+            "state": state,
+            "mtu": {"bytes": min(mtu, self._frame_max), "source": "configuration" if mtu > self._frame_max else "interface"},
+        }
+
+    def state(self) -> str:
+        """``state`` of docs/status.md: the last of these words that applies."""
+        if not self.link_open:
+            return "no link"
+        if self._phase >= Phase.DRAINING:
+            return "draining"
+        if self._fenced:
+            return "fenced"
+        if not self._instance:
+            return "opening"
+        return "blocked" if self._blocked else "open"
