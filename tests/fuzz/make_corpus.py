@@ -1,0 +1,135 @@
+"""Seeds for the fuzz targets, made from real PDUs; ``python tests/fuzz/make_corpus.py`` rewrites tests/fuzz/corpus.
+
+Deterministic: the same sources give the same files.
+
+Small clusters of C cores run over a lossy in-memory medium. What each station received, offered and did becomes one input of
+``fuzz_rx`` (its operations are in fuzz_rx.c); one PDU of each kind and shape becomes one of ``fuzz_codec``.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zenjun.proto import wire
+from zenjun.proto.core import Core
+from zenjun.tools.dissect import Zenjun, ZenjunMember, ZenjunOpen
+
+CORPUS = Path(__file__).with_name("corpus")
+CLUSTER, INSTANCE, FRAME_MAX, MESSAGE_MAX = 0x7A656E6A, 3, 600, 4096
+FIRSTS = (0, 0xFFFFFFF8, 0x7FFFFFFC, 0xFFFFFFFF)
+OP_PDU, OP_STEP, OP_TIME, OP_OFFER, OP_TIMERS, OP_WORK = 0, 2, 3, 4, 5, 7
+SEALED, ALL_REPAIRED = 0x40, 0x7F
+"""Sealing changes nothing in a real PDU, and keeps a mutated one from being dropped for its checksum."""
+
+
+@dataclass
+class Station:
+    """A real core and the script of what happened to it."""
+
+    core: Core
+    script: bytearray = field(default_factory=bytearray)
+
+    def offer(self, size: int) -> None:
+        while not self.core.offer(bytes(size), group=size & 0xFF, client=1, need_ack=bool(size & 1)):
+            return
+        self.script += bytes([OP_OFFER, size]) if size < 128 else struct.pack(">BBH", OP_OFFER, 0x80, size)
+
+    def receive(self, now: int, pdu: bytes, repair: int) -> None:
+        self.core.rx(now, pdu, b"\x02\0\0\0\0\1")
+        self.script += struct.pack(">BBH", OP_PDU, repair, len(pdu)) + pdu
+
+    def work(self, now: int) -> list[bytes]:
+        self.core.step(now, True)
+        self.core.deliver()
+        self.script += bytes([OP_WORK, 255])
+        return self.core.tx(now)
+
+
+def cluster(stations: int, slots_power: int, window: int, first: int, loss: float, seed: int) -> tuple[list[bytes], list[bytes]]:
+    """Run one; returns (an input per station, the PDUs sent)."""
+    rng = random.Random(seed)
+    slots = 4 << slots_power
+    all_of_it = [
+        Station(
+            Core(
+                stations=stations,
+                self_index=index,
+                cluster=CLUSTER,
+                window=1 + window % (slots // 2),
+                slots=slots,
+                frame_max=FRAME_MAX,
+                message_max=MESSAGE_MAX,
+                confirm_delay_ns=200_000,
+                nak_delay_ns=100_000,
+                nak_retry_ns=500_000,
+                nak_retry_max_ns=8_000_000,
+                poll_delay_ns=2_000_000,
+                poll_delay_max_ns=64_000_000,
+                retransmit_gap_ns=300_000,
+                first_seq=FIRSTS[first],
+                seed=first,
+            ),
+            bytearray([index * 5 + stations - 1, slots_power, window, first]),
+        )
+        for index in range(stations)
+    ]
+    now, sent = 1, []
+    for station in all_of_it:
+        station.core.open(now, INSTANCE, tuple(100 + index for index in range(stations)), FRAME_MAX)
+    for turn in range(12):
+        now += 400_000
+        for station in all_of_it:
+            station.script += struct.pack(">BH", OP_TIME, 400)
+            if turn < 5:
+                station.offer(rng.choice((0, 1, 20, 100, 700)))
+            station.core.nak(now)
+            station.core.poll(now)
+            station.script += bytes([OP_TIMERS, 3])
+        for index, station in enumerate(all_of_it):
+            for pdu in station.work(now):
+                sent.append(pdu)
+                for other, receiver in enumerate(all_of_it):
+                    if other != index and rng.random() >= loss:
+                        receiver.receive(now, pdu, ALL_REPAIRED if rng.random() < 0.3 else SEALED)
+    return [bytes(station.script) for station in all_of_it], sent
+
+
+def opens() -> list[bytes]:
+    header = {"cluster": CLUSTER, "src": 2, "incarnation": 101, "frame_max": FRAME_MAX, "ack": [0, 0, 0]}
+    members = [ZenjunMember(station=i + 1, member_incarnation=100 + i) for i in range(3)]
+    return [
+        bytes(Zenjun(**header) / ZenjunOpen(boot=7, host=b"station2")),
+        bytes(Zenjun(**header) / ZenjunOpen(boot=7, proposal=3, highest=3, oflags=1, proposed=members, host=b"s")),
+    ]
+
+
+def main() -> None:
+    shutil.rmtree(CORPUS, ignore_errors=True)
+    for target in ("rx", "codec"):
+        (CORPUS / target).mkdir(parents=True)
+
+    def put(target: str, data: bytes) -> None:
+        (CORPUS / target / f"{zlib.crc32(data):08x}").write_bytes(data)
+
+    shapes: dict[tuple[int, int, int, int], bytes] = {}
+    runs = ((2, 0, 0, 0, 0.0), (3, 1, 2, 0, 0.2), (3, 2, 7, 1, 0.3), (4, 1, 3, 2, 0.2), (5, 3, 15, 3, 0.1), (1, 1, 1, 0, 0.0))
+    for seed, run in enumerate(runs):
+        inputs, sent = cluster(*run, seed)
+        put("rx", inputs[-1])
+        for pdu in sent:
+            kind, flags = pdu[wire.HEADER.offset("kind")], pdu[wire.HEADER.offset("flags")]
+            shapes.setdefault((run[0], kind, flags, len(pdu) // 64), pdu)
+    for number, pdu in enumerate(opens()):
+        shapes[3, wire.Kind.OPEN, number, 0] = pdu
+        put("rx", bytes([2, 1, 2, 0]) + struct.pack(">BBH", OP_PDU, SEALED, len(pdu)) + pdu + bytes([OP_WORK, 9]))
+    for (stations, _, _, _), pdu in shapes.items():
+        put("codec", bytes([stations - 1]) + pdu)
+
+
+if __name__ == "__main__":
+    main()
