@@ -161,8 +161,11 @@ def run(station: int, description: str, sock: socket.socket, holder: int) -> Non
     """The agent's life, in a fresh fork of the holder: announce itself, serve, clean up. Never returns."""
     code = 0
     try:
+        # The pipe of the wake-up descriptor is the holder's. A handler that does nothing, since programs started here would
+        # inherit that a signal is ignored.
+        signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(number, lambda _number, _frame: None)
         namespaces.enter_station()
         agent = Agent(station, description)
         ipc.send(sock, {"ok": True})

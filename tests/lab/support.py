@@ -1,0 +1,36 @@
+"""What several of the lab's tests need."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+MARK = "ZENJUN_TEST_MARK"
+CLI = (sys.executable, "-c", "from zenjun.tools.cli.lab import lab; lab(prog_name='zenjun lab')")
+
+
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
+    """Poll a condition until it holds; the test fails when it does not within *timeout_s* seconds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout_s:g} s: {what}")
+        time.sleep(0.005)
+
+
+def marked_processes(mark: str) -> list[int]:
+    """Living processes with this mark in their environment, but not the test itself."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found

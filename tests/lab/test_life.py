@@ -1,0 +1,324 @@
+"""How labs begin and end: crashes, interrupts, ordinary users, programs and daemons in stations."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from zenjun.tools.lab import Lab, LabError, LabNotFound, LabTimeout
+
+from .support import CLI, marked_processes, wait_for
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(90)]
+MakeLab = Callable[..., Lab]
+
+SLEEPER = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
+
+
+def cli(*arguments: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def host_state() -> tuple[str, list[str]]:
+    """What a lab must not touch: the machine's interfaces and named namespaces."""
+    named = sorted(entry.name for entry in Path("/run/netns").iterdir()) if Path("/run/netns").exists() else []
+    return Path("/proc/net/dev").read_text().split(":")[0], named + sorted(os.listdir("/sys/class/net"))  # noqa: PTH208
+
+
+def test_up_and_down_leave_nothing(home: Path, mark: str) -> None:
+    before = host_state()
+    lab = Lab(3)
+    lab.up()
+    assert len(marked_processes(mark)) == 4, "a holder and three agents"
+    assert host_state() == before
+    lab.down()
+    lab.down()
+    assert marked_processes(mark) == []
+    assert list(home.iterdir()) == []
+    with pytest.raises(LabNotFound, match="is not up"):
+        lab.counters()
+
+
+def test_the_networks_are_made_well_under_a_second(make_lab: MakeLab) -> None:
+    started = time.process_time()
+    make_lab(3)
+    assert time.process_time() - started < 0.5
+
+
+def test_programs_see_their_own_namespace_folder_and_environment(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Case 113: files of the right network namespace are read."""
+    lab = make_lab(2)
+    done = lab.stations[2].run(
+        ["sh", "-c", "ls /sys/class/net; pwd; echo $ZENJUN_STATION $WORD; cat"], cwd=tmp_path, env={"WORD": "x"}, input="in"
+    )
+    assert done.stdout.split() == ["eth0", "lo", str(tmp_path), "2", "x", "in"]
+    assert lab.stations[1].run(["sh", "-c", "exit 7"]).returncode == 7
+    with pytest.raises(subprocess.TimeoutExpired):
+        lab.stations[1].run(["sleep", "60"], timeout_s=0.2)
+
+
+def test_spawned_programs_have_their_own_pid_and_end_with_the_lab(make_lab: MakeLab) -> None:
+    lab = make_lab(2)
+    process = lab.stations[1].spawn(SLEEPER, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    assert b"import time" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    assert Path(f"/proc/{process.pid}/ns/net").readlink() == Path(f"/proc/{lab.stations[1].netns_pid}/ns/net").readlink()
+    lab.down()
+    assert process.wait(5) == -signal.SIGKILL
+    process.stdout.close()
+
+
+def test_daemons_are_started_signalled_and_restarted(make_lab: MakeLab) -> None:
+    lab = make_lab(2)
+    station = lab.stations[1]
+    daemon = station.start_daemon(argv=SLEEPER)
+    assert daemon.poll() is None
+    with pytest.raises(LabError, match="running already"):
+        station.start_daemon(argv=SLEEPER)
+    station.signal(signal.SIGSTOP)
+    wait_for(lambda: " (python" in (s := Path(f"/proc/{daemon.pid}/stat").read_text()) and ") T " in s, "it is stopped")
+    station.signal(signal.SIGCONT)
+    with pytest.raises(LabTimeout, match="still runs"):
+        daemon.wait(0.05)
+    assert station.stop_daemon(5) == -signal.SIGTERM
+    assert daemon.returncode == -signal.SIGTERM
+    with pytest.raises(LabNotFound, match="no daemon is running"):
+        station.signal(signal.SIGTERM)
+    again = station.start_daemon(argv=SLEEPER)
+    assert again.pid != daemon.pid
+    wait_for(lambda: station.log_path.read_text().count("here") == 2, "both wrote to the log")
+    assert Lab.attach(lab.name).stations[1].daemon is not None
+    with pytest.raises(LabNotFound, match="no daemon was started at station 2"):
+        lab.stations[2].stop_daemon()
+
+
+def test_wait_open_tells_why_a_daemon_ended(make_lab: MakeLab) -> None:
+    lab = make_lab(1)
+    lab.stations[1].start_daemon(argv=["sh", "-c", "echo no such interface >&2; exit 3"])
+    with pytest.raises(LabError, match=r"station 1 ended with exit code 3: no such interface"):
+        lab.wait_open(5)
+
+
+def test_config_is_merged(make_lab: MakeLab) -> None:
+    import tomllib
+
+    lab = make_lab(2, options={"cluster": {"window": 8}, "log": {"level": "debug"}})
+    config = tomllib.loads(lab.stations[2].write_config({"station": {"note": "x"}}).read_text())
+    assert config["cluster"] == {"name": f"lab-{lab.name}", "stations": 2, "medium": "switched", "window": 8}
+    assert config["station"] == {
+        "id": 2,
+        "interface": "eth0",
+        "socket": str(lab.stations[2].socket_path),
+        "state_dir": str(lab.stations[2].state_directory),
+        "note": "x",
+    }
+    assert config["log"] == {"level": "debug", "format": "text"}
+
+
+def test_a_second_lab_of_the_same_name_is_refused(make_lab: MakeLab) -> None:
+    make_lab(1, name="one")
+    with pytest.raises(LabError, match="up already"):
+        Lab(1, name="one").up()
+    assert Lab.attach("one").size == 1
+    make_lab(1, name="two")
+    assert cli("list").stdout.count(" up ") == 2
+
+
+def test_killed_holder_takes_everything_with_it_and_a_new_lab_starts(home: Path, mark: str) -> None:
+    """Case 115: an aborted lab leaves nothing that hinders the next one."""
+    lab = Lab(3, name="crash")
+    lab.up()
+    program = lab.stations[1].spawn(SLEEPER, start_new_session=True)
+    lab.stations[2].start_daemon(argv=SLEEPER)
+    assert lab._holder is not None
+    os.kill(lab._holder.pid, signal.SIGKILL)
+    lab._holder.wait(5)
+    assert program.wait(5) == -signal.SIGKILL
+    wait_for(lambda: not marked_processes(mark), "agents, daemon and program are gone")
+    assert "crashed" in cli("list").stdout
+    with pytest.raises(LabNotFound, match="crashed"):
+        Lab.attach("crash")
+    with Lab(3, name="crash") as again:
+        again.stations[1].inject(bytes(60))
+    assert list(home.iterdir()) == []
+
+
+def test_down_clears_up_after_holder_and_agents_were_killed(home: Path, mark: str) -> None:
+    """Case 115, worse: not even the agents could clean up."""
+    lab = Lab(2, name="crash")
+    lab.up()
+    program = lab.stations[1].spawn(SLEEPER, start_new_session=True)
+    assert lab._holder is not None
+    pids = [lab._holder.pid, *(s.netns_pid for s in lab.stations.values())]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    lab._holder.wait(5)
+    assert program.poll() is None
+    done = cli("down", "--name", "crash")
+    assert (done.returncode, done.stdout) == (0, "lab crash: down\n")
+    assert program.wait(5) == -signal.SIGKILL
+    assert list(home.iterdir()) == []
+
+
+def test_down_ends_a_holder_that_hangs(home: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zenjun.tools.lab.lab._GONE_S", 1.0)
+    lab = Lab(2, name="hang")
+    lab.up()
+    assert lab._holder is not None
+    os.kill(lab._holder.pid, signal.SIGSTOP)
+    lab.down(grace_s=0.0)
+    assert marked_processes(mark) == []
+
+
+def test_a_lab_ends_with_its_owner(home: Path, mark: str) -> None:
+    code = "import time; from zenjun.tools.lab import Lab; Lab(2, name='owned').up(); print('up', flush=True); time.sleep(600)"
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "up\n"
+    assert len(marked_processes(mark)) == 4
+    owner.kill()
+    owner.wait(5)
+    owner.stdout.close()
+    wait_for(lambda: not marked_processes(mark), "the lab is gone")
+    assert list(home.iterdir()) == []
+
+
+def test_a_detached_lab_stays(home: Path, mark: str) -> None:
+    try:
+        assert cli("up", "-n", "2", "--no-daemons").returncode == 0
+        assert len(marked_processes(mark)) == 3
+        attached = Lab.attach("default")
+        assert sorted(attached.stations) == [1, 2]
+        for _ in range(3):  # connections come and go without harm
+            Lab.attach("default").counters()
+    finally:
+        assert cli("down", "--all").returncode == 0
+    assert marked_processes(mark) == []
+
+
+@pytest.mark.parametrize("moment", ["holder", "socket"])
+def test_interrupt_during_up(home: Path, mark: str, moment: str) -> None:
+    """Ctrl-C while a lab is being made: exit code 130 and nothing left, whenever it comes."""
+    # A daemon of a station more than there are never finds its cluster open: the interrupt always finds `up` at work.
+    options = ["-o", "cluster.stations=4"]
+    process = subprocess.Popen([*CLI, "up", "-n", "3", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    seen = {
+        "holder": lambda: len(marked_processes(mark)) >= 2,
+        "socket": lambda: (home / "default" / "lab.json").exists(),
+    }
+    wait_for(seen[moment], "the lab is on its way")
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output) == (130, ""), errors
+    wait_for(lambda: not marked_processes(mark), "nothing is left")
+    assert not (home / "default").exists()
+
+
+def test_command_line(home: Path, mark: str, tmp_path: Path) -> None:
+    assert cli("down").stdout == "lab default: is not up\n"
+    nothing = cli("status")
+    assert (nothing.returncode, nothing.stderr) == (3, "zenjun lab: there is no lab default: start one with zenjun lab up\n")
+    try:
+        up = cli("up", "-n", "3", "--no-daemons", "--loss", "5%", "--mtu", "9000")
+        assert up.returncode == 0, up.stderr
+        assert cli("up", "--no-daemons").returncode == 1
+        everywhere = cli("exec", "--", "sh", "-c", "echo $ZENJUN_STATION; exit $ZENJUN_STATION")
+        assert sorted(everywhere.stdout.splitlines()) == ["1| 1", "2| 2", "3| 3"]
+        assert everywhere.returncode == 3
+        one = cli("exec", "-s", "2", "--", "sh", "-c", "echo out; echo err >&2; exit 9")
+        assert (one.stdout, one.stderr, one.returncode) == ("out\n", "err\n", 9)
+        assert cli("exec", "-s", "4", "--", "true").returncode == 3
+        assert cli("partition", "1,2", "3").returncode == 0
+        assert cli("cut", "1", "2").returncode == 0
+        status = json.loads(cli("status", "--json").stdout)
+        assert status["cuts"] == [[1, 2], [1, 3], [2, 3], [3, 1], [3, 2]]
+        assert {s["impairment"]["loss"] for s in status["stations"]} == {0.05}
+        assert cli("heal").returncode == 0
+        assert cli("loss", "20%", "-s", "3").returncode == 0
+        assert "loss 20%" in cli("status").stdout
+        assert cli("loss", "20").returncode == 2
+        assert cli("link", "-s", "2", "down").returncode == 0
+        assert "eth0 down" in cli("status").stdout
+        captured = cli("capture", "--out", str(tmp_path), "--duration", "50ms", "-s", "1")
+        assert captured.stdout == f"station 1: 0 frames, 0 bytes, {tmp_path}/station-1.pcapng\n"
+        assert cli("capture", "--out", str(tmp_path), "--background").returncode == 0
+        assert cli("capture", "--stop").stdout.count("0 frames") == 3
+        assert cli("kill", "-s", "1").returncode == 3, "no daemon runs"
+        assert "\x1b" not in cli("status").stdout, "plain when piped"
+    finally:
+        assert cli("down").stdout == "lab default: down\n"
+
+
+def test_every_command_has_examples() -> None:
+    from zenjun.tools.cli.lab import lab
+
+    for name, command in lab.commands.items():
+        assert "Example" in (command.help or ""), name
+
+
+def test_an_ordinary_user_needs_no_root(mark: str) -> None:
+    """One user, network and mount namespace holds the whole lab."""
+    if os.geteuid() != 0:
+        pytest.skip("the other tests run without root already")
+    if (setpriv := shutil.which("setpriv")) is None:
+        pytest.skip("setpriv is not installed")
+    user = [setpriv, "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]
+    # Root's interpreter may lie where nobody else can read; the system's will do, with our packages.
+    environment = {**os.environ, "PYTHONPATH": ":".join([os.environ.get("PYTHONPATH", ""), *sys.path])}
+    probe = '"$0" -c "import zenjun.tools.lab.network"'
+    for python in (sys.executable, "/usr/bin/python3"):
+        if (
+            subprocess.run(
+                [*user, "sh", "-c", probe, python], env=environment, cwd="/", capture_output=True, check=False
+            ).returncode
+            == 0
+        ):
+            break
+    else:
+        pytest.skip("an ordinary user can read neither this checkout nor a Python for it")
+    folder = Path("/tmp") / f"zlu{os.getpid()}"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    code = """
+import sys
+from pathlib import Path
+from zenjun.tools.lab import Lab
+with Lab(3, loss=1.0, rate_bit=10**9) as lab:
+    first = lab.stations[1]
+    print(first.run(["id", "-u"]).stdout.strip(), first.run(["ls", "/sys/class/net"]).stdout.split())
+    lab.partition([[1], [2, 3]])
+    with lab.capture(Path.cwd()) as paths:
+        first.inject(bytes.fromhex("035a4a0000ff025a4a00000188b6") + bytes(46))
+    print(lab.counters()[1]["sent"], paths[1].stat().st_size > 150)
+    daemon = first.start_daemon(argv=[sys.executable, "-c", "import time; time.sleep(600)"])
+    print(first.stop_daemon(5))
+"""
+    try:
+        done = subprocess.run(
+            [*user, "sh", "-c", 'exec "$0" -c "$1"', python, code],
+            env={**environment, "ZENJUN_LAB_HOME": str(folder / "labs"), "HOME": str(folder)},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if "cannot be made here" in done.stderr:
+            pytest.skip(done.stderr.strip().splitlines()[-1])
+        assert done.stderr == ""
+        assert done.stdout.splitlines() == ["0 ['eth0', 'lo']", "1 True", "-15"]
+    finally:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder)
