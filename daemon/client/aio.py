@@ -216,8 +216,7 @@ class Group:
         """The next message. Raises Timeout after ``timeout`` seconds, NotMember if the group was left, else like ``messages``."""
         deadline = self._connection._deadline(timeout)
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            item = await self._next(left)
+            item = await self._next(_left(deadline))
             if item is None:
                 raise NotMember(f"group {self.name!r} has been left")
             if type(item) is Message:
@@ -227,8 +226,7 @@ class Group:
         """All messages that are here, at least one: the fast way to read. Same errors as ``recv``."""
         deadline = self._connection._deadline(timeout)
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            items = await self.recv_items(left)
+            items = await self.recv_items(_left(deadline))
             if not self._mixed:
                 return cast(list[Message], items)
             if messages := [item for item in items if type(item) is Message]:
@@ -440,12 +438,16 @@ class Connection:
         receive:    False: be a member (and be able to send) but drop what comes.
         Returns after the first view, which waits until the cluster is open. Raises Timeout, BadName, NameCollision, ClosedGroup.
         """
+        deadline = self._deadline(timeout)
+        while (gone := self._protocol.leaving(name)) is not None:
+            self._link.flush()
+            await self._wait(gone, _left(deadline), f"leaving group {name!r} before joining it again")
         membership = self._protocol.join(
             name, level, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
         )
         self._link.flush()
         try:
-            await self._wait(membership.joined, timeout, f"joining group {name!r}")
+            await self._wait(membership.joined, _left(deadline), f"joining group {name!r}")
         except (Timeout, asyncio.CancelledError):
             self._protocol.leave(membership)
             self._link.flush()
@@ -541,6 +543,10 @@ class Connection:
     def _expire(self, future: asyncio.Future[None], what: str, timeout: float) -> None:
         if not future.done():
             future.set_exception(Timeout(why_timeout(self._protocol, what, timeout)))
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class connect:

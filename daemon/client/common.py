@@ -124,7 +124,7 @@ def _unreachable(path: str, error: OSError) -> NotReachable:
 
 def why_timeout(protocol: ClientProtocol, what: str, timeout: float) -> str:
     """Text of a Timeout, with what is known about the reason."""
-    text = f"{what}: nothing after {timeout:g} s"
+    text = f"{what}: nothing after {round(timeout, 3):g} s"
     if protocol.blocked:
         text += "; the cluster waits for " + ", ".join(f"station {s} ({reason})" for s, reason in protocol.blocked)
     elif protocol.welcome is not None and protocol.instance == 0:

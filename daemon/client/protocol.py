@@ -130,8 +130,11 @@ class Membership:
         self.send_only = send_only
         self.discard = not receive
         self.state = "joining"
+        """``joining``, ``joined``, ``left`` (LEAVE sent, or the end): nothing more is kept."""
         self.view: View | None = None
         self.joined: Ticket[View | None] = Ticket()
+        self.gone: Ticket[None] = Ticket()
+        """Settled when the daemon is done with the handle: from then on the group can be joined again."""
         self.error: ClientError | None = None
         """Why nothing more will come; None with state ``left``: it was left on purpose."""
         self.items: list[Item] = []
@@ -260,11 +263,25 @@ class ClientProtocol:
 
     def leave(self, membership: Membership) -> None:
         """Queue a LEAVE; what is in the inbox stays readable. Leaving twice, or after the end, does nothing."""
-        if membership.state != "left":
-            if not self.ended.settled and not self.closing:
-                self._put(Frame.LEAVE, 0, membership.handle)
-            membership.end(None)
-            self.memberships.pop(membership.handle, None)
+        if membership.state == "left":
+            return
+        never_in = membership.send_only or self.instance == 0
+        if not self.ended.settled and not self.closing:
+            self._put(Frame.LEAVE, 0, membership.handle)
+        membership.end(None)
+        if never_in:
+            self._gone(membership)
+
+    def leaving(self, name: str) -> Ticket[None] | None:
+        """The ticket to wait for before ``name`` can be joined (again), if there is one."""
+        for membership in self.memberships.values():
+            if membership.name == name and membership.state == "left":
+                return membership.gone
+        return None
+
+    def _gone(self, membership: Membership) -> None:
+        self.memberships.pop(membership.handle, None)
+        membership.gone.settle(None)
 
     def send(self, membership: Membership, data: bytes, level: SendLevel) -> Ticket[None] | None:
         """Queue one message. Returns the ticket of its level, or None for level ``sent``.
@@ -426,7 +443,7 @@ class ClientProtocol:
                     self._weigh(membership, at - run_start)
                 handle_now, run_start = handle, at
                 membership = self.memberships.get(handle)
-                # Unknown handle: left already. Joining: of a former life of this handle, before our own view.
+                # Unknown, left, or not joined yet: nobody reads it.
                 keep = membership is not None and membership.state == "joined" and not membership.discard and not self.closing
                 if membership is not None and keep:
                     group, items = membership.name, membership.items
@@ -522,6 +539,12 @@ class ClientProtocol:
         place: Place = (int(v["clock"]), int(v["station"]), int(v["index"]))
         view = View(str(v["group"]), members, joined, left, str(v["reason"]), place, int(v["instance"]))
         me = (self.welcome.station, self.welcome.client)
+        if any(m[:2] == me for m in left):
+            membership.end(None)
+            self._gone(membership)
+            return
+        if membership.state == "left":
+            return
         if membership.state == "joining":
             if not any(m[:2] == me for m in members):
                 return
@@ -547,6 +570,9 @@ class ClientProtocol:
         elif event.name in ("open", "reopened"):
             self.blocked = ()
             self.instance = event.instance
+            # The daemon joins groups again by itself; what was being left is forgotten with the instance.
+            for membership in [m for m in self.memberships.values() if m.state == "left"]:
+                self._gone(membership)
             if event.name == "reopened":
                 self._on_reopened(int(e.get("first", self.done[1] + 1)), event.undecided)
         elif event.name == "unblocked":
@@ -590,7 +616,7 @@ class ClientProtocol:
         membership = self.memberships.get(handle)
         if membership is not None and membership.state == "joining":
             membership.end(error)
-            del self.memberships[handle]
+            self._gone(membership)
         elif "send" in e or (handle and any(s.handle == handle for sending in self._sending for s in sending)):
             self._on_refused(handle, e.get("send"), error)
         elif not handle and self._members:
@@ -644,6 +670,7 @@ class ClientProtocol:
                 tickets.popleft().fail(why)
         for membership in list(self.memberships.values()):
             membership.end(error)
+            membership.gone.settle(None)
         self.memberships.clear()
         self._out.clear()
         self.out_bytes = 0

@@ -366,11 +366,14 @@ class SyncConnection:
         Returns after the first view, which waits until the cluster is open. Raises Timeout, BadName, NameCollision, ClosedGroup.
         """
         with self._alone:
+            deadline = self._deadline(timeout)
+            while (gone := self._protocol.leaving(name)) is not None:
+                self._complete(gone, _left(deadline), f"leaving group {name!r} before joining it again")
             membership = self._protocol.join(
                 name, level, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
             )
             try:
-                self._complete(membership.joined, timeout, f"joining group {name!r}")
+                self._complete(membership.joined, _left(deadline), f"joining group {name!r}")
             except (Timeout, KeyboardInterrupt):
                 self._protocol.leave(membership)
                 self._wire.flush()

@@ -30,7 +30,7 @@ class Client:
 
 
 class FakeDaemon:
-    """Serves one socket. ``mute``: reads but answers nothing; ``deaf``: does not even read; ``hold``: sends are not done."""
+    """Serves one socket. ``deaf``: acts like a stopped process; ``hold``: sends are not done."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,6 @@ class FakeDaemon:
         self.groups: dict[str, list[Client]] = {}
         self.clock = 0
         self.hold = False
-        self.mute = threading.Event()
         self.deaf = False
         self.refuse: tuple[str, str] | None = None
         self.received: list[tuple[int, int, int, bytes]] = []
@@ -56,7 +55,7 @@ class FakeDaemon:
             self._server.close()
 
     def frame(self, c: Client, kind: int, flags: int = 0, handle: int = 0, body: bytes | dict[str, Any] = b"") -> None:
-        if self.mute.is_set():
+        if c.writer.is_closing():
             return
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         c.writer.write(struct.pack("<IBBH", len(data), kind, flags, handle) + data)
@@ -78,10 +77,10 @@ class FakeDaemon:
         c = Client(writer, self._numbers)
         try:
             while True:
-                while self.deaf:
-                    await asyncio.sleep(0.005)
                 size, kind, flags, handle = struct.unpack("<IBBH", await reader.readexactly(8))
                 body = await reader.readexactly(size)
+                while self.deaf:
+                    await asyncio.sleep(0.005)
                 if not self._frame(c, kind, flags, handle, body):
                     break
                 await writer.drain()
@@ -97,8 +96,9 @@ class FakeDaemon:
         return sorted([1, c.number, c.name] for c in self.groups.get(group, []))
 
     def _view(self, group: str, joined: list[Client], left: list[Client], reason: str) -> None:
+        """As docs/client-protocol.md says: all members get it, and those who have just left as their last frame."""
         self.clock += 1
-        for m in self.groups[group]:
+        for m in [*self.groups[group], *left]:
             for handle, name in m.handles.items():
                 if name == group:
                     self.frame(
@@ -111,10 +111,11 @@ class FakeDaemon:
                     )  # fmt: skip
 
     def _leave(self, c: Client, handle: int, reason: str) -> None:
-        group = c.handles.pop(handle, "")
-        if group and c in self.groups.get(group, []):
+        group = c.handles.get(handle, "")
+        if group and c in self.groups.get(group, []) and not c.flags[handle] & 8:
             self.groups[group].remove(c)
             self._view(group, [], [c], reason)
+        c.handles.pop(handle, None)
 
     def _frame(self, c: Client, kind: int, flags: int, handle: int, body: bytes) -> bool:
         self.received.append((kind, flags, handle, body))
@@ -137,6 +138,9 @@ class FakeDaemon:
             if group == "refused":
                 self.error(c, "name-collision", handle)
                 return True
+            if c in self.groups.get(group, []) and not flags & 8:
+                self.error(c, "name", handle)
+                return True
             if flags & 8 and group == "closed":
                 self.error(c, "closed-group", handle)
                 return True
@@ -155,7 +159,7 @@ class FakeDaemon:
             if not self.hold:
                 c.done = c.sends
             self.done_all(c)
-            return self.mute.is_set()
+            return False
         elif kind == 7:
             name = body.decode()
             members = self._members(name) if name else [[s, 0, f"host{s}"] for s in (1, 2, 3)]
