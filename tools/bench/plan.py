@@ -158,7 +158,7 @@ def _head(system: System, cell: Cell, repeat: int) -> Json:
         "stations": cell.stations,
         "senders": cell.sending,
         "size": cell.size,
-        "level": cell.level if isinstance(system, Zenjun) else "agreed" if system.peer else None,
+        "level": system.level(cell),
         "mode": cell.mode,
         "rate": cell.rate if cell.mode == "rate" else None,
         "loss": cell.loss,

@@ -27,8 +27,6 @@ class System:
     """A system under test at all stations of one lab: started, measured cell by cell, stopped. Stopping is always safe."""
 
     name: str
-    peer = False
-    """Another system, to compare with."""
 
     def __init__(self, lab: Lab) -> None:
         """lab: up, with nothing of this system running yet."""
@@ -50,6 +48,10 @@ class System:
     def version(self) -> str:
         """Of the software, for the record."""
         return ""
+
+    def level(self, cell: Cell) -> str | None:
+        """Level of delivery as this system calls it; None if it has none."""
+        return None
 
     def client_argv(self, station: int, cell: Cell) -> list[str]:
         raise NotImplementedError
@@ -88,6 +90,9 @@ class Zenjun(System):
             return f"zenjun {metadata.version('zenjun')}"
         except metadata.PackageNotFoundError:
             return "zenjun, not installed"
+
+    def level(self, cell: Cell) -> str | None:
+        return cell.level
 
     def client_argv(self, station: int, cell: Cell) -> list[str]:
         return [*worker("load"), *cell.client_arguments(station), "--target", str(self.lab.station(station).socket_path)]
@@ -131,8 +136,6 @@ def worker(program: str) -> list[str]:
 class Corosync(System):
     """corosync with knet, its default transport, and libcpg clients. ``sched_rr`` is its switch for real-time scheduling: yes is
     its default, no is faster where there are fewer cores than busy daemons."""
-
-    peer = True
 
     def __init__(self, lab: Lab, *, real_time: bool, client: Path, folder: Path) -> None:
         """client: what ``build_client`` made. folder: for configurations and logs."""
@@ -196,6 +199,9 @@ system {{
 
     def daemon_pids(self) -> list[int]:
         return [d.pid for d in self.daemons]
+
+    def level(self, cell: Cell) -> str | None:
+        return "agreed"
 
     def client_argv(self, station: int, cell: Cell) -> list[str]:
         return [*self._inside(station), str(self.client), *cell.client_arguments(station)]

@@ -1,0 +1,665 @@
+"""The benchmark: the load client in C against a daemon of the test's own that can be told to cheat, the figures, the tables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from zenjun.tools.bench import plan as plan_module
+from zenjun.tools.bench.cell import BenchError, Cell, Client, problems, run_window, summary
+from zenjun.tools.bench.measure import cpu_ns
+from zenjun.tools.bench.plan import Plan
+from zenjun.tools.bench.systems import Corosync, Raw, worker
+from zenjun.tools.bench.table import Results, aims, markdown, number, render
+from zenjun.tools.cli.bench import bench
+from zenjun.tools.lab import Lab, LabError
+
+load = pytest.importorskip("zenjun.tools.bench._load", reason="the C modules are not built")
+
+STATIONS = 3
+CELL = Cell(STATIONS, STATIONS, 64, "preack", "throughput", 0.0, 1500, 0.3, 0.1, 5.0)
+
+Tamper = Callable[[int, int, bytes], list[bytes]]
+"""(member, place in the order, message) → what that member is given instead."""
+
+
+class Relay:
+    """Orders messages by arrival and hands them to all members: docs/client-protocol.md as far as the load client uses it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.members: list[asyncio.StreamWriter] = []
+        self.tamper: Tamper | None = None
+        self.refuse: dict[str, str] | None = None
+        self.cut_at: int | None = None
+        """Close the first member's connection at this place in the order."""
+        self.members_wanted = 0
+        self.flags: set[int] = set()
+        self.order = 0
+        self.odd_names = ['plain "quoted" [bracket', "back\\slash ]]", "三"]
+
+    @staticmethod
+    def frame(kind: int, body: bytes | dict[str, Any], flags: int = 0, handle: int = 1) -> bytes:
+        data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
+        return struct.pack("<IBBH", len(data), kind, flags, handle) + data
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                size, kind, flags, handle = struct.unpack("<IBBH", await reader.readexactly(8))
+                self.take(kind, flags, handle, await reader.readexactly(size), writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            if writer in self.members:
+                self.members.remove(writer)
+            writer.close()
+
+    def take(self, kind: int, flags: int, handle: int, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if kind == 1:
+            assert body[:8] == b"ZENJ\x01\x00\x01\x00"
+            if self.refuse is not None:
+                writer.write(self.frame(70, self.refuse, flags=1, handle=0))
+                writer.close()
+            else:
+                writer.write(self.frame(65, {"version": 1}, handle=0))
+        elif kind == 2:
+            assert (body, handle) == (b"bench", 1)
+            self.flags.add(flags)
+            self.members.append(writer)
+            names = [[k + 1, 1, self.odd_names[k % 3]] for k in range(len(self.members))]
+            for m in self.members:
+                m.write(self.frame(67, {"group": "bench", "members": names, "joined": [names[-1]], "left": []}))
+        elif kind == 4:
+            self.flags.add(flags)
+            place, self.order = self.order, self.order + 1
+            if self.cut_at == place:
+                self.members[0].close()
+            for k, m in enumerate(self.members):
+                for message in [body] if self.tamper is None else self.tamper(k, place, body):
+                    m.write(self.frame(66, struct.pack("<QHHBBH", place, 0, 1, 1, 0, 0) + message, int(m is writer)))
+        else:
+            raise AssertionError(f"frame type {kind}")
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> Iterator[Relay]:
+    made = Relay(tmp_path / "sock")
+    loop = asyncio.new_event_loop()
+    up = threading.Event()
+
+    async def main() -> None:
+        server = await asyncio.start_unix_server(made.serve, made.path, limit=1 << 22)
+        up.set()
+        async with server:
+            await server.serve_forever()
+
+    def body() -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            task = loop.create_task(main())
+            made.stop = lambda: loop.call_soon_threadsafe(task.cancel)  # type: ignore[attr-defined]
+            loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            for left in asyncio.all_tasks(loop):
+                left.cancel()
+            loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    assert up.wait(5)
+    yield made
+    made.stop()  # type: ignore[attr-defined]
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+@dataclass
+class OneMachine:
+    """A cluster without a lab: every client connects to the same relay. Stands for its own daemon where one is asked for."""
+
+    relay: Relay
+    interface: str = "lo"
+    spawned: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def daemon_pids(self) -> list[int]:
+        return [os.getpid()]
+
+    def spawn_client(self, station: int, cell: Cell) -> subprocess.Popen[bytes]:
+        argv = [*worker("load"), *cell.client_arguments(station), "--target", str(self.relay.path)]
+        pipe = subprocess.PIPE
+        self.spawned.append(subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe))
+        return self.spawned[-1]
+
+    def counters(self) -> Mapping[str, int]:
+        return {"retransmissions": self.relay.order}
+
+
+def measure(relay: Relay, cell: Cell = CELL) -> dict[str, Any]:
+    cluster = OneMachine(relay)
+    try:
+        return summary(cell, run_window(cluster, cell))
+    finally:
+        assert all(p.poll() is not None for p in cluster.spawned), "run_window left a client behind"
+
+
+# The client
+
+
+@pytest.mark.parametrize("size", [33, 64, 1300, 65536, 1 << 20])
+def test_throughput_is_delivered_in_order_everywhere(relay: Relay, size: int) -> None:
+    got = measure(relay, replace(CELL, size=size))
+    assert got["ok"], got["problems"]
+    assert got["messages_per_s"] > 5
+    assert got["megabytes_per_s"] == pytest.approx(got["messages_per_s"] * size / 1e6, rel=0.01)
+    assert got["latency"]["p50_us"] <= got["latency"]["p99_us"] <= got["latency"]["max_us"] * 1.01
+    assert got["cpu"]["clients_cores"] > 0 and got["cpu"]["daemons_s_per_million"] > 0
+    assert got["retransmissions"] == relay.order  # the system's own counters, over the whole run
+    assert relay.flags == {1}, "JOIN and SEND carry level preack and nothing else"
+
+
+def test_levels_go_into_join_and_send(relay: Relay) -> None:
+    assert measure(relay, replace(CELL, level="ack"))["ok"]
+    assert relay.flags == {2}
+
+
+def test_one_at_a_time_has_one_message_in_flight(relay: Relay) -> None:
+    waiting = 0
+
+    def watch(member: int, place: int, message: bytes) -> list[bytes]:
+        nonlocal waiting
+        waiting = max(waiting, place)
+        return [message]
+
+    relay.tamper = watch
+    got = measure(relay, replace(CELL, mode="closed", seconds=0.2))
+    assert got["ok"], got["problems"]
+    # in flight never more than one: the time of all round trips fills the window
+    per_message = 1e6 / got["messages_per_s"]
+    assert got["round_trip_p50_us"] < 1.5 * per_message
+
+
+def test_rate_offers_a_thousand_messages_per_second_in_turns(relay: Relay) -> None:
+    got = measure(relay, replace(CELL, mode="rate", seconds=0.5))
+    assert got["ok"], got["problems"]
+    assert got["messages_per_s"] == pytest.approx(1000, rel=0.1)
+    assert got["latency_from_due"]["p50_us"] >= 0
+    assert got["round_trip_p50_us"] is None
+
+
+def test_idle_sends_nothing(relay: Relay) -> None:
+    got = measure(relay, replace(CELL, mode="idle", seconds=0.2))
+    assert got["ok"] and relay.order == 0
+    assert got["cpu"]["daemons_s_per_million"] is None
+    assert got["cpu"]["clients_cores"] < 0.2
+
+
+def test_only_the_senders_asked_for_send(relay: Relay) -> None:
+    ids = set()
+
+    def watch(member: int, place: int, message: bytes) -> list[bytes]:
+        ids.add(struct.unpack_from("=H", message, 4)[0])
+        return [message]
+
+    relay.tamper = watch
+    assert measure(relay, replace(CELL, senders=2))["ok"]
+    assert ids == {1, 2}
+
+
+def lose(member: int, place: int, message: bytes) -> list[bytes]:
+    return [] if member == 2 and place == 57 else [message]
+
+
+def repeat(member: int, place: int, message: bytes) -> list[bytes]:
+    return [message, message] if member == 0 and place == 57 else [message]
+
+
+def truncate(member: int, place: int, message: bytes) -> list[bytes]:
+    return [message[:-1]] if member == 0 and place == 9 else [message]
+
+
+def damage(member: int, place: int, message: bytes) -> list[bytes]:
+    seq = struct.unpack_from("=Q", message, 8)[0]
+    return [message[:40] + b"?" + message[41:]] if member == 0 and seq == 0 else [message]
+
+
+def foreign(member: int, place: int, message: bytes) -> list[bytes]:
+    return [message, b"not one of ours, but long enough to have a header"] if member == 0 and place == 3 else [message]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "says"),
+    [
+        (lose, "'seq': 1"),
+        (repeat, "'seq': 1"),
+        (truncate, "'size': 1"),
+        (damage, "'body': "),
+        (foreign, "'foreign': 1"),
+    ],
+)
+def test_a_cheating_system_fails_the_cell(relay: Relay, tamper: Tamper, says: str) -> None:
+    relay.tamper = tamper
+    got = measure(relay, replace(CELL, seconds=0.2))
+    assert not got["ok"]
+    assert says in "; ".join(got["problems"])
+
+
+def test_a_different_order_at_one_station_fails_the_cell(relay: Relay) -> None:
+    """Two messages of different senders swapped: each sender's sequence is complete and in order at every station."""
+    held: list[bytes] = []
+    done = False
+
+    def cross(member: int, place: int, message: bytes) -> list[bytes]:
+        nonlocal done
+        if member != 1 or place < 50 or done:
+            return [message]
+        if struct.unpack_from("=H", message, 4)[0] == 1:
+            held.append(message)
+            return []
+        done = bool(held)
+        return [message, *held]
+
+    relay.tamper = cross
+    got = measure(relay, replace(CELL, mode="rate", seconds=0.3))  # senders alternate
+    assert not got["ok"]
+    assert "the sequences differ" in "; ".join(got["problems"])
+
+
+def test_a_connection_that_breaks_is_reported_with_its_station(relay: Relay) -> None:
+    relay.cut_at = 200
+    got = measure(relay, replace(CELL, seconds=0.2, drain_s=0.3))
+    assert not got["ok"]
+    assert any("the connection broke" in p for p in got["problems"])
+
+
+def test_what_never_arrives_ends_the_cell_at_its_deadline(relay: Relay) -> None:
+    relay.tamper = lambda member, place, message: [] if place >= 50 else [message]
+    begin = time.monotonic()
+    got = measure(relay, replace(CELL, seconds=0.2, drain_s=0.3))
+    assert time.monotonic() - begin < 5
+    assert got["problems"] == ["not all messages had arrived 0.3 s after the window"]
+
+
+def test_a_refusal_is_passed_on_in_the_daemons_words(relay: Relay) -> None:
+    relay.refuse = {"code": "busy", "message": "256 clients are enough"}
+    with pytest.raises(BenchError, match="256 clients are enough"):
+        measure(relay)
+
+
+def test_a_client_that_dies_is_named() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stderr.write('no such luck'); sys.exit(1)"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    client = Client(2, process)
+    try:
+        with pytest.raises(BenchError, match="client 2 ended before READY: no such luck"):
+            client.line("READY", time.monotonic() + 10)
+    finally:
+        client.end()
+
+
+def test_silence_ends_at_the_deadline_and_the_process_is_ended() -> None:
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    client = Client(1, process)
+    try:
+        with pytest.raises(BenchError, match="no READY in time"):
+            client.line("READY", time.monotonic() + 0.05)
+    finally:
+        client.end()
+    assert process.poll() is not None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--size", "32"],
+        ["--size", "16777217"],
+        ["--id", "4", "--stations", "3"],
+        ["--senders", "2", "--stations", "1"],
+        ["--mode", "idle", "--senders", "1"],
+        ["--mode", "sideways"],
+        ["--mode", "rate", "--rate", "0"],
+        ["--inflight", "0"],
+        ["--level", "3"],
+        ["--stations", "65"],
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
+    done = subprocess.run([*worker("load"), *arguments], capture_output=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (2, b"load: wrong arguments\n")
+
+
+def test_the_client_ends_with_its_parent(relay: Relay, tmp_path: Path) -> None:
+    """A bench that is killed leaves no client behind."""
+    argv = [*worker("load"), *CELL.client_arguments(1), "--target", str(relay.path)]
+    script = (
+        "import subprocess, sys, time\n"
+        f"p = subprocess.Popen({argv!r}, stdin=subprocess.PIPE)\n"
+        "print(p.pid, flush=True)\ntime.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    with parent.stdout:
+        pid = int(parent.stdout.readline())
+    deadline = time.monotonic() + 10
+    while not relay.members and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert relay.members
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                break
+        except OSError:
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail("the client still runs")
+
+
+@given(st.integers(0, 2**63))
+def test_histogram_slots_are_off_by_less_than_a_percent(value: int) -> None:
+    slot = load.lib.zl_slot_of(value)
+    assert abs(load.lib.zl_value_of(slot) - value) <= max(0, value * 0.008)
+    assert load.lib.zl_slot_of(load.lib.zl_value_of(slot)) == slot
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**40))
+def test_histogram_slots_keep_the_order(a: int, b: int) -> None:
+    low, high = sorted((a, b))
+    assert load.lib.zl_slot_of(low) <= load.lib.zl_slot_of(high)
+
+
+def test_cpu_time_is_exact_and_zero_for_nobody() -> None:
+    before = cpu_ns(os.getpid())
+    end = time.thread_time() + 0.02
+    while time.thread_time() < end:
+        pass
+    assert cpu_ns(os.getpid()) - before >= 19_000_000
+    assert cpu_ns(2**22 + 1) == 0
+
+
+# Verdicts
+
+
+def result(station: int, **changes: Any) -> dict[str, Any]:
+    base = {
+        "id": station,
+        "broken": False,
+        "events": [],
+        "bad": {"seq": 0, "size": 0, "body": 0, "foreign": 0},
+        "ends": 3,
+        "digest": "aa",
+        "delivered": 30,
+        "sent": 10,
+    }
+    return {**base, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, None),
+        ({"digest": "bb"}, "the sequences differ"),
+        ({"delivered": 29}, "the sequences differ"),
+        ({"ends": 2}, "not all messages had arrived"),
+        ({"sent": 11}, "not every message sent was delivered"),
+        ({"broken": True, "events": ["error x"]}, "station 2: the connection broke: error x"),
+    ],
+)
+def test_verdicts(changes: dict[str, Any], says: str | None) -> None:
+    found = problems(CELL, [result(1), result(2, **changes), result(3)])
+    assert found == [] if says is None else says in found[0]
+
+
+# Plan and tables
+
+
+def test_every_system_runs_every_cell_and_they_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int]] = []
+
+    class NoLab:
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self.stations: dict[int, Any] = {}
+
+        def __enter__(self) -> NoLab:
+            return self
+
+        def __exit__(self, *args: object) -> None:
+            pass
+
+        def set_loss(self, fraction: float) -> None:
+            pass
+
+    class Fake:
+        peer = False
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def start(self) -> None:
+            calls.append((self.name, 0))
+
+        def stop(self) -> None:
+            pass
+
+        def version(self) -> str:
+            return ""
+
+        def level(self, cell: Cell) -> str:
+            return cell.level
+
+    def window(system: Fake, cell: Cell) -> Any:
+        raise BenchError("nothing there")
+
+    monkeypatch.setattr(plan_module, "Lab", NoLab)
+    monkeypatch.setattr(plan_module, "Zenjun", lambda lab: Fake("zenjun"))
+
+    class FakeCorosync(Fake):
+        def __init__(self, lab: Any, real_time: bool, **_: Any) -> None:
+            super().__init__(f"corosync {real_time}")
+
+        @staticmethod
+        def build_client(folder: Path) -> Path:
+            return folder
+
+    monkeypatch.setattr(plan_module, "Corosync", FakeCorosync)
+    monkeypatch.setattr(plan_module, "Raw", lambda lab: Fake("raw"))
+    monkeypatch.setattr(plan_module, "run_window", window)
+    lines: list[dict[str, Any]] = []
+    plan = Plan(peers=("corosync",), raw=True, repeat=2, losses=(0.0, 0.01))
+    plan_module.run(plan, lines.append)
+    assert len(lines) == plan.cells()
+    assert all(line["problems"] == ["nothing there"] and not line["ok"] for line in lines)
+    ours = [line for line in lines if line["system"] == "zenjun"]
+    assert {(line["mode"], line["loss"]) for line in ours} >= {("throughput", 0.01), ("rate", 0.0), ("idle", 0.0)}
+    assert ("idle", 0.01) not in {(line["mode"], line["loss"]) for line in ours}
+    # who begins changes from round to round
+    firsts = [calls[0][0], calls[9][0]]
+    assert len(set(firsts)) == 2
+    assert sum(1 for line in lines if line["system"] == "raw") == 2
+
+
+def line(system: str, mode: str, size: int, **figures: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "system": system,
+        "version": "1",
+        "stations": 3,
+        "senders": 3,
+        "size": size,
+        "mode": mode,
+        "loss": 0.0,
+        "mtu": 1500,
+        "window_s": 1.0,
+        "repeat": 1,
+        "machine": "m",
+        "ok": True,
+        "latency": None,
+    }
+    return {**base, **figures}
+
+
+def cpu(seconds: float, cores: float = 1.0) -> dict[str, float]:
+    return {"daemons_s_per_million": seconds, "daemons_cores": cores}
+
+
+ROWS = [
+    line("zenjun", "throughput", 64, messages_per_s=700_000, cpu=cpu(2.0), frames={"data_per_s": 50_000}),
+    line("zenjun", "throughput", 64, messages_per_s=500_000, cpu=cpu(2.0), frames={"data_per_s": 50_000}),
+    line("zenjun", "throughput", 64, messages_per_s=600_000, cpu=cpu(2.0), frames={"data_per_s": 50_000}),
+    line("corosync", "throughput", 64, messages_per_s=50_000, cpu=cpu(5.0)),
+    line("corosync-no-rr", "throughput", 64, messages_per_s=100_000, cpu=cpu(9.0)),
+    line("zenjun", "throughput", 64, loss=0.01, messages_per_s=300_000, cpu=cpu(2.0)),
+    line("corosync", "throughput", 64, loss=0.01, messages_per_s=1_000, cpu=cpu(5.0)),
+    line(
+        "zenjun", "throughput", 65536, messages_per_s=4_000, megabytes_per_s=262.0, cpu=cpu(2.0), frames={"data_per_s": 190_000}
+    ),
+    line("corosync", "throughput", 65536, messages_per_s=1_000, megabytes_per_s=65.5, cpu=cpu(5.0)),
+    line("zenjun", "closed", 64, senders=1, round_trip_p50_us=90.0, cpu=cpu(1.0)),
+    line("corosync", "closed", 64, senders=1, round_trip_p50_us=200.0, cpu=cpu(1.0)),
+    line("zenjun", "rate", 64, loss=0.01, latency={"p50_us": 100.0, "p99_us": 21_000.0, "p999_us": 30_000.0}, cpu=cpu(1.0, 0.1)),
+    line("raw", "throughput", 1500, frames_per_s=350_000, frames={"data_per_s": 350_000}),
+]
+
+
+def test_aims_compare_with_the_best_peer_of_each_figure() -> None:
+    found = {a.what: a for a in aims(Results(ROWS), 3)}
+    throughput = found["throughput, 64 B"]
+    assert (throughput.ours, throughput.reached, throughput.met) == ("600,000 msg/s", "6.00 ×", True)
+    assert "corosync-no-rr" in throughput.other
+    work = found["daemons' CPU per million messages, 64 B"]
+    assert (work.reached, work.met) == ("0.40 ×", False)
+    assert "(corosync)" in work.other
+    assert found["throughput, 64 KiB"].met and "MB/s" in found["throughput, 64 KiB"].ours
+    assert found["one at a time, p50, 64 B"].met
+    kept = found["throughput kept at 1.00% loss, 64 B"]
+    assert (kept.reached, kept.met, kept.other) == ("50.0%", False, "2.0% (corosync)")
+    late = found["p99 latency at 1,000 msg/s and 1.00% loss, 64 B"]
+    assert (late.reached, late.met) == ("21 ms", False)
+    assert found["data frames/s against bare AF_PACKET, 64 B"].met is False
+    assert found["data frames/s against bare AF_PACKET, 64 KiB"].met is True
+
+
+def test_tables_show_every_cell_and_name_machine_and_command() -> None:
+    text = render(ROWS, "zenjun bench --table")
+    assert "zenjun bench --table" in text and "Machine: m." in text
+    assert text.count("\n| throughput |") == 8
+    assert "**missed**" in text and "| met |" in text
+    widths = {row.count("|") for row in text.splitlines() if row.startswith("| throughput |")}
+    assert len(widths) == 1
+    assert render([]) == "No cells.\n"
+
+
+def test_failed_cells_are_marked_and_do_not_break_the_tables() -> None:
+    row = line("zenjun", "throughput", 64, ok=False)
+    text = render([row])
+    assert "1, 1 failed" in text
+
+
+@given(st.floats(0, 1e9))
+def test_numbers_are_short(value: float) -> None:
+    assert len(number(value)) <= 13
+    assert number(None) == "–"
+
+
+def test_markdown() -> None:
+    assert markdown(["a", "b"], [["1", "2"]]) == "| a | b |\n|---|---|\n| 1 | 2 |\n"
+
+
+# Command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--size", "10"], "each must be between 33"),
+        (["--size", "x"], "not a list of whole numbers"),
+        (["--loss", "60%"], "between 0% and 50%"),
+        (["--loss", "much"], "percentages like 1%"),
+        (["--mode", "fast"], "each must be one of throughput"),
+        (["--senders", "4"], "from 1 to 3"),
+        (["--option", "window"], "table.option=value"),
+        (["--raw", "-n", "9"], "at most 8 stations"),
+        (["--peers", "spread"], "each must be one of corosync"),
+    ],
+)
+def test_wrong_options_say_what_is_allowed(arguments: list[str], says: str) -> None:
+    done = CliRunner().invoke(bench, arguments)
+    assert done.exit_code == 2
+    assert says in done.output
+
+
+def test_the_table_command_reads_saved_lines(tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    file.write_text("".join(json.dumps(r) + "\n" for r in ROWS))
+    done = CliRunner().invoke(bench, ["table", str(file)])
+    assert done.exit_code == 0
+    assert "throughput, 64 B" in done.output
+    file.write_text("{}\nnonsense\n")
+    done = CliRunner().invoke(bench, ["table", str(file)])
+    assert done.exit_code == 1
+    assert "line 2" in done.output
+
+
+# In a lab
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    try:
+        with Lab(2) as made:
+            yield made
+    except LabError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.lab
+def test_the_bare_program_loses_nothing(lab: Lab) -> None:
+    system = Raw(lab)
+    cell = replace(CELL, stations=2, senders=2, size=1500, seconds=0.3, drain_s=0.3)
+    got = plan_module.raw_summary(cell, run_window(system, cell))
+    assert got["ok"] and got["lost"] == 0
+    assert got["frames_per_s"] > 1000
+    assert got["frames_per_s"] == pytest.approx(got["frames"]["per_s"], rel=0.2)
+
+
+@pytest.mark.lab
+def test_corosync_runs_under_the_same_client(lab: Lab, tmp_path: Path) -> None:
+    if missing := Corosync.missing():
+        pytest.skip(missing)
+    try:
+        client = Corosync.build_client(tmp_path)
+    except BenchError as error:
+        pytest.skip(str(error))
+    system = Corosync(lab, real_time=False, client=client, folder=tmp_path)
+    try:
+        system.start()
+        cell = replace(CELL, stations=2, senders=2, mode="rate", seconds=0.5)
+        got = summary(cell, run_window(system, cell))
+    finally:
+        system.stop()
+    assert got["ok"], got["problems"]
+    assert got["messages_per_s"] == pytest.approx(1000, rel=0.2)
+    assert got["frames"]["per_message"] > 1 and got["cpu"]["daemons_cores"] > 0
