@@ -370,6 +370,7 @@ class Engine:
         if core.nak_due_ns() <= now:
             acted |= core.nak(now) > 0
         if core.poll_due_ns() <= now:
+            core.step(now, False)  # what has been delivered since the last one is not pending any more
             acted |= core.poll(now) > 0
         sent = core.sent_total()
         if sent != self._sent_total:

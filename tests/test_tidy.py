@@ -48,9 +48,9 @@ def impure(name: str, tree: ast.Module, text: str) -> Iterator[str]:
     if not name.startswith("proto/") or name in BUILD_SCRIPTS:
         return
     exempt: set[int] = set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == GENERATORS.get(name):
-            exempt = set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    for top in tree.body:
+        if isinstance(top, ast.FunctionDef) and top.name == GENERATORS.get(name):
+            exempt = set(range(top.lineno, (top.end_lineno or top.lineno) + 1))
     for line, module in _imports(name, tree):
         if module.split(".")[0] in IMPURE and line not in exempt:
             yield f"{name}:{line}: proto/ must not import {module}"

@@ -104,8 +104,8 @@ def sanitized_tree(folder: Path, *, verbose: bool = False) -> Path:
     for package in ("daemon", "tools"):
         link(folder / "zenjun" / package, ROOT / package)
     for source, into in ((CORE.parent, core.parent), (CORE, core)):
-        for module in source.glob("*.py"):
-            link(into / module.name, module)
+        for file in (*source.glob("*.py"), *source.glob("*.h")):
+            link(into / file.name, file)
     return build(core, sanitize=True, verbose=verbose)
 
 

@@ -1,0 +1,615 @@
+"""A few whole engines and a network that is a list: opening, order, repair, silence, and who is blamed for what."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zenjun.proto.core import Drop, Fault, Message, Status, check, seal
+from zenjun.proto.effects import Blocked, Closed, Effect, Fenced, Notice, Opened, Persist, Send
+from zenjun.proto.engine import NEVER, Engine, EngineConfig, slots_for
+from zenjun.proto.errors import UsageError
+from zenjun.proto.openpdu import decode_header
+from zenjun.proto.wire import HEADER, Flag, Kind, cluster_id
+
+MS = 1_000_000
+START = 1_000_000 * MS
+LATENCY = 50_000
+CONFIG = EngineConfig(cluster="test", stations=3, station=1, frame_max=1500)
+
+
+@dataclass
+class Node:
+    """A daemon without a machine: one engine, what it delivered and what it asked for."""
+
+    config: EngineConfig
+    disk: tuple[int, int] = (0, 0)
+    effects: list[Effect] = field(default_factory=list)
+    delivered: list[Message] = field(default_factory=list)
+    sent: list[bytes] = field(default_factory=list)
+    boots: int = 0
+    paused: bool = False
+    backlog: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+    @property
+    def mac(self) -> bytes:
+        return bytes([2, 0, 0, 0, 0, self.config.station])
+
+    def boot(self, now: int) -> None:
+        self.boots += 1
+        config = replace(self.config, boot=self.config.station * 1000 + self.boots)
+        self.engine = Engine(config, incarnation=self.disk[0] + 1, instance=self.disk[1])
+        self.engine.set_mac(self.mac)
+        self.carry_out(now, self.engine.start(now))
+
+    def carry_out(self, now: int, effects: list[Effect]) -> None:
+        self.effects += effects
+        for effect in effects:
+            match effect:
+                case Persist(incarnation, instance):
+                    self.disk = (incarnation, instance)
+                case Send(pdu):
+                    self.sent.append(pdu)
+                case _:
+                    pass
+        self.delivered += self.engine.core.deliver()
+        self.sent += self.engine.core.tx(now)
+
+    def said(self, kind: type[Effect]) -> list[Any]:
+        return [e for e in self.effects if isinstance(e, kind)]
+
+    def blocked(self) -> tuple[tuple[int, str], ...]:
+        """As last reported."""
+        reports = self.said(Blocked)
+        return reports[-1].stations if reports else ()
+
+
+Lost = Callable[[Node, Node, bytes], bool]
+
+
+class Cluster:
+    """Every frame arrives after LATENCY; virtual time jumps from event to event."""
+
+    def __init__(self, n: int = 3, **changes: Any) -> None:
+        base = replace(CONFIG, stations=n, **changes)
+        self.nodes = [Node(replace(base, station=i + 1, seed=i, host_name=f"host{i + 1}")) for i in range(n)]
+        self.now = START
+        self.lost: Lost = lambda source, to, pdu: False
+        self.frames: list[bytes] = []
+        for node in self.nodes:
+            node.boot(self.now)
+
+    def run(self, duration_ns: int) -> None:
+        end = self.now + duration_ns
+        for _ in range(1_000_000):
+            flying = [(node, pdu) for node in self.nodes for pdu in node.sent]
+            for node in self.nodes:
+                node.sent.clear()
+            awake = [node for node in self.nodes if not node.paused]
+            if flying:
+                self.frames += [pdu for _, pdu in flying]
+                self.now += LATENCY
+                for to in self.nodes:
+                    to.backlog += [(p, s.mac) for s, p in flying if s is not to and not self.lost(s, to, p)]
+                for to in awake:
+                    batch, to.backlog = to.backlog, []
+                    if batch:
+                        to.carry_out(self.now, to.engine.on_frames(self.now, batch))
+                continue
+            due = min((node.engine.next_deadline_ns() for node in awake), default=NEVER)
+            if due > end:
+                self.now = max(self.now, end)
+                return
+            self.now = max(self.now, due)
+            for node in awake:
+                if node.engine.next_deadline_ns() <= self.now:
+                    node.carry_out(self.now, node.engine.on_timeout(self.now))
+        raise AssertionError("a loop without end")
+
+    def until(self, condition: Callable[[], bool], limit_ns: int = 20_000 * MS, step_ns: int = 10 * MS) -> None:
+        deadline = self.now + limit_ns
+        while not condition():
+            assert self.now < deadline, "condition not reached"
+            self.run(step_ns)
+
+    def send(self, i: int, *payloads: bytes, need_ack: bool = False) -> None:
+        node = self.nodes[i]
+        for payload in payloads:
+            for _ in range(10_000):
+                if node.engine.offer(self.now, 1, 1, 0, payload, need_ack):
+                    break
+                node.carry_out(self.now, node.engine.on_frames(self.now, []))
+                self.run(MS)
+            else:
+                raise AssertionError("never taken")
+        node.carry_out(self.now, node.engine.on_frames(self.now, []))
+
+    def orders(self) -> list[list[tuple[int, bytes]]]:
+        return [[(m.src, m.data) for m in node.delivered] for node in self.nodes]
+
+    def kinds(self) -> list[Kind]:
+        return [Kind(header["kind"]) for frame in self.frames if (header := decode_header(frame))]
+
+
+def opened(n: int = 3, **changes: Any) -> Cluster:
+    cluster = Cluster(n, **changes)
+    cluster.until(lambda: all(node.engine.instance for node in cluster.nodes))
+    cluster.run(20 * MS)
+    return cluster
+
+
+def settled(cluster: Cluster, count: int) -> bool:
+    """Everybody has delivered so many."""
+    return all(len(node.delivered) == count for node in cluster.nodes)
+
+
+# ---- opening and order
+
+
+def test_opens_and_delivers_in_one_order() -> None:
+    cluster = opened()
+    for node in cluster.nodes:
+        (effect,) = node.said(Opened)
+        assert effect == Opened(1, (1, 1, 1), 1500)
+        assert node.effects.index(Persist(1, 1)) < node.effects.index(effect), "durable before it is entered"
+        assert isinstance(node.effects[0], Persist)
+    for turn in range(20):
+        for i in range(3):
+            cluster.send(i, b"%d from %d" % (turn, i), b"another")
+    cluster.until(lambda: settled(cluster, 120))
+    first, *others = cluster.orders()
+    assert all(order == first for order in others)
+    assert {node.engine.core.digest() for node in cluster.nodes} == {cluster.nodes[0].engine.core.digest()}
+    for node in cluster.nodes:
+        assert [m.data for m in node.delivered if m.src == 0 and m.data != b"another"] == [b"%d from 0" % i for i in range(20)]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8])
+def test_one_message_on_an_idle_cluster_costs_2n_frames_to_ack_and_n_to_preack(n: int) -> None:
+    """Chapter 10, "Confirmation and silence"."""
+    for need_ack, allowed in ((False, {n}), (True, {2 * n, 2 * n - 1})):
+        cluster = opened(n, heartbeat_ns=10_000 * MS, silent_timeout_ns=60_000 * MS)
+        cluster.frames.clear()
+        cluster.send(0, b"x", need_ack=need_ack)
+        cluster.run(2_000 * MS)
+        assert len(cluster.frames) in allowed
+        level = 2 if need_ack else 1
+        assert [node.engine.core.positions()[level] for node in cluster.nodes] == [1] * n
+
+
+def test_silence_but_for_heartbeats() -> None:
+    cluster = opened(heartbeat_ns=100 * MS)
+    cluster.send(0, b"x")
+    cluster.run(50 * MS)
+    cluster.frames.clear()
+    cluster.run(1_000 * MS)
+    assert set(cluster.kinds()) == {Kind.CONFIRM}
+    assert 27 <= len(cluster.frames) <= 33
+
+
+def test_heartbeats_wait_while_other_frames_are_sent() -> None:
+    cluster = opened(heartbeat_ns=100 * MS)
+    for _ in range(20):
+        cluster.send(0, b"x")
+        cluster.run(50 * MS)
+    assert sum(node.engine.core.counters()["tx_heartbeat"] for node in cluster.nodes) <= 3
+
+
+def test_a_station_alone() -> None:
+    cluster = opened(1)
+    cluster.send(0, b"a", b"b", need_ack=True)
+    cluster.run(100 * MS)
+    assert cluster.orders() == [[(0, b"a"), (0, b"b")]]
+    assert cluster.nodes[0].engine.core.positions().ack == 1
+
+
+@pytest.mark.parametrize("first_seq", [0, 2**32 - 5, 2**31 - 3])
+def test_sequence_numbers_wrap(first_seq: int) -> None:
+    cluster = opened(first_seq=first_seq)
+    for turn in range(10):
+        for i in range(3):
+            cluster.send(i, b"%d" % turn)
+    cluster.until(lambda: settled(cluster, 30))
+    assert cluster.orders()[0] == cluster.orders()[1] == cluster.orders()[2]
+
+
+def test_large_messages_go_in_fragments() -> None:
+    cluster = opened(window_frames=16)
+    large = bytes(random.Random(1).randbytes(300_000))
+    cluster.send(0, b"before", large, b"after")
+    cluster.send(1, b"meanwhile")
+    cluster.until(lambda: settled(cluster, 4))
+    assert [m.data for m in cluster.nodes[2].delivered if m.src == 0] == [b"before", large, b"after"]
+    assert cluster.orders()[0] == cluster.orders()[2]
+
+
+# ---- loss
+
+
+def test_one_lost_frame_is_asked_for_and_repaired() -> None:
+    cluster = opened()
+    dropped: list[bytes] = []
+
+    def lose_first_data(source: Node, to: Node, pdu: bytes) -> bool:
+        if pdu[HEADER.offset("kind")] == Kind.DATA and to is cluster.nodes[2] and not dropped:
+            dropped.append(pdu)
+            return True
+        return False
+
+    cluster.lost = lose_first_data
+    cluster.frames.clear()
+    cluster.send(0, b"1")
+    cluster.run(10 * LATENCY)
+    cluster.send(0, b"2")
+    cluster.until(lambda: settled(cluster, 2), 200 * MS, MS)
+    assert cluster.orders()[2] == [(0, b"1"), (0, b"2")]
+    assert Kind.NAK in cluster.kinds()
+    assert cluster.frames.count(dropped[0]) >= 2, "repeated byte for byte"
+    assert cluster.nodes[2].engine.core.counters()["rx_repaired"] == 1
+
+
+def test_a_lost_last_frame_is_found_without_any_further_data() -> None:
+    cluster = opened()
+    first: list[bytes] = []
+
+    def lose_first_data_everywhere(source: Node, to: Node, pdu: bytes) -> bool:
+        if pdu[HEADER.offset("kind")] == Kind.DATA and (not first or first[0] == pdu) and len(first) < 3:
+            first.append(pdu)
+            return True
+        return False
+
+    cluster.lost = lose_first_data_everywhere
+    cluster.send(0, b"only")
+    cluster.until(lambda: settled(cluster, 1), 1_000 * MS)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.02, 0.1, 0.3]))
+def test_random_loss_loses_nothing(seed: int, loss: float) -> None:
+    rng = random.Random(seed)
+    cluster = opened()
+    cluster.lost = lambda source, to, pdu: rng.random() < loss
+    for turn in range(10):
+        for i in range(3):
+            cluster.send(i, b"%d" % turn)
+        cluster.run(rng.randrange(3) * MS)
+    cluster.until(lambda: settled(cluster, 30))
+    assert cluster.orders()[0] == cluster.orders()[1] == cluster.orders()[2]
+    cluster.lost = lambda source, to, pdu: False
+    cluster.run(2_000 * MS)
+    cluster.frames.clear()
+    cluster.run(500 * MS)
+    assert set(cluster.kinds()) == {Kind.CONFIRM}
+    assert {node.engine.core.positions().preack for node in cluster.nodes} == {cluster.nodes[0].engine.core.positions().ordered}
+
+
+# ---- who is waited for
+
+
+def test_who_is_missing_before_the_first_instance_is_said() -> None:
+    cluster = Cluster()
+    cluster.lost = lambda source, to, pdu: source is cluster.nodes[2]
+    cluster.run(900 * MS)
+    assert cluster.nodes[0].blocked() == ()
+    cluster.run(1_000 * MS)
+    assert cluster.nodes[0].blocked() == ((3, "never seen"),)
+    cluster.lost = lambda source, to, pdu: False
+    cluster.until(lambda: all(node.engine.instance for node in cluster.nodes))
+    assert cluster.nodes[0].blocked() == ()
+
+
+def test_a_silent_station_is_said_and_taken_back() -> None:
+    cluster = opened()
+    quiet = cluster.nodes[1]
+    cluster.lost = lambda source, to, pdu: source is quiet
+    cluster.send(0, b"x")
+    cluster.run(900 * MS)
+    assert cluster.nodes[0].blocked() == ()
+    cluster.run(500 * MS)
+    assert cluster.nodes[0].blocked() == cluster.nodes[2].blocked() == ((2, "silent"),)
+    assert cluster.nodes[0].delivered == []
+    cluster.lost = lambda source, to, pdu: False
+    cluster.until(lambda: settled(cluster, 1), 1_000 * MS)
+    cluster.run(100 * MS)
+    assert cluster.nodes[0].blocked() == ()
+    assert len(cluster.nodes[0].said(Blocked)) == 2, "only changes are reported"
+
+
+def test_a_silent_station_is_said_when_nothing_is_pending_too() -> None:
+    cluster = opened()
+    cluster.lost = lambda source, to, pdu: source is cluster.nodes[1]
+    cluster.run(1_500 * MS)
+    assert cluster.nodes[0].blocked() == ((2, "silent"),)
+
+
+def test_a_deaf_station_is_told_from_a_silent_one() -> None:
+    """It sends heartbeats but takes no data in."""
+    cluster = opened()
+    deaf = cluster.nodes[1]
+    cluster.lost = lambda source, to, pdu: to is deaf and pdu[HEADER.offset("kind")] == Kind.DATA
+    cluster.send(0, b"x")
+    cluster.run(1_800 * MS)
+    assert cluster.nodes[0].blocked() == ()
+    cluster.run(1_500 * MS)
+    assert cluster.nodes[0].blocked() == cluster.nodes[2].blocked() == ((2, "deaf"),)
+    cluster.lost = lambda source, to, pdu: False
+    cluster.until(lambda: settled(cluster, 1), 1_000 * MS)
+    cluster.run(200 * MS)
+    assert cluster.nodes[0].blocked() == ()
+
+
+def test_a_station_that_left_is_told_from_a_silent_one() -> None:
+    cluster = opened()
+    leaver = cluster.nodes[2]
+    leaver.carry_out(cluster.now, leaver.engine.leave(cluster.now))
+    cluster.run(300 * MS)
+    assert leaver.engine.left
+    assert leaver.engine.next_deadline_ns() == NEVER
+    assert sum(bool((h := decode_header(f)) and h["flags"] & Flag.BYE) for f in cluster.frames) == 3
+    assert cluster.nodes[0].blocked() == ((3, "left"),)
+    cluster.run(3_000 * MS)
+    assert cluster.nodes[0].blocked() == ((3, "left"),)
+
+
+def test_leaving_before_anything_is_open() -> None:
+    node = Node(CONFIG)
+    node.boot(START)
+    assert node.engine.leave(START) == []
+    assert node.engine.left
+    assert node.engine.next_deadline_ns() == NEVER
+
+
+def test_after_an_own_pause_nobody_is_suspected_at_once() -> None:
+    """cases.md 9: a daemon that was not scheduled reads what has come before it judges its timers."""
+    cluster = opened()
+    sleeper = cluster.nodes[0]
+    sleeper.paused = True
+    cluster.run(5_000 * MS)
+    assert cluster.nodes[1].blocked() == ((1, "silent"),)
+    sleeper.paused, batch, sleeper.backlog = False, sleeper.backlog, []
+    before = len(sleeper.said(Blocked))
+    sleeper.carry_out(cluster.now, sleeper.engine.on_frames(cluster.now, batch[:1]))
+    sleeper.carry_out(cluster.now, sleeper.engine.on_timeout(cluster.now))
+    sleeper.carry_out(cluster.now, sleeper.engine.on_frames(cluster.now, batch[1:]))
+    cluster.run(3_000 * MS)
+    assert len(sleeper.said(Blocked)) == before
+    assert cluster.nodes[1].blocked() == ()
+
+
+def test_after_an_own_pause_a_dead_station_is_suspected_after_one_time_out() -> None:
+    cluster = opened()
+    sleeper, dead = cluster.nodes[0], cluster.nodes[1]
+    sleeper.paused = True
+    dead.paused = True
+    cluster.run(5_000 * MS)
+    sleeper.paused = False
+    woke = cluster.now
+    cluster.run(900 * MS)
+    assert sleeper.blocked() == ()
+    cluster.until(lambda: sleeper.blocked() == ((2, "silent"),))
+    assert cluster.now - woke >= 1_000 * MS
+
+
+def test_time_that_runs_backwards_is_ignored() -> None:
+    cluster = opened()
+    node = cluster.nodes[0]
+    assert node.engine.on_timeout(0) == []
+    cluster.run(100 * MS)
+    assert node.blocked() == ()
+
+
+# ---- restarts
+
+
+def test_a_restarted_member_ends_the_instance_and_a_new_one_opens() -> None:
+    cluster = opened()
+    cluster.send(0, b"old")
+    cluster.until(lambda: settled(cluster, 1))
+    cluster.nodes[1].boot(cluster.now)
+    cluster.nodes[1].delivered.clear()
+    cluster.until(lambda: all(node.engine.instance > 1 for node in cluster.nodes), 5_000 * MS)
+    for node in (cluster.nodes[0], cluster.nodes[2]):
+        (closed,) = node.said(Closed)
+        assert (closed.instance, closed.station) == (1, 2)
+        assert "host2" in closed.reason
+        assert node.engine.incarnation == node.disk[0] == 2
+    cluster.send(2, b"new")
+    cluster.run(100 * MS)
+    assert [m.data for m in cluster.nodes[0].delivered] == [b"old", b"new"]
+    assert [m.data for m in cluster.nodes[1].delivered] == [b"new"]
+    old, new = (m.clock for m in cluster.nodes[0].delivered)
+    assert new >> 32 > old >> 32, "places in the order never repeat"
+
+
+def test_what_was_in_order_before_the_instance_ended_is_delivered() -> None:
+    """The OPEN that ends the instance comes in one batch with the last confirmation that a message waited for."""
+    cluster = opened()
+    node, restarted = cluster.nodes[0], cluster.nodes[1]
+    cluster.lost = lambda source, to, pdu: to is node and source is not node
+    cluster.send(2, b"last")
+    cluster.run(5 * MS)
+    held = [
+        p for p in cluster.frames[-20:] if (h := decode_header(p)) and h["src"] != 1 and h["kind"] in (Kind.DATA, Kind.CONFIRM)
+    ]
+    restarted.boot(cluster.now)
+    cluster.run(600 * MS)
+    ends = [e.pdu for e in restarted.said(Send)]
+    assert node.delivered == []
+    batch = [(p, cluster.nodes[(decode_header(p) or {})["src"] - 1].mac) for p in held] + [(ends[-1], restarted.mac)]
+    node.carry_out(cluster.now, node.engine.on_frames(cluster.now, batch))
+    assert node.said(Closed)
+    assert [m.data for m in node.delivered] == [b"last"]
+
+
+def test_offers_before_the_first_instance_are_not_taken() -> None:
+    node = Node(CONFIG)
+    node.boot(START)
+    assert not node.engine.offer(START, 1, 1, 0, b"x")
+
+
+# ---- alarms
+
+
+def test_a_diverging_order_fences() -> None:
+    """Station 1 has a deliberate defect: it swaps two neighbours once. The digests tell."""
+    cluster = opened()
+    faulty = cluster.nodes[0]
+    faulty.config = replace(faulty.config, faults=int(Fault.SWAP))
+    faulty.boot(cluster.now)
+    cluster.until(lambda: all(node.engine.instance > 1 for node in cluster.nodes), 5_000 * MS)
+    for turn in range(100):
+        for node in cluster.nodes:  # who is fenced takes nothing any more
+            node.engine.offer(cluster.now, 1, 1, 0, b"%d" % turn)
+            node.carry_out(cluster.now, node.engine.on_frames(cluster.now, []))
+        cluster.run(MS)
+    cluster.run(1_000 * MS)
+    fenced = [node for node in cluster.nodes if node.said(Fenced)]
+    assert fenced
+    for node in fenced:
+        (effect,) = node.said(Fenced)
+        assert effect.own != effect.theirs and 1 <= effect.station <= 3
+        assert node.engine.status()["state"] == "fenced"
+        assert node.engine.status()["fence"]["station"] == effect.station
+        count = len(node.delivered)
+        cluster.run(100 * MS)
+        assert len(node.delivered) == count
+
+
+def test_another_number_of_stations_is_noticed() -> None:
+    cluster = opened()
+    node = cluster.nodes[0]
+    values = {"cluster": cluster_id("test"), "version": 1, "kind": Kind.CONFIRM, "stations": 4, "src": 4}
+    pdu = seal(HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(64))
+    node.carry_out(cluster.now, node.engine.on_frames(cluster.now, [(pdu, bytes(6))]))
+    cluster.run(2_000 * MS)
+    (notice,) = node.said(Notice)
+    assert notice.kind == "stations" and "another number of stations" in notice.message
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_any_frames_never_raise(data: st.DataObject) -> None:
+    """Damaged frames, with the checksum made right again for half of them."""
+    cluster = opened()
+    cluster.send(0, b"x" * 100)
+    cluster.run(100 * MS)
+    node = cluster.nodes[2]
+    frames = [f for f in cluster.frames if (h := decode_header(f)) and h["src"] != 3]
+    for _ in range(20):
+        frame = bytearray(data.draw(st.sampled_from(frames)))
+        for _ in range(data.draw(st.integers(1, 3))):
+            frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+        cut = bytes(frame[: data.draw(st.integers(0, len(frame)))])
+        pdu = seal(bytes(frame)) if data.draw(st.booleans()) and check(bytes(frame), cluster_id("test"), 3) == Drop.CHECK else cut
+        node.carry_out(cluster.now, node.engine.on_frames(cluster.now, [(pdu, cluster.nodes[0].mac)]))
+        node.carry_out(cluster.now, node.engine.on_timeout(cluster.now))
+    json.dumps(node.engine.status())
+
+
+# ---- driving
+
+
+def test_early_and_repeated_calls_are_harmless() -> None:
+    cluster = opened()
+    node = cluster.nodes[0]
+    for _ in range(50):
+        before = node.engine.next_deadline_ns()
+        assert node.engine.next_deadline_ns() == before, "a pure read"
+        assert node.engine.on_timeout(cluster.now) == []
+        assert node.engine.poll(cluster.now, 0) == []
+        assert node.engine.poll(cluster.now, int(Status.CONTROL)) == []
+        assert node.engine.core.tx() == []
+        assert node.engine.next_deadline_ns() == before
+
+
+def test_a_smaller_mtu_is_used_at_once() -> None:
+    cluster = opened()
+    before = cluster.nodes[0].engine.core.payload_max
+    assert cluster.nodes[0].engine.set_frame_max(cluster.now, 600) == []
+    assert cluster.nodes[0].engine.core.payload_max < 600 < before
+    cluster.frames.clear()
+    cluster.send(0, b"x" * 5000)
+    cluster.until(lambda: settled(cluster, 1))
+    assert max(len(f) for f in cluster.frames) <= 600
+    cluster.run(600 * MS)
+    assert cluster.nodes[1].engine.core.payload_max < 600, "the others keep to what all take"
+    cluster.nodes[0].engine.set_frame_max(cluster.now, 9000)
+    assert cluster.nodes[0].engine.core.payload_max == before
+    with pytest.raises(UsageError):
+        cluster.nodes[0].engine.set_frame_max(cluster.now, 500)
+
+
+def test_the_same_seed_gives_the_same_frames() -> None:
+    runs = []
+    for _ in range(2):
+        rng = random.Random(3)
+        cluster = opened()
+        cluster.lost = lambda source, to, pdu, rng=rng: rng.random() < 0.2  # type: ignore[misc]
+        for i in range(3):
+            cluster.send(i, b"%d" % i)
+        cluster.run(500 * MS)
+        runs.append(cluster.frames)
+    assert runs[0] == runs[1]
+
+
+def test_status_is_json_and_has_what_the_document_promises() -> None:
+    cluster = opened()
+    cluster.send(0, b"x")
+    cluster.run(50 * MS)
+    status = json.loads(json.dumps(cluster.nodes[0].engine.status(cluster.now)))
+    assert status["state"] == "open" and status["instance"] == 1 and status["incarnation"] == 1
+    assert status["positions"]["preack"] == 1
+    assert status["window"] == {"frames": 128, "in_flight": 0, "room": 128}
+    assert [p["state"] for p in status["peers"]] == ["self", "up", "up"]
+    assert [p["host"] for p in status["peers"]] == ["host1", "host2", "host3"]
+    assert status["peers"][1]["mac"] == "02:00:00:00:00:02"
+    assert 0 <= status["peers"][1]["heard_ms"] <= 250
+    assert status["matrix"][0] == [1, 1, 1]
+    assert status["counters"]["core"]["tx_data"] == 1
+    assert Engine(CONFIG, incarnation=1, instance=0).status()["state"] == "opening"
+    cluster.nodes[1].paused = True
+    cluster.run(2_000 * MS)
+    status = cluster.nodes[0].engine.status(cluster.now)
+    assert status["state"] == "blocked"
+    assert status["blocked"][0]["station"] == 2 and status["blocked"][0]["since_ms"] >= 500
+    assert status["peers"][1]["state"] == "silent"
+
+
+# ---- configuration
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"stations": 0}, {"stations": 65}, {"station": 0}, {"station": 4}, {"window_frames": 0}, {"window_frames": 32769},
+        {"slots": 100}, {"slots": 128, "window_frames": 65}, {"frame_max": 511}, {"frame_max": 65536}, {"message_max": 0},
+        {"boot": 2**64}, {"seed": -1}, {"fingerprint": 2**32}, {"heartbeat_ns": 0}, {"heartbeat_ns": 1_000 * MS},
+    ],
+)  # fmt: skip
+def test_a_configuration_that_cannot_be_is_a_usage_error(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Engine(replace(CONFIG, **wrong), incarnation=1, instance=0)
+
+
+def test_numbers_from_the_disk_are_checked() -> None:
+    with pytest.raises(UsageError, match="incarnation"):
+        Engine(CONFIG, incarnation=0, instance=0)
+    with pytest.raises(UsageError, match="instance"):
+        Engine(CONFIG, incarnation=1, instance=2**32)
+
+
+@pytest.mark.parametrize(("window", "slots"), [(1, 64), (32, 64), (33, 128), (128, 256), (32768, 65536)])
+def test_slots_hold_two_windows(window: int, slots: int) -> None:
+    assert slots_for(replace(CONFIG, window_frames=window)) == slots
+
+
+def test_too_large_a_message_is_a_usage_error() -> None:
+    cluster = opened(message_max=1000)
+    with pytest.raises(UsageError):
+        cluster.nodes[0].engine.offer(cluster.now, 1, 1, 0, b"x" * 1001)
