@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import Any, Final
 
 from .core import Core, Drop, Peer, Status, seal
@@ -46,9 +46,12 @@ CONFLICTS: Final = {
     Drop.VERSION: "speaks another protocol version",
 }
 """Frames dropped in C for these reasons are worth a notice: somebody of this cluster is set up differently."""
+_CONTROL: Final = int(Status.CONTROL)
+_FENCED: Final = int(Status.FENCED)
+"""Plain numbers: ``poll`` runs after every turn, and the operators of a flag are Python."""
 
 
-class Deadline(Enum):
+class Deadline(IntEnum):
     """The engine's own deadlines; opening and the core have theirs."""
 
     HEARTBEAT = auto()
@@ -168,6 +171,7 @@ class Engine:
         self._waiting_since_ns = 0  # not in an instance since then
         self._blocked: dict[int, tuple[str, int]] = {}  # station: reason, since when
         self._fenced = False
+        self._last_instance = 0
         self._byes_left: int | None = None  # None: not leaving
         self._dropped = dict.fromkeys(CONFLICTS, 0)
         self._noticed_ns = dict.fromkeys(CONFLICTS, -NOTICE_GAP_NS)
@@ -186,7 +190,7 @@ class Engine:
         for pdu, mac in frames:
             self.core.rx(now, pdu, mac)
         status = self.core.step(now, True)
-        if status & Status.CONTROL:
+        if status & _CONTROL:
             self.core.collect()  # a control PDU may end the instance; what was in order before it is still to be delivered
         return self.poll(now, status)
 
@@ -196,14 +200,17 @@ class Engine:
         harmless."""
         now = self._tick(now)
         effects: list[Effect] = []
-        if status & Status.CONTROL:
+        if status & _CONTROL:
             for control in self.core.control():
                 effects += self._absorb(now, self.opening.on_pdu(now, control.pdu, control.mac))
-        return effects + self._serve(now)
+        if status & _FENCED:
+            effects += self._report_fence()
+        self._note_sent(now)
+        return effects + self._serve(now) if self.next_deadline_ns() <= now else effects
 
     def on_timeout(self, now: int) -> list[Effect]:
         """A deadline may be over. Early and repeated calls are harmless."""
-        return self._serve(self._tick(now))
+        return self.poll(now, 0)
 
     def offer(self, now: int, group: int, client: int, type: int, data: bytes, need_ack: bool = False) -> bool:
         """Queue a message (simulation and tests; in the daemon the data path does it). Any number of them, then
@@ -276,7 +283,7 @@ class Engine:
             "station": self.config.station,
             "stations": n,
             "host": self.config.host_name,
-            "instance": self.opening.highest if self.instance else 0,
+            "instance": self.instance or self._last_instance,
             "incarnation": self.incarnation,
             "state": self._state(),
             "blocked": [
@@ -339,6 +346,7 @@ class Engine:
 
     def _enter_open(self, now: int) -> list[Effect]:
         self._fenced = False
+        self._last_instance = self.instance
         self._silence.forgive(now)
         self._sent_total = self.core.sent_total()
         self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
@@ -356,10 +364,23 @@ class Engine:
             self._say_bye(now)
         if self._timers.due(Deadline.WATCH, now):
             effects += self._watch(now)
-        if self.core.is_open and not self._fenced and (fence := self.core.fence()) is not None:
-            self._fenced = True
-            effects.append(Fenced(fence.station + 1, fence.position, fence.own, fence.theirs))
         return effects
+
+    def _report_fence(self) -> list[Effect]:
+        """Once per instance."""
+        fence = None if self._fenced or not self.core.is_open else self.core.fence()
+        if fence is None:
+            return []
+        self._fenced = True
+        return [Fenced(fence.station + 1, fence.position, fence.own, fence.theirs)]
+
+    def _note_sent(self, now: int) -> None:
+        """Any PDU is as good as a heartbeat."""
+        sent = self.core.sent_total()
+        if sent != self._sent_total:
+            self._sent_total = sent
+            if self.core.is_open and self._byes_left is None:
+                self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
 
     def _serve_core(self, now: int) -> None:
         """NAKs, POLLs (rule C4), confirmations that waited for a ring that does not drain, the heartbeat."""
@@ -372,12 +393,7 @@ class Engine:
         if core.poll_due_ns() <= now:
             core.step(now, False)  # what has been delivered since the last one is not pending any more
             acted |= core.poll(now) > 0
-        sent = core.sent_total()
-        if sent != self._sent_total:
-            self._sent_total = sent
-            if self._byes_left is None:
-                self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
-        elif self._timers.due(Deadline.HEARTBEAT, now):
+        if self._timers.due(Deadline.HEARTBEAT, now):
             core.heartbeat(now)
             acted = True
             self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from typing import Final, TypeAlias
 
 from .effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
@@ -99,7 +99,7 @@ TRANSITIONS: Final[dict[tuple[State, Cause], State]] = {
 """Total: a test walks State x Cause."""
 
 
-class Timer(Enum):
+class Timer(IntEnum):
     """Deadlines of opening."""
 
     OPEN = auto()
