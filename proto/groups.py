@@ -105,7 +105,8 @@ def decode(data: bytes) -> Request | None:
         return None
     if operation not in (Operation.JOIN, Operation.LEAVE) or level > LEVEL_MAX or pad:
         return None
-    if flags & ~(GroupFlag.OPEN if operation == Operation.JOIN else GroupFlag.DEATH):
+    allowed = int(GroupFlag.OPEN if operation == Operation.JOIN else GroupFlag.DEATH)
+    if flags & ~allowed:  # of plain numbers: ~ of a flag knows only the declared bits
         return None
     if operation == Operation.LEAVE and (level or program_length):
         return None
