@@ -317,15 +317,25 @@ class Zenjun(Packet):
     @property
     def check_ok(self) -> bool | None:
         """Whether both checksums fit the PDU's bytes; ``None`` if some of them are missing (cut frame)."""
-        pdu = self.do_build()
-        vectors = 2 if self.flags & wire.Flag.PACK else 1
-        head = wire.HEADER.size + 4 * vectors * pdu[wire.HEADER.offset("stations")]
-        length_at = wire.HEADER.offset("length")
-        end = head + int.from_bytes(pdu[length_at : length_at + 2], "big")
+        pdu, head, end = self._extent()
         if len(pdu) < end:
             return None
         check = int.from_bytes(pdu[_CHECK_AT : _CHECK_AT + _CHECK_WIDTH], "big")
         return check == pdu_check(pdu[:head], pdu[head:end])
+
+    def _extent(self) -> tuple[bytes, int, int]:
+        """The PDU's bytes without padding, where its payload begins, where it should end."""
+        pdu = self.do_build()
+        vectors = 2 if self.flags & wire.Flag.PACK else 1
+        head = wire.HEADER.size + 4 * vectors * pdu[wire.HEADER.offset("stations")]
+        at = wire.HEADER.offset("length")
+        return pdu, head, head + int.from_bytes(pdu[at : at + 2], "big")
+
+    @property
+    def cut(self) -> bool:
+        """Whether bytes of the PDU are missing at its end."""
+        pdu, _, end = self._extent()
+        return len(pdu) < end
 
     def mysummary(self) -> str:
         kind = _ENUMS["kind"].get(self.kind, str(self.kind))
@@ -360,10 +370,9 @@ def find(frame: Packet) -> Zenjun | None:
 
 def complete(pdu: Zenjun) -> bool:
     """Whether all of the PDU was there and understood: whole vectors, as many items as their counts say, nothing left over."""
-    vectors = 2 if pdu.flags & wire.Flag.PACK else 1
-    if len(pdu.ack) + len(pdu.pack or ()) != vectors * pdu.stations:
-        return False
     body = pdu.payload
+    if pdu.cut:
+        return False
     if isinstance(body, ZenjunNak) and len(body.ranges) != body.count:
         return False
     if isinstance(body, ZenjunOpen) and (len(body.proposed) != body.members or len(body.host) != body.name_length):
