@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define CLIENT_EVENTS ((uint32_t)(EPOLLIN | EPOLLRDHUP | EPOLLET))
-#define SOCKET_BUFFER_BYTES (1024 * 1024)
+#define SOCKET_BUFFER_BYTES (256 * 1024) /* one batch of delivery; it comes on top of queue_bytes_max */
 
 static void take_push(struct dp *d, struct dp_client *c)
 {

@@ -1,0 +1,36 @@
+/* A stand-in for the core behind struct zj_api, steered by the tests: it keeps what it is given and gives out what it is told. */
+struct double_core {
+    /* receive */
+    uint64_t rx_frames, rx_bytes;
+    uint32_t rx_sizes[65536];       /* of the first so many */
+    uint64_t rx_marks[65536];       /* bytes 4..11 of those PDUs */
+    uint8_t rx_mac[6];
+    /* step */
+    uint64_t steps, steps_drained;
+    uint32_t status;                /* reported by every step, with ZJ_S_ROOM while there is some */
+    /* transmit: `tx_left` frames of tx_size bytes, numbered in bytes 4..11 */
+    uint64_t tx_left, tx_sent;
+    uint32_t tx_size, tx_cluster;
+    /* offer */
+    uint64_t room;                  /* messages that may still be taken */
+    uint32_t piece;                 /* 0: whole messages; otherwise bytes taken per call */
+    uint32_t refuse_size;           /* messages of this size can never be sent; 0: none */
+    uint64_t offered;               /* taken whole */
+    uint32_t echo;                  /* 1: what is taken becomes deliverable, at the position of the step */
+    struct zj_offer *log;           /* data is a copy of the double's */
+    uint32_t log_count, log_cap, next_at;
+    uint64_t *log_position;
+    uint32_t self;
+    /* order */
+    uint64_t position;              /* of what is delivered next */
+    uint64_t positions[3];
+    uint64_t nak_due, poll_due, confirm_due;
+    void *partial;                  /* whose message is being taken in pieces */
+};
+
+struct double_core *double_create(uint32_t self);
+void double_destroy(struct double_core *c);
+const struct zj_api *double_api(void);
+/* Make a message deliverable. */
+void double_deliver(struct double_core *c, uint32_t group, uint16_t client, uint8_t src, uint8_t type, const uint8_t *data,
+                    uint32_t size);

@@ -1,0 +1,133 @@
+"""Interfaces for the link tests: a forked child with a user and network namespace of its own, which goes away with it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import signal
+import socket
+import struct
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyroute2 import IPRoute
+
+from .rig import CLUSTER, ETHERTYPE, GROUP_MAC
+
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+CHILD_S = 60
+MAC_A, MAC_B = bytes.fromhex("025a4a00000a"), bytes.fromhex("025a4a00000b")
+
+
+def isolated(test: Callable[..., None]) -> Callable[..., None]:
+    """Run the test in such a child; its failure is the test's. The kernel must allow one of the two ways into a namespace."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            status, text = 1, ""
+            try:
+                signal.alarm(CHILD_S)
+                enter_namespace()
+                test(*args, **kwargs)
+                status = 0
+            except BaseException:
+                text = traceback.format_exc()
+            finally:
+                os.write(writer, text.encode()[-60_000:])
+                os._exit(status)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            text = pipe.read().decode()
+        _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code != 0:
+            pytest.fail(text or f"the child ended with {code} (a signal, if negative)", pytrace=False)
+
+    return pytest.mark.lab(run)
+
+
+def enter_namespace() -> None:
+    """A network namespace: as root directly, else inside a user namespace in which we are root."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    uid, gid = os.getuid(), os.getgid()
+    if libc.unshare(CLONE_NEWNET) == 0:
+        return
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "these tests need root or unprivileged user namespaces")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+
+
+class Wire:
+    """A veth pair: ``a`` is the data path's end, ``b`` the tests'. Both are up."""
+
+    def __init__(self, a: str = "za", b: str = "zb", *, mtu: int = 1500) -> None:
+        self.ip = IPRoute()
+        self.a, self.b = a, b
+        self.add(mtu)
+
+    def add(self, mtu: int = 1500) -> None:
+        peer = {"ifname": self.b, "address": MAC_B.hex(":"), "mtu": mtu}
+        self.ip.link("add", ifname=self.a, kind="veth", address=MAC_A.hex(":"), mtu=mtu, peer=peer)
+        self.up(self.a, self.b)
+
+    def index(self, name: str) -> int:
+        return socket.if_nametoindex(name)
+
+    def up(self, *names: str) -> None:
+        for name in names:
+            self.ip.link("set", index=self.index(name), state="up")
+
+    def down(self, *names: str) -> None:
+        for name in names:
+            self.ip.link("set", index=self.index(name), state="down")
+
+    def set_mtu(self, mtu: int) -> None:
+        for name in (self.a, self.b):
+            self.ip.link("set", index=self.index(name), mtu=mtu)
+
+    def delete(self) -> None:
+        self.ip.link("del", index=self.index(self.a))
+
+
+class Peer:
+    """A raw socket at the wire's other end."""
+
+    def __init__(self, name: str, *, receive: bool = False) -> None:
+        self.sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.sock.bind((name, ETHERTYPE if receive else 0))
+        self.sock.setblocking(False)
+
+    def send(self, frame: bytes) -> None:
+        self.sock.send(frame)
+
+    def receive(self) -> list[bytes]:
+        out = []
+        while True:
+            try:
+                out.append(self.sock.recv(65536))
+            except BlockingIOError:
+                return out
+
+
+def pdu(mark: int, size: int = 46, *, cluster: int = CLUSTER) -> bytes:
+    """Cluster, then a number in bytes 4..11, then filler."""
+    return (struct.pack(">I", cluster) + struct.pack("=Q", mark)).ljust(size, b"\xaa")
+
+
+def ethernet(
+    payload: bytes, *, to: bytes = GROUP_MAC, source: bytes = MAC_B, ethertype: int = ETHERTYPE, tag: int | None = None
+) -> bytes:
+    """tag: the 16 bits of an 802.1Q tag."""
+    tags = b"" if tag is None else struct.pack(">HH", 0x8100, tag)
+    return to + source + tags + struct.pack(">H", ethertype) + payload
