@@ -254,8 +254,12 @@ def group_id(name: str) -> int:
 
 def c_header() -> str:
     """Text of ``core/zj_wire.h``: sizes, offsets and numbers, all from the tables above."""
-    out = ["/* Generated from proto/wire.py by `python proto/wire.py --write`; a test fails when it is stale. */",
-           "#ifndef ZJ_WIRE_H", "#define ZJ_WIRE_H", ""]
+    out = [
+        "/* Generated from proto/wire.py by `python proto/wire.py --write`; a test fails when it is stale. */",
+        "#ifndef ZJ_WIRE_H",
+        "#define ZJ_WIRE_H",
+        "",
+    ]
 
     def define(name: str, value: int) -> None:
         out.append(f"#define {name} {value}u")
@@ -265,8 +269,13 @@ def c_header() -> str:
     define("ZJW_MESSAGE_MAX", MESSAGE_MAX)
     define("ZJW_NAK_RANGES_MAX", NAK_RANGES_MAX)
     define("ZJW_OPEN_NAME_MAX", OPEN_NAME_MAX)
-    for enum, prefix in ((Kind, "ZJW_KIND"), (Flag, "ZJW_FLAG"), (MessageType, "ZJW_TYPE"), (MessageFlag, "ZJW_MFLAG"),
-                         (OpenFlag, "ZJW_OFLAG")):
+    for enum, prefix in (
+        (Kind, "ZJW_KIND"),
+        (Flag, "ZJW_FLAG"),
+        (MessageType, "ZJW_TYPE"),
+        (MessageFlag, "ZJW_MFLAG"),
+        (OpenFlag, "ZJW_OFLAG"),
+    ):
         out.append("")
         for item in enum:
             define(f"{prefix}_{item.name}", int(item))
@@ -274,7 +283,9 @@ def c_header() -> str:
         out.append(f"\n/* {layout.help} */")
         define(f"ZJW_SIZEOF_{layout.name.upper()}", layout.size)
         for f in layout.fields:
-            out.append(f"#define ZJW_{layout.name.upper()}_{f.name.upper()} {layout.offset(f.name)}u /* u{8 * f.width}: {f.help} */")
+            out.append(
+                f"#define ZJW_{layout.name}_{f.name} ".upper() + f"{layout.offset(f.name)}u /* u{8 * f.width}: {f.help} */"
+            )
     out += ["", "#endif", ""]
     return "\n".join(out)
 

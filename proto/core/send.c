@@ -189,8 +189,11 @@ int zj_offer(zj_core *c, struct zj_offer *m)
             return -1;
         c->frag_owner = (uint32_t)m->client + 1;
         while (m->done < m->size) { /* bound: window */
-            if (!prepare(c, least, m->need_ack, now))
+            if (!prepare(c, least, m->need_ack, now)) {
+                if (!m->done)
+                    c->frag_owner = 0; /* nothing of it is under way: it will come as a new one */
                 return 0;
+            }
             uint32_t fits = room(c) - ZJW_SIZEOF_MESSAGE - ZJW_SIZEOF_FRAGMENT, left = m->size - m->done;
             append(c, m, left < fits ? left : fits, 1);
         }
