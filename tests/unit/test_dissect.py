@@ -143,7 +143,7 @@ def test_scapy_reads_what_the_core_sends() -> None:
 def test_cut_anywhere_never_raises(pdu: Zenjun) -> None:
     """Cases 59 and 153: a frame cut at any byte is read as far as it goes, the rest is Raw, and it is told from a whole one."""
     frame = bytes(Ether(**MACS) / pdu)
-    for size in range(14, len(frame), 1 + len(frame) // 500):
+    for size in range(14, len(frame), 1 if len(frame) < 3000 else 499):
         dissected = Ether(frame[:size])
         assert bytes(dissected) == frame[:size]
         dissected.clear_cache()
