@@ -437,6 +437,23 @@ def test_verdicts(changes: dict[str, Any], says: str | None) -> None:
 # Plan and tables
 
 
+def test_a_disturbed_cell_is_run_again_and_the_quietest_run_counts() -> None:
+    def runs(*foreign: float | None) -> Callable[[], dict[str, Any]]:
+        left = iter(foreign)
+
+        def run() -> dict[str, Any]:
+            cores = next(left)
+            return {"ok": cores is not None, "cpu": {"foreign_cores": cores}}
+
+        return run
+
+    plan = Plan(tries=3, quiet_cores=0.2)
+    assert plan_module.quietest(plan, runs(0.1)) == {"ok": True, "cpu": {"foreign_cores": 0.1}, "tries": 1}
+    assert plan_module.quietest(plan, runs(0.9, 0.2))["tries"] == 2
+    assert plan_module.quietest(plan, runs(0.9, 0.4, 0.6)) == {"ok": True, "cpu": {"foreign_cores": 0.4}, "tries": 3}
+    assert plan_module.quietest(plan, runs(0.9, None)) == {"ok": False, "cpu": {"foreign_cores": None}, "tries": 2}
+
+
 def test_every_system_runs_every_cell_and_they_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, int]] = []
 

@@ -289,13 +289,15 @@ def summary(cell: Cell, window: Window) -> Json:
 
 
 def machine_cpu(window: Window, ours_cores: float) -> Json:
-    """Of the machine: cores busy, and what was used by nobody of ours (noise, and the kernel's own threads)."""
+    """Of the machine: cores busy; of these, those that kernel threads kept busy, and those that other programs did (foreign)."""
     a, b, seconds = window.before.machine, window.after.machine, window.seconds
     busy = (b.busy_s - a.busy_s) / seconds
+    kernel = (window.after.kernel_ns - window.before.kernel_ns) / 1e9 / seconds
     return {
         "machine_cores": os.cpu_count(),
         "busy_cores": round(busy, 3),
-        "other_cores": round(max(0.0, busy - ours_cores), 3),
+        "kernel_cores": round(kernel, 3),
+        "foreign_cores": round(max(0.0, busy - ours_cores - kernel), 3),
         "softirq_cores": round((b.softirq_s - a.softirq_s) / seconds, 3),
         "steal_cores": round((b.steal_s - a.steal_s) / seconds, 3),
     }

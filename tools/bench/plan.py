@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,10 @@ class Plan:
     peers: tuple[str, ...] = ()
     raw: bool = False
     ours: bool = True
+    tries: int = 1
+    quiet_cores: float = 0.2
+    """A cell during which other programs used more of the machine than this is run again, up to ``tries`` times in all; the
+    quietest run counts."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def quick(self) -> Plan:
@@ -110,12 +115,12 @@ def run(plan: Plan, report: Report, starting: Callable[[str, Cell], None] = lamb
         for number, each in enumerate(plan.rounds()):
             first = number % len(systems) if systems else 0
             for system in systems[first:] + systems[:first]:
-                _run_system(lab, system, each, report, starting)
+                _run_system(lab, system, each, plan, report, starting)
             if plan.raw and each.with_raw:
-                _run_raw(lab, each, report, starting)
+                _run_raw(lab, each, plan, report, starting)
 
 
-def _run_system(lab: Lab, system: System, each: Round, report: Report, starting: Callable[[str, Cell], None]) -> None:
+def _run_system(lab: Lab, system: System, each: Round, plan: Plan, report: Report, starting: Callable[[str, Cell], None]) -> None:
     running = False
     try:
         for cell in each.cells:
@@ -126,7 +131,7 @@ def _run_system(lab: Lab, system: System, each: Round, report: Report, starting:
                     system.start()
                     running = True
                     lab.set_loss(cell.loss)
-                figures = summary(cell, run_window(system, cell))
+                figures = quietest(plan, partial(_measure, system, cell))
             except BenchError as error:
                 figures = {"ok": False, "problems": [str(error)]}
             report({**head, **figures})
@@ -140,15 +145,35 @@ def _run_system(lab: Lab, system: System, each: Round, report: Report, starting:
         lab.set_loss(0.0)
 
 
-def _run_raw(lab: Lab, each: Round, report: Report, starting: Callable[[str, Cell], None]) -> None:
+def _run_raw(lab: Lab, each: Round, plan: Plan, report: Report, starting: Callable[[str, Cell], None]) -> None:
     system = Raw(lab)
     cell = replace(each.cells[0], size=each.cells[0].mtu, drain_s=RAW_DRAIN_S)
     starting(system.name, cell)
     try:
-        figures = raw_summary(cell, run_window(system, cell))
+        figures = quietest(plan, partial(_measure_raw, system, cell))
     except BenchError as error:
         figures = {"ok": False, "problems": [str(error)]}
     report({**_head(system, cell, each.repeat), **figures})
+
+
+def _measure(system: System, cell: Cell) -> Json:
+    return summary(cell, run_window(system, cell))
+
+
+def _measure_raw(system: System, cell: Cell) -> Json:
+    return raw_summary(cell, run_window(system, cell))
+
+
+def quietest(plan: Plan, measure: Callable[[], Json]) -> Json:
+    """The figures of the run that others disturbed least. A run that failed counts as it is: disturbance excuses nothing."""
+    best = measure()
+    tries = 1
+    while best["ok"] and best["cpu"]["foreign_cores"] > plan.quiet_cores and tries < plan.tries:
+        figures = measure()
+        tries += 1
+        if not figures["ok"] or figures["cpu"]["foreign_cores"] < best["cpu"]["foreign_cores"]:
+            best = figures
+    return {**best, "tries": tries}
 
 
 def _head(system: System, cell: Cell, repeat: int) -> Json:

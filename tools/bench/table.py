@@ -190,6 +190,7 @@ FIGURES: Final = (
     ("frames/s", "frames.per_s", 1.0),
     ("frames per message", "frames.per_message", 1.0),
     ("sent again", "retransmissions", 1.0),
+    ("others, % of a core", "cpu.foreign_cores", 100.0),
 )
 
 

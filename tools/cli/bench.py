@@ -154,6 +154,21 @@ could not be made; 2 wrong usage; 130 interrupted (everything started has been e
 )
 @click.option("--seconds", type=click.FloatRange(0.2, 600), default=3.0, show_default=True, help="Length of each window.")
 @click.option("--repeat", type=click.IntRange(1, 100), default=3, show_default=True, help="How often everything is run.")
+@click.option(
+    "--tries",
+    type=click.IntRange(1, 20),
+    default=3,
+    show_default=True,
+    help="Runs of a cell at most, until the machine was quiet.",
+)
+@click.option(
+    "--quiet",
+    "quiet_cores",
+    type=click.FloatRange(0, 64),
+    default=0.2,
+    show_default=True,
+    help="Quiet: other programs used at most so many cores.",
+)
 @click.option("--mtu", type=click.IntRange(576, 9000), default=1500, show_default=True, help="Of the lab's segment, bytes.")
 @click.option(
     "--peers",
@@ -189,6 +204,8 @@ def bench(
     modes: tuple[str, ...],
     seconds: float,
     repeat: int,
+    tries: int,
+    quiet_cores: float,
     mtu: int,
     peers: tuple[str, ...],
     raw: bool,
@@ -224,6 +241,8 @@ def bench(
         mtu=mtu,
         seconds=seconds,
         repeat=repeat,
+        tries=tries,
+        quiet_cores=quiet_cores,
         peers=peers,
         raw=raw,
         ours=not no_ours,
