@@ -222,8 +222,12 @@ static void slot_free(struct dp *d, struct dp_client *c)
     c->fd = -1;
 }
 
+static void orphan(struct dp *d, struct dp_client *c);
+static void orphan_free(struct dp *d);
+
 static void client_close(struct dp *d, struct dp_client *c)
 {
+    orphan(d, c);
     if (c->fd >= 0) {
         (void)epoll_ctl(d->epoll, EPOLL_CTL_DEL, c->fd, NULL); /* before close, as for the link */
         close(c->fd);
@@ -249,6 +253,7 @@ void clients_free(struct dp *d)
             free(d->routes[i]);
         }
     free(d->routes);
+    orphan_free(d);
     free(d->sends.data);
     free(d->group_data);
 }
@@ -284,9 +289,36 @@ int dp_client_add(struct dp *d, int fd, uint16_t client, uint32_t *slot)
     return 0;
 }
 
+/* The SEND at the head of a client's input, as the core wants it. */
+static struct zj_offer head_offer(const struct dp *d, const struct dp_client *c)
+{
+    const uint8_t *p = c->in + c->in_start;
+    const uint32_t level = p[5] & DP_SEND_LEVEL, group = c->handles[get16(p + 6)].group;
+    const struct dp_route *r = level == ZJ_ACK ? NULL : route_find(d, group);
+    return (struct zj_offer){.data = p + DP_HEADER, .size = get32(p), .done = c->offered, .group = group, .client = c->number,
+                             .type = ZJW_TYPE_USER, .need_ack = level == ZJ_ACK || (r && r->need_ack)};
+}
+
+/* The client is read no more: keep what the core has begun to take. */
+static void orphan(struct dp *d, struct dp_client *c)
+{
+    if (!c->offered || d->orphan.map)
+        return;
+    d->orphan = (struct dp_orphan){.map = c->in, .cap = c->in_cap, .m = head_offer(d, c)};
+    c->in = NULL;
+    c->in_cap = c->in_start = c->in_end = c->offered = 0;
+}
+
+static void orphan_free(struct dp *d)
+{
+    dp_unmap(d->orphan.map, d->orphan.cap);
+    d->orphan = (struct dp_orphan){0};
+}
+
 /* From here on only what is queued is written. */
 static void start_closing(struct dp *d, struct dp_client *c, uint64_t close_at)
 {
+    orphan(d, c);
     set_del(&d->work, c->slot);
     c->taking = 0;
     c->closing = 1;
@@ -555,11 +587,7 @@ static int offer(struct dp *d, struct dp_client *c, uint32_t size)
 {
     const uint8_t *p = c->in + c->in_start;
     const uint32_t level = p[5] & DP_SEND_LEVEL;
-    const uint16_t handle = get16(p + 6);
-    const uint32_t group = c->handles[handle].group;
-    const struct dp_route *r = level == ZJ_ACK ? NULL : route_find(d, group);
-    struct zj_offer m = {.data = p + DP_HEADER, .size = size, .done = c->offered, .group = group, .client = c->number,
-                         .type = ZJW_TYPE_USER, .need_ack = level == ZJ_ACK || (r && r->need_ack)};
+    struct zj_offer m = head_offer(d, c);
     const int taken = d->api->offer(d->core, &m);
     c->offered = m.done;
     if (taken == 0)
@@ -573,7 +601,7 @@ static int offer(struct dp *d, struct dp_client *c, uint32_t size)
     } else {
         char text[96];
         snprintf(text, sizeof text, "a message of %u bytes cannot be sent", (unsigned)size);
-        refuse(d, c, "too-large", text, handle);
+        refuse(d, c, "too-large", text, get16(p + 6));
     }
     input_consumed(c, DP_HEADER + size);
     return 1;
@@ -671,6 +699,10 @@ static int offer_pending(struct dp *d, uint32_t *taken)
 uint32_t clients_offer(struct dp *d, uint32_t *more)
 {
     uint32_t taken = 0, rounds = 0;
+    if (d->orphan.map && d->api->offer(d->core, &d->orphan.m)) {
+        orphan_free(d);
+        taken++;
+    }
     const int only_partial = !offer_pending(d, &taken);
     struct dp_set todo = d->work;
     while (set_any(&todo)) {
@@ -758,7 +790,7 @@ static int unsent(const struct dp_client *c)
 
 int dp_unsent(const struct dp *d)
 {
-    int count = (int)d->sends.count;
+    int count = (int)d->sends.count + (d->orphan.map != NULL);
     for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
         if (d->clients[i].used && !d->clients[i].closing)
             count += unsent(&d->clients[i]);
@@ -927,6 +959,7 @@ int dp_reset(struct dp *d, uint64_t undecided[DP_CLIENTS_MAX])
 {
     d->group_waits = 0;
     d->sends.offered = 0;
+    orphan_free(d);
     for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++) {
         struct dp_client *c = &d->clients[i];
         if (undecided)

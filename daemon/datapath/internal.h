@@ -182,6 +182,10 @@ struct dp_client {
 struct dp_member { uint16_t slot, handle; uint8_t level, no_self, pad[2]; };
 struct dp_route { uint32_t group; uint32_t count, cap; uint8_t need_ack, pad[3]; struct dp_member *members; };
 
+/* A message of which the core has a part when its client goes: it must be finished, or no other could ever be fragmented. There
+ * is never more than one, for the core takes one in pieces at a time. The map is the client's former input buffer. */
+struct dp_orphan { uint8_t *map; uint32_t cap; struct zj_offer m; };
+
 struct dp_pending { uint8_t *data; uint32_t size, head, tail, cap; uint32_t count, offered; };
 
 struct dp {
@@ -213,6 +217,7 @@ struct dp {
     uint32_t route_cap, route_count;
 
     struct dp_pending sends;     /* Python's messages, oldest first */
+    struct dp_orphan orphan;
 
     uint64_t positions[ZJ_LEVELS];
     struct dp_group group;       /* a copy: the core's pointer would not outlive the turn */

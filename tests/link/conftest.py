@@ -42,7 +42,13 @@ def make_bench(double_library: tuple[Any, Any]) -> Iterator[Callable[..., Bench]
     def make(**options: Any) -> Bench:
         core = Double(*double_library, 0)
         core.c.room = 1 << 60
-        settings: dict[str, Any] = {"rest_ns": 0, "linger_ns": 0, "message_max": 1 << 20, "queue_bytes_max": 1 << 20}
+        settings: dict[str, Any] = {
+            "rest_ns": 0,
+            "linger_ns": 0,
+            "slice_ns": 10**10,
+            "message_max": 1 << 20,
+            "queue_bytes_max": 1 << 20,
+        }
         settings.update(options)
         dp = DataPath(core, station_index=0, ethertype=ETHERTYPE, cluster=CLUSTER, group_mac=GROUP_MAC, **settings)
         bench = Bench(core, dp)

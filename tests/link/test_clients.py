@@ -230,6 +230,25 @@ def test_two_large_messages_do_not_deadlock(make_bench: Callable[..., Bench]) ->
     assert bench.core.c.offered == 2
 
 
+@pytest.mark.parametrize("hard", [True, False])
+def test_a_message_half_taken_is_finished_without_its_client(bench: Bench, hard: bool) -> None:
+    """Otherwise nobody else's large message could ever go."""
+    a, b = bench.member(11), bench.member(12, 8)
+    bench.core.c.piece, bench.core.c.room = 1000, 3
+    body = os.urandom(20_000)
+    a.send(frame(SEND, body, handle=1))
+    b.send(frame(SEND, bytes(5000), handle=1))
+    bench.turn()
+    bench.dp.client_remove(a.slot, hard=hard)
+    bench.turn()
+    assert bench.dp.clients_left() == 1 and bench.dp.unsent() == 2
+    memory = bench.dp.memory()
+    bench.core.c.room = 100
+    bench.until(lambda: bench.core.c.offered == 2)
+    assert [(c, len(d)) for c, _, d, _ in bench.core.taken()] == [(11, 20_000), (12, 5000)]
+    assert bench.core.taken()[0][2] == body and bench.dp.memory() <= memory
+
+
 # ---- refused input
 
 

@@ -1,0 +1,115 @@
+"""The data path on the real core: three stations on a bridge in one process, clients on socket pairs, one order everywhere."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import socket
+import time
+
+from pyroute2 import IPRoute
+from zenjun.daemon.datapath import DataPath, Want, now_ns
+from zenjun.proto.core import Core
+
+from .net import isolated
+from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Frame, Program, frame
+
+N = 3
+MS = 1_000_000
+SEND, MESSAGE, DONE = 4, 66, 69
+GROUP = 7
+
+
+class Station:
+    def __init__(self, index: int, interface: str, *, message_max: int = 1 << 20) -> None:
+        self.core = Core(
+            stations=N, self_index=index, cluster=CLUSTER, window=64, slots=1024, frame_max=1500, message_max=message_max,
+            confirm_delay_ns=MS, nak_delay_ns=MS, nak_retry_ns=5 * MS, nak_retry_max_ns=50 * MS, poll_delay_ns=10 * MS,
+            poll_delay_max_ns=100 * MS, retransmit_gap_ns=MS, seed=index,
+        )  # fmt: skip
+        self.dp = DataPath(
+            self.core, station_index=index, ethertype=ETHERTYPE, cluster=CLUSTER, group_mac=GROUP_MAC, rest_ns=0, linger_ns=0,
+            message_max=message_max, queue_bytes_max=16 << 20,
+        )  # fmt: skip
+        self.mtu = self.dp.link_open(interface).mtu
+        theirs, ours = socket.socketpair()
+        self.program = Program(theirs, self.dp.client_add(ours.detach(), index + 1))
+        self.dp.handle(self.program.slot, 1, GROUP, may_send=True)
+        self.dp.join(self.program.slot, 1, GROUP, level=1)
+        self.backlog = b""
+        self.got: list[Frame] = []
+
+    def open(self, instance: int) -> None:
+        self.core.open(now_ns(), instance, tuple(range(1, N + 1)), 1500)
+
+    def turn(self) -> None:
+        turn = self.dp.turn(now_ns() + 1000 * MS)
+        if turn.want & Want.DEADLINE:
+            self.core.nak(turn.now)
+            self.core.poll(turn.now)
+            self.dp.flush()
+        if self.backlog:
+            try:
+                self.backlog = self.backlog[self.program.sock.send(self.backlog[: 1 << 20]) :]
+            except BlockingIOError:
+                pass
+        self.got += self.program.receive()
+
+    def messages(self) -> list[bytes]:
+        return [f.body for f in self.got if f.type == MESSAGE]
+
+
+def segment() -> list[str]:
+    ip = IPRoute()
+    ip.link("add", ifname="zbr", kind="bridge")
+    bridge = ip.link_lookup(ifname="zbr")[0]
+    ip.link("set", index=bridge, state="up")
+    for i in range(N):
+        ip.link("add", ifname=f"zs{i}", kind="veth", peer={"ifname": f"zp{i}"})
+        ip.link("set", index=ip.link_lookup(ifname=f"zp{i}")[0], master=bridge, state="up")
+        ip.link("set", index=ip.link_lookup(ifname=f"zs{i}")[0], state="up")
+    return [f"zs{i}" for i in range(N)]
+
+
+def run(stations: list[Station], count: int) -> None:
+    """Turn all until every client has ``count`` messages."""
+    end = time.monotonic() + 40
+    while any(len(s.messages()) < count for s in stations):
+        assert time.monotonic() < end, [(len(s.messages()), s.core.counters(), s.dp.counters()) for s in stations]
+        for s in stations:
+            s.turn()
+        select.select([s.dp.fileno() for s in stations], [], [], 0.001)
+
+
+@isolated
+def test_three_stations_all_sending() -> None:
+    """Small, frame-sized and fragmented messages from all at once; then the next instance. Equal sequences, byte by byte, and every
+    client's counts reach its number of messages."""
+    rng = random.Random(3)
+    stations = [Station(i, name) for i, name in enumerate(segment())]
+    total = 0
+    for instance in (1, 2):
+        for s in stations:
+            s.open(instance)
+            bodies = [rng.randbytes(rng.choice((0, 1, 64, 64, 64, 1300, 5000))) for _ in range(300)]
+            bodies += [os.urandom(200_000), b"last"]
+            s.backlog = b"".join(frame(SEND, body, handle=1, flags=1 | 4) for body in bodies)
+            total += len(bodies)
+        run(stations, total)
+        first = stations[0].messages()
+        assert len(first) == total
+        for s in stations[1:]:
+            assert s.messages() == first
+        own = total // N
+        end = time.monotonic() + 10
+        while any(s.dp.client_info(s.program.slot).done[1] < own for s in stations):
+            assert time.monotonic() < end
+            for s in stations:
+                s.turn()
+        for s in stations:
+            assert sum(f.flags & 1 for f in s.got if f.type == MESSAGE) == own
+            assert s.dp.reset() == {}
+            s.core.close()
+    for s in stations:
+        s.dp.close()
