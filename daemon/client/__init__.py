@@ -1,9 +1,11 @@
 """Programs talk to their local daemon with this package: ``connect`` for asyncio, ``connect_sync`` without.
 
-It imports only the standard library: neither the daemon nor the protocol core, and no particular event loop.
+It imports only the standard library: neither the daemon nor the protocol core, and no particular event loop (asyncio itself only
+when an async name is used).
 """
 
-from .aio import Connection, Group, Pipeline, connect, sessions
+from typing import TYPE_CHECKING, Any
+
 from .common import DEFAULT
 from .errors import (
     BadName,
@@ -27,6 +29,9 @@ from .errors import (
 )
 from .sync import SyncConnection, SyncGroup, SyncPipeline, connect_sync, sessions_sync
 from .types import LEVELS, Event, Item, Level, Member, Message, Place, SendLevel, View, Welcome
+
+if TYPE_CHECKING:
+    from .aio import Connection, Group, Pipeline, connect, sessions
 
 __all__ = [
     "DEFAULT",
@@ -69,3 +74,12 @@ __all__ = [
     "sessions",
     "sessions_sync",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # asyncio takes longer to import than everything else here together; command-line tools do without it.
+    if name in ("Connection", "Group", "Pipeline", "connect", "sessions"):
+        from . import aio
+
+        return getattr(aio, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,8 +25,8 @@ from .common import (
     open_socket,
     program_name,
     socket_path,
+    timed_out,
     why_ended,
-    why_timeout,
 )
 from .errors import Busy, ClientError, ConnectionClosed, DaemonClosing, Fenced, NotMember, NotReachable, Timeout
 from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership, Ticket
@@ -542,7 +542,7 @@ class Connection:
 
     def _expire(self, future: asyncio.Future[None], what: str, timeout: float) -> None:
         if not future.done():
-            future.set_exception(Timeout(why_timeout(self._protocol, what, timeout)))
+            future.set_exception(timed_out(self._protocol, what, timeout))
 
 
 def _left(deadline: float | None) -> float | None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from .errors import ClientError, ConnectionClosed, NotReachable
+from .errors import ClientError, ConnectionClosed, NotReachable, Timeout
 from .protocol import ClientProtocol
 from .types import Member
 
@@ -122,8 +122,8 @@ def _unreachable(path: str, error: OSError) -> NotReachable:
     return result
 
 
-def why_timeout(protocol: ClientProtocol, what: str, timeout: float) -> str:
-    """Text of a Timeout, with what is known about the reason."""
+def timed_out(protocol: ClientProtocol, what: str, timeout: float) -> Timeout:
+    """The Timeout of a call, with what is known about the reason."""
     text = f"{what}: nothing after {round(timeout, 3):g} s"
     if protocol.blocked:
         text += "; the cluster waits for " + ", ".join(f"station {s} ({reason})" for s, reason in protocol.blocked)
@@ -133,7 +133,9 @@ def why_timeout(protocol: ClientProtocol, what: str, timeout: float) -> str:
         text += (
             f"; {protocol.inbox_bytes} bytes unread in the groups hold back the answer (read them, or join with receive=False)"
         )
-    return text
+    error = Timeout(text)
+    error.not_open = protocol.welcome is not None and protocol.instance == 0
+    return error
 
 
 def members_of(reply: dict[str, Any]) -> tuple[Member, ...]:

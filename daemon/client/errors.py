@@ -17,7 +17,12 @@ class ClientError(Exception):
 
 
 class Timeout(ClientError, TimeoutError):
-    """The call's time is over. The connection stays usable; a message that was being sent may still be delivered."""
+    """The call's time is over. The connection stays usable; a message that was being sent may still be delivered.
+
+    not_open: True if the cluster was not open, as far as this connection knew.
+    """
+
+    not_open: bool = False
 
 
 class ConnectionClosed(ClientError, ConnectionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import select
 import socket
@@ -27,8 +28,8 @@ from .common import (
     open_socket,
     program_name,
     socket_path,
+    timed_out,
     why_ended,
-    why_timeout,
 )
 from .errors import Busy, ClientError, ConnectionClosed, DaemonClosing, Fenced, InboxFull, NotMember, NotReachable, Timeout
 from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership, Ticket
@@ -390,6 +391,17 @@ class SyncConnection:
         with self._alone:
             return members_of(self._answer(self._protocol.members(group), timeout, "asking for the members"))
 
+    def serve(self, seconds: float = 0.0) -> None:
+        """Take what the daemon sends for so long, instead of ``time.sleep``: who sends rarely stays a good receiver.
+
+        Raises what ended the connection, InboxFull if the groups are not read.
+        """
+        with self._alone:
+            with contextlib.suppress(Timeout):
+                self._pump(lambda: False, seconds, "serving the connection")
+            if self.closed:
+                raise why_ended(self._protocol)
+
     def close(self, timeout: float | None = 5.0) -> bool:
         """Say goodbye and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has gone out.
 
@@ -465,7 +477,7 @@ class SyncConnection:
             ready = self._poll.poll(None if left is None else left * 1000)
             if not ready:
                 if deadline is not None and time.monotonic() >= deadline:
-                    raise Timeout(why_timeout(protocol, what, timeout or 0.0))
+                    raise timed_out(protocol, what, timeout or 0.0)
                 continue
             if reading:
                 self._wire.read()

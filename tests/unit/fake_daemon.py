@@ -156,6 +156,8 @@ class FakeDaemon:
         elif kind == 5:
             self.frame(c, 71, body=self.status)
         elif kind == 6:
+            for h in list(c.handles):
+                self._leave(c, h, "leave")
             if not self.hold:
                 c.done = c.sends
             self.done_all(c)

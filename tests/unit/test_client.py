@@ -464,7 +464,8 @@ def test_sync_case_147_every_call_against_a_stopped_daemon(fake: FakeThread) -> 
         fake.daemon.deaf = True
         calls: list[Callable[[], object]] = [
             lambda: c.status(0.1), lambda: c.members("", 0.1), lambda: c.join("h", timeout=0.1),
-            lambda: g.send(b"x", timeout=0.1), lambda: g.send_many([b"y"] * 9, timeout=0.1), lambda: g.recv(0.1), lambda: g.recv_batch(0.1),
+            lambda: g.send(b"x", timeout=0.1), lambda: g.send_many([b"y"] * 9, timeout=0.1),
+            lambda: g.recv(0.1), lambda: g.recv_batch(0.1),
             lambda: g.recv_items(0.1), lambda: next(g.messages(0.1)), lambda: next(g.items(0.1)),
             lambda: [g.send(bytes(MESSAGE_MAX), None, 0.1) for _ in range(3)],
             lambda: connect_sync(str(fake.daemon.path), timeout=0.1),

@@ -1,0 +1,439 @@
+"""The commands as people run them: real processes with pipes, against a daemon of the tests."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import pytest
+from fake_daemon import MESSAGE_MAX, FakeThread, fake_daemon
+from zenjun.daemon.client import connect_sync
+from zenjun.tools.cli import COMMANDS, Entry, LazyGroup, cli, run
+from zenjun.tools.cli.common import EXIT_CODES, size_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
+WAIT_S = 30
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeThread]:
+    with fake_daemon(tmp_path) as fake:
+        monkeypatch.setenv("ZENJUN_SOCKET", str(fake.daemon.path))
+        yield fake
+
+
+def zenjun(*args: str, stdin: bytes = b"", code: int = 0) -> subprocess.CompletedProcess[bytes]:
+    done = subprocess.run([*PROGRAM, *args], input=stdin, capture_output=True, timeout=WAIT_S, check=False)
+    assert done.returncode == code, (done.returncode, done.stderr.decode())
+    assert b"Traceback" not in done.stderr
+    return done
+
+
+def start(*args: str, **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*PROGRAM, *args],
+        bufsize=0,
+        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+    )
+
+
+def until(condition: Any, what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+def joined(fake: FakeThread, group: str, count: int = 1) -> None:
+    until(lambda: len(fake.daemon.groups.get(group, [])) >= count, f"{count} members of {group}")
+
+
+def read_line(stream: IO[bytes]) -> bytes:
+    ready, _, _ = select.select([stream], [], [], WAIT_S)
+    assert ready, "no line"
+    return stream.readline()
+
+
+def payloads(fake: FakeThread) -> list[bytes]:
+    return [body for kind, _, _, body in fake.daemon.received if kind == 4]
+
+
+# ---- send
+
+
+def test_send_arguments(fake: FakeThread) -> None:
+    done = zenjun("send", "-g", "g", "-l", "ack", "hello", "größer")
+    assert (done.stdout, done.stderr) == (b"", b"")
+    assert payloads(fake) == [b"hello", "größer".encode()]
+    assert fake.daemon.received[-1][0] == 6, "says BYE"
+
+
+def test_send_counts_and_repeats(fake: FakeThread) -> None:
+    zenjun("send", "a", "b", "-n", "5")
+    zenjun("send", "c", "--repeat", "3")
+    zenjun("send", "d", "e", "--repeat", "2", "-n", "3")
+    assert b"".join(payloads(fake)) == b"ababa" + b"ccc" + b"ded"
+
+
+def test_send_many_is_fast_enough_to_be_piped(fake: FakeThread) -> None:
+    zenjun("send", "x", "-n", "20000")
+    assert len(payloads(fake)) == 20000
+
+
+def test_send_lines(fake: FakeThread) -> None:
+    zenjun("send", stdin=b"one\ntwo\r\n\nlast without end")
+    zenjun("send", "-n", "1", stdin=b"first\nsecond\n")
+    zenjun("send", stdin=b"")
+    assert payloads(fake) == [b"one", b"two", b"", b"last without end", b"first"]
+
+
+def test_a_line_is_sent_when_it_is_typed(fake: FakeThread) -> None:
+    p = start("send", stdin=subprocess.PIPE)
+    assert p.stdin is not None
+    for line in (b"1", b"2"):
+        p.stdin.write(line + b"\n")
+        p.stdin.flush()
+        until(lambda line=line: payloads(fake)[-1:] == [line], "line")  # type: ignore[misc]
+    p.communicate(timeout=WAIT_S)
+    assert p.returncode == 0
+
+
+def test_send_binary_and_files(fake: FakeThread, tmp_path: Path) -> None:
+    blob = os.urandom(200_000)
+    file = tmp_path / "f"
+    file.write_bytes(blob)
+    zenjun("send", "-b", stdin=blob)
+    zenjun("send", "-b", "--chunk", "64k", stdin=blob)
+    zenjun("send", "-f", str(file), "-f", str(file))
+    zenjun("send", "-f", str(file), "--chunk", "150000B")
+    zenjun("send", "-b", stdin=b"")
+    got = payloads(fake)
+    assert [len(p) for p in got] == [200_000, 65536, 65536, 65536, 3392, 200_000, 200_000, 150_000, 50_000, 0]
+    assert got[0] == b"".join(got[1:5]) == got[5] == got[7] + got[8] == blob
+
+
+def test_send_too_large_says_the_limit(fake: FakeThread) -> None:
+    done = zenjun("send", "-b", stdin=bytes(MESSAGE_MAX + 5), code=1)
+    assert f"larger than the limit of {MESSAGE_MAX} bytes".encode() in done.stderr and payloads(fake) == []
+
+
+def test_send_rate(fake: FakeThread) -> None:
+    begin = time.monotonic()
+    zenjun("send", "x", "-n", "11", "-r", "50")
+    assert time.monotonic() - begin >= 0.2 and len(payloads(fake)) == 11
+
+
+def test_send_only_to_a_closed_group(fake: FakeThread) -> None:
+    done = zenjun("send", "--send-only", "-g", "closed", "x", code=1)
+    assert done.stderr == b"zenjun: because of closed-group\n"
+
+
+def test_usage_errors(fake: FakeThread) -> None:
+    for args in (
+        ["send", "x", "-b"], ["send", "--chunk", "3", "x"], ["send", "--repeat", "2"], ["send", "-l", "best", "x"],
+        ["send", "-n", "0", "x"], ["send", "-b", "--chunk", "1q"], ["send", "-b", "--chunk", "0"], ["recv", "-F", "xml"], ["snd"],
+        ["completion", "tcsh"], ["send", "-f", "/does/not/exist"], ["config", "chekc"],
+    ):  # fmt: skip
+        assert b"Error: " in zenjun(*args, code=2).stderr
+    assert b"did you mean 'send'" in zenjun("snd", code=2).stderr
+
+
+def test_sizes() -> None:
+    assert [size_of(t) for t in ("1300", "64k", "16M", "1MiB", "2 kB", "1g")] == [1300, 65536, 1 << 24, 1 << 20, 2048, 1 << 30]
+
+
+# ---- recv
+
+
+def test_recv_formats(fake: FakeThread) -> None:
+    readers = {
+        form: start("recv", "-g", "g", "-F", form, "-n", "2", *more)
+        for form, more in (("text", ["-v"]), ("hex", []), ("json", []), ("raw", []))
+    }
+    joined(fake, "g", 4)
+    zenjun("send", "-g", "g", "-b", stdin=b"\xff\x00")
+    zenjun("send", "-g", "g", "zwölf")
+    out = {}
+    for form, p in readers.items():
+        out[form], err = p.communicate(timeout=WAIT_S)
+        assert p.returncode == 0 and err == b""
+    assert re.fullmatch(r"1/\d+ @\d+\.1\.5  �\0\n1/\d+ @\d+\.1\.5  zwölf\n", out["text"].decode())
+    assert out["hex"].split() == [b"ff00", "zwölf".encode().hex().encode()]
+    assert out["raw"] == b"\xff\x00" + "zwölf".encode()
+    first, second = map(json.loads, out["json"].splitlines())
+    assert base64.b64decode(first["base64"]) == b"\xff\x00" and "text" not in first
+    assert second["text"] == "zwölf" and second["type"] == "message" and second["size"] == 6 and second["own"] is False
+    assert (first["clock"], first["station"], first["index"]) < (second["clock"], second["station"], second["index"])
+
+
+def test_recv_views_and_events(fake: FakeThread) -> None:
+    text, objects = start("recv", "--views"), start("recv", "--views", "-F", "json")
+    joined(fake, "default", 2)
+    zenjun("send", "x")
+    fake.call(lambda: fake.daemon.event(event="blocked", stations=[{"station": 3, "reason": "silent"}]))
+    assert text.stdout and objects.stdout
+    lines: list[bytes] = []
+    while b"waits" not in (lines or [b""])[-1]:
+        lines.append(read_line(text.stdout))
+    joins = [line for line in lines if line.startswith(b"* join: +1/")]
+    assert b"zenjun recv" in joins[0] and b"zenjun send" in joins[-1]
+    assert any(line.startswith(b"* leave: -1/") for line in lines)
+    assert lines.index(b"x\n") > lines.index(joins[-1]) and lines[-1] == b"* the cluster waits for station 3 (silent)\n"
+    kinds: list[str] = []
+    while kinds[-1:] != ["event"]:
+        kinds.append(json.loads(read_line(objects.stdout))["type"])
+    assert kinds[:1] == ["view"] and "message" in kinds
+    for p in (text, objects):
+        p.send_signal(signal.SIGINT)
+        _, err = p.communicate(timeout=WAIT_S)
+        assert p.returncode == 130 and err == b"", "Ctrl-C ends without a traceback"
+
+
+def test_recv_timeouts(fake: FakeThread) -> None:
+    done = zenjun("recv", "-t", "0.2", code=4)
+    assert b"waiting for a message of group 'default'" in done.stderr
+    p = start("recv", "-t", "1")
+    joined(fake, "default")
+    zenjun("send", "x")
+    assert p.communicate(timeout=WAIT_S)[0] == b"x\n" and p.returncode == 0
+    p = start("recv", "-t", "1", "-n", "2")
+    joined(fake, "default")
+    zenjun("send", "x")
+    out, err = p.communicate(timeout=WAIT_S)
+    assert out == b"x\n" and p.returncode == 4 and b"(got 1 of 2)" in err
+
+
+def test_recv_slow_receiver_and_closing(fake: FakeThread) -> None:
+    p = start("recv")
+    joined(fake, "default")
+    fake.call(lambda: fake.daemon.error(next(iter(fake.daemon.clients.values())), "slow-receiver", fatal=True))
+    _, err = p.communicate(timeout=WAIT_S)
+    assert p.returncode == 5 and err == b"zenjun: because of slow-receiver\n"
+    p = start("recv")
+    joined(fake, "default")
+    fake.call(lambda: (fake.daemon.event(event="closing"), [c.writer.close() for c in list(fake.daemon.clients.values())]))
+    _, err = p.communicate(timeout=WAIT_S)
+    assert p.returncode == 5 and err == b"zenjun: the daemon is stopping\nzenjun: the daemon is stopping\n"
+
+
+def test_sigpipe_is_quiet(fake: FakeThread) -> None:
+    p = start("recv")
+    joined(fake, "default")
+    assert p.stdout and p.stderr
+    p.stdout.close()
+    with connect_sync(str(fake.daemon.path)) as c:
+        g = c.join("default", receive=False)
+
+        def gone() -> bool:
+            g.send(b"x")
+            return p.poll() is not None
+
+        until(gone, "end of recv")
+    assert p.returncode == 141 and p.stderr.read() == b""
+    p.stderr.close()
+
+
+# ---- status, members
+
+
+def test_status_for_people_and_as_json(fake: FakeThread) -> None:
+    status = json.loads((Path(__file__).parent / "status_example.json").read_text())
+    fake.daemon.status = status
+    assert json.loads(zenjun("status", "--json").stdout) == status
+    text = zenjun("status", "--matrix").stdout.decode()
+    for part in (
+        "blocked", "waits for station 3: silent for 1.5 s", "1500 (interface)", "1372 (station 2)", "dropped: checksum", "node-b",
+        "at position 41", "retransmissions sent", "02:00:00:00:00:02", "zenjun recv", "What each station next expects",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "\x1b" not in text, "no colours in a pipe"
+
+
+def test_status_example_is_the_document() -> None:
+    """The example has exactly the members of docs/status.md."""
+    document = (ROOT / "docs" / "status.md").read_text()
+    status = json.loads((Path(__file__).parent / "status_example.json").read_text())
+
+    def names(title: str) -> set[str]:
+        section = document.split(f"## {title}\n")[1].split("\n## ")[0]
+        return set(re.findall(r"^\| `(\w+)` \|", section, re.M))
+
+    assert set(status) == names("Top level")
+    assert set(status["interface"]) == names("`interface`")
+    assert set(status["peers"][0]) == names("`peers[]`")
+    assert set(status["clients"][0]) == names("`clients[]`")
+
+
+def test_status_of_another_version_is_shown_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+    from zenjun.tools.cli.status import render
+
+    for odd in ({}, {"peers": [{}], "clients": [{}], "groups": [{}], "matrix": [[1]], "interface": None, "blocked": [{}]}):
+        out = StringIO()
+        render(odd, Console(file=out, width=200), matrix=True)
+        assert "Stations" in out.getvalue()
+    out = StringIO()
+    render({"cluster": "[red]x[/red]", "state": "[bold]"}, Console(file=out, width=200))
+    assert "[red]x[/red]" in out.getvalue(), "names are text, not markup"
+
+
+def test_members(fake: FakeThread) -> None:
+    assert zenjun("members").stdout == b"1\thost1\n2\thost2\n3\thost3\n"
+    with connect_sync(str(fake.daemon.path), name="prog") as c:
+        c.join("g")
+        number = c.welcome.client
+        assert zenjun("members", "g").stdout == f"1\t{number}\tprog\n".encode()
+        assert json.loads(zenjun("members", "g", "--json").stdout) == [[1, number, "prog"]]
+        p = start("members", "g", "--watch", "--interval", "0.05")
+        assert p.stdout
+        assert read_line(p.stdout) == f"1\t{number}\tprog\n".encode()
+    assert read_line(p.stdout) == f"-\t1\t{number}\tprog\n".encode()
+    p.send_signal(signal.SIGINT)
+    assert p.communicate(timeout=WAIT_S) == (b"", b"") and p.returncode == 130
+
+
+# ---- errors
+
+
+def test_not_reachable(tmp_path: Path) -> None:
+    for args in (["send", "x"], ["recv"], ["status"], ["members"]):
+        done = zenjun(*args, "-s", str(tmp_path / "none"), code=3)
+        assert done.stderr.startswith(b"zenjun: cannot reach the daemon at ") and done.stderr.count(b"\n") == 1
+
+
+def test_case_147_stopped_daemon(fake: FakeThread) -> None:
+    fake.daemon.deaf = True
+    for args in (["status", "-t", "0.2"], ["members", "-t", "0.2"], ["send", "x", "-t", "0.2"]):
+        done = zenjun(*args, code=4)
+        assert b"nothing after 0.2 s" in done.stderr
+
+
+def test_interrupted_send(fake: FakeThread) -> None:
+    p = start("send", "x", "--repeat", "0", "-r", "20")
+    until(lambda: len(payloads(fake)) > 2, "messages")
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=WAIT_S)
+    assert (p.returncode, out, err) == (130, b"", b"")
+
+
+# ---- config, completion, help
+
+
+def test_config_commands(tmp_path: Path) -> None:
+    example = zenjun("config", "example").stdout
+    file = tmp_path / "z.toml"
+    file.write_bytes(example)
+    assert b"good. Cluster demo, station 1 of 3 on eth0; fingerprint " in zenjun("config", "check", str(file)).stdout
+    shown = json.loads(zenjun("config", "check", "--json", str(file)).stdout)
+    assert shown["cluster"]["stations"] == 3 and shown["window"] == 111
+    file.write_text("[cluster]\nname = 'x'\nstations = 99\n")
+    done = zenjun("config", "check", str(file), code=1)
+    assert f"{file}:3: cluster.stations is 99: an integer 1..64 is wanted\n".encode() in done.stderr and done.stdout == b""
+
+
+def test_completion(fake: FakeThread) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        script = zenjun("completion", shell).stdout
+        assert b"_ZENJUN_COMPLETE" in script
+    subprocess.run(["bash", "-n"], input=zenjun("completion", "bash").stdout, check=True, timeout=WAIT_S)
+    fake.daemon.status = {"groups": [{"name": "chat"}, {"name": "other"}]}
+    for words, wanted in (
+        ("zenjun se", "send"),
+        ("zenjun send --le", "--level"),
+        ("zenjun recv -g c", "chat"),
+        ("zenjun members ", "other"),
+    ):
+        env = {**os.environ, "COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_ZENJUN_COMPLETE": "bash_complete"}
+        done = subprocess.run(PROGRAM, env=env, capture_output=True, timeout=WAIT_S, check=True)
+        assert wanted in done.stdout.decode(), (words, done.stdout)
+
+
+def commands(
+    group: click.Group, ctx: click.Context, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, ctx, (*path, name))
+
+
+def test_help_shows_examples_and_explains_every_option() -> None:
+    ctx = click.Context(cli)
+    ours = {"send", "recv", "status", "members", "config", "completion", "version"}
+    for path, command in commands(cli, ctx):
+        if path[0] in ours:
+            text = command.get_help(click.Context(command, info_name=" ".join(path)))
+            assert "Example" in text and "zenjun " in text, path
+            assert all(p.help for p in command.params if isinstance(p, click.Option)), path
+    assert "Examples:" in cli.get_help(ctx)
+
+
+def test_every_command_loads_and_is_documented() -> None:
+    document = (ROOT / "docs" / "cli.md").read_text()
+    ctx = click.Context(cli)
+    for name in COMMANDS:
+        assert cli.get_command(ctx, name) is not None
+        assert f"`zenjun {name}`" in document
+    for code, text in EXIT_CODES.items():
+        assert f"| {code} | {text} |" in document
+
+
+def test_missing_dependency_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "zenjun.tools.cli.sniff", None)
+    monkeypatch.setitem(COMMANDS, "sniff", Entry("sniff", "sniff", "x", "zenjun[scapy]"))
+    assert run(["sniff"]) == 1
+    assert "zenjun sniff" in capsys.readouterr().err
+    from zenjun.tools.cli import _missing
+
+    text = _missing("sniff", COMMANDS["sniff"], ModuleNotFoundError("no", name="scapy"))
+    assert text == "zenjun sniff needs scapy: pip install 'zenjun[scapy]'"
+    assert isinstance(cli, LazyGroup)
+
+
+def test_start_is_light() -> None:
+    """What is not needed is not imported: the overview and ``send`` know neither asyncio nor rich nor the lab."""
+    program = (
+        "import sys; from zenjun.tools.cli import run; run(['--help']); run(['send', '-s', '/none', 'x']); "
+        "bad = [m for m in ('asyncio', 'rich', 'pyroute2', 'scapy', 'cffi', 'uvloop', 'zenjun.tools.lab') if m in sys.modules]; "
+        "sys.exit(repr(bad) if bad else 0)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=WAIT_S, capture_output=True)
+
+
+def test_progress_only_on_a_terminal(fake: FakeThread) -> None:
+    args = ("send", "x", "-n", "40", "-r", "40")
+    assert zenjun(*args).stderr == b""
+    master, slave = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    p = start(*args, stderr=slave, stdout=subprocess.DEVNULL, env=env)
+    os.close(slave)
+    seen = b""
+    while True:
+        ready, _, _ = select.select([master], [], [], WAIT_S)
+        assert ready
+        try:
+            data = os.read(master, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        seen += data
+    os.close(master)
+    assert p.wait(WAIT_S) == 0
+    assert b"at level preack" in seen and b"40 messages" in seen

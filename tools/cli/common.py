@@ -1,0 +1,128 @@
+"""What the commands share: options, exit codes, the way errors are shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import click
+
+from ...daemon.client.common import SOCKET, SOCKET_ENV
+from ...daemon.client.errors import ClientError, NotReachable, Timeout
+from ...daemon.client.sync import SyncConnection, connect_sync
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+TIMED_OUT: Final = 4
+NO_SERVICE: Final = 5
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
+
+EXIT_CODES: Final = {
+    OK: "done",
+    FAILED: "failed; the reason is on standard error",
+    USAGE: "wrong usage; the command says what is allowed",
+    UNREACHABLE: "no daemon answers at the socket",
+    TIMED_OUT: "the time given by --timeout is over",
+    NO_SERVICE: "the daemon is there but ended the service: cluster not open in time or opened anew, order fenced, "
+    "disconnected as a slow receiver, daemon stopping",
+    INTERRUPTED: "interrupted (Ctrl-C)",
+    PIPE_CLOSED: "the reader of our output has gone (SIGPIPE)",
+}
+"""Made into docs/cli.md."""
+
+GROUP: Final = "default"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def exit_code_of(error: ClientError) -> int:
+    """The exit code for an error of the client library."""
+    if isinstance(error, NotReachable):
+        return UNREACHABLE
+    if isinstance(error, Timeout):
+        return NO_SERVICE if error.not_open else TIMED_OUT
+    from ...daemon.client.errors import ConnectionClosed, Fenced, Undecided
+
+    return NO_SERVICE if isinstance(error, (ConnectionClosed, Fenced, Undecided)) else FAILED
+
+
+def socket_option(f: F) -> F:
+    """-s/--socket: which daemon."""
+    return click.option(
+        "-s",
+        "--socket",
+        "path",
+        envvar=SOCKET_ENV,
+        metavar="PATH",
+        help=f"Socket of the daemon. [default: ${SOCKET_ENV} or {SOCKET}]",
+    )(f)
+
+
+def group_option(f: F) -> F:
+    """-g/--group: which process group."""
+    return click.option(
+        "-g", "--group", default=GROUP, show_default=True, metavar="NAME", shell_complete=complete_groups, help="Process group."
+    )(f)
+
+
+def complete_groups(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of the groups the local daemon knows, for the shell; none if it does not answer at once."""
+    try:
+        with connect_sync(ctx.params.get("path"), name="zenjun completion", timeout=0.5) as c:
+            names = [str(g["name"]) for g in c.status().get("groups", ())]
+    except (ClientError, KeyError, TypeError):
+        return []
+    return [n for n in names if n.startswith(incomplete)]
+
+
+@contextmanager
+def daemon(path: str | None, name: str, timeout: float | None = 30.0) -> Iterator[SyncConnection]:
+    """A connection for one command; its end does not hide the error that the command failed with."""
+    connection = connect_sync(path, name=f"zenjun {name}", timeout=timeout)
+    try:
+        yield connection
+    except BaseException:
+        connection.close(timeout=0.2)
+        raise
+    connection.close()
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal, never in the output."""
+    click.echo(text, err=True)
+
+
+def on_terminal() -> bool:
+    """Whether a person looks at standard error: then long work shows progress."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def plural(n: int, word: str) -> str:
+    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
+
+
+def size_of(text: str) -> int:
+    """A number of bytes like 1300, 64k, 16M or 1MiB. Raises ValueError."""
+    units = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+    body = text.strip().lower().removesuffix("ib").removesuffix("b")
+    unit = body[-1:] if body[-1:] in units else ""
+    value = int(body.removesuffix(unit)) if unit else int(body)
+    return value * units[unit]
+
+
+def size_option(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """Callback for an option that takes a number of bytes with an optional unit."""
+    if value is None:
+        return None
+    try:
+        size = size_of(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a number of bytes like 1300, 64k or 16M") from None
+    if size < 1:
+        raise click.BadParameter(f"{value!r} is less than one byte")
+    return size

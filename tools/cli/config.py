@@ -1,0 +1,63 @@
+"""``zenjun config``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ...daemon import config as options
+from .common import FAILED, OK
+
+
+@click.group(short_help="Check a configuration file, or print an example.", epilog="All options: docs/config.md.")
+def config() -> None:
+    """Look after the daemon's configuration.
+
+    \b
+    Examples:
+      zenjun config example > zenjund.toml
+      zenjun config check zenjund.toml
+    """
+
+
+@config.command(epilog="Exit codes: 0 good, 1 something is wrong.")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print every option with its value as JSON.")
+def check(file: Path | None, as_json: bool) -> int:
+    """Check FILE without starting anything; default $ZENJUN_CONFIG, else /etc/zenjun/zenjund.toml.
+
+    Every mistake is one line with file, line and what is allowed. The fingerprint must be the same at all stations of a cluster.
+
+    \b
+    Examples:
+      zenjun config check zenjund.toml
+      zenjun config check --json | jq .cluster.window_frames
+    """
+    try:
+        c = options.load(file)
+    except options.ConfigError as error:
+        click.echo(str(error), err=True)
+        return FAILED
+    if as_json:
+        click.echo(
+            json.dumps({**c.values(), "fingerprint": c.fingerprint, "window": c.cluster.window}, indent=2, ensure_ascii=False)
+        )
+    else:
+        click.echo(
+            f"{c.file}: good. Cluster {c.cluster.name}, station {c.station.id} of {c.cluster.stations} on {c.station.interface}; "
+            f"fingerprint {c.fingerprint:08x}"
+        )
+    return OK
+
+
+@config.command(epilog="All options: docs/config.md.")
+def example() -> None:
+    """Print a configuration file with every option explained.
+
+    \b
+    Example:
+      zenjun config example | sudo tee /etc/zenjun/zenjund.toml
+    """
+    click.echo(options.example(), nl=False)

@@ -1,0 +1,186 @@
+"""``zenjun recv``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from typing import Any, Final, cast
+
+import click
+
+from ...daemon.client.errors import Timeout
+from ...daemon.client.sync import SyncGroup
+from ...daemon.client.types import Event, Item, Level, Member, Message, View
+from .common import OK, TIMED_OUT, daemon, group_option, on_terminal, say, socket_option
+
+FORMATS: Final = ("text", "hex", "json", "raw")
+
+
+@click.command(short_help="Print the messages of a group, in the total order.", epilog="Exit codes: docs/cli.md.")
+@group_option
+@click.option(
+    "-F", "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="How to print a message."
+)
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many messages.")
+@click.option(
+    "-t", "--timeout", type=click.FloatRange(min=0), help="Stop after so many seconds without a message. [default: never]"
+)
+@click.option(
+    "-l", "--level", type=click.Choice(["ordered", "preack", "ack"]), default="preack", show_default=True,
+    help="When a message is delivered: place in the order fixed; every station has it; every station knows that.",
+)  # fmt: skip
+@click.option(
+    "--views", is_flag=True, help="Show who joins and leaves, at its place between the messages, and the cluster's events."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Begin text and hex lines with sender and place in the order.")
+@click.option("--open", "open_group", is_flag=True, help="If the group is new, make it open to programs that are not members.")
+@socket_option
+def recv(
+    group: str,
+    form: str,
+    count: int | None,
+    timeout: float | None,
+    level: str,
+    views: bool,
+    verbose: bool,
+    open_group: bool,
+    path: str | None,
+) -> int:
+    """Join a group and print its messages, in the same order as every other member sees them.
+
+    \b
+    --format text   one line a message; bytes that are not UTF-8 are replaced
+             hex    one line a message, hexadecimal
+             json   one object a line: type, group, station, client, clock, index, own, size, and text or base64
+             raw    the bytes of the messages and nothing else
+    Exit code 4 if --timeout comes before --count messages, or before any message if --count is not given.
+
+    \b
+    Examples:
+      zenjun recv                                  the group "default", until Ctrl-C
+      zenjun recv -g log -v --views                with senders, places, joins and leaves
+      zenjun recv -g jobs -F json -n 10 -t 60 | jq .text
+      zenjun recv -g img -F raw -n 1 > photo.jpg
+    """
+    seen = 0
+    with daemon(path, "recv", timeout=30.0) as connection:
+        g = connection.join(group, cast(Level, level), open_group=open_group)
+        if on_terminal() and not count and sys.stdout.isatty():
+            say(f"group {group} with {len(g.members)} members; Ctrl-C ends")
+        show = _Show(form, verbose, views)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            while count is None or seen < count:
+                items = _next(g, deadline)
+                if count is not None:
+                    items = _first(items, count - seen)
+                now = show(items)
+                seen += now
+                if now and timeout is not None:
+                    deadline = time.monotonic() + timeout
+        except Timeout as error:
+            wanted = count or 1
+            if seen < wanted:
+                say(f"zenjun: {error} (got {seen} of {wanted})" if count else f"zenjun: {error}")
+                return TIMED_OUT
+    return OK
+
+
+def _next(g: SyncGroup, deadline: float | None) -> list[Item]:
+    return g.recv_items(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+
+def _first(items: list[Item], messages: int) -> list[Item]:
+    """Everything up to the given number of messages."""
+    for at, item in enumerate(items):
+        if isinstance(item, Message):
+            messages -= 1
+            if messages == 0:
+                return items[: at + 1]
+    return items
+
+
+class _Show:
+    """Prints items; gives the number of messages among them. One write and one flush for all."""
+
+    def __init__(self, form: str, verbose: bool, views: bool) -> None:
+        self._form = form
+        self._verbose = verbose
+        self._views = views
+        self._out = sys.stdout.buffer
+
+    def __call__(self, items: list[Item]) -> int:
+        messages = 0
+        pieces: list[bytes] = []
+        for item in items:
+            if isinstance(item, Message):
+                messages += 1
+                pieces.append(item.data if self._form == "raw" else self._message(item).encode() + b"\n")
+            elif self._views and self._form != "raw":
+                pieces.append(self._other(item).encode() + b"\n")
+            elif isinstance(item, Event):
+                self._warn(item)
+        if pieces:
+            self._out.write(b"".join(pieces))
+            self._out.flush()
+        return messages
+
+    def _message(self, m: Message) -> str:
+        if self._form == "json":
+            return json.dumps(message_json(m), ensure_ascii=False)
+        text = m.data.hex() if self._form == "hex" else m.data.decode("utf-8", "replace")
+        return f"{m.station}/{m.client} @{m.place[0]}.{m.place[1]}.{m.place[2]}  {text}" if self._verbose else text
+
+    def _other(self, item: View | Event) -> str:
+        if self._form == "json":
+            return json.dumps(view_json(item) if isinstance(item, View) else {"type": "event", **item.detail}, ensure_ascii=False)
+        if isinstance(item, Event):
+            return f"* {event_text(item)}"
+        changes = [f"+{_who(m)}" for m in item.joined] + [f"-{_who(m)}" for m in item.left]
+        return f"* {item.reason}: {' '.join(changes) or 'no change'} · now {', '.join(map(_who, item.members)) or 'nobody'}"
+
+    def _warn(self, event: Event) -> None:
+        say(f"zenjun: {event_text(event)}")
+
+
+def message_json(m: Message) -> dict[str, Any]:
+    """A message as one JSON object."""
+    clock, station, index = m.place
+    out: dict[str, Any] = {
+        "type": "message", "group": m.group, "station": station, "client": m.client, "clock": clock, "index": index, "own": m.own,
+        "size": len(m.data),
+    }  # fmt: skip
+    try:
+        out["text"] = m.data.decode()
+    except UnicodeDecodeError:
+        out["base64"] = base64.b64encode(m.data).decode()
+    return out
+
+
+def view_json(v: View) -> dict[str, Any]:
+    """A view as one JSON object."""
+    clock, station, index = v.place
+    return {
+        "type": "view", "group": v.group, "reason": v.reason, "clock": clock, "station": station, "index": index,
+        "instance": v.instance, "members": v.members, "joined": v.joined, "left": v.left,
+    }  # fmt: skip
+
+
+def event_text(event: Event) -> str:
+    """An event in words."""
+    if event.name == "blocked":
+        return "the cluster waits for " + ", ".join(f"station {s} ({reason})" for s, reason in event.stations)
+    words = {
+        "open": f"the cluster is open, instance {event.instance}",
+        "unblocked": "the cluster waits for nobody any more",
+        "reopened": f"the cluster was opened anew, instance {event.instance}",
+        "fenced": "the order here differs from another station's: nothing more is delivered",
+        "closing": "the daemon is stopping",
+    }
+    return words.get(event.name, f"event {event.name}")
+
+
+def _who(m: Member) -> str:
+    return f"{m.station}/{m.client}" + (f" {m.name}" if m.name else "")

@@ -1,0 +1,272 @@
+"""``zenjun status``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from .common import daemon, socket_option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+PIPE_WIDTH: Final = 200
+COLOURS: Final = {
+    "open": "green", "up": "green", "self": "green",
+    "blocked": "yellow", "silent": "yellow", "deaf": "yellow", "opening": "yellow", "draining": "yellow", "left": "yellow",
+    "never seen": "yellow", "fenced": "red", "no link": "red", "down": "red", "absent": "red",
+}  # fmt: skip
+REPAIR: Final = (
+    ("retransmissions sent", "core", "tx_retransmit"),
+    ("of them for others", "core", "tx_relay"),
+    ("requests sent (NAK)", "core", "tx_nak"),
+    ("requests received", "core", "rx_nak"),
+    ("losses noticed", "core", "lost_noticed"),
+    ("PDUs repaired", "core", "rx_repaired"),
+    ("duplicates received", "core", "rx_duplicate"),
+    ("received out of order", "core", "rx_out_of_order"),
+    ("polls sent", "core", "tx_poll"),
+    ("window closed", "core", "window_closed"),
+    ("send queue of the interface full", "datapath", "tx_busy"),
+    ("slow clients disconnected", "datapath", "slow_disconnects"),
+)
+TRAFFIC: Final = (
+    ("frames received", "core", "rx_frames"),
+    ("frames sent", "datapath", "tx_frames"),
+    ("data PDUs sent", "core", "tx_data"),
+    ("confirmations sent", "core", "tx_confirm"),
+    ("heartbeats sent", "core", "tx_heartbeat"),
+    ("messages sent", "core", "messages_sent"),
+    ("messages delivered", "core", "messages_delivered"),
+)
+
+
+@click.command(
+    short_help="Show what the local daemon knows: peers, positions, drops.",
+    epilog="Members: docs/status.md. Exit codes: docs/cli.md.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The daemon's answer as it came (docs/status.md).")
+@click.option("--matrix", is_flag=True, help="Show the ack-list matrix as well.")
+@click.option(
+    "-t", "--timeout", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Seconds to wait for an answer."
+)
+@socket_option
+def status(as_json: bool, matrix: bool, timeout: float, path: str | None) -> None:
+    """Show the state of the cluster as the local daemon sees it: stations, positions of the order, windows, losses, clients.
+
+    \b
+    Examples:
+      zenjun status
+      zenjun status --matrix
+      zenjun status --json | jq -r .state
+      zenjun status --socket /run/zenjun/other.sock
+    """
+    with daemon(path, "status", timeout) as connection:
+        reply = connection.status()
+    if as_json:
+        click.echo(json.dumps(reply, indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    # In a pipe there is no width to fit into.
+    render(reply, Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH), matrix)
+
+
+def render(s: Mapping[str, Any], console: Console, matrix: bool = False) -> None:
+    """Print a status object for people. Members that are missing are shown as a dash: daemon and tool may differ in version."""
+    for line in _heading(s):
+        console.print(line, soft_wrap=True)
+    console.print(_peers(s))
+    if matrix:
+        console.print(_matrix(s))
+    for table in (_counters("Traffic", TRAFFIC, s), _counters("Loss and repair", REPAIR, s, _drops(s)), _clients(s), _groups(s)):
+        if table is not None:
+            console.print(table)
+
+
+def _heading(s: Mapping[str, Any]) -> Iterable[str]:
+    state = str(s.get("state", "-"))
+    yield (
+        f"[bold]{_text(s.get('cluster'))}[/bold]  station {_text(s.get('station'))} of {_text(s.get('stations'))}"
+        f"  {_state(state)}  instance {_text(s.get('instance'))}  incarnation {_text(s.get('incarnation'))}"
+        f"  up {_duration(s.get('uptime_ms'))}  zenjund {_text(s.get('version'))}"
+    )
+    for b in s.get("blocked") or ():
+        who = f"station {_text(b.get('station'))}: {_text(b.get('reason'))} for {_duration(b.get('since_ms'))}"
+        yield f"  [yellow]waits for {who}[/yellow]"
+    if fence := s.get("fence"):
+        where = f"station {_text(fence.get('station'))}'s at position {_text(fence.get('position'))}"
+        yield f"  [red]order differs from {where}[/red]"
+    i = s.get("interface") or {}
+    link = f"{_text(i.get('name'))} (index {_text(i.get('index'))}, {_text(i.get('mac'))})"
+    yield f"  interface  {link} {_state(str(i.get('state', '-')))}"
+    sizes = (
+        ("MTU", "mtu"),
+        ("headers", "header_bytes"),
+        ("largest PDU", "frame_max"),
+        ("largest message in one frame", "payload_max"),
+    )
+    yield "  sizes      " + " · ".join(f"{label} {_sized(i.get(name))}" for label, name in sizes)
+    w, p = s.get("window") or {}, s.get("positions") or {}
+    flight = f"{_text(w.get('in_flight'))} of {_text(w.get('frames'))} frames under way"
+    yield f"  window     {flight}, room for {_text(w.get('room'))}"
+    yield "  positions  " + " · ".join(f"{name} {_text(p.get(name))}" for name in ("ordered", "preack", "ack", "clock"))
+    d = s.get("digest") or {}
+    yield f"  digest     {_text(d.get('value'))} at position {_text(d.get('position'))}"
+    r = s.get("rights") or {}
+    if r.get("realtime_wanted") and not r.get("realtime"):
+        yield "  [yellow]real-time priority was asked for but not granted (CAP_SYS_NICE)[/yellow]"
+    memory = s.get("memory_bytes")
+    if isinstance(memory, Mapping):
+        yield "  memory     " + " · ".join(f"{k} {_bytes(v)}" for k, v in memory.items())
+
+
+def _peers(s: Mapping[str, Any]) -> Table:
+    columns = (
+        "station",
+        "state",
+        "heard",
+        "next",
+        "top",
+        "gaps",
+        "all have",
+        "all know",
+        "ordered",
+        "buffers",
+        "largest",
+        "host",
+        "address",
+    )
+    table = _table("Stations", columns, left=("state", "host", "address"))
+    for p in s.get("peers") or ():
+        table.add_row(
+            _text(p.get("station")), _state(str(p.get("state", "-"))), _duration(p.get("heard_ms")), _text(p.get("req")),
+            _text(p.get("top")), _warn(p.get("gaps")), _text(p.get("min_al")), _text(p.get("acked")), _text(p.get("ordered")),
+            _text(p.get("free_buffers")), _text(p.get("frame_max")), _text(p.get("host")), _text(p.get("mac")),
+        )  # fmt: skip
+    return table
+
+
+def _matrix(s: Mapping[str, Any]) -> Table | str:
+    rows: Sequence[Sequence[Any]] = s.get("matrix") or ()
+    if not rows:
+        return "  no ack-list matrix: the cluster is not open"
+    table = _table("What each station next expects", ("of station", *(f"by {j + 1}" for j in range(len(rows)))))
+    for h, row in enumerate(rows):
+        table.add_row(str(h + 1), *map(_text, row))
+    return table
+
+
+def _counters(
+    title: str, names: Iterable[tuple[str, str, str]], s: Mapping[str, Any], more: Iterable[tuple[str, Any]] = ()
+) -> Table | None:
+    counters = s.get("counters") or {}
+    rows = [(label, (counters.get(part) or {}).get(name)) for label, part, name in names]
+    rows = [(label, value) for label, value in rows if value] + list(more)
+    if not rows:
+        return None
+    table = _table(title, ("what", "count"), left=("what",), header=False)
+    for label, value in rows:
+        table.add_row(label, _text(value))
+    return table
+
+
+def _drops(s: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    rows = [(f"dropped: {reason}", n) for reason, n in (s.get("drops") or {}).items() if n]
+    lost = (s.get("kernel") or {}).get("drops")
+    return [*rows, ("lost by the kernel (receive ring full)", lost)] if lost else rows
+
+
+def _clients(s: Mapping[str, Any]) -> Table | None:
+    clients = s.get("clients") or ()
+    if not clients:
+        return None
+    table = _table(
+        "Programs here",
+        ("client", "name", "groups", "queued", "unsent", "sent", "delivered", "held"),
+        left=("name", "groups", "held"),
+    )
+    for c in clients:
+        table.add_row(
+            _text(c.get("client")), _text(c.get("name")), _escape(", ".join(c.get("groups") or ())),
+            _bytes(c.get("queued_bytes")), _bytes(c.get("unsent_bytes")), _text(c.get("sent")),
+            _text(c.get("delivered")), "yes" if c.get("paused") else "",
+        )  # fmt: skip
+    return table
+
+
+def _groups(s: Mapping[str, Any]) -> Table | None:
+    groups = s.get("groups") or ()
+    if not groups:
+        return None
+    table = _table("Groups", ("name", "open", "members"), left=("name", "open", "members"))
+    for g in groups:
+        who = ", ".join(f"{m[0]}/{m[1]} {m[2]}".strip() for m in g.get("members") or ())
+        table.add_row(_text(g.get("name")), "yes" if g.get("open") else "", _escape(who))
+    return table
+
+
+def _table(title: str, columns: Iterable[str], left: Iterable[str] = (), header: bool = True) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_header=header, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right", overflow="fold")
+    return table
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _text(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else _escape(str(value))
+
+
+def _warn(value: object) -> str:
+    return f"[yellow]{_text(value)}[/yellow]" if value else _text(value)
+
+
+def _state(state: str) -> str:
+    colour = COLOURS.get(state)
+    return f"[{colour}]{_escape(state)}[/{colour}]" if colour else _escape(state)
+
+
+def _sized(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return _text(value)
+    source = value.get("source")
+    return f"{_text(value.get('bytes'))} ({_text(source)})" if source else _text(value.get("bytes"))
+
+
+def _duration(ms: object) -> str:
+    if not isinstance(ms, (int, float)):
+        return "-"
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+
+
+def _bytes(n: object) -> str:
+    if not isinstance(n, (int, float)):
+        return "-"
+    value, units = float(n), ("B", "KiB", "MiB", "GiB")
+    for unit in units:
+        if value < 1024 or unit == units[-1]:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1024
+    return "-"
