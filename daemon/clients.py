@@ -138,9 +138,6 @@ class _Connection:
     greeted: bool = False
     bye: bool = False
     handles: dict[int, _Handle] = field(default_factory=dict)
-    undecided: int = 0
-    """Own messages whose fate the end of the last instance left open; told with ``reopened``."""
-    first_undecided: int = 1
 
     def by_group(self, group: str) -> _Handle | None:
         for handle in self.handles.values():
@@ -261,8 +258,11 @@ class Clients:
         self._send_outbox()
         for connection in [c for c in self._by_slot.values() if c.bye]:
             info = self._dp.client_info(connection.slot)
-            if not connection.handles and info.done[ACK] >= info.sent and not info.unsent_bytes and not info.queued_bytes:
-                self._dp.client_put(connection.slot, Frame.DONE, body=DONE.pack(*info.done))
+            # While delivery is blocked, its leaves and what others sent cannot come; its own messages are all that matters.
+            ready = bool(self._blocked) or (not connection.handles and not info.queued_bytes)
+            if ready and info.done[ACK] >= info.sent and not info.unsent_bytes:
+                urgent = bool(info.queued_bytes)
+                self._dp.client_put(connection.slot, Frame.DONE, body=DONE.pack(*info.done), urgent=urgent)
                 self._dp.client_remove(connection.slot, hard=False, linger_ns=BYE_LINGER_NS)
                 self._forget(connection, "bye")
         if not any(c.bye for c in self._by_slot.values()):
@@ -286,8 +286,12 @@ class Clients:
 
     # ---- the cluster's news
 
-    def on_opened(self, instance: int, stations: Iterable[int]) -> None:
-        """An instance has started: tell everybody, join everybody's groups (again)."""
+    def on_opened(self, instance: int, stations: Iterable[int], undecided: dict[int, int]) -> None:
+        """An instance has started: tell everybody, join everybody's groups (again).
+
+        undecided: by slot, own messages that had not reached preack when the last one ended. The data path counts them as done
+        from its next turn on, so this must come before it.
+        """
         again = self._ever_open
         self._instance, self._open, self._ever_open, self._blocked = instance, True, True, ()
         self._groups.open(instance)
@@ -295,8 +299,8 @@ class Clients:
         for connection in self._in_order():
             event: dict[str, object] = {"event": "reopened" if again else "open", "instance": instance, "members": members}
             if again:
-                event["undecided"] = connection.undecided
-                event["first"] = connection.first_undecided
+                event["undecided"] = count = undecided.get(connection.slot, 0)
+                event["first"] = self._dp.client_info(connection.slot).sent - count + 1
             self._event(connection, event)
             for handle in connection.handles.values():
                 self._ask(connection, handle)
@@ -307,16 +311,14 @@ class Clients:
         self._astray.clear()
         self._send_outbox()
 
-    def on_closed(self, undecided: dict[int, int]) -> None:
-        """The instance has ended. ``undecided``: by slot, own messages that had not reached preack."""
+    def on_closed(self) -> None:
+        """The instance has ended: nobody is in any group until the next one."""
         self._open = False
         self._outbox.clear()
         for name in self._groups.names():
             self._dp.need_ack(group_id(name), False)
         self._groups.close()
         for connection in list(self._by_slot.values()):
-            connection.undecided = undecided.get(connection.slot, 0)
-            connection.first_undecided = self._dp.client_info(connection.slot).sent - connection.undecided + 1
             for handle in list(connection.handles.values()):
                 if handle.member:
                     self._dp.leave(connection.slot, handle.group_id)
@@ -340,11 +342,13 @@ class Clients:
         for connection in self._in_order():
             self._event(connection, self._fence, urgent=True)
 
-    def on_closing(self) -> None:
+    def on_closing(self, now: int) -> None:
         """The daemon stops: no new clients from now on."""
         self._closing = True
         for connection in self._in_order():
             self._event(connection, {"event": "closing"}, urgent=True)
+        for connection in [c for c in self._by_slot.values() if not c.greeted]:
+            self._cut_off(connection, "closing", "the daemon is stopping", now)
 
     # ---- group messages
 

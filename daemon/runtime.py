@@ -253,6 +253,9 @@ class Runtime:
         message = self._dp.group()
         if message is None:
             return
+        if not self._instance:  # left over from the instance that has ended
+            self._dp.group_done()
+            return
         place = (message.clock, message.src, message.index)
         self._clients.on_group(message.src, message.client, message.data, place, message.position, now)
         self._dp.group_done()
@@ -280,12 +283,16 @@ class Runtime:
                     return
                 case Notice(kind, message):
                     self._journal.event(logging.WARNING, kind, message, now=now_ns())
+                    if not self._instance:
+                        self._notifier.status(message)
             self._again = True
 
     def _on_opened(self, effect: Opened) -> None:
         self._instance = effect.instance
         self._clients.payload_max = self._engine.core.payload_max
-        self._clients.on_opened(effect.instance, range(1, self._others + 2))
+        # The data path forgets the last instance only now: its counts jump with that, and `reopened` has to come before them.
+        undecided = self._dp.reset()
+        self._clients.on_opened(effect.instance, range(1, self._others + 2), undecided)
         if self._phase is Phase.RUNNING:
             self._dp.hold(False)
         text = f"instance {effect.instance} of {self._others + 1} stations is open"
@@ -294,12 +301,11 @@ class Runtime:
 
     def _on_closed(self, instance: int, reason: str, station: int) -> None:
         self._dp.hold(True)
-        undecided = self._dp.reset()
-        self._clients.on_closed(undecided)
+        self._clients.on_closed()
         self._instance = 0
         self._opening_since_ns, self._hinted = now_ns(), False
         text = f"instance {instance} has ended: {reason}"
-        self._journal.warning("closed", text, instance=instance, station=station, undecided=sum(undecided.values()))
+        self._journal.warning("closed", text, instance=instance, station=station)
         self._notifier.status(f"{text}; opening a new one")
 
     def _on_blocked(self, stations: tuple[tuple[int, str], ...]) -> None:
@@ -434,7 +440,7 @@ class Runtime:
         self._phase, self._phase_deadline = Phase.DRAINING, now + self._drain_timeout_ns
         self._journal.info("stopping", "stopping: no new messages; own ones get until every station has them")
         self._notifier.stopping()
-        self._clients.on_closing()
+        self._clients.on_closing(now)
         self._dp.hold(True)
         self._turn()
 
@@ -477,12 +483,12 @@ class Runtime:
 
     def _hint(self, now: int) -> None:
         peers = self._engine.status(now)["peers"]
-        if self.link_open and all(peer["self"] or peer["heard_ms"] is None for peer in peers):
+        if self.link_open and all(peer["state"] in ("self", "never seen") for peer in peers):
             self._hinted = True
             seconds = (now - self._opening_since_ns) // (1000 * MS)
             text = (
                 f"no other station has been heard on {self._interface} for {seconds} s: are they on the same segment and VLAN, "
-                "with the same cluster name and EtherType? (a container is not on the LAN by CAP_NET_RAW alone: see docs/daemon.md)"
+                "with the same cluster name and EtherType? (CAP_NET_RAW alone puts no container on the LAN: docs/daemon.md)"
             )
             self._journal.warning("nobody seen", text)
             self._notifier.status(text)

@@ -1,0 +1,1 @@
+"""Real daemons on real frames, in labs of network namespaces."""

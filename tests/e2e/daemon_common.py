@@ -1,0 +1,138 @@
+"""What the daemon's end-to-end tests share: waiting on a condition with a deadline, and running zenjund by itself."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from zenjun.daemon.client import SyncConnection, connect_sync
+from zenjun.tools.lab import Lab
+
+ZENJUND = [sys.executable, "-m", "zenjun.daemon"]
+T = TypeVar("T")
+
+
+def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 10.0, lab: Lab | None = None) -> T:
+    """The condition's value as soon as it is true; fails with the logs of the lab when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {timeout_s:g} s\n{logs(lab) if lab else ''}")
+        time.sleep(0.01)
+
+
+def logs(lab: Lab) -> str:
+    """Everything the daemons wrote."""
+    return "\n".join(f"--- station {s.id}\n{log(s)}" for s in lab.stations.values())
+
+
+def log(station: Any) -> str:
+    """What one daemon wrote."""
+    try:
+        return str(station.log_path.read_text())
+    except OSError:
+        return ""
+
+
+def status(station: Any) -> dict[str, Any]:
+    """The station's status, empty while it does not answer."""
+    try:
+        return dict(station.status(2.0))
+    except Exception:
+        return {}
+
+
+def state(station: Any) -> str:
+    """``state`` of the station's status."""
+    return str(status(station).get("state", ""))
+
+
+def program(station: Any, name: str = "test") -> SyncConnection:
+    """A client of the station's daemon."""
+    return client_at(station.socket_path, name)
+
+
+def client_at(path: Path, name: str = "test") -> SyncConnection:
+    """A client of the daemon at a socket, waiting for it to be there."""
+    return connect_sync(str(path), name=name, timeout=10.0, wait=10.0)
+
+
+def once(argv: list[str], timeout_s: float = 20.0) -> subprocess.CompletedProcess[str]:
+    """Run zenjund with these arguments in this namespace to its end."""
+    return subprocess.run([*ZENJUND, *argv], capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def refused(station: Any, timeout_s: float = 20.0, argv: list[str] | None = None) -> tuple[int, str]:
+    """Run zenjund in the station with its configuration until it gives up: exit code and last line."""
+    done = station.run(argv or [*ZENJUND, "--config", str(station.config_path)], timeout_s)
+    lines = str(done.stderr).strip().splitlines()
+    return int(done.returncode), lines[-1] if lines else ""
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    """A JSON log."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class RawClient:
+    """The client protocol by hand, for what the library would never send."""
+
+    def __init__(self, path: Path, hello: bytes | None = None) -> None:
+        """Connects and, unless ``hello`` is b"", sends a HELLO (the given body, or a right one)."""
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(10)
+        self.socket.connect(str(path))
+        self._rest = b""
+        body = b"ZENJ" + struct.pack("<HH", 1, 1) + b"raw" if hello is None else hello
+        if body:
+            self.put(1, body=body)
+
+    def put(self, kind: int, flags: int = 0, handle: int = 0, body: bytes = b"") -> None:
+        self.socket.sendall(struct.pack("<IBBH", len(body), kind, flags, handle) + body)
+
+    def get(self) -> tuple[int, int, int, bytes] | None:
+        """The next frame: type, flags, handle, body; None at the end of the connection."""
+        while True:
+            if len(self._rest) >= 8:
+                size, kind, flags, handle = struct.unpack_from("<IBBH", self._rest)
+                if len(self._rest) >= 8 + size:
+                    body, self._rest = self._rest[8 : 8 + size], self._rest[8 + size :]
+                    return kind, flags, handle, body
+            try:
+                data = self.socket.recv(65536)
+            except ConnectionResetError:
+                return None
+            if not data:
+                return None
+            self._rest += data
+
+    def error(self) -> dict[str, Any]:
+        """The next ERROR, other frames skipped; fails at the end of the connection."""
+        while True:
+            frame = self.get()
+            assert frame is not None, "the connection ended without an ERROR"
+            if frame[0] == 70:
+                return {**json.loads(frame[3]), "closes": bool(frame[1] & 1)}
+
+    def wait_end(self) -> list[tuple[int, int, int, bytes]]:
+        """Frames up to the end of the connection."""
+        out = []
+        while (frame := self.get()) is not None:
+            out.append(frame)
+        return out
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.socket.close()

@@ -1,0 +1,415 @@
+"""A running cluster: stopping in order, pauses, blocking, opening anew, and what clients are told meanwhile."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from zenjun.daemon.client import DaemonClosing, Event, Message, Undecided, View
+from zenjun.daemon.client.sync import SyncGroup
+from zenjun.tools.lab import Lab
+
+from .daemon_common import RawClient, log, logs, program, state, status, wait_for
+
+pytestmark = pytest.mark.lab
+STOP_S = 2.5
+"""Two seconds for the daemon, the rest for a loaded machine to notice."""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Lab]:
+    """Three stations that tests leave as they found them: open."""
+    with Lab(3) as lab:
+        lab.start_daemons()
+        lab.wait_open()
+        yield lab
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with Lab(3) as lab:
+        lab.start_daemons()
+        lab.wait_open()
+        yield lab
+
+
+def read_until(group: SyncGroup, last: bytes, timeout_s: float = 10.0) -> list[Message | View | Event]:
+    """Everything up to and with the message ``last``."""
+    out: list[Message | View | Event] = []
+    deadline = time.monotonic() + timeout_s
+    while not any(isinstance(item, Message) and item.data == last for item in out):
+        out += group.recv_items(max(0.01, deadline - time.monotonic()))
+    return out
+
+
+def event_of(group: SyncGroup, name: str, timeout_s: float = 10.0) -> Event:
+    """The next event of this name; what comes before it is dropped."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        for item in group.recv_items(max(0.01, deadline - time.monotonic())):
+            if isinstance(item, Event) and item.name == name:
+                return item
+
+
+def test_everybody_sees_the_same_views_at_the_same_place(shared: Lab) -> None:
+    watchers = [program(s, f"watch{s.id}") for s in shared.stations.values()]
+    groups = [w.join("views") for w in watchers]
+    order: list[list[object]] = [[] for _ in groups]
+
+    def visit(number: int) -> None:
+        for round_ in range(5):
+            with program(shared.station(number), f"guest{number}") as guest:
+                group = guest.join("views", receive=False)
+                group.send(b"%d-%d" % (number, round_))
+                if round_ % 2:
+                    group.leave()
+
+    guests = [threading.Thread(target=visit, args=(n,)) for n in (1, 2, 3)]
+    for guest in guests:
+        guest.start()
+    for guest in guests:
+        guest.join(30)
+    groups[0].send(b"end")
+    for group, seen in zip(groups, order, strict=True):
+        for item in read_until(group, b"end"):
+            if isinstance(item, Message):
+                seen.append((item.place, item.data))
+            elif isinstance(item, View):
+                seen.append((item.place, item.members, item.joined, item.left, item.reason))
+    third = order[2]  # joined last, so the others' sequences end with its
+    assert [o[-len(third) :] for o in order[:2]] == [third, third], logs(shared)
+    reasons = [entry[-1] for entry in third if len(entry) == 5]  # type: ignore[arg-type, index]
+    assert reasons.count("join") >= 15 and reasons.count("leave") >= 15
+    for watcher in watchers:
+        watcher.close()
+
+
+def test_death_of_a_program_is_a_view_everywhere(shared: Lab) -> None:
+    with program(shared.station(1)) as one, program(shared.station(2)) as two:
+        groups = [one.join("death"), two.join("death")]
+        with RawClient(shared.station(3).socket_path) as victim:
+            victim.put(2, 1, 5, b"death")
+            for group in groups:
+                wait_for(lambda g=group: any(m.name == "raw" for m in _latest(g).members), "it is in")  # type: ignore[misc]
+        for group in groups:
+            view = wait_for(lambda g=group: (v := _latest(g)).reason == "death" and v, "it is out")  # type: ignore[misc]
+            assert [m.name for m in view.left] == ["raw"] and [m[0] for m in view.members] == [1, 2]
+
+
+def _latest(group: SyncGroup) -> View:
+    views = [item for item in group.recv_items(5) if isinstance(item, View)]
+    return views[-1] if views else group.view  # type: ignore[return-value]
+
+
+def test_leaver_gets_the_view_without_itself_last(shared: Lab) -> None:
+    with RawClient(shared.station(1).socket_path) as client:
+        client.put(2, 1, 7, b"leaving")
+        client.put(4, 0, 7, b"mine")
+        client.put(3, 0, 7)
+        frames = []
+        while not frames or frames[-1][0] != 67 or len(frames) < 4:
+            frame = client.get()
+            assert frame is not None
+            frames.append(frame)
+        assert [f[0] for f in frames] == [65, 67, 66, 67]
+        client.put(2, 1, 7, b"leaving")
+        again = client.get()
+        assert again is not None and again[0] == 67, "the handle and the group are free again"
+
+
+def test_bye_gets_final_counts(shared: Lab) -> None:
+    with RawClient(shared.station(2).socket_path) as client:
+        client.put(2, 1, 1, b"bye")
+        for i in range(50):
+            client.put(4, 0, 1, b"%d" % i)
+        client.put(6)
+        frames = client.wait_end()
+    assert frames[-1][0] == 69 and frames[-1][3] == (50).to_bytes(8, "little") * 3
+
+
+def test_misuse_gets_an_error_and_at_worst_costs_the_connection(shared: Lab) -> None:
+    path = shared.station(1).socket_path
+    fatal = {
+        "garbage": lambda c: c.socket.sendall(b"\xff" * 64),
+        "unknown type": lambda c: c.put(99),
+        "two hellos": lambda c: c.put(1, body=b"ZENJ\x01\x00\x01\x00"),
+        "join with flags nobody knows": lambda c: c.put(2, 0x80, 1, b"g"),
+        "level 3": lambda c: c.put(2, 3, 1, b"g"),
+    }
+    for what, send in fatal.items():
+        with RawClient(path) as client:
+            send(client)
+            error = client.error()
+            assert error["code"] == "protocol" and error["closes"], what
+            client.wait_end()
+    for hello, code in (
+        (b"ZENJ\x02\x00\x09\x00", "version"),
+        (b"HTTP\x01\x00\x01\x00", "protocol"),
+        (b"ZENJ", "protocol"),
+        (b"ZENJ\x01\x00\x01\x00" + b"x" * 65, "protocol"),
+        (b"ZENJ\x01\x00\x01\x00\xff\xfe", "protocol"),
+    ):
+        with RawClient(path, hello) as client:
+            assert client.error()["code"] == code, hello
+            client.wait_end()
+    with RawClient(path, b"") as client:
+        client.put(2, 0, 1, b"g")  # no HELLO at all
+        assert client.error()["code"] == "protocol"
+    with RawClient(path) as client:
+        for kind, flags, handle, body, code in (
+            (2, 0, 0, b"g", "bad-handle"),
+            (2, 0, 5000, b"g", "bad-handle"),
+            (2, 0, 1, b"", "name"),
+            (2, 0, 1, b"x" * 129, "name"),
+            (2, 0, 1, b"\xff\xff", "name"),
+            (3, 0, 9, b"", "bad-handle"),
+            (4, 0, 9, b"to nobody", "bad-handle"),
+            (7, 0, 0, b"x" * 200, "name"),
+        ):
+            client.put(kind, flags, handle, body)
+            error = client.error()
+            assert error["code"] == code and not error["closes"], (kind, body)
+        client.put(2, 0, 1, b"twice")
+        client.put(2, 0, 1, b"other")
+        assert client.error()["code"] == "bad-handle"
+        client.put(2, 0, 2, b"twice")
+        assert client.error()["code"] == "name"
+        client.put(2, 0, 3, b"plumless")  # two words of one CRC-32
+        client.put(2, 0, 4, b"buckeroo")
+        assert client.error()["code"] == "name-collision"
+    with program(shared.station(1)) as client:
+        assert client.status()["state"] == "open", "and the daemon has not minded"
+
+
+def test_colliding_names_at_two_stations_are_refused_by_the_order(shared: Lab) -> None:
+    with RawClient(shared.station(1).socket_path) as one, RawClient(shared.station(2).socket_path) as two:
+        one.put(2, 1, 1, b"plumless")
+        while (frame := one.get()) is not None and frame[0] != 67:
+            pass
+        two.put(2, 1, 1, b"buckeroo")
+        assert two.error()["code"] == "name-collision"
+        two.put(4, 0, 1, b"x")
+        assert two.error()["code"] == "bad-handle"
+
+
+def test_closed_and_open_groups(shared: Lab) -> None:
+    with program(shared.station(1)) as inside, RawClient(shared.station(2).socket_path) as outside:
+        closed, opened = inside.join("closed"), inside.join("open", open_group=True)
+        wait_for(lambda: len(status(shared.station(2))["groups"]) >= 2, "both known at station 2")
+        outside.put(2, 8, 1, b"closed")
+        assert outside.error()["code"] == "closed-group"
+        outside.put(2, 8, 2, b"open")
+        outside.put(4, 0, 2, b"from outside")
+        assert opened.recv(5).data == b"from outside"
+        assert closed.view is not None and len(closed.view.members) == 1
+        inside.close()
+
+
+def test_too_many_clients_are_told_busy(lab: Lab) -> None:
+    station = lab.station(1)
+    station.stop_daemon()
+    station.start_daemon({"clients": {"max": 2}})
+    lab.wait_open()
+    with program(station), program(station), RawClient(station.socket_path, b"") as third:
+        assert third.error()["code"] == "busy"
+        assert third.wait_end() == []
+    wait_for(lambda: status(station).get("state") == "open", "room again")
+
+
+def test_slow_receiver_is_cut_off_and_nobody_else_notices(lab: Lab) -> None:
+    station = lab.station(1)
+    station.stop_daemon()
+    station.start_daemon({"clients": {"queue_bytes_max": 256 * 1024}})
+    lab.wait_open()
+    with RawClient(station.socket_path) as slow, program(lab.station(2)) as sender, program(lab.station(3)) as other:
+        slow.put(2, 1, 1, b"flood")
+        frame = slow.get(), slow.get()  # WELCOME, VIEW; and then it reads no more
+        assert frame[1] is not None and frame[1][0] == 67
+        theirs = other.join("flood")
+        mine = sender.join("flood", receive=False)
+        mine.send_many([b"x" * 10_000] * 1000, timeout=30)
+        wait_for(lambda: "slow-receiver" in log(station), "it is cut off", 20, lab)
+        count = 0
+        while count < 1000:
+            count += len(theirs.recv_batch(10))
+        codes = [f[3] for f in slow.wait_end() if f[0] == 70]
+        assert len(codes) == 1 and b"slow-receiver" in codes[0] and b"queue_bytes_max" in codes[0]
+    assert state(station) == "open"
+
+
+def test_blocked_and_unblocked_are_told(lab: Lab) -> None:
+    with program(lab.station(1)) as client:
+        group = client.join("g")
+        lab.station(3).signal(signal.SIGSTOP)
+        blocked = event_of(group, "blocked")
+        assert blocked.stations == ((3, "silent"),)
+        assert state(lab.station(1)) == "blocked"
+        with program(lab.station(1)) as late:
+            wait_for(lambda: late.status() and late.blocked == ((3, "silent"),), "a newcomer is told as well")
+        lab.station(3).signal(signal.SIGCONT)
+        event_of(group, "unblocked")
+        group.send(b"on we go", timeout=10)
+    assert len(re.findall(r" blocked: ", log(lab.station(1)))) == 1, "one line each way"
+    assert len(re.findall(r" unblocked: ", log(lab.station(1)))) == 1
+
+
+def test_own_pause_blames_nobody_case_9(lab: Lab) -> None:
+    station = lab.station(1)
+    with program(station) as client, program(lab.station(2)) as other:
+        group, chatter = client.join("g"), other.join("g")
+        for pause_s in (0.9, 1.6):
+            station.signal(signal.SIGSTOP)
+            end = time.monotonic() + pause_s
+            while time.monotonic() < end:
+                chatter.send(b"while it sleeps", level="sent")
+                threading.Event().wait(0.05)
+            station.signal(signal.SIGCONT)
+            group.send(b"awake", timeout=10)
+            read_until(group, b"awake")
+    assert " blocked: " not in log(station), log(station)
+
+
+def test_restart_of_a_station_opens_anew_and_rejoins(lab: Lab) -> None:
+    with program(lab.station(1), "one") as one, program(lab.station(2), "two") as two:
+        groups = [one.join("g"), two.join("g")]
+        groups[0].send(b"before")
+        instance = one.instance
+        third = lab.station(3)
+        third.signal(signal.SIGKILL)
+        assert third.daemon is not None
+        third.daemon.wait(5)
+        ticket: list[object] = []
+
+        def send_into_the_gap() -> None:
+            try:
+                groups[0].send(b"undecided", timeout=20)
+                ticket.append("done")
+            except Undecided as exc:
+                ticket.append(exc)
+
+        sender = threading.Thread(target=send_into_the_gap)
+        sender.start()
+        wait_for(lambda: status(lab.station(1))["clients"][0]["sent"] == 2, "it is under way", lab=lab)
+        third.start_daemon()
+        sender.join(20)
+        assert len(ticket) == 1 and isinstance(ticket[0], Undecided), (ticket, logs(lab))
+        reopened = event_of(groups[1], "reopened")
+        assert reopened.instance > instance and reopened.members == (1, 2, 3) and reopened.undecided == 0
+        groups[1].send(b"after", timeout=10)
+        items = read_until(groups[0], b"after")
+        names = [item.name for item in items if isinstance(item, Event)]
+        assert "reopened" in names
+        after = items[next(i for i, item in enumerate(items) if isinstance(item, Event) and item.name == "reopened") :]
+        views = [item for item in after if isinstance(item, View)]
+        assert views and any(m.name == "one" for m in views[0].members) and views[0].instance == reopened.instance
+        assert not any(isinstance(item, Message) and item.data == b"undecided" for item in after)
+        # A client that comes and goes across a new instance leaves no ghost behind.
+        assert {m[2] for m in status(third)["groups"][0]["members"]} == {"one", "two"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stops_in_order_when_idle_case_103(lab: Lab, number: signal.Signals) -> None:
+    with program(lab.station(1)) as client:
+        group = client.join("g")
+        daemon = lab.station(1).daemon
+        assert daemon is not None
+        lab.station(1).signal(number)
+        assert daemon.wait(STOP_S) == 0
+        assert event_of(group, "closing").name == "closing"
+        with pytest.raises(DaemonClosing):
+            while True:
+                group.recv_items(5)
+    wait_for(lambda: "station 1 (left)" in log(lab.station(2)), "the others heard BYE", lab=lab)
+
+
+def test_stops_in_order_in_mid_send_case_103(lab: Lab) -> None:
+    received = program(lab.station(2))
+    theirs = received.join("g")
+    done = 0
+    with program(lab.station(1)) as client:
+        group = client.join("g", receive=False)
+        daemon = lab.station(1).daemon
+        assert daemon is not None
+
+        def pour() -> None:
+            nonlocal done
+            try:
+                for i in range(1_000_000):
+                    group.send(b"%d" % i, timeout=10)
+                    done += 1
+            except DaemonClosing:
+                pass
+
+        thread = threading.Thread(target=pour)
+        thread.start()
+        wait_for(lambda: done > 50, "under way", lab=lab)
+        lab.station(1).signal(signal.SIGTERM)
+        assert daemon.wait(STOP_S) == 0
+        thread.join(10)
+    got: list[bytes] = []
+    while len(got) < done:
+        got += [m.data for m in theirs.recv_batch(10)]
+    assert got == [b"%d" % i for i in range(len(got))], "whatever was acknowledged has been delivered elsewhere"
+    assert received.close(timeout=4.0), "closing is quick although the cluster waits for station 1: nothing of ours is under way"
+
+
+def test_stops_while_opening_and_while_blocked_case_103(lab: Lab) -> None:
+    with program(lab.station(1)) as client:
+        group = client.join("g")
+        lab.station(3).signal(signal.SIGKILL)
+        group.send(b"stuck", level="sent")
+        event_of(group, "blocked")
+        started = time.monotonic()
+        assert lab.station(1).stop_daemon(STOP_S) == 0
+        assert time.monotonic() - started < STOP_S
+    lab.station(1).start_daemon()
+    wait_for(lambda: state(lab.station(1)) in ("opening", "blocked"), "opening", lab=lab)
+    assert lab.station(1).stop_daemon(STOP_S) == 0
+
+
+def test_second_signal_forces_the_end_case_103(lab: Lab) -> None:
+    station = lab.station(1)
+    station.stop_daemon()
+    station.start_daemon({"station": {"drain_timeout_ms": 60_000}, "cluster": {"silent_timeout_ms": 60_000}})
+    for other in (lab.station(2), lab.station(3)):
+        other.stop_daemon()
+        other.start_daemon({"cluster": {"silent_timeout_ms": 60_000}})
+    lab.wait_open()
+    with program(station) as client:
+        group = client.join("g")
+        for other in (lab.station(2), lab.station(3)):
+            other.signal(signal.SIGSTOP)
+        group.send(b"never acknowledged", level="sent")
+        wait_for(lambda: status(station)["clients"][0]["sent"] == 1, "it is under way", lab=lab)
+        daemon = station.daemon
+        assert daemon is not None
+        station.signal(signal.SIGTERM)
+        wait_for(lambda: log(station).count("stopping: stopping") == 2, "draining", lab=lab)
+        with RawClient(station.socket_path, b"") as late:
+            assert late.error()["code"] == "closing"
+        assert daemon.poll() is None, "it waits for the others"
+        station.signal(signal.SIGTERM)
+        assert daemon.wait(STOP_S) == 9
+
+
+def test_hangup_reads_the_log_level_again(shared: Lab) -> None:
+    station = shared.station(2)
+    station.write_config({"log": {"level": "debug"}, "clients": {"max": 7}})
+    station.signal(signal.SIGHUP)
+    wait_for(lambda: "configuration read again: log level debug" in log(station), "told", lab=shared)
+    assert "in force only after a restart: clients.max" in log(station)
+    station.config_path.write_text("nonsense")
+    station.signal(signal.SIGHUP)
+    wait_for(lambda: "the configuration is wrong, nothing is changed" in log(station), "told", lab=shared)
+    station.write_config()
+    station.signal(signal.SIGHUP)
+    wait_for(lambda: "log level info" in log(station), "back", lab=shared)
+
+
+def test_collector_leaves_the_daemon_alone_and_memory_is_reported(shared: Lab) -> None:
+    memory = status(shared.station(3))["memory_bytes"]
+    assert memory["core"] > 0 and memory["datapath"] > 0

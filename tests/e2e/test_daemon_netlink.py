@@ -1,0 +1,190 @@
+"""What can happen to the interface under a running cluster (cases, section D): noticed, reported, recovered without a restart."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from zenjun.daemon.client import Message
+from zenjun.tools.lab import Lab, Station
+
+from .daemon_common import log, logs, program, state, status, wait_for
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with Lab(3) as lab:
+        lab.start_daemons()
+        lab.wait_open()
+        yield lab
+
+
+def descriptors(station: Station) -> int:
+    assert station.daemon is not None
+    return len(list(Path(f"/proc/{station.daemon.pid}/fd").iterdir()))
+
+
+def talk(lab: Lab, word: str) -> None:
+    """Every station sends one message and every station gets all three, in one order; a few seconds to repair are allowed."""
+    clients = [program(s) for s in lab.stations.values()]
+    try:
+        groups = [c.join(f"talk {word}", timeout=20) for c in clients]
+        for i, group in enumerate(groups):
+            group.send(f"{word} {i}".encode(), timeout=20)
+        got = []
+        for group in groups:
+            seen: list[Message] = []
+            while len(seen) < 1 or not seen[-1].data.endswith(b" 2"):
+                seen += group.recv_batch(20)
+            got.append([m.data for m in seen])
+        assert got[0][-1] == got[1][-1] == got[2][-1], logs(lab)
+        # Who joined later has seen the tail of what the first has seen.
+        assert all(got[0][-len(g) :] == g for g in got), got
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_down_and_up_case_71(lab: Lab) -> None:
+    station = lab.station(2)
+    instance = status(station)["instance"]
+    before = descriptors(station)
+    for pause_s in (0.0, 1.5):
+        station.link_down()
+        wait_for(lambda: state(station) == "no link", "it notices", lab=lab)
+        if pause_s:
+            wait_for(lambda: state(lab.station(1)) == "blocked", "the others notice", lab=lab)
+        station.link_up()
+        wait_for(lambda: state(station) == "open" and state(lab.station(1)) == "open", "all open again", lab=lab)
+        talk(lab, f"after {pause_s}")
+    assert status(station)["instance"] == instance, "no restart, no new instance"
+    assert log(station).count("interface down: waiting for interface eth0: eth0 is down") == 2
+    assert log(station).count("interface up: interface eth0 is up") == 3
+    wait_for(lambda: descriptors(station) <= before, "no descriptor is left behind", lab=lab)
+
+
+def test_deleted_and_created_again_case_69(lab: Lab) -> None:
+    station = lab.station(1)
+    index = status(station)["interface"]["index"]
+    station.delete_interface()
+    wait_for(lambda: state(station) == "no link", "it notices", lab=lab)
+    assert status(station)["interface"]["state"] == "absent"
+    station.create_interface()
+    wait_for(lambda: state(station) == "open", "it is back", lab=lab)
+    assert status(station)["interface"]["index"] != index
+    talk(lab, "again")
+
+
+def test_created_again_at_once_case_69(lab: Lab) -> None:
+    station = lab.station(3)
+    before = descriptors(station)
+    for round_ in range(5):
+        index = status(station)["interface"]["index"]
+        station.delete_interface()
+        station.create_interface()
+        wait_for(lambda i=index: status(station)["interface"]["index"] not in (None, i), "another index", lab=lab)  # type: ignore[misc]
+        wait_for(lambda: state(station) == "open", "open", lab=lab)
+        talk(lab, f"round {round_}")
+    wait_for(lambda: descriptors(station) <= before, "case 77: no descriptor is left behind", lab=lab)
+
+
+def test_renamed_is_followed(lab: Lab) -> None:
+    station = lab.station(2)
+    station.rename_interface("lan7")
+    wait_for(lambda: status(station)["interface"]["name"] == "lan7", "it follows", lab=lab)
+    assert "interface eth0 is now called lan7; still using it" in log(station)
+    wait_for(lambda: state(station) == "open", "and goes on", lab=lab)
+    talk(lab, "renamed")
+
+
+def test_mtu_changes_while_running(lab: Lab) -> None:
+    for mtu in (9000, 1280, 1500):
+        for station in lab.stations.values():
+            station.set_mtu(mtu)
+        for station in lab.stations.values():
+            wait_for(lambda s=station, m=mtu: status(s)["interface"]["frame_max"]["bytes"] == m, f"frames of {mtu}", lab=lab)  # type: ignore[misc]
+        with program(lab.station(1)) as one, program(lab.station(2)) as two:
+            group, other = one.join("mtu"), two.join("mtu")
+            group.send(b"x" * 100_000, timeout=20)
+            while not (batch := other.recv_batch(20)):
+                pass
+            assert len(batch[0].data) == 100_000
+    assert "MTU of eth0 changed from 1500 to 9000" in log(lab.station(1))
+    assert all(status(s)["counters"]["datapath"]["tx_too_long"] == 0 for s in lab.stations.values())
+
+
+def test_smallest_mtu_rules_and_is_named_case_49(lab: Lab) -> None:
+    lab.station(3).set_mtu(1000)
+    wait_for(lambda: status(lab.station(1))["interface"]["frame_max"]["bytes"] == 1000, "station 1 sends less", lab=lab)
+    assert status(lab.station(1))["interface"]["frame_max"]["source"] == "station 3"
+    assert status(lab.station(3))["interface"]["frame_max"]["source"] == "own interface"
+    talk(lab, "small")
+
+
+def test_mac_changes_while_running_case_81(lab: Lab) -> None:
+    station = lab.station(2)
+    instance = status(station)["instance"]
+    station.set_mac("02:00:00:00:77:01")
+    wait_for(lambda: status(station)["interface"]["mac"] == "02:00:00:00:77:01", "it notices", lab=lab)
+    assert "address of eth0 changed" in log(station)
+    talk(lab, "mac")
+    peers = {p["station"]: p for p in status(lab.station(1))["peers"]}
+    assert peers[2]["mac"] == "02:00:00:00:77:01", "frames bear the new address, and peers know it"
+    assert status(station)["instance"] == instance
+
+
+def test_carrier_lost_and_back_is_reported(lab: Lab) -> None:
+    station = lab.station(1)
+    station.cable_out()
+    wait_for(lambda: "eth0 has lost its carrier" in log(station), "it says so", lab=lab)
+    wait_for(lambda: state(lab.station(2)) == "blocked", "the others miss it", lab=lab)
+    station.cable_in()
+    wait_for(lambda: "eth0 has a carrier again" in log(station), "it says so", lab=lab)
+    wait_for(lambda: state(station) == "open" and state(lab.station(2)) == "open", "open again", lab=lab)
+    talk(lab, "carrier")
+
+
+def test_other_interfaces_have_no_effect_case_79(lab: Lab) -> None:
+    station = lab.station(1)
+    lines = log(station).count("\n")
+    batch = "link add other type veth peer name other1\n" + "link set other up\nlink set other down\n" * 200 + "link del other\n"
+    with program(station) as client:
+        group = client.join("busy")
+        done: list[subprocess.CompletedProcess[str]] = []
+        flapper = threading.Thread(target=lambda: done.append(station.run(["ip", "-batch", "-"], 30, input=batch)))
+        flapper.start()
+        sent = 0
+        while flapper.is_alive() or sent < 20:
+            group.send(b"steady", timeout=10)
+            sent += 1
+        flapper.join()
+        assert done[0].returncode == 0, done[0].stderr
+    assert log(station).count("\n") == lines, "not a word"
+    assert state(station) == "open"
+
+
+def test_add_and_remove_many_times_costs_nothing_case_77(lab: Lab) -> None:
+    station = lab.station(2)
+    assert station.daemon is not None
+    before = descriptors(station)
+    for _ in range(20):
+        station.delete_interface()
+        station.create_interface()
+    wait_for(lambda: state(station) == "open" and state(lab.station(1)) == "open", "open in the end", 20, lab)
+    talk(lab, "many")
+    wait_for(lambda: descriptors(station) <= before, "no descriptor is left behind", lab=lab)
+
+    def ticks() -> int:
+        fields = Path(f"/proc/{station.daemon.pid}/stat").read_text().rpartition(")")[2].split()  # type: ignore[union-attr]
+        return int(fields[11]) + int(fields[12])
+
+    start, end = ticks(), time.monotonic() + 1.0
+    wait_for(lambda: time.monotonic() > end, "a second of measuring", 5)
+    assert ticks() - start <= 15, "no busy loop afterwards"
+    assert "bug" not in log(station)
