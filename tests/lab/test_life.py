@@ -83,6 +83,7 @@ def test_daemons_are_started_signalled_and_restarted(make_lab: MakeLab) -> None:
     station = lab.stations[1]
     daemon = station.start_daemon(argv=SLEEPER)
     assert daemon.poll() is None
+    wait_for(lambda: station.log_path.read_text() == "here\n", "it runs")
     with pytest.raises(LabError, match="running already"):
         station.start_daemon(argv=SLEEPER)
     station.signal(signal.SIGSTOP)
@@ -322,3 +323,29 @@ with Lab(3, loss=1.0, rate_bit=10**9) as lab:
     finally:
         with contextlib.suppress(OSError):
             shutil.rmtree(folder)
+
+
+def test_real_daemons_open_a_cluster(make_lab: MakeLab) -> None:
+    lab = make_lab(3, loss=0.02)
+    lab.start_daemons()
+    instance = lab.wait_open(20)
+    assert instance > 0
+    assert {s.status()["instance"] for s in lab.stations.values()} == {instance}
+    assert lab.stations[2].stop_daemon(10) == 0
+
+
+def test_real_daemons_from_the_command_line(home: Path, mark: str) -> None:
+    try:
+        up = cli("up", "-n", "2")
+        assert up.returncode == 0, up.stderr
+        assert "is open" in up.stdout
+        assert cli("status").stdout.count("open (") == 2
+        assert cli("pause", "-s", "2").returncode == 0
+        assert cli("resume", "-s", "2").returncode == 0
+        assert cli("kill", "-s", "2").returncode == 0
+        wait_for(lambda: "ended: -9" in cli("status").stdout, "the daemon's end is shown")
+        assert cli("start", "--wait").returncode == 0
+        assert "start: zenjund" in cli("log", "-s", "2").stdout
+        assert cli("stop", "-s", "1").stdout == "station 1: exit code 0\n"
+    finally:
+        assert cli("down").returncode == 0

@@ -342,7 +342,11 @@ def test_delay_and_duplicates_with_netem(make_lab: MakeLab, tmp_path: Path) -> N
     got = [(note.tshigh << 32) + note.tslow for _, note in read(paths[2])]
     assert len(got) == 2
     assert 20e6 <= got[0] - sent[0] < 60e6
-    lab.impair([2], delay_ns=0, duplicate=0.0, loss=1.0)
+    lab.impair([2], delay_ns=0, duplicate=0.0, corrupt=1.0)
+    lab.impair([2], corrupt=0.0, delay_ns=1_000)
+    for number in range(10, 20):
+        assert reached(lab, 1, tmp_path, number) == {2}, "no longer corrupted"
+    lab.impair([2], delay_ns=0, loss=1.0)
     assert reached(lab, 1, tmp_path) == set()
 
 

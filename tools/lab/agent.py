@@ -109,6 +109,7 @@ class Agent:
             raise LabError(f"station {self._station} is being captured already")
         program = Path(__file__).with_name("capture.py")
         options = ["--description", f"{self._description}, station {self._station}", "--count", str(request.get("count", 0))]
+        options += ["--ring-mib", str(request.get("ring_mib", 32))]
         self._capture = subprocess.Popen(
             [sys.executable, "-I", str(program), request["path"], *options],
             stdin=subprocess.DEVNULL,

@@ -36,7 +36,9 @@ _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION = 5, 6, 10
 _TPACKET_V3 = 2
 _ETH_P_ALL = 3
 _LOOPBACK_INDEX = 1  # the loopback is the first interface of every network namespace
-_BLOCK_BYTES = 1 << 20
+# A block is handed over when it is full or its time is up, however little is in it: many small blocks bridge a longer time
+# in which this program is not scheduled. One must hold the largest frame with its header.
+_BLOCK_BYTES = 1 << 17
 _RETIRE_MS = 10
 _STATUS_USER, _STATUS_VLAN, _STATUS_TPID = 1, 1 << 4, 1 << 6
 
@@ -94,7 +96,7 @@ class Ring:
     """A packet socket for all frames of this network namespace, with a memory-mapped ring (TPACKET_V3)."""
 
     def __init__(self, size_bytes: int) -> None:
-        """size_bytes: of the ring, rounded down to whole MiB, at least one. Raises OSError."""
+        """size_bytes: of the ring, rounded down to whole blocks of 128 KiB, at least one. Raises OSError."""
         self._blocks = max(1, size_bytes // _BLOCK_BYTES)
         self._next = 0
         # Protocol 0: nothing arrives before the ring is there.
@@ -210,7 +212,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="record all frames of this network namespace into a pcapng file")
     parser.add_argument("file", type=Path)
     parser.add_argument("--description", default="")
-    parser.add_argument("--ring-mib", type=int, default=16)
+    parser.add_argument("--ring-mib", type=int, default=32)
     parser.add_argument("--count", type=int, default=0)
     arguments = parser.parse_args()
     read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -30,6 +30,7 @@ from .impair import Impairment
 from .status import daemon_status
 
 STATIONS_MAX: Final = 64
+RING_MIB: Final = 32
 MTU_MIN: Final = 68
 MTU_MAX: Final = 65535
 TOKEN_VARIABLE: Final = "ZENJUN_LAB_TOKEN"
@@ -564,10 +565,13 @@ class Lab:
 
     # Captures
 
-    def start_capture(self, directory: Path, stations: Iterable[int] | None = None, count: int = 0) -> dict[int, Path]:
+    def start_capture(
+        self, directory: Path, stations: Iterable[int] | None = None, count: int = 0, ring_mib: int = RING_MIB
+    ) -> dict[int, Path]:
         """Record every frame at the stations from now on; returns the pcapng files by station.
 
-        count: end by itself after so many frames at a station, 0 for never. Raises LabError.
+        count: end by itself after so many frames at a station, 0 for never. ring_mib: memory between kernel and file, for
+        each station. Raises LabError.
         """
         directory = Path(directory).absolute()
         directory.mkdir(parents=True, exist_ok=True)
@@ -575,7 +579,7 @@ class Lab:
         try:
             for station in self._chosen(stations):
                 path = directory / f"station-{station.id}.pcapng"
-                station.request("capture_start", path=str(path), count=count)
+                station.request("capture_start", path=str(path), count=count, ring_mib=ring_mib)
                 paths[station.id] = path
         except LabError:
             self.stop_capture(paths)
@@ -598,13 +602,25 @@ class Lab:
         return results
 
     @contextlib.contextmanager
-    def capture(self, directory: Path, stations: Iterable[int] | None = None) -> Iterator[dict[int, Path]]:
-        """Record while the block runs; gives the pcapng files by station, complete after the block."""
-        paths = self.start_capture(directory, stations)
+    def capture(
+        self, directory: Path, stations: Iterable[int] | None = None, *, ring_mib: int = RING_MIB, allow_missing: bool = False
+    ) -> Iterator[dict[int, Path]]:
+        """Record while the block runs; gives the pcapng files by station, complete after the block.
+
+        Raises LabError after the block when the kernel had no room for some frame, unless *allow_missing*: conclusions from a
+        capture that lacks frames are wrong.
+        """
+        paths = self.start_capture(directory, stations, ring_mib=ring_mib)
         try:
             yield paths
-        finally:
-            self.stop_capture(paths)
+        except BaseException:
+            with contextlib.suppress(LabError):
+                self.stop_capture(paths)
+            raise
+        missing = {number: result["dropped"] for number, result in self.stop_capture(paths).items() if result["dropped"]}
+        if missing and not allow_missing:
+            listing = ", ".join(f"{frames} at station {number}" for number, frames in missing.items())
+            raise LabError(f"frames are missing from the captures: {listing}; record fewer stations or give a larger ring_mib")
 
 
 def _how(code: int) -> str:

@@ -85,7 +85,8 @@ class Hub:
         self._bridge = 0
         self._netem: bool | None = None
         self._impairments: dict[int, Impairment] = {}
-        self._queues: dict[int, tuple[bool, bool]] = {}
+        self._queues: dict[int, tuple[bool, ...]] = {}
+        self._drops_before: dict[int, tuple[int, int]] = {}
         self._cuts: set[tuple[int, int]] = set()
         self._filtered = False
 
@@ -195,23 +196,39 @@ class Hub:
         """Give the port its queues: netem, with a token bucket inside for the rate, or the bucket alone."""
         wanted = self.impairment(station)
         netem = bool(wanted.needs_netem) or bool(wanted.loss and self.has_netem())
-        shape = (netem, bool(wanted.rate_bit))
-        before = self._queues.get(station, (False, False))
-        if shape == before == (False, False):
+        # netem keeps the reordering and the corruption of before when a change does not name them.
+        shape = (netem, bool(wanted.rate_bit), bool(wanted.reorder), bool(wanted.corrupt)) if netem or wanted.rate_bit else None
+        before = self._queues.get(station)
+        if shape is None and before is None:
             return
         index = self._index(filters.port_name(station))
         with _named(f"queue of station {station}"):
-            if before != shape and before != (False, False):
+            if before not in (None, shape):
+                # The queue's counters go with it.
+                lost, overflowed = self._queue_drops(index)
+                lost_before, overflowed_before = self._drops_before.get(station, (0, 0))
+                self._drops_before[station] = (lost_before + lost, overflowed_before + overflowed)
                 self._ipr.tc("del", index=index, handle="1:", parent=0xFFFFFFFF)
-                before = (False, False)
+                del self._queues[station]
             verb = "change" if before == shape else "add"
-            self._queues[station] = (False, False)
             if netem:
                 self._ipr.tc(verb, "netem", index, "1:", **_netem_options(wanted))
             if wanted.rate_bit:
                 inner = {"parent": 0x10001} if netem else {}
                 self._ipr.tc(verb, "tbf", index, "10:" if netem else "1:", **inner, **bucket(wanted.rate_bit, self._mtu))
-        self._queues[station] = shape
+        if shape is not None:
+            self._queues[station] = shape
+
+    def _queue_drops(self, index: int) -> tuple[int, int]:
+        """Frames dropped by netem (on purpose or for want of room: it counts them together) and by the token bucket."""
+        lost = overflowed = 0
+        for qdisc in self._ipr.get_qdiscs(index=index):
+            drops = int((qdisc.get_attr("TCA_STATS") or {}).get("drop", 0))
+            if qdisc.get_attr("TCA_KIND") == "netem":
+                lost += drops
+            else:
+                overflowed += drops
+        return lost, overflowed
 
     def _filter(self, purpose: str) -> None:
         losses = {s: i.loss for s, i in self._impairments.items() if i.loss}
@@ -249,20 +266,14 @@ class Hub:
             found = self._ipr.link_lookup(ifname=filters.port_name(station))
             links = self._ipr.get_links(found[0]) if found else []
             stats = (links[0].get_attr("IFLA_STATS64") if links else None) or {}
-            lost, queue = named.get(f"lost_{station}", 0), 0
-            for qdisc in self._ipr.get_qdiscs(index=found[0]) if found else []:
-                drops = (qdisc.get_attr("TCA_STATS") or {}).get("drop", 0)
-                # netem counts what it loses on purpose and what overflows its queue together.
-                if qdisc.get_attr("TCA_KIND") == "netem":
-                    lost += drops
-                else:
-                    queue += drops
+            now = self._queue_drops(found[0]) if found else (0, 0)
+            lost, overflowed = (sum(pair) for pair in zip(now, self._drops_before.get(station, (0, 0)), strict=True))
             result[station] = {
                 "sent": int(stats.get("rx_packets", 0)),
                 "received": int(stats.get("tx_packets", 0)),
-                "lost": int(lost),
+                "lost": lost + named.get(f"lost_{station}", 0),
                 "cut": named.get(f"cut_{station}", 0),
-                "queue_drops": int(queue) + int(stats.get("tx_dropped", 0)),
+                "queue_drops": overflowed + int(stats.get("tx_dropped", 0)),
             }
         return result
 
