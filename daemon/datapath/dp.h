@@ -35,8 +35,8 @@ enum dp_want {                   /* why dp_turn came back; bits */
     DP_W_GROUP = 2,              /* delivery stands at a message for Python: dp_group() */
     DP_W_CLIENT = 4,             /* dp_take() has a client's control frame, or a client's end */
     DP_W_DEADLINE = 8,           /* the deadline given is over */
-    DP_W_LINK = 16,              /* the packet socket reported an error: dp_link_error() */
-    DP_W_FENCED = 32,
+    DP_W_LINK = 16,              /* the packet socket reported an error: dp_link_error(); told once */
+    DP_W_FENCED = 32,            /* the core has just become fenced; told once, the status keeps saying it */
     DP_W_MORE = 64               /* slice over with work left: call again soon */
 };
 

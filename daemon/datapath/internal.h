@@ -2,7 +2,10 @@
  *
  * link.c     packet socket, ring, batched sends
  * queue.c    what is to be written to one client: byte ring, embargo marks, DONE counts
- * clients.c  client sockets: reading, parsing, offering, slots, groups
+ * groups.c   which client takes delivery of what
+ * input.c    reading from clients, parsing, offering to the core
+ * output.c   delivering to clients, writing to them
+ * clients.c  their slots, and what Python sees of them
  * turn.c     the loop that joins them, and its timer
  */
 #ifndef ZJ_DP_INTERNAL_H
@@ -197,6 +200,7 @@ struct dp {
     struct dp_counters counters;
     struct dp_link link;
     uint8_t link_news;           /* the link's error has not been reported yet */
+    uint8_t fenced;              /* and this has */
     uint8_t hold;
 
     struct dp_client clients[DP_CLIENTS_MAX];
@@ -255,17 +259,41 @@ static inline int queue_writable(const struct dp_queue *q)
     return q->released > q->written || q->urgent.size > q->urgent.off || q->done.size > q->done.off;
 }
 
-/* ---- clients.c ---- */
-void clients_init(struct dp *d);
-void clients_free(struct dp *d);
+/* ---- groups.c ---- */
+struct dp_route *route_find(const struct dp *d, uint32_t group);
+void groups_leave_all(struct dp *d, uint32_t slot);
+void groups_free(struct dp *d);
+
+/* ---- input.c ---- */
 void clients_event(struct dp *d, uint32_t slot, uint32_t events);
 uint32_t clients_offer(struct dp *d, uint32_t *more);
+int input_must_pause(const struct dp *d, const struct dp_client *c);
+void input_consume(struct dp_client *c, uint32_t bytes);
+void input_orphan(struct dp *d, struct dp_client *c);
+void input_reset(struct dp *d);
+void input_free(struct dp *d);
+
+/* ---- output.c ---- */
 void clients_deliver(struct dp *d, const struct zj_message *m);
 void clients_release(struct dp *d);
 void clients_write(struct dp *d, uint64_t now);
-void clients_tidy(struct dp *d, uint64_t now);
-void client_fail(struct dp *d, struct dp_client *c, const char *code, const char *message, int error, int keep_released);
 uint64_t clients_due(const struct dp *d);
+void clients_tidy(struct dp *d, uint64_t now);
+
+/* ---- clients.c ---- */
+#define DP_CLIENT_EVENTS ((uint32_t)(EPOLLIN | EPOLLRDHUP | EPOLLET))
+void clients_init(struct dp *d);
+void clients_free(struct dp *d);
+struct dp_client *client_live(const struct dp *d, uint32_t slot); /* NULL: not in use, or given up */
+void client_close(struct dp *d, struct dp_client *c);
+void client_end(struct dp *d, struct dp_client *c, int error);
+void client_refuse(struct dp *d, struct dp_client *c, const char *code, const char *message, uint16_t handle);
+void client_fail(struct dp *d, struct dp_client *c, const char *code, const char *message, int error, int keep_released);
+void client_slow(struct dp *d, struct dp_client *c);
+void client_no_memory(struct dp *d, struct dp_client *c);
+void take_push(struct dp *d, struct dp_client *c);
+
+/* Anonymous memory that costs nothing until it is touched (queue.c). */
 void *dp_map(size_t size);
 void dp_unmap(void *p, size_t size);
 

@@ -200,6 +200,8 @@ static uint32_t wants(struct dp *d, uint32_t status)
         want |= DP_W_CLIENT;
     if (d->link_news)
         want |= DP_W_LINK;
+    if (status & ZJ_S_FENCED && !d->fenced)
+        want |= DP_W_FENCED;
     return want;
 }
 
@@ -251,14 +253,13 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
             break;
         now = dp_now();
     }
-    if (status & ZJ_S_FENCED)
-        want |= DP_W_FENCED;
+    d->fenced = (status & ZJ_S_FENCED) != 0;
     if (want & DP_W_LINK)
         d->link_news = 0;
     clients_tidy(d, now);
     const uint64_t due = next_due(d, deadline, now);
     /* Work left for after Python's part: the descriptor stays readable, so that nothing is forgotten if it just returns. */
-    arm(d, want & ~(uint32_t)DP_W_FENCED ? 1 : due == UINT64_MAX ? 0 : max64(due, 2));
+    arm(d, want ? 1 : due == UINT64_MAX ? 0 : max64(due, 2));
     *out = (struct dp_turn_result){.want = want, .status = status, .now = now, .next_due = due};
     return 0;
 }

@@ -292,6 +292,30 @@ def test_bad_handle_is_not_fatal(bench: Bench, handle: int) -> None:
     assert error["code"] == "bad-handle" and error["handle"] == handle and error["send"] == 1
 
 
+def test_every_refusal_is_told(bench: Bench) -> None:
+    """Numbers of later messages depend on it: a flood of refused frames pauses the client, no error is dropped."""
+    a = bench.member(11)
+    stream = memoryview(frame(SEND, handle=2) * 30_000 + frame(SEND, b"good", handle=1))
+    at = 0
+    numbers: list[object] = []
+
+    def told() -> bool:
+        nonlocal at
+        while at < len(stream):
+            try:
+                at += a.sock.send(stream[at : at + 65536])
+            except BlockingIOError:
+                break
+        a.read(20_000)
+        numbers.extend(e["send"] for e in errors(a.frames()))
+        return bench.core.c.offered == 1 and len(numbers) == 30_000
+
+    bench.turn()
+    assert bench.dp.memory() < 2 << 20
+    bench.until(told)
+    assert numbers == list(range(1, 30_001))
+
+
 def test_handle_that_may_not_send(bench: Bench) -> None:
     a = bench.member(11)
     bench.dp.handle(a.slot, 1, GROUP, may_send=False)
@@ -810,6 +834,16 @@ def test_descriptor_stays_readable_while_something_is_wanted(bench: Bench) -> No
     takes(bench)
     assert not bench.turn().want
     assert select.select([bench.dp.fileno()], [], [], 0.0)[0] == []
+
+
+def test_fenced_is_told_once(bench: Bench) -> None:
+    bench.core.c.status = 64
+    assert bench.turn().want == Want.FENCED
+    assert bench.turn().want == 0
+    bench.core.c.status = 0
+    bench.turn()
+    bench.core.c.status = 64
+    assert bench.turn().want == Want.FENCED
 
 
 def test_linger_and_rest_are_bounded(make_bench: Callable[..., Bench]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import select
@@ -50,10 +51,8 @@ class Station:
             self.core.poll(turn.now)
             self.dp.flush()
         if self.backlog:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 self.backlog = self.backlog[self.program.sock.send(self.backlog[: 1 << 20]) :]
-            except BlockingIOError:
-                pass
         self.got += self.program.receive()
 
     def messages(self) -> list[bytes]:
@@ -84,8 +83,8 @@ def run(stations: list[Station], count: int) -> None:
 
 @isolated
 def test_three_stations_all_sending() -> None:
-    """Small, frame-sized and fragmented messages from all at once; then the next instance. Equal sequences, byte by byte, and every
-    client's counts reach its number of messages."""
+    """Small, frame-sized and fragmented messages from all at once; then the next instance. Equal sequences, byte by byte, and
+    every client's counts reach its number of messages."""
     rng = random.Random(3)
     stations = [Station(i, name) for i, name in enumerate(segment())]
     total = 0
