@@ -271,6 +271,8 @@ class Group:
     async def _refill(self, timeout: float | None) -> bool:
         """Take what the inbox holds, waiting for something. False: the end, on purpose."""
         connection, membership = self._connection, self._membership
+        if membership.discard:
+            raise NotMember(f"group {self.name!r} was joined for sending only")
         self._give_back()
         if not membership.items and membership.state != "left":
             if connection._protocol.fenced is not None:
@@ -369,7 +371,16 @@ class Pipeline:
     async def _oldest(self) -> None:
         ticket, messages, size = self._flight[0]
         if ticket is not None:
-            await self._group._connection._wait(ticket, self._timeout, "sending")
+            try:
+                await self._group._connection._wait(ticket, self._timeout, "sending")
+            except Timeout:
+                raise
+            except ClientError:
+                # Told once; what follows has a fate of its own.
+                self._flight.popleft()
+                self._flight_messages -= messages
+                self._flight_bytes -= size
+                raise
         self._flight.popleft()
         self._flight_messages -= messages
         self._flight_bytes -= size

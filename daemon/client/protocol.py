@@ -128,7 +128,7 @@ class Membership:
         self.name = name
         self.level: Level = level
         self.send_only = send_only
-        self.discard = not receive
+        self.discard = send_only or not receive
         self.state = "joining"
         """``joining``, ``joined``, ``left`` (LEAVE sent, or the end): nothing more is kept."""
         self.view: View | None = None

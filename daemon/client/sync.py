@@ -189,6 +189,8 @@ class SyncGroup:
     def _refill(self, timeout: float | None) -> bool:
         """Take what the inbox holds, waiting for something. False: the end, on purpose."""
         connection, membership = self._connection, self._membership
+        if membership.discard:
+            raise NotMember(f"group {self.name!r} was joined for sending only")
         with connection._alone:
             self._give_back()
             if not membership.items and membership.state != "left":
@@ -275,7 +277,16 @@ class SyncPipeline:
 
     def _oldest(self) -> None:
         ticket, messages, size = self._flight[0]
-        self._group._connection._complete(ticket, self._timeout, "sending")
+        try:
+            self._group._connection._complete(ticket, self._timeout, "sending")
+        except Timeout:
+            raise
+        except ClientError:
+            # Told once; what follows has a fate of its own.
+            self._flight.popleft()
+            self._flight_messages -= messages
+            self._flight_bytes -= size
+            raise
         self._flight.popleft()
         self._flight_messages -= messages
         self._flight_bytes -= size

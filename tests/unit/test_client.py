@@ -239,6 +239,8 @@ def test_errors_have_types(play: Callable[[Story], None]) -> None:
                 await c.join("refused")
             with pytest.raises(ClosedGroup):
                 await c.join("closed", send_only=True)
+            with pytest.raises(NotMember, match="sending only"):
+                await (await c.join("open", send_only=True)).recv()
             with pytest.raises(BadName):
                 await c.join("")
             with pytest.raises(ValueError, match="one of"):
@@ -592,4 +594,3 @@ def test_sync_leave_and_undecided(fake: FakeThread) -> None:
             fake.call(lambda: fake.daemon.event(event="reopened", instance=8, undecided=5, first=4, members=[1]))
             with pytest.raises(Undecided):
                 p.wait()
-            p._flight.clear()

@@ -13,7 +13,7 @@ import click
 from ...daemon.client.errors import Timeout
 from ...daemon.client.sync import SyncGroup
 from ...daemon.client.types import Event, Item, Level, Member, Message, View
-from .common import OK, TIMED_OUT, daemon, group_option, on_terminal, say, socket_option
+from .common import OK, TIMED_OUT, daemon, group_option, on_terminal, plural, say, socket_option
 
 FORMATS: Final = ("text", "hex", "json", "raw")
 
@@ -68,7 +68,7 @@ def recv(
     with daemon(path, "recv", timeout=30.0) as connection:
         g = connection.join(group, cast(Level, level), open_group=open_group)
         if on_terminal() and not count and sys.stdout.isatty():
-            say(f"group {group} with {len(g.members)} members; Ctrl-C ends")
+            say(f"group {group}, {plural(len(g.members), 'member')}; Ctrl-C ends")
         show = _Show(form, verbose, views)
         deadline = None if timeout is None else time.monotonic() + timeout
         try:

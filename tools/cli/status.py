@@ -172,7 +172,7 @@ def _counters(
         return None
     table = _table(title, ("what", "count"), left=("what",), header=False)
     for label, value in rows:
-        table.add_row(label, _text(value))
+        table.add_row(label, _count(value))
     return table
 
 
@@ -194,8 +194,8 @@ def _clients(s: Mapping[str, Any]) -> Table | None:
     for c in clients:
         table.add_row(
             _text(c.get("client")), _text(c.get("name")), _escape(", ".join(c.get("groups") or ())),
-            _bytes(c.get("queued_bytes")), _bytes(c.get("unsent_bytes")), _text(c.get("sent")),
-            _text(c.get("delivered")), "yes" if c.get("paused") else "",
+            _bytes(c.get("queued_bytes")), _bytes(c.get("unsent_bytes")), _count(c.get("sent")),
+            _count(c.get("delivered")), "yes" if c.get("paused") else "",
         )  # fmt: skip
     return table
 
@@ -228,9 +228,11 @@ def _escape(text: str) -> str:
 
 
 def _text(value: object) -> str:
-    if value is None or value == "":
-        return "-"
-    return f"{value:,}" if isinstance(value, int) and value >= 10_000 else _escape(str(value))
+    return "-" if value is None or value == "" else _escape(str(value))
+
+
+def _count(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else _text(value)
 
 
 def _warn(value: object) -> str:
