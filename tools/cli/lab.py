@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -133,10 +134,6 @@ def _impairment_options(function: F) -> F:
     return function
 
 
-def _impaired(error: ValueError) -> click.UsageError:
-    return click.UsageError(str(error))
-
-
 @contextlib.contextmanager
 def _progress(text: str) -> Iterator[None]:
     """A spinner on standard error while the block runs; nothing when that is no terminal."""
@@ -224,7 +221,7 @@ def up(
     try:
         made = Lab(count, name=name, mtu=mtu, medium=medium, snooping=snooping, options=_parse_options(options), **given)
     except ValueError as error:
-        raise _impaired(error) from error
+        raise click.UsageError(str(error)) from error
     started = time.monotonic()
     # Until it is detached the lab belongs to this process and ends with it: interrupted, killed or failed.
     made.up()
@@ -253,8 +250,6 @@ def _report_up(made: Lab, took_s: float, daemons: bool, instance: int) -> None:
 
 
 def _parse_options(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
-    import tomllib
-
     result: dict[str, dict[str, Any]] = {}
     for text in texts:
         path, equals, value = text.partition("=")

@@ -236,7 +236,7 @@ class Holder:
 
     def do_status(self, _request: ipc.Message) -> ipc.Message:
         """Everything known about every station, for people."""
-        counters = self._hub.all_counters(list(self._stations))
+        counters = self._hub.counters(list(self._stations))
         result = []
         for number, station in self._stations.items():
             entry: dict[str, Any] = {
@@ -288,7 +288,7 @@ class Holder:
         return {}
 
     def do_counters(self, _request: ipc.Message) -> ipc.Message:
-        counters = self._hub.all_counters(list(self._stations))
+        counters = self._hub.counters(list(self._stations))
         return {"counters": [[number, values] for number, values in counters.items()]}
 
     def do_port(self, request: ipc.Message) -> ipc.Message:

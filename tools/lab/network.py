@@ -23,9 +23,6 @@ from .errors import LabError, LabUnsupported
 from .impair import Impairment
 
 BRIDGE: Final = "br0"
-MTU_MIN: Final = 68
-MTU_MAX: Final = 65535
-_ETH_P_ALL: Final = 3
 _QUEUE_FRAMES: Final = 10_000
 """Frames that netem may hold for one station."""
 _QUEUE_MS: Final = 50
@@ -254,11 +251,7 @@ class Hub:
             self._cuts = before
             raise
 
-    def counters(self, station: int) -> dict[str, int]:
-        """Frames at the station's port since it was plugged in: see ``Lab.counters``."""
-        return self.all_counters([station])[station]
-
-    def all_counters(self, stations: Sequence[int]) -> dict[int, dict[str, int]]:
+    def counters(self, stations: Sequence[int]) -> dict[int, dict[str, int]]:
         """The counters of ``Lab.counters`` for several stations, all zero for one that is unplugged."""
         named = filters.read_counters() if self._filtered else {}
         result = {}
