@@ -1,0 +1,517 @@
+"""One run: a cluster made from one seed, first with faults (safety), then healed (it must converge and fall silent)."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from zenjun.proto import wire
+
+from . import checkers as checking
+from . import frames
+from .checkers import Checker, Liveness, Silence, Violation
+from .facts import Delivery, Facts, Instance, Message, View
+from .network import Clockwork, Network
+from .options import MS, PPM_MAX, Options, draw
+from .station import GROUP, Clock, Station
+from .trace import Trace
+
+SILENT_INTERVALS: Final = 6
+"""Heartbeat intervals of the watch for silence."""
+SERIAL_BYTES: Final = 8
+START_SPREAD_NS: Final = 30 * MS
+"""Stations are switched on within so long."""
+LOAD_FROM_NS: Final = 60 * MS
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended. ``violation`` is None if it kept every property."""
+
+    seed: int
+    options: Options
+    trace_hash: str
+    violation: Violation | None
+    report: str
+    frames: int
+    messages: int
+    instances: int
+    virtual_ns: int
+
+
+class Simulation:
+    """Stations, network, load, faults and checkers of one run; also the ``Host`` of its stations."""
+
+    def __init__(
+        self,
+        seed: int,
+        options: Options | None = None,
+        only: Iterable[str] = (),
+        change: Callable[[Options], Options] | None = None,
+    ) -> None:
+        """seed: of everything. options: instead of those drawn from the seed; change: applied to the drawn ones.
+        only: names of the checkers to use; default all."""
+        self.seed = seed
+        self.rng = random.Random(seed)
+        drawn = draw(self.rng)
+        self.options = options if options is not None else change(drawn) if change is not None else drawn
+        o = self.options
+        self.trace = Trace()
+        self.clockwork = Clockwork()
+        self.network = Network(o, self.rng, self.clockwork, self.trace, self._arrive)
+        self.facts = Facts(o.stations, o.window, o.slots, o.first_seq, bool(o.need_ack))
+        names = tuple(only) or tuple(checking.CHECKERS)
+        self.checkers: dict[str, Checker] = {n: make(self.facts) for n, make in checking.CHECKERS.items() if n in names}
+        self.stations = [
+            Station(self, s, Clock(self.rng.randrange(-PPM_MAX // 2, PPM_MAX // 2 + 1), self.rng.randrange(10**12)))
+            for s in range(o.stations)
+        ]
+        self._hooks = {
+            hook: [getattr(c, hook) for c in self.checkers.values() if getattr(type(c), hook) is not getattr(Checker, hook)]
+            for hook in ("opened", "closed", "sent", "delivered", "released", "turn", "fenced")
+        }
+        self._serial = [[0] * o.clients for _ in range(o.stations)]
+        self._budget = [[0] * o.clients for _ in range(o.stations)]
+        self._awaited: list[Message | None] = [None] * (o.stations * o.clients)
+        self._last_view: list[View | None] = [None] * o.stations
+        self._faulty_phase = True
+        self._progress = 0
+        self._turns = 0
+        self.on_frame: Callable[[int, frames.Frame], None] | None = None
+        """For scenarios: sees each frame broadcast."""
+
+    # ---- Host: what stations use
+    def virtual_now(self) -> int:
+        return self.clockwork.now
+
+    def chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+    def uniform(self, below: int) -> int:
+        return self.rng.randrange(below)
+
+    def bits(self, count: int) -> int:
+        return self.rng.getrandbits(count)
+
+    def schedule(self, when: int, action: Callable[[], None]) -> None:
+        self.clockwork.at(when, action)
+
+    def log(self, station: int, text: str) -> None:
+        self.trace.add(self.clockwork.now, station, text)
+
+    def crash_at_persist(self) -> float:
+        return self.options.faults.crash_at_persist if self._faulty_phase else 0.0
+
+    def on_crash(self, station: int) -> None:
+        self._end_view(station)
+        self._last_view[station] = None
+        self.facts.life[station] = 0
+        down = self.options.faults.down_ns if self._faulty_phase else 0
+        self.clockwork.at(self.clockwork.now + down, lambda: self._boot(station))
+
+    def on_persist(self, station: int, incarnation: int, instance: int) -> None:
+        disk, facts = self.stations[station].disk, self.facts
+        new_life = facts.life[station] != incarnation
+        facts.life[station] = incarnation
+        facts.disk[station] = disk
+        judge = self.checkers.get("instances")
+        if new_life and isinstance(judge, checking.Instances):
+            judge.started(station, incarnation)
+        self._progress += 1
+
+    def on_opened(self, station: int, instance: int, incarnations: tuple[int, ...]) -> None:
+        facts = self.facts
+        inst = facts.instances.get(instance)
+        if inst is None:
+            inst = facts.instances[instance] = Instance(instance, incarnations, self.options.first_seq)
+        judge = self.checkers.get("instances")
+        if isinstance(judge, checking.Instances):
+            judge.members(inst, station, incarnations)
+        view = View(station, facts.life[station], inst, self.stations[station])
+        for hook in self._hooks["opened"]:
+            hook(view)
+        self._end_view(station)
+        facts.views[station] = view
+        self._progress += 1
+
+    def on_closed(self, station: int) -> None:
+        self._end_view(station)
+        self._progress += 1
+
+    def _end_view(self, station: int) -> None:
+        view = self.facts.views[station]
+        if view is None:
+            return
+        for hook in self._hooks["closed"]:
+            hook(view)
+        self._last_view[station] = view
+        self.facts.views[station] = None
+        for client in range(self.options.clients):  # the closed loop goes on: the fate of what the core had taken is open
+            message = self._awaited[station * self.options.clients + client]
+            if message is not None and message.instance:
+                self._awaited[station * self.options.clients + client] = None
+                self._next_in_loop(station, client)
+
+    def on_broadcast(self, station: int, pdu: bytes) -> None:
+        try:
+            f = frames.parse(pdu)
+        except ValueError as error:
+            raise Violation(
+                "well_formed", f"station {station + 1} sends a PDU that cannot be read: {error}", (station,)
+            ) from None
+        if len(pdu) > self.options.frame_max[station]:
+            raise Violation(
+                "well_formed",
+                f"station {station + 1} sends {len(pdu)} bytes, its frame_max is {self.options.frame_max[station]}",
+                (station,),
+            )
+        self._note_frame(f)
+        number = self.network.sent + 1
+        relayed = "" if f.src == station + 1 else f" of s{f.src}"
+        self.log(station, f"send #{number} {frames.text(f)}{relayed}")
+        for hook in self._hooks["sent"]:
+            hook(station, f, self.clockwork.now)
+        if self.on_frame is not None:
+            self.on_frame(station, f)
+        self.network.broadcast(station, pdu, self.stations[station].mac)
+
+    def _note_frame(self, f: frames.Frame) -> None:
+        inst = self.facts.instances.get(f.instance)
+        src = f.src - 1
+        if inst is None or not 0 <= src < self.options.stations or inst.incarnations[src] != f.incarnation:
+            return
+        if f.kind in wire.SEQUENCED:
+            seq = inst.unwrap(f.seq)
+            if seq >= inst.top[src]:
+                inst.top[src] = seq + 1
+                inst.add_pdu(f.clock, src, seq)
+        for said, vector in ((inst.ack_sent[src], f.ack), (inst.pack_sent[src], f.pack)):
+            for h, value in enumerate(vector):
+                wide = inst.unwrap(value)
+                if wide > said[h]:
+                    said[h] = wide
+
+    def on_taken(self, message: Message) -> None:
+        checking.note_message(self.facts, message)
+        self.log(message.station, f"taken {message.name()}")
+        self._progress += 1
+
+    def on_deliveries(self, station: int, records: list[Delivery]) -> None:
+        for record in records:
+            view = self._view_of(station, record)
+            for hook in self._hooks["delivered"]:
+                hook(view, record)
+            view.records.append(record)
+            self.log(station, f"deliver {record.name()}")
+        self._progress += 1
+
+    def _view_of(self, station: int, record: Delivery) -> View:
+        """The instance a record belongs to, which its clock tells: what was in order when an instance ended may come after."""
+        number = record.clock >> 32
+        view = self.facts.views[station]
+        if view is not None and view.instance.number == number:
+            return view
+        last = self._last_view[station]
+        if last is not None and last.instance.number == number:
+            return last
+        raise Violation("instances", f"station {station + 1} delivers {record.name()} of an instance it is not in", (station,))
+
+    def on_positions(self, station: int, positions: tuple[int, int, int]) -> None:
+        view = self.facts.views[station]
+        if view is None:
+            return
+        old = view.positions
+        view.positions = list(positions)
+        self.log(station, f"positions {positions}")
+        for level in range(3):
+            if positions[level] != old[level]:
+                for hook in self._hooks["released"]:
+                    hook(view, level, old[level], positions[level])
+                at = view.released[level]
+                while at < len(view.records) and view.records[at].position < positions[level]:
+                    at += 1
+                view.released[level] = at
+        self._progress += 1
+        self._loop_released(view)
+
+    def on_fenced(self, station: int, position: int) -> None:
+        self.facts.fences.append((station, position))
+        view = self.facts.views[station]
+        if view is not None:
+            view.fenced = True
+        for hook in self._hooks["fenced"]:
+            hook(station, position)
+
+    def on_refused(self, station: int, text: str) -> None:
+        raise Violation("liveness", f"station {station + 1} refuses to run: {text}", (station,))
+
+    def on_turn(self, station: int, frames_sent: int) -> None:
+        self._turns += 1
+        view = self.facts.views[station]
+        if view is not None and (self._turns % 5 == 0 or frames_sent > 64):
+            for hook in self._hooks["turn"]:
+                hook(view, frames_sent)
+
+    def _arrive(self, station: int, pdu: bytes, mac: bytes) -> None:
+        self.stations[station].arrive(pdu, mac)
+
+    # ---- load
+    def submit(self, station: int, client: int, size: int, need_ack: bool = False, group: int = GROUP) -> Message:
+        """A program (client 0.. of the station) hands over a message of ``size`` bytes; its content names it if there is room."""
+        serial = self._serial[station][client]
+        self._serial[station][client] += 1
+        head = bytes((station, client)) + serial.to_bytes(SERIAL_BYTES - 2, "big")
+        data = (head + self.rng.randbytes(max(0, size - SERIAL_BYTES)))[:size]
+        message = Message(
+            station, self.facts.life[station], client + 1, serial, group, int(wire.MessageType.USER), need_ack, data
+        )
+        self.stations[station].submit(message)
+        return message
+
+    def _submit_random(self, station: int, client: int) -> Message:
+        o = self.options
+        return self.submit(station, client, self.rng.choice(o.sizes), self.chance(o.need_ack) if o.need_ack else False)
+
+    def _next_in_loop(self, station: int, client: int) -> None:
+        """Closed loop: the next message once the last has been released at preack."""
+        at = station * self.options.clients + client
+        if self._budget[station][client] > 0 and self._awaited[at] is None:
+            self._budget[station][client] -= 1
+            self._awaited[at] = self._submit_random(station, client)
+
+    def _loop_released(self, view: View) -> None:
+        if self.options.load != "closed":
+            return
+        s = view.station
+        for client in range(self.options.clients):
+            at = s * self.options.clients + client
+            message = self._awaited[at]
+            if message is None or message.instance != view.instance.number:
+                continue
+            taken = view.instance.taken.get((s, client + 1), [])
+            last = next((r for r in reversed(view.records[: view.released[1]]) if r.src == s and r.client == client + 1), None)
+            if last is not None and last.data == taken[-1].data:
+                self._awaited[at] = None
+                self._next_in_loop(s, client)
+
+    def _plan_load(self) -> None:
+        o, rng = self.options, self.rng
+        last = max(LOAD_FROM_NS + 1, o.safety_ns - 20 * MS)
+
+        def later(when: int, station: int, client: int) -> None:
+            self.clockwork.at(when, lambda: void(self._submit_random(station, client)))
+
+        def anyone() -> tuple[int, int]:
+            return rng.randrange(o.stations), rng.randrange(o.clients)
+
+        if o.load == "all_at_once":
+            for _ in range(o.messages):
+                later(LOAD_FROM_NS, *anyone())
+        elif o.load == "single":
+            s = rng.randrange(o.stations)
+            for _ in range(o.messages):
+                later(rng.randrange(LOAD_FROM_NS, last), s, rng.randrange(o.clients))
+        elif o.load == "bursts":
+            left = o.messages
+            while left > 0:
+                size = min(left, rng.choice((1, 5, 20)))
+                left -= size
+                when, who = rng.randrange(LOAD_FROM_NS, last), anyone()
+                for _ in range(size):
+                    later(when, *who)
+        elif o.load == "steady":
+            for k in range(o.messages):
+                later(LOAD_FROM_NS + (last - LOAD_FROM_NS) * k // o.messages, *anyone())
+        elif o.load == "closed":
+            for s in range(o.stations):
+                for c in range(o.clients):
+                    self._budget[s][c] = max(1, o.messages // (o.stations * o.clients))
+                    self.clockwork.at(LOAD_FROM_NS, lambda s=s, c=c: self._next_in_loop(s, c))  # type: ignore[misc]
+
+    # ---- faults
+    def _boot(self, station: int) -> None:
+        if self.stations[station].engine is None:
+            self.stations[station].boot()
+
+    def _plan_faults(self) -> None:
+        f = self.options.faults
+        for gap, act in (
+            (f.garbage_gap_ns, self.network.garbage),
+            (f.pause_gap_ns, self._pause),
+            (f.cut_gap_ns, self._cut),
+            (f.partition_gap_ns, self._partition),
+            (f.restart_gap_ns, self._restart),
+        ):
+            if gap:
+                self._repeat(gap, act)
+
+    def _repeat(self, gap: int, act: Callable[[], None]) -> None:
+        def again() -> None:
+            if self._faulty_phase:
+                act()
+                self._repeat(gap, act)
+
+        self.clockwork.at(self.clockwork.now + 1 + int(self.rng.expovariate(1 / gap)), again)
+
+    def _pause(self) -> None:
+        station = self.stations[self.rng.randrange(self.options.stations)]
+        if station.engine is not None and not station.paused:
+            station.pause()
+            self.clockwork.at(self.clockwork.now + 1 + self.rng.randrange(self.options.faults.pause_ns), station.resume)
+
+    def _cut(self) -> None:
+        n = self.options.stations
+        src = self.rng.randrange(n)
+        dst = (src + 1 + self.rng.randrange(n - 1)) % n
+        cut = (src, dst)
+        self.network.cuts.add(cut)
+        self.log(-1, f"cut s{src + 1} -> s{dst + 1}")
+        self.clockwork.at(
+            self.clockwork.now + 1 + self.rng.randrange(self.options.faults.cut_ns), lambda: self.network.cuts.discard(cut)
+        )
+
+    def _partition(self) -> None:
+        island = frozenset(s for s in range(self.options.stations) if self.rng.random() < 0.5)
+        self.network.island = island
+        self.log(-1, f"partition {sorted(s + 1 for s in island)}")
+
+        def join() -> None:
+            if self.network.island is island:
+                self.network.island = frozenset()
+
+        self.clockwork.at(self.clockwork.now + 1 + self.rng.randrange(self.options.faults.partition_ns), join)
+
+    def _restart(self) -> None:
+        station = self.stations[self.rng.randrange(self.options.stations)]
+        if station.engine is not None:
+            if not station.paused and self.chance(0.4):
+                station.leave()
+            else:
+                station.crash()
+
+    # ---- phases
+    def start(self) -> None:
+        """Switch the stations on."""
+        for s in range(self.options.stations):
+            self.clockwork.at(self.rng.randrange(START_SPREAD_NS), lambda s=s: self._boot(s))  # type: ignore[misc]
+
+    def run(self) -> None:
+        """The whole run. Raises ``Violation``, or whatever else an engine raises: both are failures."""
+        o = self.options
+        self.start()
+        self._plan_load()
+        self._plan_faults()
+        self.clockwork.run(o.safety_ns)
+        self._heal()
+        healed = self.clockwork.now
+        self._converge(healed + o.heal_ns)
+        self._fall_silent(healed)
+
+    def _heal(self) -> None:
+        self._faulty_phase = False
+        self.network.heal()
+        self.log(-1, "healed")
+        for station in self.stations:
+            station.resume()
+            if station.engine is None:
+                self._boot(station.index)
+        for s in range(self.options.stations):
+            for _ in range(self.options.final_messages):
+                self._submit_random(s, 0)
+
+    def _busy(self) -> bool:
+        return any(any(q) for station in self.stations for q in station.queues) or any(b > 0 for row in self._budget for b in row)
+
+    def _missing(self) -> str:
+        if self._busy():
+            waiting = [f"s{s.index + 1}: {sum(len(q) for q in s.queues)}" for s in self.stations]
+            return Liveness(self.facts).missing() or "messages not taken by their daemons: " + ", ".join(waiting)
+        return Liveness(self.facts).missing()
+
+    def _converge(self, until: int) -> None:
+        seen = -1
+
+        def done() -> bool:
+            nonlocal seen
+            if self._progress == seen:
+                return False
+            seen = self._progress
+            return not self._missing()
+
+        if not done():
+            self.clockwork.run(until, done)
+        judge = self.checkers.get("liveness")
+        if isinstance(judge, Liveness):
+            judge.judge(self._missing(), self.options.heal_ns)
+
+    def _fall_silent(self, healed: int) -> None:
+        """Silence, once old frames have had the time to arrive and every timer to run out."""
+        o = self.options
+        judge = self.checkers.get("silence")
+        if not isinstance(judge, Silence):
+            return
+        settle = o.faults.replay_ns if o.faults.replay else o.faults.reorder_ns + 2 * o.port_queue_ns
+        grace = 2 * (o.poll_delay_max_ns + o.nak_retry_max_ns + o.heartbeat_ns)
+        self.clockwork.run(max(self.clockwork.now, healed + settle) + grace)
+        missing = self._missing()
+        if missing and "liveness" in self.checkers:
+            raise Violation("liveness", f"was complete, and is not any more: {missing}")
+        judge.watching = True
+        self.clockwork.run(self.clockwork.now + SILENT_INTERVALS * o.heartbeat_ns)
+        judge.judge(SILENT_INTERVALS)
+
+
+def void(_: object) -> None:
+    """For lambdas that must return nothing."""
+
+
+def simulate(
+    seed: int, options: Options | None = None, only: Iterable[str] = (), change: Callable[[Options], Options] | None = None
+) -> Result:
+    """Run one seed to its end and say how it went."""
+    sim = Simulation(seed, options, only, change)
+    violation: Violation | None = None
+    where = ""
+    try:
+        sim.run()
+    except Violation as error:
+        violation = error
+    except Exception as error:  # an engine must not raise for anything the network or its programs do
+        violation = Violation("exception", f"{type(error).__name__}: {error}")
+        where = traceback.format_exc()
+    return Result(
+        seed,
+        sim.options,
+        sim.trace.digest(),
+        violation,
+        _report(sim, violation, where) if violation else "",
+        sim.network.sent,
+        sum(i.messages() for i in sim.facts.instances.values()),
+        len(sim.facts.instances),
+        sim.clockwork.now,
+    )
+
+
+def _report(sim: Simulation, violation: Violation, where: str, lines_max: int = 60) -> str:
+    out = [
+        f"seed {sim.seed} fails: {violation}",
+        f"at {sim.clockwork.now / 1e6:.6f} ms of virtual time, {sim.network.sent} frames sent, trace {sim.trace.digest()}",
+        f"options: {sim.options.text()}",
+    ]
+    for s, view in enumerate(sim.facts.views):
+        where_it_is = (
+            "down" if sim.stations[s].engine is None else "opening" if view is None else f"in instance {view.instance.number}"
+        )
+        if view is not None:
+            where_it_is += f", positions {view.positions}, {len(view.records)} of {view.instance.messages()} messages"
+            where_it_is += f", req {[view.core.peer(h).req for h in range(sim.options.stations)]}"
+        out.append(f"  s{s + 1} (incarnation {sim.facts.life[s]}) {where_it_is}")
+    out.append(f"last lines of {sorted(s + 1 for s in violation.stations) or 'all'}:")
+    out += sim.trace.last(frozenset(violation.stations), lines_max)
+    if where:
+        out.append(where)
+    out.append(f"replay: python -m tests.sim --seed {sim.seed}")
+    return "\n".join(out)

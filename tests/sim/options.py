@@ -1,0 +1,267 @@
+"""What one seed decides before the run starts: cluster, protocol parameters, load, faults (swarm testing).
+
+Every fault is off in about half of the seeds, so that their combinations, and not only the sum of all, are met.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+US: Final = 1_000
+MS: Final = 1_000_000
+S: Final = 1_000_000_000
+PPM_MAX: Final = 200
+"""Largest deviation of a station's monotonic clock from virtual time, parts per million, each way half of it."""
+
+LOADS: Final = ("all_at_once", "single", "bursts", "closed", "steady")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What the network and the machines do wrong during the safety phase. Probabilities are per frame and receiver."""
+
+    loss: float = 0.0
+    bad_receiver: int = -1
+    """Station with ten times the loss (at most 60 %); -1: none."""
+    burst_enter: float = 0.0
+    """Probability that a link turns bad at a frame; a bad link loses 90 %."""
+    burst_leave: float = 0.2
+    reorder: float = 0.0
+    reorder_ns: int = 2 * MS
+    """Largest extra delay of a re-ordered frame."""
+    duplicate: float = 0.0
+    corrupt: float = 0.0
+    """One to three bits flipped."""
+    truncate: float = 0.0
+    replay: float = 0.0
+    """A copy comes again much later, up to ``replay_ns``: maybe in another instance."""
+    replay_ns: int = 400 * MS
+    garbage_gap_ns: int = 0
+    """Mean time between frames nobody of this cluster sent (random bytes, foreign clusters, crafted headers); 0: none."""
+    pause_gap_ns: int = 0
+    """Mean time between pauses (SIGSTOP) of some station; 0: none. Likewise the next three."""
+    pause_ns: int = 30 * MS
+    cut_gap_ns: int = 0
+    cut_ns: int = 30 * MS
+    partition_gap_ns: int = 0
+    partition_ns: int = 40 * MS
+    restart_gap_ns: int = 0
+    down_ns: int = 30 * MS
+    crash_at_persist: float = 0.0
+    """Probability of a crash right before or after a state is made durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One run. Times in ns, sizes in bytes."""
+
+    stations: int
+    window: int
+    slots: int
+    frame_max: tuple[int, ...]
+    """Largest PDU per station; the cluster uses the smallest."""
+    first_seq: int
+    confirm_delay_ns: int
+    nak_delay_ns: int
+    nak_retry_ns: int
+    nak_retry_max_ns: int
+    poll_delay_ns: int
+    poll_delay_max_ns: int
+    retransmit_gap_ns: int
+    heartbeat_ns: int
+    silence_ns: int
+    """Nothing heard for so long: the station is reported as silent."""
+    open_interval_ns: int
+    open_window_ns: int
+    delay_ns: int
+    jitter_ns: int
+    rate_bps: int
+    """Bit rate of every port, both ways."""
+    port_queue_ns: int
+    """A frame that would wait longer than this at its receiver's port is lost."""
+    inbox_frames_max: int
+    """Frames a station's receive ring holds."""
+    wake_ns: int
+    """Longest time from a frame's arrival to its reading."""
+    turn_cost_ns: int
+    """Processor time of a turn, and then of each frame read and sent in it: the station reads nothing meanwhile."""
+    frame_cost_ns: int
+    send_cost_ns: int
+    load: str
+    messages: int
+    """Messages of the safety phase, all stations together."""
+    sizes: tuple[int, ...]
+    clients: int
+    """Sending programs per station."""
+    need_ack: float
+    """Share of messages that ask for level ack."""
+    safety_ns: int
+    heal_ns: int
+    """Bound of the time to converge after the last fault."""
+    final_messages: int
+    """Messages of each station after the network has healed."""
+    faults: Faults
+    defects: int = 0
+    """Bits of ``enum zj_fault``: deliberately broken variants."""
+    defective: tuple[int, ...] = ()
+    """The stations that have them."""
+    wrapper: str = ""
+    """Name of a broken Python-level variant (``variants.py``)."""
+
+    def text(self) -> str:
+        """The options on a few lines; those at their defaults are left out of the faults."""
+        base = Faults()
+        faults = {
+            f.name: getattr(self.faults, f.name) for f in fields(Faults) if getattr(self.faults, f.name) != getattr(base, f.name)
+        }
+        rest = {k: v for k, v in asdict(self).items() if k != "faults"}
+        return (
+            " ".join(f"{k}={_short(v)}" for k, v in rest.items())
+            + "\nfaults: "
+            + " ".join(f"{k}={_short(v)}" for k, v in faults.items())
+        )
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace(" ", "")
+
+
+def _faults(rng: random.Random, stations: int) -> Faults:
+    def on(share: float = 0.5) -> bool:
+        return rng.random() < share
+
+    return Faults(
+        loss=rng.choice((0.005, 0.02, 0.05, 0.1, 0.2, 0.3)) if on(0.65) else 0.0,
+        bad_receiver=rng.randrange(stations) if on(0.2) else -1,
+        burst_enter=rng.choice((0.005, 0.02, 0.05)) if on(0.35) else 0.0,
+        burst_leave=rng.choice((0.05, 0.2, 0.5)),
+        reorder=rng.choice((0.01, 0.1, 0.4)) if on() else 0.0,
+        reorder_ns=rng.choice((100 * US, 500 * US, 3 * MS, 12 * MS)),
+        duplicate=rng.choice((0.01, 0.1, 0.5)) if on() else 0.0,
+        corrupt=rng.choice((0.005, 0.05)) if on() else 0.0,
+        truncate=rng.choice((0.005, 0.03)) if on(0.4) else 0.0,
+        replay=rng.choice((0.01, 0.05)) if on(0.35) else 0.0,
+        garbage_gap_ns=rng.choice((1 * MS, 5 * MS, 20 * MS)) if on(0.4) else 0,
+        pause_gap_ns=rng.choice((60 * MS, 150 * MS)) if on(0.4) else 0,
+        pause_ns=rng.choice((2 * MS, 20 * MS, 100 * MS, 250 * MS)),
+        cut_gap_ns=rng.choice((60 * MS, 150 * MS)) if on(0.35) else 0,
+        cut_ns=rng.choice((5 * MS, 40 * MS, 150 * MS)),
+        partition_gap_ns=rng.choice((80 * MS, 200 * MS)) if on(0.3) else 0,
+        partition_ns=rng.choice((5 * MS, 40 * MS, 150 * MS)),
+        restart_gap_ns=rng.choice((60 * MS, 150 * MS, 300 * MS)) if on(0.45) else 0,
+        down_ns=rng.choice((1 * MS, 20 * MS, 80 * MS)),
+        crash_at_persist=rng.choice((0.02, 0.1)) if on(0.25) else 0.0,
+    )
+
+
+def draw(rng: random.Random) -> Options:
+    """Options of one run; takes a number of values from ``rng`` that depends on nothing but the values themselves."""
+    n = rng.choice((2, 3, 3, 3, 4, 4, 5, 6))
+    window = rng.choice((1, 2, 4, 8, 16, 32, 64))
+    slots = max(4, 1 << (2 * window - 1).bit_length() + rng.choice((0, 0, 1)))
+    base = rng.choice((512, 562, 900, 1486, 1486, 2000))
+    frame_max = tuple(base if rng.random() < 0.8 else base + rng.choice((4, 100, 700)) for _ in range(n))
+    payload = base - 72 - 8 * n
+    if rng.random() < 0.45:
+        first_seq = (1 << 32) - rng.choice((1, 2, 3, 10, 50, 200))
+    else:
+        first_seq = rng.choice((0, 0, 0, 1, (1 << 31) - 5, 12345))
+    load = rng.choice(LOADS)
+    total = rng.choice((10, 40, 120, 250))
+    kinds = (
+        (0, 1, 10, 64),
+        (64,),
+        (payload - 20, payload - 12, payload - 11, payload),
+        (200, 1300),
+        (payload * 2, payload * 3 + 1, 16),
+        (payload * window * 2, 64, payload * window * 4 + 7),
+        (0, 50, payload + 1, payload * 5),
+    )
+    sizes = tuple(min(max(s, 0), 60_000) for s in rng.choice(kinds))
+    mean = sum(sizes) / len(sizes)
+    messages = max(6, int(min(total, 500_000 / (mean + 40))))
+    delay = rng.choice((5 * US, 20 * US, 100 * US, 500 * US))
+    nak_delay = rng.choice((1, 100 * US, 300 * US, 1 * MS))
+    nak_retry = rng.choice((1 * MS, 3 * MS, 8 * MS))
+    poll = rng.choice((2 * MS, 5 * MS, 15 * MS))
+    heartbeat = rng.choice((20 * MS, 50 * MS))
+    return Options(
+        stations=n,
+        window=window,
+        slots=slots,
+        frame_max=frame_max,
+        first_seq=first_seq,
+        confirm_delay_ns=rng.choice((1, 50 * US, 200 * US, 1 * MS)),
+        nak_delay_ns=nak_delay,
+        nak_retry_ns=nak_retry,
+        nak_retry_max_ns=nak_retry * rng.choice((4, 10)),
+        poll_delay_ns=poll,
+        poll_delay_max_ns=poll * rng.choice((4, 10)),
+        retransmit_gap_ns=rng.choice((100 * US, 500 * US)),
+        heartbeat_ns=heartbeat,
+        silence_ns=heartbeat * rng.choice((4, 6)),
+        open_interval_ns=rng.choice((5 * MS, 15 * MS)),
+        open_window_ns=rng.choice((40 * MS, 80 * MS)),
+        delay_ns=delay,
+        jitter_ns=rng.choice((0, delay // 2, delay * 2)),
+        rate_bps=rng.choice((100_000_000, 1_000_000_000)),
+        port_queue_ns=rng.choice((1 * MS, 20 * MS)),
+        inbox_frames_max=rng.choice((8, 64, 512, 4096)),
+        wake_ns=rng.choice((0, 20 * US, 100 * US)),
+        turn_cost_ns=rng.choice((0, 0, 5 * US, 20 * US)),
+        frame_cost_ns=rng.choice((0, 0, 300, 1 * US)),
+        send_cost_ns=rng.choice((0, 0, 1 * US, 7 * US)),
+        load=load,
+        messages=messages,
+        sizes=sizes,
+        clients=rng.choice((1, 1, 2, 3)),
+        need_ack=rng.choice((0.0, 0.0, 0.3, 1.0)),
+        safety_ns=rng.choice((200 * MS, 400 * MS, 700 * MS)),
+        heal_ns=20 * S,
+        final_messages=rng.choice((1, 2)),
+        faults=_faults(rng, n),
+    )
+
+
+def quiet(stations: int = 3, **changes: Any) -> Options:
+    """A cluster without any fault and with a fixed 50 µs wire, for scenarios; ``changes`` name fields of ``Options``."""
+    base: dict[str, Any] = {
+        "stations": stations,
+        "window": 32,
+        "slots": 64,
+        "frame_max": (1486,) * stations,
+        "first_seq": 0,
+        "confirm_delay_ns": 200 * US,
+        "nak_delay_ns": 300 * US,
+        "nak_retry_ns": 3 * MS,
+        "nak_retry_max_ns": 30 * MS,
+        "poll_delay_ns": 5 * MS,
+        "poll_delay_max_ns": 50 * MS,
+        "retransmit_gap_ns": 500 * US,
+        "heartbeat_ns": 50 * MS,
+        "silence_ns": 300 * MS,
+        "open_interval_ns": 10 * MS,
+        "open_window_ns": 50 * MS,
+        "delay_ns": 50 * US,
+        "jitter_ns": 0,
+        "rate_bps": 1_000_000_000,
+        "port_queue_ns": 20 * MS,
+        "inbox_frames_max": 4096,
+        "wake_ns": 0,
+        "turn_cost_ns": 0,
+        "frame_cost_ns": 0,
+        "send_cost_ns": 0,
+        "load": "none",
+        "messages": 0,
+        "sizes": (64,),
+        "clients": 1,
+        "need_ack": 0.0,
+        "safety_ns": 100 * MS,
+        "heal_ns": 20 * S,
+        "final_messages": 0,
+        "faults": Faults(),
+    }
+    base.update(changes)
+    return Options(**base)

@@ -1,0 +1,393 @@
+"""One simulated machine: the driver around a real engine, with a disk, a skewed clock, a bounded receive ring, a power switch.
+
+It does what ``daemon/runtime.py`` does, in virtual time: frames first, then timers, effects in order, then what the core has to
+send and to deliver.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from zenjun.proto import wire
+from zenjun.proto.core import Drop
+from zenjun.proto.effects import Blocked, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
+from zenjun.proto.engine import NEVER, Engine, EngineConfig
+
+from . import variants
+from .facts import Delivery, Message, PeerView
+from .options import Options
+
+BATCH_MAX: Final = 64
+"""Frames read in one turn."""
+ROUNDS_MAX: Final = 4096
+"""Drain rounds in one turn before it counts as a livelock."""
+CLUSTER: Final = "sim"
+
+
+class Crashed(Exception):
+    """The machine has lost power in the middle of a turn."""
+
+
+class Host(Protocol):
+    """What a station asks of the simulation around it."""
+
+    options: Options
+
+    def virtual_now(self) -> int: ...
+
+    def chance(self, probability: float) -> bool: ...
+
+    def uniform(self, below: int) -> int: ...
+
+    def bits(self, count: int) -> int: ...
+
+    def schedule(self, when: int, action: Callable[[], None]) -> None: ...
+
+    def log(self, station: int, text: str) -> None: ...
+
+    def on_broadcast(self, station: int, pdu: bytes) -> None: ...
+
+    def on_persist(self, station: int, incarnation: int, instance: int) -> None: ...
+
+    def on_opened(self, station: int, instance: int, incarnations: tuple[int, ...]) -> None: ...
+
+    def on_closed(self, station: int) -> None: ...
+
+    def on_taken(self, message: Message) -> None: ...
+
+    def on_deliveries(self, station: int, records: list[Delivery]) -> None: ...
+
+    def on_positions(self, station: int, positions: tuple[int, int, int]) -> None: ...
+
+    def on_fenced(self, station: int, position: int) -> None: ...
+
+    def on_refused(self, station: int, text: str) -> None: ...
+
+    def on_turn(self, station: int, frames_sent: int) -> None: ...
+
+    def on_crash(self, station: int) -> None: ...
+
+    def crash_at_persist(self) -> float: ...
+
+
+class Clock:
+    """A monotonic clock of its own rate and start."""
+
+    def __init__(self, ppm: int, offset_ns: int) -> None:
+        self._ppm = ppm
+        self._offset = offset_ns
+
+    def local(self, virtual: int) -> int:
+        return self._offset + virtual + virtual * self._ppm // 1_000_000
+
+    def virtual(self, local: int) -> int:
+        """The first virtual time at which the clock shows at least ``local``."""
+        guess = max(0, (local - self._offset) * 1_000_000 // (1_000_000 + self._ppm) - 2)
+        while self.local(guess) < local:
+            guess += 1
+        return guess
+
+
+class Station:
+    """Station ``index`` (0..n-1). Off until ``boot``."""
+
+    def __init__(self, host: Host, index: int, clock: Clock) -> None:
+        self.host = host
+        self.index = index
+        self.clock = clock
+        self.mac = bytes((2, 0x5A, 0x4A, 0, 0, index + 1))
+        self.disk = (0, 0)
+        """(incarnation, highest instance number) as durable."""
+        self.engine: Engine | None = None
+        self.variant = variants.make("")
+        self.paused = False
+        self.queues: list[deque[Message]] = [deque() for _ in range(host.options.clients)]
+        """Per program: messages its daemon has not taken yet. They outlive the daemon, as the programs do."""
+        self.ring_drops = 0
+        self._boots = 0
+        self._inbox: deque[tuple[bytes, bytes]] = deque()
+        self._turn_at: int | None = None
+        self._turn_number = 0
+        self._busy_until = 0
+        self._client = 0
+        self._partial: Message | None = None
+        self._last_positions = (0, 0, 0)
+
+    # ---- life
+    def boot(self) -> None:
+        """Power on: a new life with the next incarnation."""
+        host, o = self.host, self.host.options
+        self._boots += 1
+        if self.index in o.defective:
+            self.variant = variants.make(o.wrapper)
+        faulty = o.defects if self.index in o.defective else 0
+        config = EngineConfig(
+            cluster=CLUSTER,
+            stations=o.stations,
+            station=self.index + 1,
+            window_frames=o.window,
+            slots=o.slots,
+            frame_max=o.frame_max[self.index],
+            message_max=1 << 16,
+            first_seq=o.first_seq,
+            faults=faulty,
+            seed=host.bits(64),
+            host_name=f"host{self.index + 1}",
+            boot=host.bits(64),
+            confirm_delay_ns=o.confirm_delay_ns,
+            nak_delay_ns=o.nak_delay_ns,
+            nak_retry_ns=o.nak_retry_ns,
+            nak_retry_max_ns=o.nak_retry_max_ns,
+            poll_delay_ns=o.poll_delay_ns,
+            poll_delay_max_ns=o.poll_delay_max_ns,
+            retransmit_gap_ns=o.retransmit_gap_ns,
+            heartbeat_ns=o.heartbeat_ns,
+            silent_timeout_ns=o.silence_ns,
+            progress_timeout_ns=o.silence_ns * 2,
+            open_interval_ns=o.open_interval_ns,
+            open_window_ns=o.open_window_ns,
+        )
+        if not self.variant.survives():
+            self.disk = (0, 0)
+        incarnation, instance = self.disk
+        self.engine = Engine(config, incarnation=incarnation + 1, instance=instance)
+        self.engine.set_mac(self.mac)
+        if o.need_ack:
+            self.engine.core.want_ack(True)
+        self._inbox.clear()
+        self.paused = False
+        self._busy_until = 0
+        self._partial = None
+        host.log(self.index, f"boot incarnation {incarnation + 1} after instance {instance}")
+        engine = self.engine
+        self._guard(lambda: self._apply(engine.start(self.now())))
+
+    def crash(self) -> None:
+        """Power off. What is on disk stays."""
+        self.engine = None
+        self.paused = False
+        self._inbox.clear()
+        self._turn_at = None
+        self._partial = None
+        self.host.log(self.index, "crash")
+        self.host.on_crash(self.index)
+
+    def leave(self) -> None:
+        """Stop on purpose: say good-bye, then off."""
+        engine = self.engine
+        if engine is None:
+            return
+        self.host.log(self.index, "leave")
+
+        def go() -> None:
+            self._apply(engine.leave(self.now()))
+
+        self._guard(go)
+        if self.engine is not None:
+            self.crash()
+
+    def pause(self) -> None:
+        self.paused = True
+        self._turn_at = None
+        self.host.log(self.index, "pause")
+
+    def resume(self) -> None:
+        """Go on after a pause: first what has queued up in the ring, then timers."""
+        if self.paused:
+            self.paused = False
+            self.host.log(self.index, f"resume, {len(self._inbox)} frames waiting")
+            self.wake(0)
+
+    def now(self) -> int:
+        return self.clock.local(self.host.virtual_now())
+
+    # ---- input
+    def arrive(self, pdu: bytes, mac: bytes) -> None:
+        """A frame reaches the interface."""
+        if self.engine is None:
+            return
+        if len(self._inbox) >= self.host.options.inbox_frames_max:
+            self.ring_drops += 1
+            self.host.log(self.index, "ring full")
+            return
+        self._inbox.append((pdu, mac))
+        o = self.host.options
+        self.wake(self.host.uniform(o.wake_ns) if o.wake_ns else 0)
+
+    def submit(self, message: Message) -> None:
+        """A program hands over a message."""
+        self.queues[message.client - 1].append(message)
+        self.wake(0)
+
+    def wake(self, delay_ns: int) -> None:
+        """Run a turn after so long at the latest, but not while busy."""
+        if self.engine is None or self.paused:
+            return
+        when = max(self.host.virtual_now() + delay_ns, self._busy_until)
+        if self._turn_at is not None and self._turn_at <= when:
+            return
+        self._turn_at = when
+        self._turn_number += 1
+        number = self._turn_number
+
+        def run() -> None:
+            if number == self._turn_number and self._turn_at is not None and self.engine is not None and not self.paused:
+                self._turn_at = None
+                self._guard(self._turn)
+
+        self.host.schedule(when, run)
+
+    # ---- a turn
+    def _guard(self, action: Callable[[], None]) -> None:
+        """Run something that may end in a crash, and then set the timer."""
+        try:
+            action()
+            if self.engine is not None:
+                self._drain()
+        except Crashed:
+            self.crash()
+            return
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self.engine is None or self.paused:
+            return
+        deadline = self.engine.next_deadline_ns()
+        if deadline < NEVER:
+            at = self.clock.virtual(deadline)
+            self.wake(max(0, at - self.host.virtual_now()))
+
+    def _turn(self) -> None:
+        engine = self.engine
+        assert engine is not None
+        now = self.now()
+        inbox = self._inbox
+        batch = [inbox.popleft() for _ in range(min(BATCH_MAX, len(inbox)))]
+        if batch:
+            self._apply(engine.on_frames(now, batch))
+        elif engine.next_deadline_ns() <= now:
+            self._apply(engine.on_timeout(now))
+        o = self.host.options
+        self._busy_until = self.host.virtual_now() + o.turn_cost_ns + len(batch) * o.frame_cost_ns
+        if inbox:
+            self.wake(0)
+
+    def _drain(self) -> None:
+        """Take everything out of the core, offer what the programs have, until neither makes a difference."""
+        engine = self.engine
+        assert engine is not None
+        host, core = self.host, engine.core
+        sent = 0
+        fresh = True
+        for _ in range(ROUNDS_MAX):
+            out = core.tx(self.now())
+            for pdu in out:
+                sent += 1
+                host.on_broadcast(self.index, pdu)
+            records = [Delivery(m.src, m.clock, m.position, m.index, m.group, m.client, m.type, m.data) for m in core.deliver()]
+            if records:
+                host.on_deliveries(self.index, self.variant.deliveries(records))
+            if core.is_open:
+                p = core.positions()
+                positions = (p.ordered, p.preack, p.ack)
+                if positions != self._last_positions:
+                    self._last_positions = positions
+                    host.on_positions(self.index, self.variant.positions(positions))
+            moved = bool(out or records)
+            taken, tried = self._offer(engine)
+            if taken or (tried and (moved or fresh)):  # a message may have been taken in part
+                self._apply(engine.on_frames(self.now(), []))
+            elif not moved:
+                break
+            fresh = False
+        else:
+            raise AssertionError(f"station {self.index + 1} does not come to rest")
+        self._busy_until += sent * host.options.send_cost_ns
+        host.on_turn(self.index, sent)
+
+    def _offer(self, engine: Engine) -> tuple[bool, bool]:
+        """Offer waiting messages, one program after the other: (some were taken whole, one was refused or taken in part)."""
+        if not engine.core.is_open:
+            self._partial = None
+            return False, False
+        taken = False
+        while True:
+            message = self._partial or self._next()
+            if message is None:
+                return taken, False
+            if not engine.offer(self.now(), message.group, message.client, message.type, message.data, message.need_ack):
+                self._partial = message
+                return taken, True
+            self._partial = None
+            self.queues[message.client - 1].popleft()
+            taken = True
+            self.host.on_taken(message)
+
+    def _next(self) -> Message | None:
+        for k in range(len(self.queues)):
+            at = (self._client + k) % len(self.queues)
+            if self.queues[at]:
+                self._client = (at + 1) % len(self.queues)
+                return self.queues[at][0]
+        return None
+
+    def _apply(self, effects: list[Effect]) -> None:
+        host, s = self.host, self.index
+        for e in effects:
+            match e:
+                case Persist():
+                    self._persist(e)
+                case Send():
+                    host.on_broadcast(s, e.pdu)
+                case Opened():
+                    self._last_positions = (0, 0, 0)
+                    host.log(s, f"opened instance {e.instance} of {e.incarnations}, frame_max {e.frame_max}")
+                    host.on_opened(s, e.instance, self.variant.incarnations(e.incarnations))
+                case Closed():
+                    host.log(s, f"closed instance {e.instance}: {e.reason} (s{e.station})")
+                    self._partial = None
+                    host.on_closed(s)
+                case Blocked():
+                    host.log(s, f"blocked by {e.stations}")
+                case Fenced():
+                    host.log(s, f"fenced by s{e.station} at {e.position}")
+                    host.on_fenced(s, e.position)
+                case Refused():
+                    host.on_refused(s, e.message)
+                case Notice():
+                    host.log(s, f"notice {e.kind}: {e.message}")
+
+    def _persist(self, e: Persist) -> None:
+        """A barrier; the power may fail right before or right after it."""
+        p = self.host.crash_at_persist()
+        if p and self.host.chance(p):
+            raise Crashed
+        if self.variant.durable():
+            self.disk = (e.incarnation, e.instance)
+        self.host.log(self.index, f"persist incarnation {e.incarnation} instance {e.instance}")
+        self.host.on_persist(self.index, e.incarnation, e.instance)
+        if p and self.host.chance(p):
+            raise Crashed
+
+    # ---- what checkers may ask (facts.CoreView)
+    def peer(self, station: int) -> PeerView:
+        assert self.engine is not None
+        p = self.engine.core.peer(station)
+        return PeerView(p.req, p.base, p.top, p.min_al, p.acked, p.ordered)
+
+    def window_drops(self) -> int:
+        assert self.engine is not None
+        return self.engine.core.dropped(Drop.WINDOW)
+
+    def memory_bytes(self) -> int:
+        assert self.engine is not None
+        return self.variant.memory_bytes(self.engine.core.memory_bytes)
+
+    def core_clock(self) -> int:
+        assert self.engine is not None
+        return self.engine.core.clock
+
+
+GROUP: Final = wire.group_id("sim")

@@ -1,0 +1,39 @@
+"""What happened, line by line: hashed whole, kept only at its end."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from typing import Final
+
+KEEP_LINES: Final = 6000
+"""Lines kept for a failure report; the hash covers all."""
+
+
+class Trace:
+    """Ordered lines, each with the virtual time in ns and the station (-1: nobody's) it belongs to."""
+
+    def __init__(self, keep_lines: int = KEEP_LINES) -> None:
+        self._lines: deque[tuple[int, int, str]] = deque(maxlen=keep_lines)
+        self._hash = hashlib.blake2b(digest_size=8)
+        self.count = 0
+
+    def add(self, at_ns: int, station: int, text: str) -> None:
+        self._hash.update(b"%d %d " % (at_ns, station))
+        self._hash.update(text.encode())
+        self._lines.append((at_ns, station, text))
+        self.count += 1
+
+    def digest(self) -> str:
+        """Hash of every line so far: equal runs have equal ones."""
+        return self._hash.hexdigest()
+
+    def last(self, stations: frozenset[int], lines_max: int) -> list[str]:
+        """The last lines of these stations (all if empty), oldest first."""
+        out: list[str] = []
+        for at_ns, station, text in reversed(self._lines):
+            if station < 0 or not stations or station in stations:
+                out.append(f"{at_ns / 1e6:12.6f} ms  {'-' if station < 0 else station + 1}  {text}")
+                if len(out) == lines_max:
+                    break
+        return out[::-1]
