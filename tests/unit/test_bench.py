@@ -316,7 +316,7 @@ def test_a_client_that_dies_is_named() -> None:
         with pytest.raises(BenchError, match="client 2 ended before READY: no such luck"):
             client.line("READY", time.monotonic() + 10)
     finally:
-        client.end()
+        client.end(0.5)
 
 
 def test_silence_ends_at_the_deadline_and_the_process_is_ended() -> None:
@@ -326,7 +326,7 @@ def test_silence_ends_at_the_deadline_and_the_process_is_ended() -> None:
         with pytest.raises(BenchError, match="no READY in time"):
             client.line("READY", time.monotonic() + 0.05)
     finally:
-        client.end()
+        client.end(0.5)
     assert process.poll() is not None
 
 

@@ -143,13 +143,13 @@ class Client:
         except BrokenPipeError:
             raise BenchError(f"client {self.station} has ended{self._why()}") from None
 
-    def end(self) -> None:
-        """Let it go: end of its input, then, if it does not follow within two seconds, kill."""
+    def end(self, grace_s: float) -> None:
+        """Let it go: end of its input, then, if it does not follow within the grace, kill."""
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
         try:
-            self.process.wait(timeout=2)
+            self.process.wait(timeout=grace_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -180,6 +180,7 @@ class Window:
 def run_window(cluster: Cluster, cell: Cell) -> Window:
     """Run the clients once. Takes at most START_S + warm_s + seconds + drain_s + a few seconds. Raises BenchError."""
     clients: list[Client] = []
+    grace_s = 0.0  # whoever has not reported yet has nothing left to say
     try:
         for station in range(1, cell.stations + 1):
             clients.append(Client(station, cluster.spawn_client(station, cell)))
@@ -204,10 +205,11 @@ def run_window(cluster: Cluster, cell: Cell) -> Window:
         deadline = time.monotonic() + cell.drain_s + 5
         results = [json.loads(client.line("RESULT", deadline)) for client in clients]
         counters_after = cluster.counters()
+        grace_s = 2.0
         return Window(results, before, after, counters_before, counters_after)
     finally:
         for client in clients:
-            client.end()
+            client.end(grace_s)
 
 
 def problems(cell: Cell, results: Sequence[Json]) -> list[str]:
