@@ -14,6 +14,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,13 @@ def build(folder: Path, *, sanitize: bool = False, verbose: bool = False) -> Pat
     program keeps the file it has mapped."""
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(make_ffi(ROOT, sanitize=sanitize).compile(tmpdir=scratch, verbose=verbose))
-        target = folder / made.name
+        target = folder / ("_datapath.abi3.so" if ".abi3.so" in EXTENSION_SUFFIXES else made.name)  # as setuptools names it
         temporary = target.with_suffix(f".{os.getpid()}.tmp")
         shutil.copy(made, temporary)
         temporary.replace(target)
+    for other in folder.glob("_datapath.*so"):
+        if other != target:
+            other.unlink()  # of another build: Python would take whichever suffix comes first
     return target
 
 
