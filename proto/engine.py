@@ -168,6 +168,7 @@ class Engine:
         self._now = 0
         self._began_ns = 0
         self._sent_total = 0
+        self._confirms_heard = 0
         self._waiting_since_ns = 0  # not in an instance since then
         self._blocked: dict[int, tuple[str, int]] = {}  # station: reason, since when
         self._fenced = False
@@ -180,7 +181,7 @@ class Engine:
     def start(self, now: int) -> list[Effect]:
         """Begin to open. Call once, before anything else. The first effect is the Persist of this incarnation."""
         self._now = self._began_ns = self._waiting_since_ns = now
-        self._timers.set(Deadline.WATCH, now + self._watch_every_ns())
+        self._timers.set(Deadline.WATCH, self._next_watch_ns(now))
         return self._absorb(now, self.opening.start(now))
 
     def on_frames(self, now: int, frames: Sequence[tuple[bytes, bytes]]) -> list[Effect]:
@@ -381,6 +382,12 @@ class Engine:
             self._sent_total = sent
             if self.core.is_open and self._byes_left is None:
                 self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
+        heard = self.core.confirms_heard()
+        if heard != self._confirms_heard:
+            self._confirms_heard = heard
+            # A heartbeat has woken this station: beating along with it saves everybody a wake-up per beat and station.
+            if self._timers.at_ns(Deadline.HEARTBEAT) - now < self.config.heartbeat_ns // 2:
+                self._timers.set(Deadline.HEARTBEAT, now)
 
     def _serve_core(self, now: int) -> None:
         """NAKs, POLLs (rule C4), confirmations that waited for a ring that does not drain, the heartbeat."""
@@ -411,9 +418,13 @@ class Engine:
             self._byes_left = 0
             self._timers.stop(Deadline.BYE)
 
-    def _watch_every_ns(self) -> int:
-        every = min(self.config.silent_timeout_ns, self.config.progress_timeout_ns) // 4
-        return min(every, WATCH_BLOCKED_NS) if self._blocked else every
+    def _next_watch_ns(self, now: int) -> int:
+        """When somebody can be blamed, or cleared, at the earliest: an idle cluster is not woken in order to find nothing."""
+        if self._blocked:
+            return now + WATCH_BLOCKED_NS
+        if not self.core.is_open or self._silence.suspicious:
+            return now + min(self.config.silent_timeout_ns, self.config.progress_timeout_ns) // 4
+        return self._silence.silent_at_ns(self.core)
 
     def _watch(self, now: int) -> list[Effect]:
         """Whom does delivery, or opening, wait for?"""
@@ -422,7 +433,7 @@ class Engine:
             effects += self._report_blocked(now, self._silence.judge(now, self.core))
         elif now - self._waiting_since_ns >= self.config.silent_timeout_ns:
             effects += self._report_blocked(now, self.opening.missing(now))
-        self._timers.set(Deadline.WATCH, now + self._watch_every_ns())
+        self._timers.set(Deadline.WATCH, max(now + MS, self._next_watch_ns(now)))
         return effects
 
     def _report_blocked(self, now: int, blamed: Iterable[tuple[int, str]]) -> list[Effect]:

@@ -50,6 +50,16 @@ class SilenceWatch:
         self._since_ns = now
         self._stuck.clear()
 
+    @property
+    def suspicious(self) -> bool:
+        """Somebody's acks stand still while others' move: look again soon."""
+        return bool(self._stuck)
+
+    def silent_at_ns(self, core: Streams) -> int:
+        """When the first station will have been silent for too long, if nothing more is heard."""
+        heard = [core.peer(i).heard_ns for i in range(core.stations) if i != core.index]
+        return max(self._since_ns, min(heard, default=self._since_ns)) + self._silent_timeout_ns
+
     def judge(self, now: int, core: Streams) -> tuple[tuple[int, str], ...]:
         """(station number, reason) of every station delivery may wait for, by station. Work: n * n."""
         matrix = core.matrix()

@@ -283,9 +283,8 @@ def c_header() -> str:
         out.append(f"\n/* {layout.help} */")
         define(f"ZJW_SIZEOF_{layout.name.upper()}", layout.size)
         for f in layout.fields:
-            out.append(
-                f"#define ZJW_{layout.name}_{f.name} ".upper() + f"{layout.offset(f.name)}u /* u{8 * f.width}: {f.help} */"
-            )
+            symbol = f"ZJW_{layout.name}_{f.name}".upper()
+            out.append(f"#define {symbol} {layout.offset(f.name)}u /* u{8 * f.width}: {f.help} */")
     out += ["", "#endif", ""]
     return "\n".join(out)
 

@@ -409,6 +409,10 @@ class Core:
         c = self._counters
         return int(c.tx_data + c.tx_confirm + c.tx_nak + c.tx_retransmit + c.tx_relay)
 
+    def confirms_heard(self) -> int:
+        """A number that grows with every CONFIRM received."""
+        return int(self._counters.rx_confirm)
+
     def counters(self) -> dict[str, int]:
         """Every field of ``struct zj_counters`` but ``drops``."""
         c = self._counters
