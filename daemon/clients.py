@@ -138,12 +138,8 @@ class _Connection:
     greeted: bool = False
     bye: bool = False
     handles: dict[int, _Handle] = field(default_factory=dict)
-
-    def by_group(self, group: str) -> _Handle | None:
-        for handle in self.handles.values():
-            if handle.group == group and not handle.send_only:
-                return handle
-        return None
+    joined: dict[str, _Handle] = field(default_factory=dict)
+    """Handles by group, those that only send left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +175,9 @@ class Clients:
         self._want_ack = want_ack
         self._by_slot: dict[int, _Connection] = {}
         self._by_number: dict[int, _Connection] = {}
+        self._by_group: dict[str, dict[tuple[int, int], tuple[_Connection, _Handle]]] = {}
+        """Handles of each group by (client, handle): what a view costs must not grow with the other groups."""
+        self._names: dict[int, str] = {}
         self._last_number = 0
         self._outbox: deque[tuple[int, int, bytes]] = deque()
         self._astray: set[tuple[int, str]] = set()
@@ -306,7 +305,7 @@ class Clients:
                 self._ask(connection, handle)
         for client, group in self._astray:
             connection_now = self._by_number.get(client)
-            if connection_now is None or connection_now.by_group(group) is None:
+            if connection_now is None or group not in connection_now.joined:
                 self._outbox.append((client, group_id(group), self._groups.encode_leave(group, death=True)))
         self._astray.clear()
         self._send_outbox()
@@ -325,10 +324,10 @@ class Clients:
                 elif handle.asked:
                     self._astray.add((connection.client, handle.group))
                 if handle.leaving:
-                    del connection.handles[handle.number]
+                    self._unbind(connection, handle)
                 handle.asked = handle.member = False
-            if connection.bye:
-                connection.handles.clear()
+                if connection.bye and not handle.leaving:
+                    self._unbind(connection, handle)
 
     def on_blocked(self, stations: tuple[tuple[int, str], ...]) -> None:
         """Delivery waits for these stations; empty: no more."""
@@ -426,14 +425,14 @@ class Clients:
         if self._fence is not None:
             self._error(connection, "fenced", "the order here differs from another station's", number)
             return
-        if not send_only and connection.by_group(name) is not None:
+        if not send_only and name in connection.joined:
             self._error(connection, "name", f"group {name!r} is joined already", number)
             return
         if send_only and not self._groups.may_send(name):
             self._error(connection, "closed-group", f"group {name!r} is not open to programs that are not in it", number)
             return
         handle = _Handle(number, name, identity, level, bool(flags & JOIN_OPEN), send_only, bool(flags & JOIN_NO_SELF))
-        connection.handles[number] = handle
+        self._bind(connection, handle)
         self._dp.handle(connection.slot, number, identity, may_send=True)
         if self._open:
             self._ask(connection, handle)
@@ -497,7 +496,25 @@ class Clients:
             for handle in connection.handles.values():
                 if handle.asked and not handle.leaving:
                     self._queue(connection.client, handle, self._groups.encode_leave(handle.group, death=why != "bye"))
+        for handle in list(connection.handles.values()):
+            self._unbind(connection, handle)
         self._send_outbox()
+
+    def _bind(self, connection: _Connection, handle: _Handle) -> None:
+        connection.handles[handle.number] = handle
+        if not handle.send_only:
+            connection.joined[handle.group] = handle
+        self._by_group.setdefault(handle.group, {})[connection.client, handle.number] = (connection, handle)
+        self._names[handle.group_id] = handle.group
+
+    def _unbind(self, connection: _Connection, handle: _Handle) -> None:
+        del connection.handles[handle.number]
+        if not handle.send_only:
+            del connection.joined[handle.group]
+        bound = self._by_group[handle.group]
+        del bound[connection.client, handle.number]
+        if not bound:
+            del self._by_group[handle.group], self._names[handle.group_id]
 
     def _part(self, connection: _Connection, handle: _Handle) -> None:
         """Begin to leave. The handle stays until the leave has come in its place."""
@@ -505,7 +522,7 @@ class Clients:
             handle.leaving = True
             self._queue(connection.client, handle, self._groups.encode_leave(handle.group, death=False))
         else:
-            del connection.handles[handle.number]
+            self._unbind(connection, handle)
 
     def _ask(self, connection: _Connection, handle: _Handle) -> None:
         """Send the join of a handle in the present instance."""
@@ -530,14 +547,15 @@ class Clients:
         connection = self._by_number.get(client)
         if connection is None:
             return
-        handle = connection.by_group(change.group)
+        handle = connection.joined.get(change.group)
         if handle is None:
             return
         if change.reason == "name-collision":
             text = f"group {change.group!r} has the same number as another group with members: use another name"
             self._error(connection, "name-collision", text, handle.number)
-            self._dp.handle_drop(connection.slot, handle.number)
-            del connection.handles[handle.number]
+            if not handle.leaving:
+                self._dp.handle_drop(connection.slot, handle.number)
+            self._unbind(connection, handle)
         elif change.reason == "join":
             handle.member = True
             self._dp.join(connection.slot, handle.number, handle.group_id, handle.level, handle.no_self)
@@ -554,33 +572,25 @@ class Clients:
         own = self._facts.station
         leavers = {m[1] for m in change.left if m[0] == own}
         identity = group_id(change.group)
-        for connection in self._in_order():
-            handle = connection.by_group(change.group)
-            if handle is None or not handle.member:
+        bound = sorted(self._by_group.get(change.group, {}).items())
+        for _, (connection, handle) in bound:
+            if not handle.member:
                 continue
             self._dp.client_put(
                 connection.slot, Frame.VIEW, handle=handle.number, body=body, position=position, level=handle.level
             )
             if connection.client in leavers:
                 self._dp.leave(connection.slot, identity)
-                del connection.handles[handle.number]
+                self._unbind(connection, handle)
         self._dp.need_ack(identity, self._groups.needs_ack(change.group))
         may_send = self._groups.may_send(change.group)
-        for connection in self._by_slot.values():
-            for handle in connection.handles.values():
-                if handle.send_only and handle.group == change.group:
-                    self._dp.handle(connection.slot, handle.number, identity, may_send=may_send)
+        for _, (connection, handle) in bound:
+            if handle.send_only:
+                self._dp.handle(connection.slot, handle.number, identity, may_send=may_send)
 
     def _name_of(self, identity: int) -> str | None:
         """The group that has this number, as far as this station knows."""
-        known = self._groups.name_of(identity)
-        if known is not None:
-            return known
-        for connection in self._by_slot.values():
-            for handle in connection.handles.values():
-                if handle.group_id == identity:
-                    return handle.group
-        return None
+        return self._groups.name_of(identity) or self._names.get(identity)
 
     def _stations(self, now: int) -> dict[str, object]:
         status = self._status(now)

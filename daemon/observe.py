@@ -7,15 +7,16 @@ limited and counted: a fault that happens ten thousand times a second is one lin
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import os
 import socket
-import sys
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 BURST: Final = 5
 """Lines of one event let through in one interval before the rest is only counted."""
@@ -126,11 +127,61 @@ class Journal:
             self._logger.log(level, "%s", message, extra={"zj_event": event, "zj_fields": dict(fields)})
 
 
+class PatientStream(io.TextIOBase):
+    """A text stream over a descriptor that loses lines instead of waiting for its reader.
+
+    A terminal stopped by Ctrl-S, or a pipe that nobody empties, would otherwise stop the daemon, and with it the cluster. Pipes
+    and terminals are opened anew for writing, so that only our own description becomes non-blocking; files never block; sockets
+    are written with MSG_DONTWAIT. What cannot be opened anew is used as it is.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.lost = 0
+        """Lines not written since the start."""
+        self._fd, self._owned = fd, False
+        self._socket: socket.socket | None = None
+        self._untold = 0
+        with contextlib.suppress(OSError):
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISSOCK(mode):
+                self._socket = socket.socket(fileno=os.dup(fd))
+            elif stat.S_ISFIFO(mode) or (stat.S_ISCHR(mode) and os.isatty(fd)):
+                self._fd = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+                self._owned = True
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        """Write a whole line or lose it; a line cut by a full pipe ends with the next line that fits."""
+        told = f"({self._untold} lines were lost: nobody was reading)\n" if self._untold else ""
+        data = (told + text).encode("utf-8", "replace")
+        try:
+            if self._socket is not None:
+                self._socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            else:
+                os.write(self._fd, data)
+        except OSError:  # full, or its reader has gone
+            self.lost += 1
+            self._untold += 1
+        else:
+            self._untold = 0
+        return len(text)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        elif self._owned:
+            os.close(self._fd)
+        self._socket, self._owned = None, False
+        super().close()
+
+
 def set_up(form: str, level: str, stream: TextIO | None = None) -> Journal:
-    """Send the package's log lines to ``stream`` (standard error) as ``text`` or ``json`` from ``level`` on."""
+    """Send the package's log lines to ``stream`` (standard error, never waited for) as ``text`` or ``json`` from ``level`` on."""
     logging.raiseExceptions = False  # a closed standard error must not end the daemon
     logger = logging.getLogger("zenjun")
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler: logging.StreamHandler[Any] = logging.StreamHandler(stream if stream is not None else PatientStream(2))
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logger.handlers[:] = [handler]
     logger.propagate = False

@@ -46,6 +46,9 @@ LAST_WORDS_NS: Final = 300_000_000
 """For the queues of clients after the last message, when stopping."""
 LINK_RETRY_S: Final = 1.0
 MS: Final = 1_000_000
+# Plain integers: enum arithmetic would be the dearest thing in a turn.
+GROUP, CLIENT, LINK, MORE = int(Want.GROUP), int(Want.CLIENT), int(Want.LINK), int(Want.MORE)
+SOMETHING: Final = ~int(Want.FENCED)
 
 
 class Exit(IntEnum):
@@ -216,7 +219,7 @@ class Runtime:
             self._again = False
             deadline = self._deadline()
             turn = self._dp.turn(deadline)
-            if catch_up > 0 and turn.want == Want.MORE:
+            if catch_up > 0 and turn.want == MORE:
                 catch_up -= 1
                 continue
             catch_up = 0
@@ -224,7 +227,7 @@ class Runtime:
             if self._done is None or self._done.done():
                 return False
             # A deadline that is over or has come nearer must be in the data path's timer before we sleep.
-            if not (turn.want & ~Want.FENCED or self._again or self._deadline() < deadline):
+            if not (turn.want & SOMETHING or self._again or self._deadline() < deadline):
                 self._planned_ns = min(deadline, turn.next_due)
                 return False
         return True
@@ -234,16 +237,17 @@ class Runtime:
 
     def _serve(self, turn: Turn) -> None:
         now = turn.now
-        if turn.want & Want.GROUP:
+        want = turn.want
+        if want & GROUP:
             self._serve_group(now)
         effects = self._engine.poll(now, turn.status)
         self._apply(effects)
-        if turn.want & Want.CLIENT:
+        if want & CLIENT:
             while (take := self._dp.take()) is not None:
                 self._clients.on_frame(take, now)
         if self._clients.waiting:
             self._clients.after_turn(now)
-        if turn.want & Want.LINK:
+        if want & LINK:
             self._on_link_error(now)
         if self._phase >= Phase.DRAINING:
             self._drain(now)
@@ -380,7 +384,9 @@ class Runtime:
         self._apply(self._engine.set_frame_max(now, min(opened.mtu, self._frame_max)))
         self._clients.payload_max = self._engine.core.payload_max
         if opened.mtu > self._frame_max:
-            text = f"{link.name} carries {opened.mtu} bytes, but frames stay within {self._frame_max} (interface.mtu_max)"
+            text = (
+                f"{link.name} carries {opened.mtu} bytes; frames stay within {self._frame_max} (station.mtu, or as at the start)"
+            )
             self._journal.event(logging.INFO, "interface mtu", text, now=now, key="cut")
         if opened.ifindex != link.index:  # made anew between the look and the opening: look again
             self._monitor.look()

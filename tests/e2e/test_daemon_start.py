@@ -229,6 +229,7 @@ def test_duplicate_station_number_is_refused_naming_both() -> None:
         code, line = refused(third)
         assert code == 8, line + logs(lab)
         assert "station number 2 is used twice" in line and line.count("02:5a:4a:00:00:0") == 2
+        (third.state_directory / "station.json").unlink()  # else it is refused: the state is station 2's now
         third.write_config({"station": {"id": 3}})
         third.start_daemon()
         lab.wait_open()

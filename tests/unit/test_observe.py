@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from zenjun.daemon.observe import BURST, INTERVAL_NS, Journal, Notifier, set_level, set_up
+from zenjun.daemon.observe import BURST, INTERVAL_NS, Journal, Notifier, PatientStream, set_level, set_up
 
 
 def lines(stream: io.StringIO) -> list[str]:
@@ -77,6 +77,31 @@ def test_closed_stream_does_not_raise() -> None:
     out.close()
     journal.info("a", "b")
     assert isinstance(journal, Journal)
+
+
+def test_reader_that_does_not_read_is_not_waited_for() -> None:
+    reader, writer = os.pipe()
+    stream = PatientStream(writer)
+    line = "x" * 999 + "\n"
+    for _ in range(1000):  # far more than a pipe holds
+        stream.write(line)
+    assert stream.lost > 500
+    assert os.get_blocking(writer), "the pipe of others is left as it was"
+    os.read(reader, 65536)
+    stream.write("again\n")
+    assert b"lines were lost: nobody was reading)\nagain\n" in os.read(reader, 65536)
+    os.close(reader)
+    stream.write("nobody at all\n")
+    stream.close()
+    os.close(writer)
+    one, other = socket.socketpair()
+    with one, other:
+        stream = PatientStream(one.fileno())
+        for _ in range(10_000):
+            stream.write(line)
+        assert stream.lost > 0
+        stream.close()
+        other.recv(10)
 
 
 def receiver(path: str) -> socket.socket:

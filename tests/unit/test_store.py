@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def test_numbers_out_of_range_are_lost(tmp_path: Path) -> None:
 
 def test_made_up_incarnation_is_larger_than_any_remembered_life(monkeypatch: pytest.MonkeyPatch) -> None:
     at = 1_800_000_000.0
-    monkeypatch.setattr(store_module.time, "time", lambda: at)
+    monkeypatch.setattr(time, "time", lambda: at)
     before = max(fresh_incarnation() for _ in range(64)) + 3  # three lives that remembered
     at += 2
     assert min(fresh_incarnation() for _ in range(64)) > before
@@ -146,7 +147,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, step: str, how: Callable[[], None]
         return call
 
     for name in real:
-        monkeypatch.setattr(store_module.os, name, trap(name))
+        monkeypatch.setattr(os, name, trap(name))
 
 
 @pytest.mark.parametrize("step", STEPS)
