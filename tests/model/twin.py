@@ -86,7 +86,7 @@ def _pieces(payload: bytes) -> Iterator[Piece]:
 
 @dataclass
 class TwinStation:
-    """Station ``me`` of ``n``; streams start at ``first``, clocks at ``clock``; a window of ``window`` PDUs, so many ``buffers``."""
+    """Station ``me`` of ``n``; streams start at ``first``, clocks at ``clock``; a window of ``window`` PDUs, ``buffers`` per stream."""
 
     n: int
     me: int
