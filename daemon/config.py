@@ -201,7 +201,7 @@ def _check_mode(value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """[cluster]: equal at all stations; a station whose options differ is refused."""
+    """[cluster]: equal at all stations; a station whose options differ is not admitted, and both sides say so."""
 
     name: str = _option(
         low=1, high=64, check=_check_text, example="demo",
@@ -804,7 +804,7 @@ def markdown() -> str:
         "An unknown option, a wrong type or a value out of bounds is an error that names file, line and the allowed values.",
         "",
         "Options of `[cluster]` must be equal at all stations: a CRC-32 of them travels in the OPEN frames, and a station whose",
-        "options differ is refused with both values. All others may differ. Options without a default are required.",
+        "options differ is not admitted to the cluster; both sides name it. All others may differ. Options without a default are required.",
     ]
     for section, options in SECTIONS.items():
         doc = str(options.__doc__).split(": ", 1)[1].rstrip(".")

@@ -1,4 +1,5 @@
-"""The TO paper (Nakamura, Takizawa), sections 3-5, rule by rule, as far as they hold on a switched medium (no reset, order by clock).
+"""The TO paper (Nakamura, Takizawa), sections 3-5, rule by rule, as far as they hold on a switched medium (no reset, order by
+clock).
 
 Each test names the section and says the rule in its own words. The papers' rules for a one-channel bus come with that medium.
 """
@@ -8,7 +9,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-
 from zenjun.proto import wire
 from zenjun.proto.core import Core, Status
 
@@ -77,7 +77,8 @@ def test_initial_state_every_entry_is_the_first_number() -> None:
 
 
 def test_acceptance_needs_the_expected_number_and_allows_equal_vectors() -> None:
-    """Section 3, receive condition (1) p.SEQ is the number expected; (2) with `<=`: the very first PDU carries the vector that everyone
+    """Section 3, receive condition (1) p.SEQ is the number expected; (2) with `<=`: the very first PDU carries the vector
+    that everyone
     has, which the printed `<` would refuse."""
     c = Cluster(3)
     first, second = c.send(0), c.send(0)
@@ -136,7 +137,8 @@ def test_pack_condition_everyone_has_it() -> None:
 
 
 def test_ack_condition_everyone_has_said_that_everyone_has_it() -> None:
-    """Section 3, ACK: the PDUs that first pre-acknowledge p at each station are themselves known everywhere; written with P vectors."""
+    """Section 3, ACK: the PDUs that first pre-acknowledge p at each station are themselves known everywhere; written with
+    P vectors."""
     c = Cluster(3)
     p = c.send(0, need_ack=True)
     (a1,) = c.give(1, p)
@@ -225,7 +227,8 @@ def test_loss_condition_2_somebody_else_has_it() -> None:
 
 
 def test_timeout_nobody_has_it_is_sent_again() -> None:
-    """Section 3: the sender that hears nothing concludes that nobody has the PDU and sends it again (harmless where order is by clock)."""
+    """Section 3: the sender that hears nothing concludes that nobody has the PDU and sends it again (harmless where order
+    is by clock)."""
     c = Cluster(3)
     p = c.send(0)
     c.now = c[0].poll_due_ns()
@@ -238,7 +241,8 @@ def test_timeout_nobody_has_it_is_sent_again() -> None:
 @pytest.mark.parametrize("n", range(2, 9))
 @pytest.mark.parametrize("need_ack", [False, True])
 def test_evaluation_best_case(n: int, need_ack: bool) -> None:
-    """Section 4: 1 + (n - 1) + n = 2n PDUs and 3 rounds until everyone knows that everyone has it; n and 2 rounds until everyone has it.
+    """Section 4: 1 + (n - 1) + n = 2n PDUs and 3 rounds until everyone knows that everyone has it; n and 2 rounds until
+    everyone has it.
     n = 2 is outside the paper's domain: the confirmation of one is at once that of both levels."""
     c = Cluster(n)
     assert c[0].offer(b"p", group=1, client=1, need_ack=need_ack)
