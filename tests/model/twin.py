@@ -86,7 +86,7 @@ def _pieces(payload: bytes) -> Iterator[Piece]:
 
 @dataclass
 class TwinStation:
-    """Station ``me`` of ``n``; streams start at ``first``, clocks at ``clock``; a window of ``window`` PDUs, ``buffers`` per stream."""
+    """Station ``me`` of ``n``; streams start at ``first``, clocks at ``clock``; ``window`` and ``buffers`` count PDUs."""
 
     n: int
     me: int
