@@ -196,10 +196,10 @@ class PreackHonest(Checker):
         if level != PREACK:
             return
         inst = view.instance
-        for position in range(old, new):
-            if position >= len(inst.pdus):
-                self.fail(f"station {view.station + 1} pre-acknowledges position {position}, which nobody has sent", view.station)
-            _, src, seq = inst.pdus[position]
+        if new > len(inst.pdus):
+            self.fail(f"station {view.station + 1} pre-acknowledges position {new - 1}, which nobody has sent", view.station)
+        last = {inst.pdus[p][1]: (p, inst.pdus[p][2]) for p in range(old, new)}  # of each source: streams are accepted in order
+        for src, (position, seq) in last.items():
             for j in range(self.facts.stations):
                 other = self.facts.views[j]
                 if other is not None and other.instance is inst and other.core.peer(src).req <= seq:
@@ -224,8 +224,8 @@ class AckHonest(Checker):
         if level != ACK or not self.facts.want_ack:
             return
         inst = view.instance
-        for position in range(old, min(new, len(inst.pdus))):
-            _, src, seq = inst.pdus[position]
+        last = {inst.pdus[p][1]: (p, inst.pdus[p][2]) for p in range(old, min(new, len(inst.pdus)))}
+        for src, (position, seq) in last.items():
             for j in range(self.facts.stations):
                 other = self.facts.views[j]
                 if other is not None and other.instance is inst and other.core.peer(src).min_al <= seq:
@@ -474,15 +474,19 @@ class Liveness(Checker):
                 if v.positions[level] < len(inst.pdus):
                     return f"s{v.station + 1} is at {LEVEL_NAMES[level]} {v.positions[level]} of {len(inst.pdus)} PDUs"
             for level in (ORDERED, PREACK, ACK):
-                wanted = [k for k, r in enumerate(v.records) if level < ACK or self._need_ack(inst, r)]
-                if wanted and v.released[level] <= wanted[-1]:
-                    return (
-                        f"s{v.station + 1} has released {v.released[level]} of {wanted[-1] + 1} messages at {LEVEL_NAMES[level]}"
-                    )
+                due = total if level < ACK else self._ack_due(inst, v)
+                if v.released[level] < due:
+                    return f"s{v.station + 1} has released {v.released[level]} of {due} messages at {LEVEL_NAMES[level]}"
         return ""
 
-    def _need_ack(self, inst: Instance, record: Delivery) -> bool:
-        return any(m.need_ack and m.data == record.data for m in inst.taken.get((record.src, record.client), []))
+    def _ack_due(self, inst: Instance, view: View) -> int:
+        """How many messages must reach level ack: up to the last one that asked for it."""
+        if inst.wanted:
+            for k in range(len(view.records) - 1, -1, -1):
+                r = view.records[k]
+                if (r.src, r.client, r.data) in inst.wanted:
+                    return k + 1
+        return 0
 
     def judge(self, missing: str, bound_ns: int) -> None:
         if missing:
@@ -520,3 +524,5 @@ def note_message(facts: Facts, message: Message) -> None:
     message.instance = view.instance.number
     message.delivered_before = len(view.records)
     view.instance.taken.setdefault((message.station, message.client), []).append(message)
+    if message.need_ack:
+        view.instance.wanted.add((message.station, message.client, message.data))

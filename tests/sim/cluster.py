@@ -251,7 +251,7 @@ class Simulation:
     def on_turn(self, station: int, frames_sent: int) -> None:
         self._turns += 1
         view = self.facts.views[station]
-        if view is not None and (self._turns % 5 == 0 or frames_sent > 64):
+        if view is not None and (self._turns % 8 == 0 or frames_sent > 64):
             for hook in self._hooks["turn"]:
                 hook(view, frames_sent)
 

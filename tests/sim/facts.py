@@ -87,6 +87,8 @@ class Instance:
     """The order, as the first station to get that far has it."""
     taken: dict[tuple[int, int], list[Message]] = field(default_factory=dict)
     """(src, client) → messages the source's core has taken, in order."""
+    wanted: set[tuple[int, int, bytes]] = field(default_factory=set)
+    """(src, client, content) of those whose sender waits for level ack."""
     pdus: list[tuple[int, int, int]] = field(default_factory=list)
     """(clock, src, seq) of every sequenced PDU broadcast, sorted: its place here is its position in the order."""
     top: list[int] = field(default_factory=list)

@@ -12,6 +12,8 @@ from zenjun.proto.wire import Flag, Kind
 _HEADER: Final = wire.HEADER.struct
 _HEADER_SIZE: Final = wire.HEADER.size
 _CHECK_AT: Final = wire.HEADER.offset("check")
+_PACK: Final = int(Flag.PACK)
+_FLAG_NAMES: Final = tuple((int(f), f.name) for f in Flag)
 _VECTORS: Final = {n: struct.Struct(f">{n}I") for n in range(1, wire.STATIONS_MAX + 1)}
 
 
@@ -40,11 +42,11 @@ def parse(pdu: bytes) -> Frame:
     if version != wire.VERSION or not 1 <= n <= wire.STATIONS_MAX:
         raise ValueError(f"version {version}, {n} stations")
     vector = _VECTORS[n]
-    at = _HEADER_SIZE + vector.size * (2 if flags & Flag.PACK else 1)
+    at = _HEADER_SIZE + vector.size * (2 if flags & _PACK else 1)
     if len(pdu) < at + length:
         raise ValueError(f"length field {length} goes beyond the frame")
     ack = vector.unpack_from(pdu, _HEADER_SIZE)
-    pack = vector.unpack_from(pdu, _HEADER_SIZE + vector.size) if flags & Flag.PACK else ()
+    pack = vector.unpack_from(pdu, _HEADER_SIZE + vector.size) if flags & _PACK else ()
     return Frame(kind, flags, src, incarnation, instance, seq, clock, free, ack, pack, pdu[at : at + length])
 
 
@@ -55,10 +57,16 @@ def name(kind: int) -> str:
 
 def text(f: Frame) -> str:
     """One line for traces and scenarios."""
-    flags = "".join(f" {x.name}" for x in Flag if f.flags & x)
+    flags = "".join(f" {label}" for bit, label in _FLAG_NAMES if f.flags & bit)
     return f"{name(f.kind)}{flags} seq={f.seq} clock={f.clock & 0xFFFFFFFF} ack={list(f.ack)}" + (
         f" pack={list(f.pack)}" if f.pack else ""
     )
+
+
+def ranges(f: Frame) -> tuple[int, list[tuple[int, int]]]:
+    """(stream 1..n, [(first missing seq, how many)]) of a NAK."""
+    stream, count, _, _ = wire.NAK.struct.unpack_from(f.payload)
+    return stream, [wire.RANGE.struct.unpack_from(f.payload, wire.NAK.size + k * wire.RANGE.size) for k in range(count)]
 
 
 def _crc32c_table() -> tuple[int, ...]:
@@ -87,7 +95,7 @@ def seal(pdu: bytes) -> bytes:
         return pdu
     fields = _HEADER.unpack_from(pdu)
     n, flags, length = fields[4], fields[3], fields[7]
-    at = min(_HEADER_SIZE + 4 * n * (2 if flags & Flag.PACK else 1), len(pdu))
+    at = min(_HEADER_SIZE + 4 * n * (2 if flags & _PACK else 1), len(pdu))
     head = crc32c(pdu[:_CHECK_AT] + pdu[_HEADER_SIZE:at])
     return pdu[:_CHECK_AT] + struct.pack(">II", head, crc32c(pdu[at : at + length])) + pdu[_HEADER_SIZE:]
 

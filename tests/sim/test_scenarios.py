@@ -1,0 +1,67 @@
+"""Text scenarios, and the frame counts the papers claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .scenario import SEPARATOR, Scenario, carry_out
+
+FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
+    there, now = carry_out(path)
+    if request.config.getoption("--rewrite"):
+        path.write_text(now)
+        return
+    assert SEPARATOR in there, f"{path.name} expects nothing yet: pytest --rewrite"
+    assert now == there, "run pytest --rewrite and explain the difference in the commit"
+
+
+@pytest.mark.parametrize("n", range(2, 9))
+def test_lone_data_costs_2n_frames_to_ack_and_n_to_preack(n: int) -> None:
+    """TO protocol, number of PDUs: best case 1 + (n - 1) + n to level ack, one less if confirmations are serialised.
+
+    To preack n. Then nothing but heartbeats.
+    """
+    s = Scenario()
+    s.command(f"cluster stations={n}")
+    s.command("send station=1 size=64")
+    assert s.command("count until=preack") == [f"{n} frames to preack"]
+    s = Scenario()
+    s.command(f"cluster stations={n} need_ack=1")
+    s.command("send station=1 size=64 ack")
+    assert s.command("count until=ack")[0] in (f"{2 * n} frames to ack", f"{2 * n - 1} frames to ack")
+    assert s.command("quiet 900ms") == ["0 frames besides heartbeats"]
+
+
+@pytest.mark.parametrize("n", range(2, 9))
+def test_lone_data_without_need_ack_falls_silent_after_preack(n: int) -> None:
+    s = Scenario()
+    s.command(f"cluster stations={n}")
+    s.command("send station=1 size=64")
+    s.command("count until=preack")
+    assert s.command("quiet 900ms") == ["0 frames besides heartbeats"]
+
+
+def test_zero_window_never_blocks_a_confirm() -> None:
+    """Spec chapter 10, flow: station 1 may send no more (station 2's acks do not reach it), yet it confirms station 3's data."""
+    s = Scenario()
+    s.command("cluster stations=3 window=1 slots=4")
+    s.command("cut from=2 to=1")
+    s.command("send station=1 size=64 count=50")
+    s.command("run 3ms")
+    sim = s.sim
+    assert sim is not None
+    window_closed = sim.stations[0].queues[0]
+    assert window_closed, "station 1 has messages it may not send"
+    s.command("send station=3 size=64")
+    lines = s.command("run 1ms")
+    assert any(" s1 CONFIRM" in line for line in lines), lines
+    s.command("heal")
+    s.command("run 2s")
+    assert not window_closed
+    assert {len(v.records) for v in sim.facts.views if v is not None} == {51}
