@@ -66,11 +66,15 @@ int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
     for (uint32_t h = 0; h < c->n; h++) { /* believe all of it or nothing */
         struct stream *s = &c->st[h];
         uint64_t a = widen(s->al[j], get32(p->ack + 4 * h));
+        if ((int64_t)(a - c->cfg.first_seq) < 0) /* before the stream began: the nearest number is a negative one */
+            return ZJ_DROP_ACK;
+        if (h == j && p->kind == ZJW_KIND_DATA && get32(p->ack + 4 * h) != p->seq + 1)
+            return ZJ_DROP_ACK; /* a PDU confirms itself and nothing after it */
         if (h == c->self ? a > own : (int64_t)(a - s->req) > (int64_t)c->cfg.slots)
             return ZJ_DROP_ACK;
         if (p->pack) {
             uint64_t b = widen(s->pack[j], get32(p->pack + 4 * h));
-            if (b > a && b > s->al[j])
+            if ((int64_t)(b - c->cfg.first_seq) < 0 || (b > a && b > s->al[j]))
                 return ZJ_DROP_ACK;
         }
     }

@@ -19,8 +19,10 @@ static int all_wanted(const zj_core *c)
 
 static uint64_t need_of(const zj_core *c, const struct stream *s, int all)
 {
-    (void)c;
-    return all ? s->req : s->need_ack;
+    if (all)
+        return s->req;
+    /* level ack is a place in the order: what stands before a wanted PDU must reach it too */
+    return c->acked < c->need_position && s->ordered > s->need_ack ? s->ordered : s->need_ack;
 }
 
 static int ack_pending(const zj_core *c)

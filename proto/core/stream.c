@@ -48,7 +48,7 @@ static void diverged(zj_core *c, uint32_t station, uint64_t position, uint64_t o
 static void accept(zj_core *c, uint32_t h, const struct meta *m)
 {
     struct stream *s = &c->st[h];
-    if (m->clock <= s->last_clock) /* held back, so it could not be judged when it came */
+    if (m->clock <= s->clock) /* held back, so it could not be judged when it came */
         diverged(c, h, s->req, s->last_clock, m->clock);
     s->last_clock = m->clock;
     if (m->clock > s->clock)
@@ -84,7 +84,7 @@ int stream_take(zj_core *c, const struct pdu *p, uint64_t now)
         return ZJ_DROP_WINDOW;
     if (p->size > c->slot_bytes)
         return ZJ_DROP_LENGTH;
-    if (p->clock >> 62 || p->clock < (uint64_t)c->instance << 32 || (seq == s->req && p->clock <= s->last_clock))
+    if (p->clock >> 62 || p->clock < (uint64_t)c->instance << 32 || (seq == s->req && p->clock <= s->clock))
         return ZJ_DROP_CLOCK;
     if (seq + 1 > s->top) {
         stream_notice(c, h, seq, now);
