@@ -11,7 +11,7 @@
 
 #define ZJ_NEVER UINT64_MAX
 #define ZJ_TXQ 4096u          /* entries of the transmit queue, power of two */
-#define ZJ_CTL 32u            /* control PDUs waiting for the engine, power of two */
+#define ZJ_CTL 128u           /* control PDUs waiting for the engine, power of two: two OPENs of each of 64 stations */
 #define ZJ_CTL_BYTES 1536u    /* a longer one is cut: OPEN needs at most 1,000 */
 #define ZJ_NAK_BUFS 16u       /* NAKs queued at a time */
 #define ZJ_SMALL 1536u        /* bytes of a CONFIRM or NAK buffer: header, two vectors of 64, 64 ranges */
