@@ -196,13 +196,15 @@ class Opening:
         if pdu.src == self._config.station:
             return self._on_own_number(now, pdu, mac)
         if pdu.fingerprint != self._config.fingerprint:
-            return self._notice(
+            told = self._notice(
                 now,
                 "options",
                 pdu.src,
                 f"station {pdu.src} ({pdu.host}, {mac_text(mac)}) has other cluster options than station {self._who()}: "
                 f"fingerprint {pdu.fingerprint:08x}, not {self._config.fingerprint:08x}; it is not admitted",
             )
+            # In an instance nothing else would tell the newcomer why nobody speaks to it.
+            return told + (self._answer(now) if self.state is State.STARTED and not pdu.started else [])
         return self._on_open(now, pdu, mac)
 
     def on_timeout(self, now: int) -> list[Effect]:

@@ -600,6 +600,16 @@ def test_other_cluster_options_are_named_and_not_admitted() -> None:
     assert len(net.stations[0].said(Notice)) == 2, "repeated, but not often"
 
 
+def test_newcomer_with_other_options_is_told_by_those_in_an_instance() -> None:
+    net = opened()
+    newcomer = net.stations[-1]
+    newcomer.fingerprint = 8
+    newcomer.boot += 1
+    newcomer.boot_up(net.now)
+    net.run(3_000 * MS)
+    assert any(isinstance(n, Notice) and "other cluster options" in n.message for n in newcomer.said(Notice))
+
+
 def test_leaving_takes_part_in_nothing() -> None:
     net = opened()
     net.stations[0].opening.leave()
