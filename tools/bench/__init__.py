@@ -1,1 +1,1 @@
-"""TODO(layout): filled by the work in progress."""
+"""Wall-clock benchmarks in a lab, peers side by side: ``plan`` runs the cells, ``cell`` measures one, ``table`` compares them."""
