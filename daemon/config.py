@@ -274,7 +274,7 @@ class ClusterOptions:
         reason="many stations may ask for the same frame at once",
     )  # fmt: skip
     heartbeat_ms: int = _option(
-        100, unit="ms", low=10, high=10_000,
+        200, unit="ms", low=10, high=10_000,
         help="an idle station says that it is there this often",
         reason="idle traffic against how fast a failure is seen",
     )  # fmt: skip
@@ -804,7 +804,7 @@ def markdown() -> str:
         "An unknown option, a wrong type or a value out of bounds is an error that names file, line and the allowed values.",
         "",
         "Options of `[cluster]` must be equal at all stations: a CRC-32 of them travels in the OPEN frames, and a station whose",
-        "options differ is not admitted to the cluster; both sides name it. All others may differ. Options without a default are required.",
+        "options differ is not admitted; both sides name it. All others may differ. Options without a default are required.",
     ]
     for section, options in SECTIONS.items():
         doc = str(options.__doc__).split(": ", 1)[1].rstrip(".")

@@ -223,6 +223,10 @@ class Runtime:
                 catch_up -= 1
                 continue
             catch_up = 0
+            ours = turn.want or self._again or self._phase is not Phase.RUNNING or self._clients.waiting
+            if not ours and not self._engine.quiet(turn.now):  # all was done in C
+                self._planned_ns = min(deadline, turn.next_due)
+                return False
             self._serve(turn)
             if self._done is None or self._done.done():
                 return False
@@ -233,7 +237,8 @@ class Runtime:
         return True
 
     def _deadline(self) -> int:
-        return min(self._engine.next_deadline_ns(), self._phase_deadline)
+        """Of Python; the core's own are in the data path's timer anyway."""
+        return min(self._engine.own_deadline_ns(), self._phase_deadline)
 
     def _serve(self, turn: Turn) -> None:
         now = turn.now

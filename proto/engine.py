@@ -100,7 +100,7 @@ class EngineConfig:
     poll_delay_ns: int = 3 * MS
     poll_delay_max_ns: int = 200 * MS
     retransmit_gap_ns: int = 1 * MS
-    heartbeat_ns: int = 250 * MS
+    heartbeat_ns: int = 200 * MS
     """A CONFIRM goes out when nothing else has for so long."""
     silent_timeout_ns: int = 1000 * MS
     """Not heard for so long: silent. More than three heartbeats, or loss alone will do it."""
@@ -167,8 +167,8 @@ class Engine:
         self._timers = Timers(Deadline)
         self._now = 0
         self._began_ns = 0
-        self._sent_total = 0
         self._confirms_heard = 0
+        self._beat_now = False
         self._waiting_since_ns = 0  # not in an instance since then
         self._blocked: dict[int, tuple[str, int]] = {}  # station: reason, since when
         self._fenced = False
@@ -206,8 +206,15 @@ class Engine:
                 effects += self._absorb(now, self.opening.on_pdu(now, control.pdu, control.mac))
         if status & _FENCED:
             effects += self._report_fence()
-        self._note_sent(now)
+        self._beat_along(now)
         return effects + self._serve(now) if self.next_deadline_ns() <= now else effects
+
+    def quiet(self, now: int) -> bool:
+        """After a turn of the data path that wanted nothing of Python: True if ``poll`` has something to do all the same.
+        Cheap: it is asked after every wake-up."""
+        now = self._tick(now)
+        self._beat_along(now)
+        return self._beat_now
 
     def on_timeout(self, now: int) -> list[Effect]:
         """A deadline may be over. Early and repeated calls are harmless."""
@@ -265,9 +272,11 @@ class Engine:
     def next_deadline_ns(self) -> int:
         """When to call ``on_timeout`` at the latest, or ``NEVER``. A pure read."""
         core = self.core
-        return min(
-            self._timers.next_ns(), self.opening.next_deadline_ns(), core.nak_due_ns(), core.poll_due_ns(), core.confirm_due_ns()
-        )
+        return min(self.own_deadline_ns(), core.nak_due_ns(), core.poll_due_ns(), core.confirm_due_ns())
+
+    def own_deadline_ns(self) -> int:
+        """The same without the core's deadlines, for a driver whose data path looks at those itself. Moves only by an input."""
+        return min(self._timers.next_ns(), self.opening.next_deadline_ns())
 
     def status(self, now: int | None = None) -> dict[str, Any]:
         """What the protocol knows of docs/status.md, JSON-able. ``now``: default, that of the last input."""
@@ -349,7 +358,8 @@ class Engine:
         self._fenced = False
         self._last_instance = self.instance
         self._silence.forgive(now)
-        self._sent_total = self.core.sent_total()
+        self._confirms_heard = self.core.confirms_heard()
+        self._beat_now = False
         self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
         return self._report_blocked(now, ())
 
@@ -375,19 +385,14 @@ class Engine:
         self._fenced = True
         return [Fenced(fence.station + 1, fence.position, fence.own, fence.theirs)]
 
-    def _note_sent(self, now: int) -> None:
-        """Any PDU is as good as a heartbeat."""
-        sent = self.core.sent_total()
-        if sent != self._sent_total:
-            self._sent_total = sent
-            if self.core.is_open and self._byes_left is None:
-                self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
+    def _beat_along(self, now: int) -> None:
+        """A heartbeat has woken this station: beating along with it saves everybody a wake-up per beat and station."""
         heard = self.core.confirms_heard()
         if heard != self._confirms_heard:
             self._confirms_heard = heard
-            # A heartbeat has woken this station: beating along with it saves everybody a wake-up per beat and station.
-            if self._timers.at_ns(Deadline.HEARTBEAT) - now < self.config.heartbeat_ns // 2:
+            if now - self.core.last_tx_ns() > self.config.heartbeat_ns // 2 and self._timers.at_ns(Deadline.HEARTBEAT) != NEVER:
                 self._timers.set(Deadline.HEARTBEAT, now)
+                self._beat_now = True
 
     def _serve_core(self, now: int) -> None:
         """NAKs, POLLs (rule C4), confirmations that waited for a ring that does not drain, the heartbeat."""
@@ -401,9 +406,14 @@ class Engine:
             core.step(now, False)  # what has been delivered since the last one is not pending any more
             acted |= core.poll(now) > 0
         if self._timers.due(Deadline.HEARTBEAT, now):
-            core.heartbeat(now)
-            acted = True
-            self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
+            # Any PDU is as good as a heartbeat: what was sent meanwhile is looked at only now, not at every turn.
+            next_ns = core.last_tx_ns() + self.config.heartbeat_ns
+            if self._beat_now or next_ns <= now:
+                core.heartbeat(now)
+                acted = True
+                next_ns = now + self.config.heartbeat_ns
+            self._beat_now = False
+            self._timers.set(Deadline.HEARTBEAT, next_ns)
         if acted or core.confirm_due_ns() <= now:
             core.step(now, False)
 

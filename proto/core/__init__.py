@@ -404,10 +404,9 @@ class Core:
         flat = ffi.unpack(self._matrix, n * n)
         return [flat[h * n : (h + 1) * n] for h in range(n)]
 
-    def sent_total(self) -> int:
-        """A number that grows whenever a frame is sent."""
-        c = self._counters
-        return int(c.tx_data + c.tx_confirm + c.tx_nak + c.tx_retransmit + c.tx_relay)
+    def last_tx_ns(self) -> int:
+        """When a frame was last handed out to be sent; at opening, that time."""
+        return int(lib.zj_last_tx(self._core))
 
     def confirms_heard(self) -> int:
         """A number that grows with every CONFIRM received."""
