@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from ..proto.effects import Blocked, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
 from ..proto.engine import NEVER, Engine
+from ..proto.wire import mtu_needed
 from .clients import Clients, Listener
 from .datapath import DataPath, Turn, Want, now_ns
 from .netlink import Change, LinkMonitor, LinkState
@@ -381,6 +382,13 @@ class Runtime:
             self._journal.event(logging.WARNING, "interface", text, now=now_ns(), key="open")
             self._retry_link()
             return
+        needed = mtu_needed(self._others + 1)
+        if opened.mtu < needed:
+            self._dp.link_close()
+            text = f"{link.name} carries {opened.mtu} bytes; {self._others + 1} stations need an MTU of at least {needed}"
+            self._journal.event(logging.ERROR, "interface mtu", text, now=now_ns(), key="small")
+            self._notifier.status(text)
+            return  # a larger MTU is a change of the interface and opens it again
         self.link_open = True
         self._link_index = opened.ifindex
         now = now_ns()

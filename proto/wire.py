@@ -242,6 +242,34 @@ PAYLOAD: Final[dict[Kind, tuple[Layout, ...]]] = {
 }
 
 
+def confirm_bytes(stations: int) -> int:
+    """Bytes of a CONFIRM (after the Ethernet header) in a cluster of so many stations."""
+    return HEADER.size + 8 * stations + CONFIRM.size
+
+
+def open_bytes(stations: int, name_bytes: int = OPEN_NAME_MAX) -> int:
+    """Bytes of an OPEN that proposes all stations, with a host name of so many bytes."""
+    return HEADER.size + 4 * stations + OPEN.size + MEMBER.size * stations + name_bytes
+
+
+def nak_bytes(stations: int, ranges: int = 1) -> int:
+    """Bytes of a NAK with so many ranges (it carries both vectors)."""
+    return HEADER.size + 8 * stations + NAK.size + RANGE.size * ranges
+
+
+def data_bytes(stations: int, message_bytes: int = 1, fragment: bool = False) -> int:
+    """Bytes of a DATA PDU with the pack vector and one message (or fragment) of so many bytes."""
+    extra = FRAGMENT.size if fragment else 0
+    return HEADER.size + 8 * stations + MESSAGE.size + extra + message_bytes
+
+
+def mtu_needed(stations: int) -> int:
+    """Smallest interface MTU on which every PDU kind of a cluster of so many stations fits, with the longest host name."""
+    return max(
+        MTU_MIN, confirm_bytes(stations), open_bytes(stations), nak_bytes(stations, 4), data_bytes(stations, fragment=True)
+    )
+
+
 def cluster_id(name: str) -> int:
     """The 32-bit number that stands for a cluster's name on the wire."""
     return zlib.crc32(name.encode())

@@ -73,38 +73,6 @@ def _values(*enums: type[wire.Flag] | type[wire.MessageFlag] | type[wire.OpenFla
     return table(("field", "value", "name", "meaning"), rows)
 
 
-def confirm_bytes(stations: int) -> int:
-    """Bytes of a CONFIRM (after the Ethernet header) in a cluster of so many stations."""
-    return wire.HEADER.size + 8 * stations + wire.CONFIRM.size
-
-
-def open_bytes(stations: int, name_bytes: int = wire.OPEN_NAME_MAX) -> int:
-    """Bytes of an OPEN that proposes all stations, with a host name of so many bytes."""
-    return wire.HEADER.size + 4 * stations + wire.OPEN.size + wire.MEMBER.size * stations + name_bytes
-
-
-def nak_bytes(stations: int, ranges: int = 1) -> int:
-    """Bytes of a NAK with so many ranges (it carries both vectors)."""
-    return wire.HEADER.size + 8 * stations + wire.NAK.size + wire.RANGE.size * ranges
-
-
-def data_bytes(stations: int, message_bytes: int = 1, fragment: bool = False) -> int:
-    """Bytes of a DATA PDU with the pack vector and one message (or fragment) of so many bytes."""
-    extra = wire.FRAGMENT.size if fragment else 0
-    return wire.HEADER.size + 8 * stations + wire.MESSAGE.size + extra + message_bytes
-
-
-def mtu_needed(stations: int) -> int:
-    """Smallest interface MTU on which every PDU kind of a cluster of so many stations fits, with the longest host name."""
-    return max(
-        wire.MTU_MIN,
-        confirm_bytes(stations),
-        open_bytes(stations),
-        nak_bytes(stations),
-        data_bytes(stations, fragment=True),
-    )
-
-
 def stations_fitting(size: Callable[[int], int], mtu: int = wire.MTU_MIN) -> int:
     """Most stations for which a PDU of the given size function fits the MTU."""
     return max(n for n in range(1, wire.STATIONS_MAX + 1) if size(n) <= mtu)
@@ -112,8 +80,8 @@ def stations_fitting(size: Callable[[int], int], mtu: int = wire.MTU_MIN) -> int
 
 def _sizes() -> str:
     rows = (
-        (n, confirm_bytes(n), nak_bytes(n), open_bytes(n), 1500 - data_bytes(n, 0), mtu_needed(n))
-        for n in (3, 8, 16, 32, stations_fitting(open_bytes), stations_fitting(confirm_bytes), wire.STATIONS_MAX)
+        (n, wire.confirm_bytes(n), wire.nak_bytes(n), wire.open_bytes(n), 1500 - wire.data_bytes(n, 0), wire.mtu_needed(n))
+        for n in (3, 8, 16, 32, stations_fitting(wire.open_bytes), stations_fitting(wire.confirm_bytes), wire.STATIONS_MAX)
     )
     head = ("stations", "CONFIRM", "NAK, 1 range", "OPEN, longest name", "largest whole message at MTU 1500", "MTU needed")
     return table(head, rows)

@@ -52,16 +52,11 @@ static int choose(const zj_core *c, uint32_t *out)
     return 1;
 }
 
-/* Somebody here or a PDU's sender waits for level ack of an entry that has not reached it. */
-static int ack_matters(const zj_core *c)
-{
-    return c->acked < c->preack && (c->want_ack || c->acked < c->need_position);
-}
-
+/* An entry stays until it has reached every level. Level ack is far behind only if nobody waits for it: ack_lags() in send.c asks
+ * for P vectors long before the log is full. One entry to spare: digests[preack - 1] is still needed. */
 static int log_full(const zj_core *c)
 {
-    uint64_t tail = ack_matters(c) ? c->acked : c->preack;
-    return c->position - tail >= c->log_mask; /* one entry to spare: digests[preack - 1] is still needed */
+    return c->position - c->acked >= c->log_mask;
 }
 
 int order_ready(zj_core *c)
@@ -212,10 +207,6 @@ void order_levels(zj_core *c)
     if (faulty(c, ZJ_FAULT_EARLY_ACK))
         c->acked = c->preack;
     while (c->acked < c->preack) {
-        if (!ack_matters(c) && c->position - c->acked >= c->log_mask) { /* nobody waits for it, and its entry is needed */
-            c->acked++;
-            continue;
-        }
         const struct entry *e = &c->log[c->acked & c->log_mask];
         if (e->seq >= c->st[e->src].acked)
             break;

@@ -6,10 +6,13 @@ static uint32_t payload_start(const zj_core *c, uint32_t flags)
     return ZJW_SIZEOF_HEADER + (flags & ZJW_FLAG_PACK ? 8u : 4u) * c->n;
 }
 
+/* Nobody has waited for level ack for so long that the log fills with what has not reached it: PDUs carry P again for a while. */
+static int ack_lags(const zj_core *c) { return c->position - c->acked > c->log_mask / 4; }
+
 /* Some station waits for level ack of everything. */
 static int all_wanted(const zj_core *c)
 {
-    if (c->want_ack)
+    if (c->want_ack || ack_lags(c))
         return 1;
     for (uint32_t h = 0; h < c->n; h++)
         if (c->st[h].wants_ack)

@@ -187,6 +187,9 @@ static int nak_stream(zj_core *c, uint32_t h, uint64_t now)
     struct stream *s = &c->st[h];
     uint32_t at = (c->nak_tail + 1) % ZJ_NAK_BUFS, count = 0, target = 0;
     uint64_t end = s->noticed, next = ZJ_NEVER;
+    uint32_t most = (c->limit - ZJW_SIZEOF_HEADER - 8 * c->n - ZJW_SIZEOF_NAK) / ZJW_SIZEOF_RANGE; /* limit leaves room for 7 */
+    if (most > ZJW_NAK_RANGES_MAX)
+        most = ZJW_NAK_RANGES_MAX;
 
     if (s->nak_at > now)
         return 0;
@@ -207,7 +210,7 @@ static int nak_stream(zj_core *c, uint32_t h, uint64_t now)
             continue;
         }
         int joins = span && q == first + span;
-        if (!joins && count + (span ? 1 : 0) == ZJW_NAK_RANGES_MAX) {
+        if (!joins && count + (span ? 1 : 0) == most) {
             next = now; /* the rest in another NAK */
             break;
         }

@@ -108,7 +108,7 @@ def test_unknown_options_suggest() -> None:
         ("ethertype = 0x0800", "IPv4"),
         ("ethertype = 46", "1536..65535"),
         ("window_frames = 1", "0 or 4..4096"),
-        ("silent_timeout_ms = 200", "at least 300 ms"),
+        ("silent_timeout_ms = 200", "at least 600 ms"),
         ("heartbeat_ms = 99999999999999999999", "10..10000 ms"),
         ("message_max = 16777217", "1024..16777216 bytes"),
         ("nak_retry_max_ms = 1", "at least 2 ms"),

@@ -103,14 +103,14 @@ def test_group_address_is_local_multicast_and_forwarded_by_bridges() -> None:
 
 def test_what_fits_the_smallest_mtu() -> None:
     """At n = 64 both vectors take 512 bytes: a CONFIRM needs 592, more than 576. The docs' table gives the MTU for every n."""
-    assert frametables.confirm_bytes(64) == 592
-    assert frametables.stations_fitting(frametables.confirm_bytes) == 62
-    assert frametables.stations_fitting(frametables.nak_bytes) == 64
-    assert frametables.stations_fitting(lambda n: frametables.data_bytes(n, fragment=True)) == 63
-    assert frametables.stations_fitting(frametables.open_bytes) == 36
-    assert frametables.stations_fitting(lambda n: frametables.open_bytes(n, name_bytes=0)) == 41
-    assert frametables.mtu_needed(36) == wire.MTU_MIN
-    assert frametables.mtu_needed(wire.STATIONS_MAX) <= 1500
+    assert wire.confirm_bytes(64) == 592
+    assert frametables.stations_fitting(wire.confirm_bytes) == 62
+    assert frametables.stations_fitting(wire.nak_bytes) == 64
+    assert frametables.stations_fitting(lambda n: wire.data_bytes(n, fragment=True)) == 63
+    assert frametables.stations_fitting(wire.open_bytes) == 36
+    assert frametables.stations_fitting(lambda n: wire.open_bytes(n, name_bytes=0)) == 41
+    assert wire.mtu_needed(36) == wire.MTU_MIN
+    assert wire.mtu_needed(wire.STATIONS_MAX) <= 1500
 
 
 # ---- two codecs, both ways ----
