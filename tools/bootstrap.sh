@@ -65,8 +65,8 @@ stamp=$( { "$python" -V; echo "$extra"; pwd; cat pyproject.toml setup.py; find p
 if [ ! -e .venv/ready ] || [ "$(cat .venv/ready)" != "$stamp" ]; then
     [ -x .venv/bin/python ] || "$python" -m venv .venv
     say "zenjun: setting up .venv (Python packages, C modules)"
-    .venv/bin/python -m pip install -q --disable-pip-version-check "setuptools>=77" "cffi>=1.16"
-    .venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation -e ".$extra"
+    .venv/bin/python -m pip install -qq --disable-pip-version-check "setuptools>=77" "cffi>=1.16"
+    .venv/bin/python -m pip install -qq --disable-pip-version-check --no-build-isolation -e ".$extra"
     printf '%s' "$stamp" >.venv/ready
 fi
 # mypy does not see setuptools' package-dir map: three links stand in for it.

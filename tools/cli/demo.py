@@ -118,7 +118,7 @@ def _counts(lab: Lab) -> dict[str, Any]:
 @click.option("-n", "--stations", type=click.IntRange(2, 8), default=3, show_default=True)
 @click.option("--loss", default="5%", show_default=True, callback=_loss, help="Frames lost at random at every station's input.")
 @click.option(
-    "--messages", type=click.IntRange(100, 1_000_000), default=20_000, show_default=True, help="Per station, in the second part."
+    "--messages", type=click.IntRange(100, 1_000_000), default=50_000, show_default=True, help="Per station, in the second part."
 )
 def demo(stations: int, loss: float, messages: int) -> None:
     """Show what zenjun is for, on this machine, in a lab of its own.
