@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,7 @@ from .trace import Trace
 SILENT_INTERVALS: Final = 6
 """Heartbeat intervals of the watch for silence."""
 SERIAL_BYTES: Final = 8
+FRAME_MAX_MIN: Final = 512
 START_SPREAD_NS: Final = 30 * MS
 """Stations are switched on within so long."""
 LOAD_FROM_NS: Final = 60 * MS
@@ -40,6 +42,7 @@ class Result:
     messages: int
     instances: int
     virtual_ns: int
+    work: Counter[str]
 
 
 class Simulation:
@@ -56,8 +59,10 @@ class Simulation:
         only: names of the checkers to use; default all."""
         self.seed = seed
         self.rng = random.Random(seed)
-        drawn = draw(self.rng)
-        self.options = options if options is not None else change(drawn) if change is not None else drawn
+        if options is None:  # else nothing is drawn, so that scenarios do not change with what the swarm draws
+            options = draw(self.rng)
+            options = change(options) if change is not None else options
+        self.options = options
         o = self.options
         self.trace = Trace()
         self.clockwork = Clockwork()
@@ -171,12 +176,22 @@ class Simulation:
         self._note_frame(f)
         number = self.network.sent + 1
         relayed = "" if f.src == station + 1 else f" of s{f.src}"
-        self.log(station, f"send #{number} {frames.text(f)}{relayed}")
+        too_long = len(pdu) > self.stations[station].mtu
+        self.log(station, f"send #{number} {frames.text(f)}{relayed}{' (longer than the MTU)' if too_long else ''}")
         for hook in self._hooks["sent"]:
             hook(station, f, self.clockwork.now)
         if self.on_frame is not None:
             self.on_frame(station, f)
-        self.network.broadcast(station, pdu, self.stations[station].mac)
+        if not too_long:
+            self.network.broadcast(station, pdu, self.stations[station].mac)
+
+    def work(self) -> Counter[str]:
+        """Counters of all cores of all lives; once, at the end."""
+        total: Counter[str] = Counter()
+        for station in self.stations:
+            station.count_work()
+            total.update(station.work)
+        return total
 
     def _note_frame(self, f: frames.Frame) -> None:
         inst = self.facts.instances.get(f.instance)
@@ -344,6 +359,7 @@ class Simulation:
             (f.cut_gap_ns, self._cut),
             (f.partition_gap_ns, self._partition),
             (f.restart_gap_ns, self._restart),
+            (f.mtu_gap_ns, self._mtu),
         ):
             if gap:
                 self._repeat(gap, act)
@@ -392,6 +408,15 @@ class Simulation:
             else:
                 station.crash()
 
+    def _mtu(self) -> None:
+        """An interface carries less for a while: its daemon is told, frames already under way are not."""
+        station = self.stations[self.rng.randrange(self.options.stations)]
+        station.set_mtu(self.rng.choice((FRAME_MAX_MIN, 600, 1000)))
+        before = self.options.frame_max[station.index]
+        self.clockwork.at(
+            self.clockwork.now + 1 + self.rng.randrange(self.options.faults.mtu_ns), lambda: station.set_mtu(before)
+        )
+
     # ---- phases
     def start(self) -> None:
         """Switch the stations on."""
@@ -416,6 +441,7 @@ class Simulation:
         self.log(-1, "healed")
         for station in self.stations:
             station.resume()
+            station.set_mtu(self.options.frame_max[station.index])
             if station.engine is None:
                 self._boot(station.index)
         for s in range(self.options.stations):
@@ -492,6 +518,7 @@ def simulate(
         sum(i.messages() for i in sim.facts.instances.values()),
         len(sim.facts.instances),
         sim.clockwork.now,
+        sim.work(),
     )
 
 

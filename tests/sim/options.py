@@ -49,6 +49,9 @@ class Faults:
     partition_ns: int = 40 * MS
     restart_gap_ns: int = 0
     down_ns: int = 30 * MS
+    mtu_gap_ns: int = 0
+    """Mean time between falls of some interface's MTU, which rises again after ``mtu_ns`` at most."""
+    mtu_ns: int = 50 * MS
     crash_at_persist: float = 0.0
     """Probability of a crash right before or after a state is made durable."""
 
@@ -152,6 +155,8 @@ def _faults(rng: random.Random, stations: int) -> Faults:
         partition_ns=rng.choice((5 * MS, 40 * MS, 150 * MS)),
         restart_gap_ns=rng.choice((60 * MS, 150 * MS, 300 * MS)) if on(0.45) else 0,
         down_ns=rng.choice((1 * MS, 20 * MS, 80 * MS)),
+        mtu_gap_ns=rng.choice((60 * MS, 150 * MS)) if on(0.25) else 0,
+        mtu_ns=rng.choice((5 * MS, 40 * MS)),
         crash_at_persist=rng.choice((0.02, 0.1)) if on(0.25) else 0.0,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class Outcome:
     messages: int
     instances: int
     virtual_ns: int
+    work: Counter[str]
 
 
 def base_seed() -> tuple[int, str]:
@@ -52,7 +54,7 @@ def outcome(seed: int) -> Outcome:
     """Run one seed with the options it draws."""
     r = simulate(seed)
     checker, text = (r.violation.checker, r.violation.text) if r.violation else ("", "")
-    return Outcome(seed, r.trace_hash, checker, text, r.report, r.frames, r.messages, r.instances, r.virtual_ns)
+    return Outcome(seed, r.trace_hash, checker, text, r.report, r.frames, r.messages, r.instances, r.virtual_ns, r.work)
 
 
 def _chunk(seeds: list[int]) -> list[Outcome]:

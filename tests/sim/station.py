@@ -6,7 +6,7 @@ send and to deliver.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -21,6 +21,8 @@ from .options import Options
 
 BATCH_MAX: Final = 64
 """Frames read in one turn."""
+TRAILER_MAX: Final = 64
+"""Padding and trailers that do not count against the MTU."""
 ROUNDS_MAX: Final = 4096
 """Drain rounds in one turn before it counts as a livelock."""
 CLUSTER: Final = "sim"
@@ -103,9 +105,13 @@ class Station:
         self.engine: Engine | None = None
         self.variant = variants.make("")
         self.paused = False
+        self.mtu = host.options.frame_max[index]
+        """PDU bytes the interface carries now; longer frames are lost, in both directions."""
         self.queues: list[deque[Message]] = [deque() for _ in range(host.options.clients)]
         """Per program: messages its daemon has not taken yet. They outlive the daemon, as the programs do."""
         self.ring_drops = 0
+        self.work: Counter[str] = Counter()
+        """Counters of the cores of all lives, for judging what a swarm of runs has met."""
         self._boots = 0
         self._inbox: deque[tuple[bytes, bytes]] = deque()
         self._turn_at: int | None = None
@@ -152,6 +158,7 @@ class Station:
         if not self.variant.survives():
             self.disk = (0, 0)
         incarnation, instance = self.disk
+        self.mtu = o.frame_max[self.index]
         self.engine = Engine(config, incarnation=incarnation + 1, instance=instance)
         self.engine.set_mac(self.mac)
         if o.need_ack:
@@ -166,6 +173,7 @@ class Station:
 
     def crash(self) -> None:
         """Power off. What is on disk stays."""
+        self.count_work()
         self.engine = None
         self.paused = False
         self._inbox.clear()
@@ -173,6 +181,12 @@ class Station:
         self._partial = None
         self.host.log(self.index, "crash")
         self.host.on_crash(self.index)
+
+    def count_work(self) -> None:
+        """Add what the engine of this life has counted to ``work``; to be called once per life, at its end."""
+        if self.engine is not None:
+            self.work.update(self.engine.core.counters())
+            self.work.update({f"drop {reason}": count for reason, count in self.engine.core.drops().items()})
 
     def leave(self) -> None:
         """Stop on purpose: say good-bye, then off."""
@@ -200,13 +214,21 @@ class Station:
             self.host.log(self.index, f"resume, {len(self._inbox)} frames waiting")
             self.wake(0)
 
+    def set_mtu(self, mtu: int) -> None:
+        """The interface's MTU changes, and the daemon learns of it at once."""
+        engine = self.engine
+        if engine is not None and not self.paused:
+            self.mtu = mtu
+            self.host.log(self.index, f"mtu {mtu}")
+            self._guard(lambda: self._apply(engine.set_frame_max(self.now(), mtu)))
+
     def now(self) -> int:
         return self.clock.local(self.host.virtual_now())
 
     # ---- input
     def arrive(self, pdu: bytes, mac: bytes) -> None:
         """A frame reaches the interface."""
-        if self.engine is None:
+        if self.engine is None or len(pdu) > self.mtu + TRAILER_MAX:
             return
         if len(self._inbox) >= self.host.options.inbox_frames_max:
             self.ring_drops += 1

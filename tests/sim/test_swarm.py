@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 
@@ -15,6 +16,13 @@ from .runner import ROOT, base_seed, run_many, summary
 
 SEEDS = 300
 JOBS = 2
+MET = (
+    *("lost_noticed", "rx_repaired", "rx_out_of_order", "rx_duplicate", "tx_nak", "tx_retransmit", "tx_relay", "tx_poll"),
+    *("polls_answered", "naks_suppressed", "retransmits_suppressed", "window_closed", "digests_compared"),
+    *("drop check", "drop closed", "drop cluster", "drop instance", "drop kind", "drop length", "drop short", "drop source"),
+    *("drop stations", "drop version"),
+)
+"""Counters that some core of the swarm must have moved."""
 REPLAYED = (3, 14, 27, 1000003)
 
 
@@ -34,6 +42,10 @@ def test_every_property_holds_in_hundreds_of_seeds(capsys: pytest.CaptureFixture
     # A swarm that does nothing would pass as well.
     assert sum(o.messages for o in outcomes) > 20 * SEEDS
     assert sum(o.instances for o in outcomes) > 1.2 * SEEDS
+    work: Counter[str] = Counter()
+    for o in outcomes:
+        work.update(o.work)
+    assert [name for name in MET if not work[name]] == []
 
 
 def _replay(seed: int, hash_seed: str) -> str:
@@ -77,7 +89,7 @@ def test_options_cover_what_they_should() -> None:
     assert any(0 in o.sizes for o in drawn)
     assert any(o.window == 1 for o in drawn)
     probabilities = ("loss", "burst_enter", "reorder", "duplicate", "corrupt", "truncate", "replay", "crash_at_persist")
-    gaps = ("garbage_gap_ns", "pause_gap_ns", "cut_gap_ns", "partition_gap_ns", "restart_gap_ns")
+    gaps = ("garbage_gap_ns", "pause_gap_ns", "cut_gap_ns", "partition_gap_ns", "restart_gap_ns", "mtu_gap_ns")
     for fault in probabilities + gaps:
         on = sum(bool(getattr(o.faults, fault)) for o in drawn)
         assert 40 < on < 360, fault
