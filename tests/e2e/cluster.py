@@ -6,6 +6,7 @@ Two sequences are equal only if they are byte for byte: data, sender and place i
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import struct
@@ -236,7 +237,13 @@ def payload(program: Program, number: int, size: int, rng: random.Random) -> byt
 
 
 def plan(
-    sender: Program, count: int, rng: random.Random, *, size_max: int = 300, levels: Sequence[SendLevel] = ("preack",), chunk: int = 50
+    sender: Program,
+    count: int,
+    rng: random.Random,
+    *,
+    size_max: int = 300,
+    levels: Sequence[SendLevel] = ("preack",),
+    chunk: int = 50,
 ) -> list[Burst]:
     """``count`` messages of mixed sizes over all groups of the sender, in bursts at each of the levels in turn."""
     names = sorted(sender.groups)
@@ -297,7 +304,7 @@ def compare(what: str, sequences: Sequence[Sequence[Message]], sent: Sequence[tu
                 f"{got[first : first + 1]!r:.200} against {wanted[first : first + 1]!r:.200}"
             )
     places = [m.place for m in sequences[0]]
-    assert all(a < b for a, b in zip(places, places[1:], strict=False)), f"{what}: places do not grow"
+    assert all(a < b for a, b in itertools.pairwise(places)), f"{what}: places do not grow"
     if sent is None:
         return
     by_sender: dict[tuple[int, int], list[bytes]] = defaultdict(list)
@@ -317,9 +324,7 @@ def compare(what: str, sequences: Sequence[Sequence[Message]], sent: Sequence[tu
 
 def same_views(members: Sequence[Program], group: str) -> None:
     """From the last join on everybody has seen the same views at the same places; later views only drop out at the front."""
-    histories = [
-        [(v.place, v.instance, v.members, v.joined, v.left, v.reason) for v in m.views(group)] for m in members
-    ]
+    histories = [[(v.place, v.instance, v.members, v.joined, v.left, v.reason) for v in m.views(group)] for m in members]
     shortest = min(map(len, histories))
     assert shortest, f"a member of {group} has seen no view"
     tails = [h[-shortest:] for h in histories]

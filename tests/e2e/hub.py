@@ -39,8 +39,9 @@ class UserHub:
     """``with UserHub(lab, seed=1, delay_ms=25, jitter_ms=10): …``; afterwards the bridge carries the frames again.
 
     delay_ms, jitter_ms: each copy waits delay ± jitter (uniform), so that copies overtake each other. loss, duplicate, corrupt:
-    probabilities for each copy; corrupt flips one bit anywhere in the frame. pad_to, pad_byte, trailer: short frames are filled up,
-    and so many bytes are put after every frame that leaves room for them.
+    probabilities for each copy; corrupt flips one bit anywhere in the frame. pad_to, pad_byte, trailer: short frames are filled
+    up, and so many bytes are put after every frame that leaves room for them. tci: every frame gets an 802.1Q tag with this
+    priority and VLAN number (16 bits).
     """
 
     def __init__(self, lab: Any, *, seed: int, **settings: float) -> None:
@@ -96,6 +97,8 @@ class Hub:
         self._pad_to = int(settings.get("pad_to", 0))
         self._pad = bytes([int(settings.get("pad_byte", 0))])
         self._trailer = int(settings.get("trailer", 0))
+        tci = settings.get("tci")
+        self._tag = b"" if tci is None else struct.pack(">HH", 0x8100, int(tci))
         self._ports = [f"s{number}" for number in range(1, settings["ports"] + 1)]
         self._sockets: list[socket.socket] = []
         self._limits: list[int] = []
@@ -177,6 +180,8 @@ class Hub:
             data += self._pad * max(0, self._pad_to - len(data))
             if len(data) + self._trailer <= self._limits[target]:
                 data += b"\x5a" * self._trailer
+            if self._tag:
+                data = data[:12] + self._tag + data[12:]
             due = now + max(0.0, self._delay_s + rng.uniform(-self._jitter_s, self._jitter_s))
             self._number += 1
             heapq.heappush(self._heap, (due, self._number, target, data))
