@@ -62,6 +62,7 @@ int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
 {
     uint32_t j = p->src;
     uint64_t own = c->st[c->self].req;
+    int older = 0, newer = 0;
 
     for (uint32_t h = 0; h < c->n; h++) { /* believe all of it or nothing */
         struct stream *s = &c->st[h];
@@ -70,6 +71,8 @@ int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
             return ZJ_DROP_ACK;
         if (h == j && p->kind == ZJW_KIND_DATA && get32(p->ack + 4 * h) != p->seq + 1)
             return ZJ_DROP_ACK; /* a PDU confirms itself and nothing after it */
+        older |= a < s->al[j];
+        newer |= a > s->al[j];
         if (h == c->self ? a > own : (int64_t)(a - s->req) > (int64_t)c->cfg.slots)
             return ZJ_DROP_ACK;
         if (p->pack) {
@@ -78,10 +81,10 @@ int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
                 return ZJ_DROP_ACK;
         }
     }
-    struct stream *me = &c->st[c->self];
-    uint64_t mine = widen(me->al[j], get32(p->ack + 4 * c->self));
-    if (mine >= me->al[j])
-        c->st[j].free_buffers = p->free_buffers; /* (ack, free) go together: an older pair never widens the window */
+    /* A and free_buffers go together: an older pair never changes the window, in either direction, and with equal vectors buffers
+     * only become free. */
+    if (!older && (newer || p->free_buffers > c->st[j].free_buffers))
+        c->st[j].free_buffers = p->free_buffers;
     for (uint32_t h = 0; h < c->n; h++) {
         struct stream *s = &c->st[h];
         uint64_t a = widen(s->al[j], get32(p->ack + 4 * h));
