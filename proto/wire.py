@@ -134,7 +134,7 @@ HEADER: Final = Layout(
         Field("flags", 1, "header flags"),
         Field("stations", 1, "n, length of the vectors: stations of the schema", "n"),
         Field("src", 1, "source station, 1..n", "p.SRC"),
-        Field("target", 1, "NAK: station asked to retransmit; otherwise 0"),
+        Field("target", 1, "NAK: station asked to retransmit; POLL: station asked to answer, or 0; otherwise 0"),
         Field("length", 2, "payload bytes after the vectors; what follows is padding"),
         Field("incarnation", 4, "life of the source's daemon"),
         Field("instance", 4, "instance the source was in when it sent this"),

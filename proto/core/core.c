@@ -203,7 +203,7 @@ static void confirmed(zj_core *c, const struct pdu *p, uint64_t now)
             t->req > t->said_ack || t->min_al > t->said_pack)
             c->answer = 1;
     }
-    if (free_slots(c) > c->said_free)
+    if (free_slots(c) > c->said_free || p->target == c->self + 1)
         c->answer = 1;
     if (c->answer)
         c->count.polls_answered++;
@@ -315,7 +315,7 @@ static void confirm_if_owed(zj_core *c, uint64_t now, uint32_t drained)
     if (owed == 2 && !c->answer_at && drained)
         due = now;
     if (now >= due)
-        confirm_build(c, now, 0);
+        confirm_build(c, now, 0, 0);
     else
         c->confirm_due = due;
 }
@@ -332,7 +332,7 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
     order_check_digests(c);
     send_window(c);
     if (c->building && c->fill > c->payload_at && send_can_seal(c))
-        send_seal(c, now);
+        send_seal(c);
     confirm_if_owed(c, now, drained);
     order_levels(c); /* own broadcast may have completed a level */
     stream_free(c);
@@ -357,6 +357,24 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
 uint64_t zj_poll_due(const zj_core *c) { return c->is_open ? c->poll_at : ZJ_NEVER; }
 uint64_t zj_confirm_due(const zj_core *c) { return c->is_open ? c->confirm_due : ZJ_NEVER; }
 
+/* One of the stations whose word is missing here, as a number on the wire; 0: none. It may have said it and not been heard: then
+ * its vectors equal ours, and rule C3 alone would keep it silent until its next heartbeat. */
+static uint32_t whom_to_ask(zj_core *c)
+{
+    int acks = c->acked < c->need_position || (c->want_ack && c->acked < c->position);
+    uint32_t missing[ZJW_STATIONS_MAX], k = 0;
+    for (uint32_t j = 0; j < c->n; j++) {
+        int lacks = c->building && c->st[j].free_buffers / c->n < c->cfg.window;
+        for (uint32_t h = 0; !lacks && h < c->n; h++) {
+            const struct stream *s = &c->st[h];
+            lacks = s->al[j] < s->req || (acks && s->pack[j] < s->min_al);
+        }
+        if (lacks && j != c->self)
+            missing[k++] = j + 1;
+    }
+    return k ? missing[zj_random(c, k)] : 0;
+}
+
 /* C4, and the repetition of own PDUs that nobody has confirmed: on a switched medium nobody has them. */
 uint32_t zj_poll(zj_core *c, uint64_t now)
 {
@@ -369,7 +387,7 @@ uint32_t zj_poll(zj_core *c, uint64_t now)
             seen = me->al[j];
     for (uint64_t q = seen; q < me->req && q < seen + 4; q++)
         tx_slot(c, c->self, q, 1);
-    confirm_build(c, now, ZJW_FLAG_POLL);
+    confirm_build(c, now, ZJW_FLAG_POLL, whom_to_ask(c));
     c->count.tx_poll++;
     c->poll_wait *= 2;
     if (c->poll_wait > c->cfg.poll_delay_max_ns)

@@ -107,7 +107,7 @@ static int start(zj_core *c, int need_ack)
     return 1;
 }
 
-void send_seal(zj_core *c, uint64_t now)
+void send_seal(zj_core *c)
 {
     struct stream *me = &c->st[c->self];
     uint64_t seq = me->req;
@@ -121,7 +121,7 @@ void send_seal(zj_core *c, uint64_t now)
     al_say(c, b + ZJW_SIZEOF_HEADER, c->build_flags & ZJW_FLAG_PACK ? b + ZJW_SIZEOF_HEADER + 4 * c->n : NULL);
     c->said_free = free_slots(c);
     zj_seal(b, c->fill);
-    *m = (struct meta){.clock = c->clock, .last_tx = now, .arrival = c->arrivals++, .size = c->fill,
+    *m = (struct meta){.clock = c->clock, .arrival = c->arrivals++, .size = c->fill,
                        .payload_crc = get32(b + ZJW_HEADER_CHECK + 4), .payload_at = (uint16_t)c->payload_at,
                        .length = (uint16_t)(c->fill - c->payload_at), .present = 1, .flags = c->build_flags,
                        .kind = ZJW_KIND_DATA};
@@ -158,14 +158,14 @@ static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
 }
 
 /* Make a PDU with at least `least` free bytes ready; 0: no room now. */
-static int prepare(zj_core *c, uint32_t least, int need_ack, uint64_t now)
+static int prepare(zj_core *c, uint32_t least, int need_ack)
 {
     if (c->building && room(c) < least) {
         if (!send_can_seal(c)) {
             c->count.window_closed++;
             return 0;
         }
-        send_seal(c, now);
+        send_seal(c);
     }
     return c->building || start(c, need_ack);
 }
@@ -177,13 +177,12 @@ uint32_t zj_payload_max(const zj_core *c)
 
 int zj_offer(zj_core *c, struct zj_offer *m)
 {
-    uint64_t now = c->tx_last;
     if (m->size > c->cfg.message_max || m->type > ZJW_TYPE_SERVICE)
         return -1;
     if (!c->is_open || c->fenced)
         return 0;
     if (!m->done && m->size <= zj_payload_max(c)) {
-        if (!prepare(c, ZJW_SIZEOF_MESSAGE + m->size, m->need_ack, now))
+        if (!prepare(c, ZJW_SIZEOF_MESSAGE + m->size, m->need_ack))
             return 0;
         append(c, m, m->size, 0);
     } else {
@@ -194,7 +193,7 @@ int zj_offer(zj_core *c, struct zj_offer *m)
             return -1;
         c->frag_owner = (uint32_t)m->client + 1;
         while (m->done < m->size) { /* bound: window */
-            if (!prepare(c, least, m->need_ack, now)) {
+            if (!prepare(c, least, m->need_ack)) {
                 if (!m->done)
                     c->frag_owner = 0; /* nothing of it is under way: it will come as a new one */
                 return 0;
@@ -229,19 +228,26 @@ int confirm_owed(const zj_core *c, int *at_once)
     return owed;
 }
 
-void confirm_build(zj_core *c, uint64_t now, uint32_t flags)
+void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
 {
     uint8_t *b = c->confirm;
     uint32_t size = ZJW_SIZEOF_HEADER + 8 * c->n + ZJW_SIZEOF_CONFIRM;
     uint64_t position, digest;
 
-    if (c->confirm_queued) /* not sent yet: this one says all that one would have said */
+    if (!c->confirm_queued && c->tx_tail - c->tx_head >= ZJ_TXQ) { /* the link takes nothing: nothing is said, so all stays owed */
+        c->confirm_due = now + c->cfg.confirm_delay_ns;
+        return;
+    }
+    if (c->confirm_queued) { /* not sent yet: this one says all that one would have said */
         flags |= b[ZJW_HEADER_FLAGS] & (ZJW_FLAG_POLL | ZJW_FLAG_BYE);
+        target = target ? target : b[ZJW_HEADER_TARGET];
+    }
     if (c->fenced)
         flags |= ZJW_FLAG_FENCED;
     if (c->want_ack)
         flags |= ZJW_FLAG_NEED_ACK;
     pdu_header(c, b, ZJW_KIND_CONFIRM, flags | ZJW_FLAG_PACK, c->st[c->self].req, c->clock, ZJW_SIZEOF_CONFIRM);
+    b[ZJW_HEADER_TARGET] = (uint8_t)target;
     al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
     zj_digest(c, &position, &digest);
     uint8_t *p = b + ZJW_SIZEOF_HEADER + 8 * c->n;
@@ -259,8 +265,6 @@ void confirm_build(zj_core *c, uint64_t now, uint32_t flags)
     c->answer = c->chatter = 0;
     if (c->confirm_queued)
         c->txq[c->confirm_at & (ZJ_TXQ - 1)].type = TX_VOID;
-    else if (c->tx_tail - c->tx_head >= ZJ_TXQ)
-        return; /* the link takes nothing; owed again at the next step that finds news */
     if (c->tx_tail - c->tx_head >= ZJ_TXQ) {
         c->txq[c->confirm_at & (ZJ_TXQ - 1)].type = TX_CONFIRM;
         return;
@@ -274,7 +278,7 @@ void zj_heartbeat(zj_core *c, uint64_t now, uint32_t flags)
 {
     if (!c->is_open)
         return;
-    confirm_build(c, now, flags);
+    confirm_build(c, now, flags, 0);
     c->count.tx_heartbeat++;
 }
 
@@ -319,7 +323,8 @@ static void leave(zj_core *c, const struct tx *t, uint64_t now)
         return;
     case TX_SLOT: {
         struct meta *m = meta_of(c, &c->st[t->stream], t->seq);
-        m->last_tx = now;
+        if (t->again)
+            m->last_tx = now;
         c->count.tx_bytes += m->size;
         if (!t->again)
             c->count.tx_data++;

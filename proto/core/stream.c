@@ -98,7 +98,7 @@ int stream_take(zj_core *c, const struct pdu *p, uint64_t now)
         c->count.rx_out_of_order++;
     memcpy(slot_of(c, s, seq), p->bytes, p->size);
     m->clock = p->clock;
-    m->last_tx = now;
+    m->last_tx = m->asks ? now : 0;
     m->arrival = c->arrivals++;
     m->size = p->size;
     m->payload_crc = get32(p->bytes + ZJW_HEADER_CHECK + 4);

@@ -45,7 +45,7 @@ struct pdu {
 struct meta {                 /* one buffer of a stream */
     uint64_t clock;
     uint64_t ask_at;          /* missing: not asked for before */
-    uint64_t last_tx;         /* last seen on the wire */
+    uint64_t last_tx;         /* last repetition of it seen on the wire, 0: none */
     uint64_t arrival;         /* only for ZJ_FAULT_ARRIVAL_ORDER */
     uint32_t size;
     uint32_t payload_crc;
@@ -180,10 +180,10 @@ void order_check_digests(zj_core *c);
 /* send.c */
 void send_reset(zj_core *c);
 void send_window(zj_core *c);
-void send_seal(zj_core *c, uint64_t now);
+void send_seal(zj_core *c);
 int send_can_seal(const zj_core *c);
 void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again);
-void confirm_build(zj_core *c, uint64_t now, uint32_t flags);
+void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target); /* target: station to answer a POLL, or 0 */
 int confirm_owed(const zj_core *c, int *at_once);
 uint32_t free_slots(const zj_core *c);
 

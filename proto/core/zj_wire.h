@@ -43,7 +43,7 @@
 #define ZJW_HEADER_FLAGS 6u /* u8: header flags */
 #define ZJW_HEADER_STATIONS 7u /* u8: n, length of the vectors: stations of the schema */
 #define ZJW_HEADER_SRC 8u /* u8: source station, 1..n */
-#define ZJW_HEADER_TARGET 9u /* u8: NAK: station asked to retransmit; otherwise 0 */
+#define ZJW_HEADER_TARGET 9u /* u8: NAK: station asked to retransmit; POLL: station asked to answer, or 0; otherwise 0 */
 #define ZJW_HEADER_LENGTH 10u /* u16: payload bytes after the vectors; what follows is padding */
 #define ZJW_HEADER_INCARNATION 12u /* u32: life of the source's daemon */
 #define ZJW_HEADER_INSTANCE 16u /* u32: instance the source was in when it sent this */

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+
 from test_core_face import config
-from zenjun.proto.core import Core, Message
+from zenjun.proto.core import Core, Message, seal
+from zenjun.proto.wire import Kind
 
 MS = 1_000_000
 US = 1_000
@@ -54,3 +57,61 @@ def test_level_ack_is_never_reported_before_everybody_has_said_it() -> None:
         for i, core in enumerate(ring.cores):
             assert core.positions().ack <= ring.known_to_all(i)
     assert min(core.positions().ack for core in ring.cores) > 1_000  # and it does move
+
+
+def confirm_of(core: Core, now: int, *, free: int | None = None) -> bytes:
+    """A CONFIRM as that station would send it now, perhaps with another number of free buffers."""
+    core.heartbeat(now)
+    pdu = bytearray(core.tx(now)[-1])
+    if free is not None:
+        struct.pack_into(">I", pdu, 32, free)
+    return seal(bytes(pdu))
+
+
+def test_a_late_copy_does_not_close_the_window_again() -> None:
+    """Flow: the window follows what a station said last. Copies of older PDUs (repaired, relayed, re-ordered) bear old numbers
+    of free buffers; nobody would say the newer one again."""
+    ring = Ring(2)
+    sender, receiver = ring.cores
+    early, late = confirm_of(receiver, ring.now, free=6), confirm_of(receiver, ring.now)
+    sender.rx(ring.now, late, bytes(6))
+    sender.rx(ring.now, early, bytes(6))
+    assert sender.peer(1).free_buffers == 2 * 128
+    ring.turn(sends=True)
+    for _ in range(4):
+        ring.turn()
+    sender.rx(ring.now, confirm_of(receiver, ring.now, free=8), bytes(6))
+    assert sender.peer(1).free_buffers == 2 * 127  # equal vectors: buffers only become free
+    ring.cores[1].offer(b"m", group=1, client=1)
+    ring.cores[1].step(ring.now, True)
+    data = bytearray(ring.cores[1].tx()[0])
+    struct.pack_into(">I", data, 32, 10)
+    sender.rx(ring.now, seal(bytes(data)), bytes(6))
+    assert sender.peer(1).free_buffers == 10  # news: believed
+    sender.rx(ring.now, late, bytes(6))
+    assert sender.peer(1).free_buffers == 10  # older: not
+
+
+def test_a_confirmation_that_finds_the_queue_full_stays_owed() -> None:
+    """C1: a station owes a CONFIRM until it has broadcast it, not until it would have liked to."""
+    ring = Ring(2, retransmit_gap_ns=1)
+    busy, asker = ring.cores
+    for _ in range(64):
+        busy.offer(b"x" * 1400, group=1, client=1)
+    busy.step(ring.now, True)
+    first = busy.tx()
+    asker.rx(ring.now, first[-1], bytes(6))
+    assert asker.nak(ring.now + 100 * MS) == 1
+    nak = next(pdu for pdu in asker.tx() if pdu[5] == Kind.NAK)
+    for k in range(80):  # 63 PDUs each time: more than the queue holds
+        busy.rx(ring.now + k * MS, nak, bytes(6))
+    assert busy.counters()["retransmits_suppressed"] > 0
+    asker.offer(b"news", group=1, client=1)
+    asker.step(ring.now, True)
+    for pdu in asker.tx():
+        busy.rx(ring.now + 100 * MS, pdu, bytes(6))
+    busy.step(ring.now + 100 * MS, True)
+    assert busy.confirm_due_ns() < 2**63
+    busy.tx()
+    busy.step(busy.confirm_due_ns(), True)
+    assert [pdu[5] for pdu in busy.tx()] == [Kind.CONFIRM]
