@@ -171,6 +171,7 @@ class Engine:
         self._beat_now = False
         self._waiting_since_ns = 0  # not in an instance since then
         self._blocked: dict[int, tuple[str, int]] = {}  # station: reason, since when
+        self._stuck = (-1, 0)  # own PDUs that have become too large: how far everybody has them, and since when
         self._fenced = False
         self._last_instance = 0
         self._byes_left: int | None = None  # None: not leaving
@@ -440,11 +441,27 @@ class Engine:
         """Whom does delivery, or opening, wait for?"""
         effects = self._conflicts(now)
         if self.core.is_open:
+            effects += self.opening.note_clock(self.core.clock)
+            effects += self._watch_sizes(now)
+        if self.core.is_open:
             effects += self._report_blocked(now, self._silence.judge(now, self.core))
         elif now - self._waiting_since_ns >= self.config.silent_timeout_ns:
             effects += self._report_blocked(now, self.opening.missing(now))
         self._timers.set(Deadline.WATCH, max(now + MS, self._next_watch_ns(now)))
         return effects
+
+    def _watch_sizes(self, now: int) -> list[Effect]:
+        """An MTU has been lowered while larger PDUs were under way: nobody can repeat them, and a stream has no gaps. If they do
+        not get through, only a new instance can help."""
+        away = any(reason in ("silent", "left") for reason, _ in self._blocked.values())
+        stable = self.core.peer(self.core.index).min_al
+        if away or not self.core.too_long or stable != self._stuck[0]:
+            self._stuck = (stable, now)
+        if now - self._stuck[1] < self.config.progress_timeout_ns:
+            return []
+        self._stuck = (-1, now)
+        reason = f"PDUs of station {self.config.station} are larger than the MTU is now and cannot be sent again"
+        return self._absorb(now, self.opening.renew(now, reason))
 
     def _report_blocked(self, now: int, blamed: Iterable[tuple[int, str]]) -> list[Effect]:
         """An effect if the set has changed."""

@@ -62,7 +62,7 @@ class Cause(Enum):
     """A whole window without contradiction."""
     AGREED = auto()
     RESTARTED = auto()
-    """A member of the instance has begun a new life."""
+    """A member of the instance, perhaps this station, has begun a new life."""
     OUTDATED = auto()
     """Others know a later life of the own number."""
     DISPLACED = auto()
@@ -221,6 +221,24 @@ class Opening:
 
     def next_deadline_ns(self) -> int:
         return self._timers.next_ns()
+
+    def renew(self, now: int, reason: str) -> list[Effect]:
+        """End the instance from here, for a reason that it cannot get over: a new life of this station, which the others will
+        hear of. Nothing happens if it is in none."""
+        if self.state is not State.STARTED:
+            return []
+        closed = Closed(self._own_instance().instance, reason, self._config.station)
+        self._move(Cause.RESTARTED)
+        return [closed, *self._enter_proposing(now, self.incarnation + 1)]
+
+    def note_clock(self, clock: int) -> list[Effect]:
+        """An instance's clock starts at its number << 32. One that runs beyond 2**32 PDUs uses up the numbers after its own:
+        they count as seen, half a number ahead so that they are durable in time, or places in the order would come again."""
+        used = min((clock + (1 << 31)) >> 32, INSTANCE_MAX)
+        if used <= self.highest:
+            return []
+        self.highest = used
+        return self._make_durable()
 
     def leave(self) -> None:
         """Gone on purpose: takes part in nothing any more."""
@@ -472,10 +490,13 @@ class Opening:
             host=self._config.host_name,
         )
         send = Send(encode_open(pdu, cluster=self._config.cluster_id, stations=self._config.stations, seal=self._seal))
+        return [*self._make_durable(), send]
+
+    def _make_durable(self) -> list[Effect]:
         if self._persisted == (self.incarnation, self.highest):
-            return [send]
+            return []
         self._persisted = (self.incarnation, self.highest)
-        return [Persist(self.incarnation, self.highest), send]
+        return [Persist(self.incarnation, self.highest)]
 
     def _age_ms(self, now: int) -> int:
         return (now - self._began_ns) // 1_000_000

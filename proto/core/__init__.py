@@ -404,6 +404,11 @@ class Core:
         flat = ffi.unpack(self._matrix, n * n)
         return [flat[h * n : (h + 1) * n] for h in range(n)]
 
+    @property
+    def too_long(self) -> bool:
+        """An own PDU that not everybody has is larger than some station's interface, or the own one, takes now."""
+        return bool(lib.zj_too_long(self._core))
+
     def last_tx_ns(self) -> int:
         """When a frame was last handed out to be sent; at opening, that time."""
         return int(lib.zj_last_tx(self._core))

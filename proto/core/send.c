@@ -78,6 +78,17 @@ void send_window(zj_core *c)
         c->window_limit = kept;
 }
 
+int zj_too_long(const zj_core *c)
+{
+    const struct stream *me = &c->st[c->self];
+    if (!c->is_open)
+        return 0;
+    for (uint64_t q = me->min_al; q < me->req; q++) /* bound: window */
+        if (meta_of(c, me, q)->size > c->limit)
+            return 1;
+    return 0;
+}
+
 int send_can_seal(const zj_core *c)
 {
     return c->st[c->self].req < c->window_limit;

@@ -201,6 +201,7 @@ void zj_digest(const zj_core *c, uint64_t *position, uint64_t *digest);
 /* Why fenced: station that differs, position, own and its digest. 0 if not fenced. */
 int zj_fence(const zj_core *c, uint32_t *station, uint64_t *position, uint64_t *own, uint64_t *theirs);
 uint64_t zj_clock(const zj_core *c);
+int zj_too_long(const zj_core *c);                       /* 1: an own PDU that not everybody has is larger than some station takes now */
 uint64_t zj_last_tx(const zj_core *c);                   /* when a frame was last handed out by zj_tx_done */
 uint32_t zj_payload_max(const zj_core *c);               /* bytes of the largest message that is not fragmented now */
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 
 from test_engine import LATENCY, MS, Cluster, Node, opened, settled
+from zenjun.proto.core import seal
+from zenjun.proto.effects import Closed
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import Kind
 
@@ -51,3 +53,61 @@ def test_a_poll_is_answered_by_whoever_was_not_heard() -> None:
     cluster.send(0, b"x", need_ack=True)
     cluster.until(lambda: cluster.nodes[0].engine.core.positions().ack == 1, step_ns=MS)
     assert cluster.now - sent < 40 * MS
+
+
+def test_pdus_that_no_longer_fit_the_interface_do_not_block_for_ever() -> None:
+    """MTU changed while running: a PDU that was lost and is larger than the MTU is now can never be repeated. The sender must
+    notice and open anew; the others must not wait for it until somebody restarts a daemon."""
+    cluster = opened()
+    first, limit = cluster.nodes[0], {1: 1500}
+    cluster.lost = lambda source, to, pdu: True
+    cluster.send(0, b"z" * 1400)
+    cluster.run(MS // 10)
+    first.carry_out(cluster.now, first.engine.set_frame_max(cluster.now, 1000))
+    limit[1] = 1000
+    cluster.lost = lambda source, to, pdu: len(pdu) > limit.get(source.config.station, 1500)
+    cluster.until(lambda: all(node.engine.instance > 1 for node in cluster.nodes), limit_ns=6_000 * MS)
+    assert "larger than the MTU" in first.said(Closed)[0].reason
+    cluster.send(0, b"y" * 1400)
+    cluster.until(lambda: all(node.delivered[-1:] and node.delivered[-1].data == b"y" * 1400 for node in cluster.nodes))
+    cluster.run(3_000 * MS)
+    assert {node.engine.instance for node in cluster.nodes} == {2}
+    assert all(not node.blocked() for node in cluster.nodes)
+
+
+def test_a_smaller_mtu_alone_ends_nothing() -> None:
+    """The same, but everything gets through in the end, or a station is merely away: the instance goes on."""
+    cluster = opened()
+    cluster.nodes[2].paused = True
+    cluster.send(0, b"z" * 1400)
+    cluster.run(MS)
+    cluster.nodes[0].engine.set_frame_max(cluster.now, 1000)
+    cluster.run(6_000 * MS)
+    cluster.nodes[2].paused = False
+    cluster.until(lambda: settled(cluster, 1))
+    assert {node.engine.instance for node in cluster.nodes} == {1}
+
+
+def test_places_in_the_order_never_come_again() -> None:
+    """Rule 8: clocks jump to at least instance << 32 at each change, so that positions never repeat. An instance that lasts for
+    more than 2**32 PDUs has used the numbers after its own."""
+    cluster = opened()
+    cluster.run(600 * MS)
+    last = [f for f in cluster.frames if f[5] == Kind.CONFIRM and f[8] == 2][-1]
+    ahead = bytearray(last)
+    struct.pack_into(">Q", ahead, 24, (1 << 32) + (3 << 32) + 5)  # as after 2**33 PDUs and more
+    for to in (cluster.nodes[0], cluster.nodes[2]):
+        to.carry_out(cluster.now, to.engine.on_frames(cluster.now, [(seal(bytes(ahead)), cluster.nodes[1].mac)]))
+    cluster.run(600 * MS)
+    cluster.send(0, b"a")
+    cluster.until(lambda: settled(cluster, 1))
+    cluster.run(600 * MS)
+    assert all(node.disk[1] >= 4 for node in cluster.nodes)  # durable before it could be needed
+    for node in cluster.nodes:  # nobody remembers but the disks
+        node.boot(cluster.now)
+    cluster.until(lambda: all(node.engine.instance for node in cluster.nodes))
+    cluster.send(0, b"b")
+    cluster.until(lambda: settled(cluster, 2))
+    for node in cluster.nodes:
+        clocks = [m.clock for m in node.delivered]
+        assert clocks == sorted(set(clocks))
