@@ -189,10 +189,10 @@ class Station:
         program = shutil.which("nsenter", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin")
         if program is None:
             raise LabUnsupported("running programs in a station needs nsenter: install the package util-linux")
-        join = ["-n", "-m"]
+        # Joining a mount namespace moves the process to that one's root: -r brings it back to ours if we live in a chroot.
+        join = ["-n", "-m", "-r"]
         if not namespaces.same_namespace(self.netns_pid, "user"):
             join += ["-U", "--preserve-credentials"]
-        # Joining a mount namespace moves the process to its root.
         change = ["/bin/sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", os.fspath(cwd or Path.cwd())]
         return [program, "-t", str(self.netns_pid), *join, "--", *change, *(os.fspath(word) for word in argv)]
 

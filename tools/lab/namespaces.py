@@ -28,12 +28,29 @@ _PR_SET_PDEATHSIG: Final = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_void_p]
 
-NO_RIGHTS: Final = (
-    "network namespaces cannot be made here ({why}): run it as root (sudo), or let ordinary users make user namespaces "
-    "(Ubuntu 24.04: sysctl kernel.apparmor_restrict_unprivileged_userns=0; Debian: sysctl kernel.unprivileged_userns_clone=1; "
-    "also user.max_user_namespaces and user.max_net_namespaces above 0; in a container: the capability SYS_ADMIN and a "
-    "seccomp profile that allows unshare and mount)"
+_FORBIDDEN: Final = (
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),  # Ubuntu from 23.10 on
+    ("kernel/unprivileged_userns_clone", "0", "1"),  # Debian's kernels
+    ("user/max_user_namespaces", "0", "10000"),
+    ("user/max_net_namespaces", "0", "10000"),
 )
+"""Settings of the kernel (below /proc/sys) that keep ordinary users from making namespaces: name, such a value, a better one."""
+
+
+def _no_rights(why: OSError) -> LabUnsupported:
+    """What keeps this process from making network namespaces, and what would help."""
+    causes = []
+    for name, bad, good in _FORBIDDEN:
+        with contextlib.suppress(OSError):  # this kernel has no such setting
+            if Path("/proc/sys", name).read_text().strip() == bad:
+                causes.append(f"let ordinary users make them: sysctl {name.replace('/', '.')}={good}")
+    root = os.geteuid() == 0
+    if not causes:
+        causes = ["a container needs the capability SYS_ADMIN and a seccomp profile that allows unshare and mount"]
+        if not root:
+            causes.append("in a chroot only root can")
+    advice = "; ".join(causes)
+    return LabUnsupported(f"network namespaces cannot be made here ({why}): {advice if root else f'run it as root, or {advice}'}")
 
 
 def _check(result: int, what: str) -> None:
@@ -67,7 +84,7 @@ def enter_lab() -> bool:
         own_user = False
     except OSError as first:
         if first.errno not in (errno.EPERM, errno.EACCES):
-            raise LabUnsupported(NO_RIGHTS.format(why=first)) from first
+            raise _no_rights(first) from first
         uid, gid = os.geteuid(), os.getegid()
         try:
             unshare(CLONE_NEWUSER)
@@ -77,12 +94,12 @@ def enter_lab() -> bool:
             Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
             unshare(CLONE_NEWNET | CLONE_NEWNS)
         except OSError as error:
-            raise LabUnsupported(NO_RIGHTS.format(why=error)) from error
+            raise _no_rights(error) from error
         own_user = True
     try:
         _settle()
     except OSError as error:
-        raise LabUnsupported(NO_RIGHTS.format(why=error)) from error
+        raise _no_rights(error) from error
     return own_user
 
 
@@ -93,8 +110,24 @@ def enter_station() -> None:
 
 
 def _settle() -> None:
-    # Mounts made from here on must not travel back to the machine.
-    _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+    # Mounts made from here on must not travel back to the machine. In a chroot "/" is no mount; /sys may be one, and nothing is
+    # mounted elsewhere.
+    try:
+        _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+        _mount_sysfs()
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        with contextlib.suppress(OSError):  # no mount either: then programs in a station do without
+            _mount("none", "/sys", None, _MS_REC | _MS_PRIVATE)
+            _mount_sysfs()
+    # No neighbour discovery, no multicast listener reports: a quiet segment shows nothing but what the test sends.
+    for which in ("all", "default"):
+        with contextlib.suppress(OSError):  # a kernel without IPv6, or a read-only /proc/sys
+            Path(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6").write_text("1")
+
+
+def _mount_sysfs() -> None:
     # sysfs shows the network namespace it was mounted in: without a fresh one, programs in a station would read the
     # interfaces of the machine. The control groups, a mount below it, are put back for programs that look for them.
     groups = -1
@@ -108,10 +141,6 @@ def _settle() -> None:
     finally:
         if groups >= 0:
             os.close(groups)
-    # No neighbour discovery, no multicast listener reports: a quiet segment shows nothing but what the test sends.
-    for which in ("all", "default"):
-        with contextlib.suppress(OSError):  # a kernel without IPv6, or a read-only /proc/sys
-            Path(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6").write_text("1")
 
 
 def same_namespace(pid: int, kind: str) -> bool:
