@@ -46,7 +46,7 @@ def test_every_call_against_a_stopped_daemon_times_out_case_147(segment: Lab) ->
         finally:
             station.signal(signal.SIGCONT)
         assert connection.status(timeout=10)["station"] == 1
-        assert connection.members("g", timeout=10) == ()
+        wait_for(lambda: connection.members("g", timeout=10) == (), "the leave has found its place in the order")
         again = connection.join("g", timeout=10)
         again.send(b"usable", timeout=10)
         assert again.recv(10).data == b"usable"
