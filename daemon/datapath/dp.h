@@ -31,7 +31,7 @@ struct dp_config {
 };
 
 enum dp_want {                   /* why dp_turn came back; bits */
-    DP_W_CONTROL = 1,            /* zj_control() has something */
+    DP_W_CONTROL = 1,            /* zj_control() has something, and what can be delivered has been */
     DP_W_GROUP = 2,              /* delivery stands at a message for Python: dp_group() */
     DP_W_CLIENT = 4,             /* dp_take() has a client's control frame, or a client's end */
     DP_W_DEADLINE = 8,           /* the deadline given is over */

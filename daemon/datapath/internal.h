@@ -45,6 +45,7 @@
 #define DP_BUSY_MAX_NS 2000000ull
 #define DP_CLOSE_NS 5000000000ull              /* for the last words to a client that we disconnect */
 #define DP_TIDY_NS 1000000000ull               /* a queue unused for so long gives its memory back */
+#define DP_CONTROL_HELD_MAX 128u                /* passes for which delivery goes before a control PDU: over 32 MiB */
 #define DP_CONFIRM_GUARD_NS 100000ull          /* the timer never stands at a confirmation that is already over */
 
 #define DP_HEADER 8u                           /* client protocol: frame header */
@@ -228,6 +229,7 @@ struct dp {
     uint8_t *group_data;
     uint32_t group_cap;
     uint8_t group_waits;
+    uint32_t control_held;       /* passes for which a control PDU has waited for delivery */
 };
 
 /* ---- link.c ---- */

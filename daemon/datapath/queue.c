@@ -289,8 +289,7 @@ void queue_forget(struct dp *d, struct dp_client *c)
     }
     q->tail = q->released = to;
     set_del(&d->marked, c->slot);
-    if (queue_writable(q))
-        set_add(&d->dirty, c->slot);
+    set_add(&d->dirty, c->slot); /* also if nothing is left: a client may have been paused by what has gone */
 }
 
 /* Nobody reads any more: drop all. */

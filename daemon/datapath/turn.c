@@ -189,6 +189,17 @@ static int linger(struct dp *d, uint64_t ns)
     return ppoll(&p, 1, &t, NULL) > 0;
 }
 
+/* A control PDU may end the instance, and what was in order before it would be lost: delivery goes first, for a bounded time. */
+static uint32_t hold_control(struct dp *d, uint32_t status, uint32_t undelivered)
+{
+    if (status & ZJ_S_CONTROL && (undelivered || d->group_waits) && d->control_held < DP_CONTROL_HELD_MAX) {
+        d->control_held++;
+        return status & ~(uint32_t)ZJ_S_CONTROL;
+    }
+    d->control_held = 0;
+    return status;
+}
+
 static uint32_t wants(struct dp *d, uint32_t status)
 {
     uint32_t want = 0;
@@ -212,7 +223,7 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     uint32_t want, status;
     d->counters.turns++;
     for (;;) {
-        uint32_t drained, more = 0;
+        uint32_t drained, more = 0, undelivered = 0;
         const uint32_t received = link_receive(d, now, &drained);
         look_for_events(d);
         uint32_t progress = received + clients_offer(d, &more);
@@ -221,7 +232,9 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         /* Frames first: other stations wait for them, our clients only for us. */
         const uint32_t sent = link_transmit(d, now, &more);
         clients_release(d);
-        progress += sent + deliver(d, &more);
+        progress += sent + deliver(d, &undelivered);
+        more |= undelivered;
+        status = hold_control(d, status, undelivered);
         clients_release(d);
         now = dp_now();
         clients_write(d, now);
