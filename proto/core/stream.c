@@ -10,12 +10,13 @@ void stream_notice(zj_core *c, uint32_t h, uint64_t top, uint64_t now)
     uint64_t end = top < s->base + c->cfg.slots ? top : s->base + c->cfg.slots;
     if (s->noticed < s->req)
         s->noticed = s->req;
+    uint64_t ask_at = now + c->cfg.nak_delay_ns + zj_random(c, c->cfg.nak_delay_ns / 4); /* one for all: they go into one NAK */
     for (uint64_t q = s->noticed; q < end; q++) { /* bound: slots */
         struct meta *m = meta_of(c, s, q);
         if (m->present)
             continue;
         m->asks = 0;
-        m->ask_at = now + c->cfg.nak_delay_ns + zj_random(c, c->cfg.nak_delay_ns / 4);
+        m->ask_at = ask_at;
         if (m->ask_at < s->nak_at)
             s->nak_at = m->ask_at;
         c->count.lost_noticed++;
@@ -161,15 +162,16 @@ uint64_t zj_nak_due(const zj_core *c)
     return due;
 }
 
-static uint64_t retry_wait(zj_core *c, uint32_t asks)
+/* The jitter is drawn once per NAK, so that what was asked for together stays together. */
+static uint64_t retry_wait(const zj_core *c, uint32_t asks)
 {
     uint64_t wait = c->cfg.nak_retry_ns << (asks < 16 ? asks : 16);
     if (wait > c->cfg.nak_retry_max_ns)
         wait = c->cfg.nak_retry_max_ns;
-    return wait + zj_random(c, wait / 2);
+    return wait + wait * c->nak_jitter / 256 / 2;
 }
 
-/* Whom to ask: the source first; after two unanswered tries, or if it has left, any station whose acks show that it has the PDU. */
+/* Whom to ask: the source first; after two unanswered tries, or if it has left, a station whose acks show that it has the PDU. */
 static uint32_t choose(zj_core *c, uint32_t h, uint64_t seq, uint32_t asks)
 {
     const struct stream *s = &c->st[h];
@@ -177,7 +179,7 @@ static uint32_t choose(zj_core *c, uint32_t h, uint64_t seq, uint32_t asks)
     if (asks < 2 && !s->left)
         return h;
     for (uint32_t j = 0; j < c->n; j++)
-        if (j != c->self && (j == h ? !s->left : s->al[j] > seq))
+        if (j != c->self && j != h && s->al[j] > seq)
             holders[k++] = j;
     return k ? holders[zj_random(c, k)] : h;
 }
@@ -197,6 +199,7 @@ static int nak_stream(zj_core *c, uint32_t h, uint64_t now)
         s->nak_at = now + c->cfg.nak_delay_ns + 1;
         return 0;
     }
+    c->nak_jitter = (uint32_t)zj_random(c, 256);
     uint8_t *b = c->naks[c->nak_tail];
     uint8_t *payload = b + ZJW_SIZEOF_HEADER + 8 * c->n, *range = payload + ZJW_SIZEOF_NAK;
     uint64_t first = 0, span = 0;

@@ -144,6 +144,7 @@ struct zj_core {
     uint64_t fence_position, fence_own, fence_theirs;
 
     uint64_t rng;
+    uint32_t nak_jitter;      /* of the NAK being built, 0..255 */
     uint64_t memory;
     struct zj_counters count;
 };
