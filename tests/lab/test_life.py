@@ -158,7 +158,10 @@ def test_down_clears_up_after_holder_and_agents_were_killed(home: Path, mark: st
     """Case 115, worse: not even the agents could clean up."""
     lab = Lab(2, name="crash")
     lab.up()
-    program = lab.stations[1].spawn(SLEEPER, start_new_session=True)
+    program = lab.stations[1].spawn(SLEEPER, start_new_session=True, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "here\n", "the agents die after the program has entered the station, not before"
+    program.stdout.close()
     assert lab._holder is not None
     pids = [lab._holder.pid, *(s.netns_pid for s in lab.stations.values())]
     for pid in pids:
