@@ -47,7 +47,7 @@ def test_delivery_does_not_hold_a_control_pdu_for_ever(bench: Bench) -> None:
 
 
 def test_a_client_that_was_paused_by_what_is_forgotten_is_read_again(make_bench: Callable[..., Bench]) -> None:
-    """Back-pressure ends with its cause: when an instance ends, embargoed frames go, and nothing is written that would show it."""
+    """Back-pressure ends with its cause: when an instance ends, embargoed frames go, and no write would show it."""
     bench = make_bench(queue_bytes_max=64 * 1024)
     a = bench.member(11, level=1)
     for _ in range(50):
