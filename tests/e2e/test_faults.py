@@ -182,6 +182,28 @@ def _read_until(member: Program, data: bytes) -> None:
         member.read("g", 15)
 
 
+def test_large_message_under_way_survives_a_new_instance(lab: Lab) -> None:
+    """A message of many windows has gone out in part when a station dies: in the new instance it is sent from its beginning, and
+    comes out once and whole, before what was sent after it."""
+    big = random.Random(8).randbytes(4_000_000)
+    with programs(lab, {"g": "preack"}, ids=[1, 2]) as members:
+        victim = lab.station(3)
+        victim.signal(signal.SIGKILL)
+        assert victim.daemon is not None
+        victim.daemon.wait(5)
+        members[0].send([("g", "sent", [b"before", big, b"after"])])
+        wait_for(lambda: status(lab.station(1))["window"]["in_flight"] > 50, "it is under way")
+        victim.start_daemon()
+        members[0].read_event("g", "reopened", 15)
+        members[0].groups["g"].send(b"end", timeout=20)
+        for member in members:
+            while not member.messages("g") or member.messages("g")[-1].data != b"end":
+                member.read("g", 10)
+        # The first one was complete on its way: its fate is undecided. The large one was not, and is not lost.
+        assert [m.data for m in members[1].messages("g") if m.data != b"before"] == [big, b"after", b"end"]
+        compare("g", [m.messages("g") for m in members])
+
+
 def test_stop_notice_is_told_as_left(lab: Lab) -> None:
     """A daemon that ends in order says goodbye: the others need no timeout, and the reason is another one than silence."""
     with programs(lab, {"g": "preack"}, ids=[1]) as (member,):
@@ -278,3 +300,32 @@ def test_clocks_far_apart_cases_23_43() -> None:
             assert status(lab.station(1))["peers"][1]["heard_ms"] < 60_000
             lab.heal()
             exchange(members, [plan(m, 300, rng) for m in members])
+
+
+# A known defect: an instance ends without a flush, so that a station which holds a confirmed message, but has not heard all
+# confirmations of it, drops it. Cure: stations tell in OPEN the place up to which they have delivered at preack; before the new
+# instance begins each delivers what it holds up to the highest of these. Everybody holds all of that: this is what preack means.
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="no flush between instances: a confirmed message may be missing at a survivor"
+)
+def test_confirmed_message_reaches_all_who_go_on(lab: Lab) -> None:
+    """What a sender was told to be at level preack ("every station has it") must come out at every station that lives on.
+
+    Station 1 gets the message but not the confirmation of station 3, which then dies: 1 holds the message, 2 has confirmed and
+    delivered it, and the new instance must not begin before 1 has delivered it too.
+    """
+    with programs(lab, {"g": "preack"}, ids=[1, 2]) as members:
+        lab.cut(3, 1)
+        members[1].groups["g"].send(b"confirmed", "preack", timeout=10)
+        assert members[1].read_messages("g", 1, 10)[0].data == b"confirmed"
+        victim = lab.station(3)
+        victim.signal(signal.SIGKILL)
+        assert victim.daemon is not None
+        victim.daemon.wait(5)
+        lab.heal()
+        victim.start_daemon()
+        members[1].read_event("g", "reopened", 15)
+        members[1].groups["g"].send(b"end", timeout=20)
+        for member in members:
+            _read_until(member, b"end")
+        compare("g", [m.messages("g") for m in members])

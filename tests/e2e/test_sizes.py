@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from zenjun.daemon.client import Timeout, TooLarge
+from zenjun.daemon.client import Timeout, TooLarge, Undecided
 from zenjun.proto.wire import ETHERTYPE, GROUP_MAC, MESSAGE_MAX
 from zenjun.tools.capturefile import CaptureFile
 from zenjun.tools.lab import Lab
@@ -242,6 +244,47 @@ def test_mtu_shrinks_under_load() -> None:
                 wait_for(lambda m=mtu: frame_max(lab, 3)["bytes"] == m, "it is noticed")  # type: ignore[misc]
 
         in_parallel([lambda: exchange(members, plans, 60), change])
+
+
+def test_mtu_shrinks_for_good_under_load() -> None:
+    """Full frames under way that can never arrive any more: they are given up by opening anew, which the senders are told;
+    everything after that flows in smaller frames, nothing comes twice or out of order, and whoever was told that its message
+    is everywhere has got it itself (that all others have is test_faults.py's matter)."""
+    rng = random.Random(58)
+    with cluster(3) as lab, programs(lab, {"g": "preack"}) as members:
+        confirmed: list[list[bytes]] = [[] for _ in members]
+        shrunk = threading.Event()
+
+        def chatter(at: int) -> None:
+            member, tail = members[at], 0
+            for number in range(100_000):
+                data = payload(member, number, rng.randrange(3000), rng)
+                with contextlib.suppress(Undecided):
+                    member.groups["g"].send(data, timeout=20)
+                    confirmed[at].append(data)
+                tail += shrunk.is_set()
+                if tail == 100:
+                    return
+
+        def shrink() -> None:
+            wait_for(lambda: core(lab.station(1))["tx_data"] > 50, "traffic")
+            for mtu in (1200, 700):
+                lab.station(3).set_mtu(mtu)
+                wait_for(lambda m=mtu: all(frame_max(lab, i)["bytes"] == m for i in (1, 2, 3)), "all know", 20)  # type: ignore[misc]
+            shrunk.set()
+
+        in_parallel([shrink, *(lambda at=at: chatter(at) for at in range(3))])
+        members[0].groups["g"].send(b"end", timeout=20)
+        for member in members:
+            while not member.messages("g") or member.messages("g")[-1].data != b"end":
+                member.read("g", 10)
+            got = [m.data for m in member.messages("g")]
+            for sender, sure in zip(members, confirmed, strict=True):
+                label = b"%d." % sender.station
+                mine = [data for data in got if data.startswith(label)]
+                assert len(mine) == len(set(mine)), "delivered twice"
+                assert member is not sender or set(sure) <= set(mine), "confirmed, but not delivered"
+                assert mine == sorted(mine, key=lambda d: int(d.split(b"/")[1].split(b":")[0])), "out of the sender's order"
 
 
 def test_big_messages_from_all_at_once() -> None:
