@@ -58,16 +58,19 @@ if [ -n "$missing" ]; then
     exec "$0" "$@" # look again with what is there now
 fi
 
-extra=
-[ "$want" = test ] && extra='[dev]'
-stamp=$( { "$python" -V; echo "$extra"; pwd; cat pyproject.toml setup.py; find proto daemon tools -name '*.c' -o -name '*.h' -o -name build.py | sort |
+stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py; find proto daemon tools -name '*.c' -o -name '*.h' -o -name build.py | sort |
     grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_load\.c$' | xargs cat; } | cksum)
-if [ ! -e .venv/ready ] || [ "$(cat .venv/ready)" != "$stamp" ]; then
-    [ -x .venv/bin/python ] || "$python" -m venv .venv
+ready=$(cat .venv/ready 2>/dev/null || :)
+# What is ready for the tests is ready to run.
+if [ "$ready" != "$stamp test" ] && { [ "$want" = test ] || [ "$ready" != "$stamp run" ]; }; then
     say "zenjun: setting up .venv (Python packages, C modules)"
+    # Also repairs one that was cut short while it was made, or moved with the checkout.
+    { .venv/bin/python -m pip --version && grep -F "$PWD/.venv" .venv/bin/activate; } >/dev/null 2>&1 || "$python" -m venv .venv
+    extra=
+    [ "$want" = test ] && extra='[dev]'
     .venv/bin/python -m pip install -qq --disable-pip-version-check "setuptools>=77" "cffi>=1.16"
     .venv/bin/python -m pip install -qq --disable-pip-version-check --no-build-isolation -e ".$extra"
-    printf '%s' "$stamp" >.venv/ready
+    printf '%s' "$stamp $want" >.venv/ready
 fi
 # mypy does not see setuptools' package-dir map: three links stand in for it.
 mkdir -p .typing/zenjun
