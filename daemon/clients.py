@@ -373,13 +373,14 @@ class Clients:
             return
         name = take.data[HELLO.size :]
         try:
-            connection.name = name.decode()
+            text = name.decode()
         except UnicodeDecodeError:
             self._cut_off(connection, "protocol", "the program's name is not UTF-8", now)
             return
-        if len(name) > NAME_MAX or not connection.name.isprintable():
+        if len(name) > NAME_MAX or not text.isprintable():
             self._cut_off(connection, "protocol", f"the program's name is longer than {NAME_MAX} bytes or not printable", now)
             return
+        connection.name = text  # not before: a name with control characters must not reach the log
         connection.greeted = True
         facts = self._facts
         welcome = {

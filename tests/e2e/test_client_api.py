@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from zenjun.daemon.client import BadName, ClientError, Timeout, connect_sync
+from zenjun.daemon.client import BadName, ClientError, ProtocolError, Timeout, connect_sync
 from zenjun.tools.lab import Lab
 
-from .cluster import cluster, process_alive, programs, status, wait_for
+from .cluster import cluster, log_of, process_alive, programs, status, wait_for
 
 pytestmark = pytest.mark.lab
 
@@ -82,6 +82,16 @@ def test_impossible_group_names_are_refused_case_141(segment: Lab, name: str) ->
                 client.join(name)
         client.join("fine").send(b"x", timeout=5)
     assert process_alive(segment.station(1))
+
+
+@pytest.mark.parametrize("name", ["x\n2026-01-01T00:00:00.000Z info forged: line", "\x1b[2J"])
+def test_odd_program_names_are_refused_and_stay_out_of_the_log_case_141(segment: Lab, name: str) -> None:
+    station = segment.station(1)
+    before = len(log_of(station).splitlines())
+    with pytest.raises(ProtocolError, match="not printable"):
+        connect_sync(str(station.socket_path), timeout=10, name=name)
+    wait_for(lambda: len(log_of(station).splitlines()) == before + 1, "one line")
+    assert name[:20] not in log_of(station) and "\x1b" not in log_of(station)
 
 
 def test_command_line_says_what_is_so_case_149(segment: Lab) -> None:
