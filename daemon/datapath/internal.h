@@ -30,6 +30,7 @@
 #define DP_TX_BATCHES 2u                       /* of these per pass, so that the ring is looked at every millisecond */
 #define DP_LOAD_RX 4u                          /* a batch of so many frames is load: rest before the next */
 #define DP_LOAD_TX 16u
+#define DP_LOAD_NS 300000u                     /* and for so long after it small batches are part of the load */
 #define DP_DELIVER_BYTES (256u * 1024u)        /* delivered before queues are written out; about a socket buffer */
 #define DP_DELIVER_MESSAGES 4096u
 #define DP_INPUT_BYTES (256u * 1024u)
@@ -197,7 +198,8 @@ struct dp {
     const struct zj_api *api;
     zj_core *core;
     int epoll, timer;
-    uint64_t armed;              /* what the timer stands at, 0: off */
+    uint64_t armed;                     /* what the timer stands at, 0: off */
+    uint64_t loaded_until;              /* rests instead of lingering until then */
     struct dp_counters counters;
     struct dp_link link;
     uint8_t link_news;           /* the link's error has not been reported yet */

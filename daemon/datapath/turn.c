@@ -251,13 +251,16 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
             }
             if (!drained || more)
                 continue;
-            if (d->cfg.rest_ns && (received >= DP_LOAD_RX || sent >= DP_LOAD_TX)) {
-                rest(d);
-                now = dp_now();
-                continue;
-            }
+            if (received >= DP_LOAD_RX || sent >= DP_LOAD_TX)
+                d->loaded_until = now + DP_LOAD_NS;
             if (progress && set_any(&d->work) && status & ZJ_S_ROOM)
                 continue; /* refused before the step, welcome after it */
+        }
+        /* Under load sleep by the clock, so that frames wake nobody; else wait for the next one. */
+        if (d->cfg.rest_ns && now < d->loaded_until && !over) {
+            rest(d);
+            now = dp_now();
+            continue;
         }
         if (!(status & ZJ_S_PENDING) || over)
             break;
