@@ -15,6 +15,7 @@ from zenjun.tools.lab import Lab
 from .cluster import cluster, log_of, process_alive, programs, status, wait_for
 
 pytestmark = pytest.mark.lab
+ZENJUN = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,9 @@ def test_odd_group_names_are_only_names_case_141(segment: Lab, name: str) -> Non
         groups[0].send(b"x", timeout=5)
         assert groups[1].recv(5).group == name
         assert name in {g["name"] for g in status(segment.station(2))["groups"]}
+        if not name.isprintable():
+            shown = segment.station(2).run([*ZENJUN, "status"], 20).stdout
+            assert all(c.isprintable() or c == "\n" for c in shown), "a terminal would obey it"
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "ü" * 65, "x" * 10_240, "nul\0byte"])
@@ -96,11 +100,10 @@ def test_odd_program_names_are_refused_and_stay_out_of_the_log_case_141(segment:
 
 def test_command_line_says_what_is_so_case_149(segment: Lab) -> None:
     """``zenjun status --json`` and ``zenjun members`` against what the test knows to be true."""
-    zenjun = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
     with programs(segment, {"truth": "ack"}) as members:
         members[0].groups["truth"].send(b"12345", "ack")
         for station in segment.stations.values():
-            done = station.run([*zenjun, "status", "--json"], 20)
+            done = station.run([*ZENJUN, "status", "--json"], 20)
             assert done.returncode == 0, done.stderr
             told = json.loads(done.stdout)
             assert (told["station"], told["stations"], told["state"], told["blocked"]) == (station.id, 2, "open", [])
@@ -108,6 +111,6 @@ def test_command_line_says_what_is_so_case_149(segment: Lab) -> None:
             assert [p["state"] for p in told["peers"]] == (["self", "up"] if station.id == 1 else ["up", "self"])
             group = next(g for g in told["groups"] if g["name"] == "truth")
             assert [tuple(m[:2]) for m in group["members"]] == [(m.station, m.client) for m in members]
-            table = station.run([*zenjun, "members", "truth"], 20)
+            table = station.run([*ZENJUN, "members", "truth"], 20)
             assert table.returncode == 0, table.stderr
             assert all(f"p{m.station}.0" in table.stdout for m in members)

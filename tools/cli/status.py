@@ -224,7 +224,8 @@ def _table(title: str, columns: Iterable[str], left: Iterable[str] = (), header:
 def _escape(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    # Group names are anybody's: a control character in one must not reach the terminal.
+    return escape("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
 
 
 def _text(value: object) -> str:
