@@ -17,7 +17,10 @@ done
 
 missing=
 need() { missing="$missing $*"; }
-[ -n "$python" ] || need python3 python3-venv python3-dev
+if [ -z "$python" ]; then
+    # Where python3 is there but too old, as in Ubuntu 22.04, a newer one is packed beside it.
+    if command -v python3 >/dev/null 2>&1; then need python3.11 python3.11-venv python3.11-dev; else need python3 python3-venv python3-dev; fi
+fi
 if [ -n "$python" ]; then
     "$python" -c 'import ensurepip, venv' 2>/dev/null || need "$(basename "$(readlink -f "$(command -v "$python")")")-venv"
     "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))' 2>/dev/null ||
@@ -42,6 +45,10 @@ if [ "$want" = test ]; then
     command -v tmux >/dev/null 2>&1 || need tmux
 fi
 if [ -n "$missing" ]; then
+    if [ -n "${ZENJUN_BOOTSTRAP_AGAIN-}" ]; then
+        say "zenjun: still missing after the installation:$missing"
+        exit 1
+    fi
     if ! command -v apt-get >/dev/null 2>&1; then
         say "zenjun: please install:$missing (this script knows only Debian's and Ubuntu's package manager)"
         exit 1
@@ -55,7 +62,8 @@ if [ -n "$missing" ]; then
     $root env DEBIAN_FRONTEND=noninteractive apt-get update -q >/dev/null
     $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >/dev/null ||
         { say "zenjun: the package manager could not install$missing"; exit 1; }
-    exec "$0" "$@" # look again with what is there now
+    export ZENJUN_BOOTSTRAP_AGAIN=1
+    exec tools/bootstrap.sh "$@" # look again with what is there now
 fi
 
 stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py; find proto daemon tools -name '*.c' -o -name '*.h' -o -name build.py | sort |
