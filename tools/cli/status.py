@@ -79,22 +79,20 @@ def status(as_json: bool, matrix: bool, timeout: float, path: str | None) -> Non
 
 def render(s: Mapping[str, Any], console: Console, matrix: bool = False) -> None:
     """Print a status object for people. Members that are missing are shown as a dash: daemon and tool may differ in version."""
-    for line in _heading(s):
+    for line in _heading(s, console.width):
         console.print(line, soft_wrap=True)
-    console.print(_peers(s))
-    if matrix:
-        console.print(_matrix(s))
-    for table in (_counters("Traffic", TRAFFIC, s), _counters("Loss and repair", REPAIR, s, _drops(s)), _clients(s), _groups(s)):
+    for table in (
+        _stations(s), _streams(s), _matrix(s) if matrix else None, _counters("Traffic", TRAFFIC, s),
+        _counters("Loss and repair", REPAIR, s, _drops(s)), _clients(s), _groups(s),
+    ):  # fmt: skip
         if table is not None:
             console.print(table)
 
 
-def _heading(s: Mapping[str, Any]) -> Iterable[str]:
-    state = str(s.get("state", "-"))
+def _heading(s: Mapping[str, Any], width: int) -> Iterable[str]:
     yield (
         f"[bold]{_text(s.get('cluster'))}[/bold]  station {_text(s.get('station'))} of {_text(s.get('stations'))}"
-        f"  {_state(state)}  instance {_text(s.get('instance'))}  incarnation {_text(s.get('incarnation'))}"
-        f"  up {_duration(s.get('uptime_ms'))}  zenjund {_text(s.get('version'))}"
+        f"  {_state(str(s.get('state', '-')))}  instance {_text(s.get('instance'))}"
     )
     for b in s.get("blocked") or ():
         who = f"station {_text(b.get('station'))}: {_text(b.get('reason'))} for {_duration(b.get('since_ms'))}"
@@ -102,52 +100,69 @@ def _heading(s: Mapping[str, Any]) -> Iterable[str]:
     if fence := s.get("fence"):
         where = f"station {_text(fence.get('station'))}'s at position {_text(fence.get('position'))}"
         yield f"  [red]order differs from {where}[/red]"
-    i = s.get("interface") or {}
+    r = s.get("rights") or {}
+    if r.get("realtime_wanted") and not r.get("realtime"):
+        yield "  [yellow]real-time priority was asked for but not granted (CAP_SYS_NICE)[/yellow]"
+    for label, parts in _facts(s):
+        yield from _folded(label, parts, width)
+
+
+def _facts(s: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
+    i, w, p, d = (s.get(name) or {} for name in ("interface", "window", "positions", "digest"))
+    started = f"zenjund {_text(s.get('version'))}, process {_text(s.get('pid'))}"
+    yield "daemon", [started, f"up {_duration(s.get('uptime_ms'))}", f"incarnation {_text(s.get('incarnation'))}"]
     link = f"{_text(i.get('name'))} (index {_text(i.get('index'))}, {_text(i.get('mac'))})"
-    yield f"  interface  {link} {_state(str(i.get('state', '-')))}"
+    yield "interface", [f"{link} {_state(str(i.get('state', '-')))}"]
     sizes = (
         ("MTU", "mtu"),
         ("headers", "header_bytes"),
         ("largest PDU", "frame_max"),
         ("largest message in one frame", "payload_max"),
     )
-    yield "  sizes      " + " · ".join(f"{label} {_sized(i.get(name))}" for label, name in sizes)
-    w, p = s.get("window") or {}, s.get("positions") or {}
-    flight = f"{_text(w.get('in_flight'))} of {_text(w.get('frames'))} frames under way"
-    yield f"  window     {flight}, room for {_text(w.get('room'))}"
-    yield "  positions  " + " · ".join(f"{name} {_text(p.get(name))}" for name in ("ordered", "preack", "ack", "clock"))
-    d = s.get("digest") or {}
-    yield f"  digest     {_text(d.get('value'))} at position {_text(d.get('position'))}"
-    r = s.get("rights") or {}
-    if r.get("realtime_wanted") and not r.get("realtime"):
-        yield "  [yellow]real-time priority was asked for but not granted (CAP_SYS_NICE)[/yellow]"
-    memory = s.get("memory_bytes")
-    if isinstance(memory, Mapping):
-        yield "  memory     " + " · ".join(f"{k} {_bytes(v)}" for k, v in memory.items())
-
-
-def _peers(s: Mapping[str, Any]) -> Table:
-    columns = (
-        "station",
-        "state",
-        "heard",
-        "next",
-        "top",
-        "gaps",
-        "all have",
-        "all know",
-        "ordered",
-        "buffers",
-        "largest",
-        "host",
-        "address",
+    yield "sizes", [f"{label} {_sized(i.get(name))}" for label, name in sizes]
+    yield (
+        "window",
+        [f"{_text(w.get('in_flight'))} of {_text(w.get('frames'))} frames under way", f"room for {_text(w.get('room'))}"],
     )
+    yield "positions", [f"{name} {_text(p.get(name))}" for name in ("ordered", "preack", "ack", "clock")]
+    yield "digest", [f"{_text(d.get('value'))} at position {_text(d.get('position'))}"]
+    if isinstance(memory := s.get("memory_bytes"), Mapping):
+        yield "memory", [f"{k} {_bytes(v)}" for k, v in memory.items()]
+
+
+def _folded(label: str, parts: Iterable[str], width: int) -> Iterable[str]:
+    """A label and its parts, on as many lines as the width asks for; no part is broken."""
+    from rich.text import Text
+
+    line, room = f"  {label:<11}", width - 13
+    used = 0
+    for part in parts:
+        size = Text.from_markup(part).cell_len
+        if used and used + 3 + size > room:
+            yield line
+            line, used = " " * 13, 0
+        line += f" · {part}" if used else part
+        used += size + 3 * bool(used)
+    yield line
+
+
+def _stations(s: Mapping[str, Any]) -> Table:
+    columns = ("station", "state", "heard", "host", "address", "buffers", "largest")
     table = _table("Stations", columns, left=("state", "host", "address"))
     for p in s.get("peers") or ():
         table.add_row(
-            _text(p.get("station")), _state(str(p.get("state", "-"))), _duration(p.get("heard_ms")), _text(p.get("req")),
-            _text(p.get("top")), _warn(p.get("gaps")), _text(p.get("min_al")), _text(p.get("acked")), _text(p.get("ordered")),
-            _text(p.get("free_buffers")), _text(p.get("frame_max")), _text(p.get("host")), _text(p.get("mac")),
+            _text(p.get("station")), _state(str(p.get("state", "-"))), _duration(p.get("heard_ms")), _text(p.get("host")),
+            _text(p.get("mac")), _text(p.get("free_buffers")), _text(p.get("frame_max")),
+        )  # fmt: skip
+    return table
+
+
+def _streams(s: Mapping[str, Any]) -> Table:
+    table = _table("Their PDUs", ("of station", "next", "top", "gaps", "all have", "all know", "ordered"))
+    for p in s.get("peers") or ():
+        table.add_row(
+            _text(p.get("station")), _text(p.get("req")), _text(p.get("top")), _warn(p.get("gaps")), _text(p.get("min_al")),
+            _text(p.get("acked")), _text(p.get("ordered")),
         )  # fmt: skip
     return table
 
@@ -215,9 +230,14 @@ def _table(title: str, columns: Iterable[str], left: Iterable[str] = (), header:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_header=header, pad_edge=False)
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_header=header, pad_edge=False,
+        collapse_padding=True,
+    )  # fmt: skip
     for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", overflow="fold")
+        # Where it gets narrow, names are folded; numbers only when that is not enough.
+        text = column in left
+        table.add_column(column, justify="left" if text else "right", overflow="fold", no_wrap=not text)
     return table
 
 
