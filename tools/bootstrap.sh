@@ -32,20 +32,20 @@ command -v gcc >/dev/null 2>&1 || need gcc
 command -v nft >/dev/null 2>&1 || [ -x /usr/sbin/nft ] || need nftables
 command -v nsenter >/dev/null 2>&1 || need util-linux
 if [ "$want" = test ]; then
-    if ! command -v clang >/dev/null 2>&1; then need clang; fi
-    # libFuzzer and the sanitizers' run-time library; Debian packs it apart from clang since version 14.
-    if command -v clang >/dev/null 2>&1; then
+    # libFuzzer and the sanitizers' run-time library: Debian packs it apart from clang since version 14, by clang's version.
+    if ! command -v clang >/dev/null 2>&1; then
+        need clang
+    else
         version=$(clang -dumpversion | cut -d. -f1)
         printf 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n ? 0 : 0; }\n' |
             clang -x c -fsanitize=fuzzer,address - -o /dev/null 2>/dev/null || need "libclang-rt-$version-dev"
-    else
-        need libclang-rt-dev
     fi
     command -v tcpdump >/dev/null 2>&1 || [ -x /usr/sbin/tcpdump ] || need tcpdump
     command -v tmux >/dev/null 2>&1 || need tmux
 fi
 if [ -n "$missing" ]; then
-    if [ -n "${ZENJUN_BOOTSTRAP_AGAIN-}" ]; then
+    round=$((${ZENJUN_BOOTSTRAP_ROUND-0} + 1))
+    if [ "$round" -gt 2 ]; then
         say "zenjun: still missing after the installation:$missing"
         exit 1
     fi
@@ -62,7 +62,7 @@ if [ -n "$missing" ]; then
     $root env DEBIAN_FRONTEND=noninteractive apt-get update -q >/dev/null
     $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >/dev/null ||
         { say "zenjun: the package manager could not install$missing"; exit 1; }
-    export ZENJUN_BOOTSTRAP_AGAIN=1
+    export ZENJUN_BOOTSTRAP_ROUND="$round"
     exec tools/bootstrap.sh "$@" # look again with what is there now
 fi
 
