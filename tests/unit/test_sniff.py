@@ -253,7 +253,7 @@ def test_a_cut_file_gives_what_is_whole(tmp_path: Path) -> None:
 
 
 def test_exit_codes(capture: str, tmp_path: Path) -> None:
-    assert run(capture, "--count", "5").exit_code == 3
+    assert run(capture, "--count", "5").exit_code == 4
     assert run(str(tmp_path / "none")).exit_code == 1
     assert "No such file" in run(str(tmp_path / "none")).stderr
     (tmp_path / "text").write_text("hello, world")
@@ -357,5 +357,5 @@ def test_without_the_right_one_line_says_how_to_get_it() -> None:
     # Root without the right is who may not have it; the interpreter may lie where no other user gets at it.
     without = ["setpriv", "--bounding-set", "-net_raw"] if os.geteuid() == 0 else []
     done = subprocess.run([*without, *SNIFF, "-i", "lo"], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 4, done.stderr
+    assert done.returncode == 6, done.stderr
     assert done.stderr.count("\n") == 1 and "sudo" in done.stderr and "setcap cap_net_raw+ep" in done.stderr

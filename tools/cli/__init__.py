@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from .common import FAILED, INTERRUPTED, PIPE_CLOSED, exit_code_of
+from .common import FAILED, INTERRUPTED, PIPE_CLOSED, Failure, exit_code_of
 
 
 class Entry(NamedTuple):
@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
         try:
             module = importlib.import_module(f".{entry.module}", __package__)
         except ImportError as error:
-            raise click.ClickException(_missing(cmd_name, entry, error)) from None
+            raise Failure(_missing(cmd_name, entry, error)) from None
         command = getattr(module, entry.attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry.module}.{entry.attribute} is no command")

@@ -20,8 +20,9 @@ from ..bench.plan import MODES, PEERS, RAW_STATIONS_MAX, Plan, run
 from ..bench.systems import Corosync
 from ..bench.table import render, size_name
 from ..lab import LabError
+from .common import FAILED, INTERRUPTED, Failure
+from .lab import exit_code_of
 
-EXIT_FAILED: Final = 1
 SIZE_MIN: Final = 33
 SIZE_MAX: Final = 16 * 1024 * 1024
 LOSS_MAX: Final = 0.5
@@ -110,8 +111,9 @@ Examples:
   zenjun bench table r.jsonl                   the tables of docs/performance.md from saved lines
 
 \b
-Exit status: 0 every cell of ours was measured and all stations delivered the same sequence; 1 one was not, or the lab
-could not be made; 2 wrong usage; 130 interrupted (everything started has been ended).""",
+Exit status: 0 every cell of ours was measured and all stations delivered the same sequence; 1 one was not;
+2 wrong usage; 4 the lab did not start in time; 6 this machine cannot make one; 130 interrupted (all that was started has
+been ended).""",
 )
 @click.option("-n", "--stations", type=click.IntRange(2, 16), default=3, show_default=True, help="Stations in the lab.")
 @click.option("--senders", default="all", show_default=True, metavar="N|all", help="How many of them send.")
@@ -282,15 +284,15 @@ def _run(plan: Plan, out: Path | None, table_command: str | None) -> int:
             run(plan, report, starting)
     except (BenchError, LabError) as error:
         click.echo(f"zenjun bench: {error}", err=True)
-        return EXIT_FAILED
+        return exit_code_of(error) if isinstance(error, LabError) else FAILED
     except KeyboardInterrupt:
         click.echo("zenjun bench: interrupted", err=True)
-        return 130
+        return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
     if table_command is not None:
         click.echo(render(rows, table_command))
-    return EXIT_FAILED if any(not r["ok"] for r in rows if r["system"] in ("zenjun", "raw")) else 0
+    return FAILED if any(not r["ok"] for r in rows if r["system"] in ("zenjun", "raw")) else 0
 
 
 @bench.command("table")
@@ -307,5 +309,5 @@ def show_table(files: tuple[IO[str], ...]) -> None:
             try:
                 rows.append(json.loads(line))
             except ValueError:
-                raise click.ClickException(f"{file.name}, line {number}: no JSON object") from None
+                raise Failure(f"{file.name}, line {number}: no JSON object") from None
     click.echo(render(rows))

@@ -20,6 +20,7 @@ USAGE: Final = 2
 UNREACHABLE: Final = 3
 TIMED_OUT: Final = 4
 NO_SERVICE: Final = 5
+UNSUPPORTED: Final = 6
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 
@@ -27,17 +28,31 @@ EXIT_CODES: Final = {
     OK: "done",
     FAILED: "failed; the reason is on standard error",
     USAGE: "wrong usage; the command says what is allowed",
-    UNREACHABLE: "no daemon answers at the socket",
-    TIMED_OUT: "the time given by --timeout is over",
+    UNREACHABLE: "not there: no daemon answers at the socket, no such lab or station",
+    TIMED_OUT: "not in time: the time given by --timeout is over, a lab's cluster did not open",
     NO_SERVICE: "the daemon is there but ended the service: cluster not open in time or opened anew, order fenced, "
     "disconnected as a slow receiver, daemon stopping",
+    UNSUPPORTED: "the machine lacks a right, a kernel feature or a program; the message names it",
     INTERRUPTED: "interrupted (Ctrl-C)",
     PIPE_CLOSED: "the reader of our output has gone (SIGPIPE)",
 }
-"""Made into docs/cli.md."""
+"""Of all commands; docs/cli.md has the same table."""
 
 GROUP: Final = "default"
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Failure(click.ClickException):
+    """What a command could not do, on its way to the terminal: one line on standard error, and the exit code."""
+
+    def __init__(self, message: str, code: int = FAILED, command: str = "") -> None:
+        super().__init__(message)
+        self._who = f"zenjun {command}".rstrip()
+        setattr(self, "exit_code", code)  # noqa: B010 (click declares it for the class)
+
+    def show(self, file: Any = None) -> None:
+        """Print the line."""
+        click.echo(f"{self._who}: {self.message}", file=file, err=file is None)
 
 
 def exit_code_of(error: ClientError) -> int:

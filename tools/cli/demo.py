@@ -16,6 +16,8 @@ from rich.table import Table
 
 from ...daemon.client import ClientError, Message, connect_sync
 from ..lab import Lab, LabError
+from .common import TIMED_OUT, Failure
+from .lab import exit_code_of
 
 WORDS = ("apple", "birch", "cloud", "delta", "ember", "fjord", "grain", "heron", "inlet", "jetty", "knoll", "larch")
 STEP_TIMEOUT_S = 60.0
@@ -60,7 +62,7 @@ def _at_once(stations: list[int], work: Callable[[int], None]) -> None:
     if errors:
         raise errors[0]
     if any(thread.is_alive() for thread in threads):
-        raise click.ClickException(f"not finished after {STEP_TIMEOUT_S:.0f} s: look at `zenjun status`")
+        raise Failure(f"not finished after {STEP_TIMEOUT_S:.0f} s", TIMED_OUT, "demo")
 
 
 def _exchange(lab: Lab, group: str, payloads: Callable[[int], Iterator[bytes]], total: int, keep: int) -> dict[int, Seen]:
@@ -96,7 +98,11 @@ def _exchange(lab: Lab, group: str, payloads: Callable[[int], Iterator[bytes]], 
                 members.send_many(payloads(station))
 
     def work(role: int) -> None:
-        (receive if role < 1000 else send)(role % 1000)
+        try:
+            (receive if role < 1000 else send)(role % 1000)
+        except BaseException:
+            ready.abort()  # the others must not wait for this one
+            raise
 
     _at_once(stations + [1000 + s for s in stations], work)
     return seen
@@ -115,7 +121,7 @@ def _counts(lab: Lab) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("-n", "--stations", type=click.IntRange(2, 8), default=3, show_default=True)
+@click.option("-n", "--stations", type=click.IntRange(2, 8), default=3, show_default=True, help="How many.")
 @click.option("--loss", default="5%", show_default=True, callback=_loss, help="Frames lost at random at every station's input.")
 @click.option(
     "--messages", type=click.IntRange(100, 1_000_000), default=50_000, show_default=True, help="Per station, in the second part."
@@ -128,7 +134,8 @@ def demo(stations: int, loss: float, messages: int) -> None:
       zenjun demo
       zenjun demo -n 5 --loss 10%
 
-    Exit codes: 0 all stations saw the same, 1 they did not or something failed, 130 interrupted.
+    Exit codes: 0 all stations saw the same, 1 they did not or something failed, 4 not in time, 6 this machine cannot make a
+    lab, 130 interrupted.
     """
     console = Console(highlight=False)
     try:
@@ -138,8 +145,10 @@ def demo(stations: int, loss: float, messages: int) -> None:
             lab.wait_open(20)
             same = _show_words(console, lab) and _show_bulk(console, lab, messages)
         console.print("The lab is gone again.")
-    except (LabError, ClientError) as error:
-        raise click.ClickException(str(error)) from error
+    except LabError as error:
+        raise Failure(str(error), exit_code_of(error), "demo") from error
+    except ClientError as error:
+        raise Failure(str(error), command="demo") from error
     if not same:
         sys.exit(1)
 
@@ -153,7 +162,8 @@ def _show_words(console: Console, lab: Lab) -> bool:
             yield WORDS[((station - 1) * each + k) % len(WORDS)].encode()
 
     seen = _exchange(lab, "words", words, each * len(stations), 10_000)
-    table = Table(title=f"Each station broadcast {each} words at the same time; what the programs received:")
+    console.print(f"Each station broadcast {each} words at the same time; what the programs received:")
+    table = Table()
     table.add_column("", justify="right")
     for s in stations:
         table.add_column(f"at station {s}")
@@ -177,7 +187,8 @@ def _show_bulk(console: Console, lab: Lab, messages: int) -> bool:
     total = messages * len(stations)
     seen = _exchange(lab, "bulk", payloads, total, 0)
     after = _counts(lab)
-    table = Table(title=f"Then {messages:,} messages of about 56 bytes from each, all at once:")
+    console.print(f"Then {messages:,} messages of about 56 bytes from each, all at once:")
+    table = Table()
     for title in ("station", "received", "messages/s", "SHA-256 of the sequence"):
         table.add_column(title, justify="right" if title != "SHA-256 of the sequence" else "left")
     for s in stations:

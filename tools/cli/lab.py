@@ -24,34 +24,21 @@ from ..lab import Impairment, Lab, LabError, LabNotFound, LabTimeout, LabUnsuppo
 from ..lab import files as lab_files
 from ..lab import impair as units
 from ..lab.lab import all_labs, take_down
-
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_NOT_FOUND: Final = 3
-EXIT_UNSUPPORTED: Final = 4
-EXIT_TIMEOUT: Final = 5
-EXIT_INTERRUPTED: Final = 130
+from .common import FAILED, INTERRUPTED, TIMED_OUT, UNREACHABLE, UNSUPPORTED, Failure
 
 _EXIT_CODES: Final[dict[type[LabError], int]] = {
-    LabNotFound: EXIT_NOT_FOUND,
-    LabUnsupported: EXIT_UNSUPPORTED,
-    LabTimeout: EXIT_TIMEOUT,
+    LabNotFound: UNREACHABLE,
+    LabUnsupported: UNSUPPORTED,
+    LabTimeout: TIMED_OUT,
 }
 _WAIT_OPEN_S: Final = 30.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Failure(click.ClickException):
-    """A LabError on its way to the terminal, with its exit code."""
-
-    def __init__(self, error: LabError) -> None:
-        super().__init__(str(error))
-        setattr(self, "exit_code", _EXIT_CODES.get(type(error), EXIT_FAILED))  # noqa: B010 (click declares it for the class)
-
-    def show(self, file: Any = None) -> None:
-        """One line on standard error."""
-        click.echo(f"zenjun lab: {self.message}", file=file, err=file is None)
+def exit_code_of(error: LabError) -> int:
+    """The exit code for an error of the lab."""
+    return _EXIT_CODES.get(type(error), FAILED)
 
 
 class _LabGroup(click.Group):
@@ -61,10 +48,10 @@ class _LabGroup(click.Group):
         try:
             return super().invoke(ctx)
         except LabError as error:
-            raise _Failure(error) from error
+            raise Failure(str(error), exit_code_of(error), "lab") from error
         except KeyboardInterrupt:
             click.echo("zenjun lab: interrupted", err=True)
-            sys.exit(EXIT_INTERRUPTED)
+            sys.exit(INTERRUPTED)
 
 
 class _Quantity(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
@@ -145,12 +132,14 @@ def _progress(text: str) -> Iterator[None]:
         yield
 
 
-def _show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table for a person at a terminal, aligned columns of plain text in a pipe."""
+def _show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], folded: str) -> None:
+    """A table for a person at a terminal, aligned columns of plain text in a pipe. *folded*: the column that gives way."""
     texts = [[str(cell) for cell in row] for row in rows]
     console = Console()
     if console.is_terminal:
-        table = Table(*columns, header_style="bold", box=None, pad_edge=False)
+        table = Table(header_style="bold", box=None, pad_edge=False)
+        for column in columns:
+            table.add_column(column, overflow="fold", no_wrap=column != folded, min_width=4)
         for row in texts:
             table.add_row(*row)
         console.print(table)
@@ -180,8 +169,8 @@ def lab() -> None:
       zenjun lab down
 
     \b
-    Exit codes: 0 done, 1 it failed, 2 wrong usage, 3 no such lab or station, 4 the machine lacks a right, a kernel
-    feature or a program, 5 not in time, 130 interrupted. exec and shell give the program's own code.
+    Exit codes: 0 done, 1 it failed, 2 wrong usage, 3 no such lab or station, 4 not in time, 6 the machine lacks a right,
+    a kernel feature or a program, 130 interrupted. exec and shell give the program's own code.
     """
 
 
@@ -295,7 +284,7 @@ def list_labs() -> None:
         note = lab_files.read_note(folder) or {}
         state = "up" if lab_files.in_use(folder) else "crashed"
         rows.append((each, state, note.get("stations", "-"), note.get("pid", "-"), folder))
-    _show_table(("name", "state", "stations", "process", "folder"), rows)
+    _show_table(("name", "state", "stations", "process", "folder"), rows, folded="folder")
 
 
 @lab.command()
@@ -319,9 +308,12 @@ def status(name: str, as_json: bool) -> None:
         return
     click.echo(f"lab {attached.name}, files in {attached.directory}")
     _show_table(
-        ("station", "interface", "mtu", "daemon", "cluster", "impairment", "sent", "received", "lost", "cut"),
+        ("station", "interface", "mtu", "daemon", "cluster", "sent", "received", "lost", "cut"),
         [_status_row(entry) for entry in described["stations"]],
+        folded="interface",
     )
+    for text, numbers in _impaired(described["stations"]).items():
+        click.echo(f"impaired: {', '.join(numbers)}: {text}")
     if described["cuts"]:
         click.echo("cut: " + ", ".join(f"{a} → {b}" for a, b in described["cuts"]))
     if recorded := [str(e["station"]) for e in described["stations"] if e.get("capturing")]:
@@ -339,9 +331,18 @@ def _daemon_state(station: Station, daemon: dict[str, Any] | None) -> str:
     return f"{said.get('state', 'open' if instance else 'opening')}" + (f" ({instance})" if instance else "")
 
 
+def _impaired(stations: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
+    """Impairments in words, each with the stations that have it."""
+    found: dict[str, list[str]] = {}
+    for entry in stations:
+        if "impairment" in entry and (text := Impairment.from_json(entry["impairment"]).describe()):
+            found.setdefault(text, []).append(str(entry["station"]))
+    return found
+
+
 def _status_row(entry: dict[str, Any]) -> list[Any]:
     if "error" in entry:
-        return [entry["station"], entry["error"], *["-"] * 8]
+        return [entry["station"], entry["error"], *["-"] * 7]
     interface, daemon, counters = entry["interface"], entry["daemon"], entry["counters"]
     state = "up" if interface["up"] else "down" if interface["present"] else "absent"
     if daemon is None:
@@ -356,7 +357,6 @@ def _status_row(entry: dict[str, Any]) -> list[Any]:
         interface["mtu"] or "-",
         process,
         entry["open"],
-        Impairment.from_json(entry["impairment"]).describe() or "-",
         *(counters[key] for key in ("sent", "received", "lost", "cut")),
     ]
 

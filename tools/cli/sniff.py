@@ -22,15 +22,12 @@ import click
 
 from ...proto import wire
 from ..capturefile import LINK_ETHERNET, LINK_LINUX_SLL, LINK_LINUX_SLL2, CaptureError, CaptureFile, Record
+from .common import FAILED, TIMED_OUT, UNSUPPORTED
 
 if TYPE_CHECKING:
     from scapy.packet import Packet
 
     from ..dissect import Zenjun
-
-EXIT_FAILED: Final = 1
-EXIT_TOO_FEW: Final = 3
-EXIT_NO_RIGHT: Final = 4
 
 FRAME_BYTES_MAX: Final = 65536 + 64
 BATCH_MAX: Final = 256
@@ -309,7 +306,7 @@ def _ethertype(_context: click.Context, _option: click.Parameter, text: str) -> 
     return value
 
 
-def _fail(message: str, code: int = EXIT_FAILED) -> int:
+def _fail(message: str, code: int = FAILED) -> int:
     click.echo(f"zenjun sniff: {message}", err=True)
     return code
 
@@ -321,7 +318,7 @@ def _sniff_live(printer: Printer, interface: str, ethertype: int, timeout_s: flo
         python = os.path.realpath(sys.executable)
         return _fail(
             f"no right to open a packet socket (CAP_NET_RAW): run it with sudo, or once 'sudo setcap cap_net_raw+ep {python}'",
-            EXIT_NO_RIGHT,
+            UNSUPPORTED,
         )
     except OSError as error:
         return _fail(f"cannot capture on {interface}: {error.strerror or error}")
@@ -376,8 +373,8 @@ Exit status:
   0  all was printed: files read, --count reached, --timeout over, or Ctrl-C
   1  an interface or a file cannot be read, a file is no capture, or scapy is missing
   2  wrong usage
-  3  --count was given and fewer PDUs came (before --timeout, or in the files)
-  4  no right to capture (CAP_NET_RAW)""",
+  4  --count was given and fewer PDUs came (before --timeout, or in the files)
+  6  no right to capture (CAP_NET_RAW)""",
 )
 @click.argument("files", nargs=-1, type=click.Path(allow_dash=True), metavar="[FILE]...")
 @click.option("-i", "--interface", metavar="IFACE", help="Capture live on this interface.")
@@ -469,5 +466,5 @@ def sniff(
     for link_type, frames in sorted(printer.other_links.items()):
         click.echo(f"zenjun sniff: {frames} frames of link type {link_type} were skipped", err=True)
     if code == 0 and not interrupted and count is not None and printer.printed < count:
-        code = EXIT_TOO_FEW
+        code = TIMED_OUT
     context.exit(code)
