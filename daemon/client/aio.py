@@ -635,7 +635,7 @@ class connect:
         connection = Connection(protocol, link, self._timeout)
         try:
             link.flush()
-            await connection._wait(protocol.welcomed, self._timeout, "the daemon's welcome")
+            await connection._wait(protocol.welcomed, self._timeout, "waiting for the daemon's first answer")
         except BaseException:
             link.close()
             raise

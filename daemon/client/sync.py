@@ -543,7 +543,7 @@ def _connect_once(
     sock = open_socket(path)
     try:
         connection = SyncConnection(protocol, sock, timeout)
-        connection._answer(protocol.welcomed, timeout, "the daemon's welcome")
+        connection._answer(protocol.welcomed, timeout, "waiting for the daemon's first answer")
     except BaseException:
         sock.close()
         raise

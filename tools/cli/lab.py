@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from ..lab import Impairment, Lab, LabError, LabNotFound, LabTimeout, LabUnsupported, Station
 from ..lab import files as lab_files
@@ -132,21 +131,13 @@ def _progress(text: str) -> Iterator[None]:
         yield
 
 
-def _show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], folded: str) -> None:
-    """A table for a person at a terminal, aligned columns of plain text in a pipe. *folded*: the column that gives way."""
+def _show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Aligned columns of plain text; the terminal may break lines that are too long for it, nothing is left out."""
     texts = [[str(cell) for cell in row] for row in rows]
-    console = Console()
-    if console.is_terminal:
-        table = Table(header_style="bold", box=None, pad_edge=False)
-        for column in columns:
-            table.add_column(column, overflow="fold", no_wrap=column != folded, min_width=4)
-        for row in texts:
-            table.add_row(*row)
-        console.print(table)
-        return
     widths = [max(len(cell) for cell in column) for column in zip(columns, *texts, strict=True)]
-    for line in (columns, *texts):
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for number, line in enumerate((columns, *texts)):
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        click.echo(text if number else click.style(text, bold=True))
 
 
 def _chosen(lab: Lab, stations: list[int] | None) -> list[Station]:
@@ -284,7 +275,7 @@ def list_labs() -> None:
         note = lab_files.read_note(folder) or {}
         state = "up" if lab_files.in_use(folder) else "crashed"
         rows.append((each, state, note.get("stations", "-"), note.get("pid", "-"), folder))
-    _show_table(("name", "state", "stations", "process", "folder"), rows, folded="folder")
+    _show_table(("name", "state", "stations", "process", "folder"), rows)
 
 
 @lab.command()
@@ -310,7 +301,6 @@ def status(name: str, as_json: bool) -> None:
     _show_table(
         ("station", "interface", "mtu", "daemon", "cluster", "sent", "received", "lost", "cut"),
         [_status_row(entry) for entry in described["stations"]],
-        folded="interface",
     )
     for text, numbers in _impaired(described["stations"]).items():
         click.echo(f"impaired: {', '.join(numbers)}: {text}")
