@@ -16,6 +16,8 @@ from ...daemon.client.types import Event, Item, Level, Member, Message, View
 from .common import OK, TIMED_OUT, daemon, group_option, on_terminal, plural, say, socket_option
 
 FORMATS: Final = ("text", "hex", "json", "raw")
+WAIT_S: Final = 30.0
+"""For the daemon's answers and to get into the group, if --timeout gives no less."""
 
 
 @click.command(short_help="Print the messages of a group, in the total order.", epilog="Exit codes: docs/cli.md.")
@@ -65,7 +67,8 @@ def recv(
       zenjun recv -g img -F raw -n 1 > photo.jpg
     """
     seen = 0
-    with daemon(path, "recv", timeout=30.0) as connection:
+    patience = WAIT_S if timeout is None else min(timeout, WAIT_S)
+    with daemon(path, "recv", timeout=patience) as connection:
         g = connection.join(group, cast(Level, level), open_group=open_group)
         if on_terminal() and not count and sys.stdout.isatty():
             say(f"group {group}, {plural(len(g.members), 'member')}; Ctrl-C ends")
