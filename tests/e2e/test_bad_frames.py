@@ -373,7 +373,7 @@ def test_restart_with_other_cluster_options_is_not_admitted() -> None:
             assert any(named in line and "fingerprint" in line for line in lines), lines
         assert status(third)["state"] == "opening"
         third.stop_daemon()
-        third.start_daemon({"cluster": {"nak_retry_ms": 2}})
+        third.start_daemon({})
         lab.wait_open(20)
         with programs(lab, {"g": "preack"}) as members:
             exchange(members, [plan(m, 50, random.Random(4)) for m in members])

@@ -245,7 +245,7 @@ def test_different_cluster_options_are_not_admitted_and_both_say_so() -> None:
             wait_for(lambda s=station: "has other cluster options" in log(s), "both say so", lab=lab)  # type: ignore[misc]
             assert named in log(station) and state(station) == "opening"
         other.stop_daemon()
-        other.write_config({"cluster": {"heartbeat_ms": 100}})
+        other.write_config()
         other.start_daemon()
         lab.wait_open()
 
