@@ -615,18 +615,25 @@ def capture(
     if stopping:
         _report_captures({}, attached.stop_capture(stations))
         return
-    paths = attached.start_capture(out, stations, count)
-    if background:
-        for number, path in paths.items():
-            click.echo(f"station {number}: {path}")
-        return
-    deadline = None if duration_ns is None else time.monotonic() + duration_ns / 1e9
+    # Ctrl-C is taken between requests only: one cut short would leave a recording that nobody ends.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _progress("recording, end with Ctrl-C"), contextlib.suppress(KeyboardInterrupt):
-            while (deadline is None or time.monotonic() < deadline) and attached.capturing():
-                time.sleep(0.05 if deadline is None else max(0.0, min(0.05, deadline - time.monotonic())))
+        paths = attached.start_capture(out, stations, count)
+        if background:
+            for number, path in paths.items():
+                click.echo(f"station {number}: {path}")
+            return
+        deadline = None if duration_ns is None else time.monotonic() + duration_ns / 1e9
+        try:
+            with _progress("recording, end with Ctrl-C"):
+                while (deadline is None or time.monotonic() < deadline) and attached.capturing():
+                    pause = 0.05 if deadline is None else max(0.0, min(0.05, deadline - time.monotonic()))
+                    if signal.sigtimedwait({signal.SIGINT}, pause) is not None:
+                        break
+        finally:
+            _report_captures(paths, attached.stop_capture(paths))
     finally:
-        _report_captures(paths, attached.stop_capture(paths))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _report_captures(paths: dict[int, Path], results: dict[int, dict[str, int]]) -> None:
