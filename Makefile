@@ -1,4 +1,4 @@
-# `make check` is what CI runs; the others are its parts. Every target assumes the virtual environment that tools/test makes.
+# What is run by hand now and then; CI runs tools/test. Every target assumes the virtual environment that tools/test makes.
 PYTHON ?= .venv/bin/python
 SEEDS ?= 1000
 JOBS ?= 2

@@ -9,7 +9,7 @@ import click
 
 from ...daemon.client.sync import SyncConnection
 from ...daemon.client.types import Member
-from .common import complete_groups, daemon, socket_option
+from .common import complete_groups, daemon, say, socket_option
 
 
 @click.command(short_help="List the programs in a group, or the stations.", epilog="Exit codes: docs/cli.md.")
@@ -36,6 +36,8 @@ def members(group: str, watch: bool, interval: float, as_json: bool, timeout: fl
     with daemon(path, "members", timeout) as connection:
         now = connection.members(group)
         _print_all(now, as_json, group == "")
+        if not (now or as_json or watch):
+            say(f"nobody is in group {group}" if group else "no stations: the cluster is not open (zenjun status says why)")
         while watch:
             before, now = now, _later(connection, group, interval)
             if now != before:

@@ -14,7 +14,7 @@ import click
 
 from ...daemon.client.sync import SyncConnection, SyncPipeline
 from ...daemon.client.types import SendLevel
-from .common import daemon, group_option, on_terminal, plural, say, size_option, socket_option
+from .common import Failure, daemon, group_option, on_terminal, plural, say, size_option, socket_option
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -138,12 +138,15 @@ def _again(batches: object, passes: int) -> Iterator[list[bytes]]:
 
 
 def _file(file: Path, chunk: int | None, limit: int) -> Iterator[list[bytes]]:
-    if not chunk:
-        # One byte beyond the limit is enough for the library to refuse it by name.
-        with file.open("rb") as f:
-            yield [f.read(limit + 1)]
-        return
     with file.open("rb") as f:
+        if not chunk:
+            data = f.read(limit + 1)  # a pipe has no size to look at first
+            if len(data) > limit:
+                raise Failure(
+                    f"{file} is larger than the limit of {limit} bytes (message_max): cut it up with --chunk", command="send"
+                )
+            yield [data]
+            return
         while data := f.read(chunk):
             yield [data]
 
