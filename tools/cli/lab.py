@@ -31,6 +31,7 @@ _EXIT_CODES: Final[dict[type[LabError], int]] = {
     LabTimeout: TIMED_OUT,
 }
 _WAIT_OPEN_S: Final = 30.0
+_LAST_WORDS_S: Final = 1.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -389,7 +390,7 @@ def _run_everywhere(stations: Sequence[Station], command: Sequence[str]) -> int:
             with printing:
                 click.echo(f"{station.id}| ".encode() + line.rstrip(b"\n"))
 
-    threads = [threading.Thread(target=relay, args=pair) for pair in zip(stations, running, strict=True)]
+    threads = [threading.Thread(target=relay, args=pair, daemon=True) for pair in zip(stations, running, strict=True)]
     for thread in threads:
         thread.start()
     try:
@@ -397,8 +398,14 @@ def _run_everywhere(stations: Sequence[Station], command: Sequence[str]) -> int:
             thread.join()
         codes = [process.wait() for process in running]
     except BaseException:
-        for process in running:
-            process.kill()
+        try:
+            # Ctrl-C at the terminal has reached the programs as well: let them say their last words.
+            end = time.monotonic() + _LAST_WORDS_S
+            for thread in threads:
+                thread.join(max(0.0, end - time.monotonic()))
+        finally:
+            for process in running:
+                process.kill()
         raise
     return max(code if code >= 0 else 128 - code for code in codes)
 
