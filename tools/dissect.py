@@ -35,7 +35,7 @@ try:
     from scapy.layers.l2 import CookedLinux, CookedLinuxV2, Dot1AD, Dot1Q, Ether
     from scapy.packet import NoPayload, Packet, Padding, Raw, bind_bottom_up, bind_layers, bind_top_down
 except ImportError as error:  # pragma: no cover - the test runs it in an interpreter of its own
-    raise ImportError(f"the dissector needs scapy: pip install 'zenjun[scapy]' ({error})") from None
+    raise ImportError(f"the dissector needs scapy: pip install 'scapy>=2.5,<3' ({error})") from None
 
 __all__ = [
     "Dot1Q",

@@ -396,13 +396,13 @@ def test_every_command_loads_and_is_documented() -> None:
 
 def test_missing_dependency_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "zenjun.tools.cli.sniff", None)
-    monkeypatch.setitem(COMMANDS, "sniff", Entry("sniff", "sniff", "x", "zenjun[scapy]"))
+    monkeypatch.setitem(COMMANDS, "sniff", Entry("sniff", "sniff", "x", "scapy>=2.5,<3"))
     assert run(["sniff"]) == 1
     assert "zenjun sniff" in capsys.readouterr().err
     from zenjun.tools.cli import _missing
 
     text = _missing("sniff", COMMANDS["sniff"], ModuleNotFoundError("no", name="scapy"))
-    assert text == "zenjun sniff needs scapy: pip install 'zenjun[scapy]'"
+    assert text == "zenjun sniff needs scapy: pip install 'scapy>=2.5,<3'"
     assert isinstance(cli, LazyGroup)
 
 

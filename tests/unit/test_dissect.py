@@ -246,4 +246,4 @@ def test_without_scapy_one_clear_line(tmp_path: Path) -> None:
         "except ImportError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "the dissector needs scapy: pip install 'zenjun[scapy]' (no scapy here)"
+    assert done.stdout.strip() == "the dissector needs scapy: pip install 'scapy>=2.5,<3' (no scapy here)"
