@@ -238,6 +238,9 @@ struct dp {
 void link_init(struct dp *d);
 uint32_t link_receive(struct dp *d, uint64_t now, uint32_t *drained);
 uint32_t link_transmit(struct dp *d, uint64_t now, uint32_t *more);
+/* While resting by the clock nobody waits for frames: out of the epoll, each of them is spared the call of two epolls' wake-up. */
+void link_mute(struct dp *d);
+void link_unmute(struct dp *d);
 void link_fail(struct dp *d, int error);
 void link_event(struct dp *d, uint32_t events);
 

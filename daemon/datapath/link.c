@@ -200,6 +200,19 @@ static void unwatch(struct dp *d)
     d->link.watched = 0;
 }
 
+void link_mute(struct dp *d) { unwatch(d); }
+
+void link_unmute(struct dp *d)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
+    if (d->link.fd < 0 || d->link.watched || d->link.error)
+        return;
+    if (epoll_ctl(d->epoll, EPOLL_CTL_ADD, d->link.fd, &event) == 0)
+        d->link.watched = 1;
+    else
+        link_fail(d, -errno); /* nothing would ever wake us for it */
+}
+
 void dp_link_close(struct dp *d)
 {
     struct dp_link *l = &d->link;

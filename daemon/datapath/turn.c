@@ -258,10 +258,12 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         }
         /* Under load sleep by the clock, so that frames wake nobody; else wait for the next one. */
         if (d->cfg.rest_ns && now < d->loaded_until && !over) {
+            link_mute(d);
             rest(d);
             now = dp_now();
             continue;
         }
+        link_unmute(d);
         if (!(status & ZJ_S_PENDING) || over)
             break;
         const uint64_t due = next_due(d, deadline, now), wait = min64(d->cfg.linger_ns, due > now ? due - now : 0);
@@ -272,6 +274,7 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     d->fenced = (status & ZJ_S_FENCED) != 0;
     if (want & DP_W_LINK)
         d->link_news = 0;
+    link_unmute(d);
     clients_tidy(d, now);
     const uint64_t due = next_due(d, deadline, now);
     /* Work left for after Python's part: the descriptor stays readable, so that nothing is forgotten if it just returns. */
