@@ -1,1 +1,1 @@
-"""TODO(layout): filled by the work in progress."""
+"""``zenjund``: the protocol on real interfaces and sockets; and, in ``client``, the library that programs import."""

@@ -1,1 +1,1 @@
-"""TODO(layout): filled by the work in progress."""
+"""What stands on top of the daemon: command line, lab, benchmarks, decoding of frames."""
