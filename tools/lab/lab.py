@@ -370,8 +370,8 @@ class Lab:
         if files.in_use(self.directory):
             note = files.read_note(self.directory) or {}
             if _answers(self.directory) or not note:
-                process = note.get("pid", "unknown")
-                raise LabError(f"lab {self.name} is up already (process {process}): zenjun lab down ends it, --name makes another")
+                pid = note.get("pid", "unknown")
+                raise LabError(f"lab {self.name} is up already (process {pid}): zenjun lab down ends it, --name makes another")
             # A holder that died a moment ago: its agents may still be cleaning up.
             take_down(self.directory, grace_s=0.0)
         elif files.read_note(self.directory) is not None:
