@@ -227,7 +227,7 @@ class DataPath:
     def turn(self, deadline: int) -> Turn:
         """Receive, offer, step, send, deliver and write until idle or a reason to come back; at most about ``slice_ns``.
 
-        deadline: of the engine, absolute; ``Want.DEADLINE`` is set once it, or one of the core's NAK and POLL timers, is over and
+        deadline: of the engine, absolute; ``Want.DEADLINE`` is set once it, or the core's POLL timer, is over and
         the ring has been emptied.
         """
         lib.dp_turn(self._dp, min(deadline, TIME_MAX), self._result)

@@ -94,7 +94,7 @@ static void arm(struct dp *d, uint64_t due)
 
 static uint64_t engine_due(const struct dp *d, uint64_t deadline)
 {
-    return min64(deadline, min64(d->api->nak_due(d->core), d->api->poll_due(d->core)));
+    return min64(deadline, d->api->poll_due(d->core));
 }
 
 static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
@@ -102,6 +102,7 @@ static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
     uint64_t due = engine_due(d, deadline);
     /* A confirmation is the core's own business in zj_step; one that is over and still there must not turn the loop hot. */
     due = min64(due, max64(d->api->confirm_due(d->core), now + DP_CONFIRM_GUARD_NS));
+    due = min64(due, d->api->nak_due(d->core));
     if (d->link.retry_at)
         due = min64(due, d->link.retry_at);
     return min64(due, clients_due(d));
@@ -229,6 +230,8 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         uint32_t progress = received + clients_offer(d, &more);
         now = dp_now();
         status = d->api->step(d->core, now, drained);
+        if (drained && d->api->nak_due(d->core) <= now)
+            d->api->nak(d->core, now); /* thousands a second where frames are lost: too many for the engine's timer */
         /* Frames first: other stations wait for them, our clients only for us. */
         const uint32_t sent = link_transmit(d, now, &more);
         clients_release(d);
@@ -267,9 +270,12 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         if (!(status & ZJ_S_PENDING) || over)
             break;
         const uint64_t due = next_due(d, deadline, now), wait = min64(d->cfg.linger_ns, due > now ? due - now : 0);
-        if (wait == 0 || !linger(d, wait))
+        if (wait == 0)
             break;
+        const int came = linger(d, wait);
         now = dp_now();
+        if (!came && d->api->nak_due(d->core) > now)
+            break;
     }
     d->fenced = (status & ZJ_S_FENCED) != 0;
     if (want & DP_W_LINK)

@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 1u
+#define ZJ_API_VERSION 2u
 
 typedef struct zj_core zj_core;
 
@@ -225,6 +225,7 @@ struct zj_api {
     uint64_t (*nak_due)(const zj_core *);
     uint64_t (*poll_due)(const zj_core *);
     uint64_t (*confirm_due)(const zj_core *);
+    uint32_t (*nak)(zj_core *, uint64_t);
 };
 const struct zj_api *zj_api(void);
 

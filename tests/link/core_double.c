@@ -128,6 +128,13 @@ static void positions(const zj_core *core, uint64_t *out)
 static uint64_t nak_due(const zj_core *core) { return ((const struct double_core *)(const void *)core)->nak_due; }
 static uint64_t poll_due(const zj_core *core) { return ((const struct double_core *)(const void *)core)->poll_due; }
 static uint64_t confirm_due(const zj_core *core) { return ((const struct double_core *)(const void *)core)->confirm_due; }
+static uint32_t nak(zj_core *core, uint64_t now)
+{
+    struct double_core *c = (struct double_core *)(void *)core;
+    (void)now;
+    c->nak_due = UINT64_MAX;
+    return 1;
+}
 
 void double_deliver(struct double_core *c, uint32_t group, uint16_t client, uint8_t src, uint8_t type, const uint8_t *data,
                     uint32_t size)
@@ -156,6 +163,6 @@ void double_destroy(struct double_core *c)
 const struct zj_api *double_api(void)
 {
     static const struct zj_api api = {ZJ_API_VERSION, sizeof(struct zj_api), rx, step, tx, tx_done, offer, next, positions, nak_due,
-                                      poll_due, confirm_due};
+                                      poll_due, confirm_due, nak};
     return &api;
 }
