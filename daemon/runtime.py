@@ -43,6 +43,8 @@ NOBODY_SEEN_NS: Final = 10_000_000_000
 """Opening for so long without having heard anybody: say what to check (case 111)."""
 ACCEPT_REST_S: Final = 0.1
 """Out of descriptors: leave the listening socket alone for so long instead of spinning."""
+SAME_SIGNAL_NS: Final = 100_000_000
+"""One Ctrl-C can reach us twice: from the terminal, and from a parent that passes it on. Later it is a second one."""
 LAST_WORDS_NS: Final = 300_000_000
 """For the queues of clients after the last message, when stopping."""
 LINK_RETRY_S: Final = 1.0
@@ -122,6 +124,7 @@ class Runtime:
         self._started_ns = now_ns()
         self._blocked: tuple[tuple[int, str], ...] = ()
         self._instance = 0
+        self._stopping_since_ns = 0
         self._opening_since_ns = self._started_ns
         self._hinted = False
         self._fenced = False
@@ -452,10 +455,12 @@ class Runtime:
     # ---- stopping
 
     def _on_stop(self) -> None:
-        if self._phase >= Phase.DRAINING:
-            self._finish(Exit.FORCED, "second signal: ending at once")
-            return
         now = now_ns()
+        if self._phase >= Phase.DRAINING:
+            if now - self._stopping_since_ns > SAME_SIGNAL_NS:
+                self._finish(Exit.FORCED, "second signal: ending at once")
+            return
+        self._stopping_since_ns = now
         self._phase, self._phase_deadline = Phase.DRAINING, now + self._drain_timeout_ns
         self._journal.info("stopping", "stopping: no new messages; own ones get until every station has them")
         self._notifier.stopping()
