@@ -27,16 +27,26 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An instance has started; the core delivers from now on. ``incarnations[i]`` is station i + 1's."""
+    """An instance has started; the core delivers from now on. ``incarnations[i]`` is station i + 1's.
+
+    ``flushed``: so many PDUs of the order of the instance this process was in before, 0 if in none, have been delivered here and
+    count as reached at every level, as at all others who come from that instance. The rest of it will never be delivered: what
+    was handed out of it at level *ordered* is to be forgotten by the levels above.
+    """
 
     instance: int
     incarnations: tuple[int, ...]
     frame_max: int
+    flushed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The instance has ended for this station (``reason``), which goes on with a new incarnation and takes part in opening."""
+    """The instance has ended for this station (``reason``), which goes on with a new incarnation and takes part in opening.
+
+    Nothing is released for now, but keep what waits for a level and the groups: before ``Opened`` the core delivers, and its
+    positions release, what anybody who goes on had released at preack.
+    """
 
     instance: int
     reason: str

@@ -8,8 +8,10 @@ Two ways to drive it:
 
 - *daemon*: the C data path feeds ``engine.core`` by pointer (``dp_turn``). After each turn call ``poll(now, status)``; it
   takes the control PDUs, serves the deadlines that are due and reports changes. Then flush the core's transmit queue.
-- *simulator and tests*: ``on_frames(now, [(pdu, mac), ...])`` does the receiving as well. Then ``engine.core.deliver()`` and
-  ``engine.core.tx()`` until both are empty.
+- *simulator and tests*: ``on_frames(now, [(pdu, mac), ...])`` does the receiving as well. Then ``engine.core.deliver()``,
+  ``engine.core.positions()`` and ``engine.core.tx()`` until all are told.
+
+Between instances (``core.flushing``) the core delivers the rest of the last one; ``Opened`` comes when the driver has taken it.
 
 In both, call again by ``next_deadline_ns()`` at the latest, and carry out the effects before anything of the transmit queue
 leaves.
@@ -57,6 +59,8 @@ class Deadline(IntEnum):
     HEARTBEAT = auto()
     WATCH = auto()
     BYE = auto()
+    FLUSH = auto()
+    """The next instance is agreed: at once, but for what is left of the last one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +166,7 @@ class Engine:
             instance=instance,
             frame_max=config.frame_max,
             seal=seal,
+            reached=self._reached,
         )
         self._silence = SilenceWatch(silent_timeout_ns=config.silent_timeout_ns, progress_timeout_ns=config.progress_timeout_ns)
         self._timers = Timers(Deadline)
@@ -174,6 +179,7 @@ class Engine:
         self._stuck = (-1, 0)  # own PDUs that have become too large: how far everybody has them, and since when
         self._fenced = False
         self._last_instance = 0
+        self._agreed: Opened | None = None  # waits until the driver has taken the rest of the last instance
         self._byes_left: int | None = None  # None: not leaving
         self._dropped = dict.fromkeys(CONFLICTS, 0)
         self._noticed_ns = dict.fromkeys(CONFLICTS, -NOTICE_GAP_NS)
@@ -202,6 +208,11 @@ class Engine:
         harmless."""
         now = self._tick(now)
         effects: list[Effect] = []
+        if self._agreed is not None:
+            if not self.core.flushed:
+                return effects  # control PDUs wait as well: they may be about the instance that is to begin
+            effects += self._begin(now, self._agreed)
+            status |= _CONTROL
         if status & _CONTROL:
             for control in self.core.control():
                 effects += self._absorb(now, self.opening.on_pdu(now, control.pdu, control.mac))
@@ -234,7 +245,9 @@ class Engine:
         now = self._tick(now)
         if self._byes_left is None:
             self.opening.leave()
+            self._agreed = None
             self._byes_left = BYES
+            self._timers.stop(Deadline.FLUSH)
             self._timers.stop(Deadline.HEARTBEAT)
             self._timers.stop(Deadline.WATCH)
             self._timers.set(Deadline.BYE, now)
@@ -263,7 +276,7 @@ class Engine:
     @property
     def instance(self) -> int:
         """Number of the instance this station is in, 0: none."""
-        return self.opening.instance.instance if self.opening.instance else 0
+        return self.opening.instance.instance if self.opening.instance and self._agreed is None else 0
 
     @property
     def left(self) -> bool:
@@ -343,17 +356,33 @@ class Engine:
         """Let the core follow what opening decided."""
         out: list[Effect] = []
         for effect in effects:
-            out.append(effect)
             match effect:
-                case Opened(instance=instance, incarnations=incarnations, frame_max=frame_max):
-                    self.core.open(now, instance, incarnations, frame_max)
-                    out += self._enter_open(now)
+                case Opened():
+                    if self.opening.past.instance:
+                        self.core.flush(effect.flushed)
+                    if self.core.flushed:
+                        out += self._begin(now, effect)
+                    else:
+                        self._agreed = effect
+                        self._timers.set(Deadline.FLUSH, now)
                 case Closed():
+                    out.append(effect)
                     self.core.close()
                     self._enter_closed(now)
                 case _:
-                    pass
+                    out.append(effect)
         return out
+
+    def _reached(self) -> int | None:
+        """What can be said of the instance that ends: how far everybody has it, unless its order has diverged."""
+        return None if self.core.fence() else self.core.reached()
+
+    def _begin(self, now: int, opened: Opened) -> list[Effect]:
+        """The agreed instance starts, in the core as well."""
+        self._agreed = None
+        self._timers.stop(Deadline.FLUSH)
+        self.core.open(now, opened.instance, opened.incarnations, opened.frame_max)
+        return [opened, *self._enter_open(now)]
 
     def _enter_open(self, now: int) -> list[Effect]:
         self._fenced = False

@@ -10,6 +10,16 @@ last, or one it issued that a member says it has STARTED. Who has started P issu
 a member never completes; and an earlier one cannot have been started by a member either, since that member went on to issue P.
 Any two sets with quorum share a member.
 
+No message is lost between instances: with each member a proposal names the instance its process was in last and how much of
+that one's order it had released at preack, which is final, since it has left it. Whoever starts the proposal first delivers the
+former instance up to the highest of these. Every member of that instance holds all of it, and whoever comes from there delivers
+the same:
+
+- identical proposals say the same, however late they are started;
+- a member may have started P, ended it, and bring it as its past to a later P', while another one, which has issued P too, has
+  not heard of the start and still stands before P. As soon as the latter hears of that past, and before it can issue P', it
+  starts P after all (``test_flush_*``).
+
 Our deviations from the printed opening, each with its test in tests/unit/test_opening.py:
 
 - a newcomer listens for one window before it proposes, and others act on its newer incarnation only then: so a second daemon
@@ -30,7 +40,19 @@ from typing import Final, TypeAlias
 
 from .effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
 from .errors import InvariantError, invariant
-from .openpdu import INSTANCE_MAX, Members, OpenPdu, Proposal, decode_header, decode_open, encode_open, mac_text
+from .openpdu import (
+    INSTANCE_MAX,
+    NO_PAST,
+    Members,
+    OpenPdu,
+    Past,
+    Pasts,
+    Proposal,
+    decode_header,
+    decode_open,
+    encode_open,
+    mac_text,
+)
 from .timers import NEVER, Timers
 from .wire import Kind
 
@@ -146,18 +168,23 @@ class Opening:
         instance: int,
         frame_max: int,
         seal: Callable[[bytes], bytes],
+        reached: Callable[[], int | None],
         quorum: Quorum | None = None,
     ) -> None:
         """incarnation: of this life. instance: the highest number stored. frame_max: largest PDU the interface takes, bytes.
-        quorum: by default all n stations."""
+        reached: asked when an instance ends, how many PDUs of its order are at level preack here, for ever; None: its order is
+        not to be trusted. quorum: by default all n stations."""
         self._config = config
         self._seal = seal
+        self._reached = reached
         self._quorum: Quorum = quorum or (lambda stations: len(set(stations)) == config.stations)
         self.state = State.LISTENING
         self.incarnation = incarnation
         self.highest = instance
         self.instance: Proposal | None = None
         """The instance this station is in."""
+        self.past = NO_PAST
+        """What this process brings from the instance before."""
         self.mac = b""
         self.frame_max = frame_max
         self.moves: Counter[str] = Counter()
@@ -250,7 +277,7 @@ class Opening:
         """(station, reason) of those that opening waits for: ``silent``, or ``never seen``. Empty while in an instance."""
         if self.state in (State.STARTED, State.ENDED):
             return ()
-        present = {station for station, _ in self._candidates(now)} | {self._config.station}
+        present = {station for station, _ in self._candidates(now)[0]}
         return tuple(
             (station, "silent" if station in self._heard else "never seen")
             for station in range(1, self._config.stations + 1)
@@ -282,6 +309,9 @@ class Opening:
             case State.PROPOSING:
                 if pdu.started and pdu.proposal in self._issued:
                     return self._agree(now, pdu.proposal)
+                began = next((p for p in self._issued if p.instance == pdu.past.instance), None)
+                if began is not None:
+                    return self._agree(now, began)  # it has ended since, which the next OPEN of that station tells
                 return self._consider(now)
             case State.LISTENING | State.ENDED:
                 return []
@@ -363,14 +393,15 @@ class Opening:
         return self._answer(now) if self.state is State.STARTED and 1 <= header["src"] <= self._config.stations else []
 
     # ---- agreement
-    def _candidates(self, now: int) -> Members:
+    def _candidates(self, now: int) -> tuple[Members, Pasts]:
         """Those heard within the window, self included, but for members of an instance that we are not in: they will have to
         leave it."""
-        members = [(self._config.station, self.incarnation)]
+        found = {self._config.station: (self.incarnation, self.past)}
         for station, heard in self._heard.items():
             if now - heard.at_ns < self._config.window_ns and not heard.pdu.started:
-                members.append((station, heard.pdu.incarnation))
-        return tuple(sorted(members))
+                found[station] = (heard.pdu.incarnation, heard.pdu.past)
+        members = tuple((station, life) for station, (life, _) in sorted(found.items()))
+        return members, tuple((station, *past) for station, (_, past) in sorted(found.items()) if past.instance)
 
     def _consider(self, now: int) -> list[Effect]:
         """Start what is agreed; else issue another proposal if those present have changed or a colleague has a higher number
@@ -378,18 +409,18 @@ class Opening:
         latest = next(reversed(self._issued), None)
         if latest is not None and self._complete(latest):
             return self._agree(now, latest)
-        members = self._candidates(now)
+        members, pasts = self._candidates(now)
         if not self._quorum(station for station, _ in members):
             return []
         own_number = latest.instance if latest else 0
-        offered = [h.pdu.proposal for h in self._heard.values() if h.pdu.proposal and h.pdu.proposal.members == members]
+        offered = [h.pdu.proposal for h in self._heard.values() if h.pdu.proposal and h.pdu.proposal[1:] == (members, pasts)]
         adopted = max((p for p in offered if p.instance > own_number), key=lambda p: p.instance, default=None)
         if adopted is None:
-            if latest is not None and latest.members == members:
+            if latest is not None and latest[1:] == (members, pasts):
                 return []
             if self.highest >= INSTANCE_MAX:
                 return self._notice(now, "exhausted", 0, "instance numbers are used up: the state folders must be cleared")
-            adopted = Proposal(self.highest + 1, members)
+            adopted = Proposal(self.highest + 1, members, pasts)
         effects = self._issue(now, adopted)
         return effects + (self._agree(now, adopted) if self._complete(adopted) else [])
 
@@ -423,15 +454,22 @@ class Opening:
         self.moves[f"{self.state.name} {cause.name}".lower()] += 1
         self.state = TRANSITIONS[self.state, cause]
 
-    def _enter_listening(self, now: int, next_incarnation: int) -> list[Effect]:
+    def _leave_instance(self) -> None:
+        """The caller closes it in the core before it does anything else."""
+        if self.instance is not None:
+            reached = self._reached()
+            self.past = NO_PAST if reached is None else Past(self.instance.instance, reached)
         self.instance = None
+
+    def _enter_listening(self, now: int, next_incarnation: int) -> list[Effect]:
+        self._leave_instance()
         self._issued.clear()
         self._next_incarnation = next_incarnation
         self._timers.set(Timer.LISTENED, now + self._config.window_ns)
         return self._send(now)
 
     def _enter_proposing(self, now: int, incarnation: int) -> list[Effect]:
-        self.instance = None
+        self._leave_instance()
         self._issued.clear()
         self.incarnation = incarnation
         self._next_incarnation = 0
@@ -448,11 +486,12 @@ class Opening:
             instance=proposal.instance,
             incarnations=tuple(lives.get(station, 0) for station in range(1, self._config.stations + 1)),
             frame_max=min([self.frame_max, *(h.pdu.frame_max for h in heard)]),
+            flushed=proposal.flush_to(self.past.instance) if self.past.instance else 0,
         )
         return [opened, *self._send(now)]
 
     def _enter_ended(self) -> None:
-        self.instance = None
+        self._leave_instance()
         self._issued.clear()
         self._timers.stop(Timer.LISTENED)
         self._timers.stop(Timer.OPEN)
@@ -488,6 +527,7 @@ class Opening:
             boot=self._config.boot,
             started=self.instance is not None,
             host=self._config.host_name,
+            past=self.past,
         )
         send = Send(encode_open(pdu, cluster=self._config.cluster_id, stations=self._config.stations, seal=self._seal))
         return [*self._make_durable(), send]

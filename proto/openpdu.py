@@ -20,6 +20,20 @@ FRAME_MAX_MIN: Final = 512
 
 Members: TypeAlias = tuple[tuple[int, int], ...]
 """(station, incarnation), sorted by station."""
+Pasts: TypeAlias = tuple[tuple[int, int, int], ...]
+"""(station, instance, reached), sorted by station: members that were in an instance before, and their ``Past``."""
+
+
+class Past(NamedTuple):
+    """What a daemon's process brings from the instance it was in last; it never changes once that has ended."""
+
+    instance: int
+    """0: it was in none."""
+    reached: int
+    """How many PDUs of that instance's order had reached level preack here. Every member of it has accepted all of them."""
+
+
+NO_PAST: Final = Past(0, 0)
 
 
 class Proposal(NamedTuple):
@@ -27,6 +41,12 @@ class Proposal(NamedTuple):
 
     instance: int
     members: Members
+    pasts: Pasts = ()
+
+    def flush_to(self, past: int) -> int:
+        """How many PDUs of the order of instance ``past`` somebody who comes from there has released: whoever starts this one
+        delivers as many before. Identical proposals say the same."""
+        return max((reached for _, instance, reached in self.pasts if instance == past), default=0)
 
     def incarnation_of(self, station: int) -> int:
         """0 if it is no member."""
@@ -47,6 +67,8 @@ class OpenPdu:
     boot: int
     started: bool
     host: str
+    past: Past = NO_PAST
+    """Of the sender; equal to what its proposal says of it."""
 
 
 def _pack(layout: Layout, **values: int) -> bytes:
@@ -63,7 +85,8 @@ def _unpack(layout: Layout, data: bytes, at: int) -> dict[str, int]:
 def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, seal: Callable[[bytes], bytes]) -> bytes:
     """The PDU's bytes. ``seal`` writes the checksum."""
     name = pdu.host.encode()[:OPEN_NAME_MAX]
-    members = pdu.proposal.members if pdu.proposal else ()
+    members = pdu.proposal.members if pdu.proposal else ((pdu.src, pdu.incarnation),)
+    pasts = {station: past for station, *past in pdu.proposal.pasts} if pdu.proposal else {pdu.src: pdu.past}
     number = pdu.proposal.instance if pdu.proposal else 0
     payload = _pack(
         OPEN,
@@ -76,7 +99,9 @@ def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, seal: Callable[[by
         oflags=OpenFlag.STARTED if pdu.started else 0,
         name_length=len(name),
     )
-    payload += b"".join(_pack(MEMBER, station=station, member_incarnation=incarnation) for station, incarnation in members)
+    for station, incarnation in members:
+        past, reached = pasts.get(station, NO_PAST)
+        payload += _pack(MEMBER, station=station, member_incarnation=incarnation, past=past, reached=reached)
     payload += name
     header = _pack(
         HEADER,
@@ -115,9 +140,14 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
     if at + fields["members"] * MEMBER.size + fields["name_length"] != end:
         return None
     members: list[tuple[int, int]] = []
+    pasts: list[tuple[int, int, int]] = []
     for _ in range(fields["members"]):  # at most n
         member = _unpack(MEMBER, data, at)
         members.append((member["station"], member["member_incarnation"]))
+        if member["past"]:
+            pasts.append((member["station"], member["past"], member["reached"]))
+        elif member["reached"]:
+            return None
         at += MEMBER.size
     numbers = [station for station, _ in members]
     if numbers != sorted(set(numbers)) or (numbers and not 1 <= numbers[0] <= numbers[-1] <= stations):
@@ -127,12 +157,14 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
         return None
     if not fields["proposal"] <= fields["highest"] <= INSTANCE_MAX:
         return None
-    proposal = Proposal(fields["proposal"], tuple(members)) if fields["proposal"] else None
     started = bool(fields["oflags"] & OpenFlag.STARTED)
-    if proposal is None and (members or started):
-        return None
-    if proposal is not None and proposal.incarnation_of(header["src"]) != header["incarnation"]:
+    if dict(members).get(header["src"]) != header["incarnation"]:
         return None  # nobody proposes a set without itself
+    if any(past >= (fields["proposal"] or fields["highest"] + 1) for _, past, _ in pasts):
+        return None
+    proposal = Proposal(fields["proposal"], tuple(members), tuple(pasts)) if fields["proposal"] else None
+    if proposal is None and (len(members) != 1 or started):
+        return None
     if header["frame_max"] < FRAME_MAX_MIN:
         return None
     return OpenPdu(
@@ -146,6 +178,7 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
         boot=fields["boot"],
         started=started,
         host=printable(data[at:end].decode(errors="replace")),
+        past=next((Past(past, reached) for station, past, reached in pasts if station == header["src"]), NO_PAST),
     )
 
 

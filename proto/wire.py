@@ -206,7 +206,7 @@ OPEN: Final = Layout(
         Field("fingerprint", 4, "CRC-32 of the options that must be equal in the whole cluster"),
         Field("age_ms", 4, "how long the sender's daemon has been running; decides between two stations of one id"),
         Field("boot", 8, "random number of this daemon's life"),
-        Field("members", 1, "number of members in the proposal"),
+        Field("members", 1, "number of members in the proposal; nothing proposed: 1, the sender itself"),
         Field("oflags", 1, "open flags"),
         Field("name_length", 2, "bytes of the host name after the members"),
     ),
@@ -216,11 +216,12 @@ OPEN: Final = Layout(
 MEMBER: Final = Layout(
     "member",
     (
-        Field("station", 2, "station, 1..n"),
-        Field("pad", 2, "0"),
+        Field("station", 1, "station, 1..n"),
         Field("member_incarnation", 4, "its incarnation"),
+        Field("past", 4, "instance its daemon process was in last, 0: none"),
+        Field("reached", 8, "how many PDUs of that instance's order had reached level preack there when it ended"),
     ),
-    "One member of a proposed instance.",
+    "One member of a proposed instance, and what it brings from the last one: all deliver up to the highest of these first.",
     repeat="members",
 )
 

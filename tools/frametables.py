@@ -81,7 +81,9 @@ def stations_fitting(size: Callable[[int], int], mtu: int = wire.MTU_MIN) -> int
 def _sizes() -> str:
     rows = (
         (n, wire.confirm_bytes(n), wire.nak_bytes(n), wire.open_bytes(n), 1500 - wire.data_bytes(n, 0), wire.mtu_needed(n))
-        for n in (3, 8, 16, 32, stations_fitting(wire.open_bytes), stations_fitting(wire.confirm_bytes), wire.STATIONS_MAX)
+        for n in sorted(
+            {3, 8, 16, 32, stations_fitting(wire.open_bytes), stations_fitting(wire.confirm_bytes), wire.STATIONS_MAX}
+        )
     )
     head = ("stations", "CONFIRM", "NAK, 1 range", "OPEN, longest name", "largest whole message at MTU 1500", "MTU needed")
     return table(head, rows)

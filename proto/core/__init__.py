@@ -66,6 +66,7 @@ class Fault(IntFlag):
     FLOOD = lib.ZJ_FAULT_FLOOD
     EARLY_PROMISE = lib.ZJ_FAULT_EARLY_PROMISE
     SWAP = lib.ZJ_FAULT_SWAP
+    NO_FLUSH = lib.ZJ_FAULT_NO_FLUSH
 
 
 class Drop(IntEnum):
@@ -261,6 +262,25 @@ class Core:
     @property
     def is_open(self) -> bool:
         return bool(lib.zj_is_open(self._core))
+
+    def reached(self) -> int:
+        """Position of level preack, final if ``close`` comes next. Unlike ``positions`` it does not count as having been told."""
+        return int(lib.zj_reached(self._core))
+
+    def flush(self, upto: int) -> None:
+        """After ``close``: the first ``upto`` PDUs of the order are held by every station. ``deliver`` gives those that it has
+        not given yet, and ``positions`` counts them as reached at every level, until the next ``open``."""
+        lib.zj_flush(self._core, upto)
+
+    @property
+    def flushing(self) -> bool:
+        """Between ``flush`` and ``open``."""
+        return bool(lib.zj_flushing(self._core))
+
+    @property
+    def flushed(self) -> bool:
+        """All of it has been delivered, and ``positions`` has been asked since; also if nothing is being flushed."""
+        return bool(lib.zj_flushed(self._core))
 
     def set_frame_max(self, frame_max: int) -> None:
         """Own interface carries PDUs of so many bytes."""

@@ -93,6 +93,7 @@ int zj_open(zj_core *c, uint64_t now, uint32_t instance, const uint32_t *incarna
     if (!instance)
         return -1;
     c->is_open = 1;
+    c->flushing = 0;
     c->fenced = 0;
     c->instance = instance;
     c->clock = (uint64_t)instance << 32;
@@ -118,11 +119,38 @@ int zj_open(zj_core *c, uint64_t now, uint32_t instance, const uint32_t *incarna
 
 void zj_close(zj_core *c)
 {
-    c->is_open = 0;
+    if (c->is_open)
+        order_levels(c); /* the last word: nothing is accepted from here on */
+    c->is_open = c->flushing = 0;
     send_reset(c);
 }
 
 int zj_is_open(const zj_core *c) { return c->is_open; }
+
+uint64_t zj_reached(zj_core *c)
+{
+    order_levels(c);
+    return c->preack;
+}
+
+void zj_flush(zj_core *c, uint64_t upto)
+{
+    if (c->is_open || c->fenced || faulty(c, ZJ_FAULT_NO_FLUSH))
+        return;
+    c->flushing = 1;
+    c->flush_to = upto;
+    order_levels(c);
+}
+
+int zj_flushing(const zj_core *c) { return c->flushing; }
+
+int zj_flushed(const zj_core *c)
+{
+    if (!c->flushing || c->fenced)
+        return 1;
+    return !order_left(c) && c->position == c->said_positions[ZJ_ORDERED] && c->preack == c->said_positions[ZJ_PREACK] &&
+           c->acked == c->said_positions[ZJ_ACK];
+}
 
 void zj_set_frame_max(zj_core *c, uint32_t frame_max)
 {

@@ -25,7 +25,8 @@ void order_reset(zj_core *c)
     }
 }
 
-/* The next PDU of the total order: the least (clock, src) among the heads, once every station is known to have passed its clock. */
+/* The next PDU of the total order: the least (clock, src) among the heads, once every station is known to have passed its clock. In
+ * a flush it is known that there is nothing before it. */
 static int choose(const zj_core *c, uint32_t *out)
 {
     uint64_t best = ZJ_NEVER, passed = ZJ_NEVER;
@@ -46,7 +47,7 @@ static int choose(const zj_core *c, uint32_t *out)
             at = h;
         }
     }
-    if (at == c->n || (best > passed && !arrival && !faulty(c, ZJ_FAULT_NO_WAIT)))
+    if (at == c->n || (c->flushing ? c->position >= c->flush_to : best > passed && !arrival && !faulty(c, ZJ_FAULT_NO_WAIT)))
         return 0;
     *out = at;
     return 1;
@@ -65,6 +66,12 @@ int order_ready(zj_core *c)
     if (!c->is_open || c->fenced)
         return 0;
     return c->in_pdu || c->dup || (!log_full(c) && choose(c, &h));
+}
+
+int order_left(const zj_core *c)
+{
+    uint32_t h;
+    return c->in_pdu ? c->position <= c->flush_to : choose(c, &h);
 }
 
 static void swap_once(zj_core *c, uint32_t *h)
@@ -160,7 +167,7 @@ static int fragment(zj_core *c, const uint8_t *f, const uint8_t *data, uint32_t 
 int zj_next(zj_core *c, struct zj_message *out)
 {
     for (;;) { /* bound: messages in the accepted PDUs */
-        if (!c->is_open || c->fenced)
+        if ((!c->is_open && !(c->flushing && order_left(c))) || c->fenced)
             return 0;
         if (!c->in_pdu && !next_pdu(c)) {
             order_levels(c);
@@ -197,6 +204,12 @@ int zj_next(zj_core *c, struct zj_message *out)
 void order_levels(zj_core *c)
 {
     int early = faulty(c, ZJ_FAULT_EARLY_PREACK);
+    if (c->flushing) { /* everybody who goes on has it, and knows that everybody has */
+        uint64_t reached = c->position < c->flush_to ? c->position : c->flush_to;
+        c->preack = c->preack > reached ? c->preack : reached;
+        c->acked = c->preack;
+        return;
+    }
     while (c->preack < c->position) {
         const struct entry *e = &c->log[c->preack & c->log_mask];
         const struct stream *s = &c->st[e->src];

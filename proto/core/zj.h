@@ -72,7 +72,8 @@ enum zj_fault {
     ZJ_FAULT_FREE_EARLY = 1 << 9,    /* forget PDUs before everybody has them */
     ZJ_FAULT_FLOOD = 1 << 10,        /* ignore the flow condition */
     ZJ_FAULT_EARLY_PROMISE = 1 << 11,/* count a clock promise before the PDUs it covers have come */
-    ZJ_FAULT_SWAP = 1 << 12          /* deliver two neighbours the wrong way round once: the digest must tell */
+    ZJ_FAULT_SWAP = 1 << 12,         /* deliver two neighbours the wrong way round once: the digest must tell */
+    ZJ_FAULT_NO_FLUSH = 1 << 13      /* begin the next instance without what others have released of the last one */
 };
 
 struct zj_config {
@@ -156,9 +157,19 @@ uint64_t zj_memory(const zj_core *c);                    /* bytes reserved at cr
 
 /* Enter an instance: every stream starts at first_seq, the clock at instance << 32. frame_max: largest PDU all members take. */
 int zj_open(zj_core *c, uint64_t now, uint32_t instance, const uint32_t *incarnations, uint32_t frame_max);
-/* Leave it: nothing is accepted or delivered until the next zj_open. */
+/* Leave it: nothing more is accepted, and nothing delivered until zj_flush or the next zj_open. What was accepted is kept, and
+ * the position of level preack is final. */
 void zj_close(zj_core *c);
 int zj_is_open(const zj_core *c);
+/* Position of level preack, as zj_close will leave it if it is called next. */
+uint64_t zj_reached(zj_core *c);
+/* After zj_close: some station released the first `upto` PDUs of the order at preack, so every station has accepted all of them.
+ * zj_next delivers those that it has not, without waiting for clocks, and zj_positions counts them as reached at all levels. Ends
+ * with zj_open. Harmless while open, and when fenced (nothing is delivered then). */
+void zj_flush(zj_core *c, uint64_t upto);
+int zj_flushing(const zj_core *c);                       /* between zj_flush and zj_open */
+/* 1: zj_next has handed out everything up to there, and zj_positions has told so; also if nothing is being flushed. */
+int zj_flushed(const zj_core *c);
 /* Own interface can carry PDUs of so many bytes from now on (<= frame_max of the configuration; larger is cut). */
 void zj_set_frame_max(zj_core *c, uint32_t frame_max);
 

@@ -12,7 +12,7 @@
 #define ZJ_NEVER UINT64_MAX
 #define ZJ_TXQ 4096u          /* entries of the transmit queue, power of two */
 #define ZJ_CTL 128u           /* control PDUs waiting for the engine, power of two: two OPENs of each of 64 stations */
-#define ZJ_CTL_BYTES 1536u    /* a longer one is cut: OPEN needs at most 1,000 */
+#define ZJ_CTL_BYTES 1536u    /* a longer one is cut: OPEN needs at most 1,484 */
 #define ZJ_NAK_BUFS 16u       /* NAKs queued at a time */
 #define ZJ_SMALL 1536u        /* bytes of a CONFIRM or NAK buffer: header, two vectors of 64, 64 ranges */
 #define ZJ_CTL_GAP_NS 10000000u /* engine hears of strange PDUs of one station at most this often */
@@ -90,8 +90,9 @@ struct ctl { uint32_t size, drop; uint8_t mac[6]; uint8_t data[ZJ_CTL_BYTES]; };
 struct zj_core {
     struct zj_config cfg;
     uint32_t n, self, mask, slot_bytes;
-    int is_open;
+    int is_open, flushing;
     uint32_t instance;
+    uint64_t flush_to;        /* flushing: positions below are to be delivered and released */
     uint64_t clock;
     uint32_t own_frame_max, limit; /* limit: largest PDU to build now */
     struct stream *st;
@@ -176,6 +177,7 @@ void stream_nak(zj_core *c, const struct pdu *p, uint64_t now);
 void order_reset(zj_core *c);
 void order_levels(zj_core *c);
 int order_ready(zj_core *c);
+int order_left(const zj_core *c); /* flushing: not all handed out */
 void order_hear_digest(zj_core *c, uint32_t j, uint64_t position, uint64_t digest);
 void order_check_digests(zj_core *c);
 /* send.c */

@@ -93,14 +93,15 @@
 #define ZJW_OPEN_FINGERPRINT 8u /* u32: CRC-32 of the options that must be equal in the whole cluster */
 #define ZJW_OPEN_AGE_MS 12u /* u32: how long the sender's daemon has been running; decides between two stations of one id */
 #define ZJW_OPEN_BOOT 16u /* u64: random number of this daemon's life */
-#define ZJW_OPEN_MEMBERS 24u /* u8: number of members in the proposal */
+#define ZJW_OPEN_MEMBERS 24u /* u8: number of members in the proposal; nothing proposed: 1, the sender itself */
 #define ZJW_OPEN_OFLAGS 25u /* u8: open flags */
 #define ZJW_OPEN_NAME_LENGTH 26u /* u16: bytes of the host name after the members */
 
-/* One member of a proposed instance. */
-#define ZJW_SIZEOF_MEMBER 8u
-#define ZJW_MEMBER_STATION 0u /* u16: station, 1..n */
-#define ZJW_MEMBER_PAD 2u /* u16: 0 */
-#define ZJW_MEMBER_MEMBER_INCARNATION 4u /* u32: its incarnation */
+/* One member of a proposed instance, and what it brings from the last one: all deliver up to the highest of these first. */
+#define ZJW_SIZEOF_MEMBER 17u
+#define ZJW_MEMBER_STATION 0u /* u8: station, 1..n */
+#define ZJW_MEMBER_MEMBER_INCARNATION 1u /* u32: its incarnation */
+#define ZJW_MEMBER_PAST 5u /* u32: instance its daemon process was in last, 0: none */
+#define ZJW_MEMBER_REACHED 9u /* u64: how many PDUs of that instance's order had reached level preack there when it ended */
 
 #endif

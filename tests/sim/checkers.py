@@ -41,6 +41,9 @@ class Checker:
 
     def closed(self, view: View) -> None: ...
 
+    def crashed(self, station: int) -> None:
+        """Its process is gone; ``closed`` came before if it was in an instance."""
+
     def sent(self, station: int, frame: Frame, now: int) -> None:
         """The station has broadcast this; ``facts`` already hold it. ``frame.src`` may be another's: a relayed retransmission."""
 
@@ -193,7 +196,7 @@ class PreackHonest(Checker):
     name = "preack_honest"
 
     def released(self, view: View, level: int, old: int, new: int) -> None:
-        if level != PREACK:
+        if level != PREACK or view.ended:  # then it is released on others' word, which were judged: see GoingOn
             return
         inst = view.instance
         if new > len(inst.pdus):
@@ -221,7 +224,7 @@ class AckHonest(Checker):
     name = "ack_honest"
 
     def released(self, view: View, level: int, old: int, new: int) -> None:
-        if level != ACK or not self.facts.want_ack:
+        if level != ACK or not self.facts.want_ack or view.ended:
             return
         inst = view.instance
         last = {inst.pdus[p][1]: (p, inst.pdus[p][2]) for p in range(old, min(new, len(inst.pdus)))}
@@ -285,6 +288,42 @@ class Instances(Checker):
                 f" durable are {incarnation} and {instance}",
                 station,
             )
+
+
+class GoingOn(Checker):
+    """Whoever goes from one instance to the next in one life of its process has delivered and released the same of it as all
+    others who do, at preack and at ack, before it starts the next: nothing that one of them has released is missing at another.
+    """
+
+    name = "going_on"
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._left: dict[int, View] = {}
+        """By station: the instance that its process was in last."""
+        self._end: dict[Instance, View] = {}
+        """Of the first to go on from each instance."""
+
+    def closed(self, view: View) -> None:
+        self._left[view.station] = view
+
+    def crashed(self, station: int) -> None:
+        self._left.pop(station, None)
+
+    def opened(self, view: View) -> None:
+        left = self._left.pop(view.station, None)
+        if left is None:
+            return
+        first = self._end.setdefault(left.instance, left)
+        for level in (PREACK, ACK):
+            if left.positions[level] != first.positions[PREACK] or left.released[level] != first.released[PREACK]:
+                self.fail(
+                    f"station {view.station + 1} goes on from instance {left.instance.number} with {LEVEL_NAMES[level]}"
+                    f" {left.positions[level]} ({left.released[level]} messages), s{first.station + 1} with"
+                    f" {first.positions[PREACK]} ({first.released[PREACK]} messages)",
+                    view.station,
+                    first.station,
+                )
 
 
 class Flow(Checker):
@@ -416,7 +455,7 @@ class Bounded(Checker):
 
 
 STORM_FRAMES = 15_000
-"""So many frames, and 4 n for every DATA frame (level ack takes 2 n), are no run's work: stations answer each other without end."""
+"""So many frames, and 4 n for every DATA frame (level ack takes 2 n), are no run's work: stations answer each other for ever."""
 
 
 class Silence(Checker):
@@ -507,6 +546,7 @@ CHECKERS: dict[str, Callable[[Facts], Checker]] = {
         PreackHonest,
         AckHonest,
         Instances,
+        GoingOn,
         Flow,
         Monotonic,
         Digest,

@@ -76,7 +76,7 @@ class Simulation:
         ]
         self._hooks = {
             hook: [getattr(c, hook) for c in self.checkers.values() if getattr(type(c), hook) is not getattr(Checker, hook)]
-            for hook in ("opened", "closed", "sent", "delivered", "released", "turn", "fenced")
+            for hook in ("opened", "closed", "crashed", "sent", "delivered", "released", "turn", "fenced")
         }
         self._serial = [[0] * o.clients for _ in range(o.stations)]
         self._budget = [[0] * o.clients for _ in range(o.stations)]
@@ -113,6 +113,8 @@ class Simulation:
     def on_crash(self, station: int) -> None:
         self._end_view(station)
         self._last_view[station] = None
+        for hook in self._hooks["crashed"]:
+            hook(station)
         self.facts.life[station] = 0
         down = self.options.faults.down_ns if self._faulty_phase else 0
         self.clockwork.at(self.clockwork.now + down, lambda: self._boot(station))
@@ -150,6 +152,7 @@ class Simulation:
         view = self.facts.views[station]
         if view is None:
             return
+        view.ended = True
         for hook in self._hooks["closed"]:
             hook(view)
         self._last_view[station] = view
@@ -235,7 +238,7 @@ class Simulation:
         raise Violation("instances", f"station {station + 1} delivers {record.name()} of an instance it is not in", (station,))
 
     def on_positions(self, station: int, positions: tuple[int, int, int]) -> None:
-        view = self.facts.views[station]
+        view = self.facts.views[station] or self._last_view[station]
         if view is None:
             return
         old = view.positions

@@ -131,6 +131,8 @@ class View:
     released: list[int] = field(default_factory=lambda: [0, 0, 0])
     """Messages a client of each level has been given: those whose position has been passed."""
     fenced: bool = False
+    ended: bool = False
+    """The station has left the instance, though it may still deliver and release what all who go on have."""
 
 
 class Facts:

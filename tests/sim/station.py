@@ -311,7 +311,7 @@ class Station:
             records = [Delivery(m.src, m.clock, m.position, m.index, m.group, m.client, m.type, m.data) for m in core.deliver()]
             if records:
                 host.on_deliveries(self.index, self.variant.deliveries(records))
-            if core.is_open:
+            if core.is_open or core.flushing:
                 p = core.positions()
                 positions = (p.ordered, p.preack, p.ack)
                 if positions != self._last_positions:

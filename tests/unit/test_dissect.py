@@ -61,7 +61,7 @@ PDUS: dict[str, Packet] = {
         highest=4,
         boot=2**64 - 1,
         oflags="STARTED",
-        proposed=[ZenjunMember(station=k, member_incarnation=k * 11) for k in (1, 2, 3)],
+        proposed=[ZenjunMember(station=k, member_incarnation=k * 11, past=2, reached=2**40) for k in (1, 2, 3)],
         host="büro",
     ),
     "open, nothing proposed": Zenjun(**HEADER, ack=[0, 0, 0]) / ZenjunOpen(),
@@ -230,7 +230,12 @@ def test_a_new_frame_goes_to_the_group() -> None:
 def test_as_dict_holds_every_field_and_is_json() -> None:
     plain = json.loads(json.dumps(as_dict(Zenjun(bytes(PDUS["open"])))))
     assert plain["kind"] == "OPEN" and plain["host"] == "büro" and plain["boot"] == "ffffffffffffffff"
-    assert plain["oflags"] == ["STARTED"] and plain["proposed"][2] == {"station": 3, "pad": 0, "member_incarnation": 33}
+    assert plain["oflags"] == ["STARTED"] and plain["proposed"][2] == {
+        "station": 3,
+        "member_incarnation": 33,
+        "past": 2,
+        "reached": 2**40,
+    }
     assert {f.name for layout in (wire.HEADER, wire.OPEN) for f in layout.fields} <= plain.keys()
     plain = as_dict(Zenjun(bytes(PDUS["fragment"])))
     assert [m.get("offset") for m in plain["messages"]] == [None, 4, None]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zenjun.proto.core import Drop, Fault, Message, Status, check, seal
+from zenjun.proto.core import Drop, Fault, Message, Positions, Status, check, seal
 from zenjun.proto.effects import Blocked, Closed, Effect, Fenced, Notice, Opened, Persist, Send
 from zenjun.proto.engine import NEVER, Engine, EngineConfig, slots_for
 from zenjun.proto.errors import UsageError
@@ -33,6 +33,7 @@ class Node:
     effects: list[Effect] = field(default_factory=list)
     delivered: list[Message] = field(default_factory=list)
     sent: list[bytes] = field(default_factory=list)
+    positions: Positions | None = None
     boots: int = 0
     paused: bool = False
     backlog: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -59,6 +60,7 @@ class Node:
                 case _:
                     pass
         self.delivered += self.engine.core.deliver()
+        self.positions = self.engine.core.positions()
         self.sent += self.engine.core.tx(now)
 
     def said(self, kind: type[Effect]) -> list[Any]:

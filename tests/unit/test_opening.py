@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from zenjun.proto.effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
 from zenjun.proto.opening import NOTICE_GAP_NS, TRANSITIONS, Cause, Opening, OpeningConfig, State
 from zenjun.proto.openpdu import INCARNATION_MAX, INSTANCE_MAX, OpenPdu, Proposal, decode_open, encode_open
-from zenjun.proto.wire import HEADER, OPEN, Kind
+from zenjun.proto.wire import HEADER, MEMBER, OPEN, Kind
 
 MS = 1_000_000
 INTERVAL, WINDOW = 100 * MS, 500 * MS
@@ -38,6 +38,8 @@ class Station:
         self.effects: list[Effect] = []
         self.outbox: list[bytes] = []
         self.instances: list[Proposal] = []
+        self.reached: int | None = 0
+        """PDUs that are at preack when its instance ends."""
         self.running = False
 
     def boot_up(self, now: int) -> None:
@@ -56,6 +58,7 @@ class Station:
             instance=self.stored[1],
             frame_max=self.frame_max,
             seal=unsealed,
+            reached=lambda: self.reached,
         )
         self.opening.mac = self.mac
         self.running = True
@@ -676,4 +679,4 @@ def test_any_schedule_of_loss_delay_and_restarts(seed: int) -> None:
 
 def test_the_payload_is_where_the_table_says() -> None:
     data = encoded(OpenPdu(1, 1, 1500, None, 0, 7, 0, 1, False, "x"))
-    assert len(data) == HEADER.size + 4 * 3 + OPEN.size + 1
+    assert len(data) == HEADER.size + 4 * 3 + OPEN.size + MEMBER.size + 1

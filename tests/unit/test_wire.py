@@ -76,7 +76,7 @@ def test_fields_stand_on_their_own_alignment_in_the_header() -> None:
 
 
 def test_sizes_that_people_and_filters_rely_on() -> None:
-    assert [layout.size for layout in wire.LAYOUTS] == [48, 12, 8, 32, 8, 8, 28, 8]
+    assert [layout.size for layout in wire.LAYOUTS] == [48, 12, 8, 32, 8, 8, 28, 17]
     assert wire.HEADER.offset("cluster") == 0  # the kernel filter looks there
     assert wire.HEADER.offset("check") + 8 == wire.HEADER.size
 
@@ -107,9 +107,9 @@ def test_what_fits_the_smallest_mtu() -> None:
     assert frametables.stations_fitting(wire.confirm_bytes) == 62
     assert frametables.stations_fitting(wire.nak_bytes) == 64
     assert frametables.stations_fitting(lambda n: wire.data_bytes(n, fragment=True)) == 63
-    assert frametables.stations_fitting(wire.open_bytes) == 36
-    assert frametables.stations_fitting(lambda n: wire.open_bytes(n, name_bytes=0)) == 41
-    assert wire.mtu_needed(36) == wire.MTU_MIN
+    assert frametables.stations_fitting(wire.open_bytes) == 20
+    assert frametables.stations_fitting(lambda n: wire.open_bytes(n, name_bytes=0)) == 23
+    assert wire.mtu_needed(20) == wire.MTU_MIN
     assert wire.mtu_needed(wire.STATIONS_MAX) <= 1500
 
 
