@@ -258,7 +258,7 @@ class Clients:
         for connection in [c for c in self._by_slot.values() if c.bye]:
             info = self._dp.client_info(connection.slot)
             # While delivery is blocked, its leaves and what others sent cannot come; its own messages are all that matters.
-            ready = bool(self._blocked) or (not connection.handles and not info.queued_bytes)
+            ready = bool(self._blocked) or not self._open or (not connection.handles and not info.queued_bytes)
             if ready and info.done[ACK] >= info.sent and not info.unsent_bytes:
                 urgent = bool(info.queued_bytes)
                 self._dp.client_put(connection.slot, Frame.DONE, body=DONE.pack(*info.done), urgent=urgent)
@@ -286,12 +286,14 @@ class Clients:
     # ---- the cluster's news
 
     def on_opened(self, instance: int, stations: Iterable[int], undecided: dict[int, int]) -> None:
-        """An instance has started: tell everybody, join everybody's groups (again).
+        """An instance has started, and all of the last one that will ever come has come: tell everybody, join everybody's groups
+        (again).
 
         undecided: by slot, own messages that had not reached preack when the last one ended. The data path counts them as done
         from its next turn on, so this must come before it.
         """
         again = self._ever_open
+        self._end_groups()
         self._instance, self._open, self._ever_open, self._blocked = instance, True, True, ()
         self._groups.open(instance)
         members = list(stations)
@@ -311,9 +313,13 @@ class Clients:
         self._send_outbox()
 
     def on_closed(self) -> None:
-        """The instance has ended: nobody is in any group until the next one."""
+        """The instance has ended. Its groups stay as they are until the next one begins: the rest of it, messages and views, may
+        still be delivered before."""
         self._open = False
         self._outbox.clear()
+
+    def _end_groups(self) -> None:
+        """Nobody is in any group any more."""
         for name in self._groups.names():
             self._dp.need_ack(group_id(name), False)
         self._groups.close()
@@ -323,11 +329,9 @@ class Clients:
                     self._dp.leave(connection.slot, handle.group_id)
                 elif handle.asked:
                     self._astray.add((connection.client, handle.group))
-                if handle.leaving:
+                if handle.leaving or connection.bye:
                     self._unbind(connection, handle)
                 handle.asked = handle.member = False
-                if connection.bye and not handle.leaving:
-                    self._unbind(connection, handle)
 
     def on_blocked(self, stations: tuple[tuple[int, str], ...]) -> None:
         """Delivery waits for these stations; empty: no more."""
@@ -456,7 +460,7 @@ class Clients:
             if name is None:
                 self._error(connection, "name", f"a group's name is 1 to {GROUP_NAME_MAX} bytes of UTF-8", 0)
                 return
-            reply = {"group": name, "members": [list(m) for m in self._groups.members(name)]}
+            reply = {"group": name, "members": [list(m) for m in self._groups.members(name) if self._open]}
         self._put(connection, Frame.MEMBERS_REPLY, reply, urgent=True)
 
     def _on_bye(self, connection: _Connection) -> None:
@@ -493,10 +497,11 @@ class Clients:
         """The connection is gone: its memberships end at a place in the order like everything else."""
         del self._by_slot[connection.slot]
         del self._by_number[connection.client]
-        if self._open:
-            for handle in connection.handles.values():
-                if handle.asked and not handle.leaving:
-                    self._queue(connection.client, handle, self._groups.encode_leave(handle.group, death=why != "bye"))
+        for handle in connection.handles.values():
+            if self._open and handle.asked and not handle.leaving:
+                self._queue(connection.client, handle, self._groups.encode_leave(handle.group, death=why != "bye"))
+            elif not self._open and handle.asked and not handle.member:
+                self._astray.add((connection.client, handle.group))
         for handle in list(connection.handles.values()):
             self._unbind(connection, handle)
         self._send_outbox()
@@ -521,7 +526,8 @@ class Clients:
         """Begin to leave. The handle stays until the leave has come in its place."""
         if handle.asked:
             handle.leaving = True
-            self._queue(connection.client, handle, self._groups.encode_leave(handle.group, death=False))
+            if self._open:  # else the instance has ended, and with the next one the membership
+                self._queue(connection.client, handle, self._groups.encode_leave(handle.group, death=False))
         else:
             self._unbind(connection, handle)
 

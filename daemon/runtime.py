@@ -266,9 +266,7 @@ class Runtime:
         message = self._dp.group()
         if message is None:
             return
-        if not self._instance:  # left over from the instance that has ended
-            self._dp.group_done()
-            return
+        # Perhaps of the instance that has ended: its groups live until the next one begins.
         place = (message.clock, message.src, message.index)
         self._clients.on_group(message.src, message.client, message.data, place, message.position, now)
         self._dp.group_done()

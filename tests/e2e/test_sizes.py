@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from zenjun.daemon.client import Timeout, TooLarge, Undecided
+from zenjun.daemon.client import Message, Timeout, TooLarge, Undecided
 from zenjun.proto.wire import ETHERTYPE, GROUP_MAC, MESSAGE_MAX
 from zenjun.tools.capturefile import CaptureFile
 from zenjun.tools.lab import Lab
 
 from .cluster import (
     Burst,
+    Program,
     cluster,
+    compare,
     core,
     datapath,
     drops,
@@ -248,8 +250,9 @@ def test_mtu_shrinks_under_load() -> None:
 
 def test_mtu_shrinks_for_good_under_load() -> None:
     """Full frames under way that can never arrive any more: they are given up by opening anew, which the senders are told;
-    everything after that flows in smaller frames, nothing comes twice or out of order, and whoever was told that its message
-    is everywhere has got it itself (that all others have is test_faults.py's matter)."""
+    everything after that flows in smaller frames, nothing comes twice or out of order, and all get the same of the instance that
+    ends, with every message in it of which its sender was told that it is everywhere. (In a new instance each is a member again
+    only from its join on.)"""
     rng = random.Random(58)
     with cluster(3) as lab, programs(lab, {"g": "preack"}) as members:
         confirmed: list[list[bytes]] = [[] for _ in members]
@@ -279,12 +282,22 @@ def test_mtu_shrinks_for_good_under_load() -> None:
             while not member.messages("g") or member.messages("g")[-1].data != b"end":
                 member.read("g", 10)
             got = [m.data for m in member.messages("g")]
+            last = {m.data for m in of_first_instance(member)}
             for sender, sure in zip(members, confirmed, strict=True):
                 label = b"%d." % sender.station
                 mine = [data for data in got if data.startswith(label)]
                 assert len(mine) == len(set(mine)), "delivered twice"
                 assert member is not sender or set(sure) <= set(mine), "confirmed, but not delivered"
+                everywhere = {m.data for m in of_first_instance(sender)} & set(sure)
+                assert everywhere <= last, "confirmed to its sender, but not delivered here"
                 assert mine == sorted(mine, key=lambda d: int(d.split(b"/")[1].split(b":")[0])), "out of the sender's order"
+        compare("g", [of_first_instance(member) for member in members])
+        assert all(m.messages("g")[-1].place[0] >> 32 > 1 for m in members), "no instance has ended: nothing was shown"
+
+
+def of_first_instance(member: Program) -> list[Message]:
+    """What came in the first instance: an instance's number is in the clocks of its messages."""
+    return [m for m in member.messages("g") if m.place[0] >> 32 == 1]
 
 
 def test_big_messages_from_all_at_once() -> None:

@@ -270,6 +270,8 @@ static void run(struct station *s, struct input *in)
         if (a < 16) {
             zj_close(s->core);
             CHECK(!zj_is_open(s->core));
+            if (a & 1)
+                zj_flush(s->core, a); /* OP_WORK takes what is left */
         } else if (a < 48 || !zj_is_open(s->core)) {
             s->instance++;
             enter(s);

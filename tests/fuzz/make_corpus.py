@@ -33,9 +33,14 @@ class Station:
 
     core: Core
     script: bytearray = field(default_factory=bytearray)
+    refused: int | None = None
+    """Size of the message that was not, or only partly, taken: it comes first."""
 
     def offer(self, size: int) -> None:
-        while not self.core.offer(bytes(size), group=size & 0xFF, client=1, need_ack=bool(size & 1)):
+        size = size if self.refused is None else self.refused
+        taken = self.core.offer(bytes(size), group=size & 0xFF, client=1, need_ack=bool(size & 1))
+        self.refused = None if taken else size
+        if not taken:
             return
         self.script += bytes([OP_OFFER, size]) if size < 128 else struct.pack(">BBH", OP_OFFER, 0x80, size)
 
@@ -101,9 +106,9 @@ def cluster(stations: int, slots_power: int, window: int, first: int, loss: floa
 
 def opens() -> list[bytes]:
     header = {"cluster": CLUSTER, "src": 2, "incarnation": 101, "frame_max": FRAME_MAX, "ack": [0, 0, 0]}
-    members = [ZenjunMember(station=i + 1, member_incarnation=100 + i) for i in range(3)]
+    members = [ZenjunMember(station=i + 1, member_incarnation=100 + i, past=2, reached=5 * i) for i in range(3)]
     return [
-        bytes(Zenjun(**header) / ZenjunOpen(boot=7, host=b"station2")),
+        bytes(Zenjun(**header) / ZenjunOpen(boot=7, highest=2, proposed=members[1:2], host=b"station2")),
         bytes(Zenjun(**header) / ZenjunOpen(boot=7, proposal=3, highest=3, oflags=1, proposed=members, host=b"s")),
     ]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scapy.packet import Padding
 from zenjun.proto import wire
 from zenjun.proto.core import check, seal
-from zenjun.proto.openpdu import OpenPdu, Proposal, decode_open, encode_open
+from zenjun.proto.openpdu import NO_PAST, OpenPdu, Past, Proposal, decode_open, encode_open
 from zenjun.tools.dissect import Dot1Q, Ether, Zenjun, as_dict, complete, find
 
 CLUSTER = wire.cluster_id("fuzz")
@@ -123,7 +123,9 @@ def test_open_both_ways(data: st.DataObject) -> None:
     others = data.draw(st.sets(st.integers(1, stations)))
     members = tuple((number, data.draw(life)) for number in sorted(others | {src}))
     number = data.draw(st.integers(1, 2**29))
-    proposal = data.draw(st.sampled_from([None, Proposal(number, members)]))
+    pasts = [(s, data.draw(st.integers(0, number - 1)), data.draw(st.integers(0, 2**64 - 1))) for s, _ in members]
+    pasts = [past for past in pasts if past[1]]
+    proposal = data.draw(st.sampled_from([None, Proposal(number, members, tuple(pasts))]))
     sent = OpenPdu(
         src=src,
         incarnation=dict(members)[src],
@@ -135,6 +137,7 @@ def test_open_both_ways(data: st.DataObject) -> None:
         boot=data.draw(st.integers(0, 2**64 - 1)),
         started=proposal is not None and data.draw(st.booleans()),
         host=data.draw(st.text(st.characters(categories=["L", "N"]), max_size=20)),
+        past=next((Past(*rest) for s, *rest in pasts if s == src), NO_PAST),
     )
     pdu = encode_open(sent, cluster=CLUSTER, stations=stations, seal=seal)
     assert check(pdu, CLUSTER, stations) == 0
@@ -144,4 +147,7 @@ def test_open_both_ways(data: st.DataObject) -> None:
     layer = Zenjun(pdu)
     assert layer.check_ok and complete(layer)
     assert layer.src == src and layer.payload.boot == sent.boot
-    assert [(m.station, m.member_incarnation) for m in layer.payload.proposed] == list(members if proposal else ())
+    lives = [(m.station, m.member_incarnation) for m in layer.payload.proposed]
+    assert lives == list(members if proposal else [(src, sent.incarnation)])
+    shown = [(m.station, m.past, m.reached) for m in layer.payload.proposed if m.past]
+    assert shown == (pasts if proposal else [past for past in pasts if past[0] == src])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 
+import pytest
 from test_engine import LATENCY, MS, Cluster, Node, opened, settled
-from zenjun.proto.core import seal
-from zenjun.proto.effects import Closed
+from zenjun.proto.core import Fault, Message, Positions, seal
+from zenjun.proto.effects import Closed, Opened
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import Kind
 
@@ -111,3 +112,62 @@ def test_places_in_the_order_never_come_again() -> None:
     for node in cluster.nodes:
         clocks = [m.clock for m in node.delivered]
         assert clocks == sorted(set(clocks))
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_what_one_has_released_reaches_all_who_go_on(flush: bool) -> None:
+    """Level 2 means that every station has it. Station 1 does not hear station 3, so it can neither put station 2's messages into
+    the order nor learn that all have them; station 2 has released them when 3 dies. The next instance begins at 1 only after
+    these have come out there, at the same places. Without that (a deliberate defect) they are lost."""
+    cluster = opened(faults=0 if flush else int(Fault.NO_FLUSH))
+    one, two, three = cluster.nodes
+    cluster.lost = lambda source, to, pdu: source is three and to is one
+    cluster.send(1, b"first", b"x" * 1400, b"last")
+    cluster.until(lambda: two.engine.core.positions().preack == 2, step_ns=MS)
+    assert len(two.delivered) == 3 and not one.delivered
+    cluster.lost = lambda source, to, pdu: source is two and source.engine.instance == 1  # and what nobody else has
+    cluster.send(1, b"only here")
+    cluster.run(MS)
+    three.boot(cluster.now)
+    three.delivered.clear()
+    cluster.until(lambda: all(node.engine.instance == 2 for node in cluster.nodes))
+    assert [m.data[:5] for m in one.delivered] == ([b"first", b"xxxxx", b"last"] if flush else [])
+    assert not flush or one.delivered == two.delivered[:3]
+    assert one.said(Opened)[-1].flushed == two.said(Opened)[-1].flushed == 2
+    assert [node.before for node in (one, two)] == ([Positions(2, 2, 2)] * 2 if flush else [None, None])
+    assert not three.delivered and three.said(Opened)[-1].flushed == 0
+    cluster.send(0, b"new")
+    cluster.until(lambda: all(node.delivered[-1:] and node.delivered[-1].data == b"new" for node in cluster.nodes))
+
+
+def test_the_rest_of_an_instance_comes_before_the_next_one_however_slow_the_driver_is() -> None:
+    """A driver takes what is left of an instance in portions, and may be woken by anything meanwhile. The new instance begins
+    when it has all, and what comes from stations that are faster waits."""
+    cluster = opened()
+    one, two, three = cluster.nodes
+    cluster.lost = lambda source, to, pdu: source is three and to is one
+    cluster.send(1, b"a")
+    cluster.until(lambda: two.engine.core.positions().preack == 1, step_ns=MS)
+    three.boot(cluster.now)
+    cluster.lost = lambda source, to, pdu: False
+    engine = one.engine
+    deliver = engine.core.deliver
+
+    def nothing() -> list[Message]:
+        one.paused = engine.core.flushing
+        return []
+
+    engine.core.deliver = nothing  # type: ignore[method-assign]
+    cluster.until(lambda: two.engine.instance == three.engine.instance == 2)
+    cluster.run(MS)
+    assert engine.instance == 0 and engine.core.flushing and not engine.core.flushed
+    assert engine.next_deadline_ns() <= cluster.now, "the driver is to come back at once"
+    three.boot(cluster.now)  # and the new instance ends before it has begun here
+    cluster.until(lambda: two.engine.instance == 0)
+    frames, one.backlog = one.backlog, []
+    assert len(frames) > 3 and engine.on_frames(cluster.now, frames) == engine.on_timeout(cluster.now) == []
+    engine.core.deliver = deliver  # type: ignore[method-assign]
+    one.paused = False
+    cluster.until(lambda: all(node.engine.instance == 3 for node in cluster.nodes))
+    assert [m.data for m in one.delivered] == [b"a"]
+    assert [e.instance for e in one.said(Opened)] == [1, 2, 3]

@@ -271,3 +271,61 @@ def test_peers_and_matrix() -> None:
     core.want_ack(True)
     assert core.nak_due_ns() == core.poll_due_ns() == core.confirm_due_ns() == 2**64 - 1
     assert core.nak(MS) == core.poll(MS) == 0
+
+
+# ---- the rest of an instance that has ended
+
+
+def held(stations: int, **changes: int) -> Core:
+    """The first station of some. It holds five PDUs of the second one, the third and fourth of which are one message. Of a third
+    station it has heard nothing, so with three it cannot put them into order."""
+    one, two = (Core(**config(stations=stations, self_index=i, frame_max=512, **changes)) for i in range(2))
+    for core in (one, two):
+        core.open(MS, 1, (1,) * stations, 512)
+    for data in (b"a", b"b" * 300, b"c" * 600, b"d" * 300):
+        assert two.offer(data, group=1, client=1)
+        two.step(MS, True)
+    sent = two.tx()
+    assert len(sent) == 5 and all(one.rx(MS, pdu, bytes(6)) == 0 for pdu in sent)
+    assert [m.data[:1] for m in one.deliver()] == ([] if stations > 2 else [b"a", b"b", b"c", b"d"])
+    return one
+
+
+@pytest.mark.parametrize(("upto", "out"), [(0, b""), (1, b"a"), (2, b"ab"), (3, b"ab"), (4, b"abc"), (5, b"abcd"), (99, b"abcd")])
+def test_flush_delivers_what_is_held_up_to_a_place(upto: int, out: bytes) -> None:
+    core = held(3)
+    core.flush(upto)
+    assert not core.flushing, "an instance that goes on is not flushed"
+    core.close()
+    assert core.deliver() == [] and core.flushed
+    core.flush(upto)
+    assert core.flushing and core.flushed == (upto == 0)
+    got = core.deliver()
+    assert b"".join(m.data[:1] for m in got) == out and [m.position for m in got] == [0, 1, 3, 4][: len(out)]
+    assert core.flushed == (upto == 0), "its release has not been told"
+    assert core.positions() == (min(upto, 5),) * 3 and core.flushed and core.deliver() == []
+    assert not core.offer(b"x", group=1, client=1)
+    core.open(MS, 2, (1, 1, 1), 512)
+    assert not core.flushing and core.positions() == (0, 0, 0) and core.deliver() == []
+
+
+def test_flush_releases_what_was_delivered_and_nothing_beyond() -> None:
+    core = held(2)
+    assert core.positions() == (5, 0, 0) and core.reached() == 0
+    core.close()
+    core.flush(3)
+    assert not core.flushed and core.deliver() == [] and core.positions() == (5, 3, 3) and core.flushed
+
+
+def test_flush_goes_on_within_a_pdu() -> None:
+    """The driver's batch may end within a PDU: it goes on there, unless the PDU lies beyond the place."""
+    for upto, rest in ((4, [b"2", b"3"]), (0, [])):
+        core = alone()
+        for data in (b"1", b"2", b"3"):
+            core.offer(data, group=1, client=1)
+        core.step(MS, True)
+        message = face.ffi.new("struct zj_message *")
+        assert face.lib.zj_next(core._core, message) == 1
+        core.close()
+        core.flush(upto)
+        assert [m.data for m in core.deliver()] == rest

@@ -33,7 +33,8 @@ class Node:
     effects: list[Effect] = field(default_factory=list)
     delivered: list[Message] = field(default_factory=list)
     sent: list[bytes] = field(default_factory=list)
-    positions: Positions | None = None
+    before: Positions | None = None
+    """Of the last instance, when the rest of it was delivered between it and the next one."""
     boots: int = 0
     paused: bool = False
     backlog: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -60,7 +61,8 @@ class Node:
                 case _:
                     pass
         self.delivered += self.engine.core.deliver()
-        self.positions = self.engine.core.positions()
+        positions = self.engine.core.positions()
+        self.before = positions if self.engine.core.flushing else self.before
         self.sent += self.engine.core.tx(now)
 
     def said(self, kind: type[Effect]) -> list[Any]:

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zenjun.proto.effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
 from zenjun.proto.opening import NOTICE_GAP_NS, TRANSITIONS, Cause, Opening, OpeningConfig, State
-from zenjun.proto.openpdu import INCARNATION_MAX, INSTANCE_MAX, OpenPdu, Proposal, decode_open, encode_open
+from zenjun.proto.openpdu import (
+    INCARNATION_MAX,
+    INSTANCE_MAX,
+    NO_PAST,
+    OpenPdu,
+    Past,
+    Proposal,
+    decode_open,
+    encode_open,
+)
 from zenjun.proto.wire import HEADER, MEMBER, OPEN, Kind
 
 MS = 1_000_000
@@ -38,6 +47,8 @@ class Station:
         self.effects: list[Effect] = []
         self.outbox: list[bytes] = []
         self.instances: list[Proposal] = []
+        self.flushes: list[tuple[int, int]] = []
+        """(instance it comes from, PDUs of it to be delivered first), of this process."""
         self.reached: int | None = 0
         """PDUs that are at preack when its instance ends."""
         self.running = False
@@ -61,6 +72,7 @@ class Station:
             reached=lambda: self.reached,
         )
         self.opening.mac = self.mac
+        self.flushes = []
         self.running = True
         self.carry_out(self.opening.start(now))
 
@@ -76,9 +88,11 @@ class Station:
                     assert pdu is not None, "only sensible OPENs are sent"
                     assert pdu.incarnation <= self.stored[0] and pdu.highest <= self.stored[1], "durable before it is told"
                     self.outbox.append(data)
-                case Opened():
+                case Opened(flushed=flushed):
                     assert self.opening.instance is not None
                     self.instances.append(self.opening.instance)
+                    self.flushes.append((self.opening.past.instance, flushed))
+                    assert flushed >= self.opening.past.reached, "what was released here is never taken back"
                 case _:
                     pass
 
@@ -168,9 +182,12 @@ def test_an_ended_station_stays_ended() -> None:
 # ---- codec
 
 
-def proposals(n: int = 3) -> st.SearchStrategy[Proposal]:
-    lives = st.dictionaries(st.integers(1, n), st.integers(1, INCARNATION_MAX), min_size=1, max_size=n)
-    return st.builds(lambda number, d: Proposal(number, tuple(sorted(d.items()))), st.integers(1, INSTANCE_MAX), lives)
+@st.composite
+def proposals(draw: st.DrawFn, n: int = 3) -> Proposal:
+    number = draw(st.integers(1, INSTANCE_MAX))
+    lives = draw(st.dictionaries(st.integers(1, n), st.integers(1, INCARNATION_MAX), min_size=1, max_size=n))
+    pasts = [(s, draw(st.integers(1, number - 1)), draw(st.integers(0, 2**64 - 1))) for s in sorted(lives) if number > 1]
+    return Proposal(number, tuple(sorted(lives.items())), tuple(p for p in pasts if draw(st.booleans())))
 
 
 @st.composite
@@ -179,17 +196,24 @@ def open_pdus(draw: st.DrawFn) -> OpenPdu:
     src, life = (
         draw(st.sampled_from(proposal.members)) if proposal else (draw(st.integers(1, 3)), draw(st.integers(1, INCARNATION_MAX)))
     )
+    highest = draw(st.integers(proposal.instance if proposal else 0, INSTANCE_MAX))
+    if proposal:
+        past = next((Past(*rest) for station, *rest in proposal.pasts if station == src), NO_PAST)
+    else:
+        past = draw(st.just(NO_PAST) | st.builds(Past, st.integers(1, max(1, highest)), st.integers(0, 2**64 - 1)))
+        highest = max(highest, past.instance)
     return OpenPdu(
         src=src,
         incarnation=life,
         frame_max=draw(st.integers(512, 65535)),
         proposal=proposal,
-        highest=draw(st.integers(proposal.instance if proposal else 0, INSTANCE_MAX)),
+        highest=highest,
         fingerprint=draw(st.integers(0, 2**32 - 1)),
         age_ms=draw(st.integers(0, 2**32 - 1)),
         boot=draw(st.integers(0, 2**64 - 1)),
         started=draw(st.booleans()) and proposal is not None,
         host=draw(st.text("abc-é", max_size=40)),
+        past=past,
     )
 
 
@@ -239,6 +263,9 @@ def test_host_names_from_the_wire_are_made_safe_to_show() -> None:
         {"highest": INSTANCE_MAX + 1},
         {"frame_max": 100},
         {"started": True},  # what?
+        {"past": Past(11, 0)},  # an instance above its own highest
+        {"past": Past(0, 3)},  # something of nothing
+        {"proposal": Proposal(5, ((1, 1),), ((1, 5, 0),))},  # comes from what is only proposed
     ],
 )
 def test_senseless_opens_are_counted_and_dropped(wrong: dict[str, object]) -> None:
@@ -648,6 +675,8 @@ def test_any_schedule_of_loss_delay_and_restarts(seed: int) -> None:
     for _ in range(30):
         net.run(rng.randrange(300) * MS)
         what, s = rng.random(), rng.choice(net.stations)
+        for each in net.stations:
+            each.reached = rng.randrange(10)
         if what < 0.35 or not s.running:
             s.boot = next(boots)
             s.boot_up(net.now)
@@ -675,6 +704,71 @@ def test_any_schedule_of_loss_delay_and_restarts(seed: int) -> None:
         for p in s.instances:
             by_number.setdefault(p.instance, set()).add(p)
     assert all(len(same) == 1 for same in by_number.values())
+    ends: dict[int, set[int]] = {}
+    for past, flushed in (flush for s in net.stations for flush in s.flushes if flush[0]):
+        ends.setdefault(past, set()).add(flushed)
+    assert all(len(same) == 1 for same in ends.values()), "whoever goes on from one instance delivers the same of it"
+
+
+# ---- what is left of the last instance
+
+
+def test_flush_all_deliver_up_to_the_highest_of_those_who_go_on() -> None:
+    """A restarted process brings nothing, whatever it had released."""
+    net = opened(4)
+    for s, reached in zip(net.stations, (5, 9, 7, 99), strict=True):
+        s.reached = reached
+    net.stations[3].boot_up(net.now)
+    net.until(lambda: together(net) and all(s.instance and s.instance.instance == 2 for s in net.stations))
+    assert [s.flushes[-1] for s in net.stations] == [(1, 9), (1, 9), (1, 9), (0, 0)]
+    assert net.stations[0].instance is not None
+    assert net.stations[0].instance.pasts == ((1, 1, 5), (2, 1, 9), (3, 1, 7))
+
+
+def test_flush_nothing_of_an_order_that_is_not_to_be_trusted() -> None:
+    net = opened()
+    net.stations[0].reached, net.stations[1].reached = 50, None
+    net.stations[2].boot_up(net.now)
+    net.until(lambda: together(net))
+    assert [s.flushes[-1] for s in net.stations] == [(1, 50), (0, 0), (0, 0)]
+
+
+def test_flush_only_places_of_the_same_instance_are_compared() -> None:
+    proposal = Proposal(7, ((1, 4), (2, 4), (3, 4)), ((1, 5, 10), (2, 6, 20), (3, 5, 11)))
+    assert [proposal.flush_to(past) for past in (5, 6, 4)] == [11, 20, 0]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_flush_who_starts_late_delivers_the_same(again: bool) -> None:
+    """Station 1 has issued the next proposal, and hears no more: the others start it. Then they tell that they have; or (again)
+    one of them restarts before they can, so that another instance follows: what station 1 brings to that one must not be the
+    end of the first instance, for which it would have nothing but its own word."""
+    net = opened()
+    one, two, three = net.stations
+    one.reached, two.reached = 3, 8
+    deaf = False
+
+    def lost(source: Station, to: Station, pdu: bytes) -> bool:
+        nonlocal deaf
+        said = decode_open(pdu, 3)
+        assert said is not None
+        deaf |= source is one and said.proposal is not None and said.proposal.instance == 2
+        # The others hear of the proposal from station 1, so that both votes come after its own.
+        early = not deaf and to is not three and source is not one and said.proposal is not None and not said.started
+        return early or (deaf and to is one)
+
+    net.lost = lost
+    three.boot_up(net.now)
+    net.until(lambda: bool(two.instance and three.instance and two.instance.instance == three.instance.instance == 2))
+    assert deaf and one.instance is None and two.flushes[-1] == (1, 8)
+    if again:
+        two.reached = 4
+        three.boot_up(net.now)
+        net.until(lambda: two.instance is None)
+    net.lost = nothing
+    net.until(lambda: together(net))
+    assert one.flushes == [(0, 0), (1, 8), (2, 4)] if again else [(0, 0), (1, 8)]
+    assert two.flushes[-1] == one.flushes[-1]
 
 
 def test_the_payload_is_where_the_table_says() -> None:
