@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from zenjun.daemon.client import Undecided
+from zenjun.daemon.client import Event, Message, Undecided, View
 from zenjun.tools.lab import Lab, Station
 
 from .cluster import (
@@ -327,3 +327,32 @@ def test_confirmed_message_reaches_all_who_go_on(lab: Lab) -> None:
         for member in members:
             _read_until(member, b"end")
         compare("g", [m.messages("g") for m in members])
+
+
+def test_views_of_the_instance_that_ends_come_before_reopened(lab: Lab) -> None:
+    """The same for joins and leaves: a program that joins at station 2 while 1 cannot follow the order, and one that leaves, are
+    seen by the program at station 1 as views between the same messages, with the groups as they were, before it is told of the
+    new instance."""
+    with programs(lab, {"g": "preack"}, ids=[1, 2]) as members, programs(lab, {"g": "preack"}, ids=[2]) as (leaver,):
+        lab.cut(3, 1)
+        leaver.groups["g"].leave()
+        with programs(lab, {"g": "preack"}, ids=[2]) as (late,):
+            late.groups["g"].send(b"from a new member", "preack", timeout=10)
+            victim = lab.station(3)
+            victim.signal(signal.SIGKILL)
+            assert victim.daemon is not None
+            victim.daemon.wait(5)
+            lab.heal()
+            victim.start_daemon()
+            members[0].read_event("g", "reopened", 15)
+            members[1].read_event("g", "reopened", 15)
+            shown = [_until_reopened(member) for member in members]
+            assert shown[0][-3:] == [("leave", 2), ("join", 3), b"from a new member"]
+            assert shown[0][-3:] == shown[1][-3:]
+
+
+def _until_reopened(member: Program) -> list[object]:
+    """Views, as reason and number of members, and messages of the first instance."""
+    items = member.items["g"]
+    end = next(k for k, item in enumerate(items) if isinstance(item, Event) and item.name == "reopened")
+    return [(i.reason, len(i.members)) if isinstance(i, View) else i.data for i in items[:end] if isinstance(i, View | Message)]
