@@ -201,12 +201,11 @@ static int stranger(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t
     return (int)drop;
 }
 
-static void confirmed(zj_core *c, const struct pdu *p, uint64_t now)
+static void confirmed(zj_core *c, const struct pdu *p)
 {
     struct stream *s = &c->st[p->src];
     uint64_t next = widen(s->req, p->seq);
 
-    (void)now;
     if (p->clock > s->promise_clock && p->clock > s->clock) {
         s->promise_clock = p->clock;
         s->promise_next = next;
@@ -280,7 +279,7 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
             memcpy(s->mac, mac, 6);
             s->mac_known = 1;
         }
-        confirmed(c, &p, now);
+        confirmed(c, &p);
         if (p.kind == ZJW_KIND_NAK) {
             c->count.rx_nak++;
             stream_nak(c, &p, now);
@@ -327,7 +326,7 @@ static void watch_progress(zj_core *c, uint64_t now)
 
 static void confirm_if_owed(zj_core *c, uint64_t now, uint32_t drained)
 {
-    int at_once, owed = confirm_owed(c, &at_once);
+    uint32_t owed = confirm_owed(c);
     if (!owed) {
         c->owed_since = 0;
         c->confirm_due = ZJ_NEVER;
@@ -336,11 +335,9 @@ static void confirm_if_owed(zj_core *c, uint64_t now, uint32_t drained)
     if (!c->owed_since)
         c->owed_since = now ? now : 1;
     uint64_t due = c->owed_since + c->cfg.confirm_delay_ns;
-    if (owed == 2 && c->answer_at) /* only an answer to a POLL: at most one per confirm_delay */
+    if (owed == OWED_ANSWER && c->answer_at) /* nothing but an answer to a POLL: at most one per confirm_delay */
         due = c->answer_at + c->cfg.confirm_delay_ns;
     else if (drained)
-        due = now;
-    if (owed == 2 && !c->answer_at && drained)
         due = now;
     if (now >= due)
         confirm_build(c, now, 0, 0);

@@ -221,21 +221,21 @@ int zj_offer(zj_core *c, struct zj_offer *m)
 
 /* ---- confirmation ---- */
 
-int confirm_owed(const zj_core *c, int *at_once)
+uint32_t confirm_owed(const zj_core *c)
 {
-    int all = all_wanted(c), owed = 0;
-    *at_once = 0;
+    int all = all_wanted(c);
+    uint32_t owed = 0;
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];
         if (h != c->self && s->req > s->said_ack)
-            owed = 1; /* C1 */
+            owed = OWED_NEWS; /* C1 */
         if (s->acked < need_of(c, s, all) && s->min_al > s->said_pack)
-            owed = 1; /* C2 */
+            owed = OWED_NEWS; /* C2 */
     }
     if (c->chatter || (c->said_free < c->cfg.window && free_slots(c) >= c->cfg.window))
-        owed = 1; /* the window was closed by what this station said last: say that it is open again */
+        owed = OWED_NEWS; /* the window was closed by what this station said last: say that it is open again */
     if (c->answer)
-        owed |= 2; /* C3 */
+        owed |= OWED_ANSWER; /* C3 */
     return owed;
 }
 

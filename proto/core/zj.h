@@ -178,7 +178,7 @@ void zj_set_frame_max(zj_core *c, uint32_t frame_max);
 int zj_rx(zj_core *c, uint64_t now, const uint8_t *pdu, uint32_t size, const uint8_t *mac);
 /* After a batch. drained: 1 if the receive ring is empty. Returns enum zj_status bits. */
 uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained);
-/* Next frame to send, not taken off; 0 none, 1 filled. zj_tx_done(k) takes k frames off (in the order shown by zj_tx_peek). */
+/* Up to max frames to send, in order, not taken off; how many. zj_tx_done(k) takes the first k of those last shown off. */
 uint32_t zj_tx(zj_core *c, struct zj_frame *out, uint32_t max);
 void zj_tx_done(zj_core *c, uint64_t now, uint32_t count);
 

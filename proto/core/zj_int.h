@@ -187,7 +187,8 @@ void send_seal(zj_core *c);
 int send_can_seal(const zj_core *c);
 void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again);
 void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target); /* target: station to answer a POLL, or 0 */
-int confirm_owed(const zj_core *c, int *at_once);
+enum { OWED_NEWS = 1, OWED_ANSWER = 2 };
+uint32_t confirm_owed(const zj_core *c); /* bits of the above */
 uint32_t free_slots(const zj_core *c);
 
 #endif
