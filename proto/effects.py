@@ -27,40 +27,61 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An instance has started; the core delivers from now on. ``incarnations[i]`` is station i + 1's.
+    """This station has started in an instance, after the OPEN agreement (``joined`` False) or because the members of a living one
+    let it in (True); the core delivers from now on. ``incarnations[i]`` is station i + 1's, 0: no member.
 
-    ``flushed``: so many PDUs of the order of the instance this process was in before, 0 if in none, have been delivered here and
-    count as reached at every level, as at all others who come from that instance. The rest of it will never be delivered: what
-    was handed out of it at level *ordered* is to be forgotten by the levels above.
+    What the process had handed out at level *ordered* of the instance it was in before, and the core's positions have not released
+    by now, will never reach the levels above: it is to be forgotten by them.
     """
 
     instance: int
     incarnations: tuple[int, ...]
     frame_max: int
-    flushed: int = 0
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The members have agreed on the next instance: stations have been removed (``left``) or let in (``joined``), numbers 1..n.
+
+    Comes when it is agreed. Data goes on all the while; the view event comes as a message of type VIEW at its place in the order,
+    which may be later.
+    """
+
+    instance: int
+    incarnations: tuple[int, ...]
+    joined: tuple[int, ...]
+    left: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The instance has ended for this station (``reason``), which goes on with a new incarnation and takes part in opening.
+    """The instance has ended for this station (``reason``), which goes on with a new incarnation and tries to get back in.
 
-    Nothing is released for now, but keep what waits for a level and the groups: before ``Opened`` the core delivers, and its
-    positions release, what anybody who goes on had released at preack.
+    ``expelled``: the others go on without it. What was handed out at level *ordered* and not released at *preack* may have been
+    lost elsewhere. Otherwise (no quorum was left for too long, or the instance could not go on) nothing is released for now, but
+    keep what waits for a level and the groups: before ``Opened`` the core may deliver, and its positions release, what anybody
+    who goes on had released at preack.
     """
 
     instance: int
     reason: str
     station: int
+    expelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Delivery waits for these (station, reason) pairs; reason is ``silent``, ``deaf``, ``left`` or ``never seen``.
+    """Who is being waited for: (station, reason) pairs. In an instance that has no quorum without them nothing is sent or delivered
+    until they are heard again (``quorum`` False); with quorum they are about to be removed, and only what stands behind their
+    place in the order waits. Reason: ``silent``, ``deaf``, ``left``, ``restarted``, ``expelled`` (by an operator), ``told`` (by
+    another station) or ``never seen``.
 
-    Sent when the set changes; the empty set means unblocked. Before the first instance it says who is missing.
+    Sent when the set or ``quorum`` changes; the empty set means unblocked. Before the first instance it says who is missing.
     """
 
     stations: tuple[tuple[int, str], ...]
+    quorum: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +109,4 @@ class Notice:
     message: str
 
 
-Effect: TypeAlias = Persist | Send | Opened | Closed | Blocked | Fenced | Refused | Notice
+Effect: TypeAlias = Persist | Send | Opened | Changed | Closed | Blocked | Fenced | Refused | Notice

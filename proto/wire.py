@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 import sys
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Final
@@ -38,18 +39,26 @@ class Kind(IntEnum):
     CONFIRM = 2
     NAK = 3
     OPEN = 4
-    # Chapter 30 (membership) and the bus medium; reserved here so that numbers never move.
     STOP = 5
+    """Proposal to remove stations, of a station that has noticed the stop itself."""
     STOP_ACK = 6
+    """The same of a station that has been told of it."""
     RCV = 7
+    """A station that is in no instance asks the members of a living one to let it in; laid out as OPEN."""
     RCV_ACK = 8
+    """Proposal to let stations in."""
+    # The bus medium and the services; reserved here so that numbers never move.
     RST = 9
     RSTC = 10
     SERVICE = 11
 
 
 SEQUENCED: Final = frozenset({Kind.DATA, Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK, Kind.SERVICE})
-IMPLEMENTED: Final = frozenset({Kind.DATA, Kind.CONFIRM, Kind.NAK, Kind.OPEN})
+PROPOSALS: Final = frozenset({Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK})
+"""Votes of the membership agreement (dynamic instance groups): sequenced, so that nobody misses one."""
+IMPLEMENTED: Final = frozenset(
+    {Kind.DATA, Kind.CONFIRM, Kind.NAK, Kind.OPEN, Kind.STOP, Kind.STOP_ACK, Kind.RCV, Kind.RCV_ACK}
+)
 
 
 class Flag(IntFlag):
@@ -65,6 +74,8 @@ class Flag(IntFlag):
     """The sender leaves on purpose; nothing more will come from this incarnation."""
     FENCED = 0x10
     """The sender has seen a diverging order digest and delivers nothing any more."""
+    OP = 0x20
+    """DATA: some message in it is delivered on acceptance (message flag OP)."""
 
 
 class MessageType(IntEnum):
@@ -74,6 +85,8 @@ class MessageType(IntEnum):
     GROUP = 1
     """Process-group control (join, leave): handled by the daemons at its place in the order."""
     SERVICE = 2
+    VIEW = 255
+    """Never on the wire: the core hands out a view event (layout VIEW) at its place in the order."""
 
 
 class MessageFlag(IntFlag):
@@ -83,6 +96,8 @@ class MessageFlag(IntFlag):
     """A fragment header follows the message header."""
     LAST = 0x02
     """This fragment completes its message; here is the message's place in the order."""
+    OP = 0x04
+    """Order-preserving service: delivered on acceptance, in its source's order only."""
 
 
 @dataclass(frozen=True)
@@ -172,10 +187,12 @@ FRAGMENT: Final = Layout(
 CONFIRM: Final = Layout(
     "confirm",
     (
-        Field("state", 8, "bitmap: stations held to be stopped (chapter 30; 0 with fixed membership)", "STATE"),
-        Field("trans", 8, "bitmap: of these, still being agreed", "TRANS"),
-        Field("position", 8, "number of PDUs in the delivered order that the digest covers"),
+        Field("state", 8, "bitmap, bit j - 1: station j is held to be stopped (letters S, AS, SSA)", "STATE"),
+        Field("trans", 8, "bitmap: station j is being agreed (AS, SA)", "TRANS"),
+        Field("position", 8, "number of PDUs delivered since the view event of instance `counted` that the digest covers"),
         Field("digest", 8, "running digest of the delivered order at that position"),
+        Field("counted", 4, "instance whose view event the position counts from"),
+        Field("view", 4, "view hash of the instance in the header: its number and its members' incarnations"),
     ),
     "CONFIRM payload. A CONFIRM on a timer is the heartbeat.",
 )
@@ -218,11 +235,45 @@ MEMBER: Final = Layout(
     (
         Field("station", 1, "station, 1..n"),
         Field("member_incarnation", 4, "its incarnation"),
-        Field("past", 4, "instance its daemon process was in last, 0: none"),
-        Field("reached", 8, "how many PDUs of that instance's order had reached level preack there when it ended"),
+        Field("past", 4, "view hash of the last view that its daemon process had delivered at level preack, 0: none"),
+        Field("reached", 8, "how many PDUs after that view had reached level preack there when its instance ended"),
     ),
     "One member of a proposed instance, and what it brings from the last one: all deliver up to the highest of these first.",
     repeat="members",
+)
+
+
+PROPOSAL: Final = Layout(
+    "proposal",
+    (
+        Field("state", 8, "as in CONFIRM", "STATE"),
+        Field("trans", 8, "as in CONFIRM", "TRANS"),
+        Field("members", 8, "bitmap, bit j - 1: station j is in the proposed instance"),
+        Field("changes", 1, "number of changes, 1..64"),
+    ),
+    "STOP, STOP_ACK and RCV_ACK payload, followed by `changes` changes. Proposes instance + 1 of the header's instance.",
+)
+
+CHANGE: Final = Layout(
+    "change",
+    (
+        Field("changed", 1, "station, 1..n"),
+        Field("value", 4, "removed: the next seq accepted from it; let in: its incarnation", "REQ"),
+    ),
+    "One station that is removed (STOP, STOP_ACK) or let in (RCV_ACK). Sorted by station.",
+    repeat="changes",
+)
+
+VIEW: Final = Layout(
+    "view",
+    (
+        Field("vinstance", 4, "number of the instance that begins here"),
+        Field("hash", 4, "its view hash"),
+        Field("operational", 8, "bitmap, bit j - 1: station j is a member"),
+        Field("joined", 8, "bitmap: it was not before"),
+        Field("left", 8, "bitmap: it was before, in this or another life"),
+    ),
+    "A view event as the core hands it out (never on the wire), followed by n incarnations of 4 bytes, 0: no member.",
 )
 
 
@@ -233,13 +284,17 @@ class OpenFlag(IntFlag):
     """The sender has started the instance it names here; nothing later can have been agreed without it."""
 
 
-LAYOUTS: Final = (HEADER, MESSAGE, FRAGMENT, CONFIRM, NAK, RANGE, OPEN, MEMBER)
+LAYOUTS: Final = (HEADER, MESSAGE, FRAGMENT, CONFIRM, NAK, RANGE, OPEN, MEMBER, PROPOSAL, CHANGE, VIEW)
 
 PAYLOAD: Final[dict[Kind, tuple[Layout, ...]]] = {
     Kind.DATA: (MESSAGE, FRAGMENT),
     Kind.CONFIRM: (CONFIRM,),
     Kind.NAK: (NAK, RANGE),
     Kind.OPEN: (OPEN, MEMBER),
+    Kind.RCV: (OPEN, MEMBER),
+    Kind.STOP: (PROPOSAL, CHANGE),
+    Kind.STOP_ACK: (PROPOSAL, CHANGE),
+    Kind.RCV_ACK: (PROPOSAL, CHANGE),
 }
 
 
@@ -258,6 +313,11 @@ def nak_bytes(stations: int, ranges: int = 1) -> int:
     return HEADER.size + 8 * stations + NAK.size + RANGE.size * ranges
 
 
+def proposal_bytes(stations: int) -> int:
+    """Bytes of the largest proposal: one change for each other station."""
+    return HEADER.size + 4 * stations + PROPOSAL.size + CHANGE.size * max(1, stations - 1)
+
+
 def data_bytes(stations: int, message_bytes: int = 1, fragment: bool = False) -> int:
     """Bytes of a DATA PDU with the pack vector and one message (or fragment) of so many bytes."""
     extra = FRAGMENT.size if fragment else 0
@@ -267,7 +327,12 @@ def data_bytes(stations: int, message_bytes: int = 1, fragment: bool = False) ->
 def mtu_needed(stations: int) -> int:
     """Smallest interface MTU on which every PDU kind of a cluster of so many stations fits, with the longest host name."""
     return max(
-        MTU_MIN, confirm_bytes(stations), open_bytes(stations), nak_bytes(stations, 4), data_bytes(stations, fragment=True)
+        MTU_MIN,
+        confirm_bytes(stations),
+        open_bytes(stations),
+        nak_bytes(stations, 4),
+        proposal_bytes(stations),
+        data_bytes(stations, fragment=True),
     )
 
 
@@ -279,6 +344,12 @@ def cluster_id(name: str) -> int:
 def group_id(name: str) -> int:
     """The 32-bit number that stands for a process group's name on the wire; daemons refuse a second name with the same one."""
     return zlib.crc32(name.encode())
+
+
+def view_hash(instance: int, incarnations: Sequence[int]) -> int:
+    """The 32-bit number that stands for an instance and its members on the wire, never 0. ``incarnations``: of stations 1..n,
+    0: no member."""
+    return zlib.crc32(struct.pack(f">{1 + len(incarnations)}I", instance, *incarnations)) or 1
 
 
 def c_header() -> str:

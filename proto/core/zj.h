@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 2u
+#define ZJ_API_VERSION 3u
 
 typedef struct zj_core zj_core;
 
@@ -44,6 +44,8 @@ enum zj_drop {
     ZJ_DROP_WINDOW,        /* beyond the receive window */
     ZJ_DROP_CLOCK,         /* clock out of range or not increasing in its stream */
     ZJ_DROP_CONTROL_FULL,  /* control queue full */
+    ZJ_DROP_MEMBER,        /* its source is no member of the instance */
+    ZJ_DROP_REMOVED,       /* its source is being removed, and it stands at or beyond the limit */
     ZJ_DROP_COUNT
 };
 
@@ -52,7 +54,7 @@ enum zj_status {
     ZJ_S_TX = 1,        /* frames to send: drain zj_tx() */
     ZJ_S_DELIVER = 2,   /* zj_next() has something */
     ZJ_S_RELEASE = 4,   /* a level's position moved: zj_positions() */
-    ZJ_S_CONTROL = 8,   /* zj_control() has a PDU for the engine */
+    ZJ_S_CONTROL = 8,   /* zj_control() or zj_proposal() has something for the engine, or what zj_watch() asked for has moved */
     ZJ_S_PENDING = 16,  /* something here is not stable yet: news will come soon or the poll timer will fire */
     ZJ_S_ROOM = 32,     /* the send window has room */
     ZJ_S_FENCED = 64    /* order diverged: nothing is delivered any more (zj_fence()) */
@@ -73,7 +75,13 @@ enum zj_fault {
     ZJ_FAULT_FLOOD = 1 << 10,        /* ignore the flow condition */
     ZJ_FAULT_EARLY_PROMISE = 1 << 11,/* count a clock promise before the PDUs it covers have come */
     ZJ_FAULT_SWAP = 1 << 12,         /* deliver two neighbours the wrong way round once: the digest must tell */
-    ZJ_FAULT_NO_FLUSH = 1 << 13      /* begin the next instance without what others have released of the last one */
+    ZJ_FAULT_NO_FLUSH = 1 << 13,     /* begin the next instance without what others have released of the last one */
+    ZJ_FAULT_NO_CLOSE = 1 << 14,     /* rule 1 broken: go on accepting from a station whose removal was proposed */
+    ZJ_FAULT_FUTURE = 1 << 15,       /* rule 4a broken: deliver PDUs of a later instance than the own */
+    ZJ_FAULT_EAGER_VIEW = 1 << 16,   /* rule 4 broken: deliver a view event at once, not at its place */
+    ZJ_FAULT_OLD_ACKS = 1 << 17,     /* rule 5a broken: ack entries count whatever incarnation they speak of */
+    ZJ_FAULT_NO_WAIT_JOINER = 1 << 18, /* rule 5 broken: a joiner is not in the wait set */
+    ZJ_FAULT_NO_PIN = 1 << 19        /* forget PDUs that a joiner will need */
 };
 
 struct zj_config {
@@ -97,7 +105,14 @@ struct zj_config {
     uint64_t retransmit_gap_ns; /* the same PDU is not retransmitted twice within */
 };
 
-struct zj_message {             /* what zj_next() delivers */
+/* What zj_next() delivers. Three sorts:
+ * - a message at its place in the total order: op 0;
+ * - type ZJW_TYPE_VIEW: a view event at its place; data is a VIEW layout and n incarnations, src is own index, index 0xffff, clock the
+ *   event's (it stands right after the PDU with that clock and src view_src), position that of the last PDU before it, or
+ *   UINT64_MAX if there is none (then it counts as reached at every level);
+ * - a message with message flag OP: handed out twice, first as soon as its PDU is accepted, with op 1 (position means nothing then):
+ *   this is its delivery; and again at its place in the total order with op 2, only so that its levels can be counted. */
+struct zj_message {
     const uint8_t *data;
     uint64_t clock;             /* (clock, src, index) is the place in the total order */
     uint64_t position;          /* of its PDU in this instance, from 0; compare with zj_positions() */
@@ -107,7 +122,8 @@ struct zj_message {             /* what zj_next() delivers */
     uint16_t index;             /* of the message within its PDU */
     uint8_t src;                /* index */
     uint8_t type;               /* ZJW_TYPE_* */
-    uint8_t pad[2];
+    uint8_t op;                 /* 0, 1, 2: see above */
+    uint8_t view_src;           /* type VIEW: see above */
 };
 
 struct zj_offer {               /* a message to send; fill all, `done` = 0, and offer it until it is done */
@@ -118,6 +134,8 @@ struct zj_offer {               /* a message to send; fill all, `done` = 0, and 
     uint16_t client;
     uint8_t type;               /* ZJW_TYPE_* */
     uint8_t need_ack;           /* 1: somebody waits for level ack */
+    uint8_t op;                 /* 1: order-preserving service (message flag OP) */
+    uint8_t pad[7];
 };
 
 struct zj_frame { const uint8_t *data; uint32_t size; uint32_t kind; };
@@ -147,6 +165,12 @@ struct zj_peer {                /* one station as seen here; al[h] and so on: se
     uint8_t mac[6];
     uint8_t left;               /* 1: said BYE */
     uint8_t fenced;             /* 1: says it is fenced */
+    uint8_t member;             /* 1: of the present instance */
+    uint8_t closing;            /* 1: zj_limit is in force */
+    uint8_t pad[6];
+    uint64_t limit;             /* closing: accepted from it is only what stands below */
+    uint64_t state, trans;      /* bitmaps of its last CONFIRM, of whichever instance */
+    uint32_t instance, view;    /* of its last CONFIRM; 0: none heard */
 };
 
 /* ---- life ---- */
@@ -155,19 +179,30 @@ int zj_create(const struct zj_config *config, zj_core **out);
 void zj_destroy(zj_core *c);
 uint64_t zj_memory(const zj_core *c);                    /* bytes reserved at creation */
 
-/* Enter an instance: every stream starts at first_seq, the clock at instance << 32. frame_max: largest PDU all members take. */
-int zj_open(zj_core *c, uint64_t now, uint32_t instance, const uint32_t *incarnations, uint32_t frame_max);
-/* Leave it: nothing more is accepted, and nothing delivered until zj_flush or the next zj_open. What was accepted is kept, and
- * the position of level preack is final. */
+/* Enter an instance by the OPEN agreement: every stream starts at first_seq, the clock at instance << 32. incarnations[h] 0: station h
+ * is no member. view: the instance's view hash. frame_max: largest PDU all members take. */
+int zj_open(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, const uint32_t *incarnations, uint32_t frame_max);
+
+/* Enter a living instance as a joiner (rule 5). start[h].role: 0 no member; 1 voter: its stream is accepted from just after seq (wire
+ * number of its vote), whose clock it is known to have passed; 2 joiner, this station among them: its stream starts at first_seq. Delivered
+ * is only what stands after the view event at (place_clock, place_src), which is the first thing zj_next hands out. */
+struct zj_start { uint64_t clock; uint32_t seq, incarnation, role; uint32_t pad; };
+int zj_join(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, const struct zj_start *start, uint64_t place_clock,
+            uint32_t place_src, uint32_t frame_max);
+
+/* Leave it: nothing more is accepted, and nothing delivered until zj_flush or the next zj_open or zj_join. What was accepted is kept,
+ * and the position of level preack is final. */
 void zj_close(zj_core *c);
 int zj_is_open(const zj_core *c);
-/* Position of level preack, as zj_close will leave it if it is called next. */
-uint64_t zj_reached(zj_core *c);
-/* After zj_close: some station released the first `upto` PDUs of the order at preack, so every station has accepted all of them.
- * zj_next delivers those that it has not, without waiting for clocks, and zj_positions counts them as reached at all levels. Ends
- * with zj_open. Harmless while open, and when fenced (nothing is delivered then). */
-void zj_flush(zj_core *c, uint64_t upto);
-int zj_flushing(const zj_core *c);                       /* between zj_flush and zj_open */
+/* How far level preack is, as zj_close will leave it if it is called next: view hash of the last view event that stands before it, and
+ * how many PDUs after that event. */
+void zj_reached(zj_core *c, uint32_t *view, uint64_t *count);
+/* After zj_close: some station that goes on released the first `count` PDUs after the event of `view` (a hash) at preack, so every member has
+ * accepted all of them. zj_next delivers those that it has not, and the view events before them, without waiting for clocks, and
+ * zj_positions counts them as reached at all levels. A hash this core does not know: nothing is flushed. Ends with zj_open or zj_join.
+ * Harmless while open, and when fenced (nothing is delivered then). */
+void zj_flush(zj_core *c, uint32_t view, uint64_t count);
+int zj_flushing(const zj_core *c);                       /* between zj_flush and zj_open or zj_join */
 /* 1: zj_next has handed out everything up to there, and zj_positions has told so; also if nothing is being flushed. */
 int zj_flushed(const zj_core *c);
 /* Own interface can carry PDUs of so many bytes from now on (<= frame_max of the configuration; larger is cut). */
@@ -194,8 +229,47 @@ void zj_want_ack(zj_core *c, uint32_t yes);
 /* 1 while own messages have not all reached level preack. */
 int zj_unstable(const zj_core *c);
 
+/* ---- membership (dynamic instance groups; the engine decides, the core carries out) ---- */
+/* A vote accepted from another station, in its stream's order, oldest first; 0: none. While one waits nothing is delivered. data: the whole
+ * PDU. seq as in zj_peer.req (64 bits; comparable with zj_limit and zj_all_have). */
+struct zj_vote { const uint8_t *data; uint64_t seq, clock; uint32_t size, instance; uint8_t src, kind, pad[6]; };
+int zj_proposal(zj_core *c, struct zj_vote *out);
+/* Put an own vote (STOP, STOP_ACK, RCV_ACK with this payload) into the own stream now, whatever the window says. 0, or -1: no
+ * buffer free, try again after a later zj_step. A message of which a part has been taken is sent anew from its beginning after a RCV_ACK. */
+int zj_propose(zj_core *c, uint64_t now, uint32_t kind, const uint8_t *payload, uint32_t size, uint64_t *seq, uint64_t *clock);
+/* Rule 1. From now on nothing at or beyond limit is accepted from station h, and none of its clock promises counts. A call with a larger
+ * limit (equalisation) asks the others for what is missing below it. UINT64_MAX: withdrawn. */
+void zj_limit(zj_core *c, uint64_t now, uint32_t h, uint64_t limit);
+/* Rule 5. Station h is in the wait set although no member: it is known to have passed this clock. UINT64_MAX: not any more. */
+void zj_wait_for(zj_core *c, uint32_t h, uint64_t clock);
+/* 1: every station of the set is known (by acks) to have the PDU seqs[k] of every station k of the set. */
+int zj_all_have(const zj_core *c, uint64_t set, const uint64_t *seqs);
+/* 1: zj_step reports ZJ_S_CONTROL whenever anything has been accepted or acknowledged since it was last reported (while votes are open). */
+void zj_watch(zj_core *c, uint32_t yes);
+/* Carry out a decided proposal: the instance becomes `instance` (own + 1) with these members. Removed: their streams end at their limits.
+ * Joined: their streams start anew; they count as having everything up to vote_seq[k] of each voter k. The view event is queued for its
+ * place, right after (place_clock, place_src). 0; 1: not yet, what a joiner sent in its former life is not all delivered: call again
+ * later, delivery must go on meanwhile. Also after zj_close, before zj_flush: then only the event is queued and PDUs of the new
+ * instance may be delivered. Ends all limits of stations removed and all zj_wait_for of stations joined, and every pin. */
+struct zj_commit {
+    uint32_t instance, view;
+    uint64_t members, joined;   /* bitmaps, bit h: index h */
+    uint64_t place_clock;
+    uint32_t place_src, frame_max; /* frame_max: a joiner is held to take so much until it is heard */
+    uint32_t incarnations[64];  /* of all members */
+    uint64_t vote_seq[64];      /* of the voters */
+};
+int zj_commit(zj_core *c, uint64_t now, const struct zj_commit *change);
+/* What CONFIRMs say from now on. */
+void zj_set_state(zj_core *c, uint64_t state, uint64_t trans);
+/* 1: no quorum: no data is sent (offers are refused, nothing is sealed), confirmations and votes go on. */
+void zj_block(zj_core *c, uint32_t yes);
+/* Queue a CONFIRM with POLL that asks this station to answer: is it there? */
+void zj_probe(zj_core *c, uint64_t now, uint32_t h);
+
 /* ---- for the engine ---- */
-/* Oldest control PDU (OPEN, or any of another instance or incarnation or with our own id) with the MAC it came from, size 0: none. */
+/* Oldest control PDU (OPEN, RCV, a CONFIRM of a later instance or with another view hash, or any of another instance or incarnation or with our own id; of a core that
+ * is not open also every RCV_ACK) with the MAC it came from, size 0: none. */
 struct zj_control { const uint8_t *data; uint32_t size; uint32_t drop; uint8_t mac[6]; uint8_t pad[2]; };
 int zj_control(zj_core *c, struct zj_control *out);
 uint64_t zj_nak_due(const zj_core *c);                   /* ns, or UINT64_MAX */

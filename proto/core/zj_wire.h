@@ -25,13 +25,16 @@
 #define ZJW_FLAG_NEED_ACK 4u
 #define ZJW_FLAG_BYE 8u
 #define ZJW_FLAG_FENCED 16u
+#define ZJW_FLAG_OP 32u
 
 #define ZJW_TYPE_USER 0u
 #define ZJW_TYPE_GROUP 1u
 #define ZJW_TYPE_SERVICE 2u
+#define ZJW_TYPE_VIEW 255u
 
 #define ZJW_MFLAG_FRAGMENT 1u
 #define ZJW_MFLAG_LAST 2u
+#define ZJW_MFLAG_OP 4u
 
 #define ZJW_OFLAG_STARTED 1u
 
@@ -68,11 +71,13 @@
 #define ZJW_FRAGMENT_OFFSET 4u /* u32: place of this fragment in it */
 
 /* CONFIRM payload. A CONFIRM on a timer is the heartbeat. */
-#define ZJW_SIZEOF_CONFIRM 32u
-#define ZJW_CONFIRM_STATE 0u /* u64: bitmap: stations held to be stopped (chapter 30; 0 with fixed membership) */
-#define ZJW_CONFIRM_TRANS 8u /* u64: bitmap: of these, still being agreed */
-#define ZJW_CONFIRM_POSITION 16u /* u64: number of PDUs in the delivered order that the digest covers */
+#define ZJW_SIZEOF_CONFIRM 40u
+#define ZJW_CONFIRM_STATE 0u /* u64: bitmap, bit j - 1: station j is held to be stopped (letters S, AS, SSA) */
+#define ZJW_CONFIRM_TRANS 8u /* u64: bitmap: station j is being agreed (AS, SA) */
+#define ZJW_CONFIRM_POSITION 16u /* u64: number of PDUs delivered since the view event of instance `counted` that the digest covers */
 #define ZJW_CONFIRM_DIGEST 24u /* u64: running digest of the delivered order at that position */
+#define ZJW_CONFIRM_COUNTED 32u /* u32: instance whose view event the position counts from */
+#define ZJW_CONFIRM_VIEW 36u /* u32: view hash of the instance in the header: its number and its members' incarnations */
 
 /* NAK payload, followed by `count` ranges. */
 #define ZJW_SIZEOF_NAK 8u
@@ -101,7 +106,27 @@
 #define ZJW_SIZEOF_MEMBER 17u
 #define ZJW_MEMBER_STATION 0u /* u8: station, 1..n */
 #define ZJW_MEMBER_MEMBER_INCARNATION 1u /* u32: its incarnation */
-#define ZJW_MEMBER_PAST 5u /* u32: instance its daemon process was in last, 0: none */
-#define ZJW_MEMBER_REACHED 9u /* u64: how many PDUs of that instance's order had reached level preack there when it ended */
+#define ZJW_MEMBER_PAST 5u /* u32: view hash of the last view that its daemon process had delivered at level preack, 0: none */
+#define ZJW_MEMBER_REACHED 9u /* u64: how many PDUs after that view had reached level preack there when its instance ended */
+
+/* STOP, STOP_ACK and RCV_ACK payload, followed by `changes` changes. Proposes instance + 1 of the header's instance. */
+#define ZJW_SIZEOF_PROPOSAL 25u
+#define ZJW_PROPOSAL_STATE 0u /* u64: as in CONFIRM */
+#define ZJW_PROPOSAL_TRANS 8u /* u64: as in CONFIRM */
+#define ZJW_PROPOSAL_MEMBERS 16u /* u64: bitmap, bit j - 1: station j is in the proposed instance */
+#define ZJW_PROPOSAL_CHANGES 24u /* u8: number of changes, 1..64 */
+
+/* One station that is removed (STOP, STOP_ACK) or let in (RCV_ACK). Sorted by station. */
+#define ZJW_SIZEOF_CHANGE 5u
+#define ZJW_CHANGE_CHANGED 0u /* u8: station, 1..n */
+#define ZJW_CHANGE_VALUE 1u /* u32: removed: the next seq accepted from it; let in: its incarnation */
+
+/* A view event as the core hands it out (never on the wire), followed by n incarnations of 4 bytes, 0: no member. */
+#define ZJW_SIZEOF_VIEW 32u
+#define ZJW_VIEW_VINSTANCE 0u /* u32: number of the instance that begins here */
+#define ZJW_VIEW_HASH 4u /* u32: its view hash */
+#define ZJW_VIEW_OPERATIONAL 8u /* u64: bitmap, bit j - 1: station j is a member */
+#define ZJW_VIEW_JOINED 16u /* u64: bitmap: it was not before */
+#define ZJW_VIEW_LEFT 24u /* u64: bitmap: it was before, in this or another life */
 
 #endif
