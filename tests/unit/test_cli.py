@@ -20,9 +20,11 @@ from typing import IO, Any
 import click
 import pytest
 from fake_daemon import MESSAGE_MAX, FakeThread, fake_daemon
+from rich.console import Console
 from zenjun.daemon.client import connect_sync
 from zenjun.tools.cli import COMMANDS, Entry, LazyGroup, cli, run
 from zenjun.tools.cli.common import EXIT_CODES, size_of
+from zenjun.tools.cli.status import LETTERS, render
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
@@ -256,7 +258,8 @@ def test_status_for_people_and_as_json(fake: FakeThread) -> None:
     assert json.loads(zenjun("status", "--json").stdout) == status
     text = zenjun("status", "--matrix").stdout.decode()
     for part in (
-        "blocked", "waits for station 3: silent for 1.5 s", "1500 (interface)", "1372 (station 2)", "dropped: checksum", "node-b",
+        "open", "waits for station 3: silent for 1.5 s", "station 2 waits for station 3: told for 1.2 s",
+        "1500 (interface)", "1372 (station 2)", "dropped: checksum", "node-b",
         "at position 41", "retransmissions sent", "02:00:00:00:00:02", "zenjun recv", "What each station next expects",
     ):  # fmt: skip
         assert part in text, part
@@ -274,15 +277,74 @@ def test_status_example_is_the_document() -> None:
 
     assert set(status) == names("Top level")
     assert set(status["interface"]) == names("`interface`")
+    assert set(status["membership"]) == names("`membership`") - set(LETTERS)
+    assert set(LETTERS) < names("`membership`")
     assert set(status["peers"][0]) == names("`peers[]`")
     assert set(status["clients"][0]) == names("`clients[]`")
 
 
-def test_status_of_another_version_is_shown_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-    from zenjun.tools.cli.status import render
+def shown(status: dict[str, Any], width: int) -> str:
+    out = StringIO()
+    render(status, Console(file=out, width=width))
+    return out.getvalue()
 
-    for odd in ({}, {"peers": [{}], "clients": [{}], "groups": [{}], "matrix": [[1]], "interface": None, "blocked": [{}]}):
+
+def test_status_shows_the_table_of_letters_members_quorum_and_who_waits() -> None:
+    status = json.loads((Path(__file__).parent / "status_example.json").read_text())
+    lines = [line.rstrip() for line in shown(status, 80).splitlines()]
+    at = lines.index("States of the stations, as each sees them")
+    assert lines[at + 1 : at + 6] == [
+        "  by  1  2  3",
+        "   1  A  A  AS",
+        "   2  A  A  SA",
+        "   3  -  -  -",
+        "  AS its stop is being agreed · SA its recovery is being agreed · - not known",
+    ]
+    assert "  members    1 node-a (incarnation 77) · 2 node-b (incarnation 78)" in lines
+    assert "  quorum     3 of 3 are members · 2 needed · required: 1 · reached" in lines
+    assert "  membership 4 changes · last 65.0 s ago · instance 4295 is being agreed" in lines
+    status["membership"] |= {"proposed": 0, "changes": 0, "last_change_ms": None}
+    status |= {"members": [], "quorum": {"needed": 2, "required": [], "have": False}}
+    text = shown(status, 80)
+    assert "none: in no instance" in text and "2 needed · not reached" in text and "membership no change yet" in text
+
+
+def test_what_is_waited_for_is_named_once() -> None:
+    """A station whose removal is under way may also be among those that delivery waits for."""
+    status = json.loads((Path(__file__).parent / "status_example.json").read_text())
+    status["blocked"] = [{"station": k, "reason": "silent", "since_ms": 9000} for k in (2, 3)]
+    waits = [line for line in shown(status, 80).splitlines() if "waits for" in line]
+    assert waits == [
+        "  waits for station 2: silent for 9.0 s",
+        "  waits for station 3: silent for 1.5 s",
+        "  station 2 waits for station 3: told for 1.2 s",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_status_fits_a_narrow_terminal(width: int) -> None:
+    status = json.loads((Path(__file__).parent / "status_example.json").read_text())
+    numbers = range(1, 17)
+    status["membership"]["letters"] = {str(k): {str(j): "AAS" if j == 9 else "A" for j in numbers} for k in numbers}
+    text = shown(status, width)
+    at = text.index("States of the stations")
+    table = text[at : text.index("AAS told of its stop")].splitlines()[1:]
+    assert all(len(line) <= width for line in table)
+    # every cell is there, whatever blocks the columns are in
+    heads = [int(n) for line in table if line.split()[:1] == ["by"] for n in line.split()[1:]]
+    assert heads == list(numbers)
+    rows = [line.split() for line in table if line.split()[:1] not in ([], ["by"])]
+    assert sum(len(row) - 1 for row in rows) == 16 * 16 and sum(row[1:].count("AAS") for row in rows) == 16
+    # what a table shows of the stations is never less than number, state, age and host
+    assert re.search(r"station +state +heard +host", text) and re.search(r"3 +silent +1.5 s +-", text)
+
+
+def test_status_of_another_version_is_shown_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    for odd in (
+        {"membership": {"letters": {"1": None, "x": {}}, "waiting": [{}, 3]}, "members": [1, []], "quorum": {}},
+        {},
+        {"peers": [{}], "clients": [{}], "groups": [{}], "matrix": [[1]], "interface": None, "blocked": [{}]},
+    ):
         out = StringIO()
         render(odd, Console(file=out, width=200), matrix=True)
         assert "Stations" in out.getvalue()

@@ -20,7 +20,18 @@ COLOURS: Final = {
     "open": "green", "up": "green", "self": "green",
     "blocked": "yellow", "silent": "yellow", "deaf": "yellow", "opening": "yellow", "draining": "yellow", "left": "yellow",
     "never seen": "yellow", "fenced": "red", "no link": "red", "down": "red", "absent": "red",
+    "restarted": "yellow", "expelled": "yellow", "told": "yellow", "stopped": "yellow", "joining": "cyan",
+    "A": "green", "AAS": "yellow", "AS": "yellow", "S": "red", "SSA": "cyan", "SA": "cyan",
 }  # fmt: skip
+LETTERS: Final = {
+    "A": "operational",
+    "AAS": "told of its stop",
+    "AS": "its stop is being agreed",
+    "S": "stopped",
+    "SSA": "told of its recovery",
+    "SA": "its recovery is being agreed",
+}
+"""What a station takes another one for (spec of membership: docs/protocol.md), in the order of a life."""
 REPAIR: Final = (
     ("retransmissions sent", "core", "tx_retransmit"),
     ("of them for others", "core", "tx_relay"),
@@ -81,9 +92,11 @@ def render(s: Mapping[str, Any], console: Console, matrix: bool = False) -> None
     """Print a status object for people. Members that are missing are shown as a dash: daemon and tool may differ in version."""
     for line in _heading(s, console.width):
         console.print(line, soft_wrap=True)
+    for line in _letters(s, console.width):
+        console.print(line, soft_wrap=True)
     for table in (
-        _stations(s), _streams(s), _matrix(s) if matrix else None, _counters("Traffic", TRAFFIC, s),
-        _counters("Loss and repair", REPAIR, s, _drops(s)), _clients(s), _groups(s),
+        _stations(s, console.width), _streams(s, console.width), _matrix(s) if matrix else None, _counters("Traffic", TRAFFIC, s),
+        _counters("Loss and repair", REPAIR, s, _drops(s)), _clients(s, console.width), _groups(s),
     ):  # fmt: skip
         if table is not None:
             console.print(table)
@@ -94,9 +107,8 @@ def _heading(s: Mapping[str, Any], width: int) -> Iterable[str]:
         f"[bold]{_text(s.get('cluster'))}[/bold]  station {_text(s.get('station'))} of {_text(s.get('stations'))}"
         f"  {_state(str(s.get('state', '-')))}  instance {_text(s.get('instance'))}"
     )
-    for b in s.get("blocked") or ():
-        who = f"station {_text(b.get('station'))}: {_text(b.get('reason'))} for {_duration(b.get('since_ms'))}"
-        yield f"  [yellow]waits for {who}[/yellow]"
+    for parts in _waits(s):
+        yield from _folded("", parts, width, "  ", "yellow")
     if fence := s.get("fence"):
         where = f"station {_text(fence.get('station'))}'s at position {_text(fence.get('position'))}"
         yield f"  [red]order differs from {where}[/red]"
@@ -107,7 +119,77 @@ def _heading(s: Mapping[str, Any], width: int) -> Iterable[str]:
         yield from _folded(label, parts, width)
 
 
+def _waits(s: Mapping[str, Any]) -> Iterable[list[str]]:
+    """Who waits for whom, as the parts of a line each: this station first, without being named."""
+    own = s.get("station")
+    waits = [(w.get("station"), w.get("for"), w) for w in _objects(_object(s, "membership").get("waiting"))]
+    # What delivery here waits for is in both lists if it is a removal under way as well.
+    told = {about for by, about, _ in waits if by == own}
+    waits += [(own, b.get("station"), b) for b in _objects(s.get("blocked")) if b.get("station") not in told]
+    for by, about, w in sorted(waits, key=lambda wait: (wait[0] != own, str(wait[0]), str(wait[1]))):
+        who = "" if by == own else f"station {_text(by)} "
+        yield [f"{who}waits for station {_text(about)}: {_text(w.get('reason'))} for {_duration(w.get('since_ms'))}"]
+
+
+def _membership(s: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
+    hosts = {p.get("station"): p.get("host") for p in _objects(s.get("peers"))}
+    members = [m for m in s.get("members") or () if isinstance(m, Sequence) and len(m) >= 2]
+    if "members" in s:
+        named = [f"{_text(k)} {_text(hosts.get(k))} (incarnation {_text(life)})" for k, life, *_ in members]
+        yield "members", named or ["none: in no instance"]
+    if q := _object(s, "quorum"):
+        parts = [f"{len(members)} of {_text(s.get('stations'))} are members", f"{_text(q.get('needed'))} needed"]
+        if required := q.get("required"):
+            parts.append(f"required: {', '.join(map(_text, required))}")
+        have = q.get("have")
+        parts.append("-" if have is None else "[green]reached[/green]" if have else "[red]not reached[/red]")
+        yield "quorum", parts
+    if m := _object(s, "membership"):
+        changes = m.get("changes")
+        parts = ["no change yet" if changes == 0 else f"{_text(changes)} changes" if changes != 1 else "1 change"]
+        if changes:
+            parts.append(f"last {_duration(m.get('last_change_ms'))} ago")
+        if proposed := m.get("proposed"):
+            parts.append(f"[yellow]instance {_text(proposed)} is being agreed[/yellow]")
+        yield "membership", parts
+
+
+def _letters(s: Mapping[str, Any], width: int) -> Iterable[str]:
+    """The n × n table of states: a row for each station that says it, a column for each it says it of; as many columns side by
+    side as the width takes, the rest below."""
+    table = _object(_object(s, "membership"), "letters")
+    numbers = sorted({int(k) for k in (*table, *(k for row in table.values() for k in row or ())) if str(k).isdigit()})
+    if not numbers:
+        return
+    cells = {(by, of): _letter(table, by, of) for by in numbers for of in numbers}
+    wide = max(len(text) for text in (*cells.values(), *map(str, numbers)))
+    first = max(len("by"), len(str(numbers[-1])))
+    room = max(1, (width - 2 - first - 1) // (wide + 1))
+    yield ""
+    yield "[bold]States of the stations, as each sees them[/bold]"
+    for at in range(0, len(numbers), room):
+        some = numbers[at : at + room]
+        yield f"  {'by':<{first}} " + "".join(f" {of:<{wide}}" for of in some).rstrip()
+        for by in numbers:
+            yield f"  {by:>{first}} " + "".join(f" {_padded(cells[by, of], wide)}" for of in some).rstrip()
+    seen = [f"{_state(text)} {words}" for text, words in LETTERS.items() if text in cells.values() and text != "A"]
+    if "-" in cells.values():
+        seen.append("- not known")
+    yield from _folded("", seen, width, "  ")
+
+
+def _letter(table: Mapping[str, Any], by: int, of: int) -> str:
+    row = table.get(str(by))
+    value = row.get(str(of)) if isinstance(row, Mapping) else None
+    return str(value) if value else "-"
+
+
+def _padded(text: str, width: int) -> str:
+    return _state(text) + " " * (width - len(text))
+
+
 def _facts(s: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
+    yield from _membership(s)
     i, w, p, d = (s.get(name) or {} for name in ("interface", "window", "positions", "digest"))
     started = f"zenjund {_text(s.get('version'))}, process {_text(s.get('pid'))}"
     yield "daemon", [started, f"up {_duration(s.get('uptime_ms'))}", f"incarnation {_text(s.get('incarnation'))}"]
@@ -130,41 +212,48 @@ def _facts(s: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
         yield "memory", [f"{k} {_bytes(v)}" for k, v in memory.items()]
 
 
-def _folded(label: str, parts: Iterable[str], width: int) -> Iterable[str]:
-    """A label and its parts, on as many lines as the width asks for; no part is broken."""
+def _folded(label: str, parts: Iterable[str], width: int, indent: str = "", colour: str = "") -> Iterable[str]:
+    """A label and its parts, on as many lines as the width asks for; no part is broken. Without a label, behind the indent;
+    without parts, nothing."""
     from rich.text import Text
 
-    line, room = f"  {label:<11}", width - 13
+    begin = f"  {label:<11}" if label else indent
+    line, room = begin, width - len(begin)
     used = 0
     for part in parts:
         size = Text.from_markup(part).cell_len
         if used and used + 3 + size > room:
             yield line
-            line, used = " " * 13, 0
+            line, used = " " * len(begin), 0
+        part = f"[{colour}]{part}[/{colour}]" if colour else part
         line += f" · {part}" if used else part
         used += size + 3 * bool(used)
-    yield line
+    if used:
+        yield line
 
 
-def _stations(s: Mapping[str, Any]) -> Table:
-    columns = ("station", "state", "heard", "host", "address", "buffers", "largest")
-    table = _table("Stations", columns, left=("state", "host", "address"))
+def _stations(s: Mapping[str, Any], width: int) -> Table:
+    table = _Columns("Stations", width, (
+        ("station", 0), ("state", 0), ("heard", 0), ("host", 0), ("address", 72), ("buffers", 56), ("largest", 56),
+    ), left=("state", "host", "address"))  # fmt: skip
     for p in s.get("peers") or ():
         table.add_row(
             _text(p.get("station")), _state(str(p.get("state", "-"))), _duration(p.get("heard_ms")), _text(p.get("host")),
             _text(p.get("mac")), _text(p.get("free_buffers")), _text(p.get("frame_max")),
         )  # fmt: skip
-    return table
+    return table.table
 
 
-def _streams(s: Mapping[str, Any]) -> Table:
-    table = _table("Their PDUs", ("of station", "next", "top", "gaps", "all have", "all know", "ordered"))
+def _streams(s: Mapping[str, Any], width: int) -> Table:
+    table = _Columns("Their PDUs", width, (
+        ("of", 0), ("next", 0), ("top", 60), ("gaps", 0), ("all have", 60), ("all know", 60), ("ordered", 0),
+    ))  # fmt: skip
     for p in s.get("peers") or ():
         table.add_row(
             _text(p.get("station")), _text(p.get("req")), _text(p.get("top")), _warn(p.get("gaps")), _text(p.get("min_al")),
             _text(p.get("acked")), _text(p.get("ordered")),
         )  # fmt: skip
-    return table
+    return table.table
 
 
 def _matrix(s: Mapping[str, Any]) -> Table | str:
@@ -197,22 +286,20 @@ def _drops(s: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [*rows, ("lost by the kernel (receive ring full)", lost)] if lost else rows
 
 
-def _clients(s: Mapping[str, Any]) -> Table | None:
+def _clients(s: Mapping[str, Any], width: int) -> Table | None:
     clients = s.get("clients") or ()
     if not clients:
         return None
-    table = _table(
-        "Programs here",
-        ("client", "name", "groups", "queued", "unsent", "sent", "delivered", "held"),
-        left=("name", "groups", "held"),
-    )
+    table = _Columns("Programs here", width, (
+        ("client", 0), ("name", 0), ("groups", 60), ("queued", 0), ("unsent", 72), ("sent", 72), ("delivered", 72), ("held", 0),
+    ), left=("name", "groups", "held"))  # fmt: skip
     for c in clients:
         table.add_row(
             _text(c.get("client")), _text(c.get("name")), _escape(", ".join(c.get("groups") or ())),
             _bytes(c.get("queued_bytes")), _bytes(c.get("unsent_bytes")), _count(c.get("sent")),
             _count(c.get("delivered")), "yes" if c.get("paused") else "",
         )  # fmt: skip
-    return table
+    return table.table
 
 
 def _groups(s: Mapping[str, Any]) -> Table | None:
@@ -224,6 +311,17 @@ def _groups(s: Mapping[str, Any]) -> Table | None:
         who = ", ".join(f"{m[0]}/{m[1]} {m[2]}".strip() for m in g.get("members") or ())
         table.add_row(_text(g.get("name")), "yes" if g.get("open") else "", _escape(who))
     return table
+
+
+class _Columns:
+    """A table that leaves columns out where it gets narrow: each is given with the least width at which it is shown."""
+
+    def __init__(self, title: str, width: int, columns: Sequence[tuple[str, int]], left: Iterable[str] = ()) -> None:
+        self._shown = [least <= width for _, least in columns]
+        self.table = _table(title, [name for name, least in columns if least <= width], left)
+
+    def add_row(self, *cells: str) -> None:
+        self.table.add_row(*(c for c, shown in zip(cells, self._shown, strict=True) if shown))
 
 
 def _table(title: str, columns: Iterable[str], left: Iterable[str] = (), header: bool = True) -> Table:
@@ -239,6 +337,16 @@ def _table(title: str, columns: Iterable[str], left: Iterable[str] = (), header:
         text = column in left
         table.add_column(column, justify="left" if text else "right", overflow="fold", no_wrap=not text)
     return table
+
+
+def _object(s: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A member that is an object; an empty one if it is missing or something else."""
+    value = s.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    return [v for v in value if isinstance(v, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
 def _escape(text: str) -> str:
