@@ -30,8 +30,8 @@ class Opened:
     """This station has started in an instance, after the OPEN agreement (``joined`` False) or because the members of a living one
     let it in (True); the core delivers from now on. ``incarnations[i]`` is station i + 1's, 0: no member.
 
-    What the process had handed out at level *ordered* of the instance it was in before, and the core's positions have not released
-    by now, will never reach the levels above: it is to be forgotten by them.
+    What the process had handed out at level *ordered* of the instance it was in before, and the core's positions have not
+    released by now, will never reach the levels above: it is to be forgotten by them.
     """
 
     instance: int
@@ -72,10 +72,10 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Who is being waited for: (station, reason) pairs. In an instance that has no quorum without them nothing is sent or delivered
-    until they are heard again (``quorum`` False); with quorum they are about to be removed, and only what stands behind their
-    place in the order waits. Reason: ``silent``, ``deaf``, ``left``, ``restarted``, ``expelled`` (by an operator), ``told`` (by
-    another station) or ``never seen``.
+    """Who is being waited for: (station, reason) pairs. In an instance that has no quorum without them nothing is sent or
+    delivered until they are heard again (``quorum`` False); with quorum they are about to be removed, and only what stands
+    behind their place in the order waits. Reason: ``silent``, ``deaf``, ``left``, ``restarted``, ``expelled`` (by an operator),
+    ``told`` (by another station) or ``never seen``.
 
     Sent when the set or ``quorum`` changes; the empty set means unblocked. Before the first instance it says who is missing.
     """

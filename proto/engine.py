@@ -1,4 +1,4 @@
-"""One cluster at one station: composes the C core, opening and the silence watch. Wiring, not logic.
+"""One cluster at one station: composes the C core, opening, membership and the silence watch. Wiring, not logic.
 
 The only class that the daemon and the simulator talk to. It knows no socket, no clock and no randomness: time comes in as
 monotonic nanoseconds, bytes as PDUs without their Ethernet header, randomness as a seed. Every input returns the effects to
@@ -25,13 +25,15 @@ from enum import IntEnum, auto
 from typing import Any, Final
 
 from .core import Core, Drop, Peer, Status, seal
-from .effects import Blocked, Closed, Effect, Fenced, Notice, Opened
+from .effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened
 from .errors import UsageError, invariant
-from .opening import NOTICE_GAP_NS, Opening, OpeningConfig
-from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, mac_text
+from .joining import Entry, Joining
+from .membership import FAULTS, Expelled, Letter, Membership, Outcome, Quorum, stations_of
+from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering
+from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, Past, decode_header, mac_text, unpack
 from .silence import SilenceWatch
 from .timers import NEVER, Timers
-from .wire import MESSAGE_MAX, STATIONS_MAX, Flag, cluster_id
+from .wire import CONFIRM, HEADER, MESSAGE_MAX, STATIONS_MAX, Flag, Kind, cluster_id, view_hash
 
 __all__ = ["NEVER", "Engine", "EngineConfig"]
 
@@ -41,8 +43,8 @@ SLOTS_MIN: Final = 64
 BYES: Final = 3
 """CONFIRMs with BYE that are sent when leaving: nobody repeats them if they are lost."""
 BYE_GAP_NS: Final = 5 * MS
-WATCH_BLOCKED_NS: Final = 50 * MS
-"""The silence watch looks so often while somebody is blamed, so that the all-clear comes soon."""
+VIEWS_KEPT: Final = 16
+"""Own views remembered, to know how far others who come from them had got."""
 CONFLICTS: Final = {
     Drop.STATIONS: "is configured with another number of stations",
     Drop.VERSION: "speaks another protocol version",
@@ -106,10 +108,25 @@ class EngineConfig:
     retransmit_gap_ns: int = 1 * MS
     heartbeat_ns: int = 200 * MS
     """A CONFIRM goes out when nothing else has for so long."""
-    silent_timeout_ns: int = 1000 * MS
-    """Not heard for so long: silent. More than three heartbeats, or loss alone will do it."""
+    fail_timeout_ns: int = 400 * MS
+    """No sign of life for so long: its stop is proposed. More than two heartbeats; see ``probe_interval_ns``."""
+    probe_interval_ns: int = 20 * MS
+    """A member not heard for 1.25 heartbeats is asked so often whether it is there, so that loss alone does not remove it."""
+    adopt_timeout_ns: int = 300 * MS
+    """What others say of a station is believed after so long, even if it is not seen here."""
+    give_up_timeout_ns: int = 2000 * MS
+    """A stop that is not agreed on within this time, for want of quorum or otherwise, ends this station's life in the
+    instance."""
     progress_timeout_ns: int = 2000 * MS
-    """Heard, but its acks stand still behind the others' for so long: deaf."""
+    """Heard, but its acks stand still behind the others' for so long: deaf, which is as good as stopped."""
+    recover_interval_ns: int = 100 * MS
+    """RCV is repeated after so long, then twice, then four times that, with jitter."""
+    quorum: int = 0
+    """Stations an instance needs at least; 0: the majority of the schema."""
+    required: tuple[int, ...] = ()
+    """Stations it cannot be without; with some, ``quorum`` may be less than the majority."""
+    membership_faults: frozenset[str] = frozenset()
+    """Rules of the agreement to break (``membership.FAULTS``); only for tests of the checkers."""
     open_interval_ns: int = 100 * MS
     """OPEN is repeated so often while opening, and answered at most so often once open."""
     open_window_ns: int = 500 * MS
@@ -151,6 +168,7 @@ class Engine:
             faults=config.faults,
             seed=config.seed,
         )
+        self._quorum = Quorum(config.stations, config.quorum or config.stations // 2 + 1, config.required)
         self.opening = Opening(
             OpeningConfig(
                 cluster_id=cluster_id(config.cluster),
@@ -161,14 +179,33 @@ class Engine:
                 host_name=config.host_name,
                 interval_ns=config.open_interval_ns,
                 window_ns=config.open_window_ns,
+                recover_ns=config.recover_interval_ns,
             ),
             incarnation=incarnation,
             instance=instance,
             frame_max=config.frame_max,
             seal=seal,
             reached=self._reached,
+            quorum=self._may_open,
+            held=lambda station: self.membership.incarnations[station - 1] if self.membership.instance else 0,
+            life_of=lambda station: self.membership.life_of(station),
         )
-        self._silence = SilenceWatch(silent_timeout_ns=config.silent_timeout_ns, progress_timeout_ns=config.progress_timeout_ns)
+        self.membership = Membership(
+            stations=config.stations,
+            station=config.station,
+            quorum=self._quorum,
+            adopt_timeout_ns=config.adopt_timeout_ns,
+            give_up_timeout_ns=config.give_up_timeout_ns,
+            streams=self.core,
+            promise=self.opening.note_instance,
+            faults=config.membership_faults,
+        )
+        self._joining = Joining(stations=config.stations, station=config.station)
+        self._joining.begin(incarnation)
+        self._probe_after_ns = min(config.heartbeat_ns * 5 // 4, config.fail_timeout_ns)
+        self._probed_ns = self._probes = 0
+        self._views: dict[int, int] = {}  # view hash: instance; of the lineage this process is in
+        self._silence = SilenceWatch(fail_timeout_ns=config.fail_timeout_ns, progress_timeout_ns=config.progress_timeout_ns)
         self._timers = Timers(Deadline)
         self._now = 0
         self._began_ns = 0
@@ -176,9 +213,11 @@ class Engine:
         self._beat_now = False
         self._waiting_since_ns = 0  # not in an instance since then
         self._blocked: dict[int, tuple[str, int]] = {}  # station: reason, since when
+        self._quorate = True
         self._stuck = (-1, 0)  # own PDUs that have become too large: how far everybody has them, and since when
         self._fenced = False
         self._last_instance = 0
+        self._left_seen: set[int] = set()
         self._agreed: Opened | None = None  # waits until the driver has taken the rest of the last instance
         self._byes_left: int | None = None  # None: not leaving
         self._dropped = dict.fromkeys(CONFLICTS, 0)
@@ -214,8 +253,7 @@ class Engine:
             effects += self._begin(now, self._agreed)
             status |= _CONTROL
         if status & _CONTROL:
-            for control in self.core.control():
-                effects += self._absorb(now, self.opening.on_pdu(now, control.pdu, control.mac))
+            effects += self._take_control(now)
         if status & _FENCED:
             effects += self._report_fence()
         self._beat_along(now)
@@ -239,9 +277,24 @@ class Engine:
         self._tick(now)
         return self.core.offer(data, group=group, client=client, type=type, need_ack=need_ack)
 
+    def expel(self, now: int, station: int) -> list[Effect]:
+        """An operator wants a member out: its removal is proposed. It may come back as a new incarnation. UsageError if it is no
+        member, this station itself, or if the rest would have no quorum."""
+        now = self._tick(now)
+        if not self.instance:
+            raise UsageError("this station is in no instance")
+        if station == self.config.station:
+            raise UsageError(f"station {station} is this one: let it leave instead")
+        if station not in self.membership.members:
+            raise UsageError(f"station {station} is no member of instance {self.instance}")
+        if not self._quorum(k for k in self.membership.target if k != station):
+            raise UsageError(f"without station {station} there would be no quorum")
+        return self._absorb(now, self.membership.suspect(now, station, "expelled")) + self._serve(now)
+
     def leave(self, now: int) -> list[Effect]:
-        """Leave on purpose: queues a CONFIRM with BYE, and two more by the next deadlines; ``left`` is True after the last.
-        Drain the core and stop then, or at once if there is no time. Nothing is to be offered any more."""
+        """Leave on purpose: queues a CONFIRM with BYE, and two more by the next deadlines; ``left`` is True after the last. The
+        others remove this station at once. Drain the core and stop then, or at once if there is no time. Nothing is to be
+        offered any more."""
         now = self._tick(now)
         if self._byes_left is None:
             self.opening.leave()
@@ -276,7 +329,7 @@ class Engine:
     @property
     def instance(self) -> int:
         """Number of the instance this station is in, 0: none."""
-        return self.opening.instance.instance if self.opening.instance and self._agreed is None else 0
+        return self.membership.instance
 
     @property
     def left(self) -> bool:
@@ -301,7 +354,7 @@ class Engine:
         fence = core.fence() if self._fenced else None
         position, digest = core.digest()
         in_flight = own.req - own.min_al if self.instance else 0
-        others = [p.free_buffers // n for i, p in enumerate(peers) if i != core.index]
+        others = [p.free_buffers // n for i, p in enumerate(peers) if i != core.index and p.member]
         return {
             "cluster": self.config.cluster,
             "station": self.config.station,
@@ -334,6 +387,7 @@ class Engine:
             "drops": core.drops(),
             "memory_bytes": {"core": core.memory_bytes},
             "uptime_ms": (at - self._began_ns) // MS,
+            **self._membership_status(at),
             "opening": {
                 "state": self.opening.state.name.lower(),
                 "highest": self.opening.highest,
@@ -346,52 +400,148 @@ class Engine:
     def _tick(self, now: int) -> int:
         """Time never runs backwards; and after an own pause nobody is suspected for what they did meanwhile (whatever woke us
         serves its batch first)."""
-        if now - self._now > self.config.silent_timeout_ns:
+        if now - self._now > self.config.fail_timeout_ns:
             self._silence.forgive(now)
             self._waiting_since_ns = now
         self._now = max(self._now, now)
         return self._now
 
-    def _absorb(self, now: int, effects: list[Effect]) -> list[Effect]:
-        """Let the core follow what opening decided."""
+    def _take_control(self, now: int) -> list[Effect]:
+        """Votes in their streams' order, then PDUs that are not of the data path, then what has become decidable."""
+        effects: list[Effect] = []
+        for vote in self.core.proposals():
+            effects += self._absorb(now, self.membership.on_vote(now, vote))
+        for control in self.core.control():
+            effects += self._on_control(now, control.pdu, control.mac)
+        effects += self._absorb(now, self.membership.on_progress(now))
+        return effects + self._watch_byes(now)
+
+    def _on_control(self, now: int, pdu: bytes, mac: bytes) -> list[Effect]:
+        header = decode_header(pdu)
+        kind = header["kind"] if header else 0
+        if header is None or header["src"] == self.config.station or kind not in (Kind.CONFIRM, Kind.RCV_ACK):
+            return self._absorb(now, self.opening.on_pdu(now, pdu, mac))
+        if kind == Kind.RCV_ACK:
+            if not self.core.is_open:
+                self._joining.on_vote(pdu)
+            return []
+        at = HEADER.size + 8 * self.config.stations
+        if len(pdu) < at + CONFIRM.size or header["instance"] > INSTANCE_MAX:
+            return []
+        said = unpack(CONFIRM, pdu, at)
+        src, instance = header["src"], header["instance"]
+        if not self.core.is_open:
+            return self._on_living(now, src, said["state"], pdu)
+        if instance > self.instance:
+            effects: list[Effect] = [*self.opening.note_instance(instance)]
+            outcomes = self.membership.on_confirm(now, src, instance, said["view"], said["state"], said["trans"])
+            return effects + self._absorb(now, outcomes)
+        return self._absorb(now, self.opening.on_pdu(now, pdu, mac))
+
+    def _on_living(self, now: int, src: int, state: int, pdu: bytes) -> list[Effect]:
+        """A member of some instance was heard while in none. One that has no quorum will not let anybody in."""
+        effects: list[Effect] = []
+        if self._agreed is not None or self._byes_left is not None:
+            return effects
+        everybody = (1 << self.config.stations) - 1
+        if self._quorum(stations_of(everybody & ~state)):
+            effects += self._absorb(now, self.opening.note_live(now))
+        entry = self._joining.on_confirm(pdu)
+        return effects + (self._let_in(now, entry) if entry is not None else [])
+
+    def _let_in(self, now: int, entry: Entry) -> list[Effect]:
+        frame_max = min(entry.frame_max, self.opening.frame_max)
+        view = view_hash(entry.instance, entry.incarnations)
+        self.core.join(now, entry.instance, view, entry.starts, entry.place_clock, entry.place_station - 1, frame_max)
+        effects: list[Effect] = [*self.opening.let_in(now, entry.instance)]
+        self._views = {view: entry.instance}
+        self.membership.begin(now, entry.instance, entry.incarnations)
+        self.core.heartbeat(now)
+        return [*effects, Opened(entry.instance, entry.incarnations, frame_max, True), *self._enter_open(now)]
+
+    def _absorb(self, now: int, outcomes: Iterable[Outcome | Recovering]) -> list[Effect]:
+        """Let the parts follow what one of them decided."""
         out: list[Effect] = []
-        for effect in effects:
-            match effect:
+        for outcome in outcomes:
+            match outcome:
                 case Opened():
-                    if self.opening.past.instance:
-                        self.core.flush(effect.flushed)
+                    self._flush(now)
                     if self.core.flushed:
-                        out += self._begin(now, effect)
+                        out += self._begin(now, outcome)
                     else:
-                        self._agreed = effect
+                        self._agreed = outcome
                         self._timers.set(Deadline.FLUSH, now)
                 case Closed():
-                    out.append(effect)
+                    out.append(outcome)
                     self.core.close()
+                    self.membership.end()
+                    self._joining.begin(self.opening.incarnation)
                     self._enter_closed(now)
+                case Changed():
+                    self._enter_changed(now, outcome)
+                    out.append(outcome)
+                case Expelled(reason, station, expelled):
+                    out += self._absorb(now, self.opening.renew(now, reason, station, expelled))
+                case Recovering(station, incarnation):
+                    out += self._absorb(now, self.membership.on_recovering(now, station, incarnation))
                 case _:
-                    out.append(effect)
+                    out.append(outcome)
         return out
 
-    def _reached(self) -> int | None:
+    def _may_open(self, stations: Iterable[int]) -> bool:
+        if "no_reopen" in self.config.membership_faults and self._last_instance:
+            return False
+        return self._quorum(stations)
+
+    def _reached(self) -> Past | None:
         """What can be said of the instance that ends: how far everybody has it, unless its order has diverged."""
-        return None if self.core.fence() else self.core.reached()
+        return None if self.core.fence() else Past(*self.core.reached())
+
+    def _flush(self, now: int) -> None:
+        """An instance is agreed by OPEN: the rest of the last one, as far as anybody who goes on has released it."""
+        proposal = self.opening.instance
+        if proposal is None or not self.opening.past.view:
+            return
+        targets: dict[int, int] = {}
+        for _, view, reached in proposal.pasts:
+            targets[view] = max(targets.get(view, 0), reached)
+        for view in targets:
+            if view not in self._views and (late := self.membership.late_change(view)) is not None:
+                self._views[view] = max(self._views.values(), default=0) + 1
+                self.membership.late_commit(now, late)
+        known = [view for view in targets if view in self._views]
+        if known:
+            furthest = max(known, key=lambda view: self._views[view])
+            self.core.flush(furthest, targets[furthest])
 
     def _begin(self, now: int, opened: Opened) -> list[Effect]:
         """The agreed instance starts, in the core as well."""
         self._agreed = None
         self._timers.stop(Deadline.FLUSH)
-        self.core.open(now, opened.instance, opened.incarnations, opened.frame_max)
+        view = view_hash(opened.instance, opened.incarnations)
+        self._views = {view: opened.instance}
+        self.core.open(now, opened.instance, view, opened.incarnations, opened.frame_max)
+        self.membership.begin(now, opened.instance, opened.incarnations)
         return [opened, *self._enter_open(now)]
+
+    def _enter_changed(self, now: int, changed: Changed) -> None:
+        self.opening.current = self._last_instance = changed.instance
+        self._views[self.membership.view] = changed.instance
+        while len(self._views) > VIEWS_KEPT:
+            del self._views[next(iter(self._views))]
+        self._left_seen.difference_update(changed.joined)
+        self._timers.set(Deadline.WATCH, now)
 
     def _enter_open(self, now: int) -> list[Effect]:
         self._fenced = False
+        self._left_seen.clear()
         self._last_instance = self.instance
         self._silence.forgive(now)
         self._confirms_heard = self.core.confirms_heard()
         self._beat_now = False
         self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
-        return self._report_blocked(now, ())
+        self._timers.set(Deadline.WATCH, self._next_watch_ns(now))
+        return self._report_blocked(now, (), True)
 
     def _enter_closed(self, now: int) -> None:
         self._waiting_since_ns = now
@@ -444,6 +594,8 @@ class Engine:
                 next_ns = now + self.config.heartbeat_ns
             self._beat_now = False
             self._timers.set(Deadline.HEARTBEAT, next_ns)
+            # All beat along with the first, so that now everybody has been heard: the watch need not wake us to find that out.
+            self._timers.set(Deadline.WATCH, max(now + MS, self._next_watch_ns(now)))
         if acted or core.confirm_due_ns() <= now:
             core.step(now, False)
 
@@ -458,13 +610,36 @@ class Engine:
             self._byes_left = 0
             self._timers.stop(Deadline.BYE)
 
+    def _indices(self) -> list[int]:
+        """Members that nobody here wants out, by index."""
+        return [k - 1 for k in self.membership.target]
+
     def _next_watch_ns(self, now: int) -> int:
-        """When somebody can be blamed, or cleared, at the earliest: an idle cluster is not woken in order to find nothing."""
-        if self._blocked:
-            return now + WATCH_BLOCKED_NS
-        if not self.core.is_open or self._silence.suspicious:
-            return now + min(self.config.silent_timeout_ns, self.config.progress_timeout_ns) // 4
-        return self._silence.silent_at_ns(self.core)
+        """When somebody can be asked for, blamed or cleared at the earliest: an idle cluster is not woken in order to find
+        nothing."""
+        if not self.core.is_open:
+            return now + self.config.open_window_ns // 2
+        due = self.membership.next_deadline_ns()
+        at = NEVER if due is None else due
+        if self.membership.busy:
+            at = min(at, now + self.config.probe_interval_ns)
+        if self._silence.suspicious:
+            at = min(at, now + self.config.progress_timeout_ns // 4)
+        quiet_ns = self._silence.quiet_at_ns(self.core, self._indices(), self._probe_after_ns)
+        if quiet_ns <= now:  # being asked already: again, or the time is over
+            quiet_ns = min(
+                now + self.config.probe_interval_ns,
+                self._silence.quiet_at_ns(self.core, self._indices(), self.config.fail_timeout_ns),
+            )
+        return min(at, quiet_ns, now + self.config.progress_timeout_ns)
+
+    def _watch_byes(self, now: int) -> list[Effect]:
+        """Who has said good-bye is removed at once."""
+        effects: list[Effect] = []
+        for index in self._indices() if self.core.is_open else ():
+            if index != self.core.index and self.core.peer(index).left:
+                effects += self._absorb(now, self.membership.suspect(now, index + 1, "left"))
+        return effects
 
     def _watch(self, now: int) -> list[Effect]:
         """Whom does delivery, or opening, wait for?"""
@@ -473,10 +648,40 @@ class Engine:
             effects += self.opening.note_clock(self.core.clock)
             effects += self._watch_sizes(now)
         if self.core.is_open:
-            effects += self._report_blocked(now, self._silence.judge(now, self.core))
-        elif now - self._waiting_since_ns >= self.config.silent_timeout_ns:
-            effects += self._report_blocked(now, self.opening.missing(now))
+            effects += self._watch_members(now)
+        if self.core.is_open:
+            waiting = [(station, reason) for station, reason, _ in self.membership.waiting()]
+            effects += self._report_blocked(now, waiting, self.membership.has_quorum)
+        elif now - self._waiting_since_ns >= 2 * self.config.open_window_ns:
+            effects += self._report_blocked(now, self.opening.missing(now), True)
         self._timers.set(Deadline.WATCH, max(now + MS, self._next_watch_ns(now)))
+        return effects
+
+    def _watch_members(self, now: int) -> list[Effect]:
+        """Suspect, ask, adopt, give up."""
+        core, membership, silence = self.core, self.membership, self._silence
+        effects: list[Effect] = []
+
+        def silent_ns(station: int) -> int:
+            return now - silence.heard_ns(core.peer(station - 1))
+
+        for station, reason in silence.judge(now, core, self._indices()):
+            effects += self._absorb(now, membership.suspect(now, station, reason))
+        # Told of a stop while it has been silent here for a while as well: no need to wait for the own time-out.
+        told = [k for k in membership.told if silent_ns(k) >= self.config.fail_timeout_ns // 2]
+        if told and core.is_open:
+            effects += self._absorb(now, membership.adopt(now, told))
+        if core.is_open:
+            effects += self._absorb(now, membership.on_heard(now, lambda k: silent_ns(k) < self._probe_after_ns))
+        if core.is_open:
+            effects += self._absorb(now, membership.on_time(now))
+        if core.is_open and now - self._probed_ns >= self.config.probe_interval_ns:
+            quiet = [k for k in membership.members if k != self.config.station and silent_ns(k) >= self._probe_after_ns]
+            if quiet:
+                self._probes += 1
+                self._probed_ns = now
+                core.probe(now, quiet[self._probes % len(quiet)] - 1)  # one CONFIRM carries one question
+                core.step(now, False)
         return effects
 
     def _watch_sizes(self, now: int) -> list[Effect]:
@@ -492,14 +697,15 @@ class Engine:
         reason = f"PDUs of station {self.config.station} are larger than the MTU is now and cannot be sent again"
         return self._absorb(now, self.opening.renew(now, reason))
 
-    def _report_blocked(self, now: int, blamed: Iterable[tuple[int, str]]) -> list[Effect]:
+    def _report_blocked(self, now: int, blamed: Iterable[tuple[int, str]], quorum: bool) -> list[Effect]:
         """An effect if the set has changed."""
         new = dict(blamed)
-        if new == {station: reason for station, (reason, _) in self._blocked.items()}:
+        if new == {station: reason for station, (reason, _) in self._blocked.items()} and quorum == self._quorate:
             return []
+        self._quorate = quorum
         old = self._blocked
         self._blocked = {s: (reason, old[s][1] if s in old and old[s][0] == reason else now) for s, reason in new.items()}
-        return [Blocked(tuple(sorted(new.items())))]
+        return [Blocked(tuple(sorted(new.items())), quorum)]
 
     def _conflicts(self, now: int) -> list[Effect]:
         """Frames of our cluster that the core must drop because somebody is configured differently."""
@@ -516,9 +722,44 @@ class Engine:
     def _state(self) -> str:
         if self._fenced:
             return "fenced"
-        if self._blocked:
-            return "blocked"
-        return "open" if self.instance else "opening"
+        if self.instance:
+            return "open" if self.membership.has_quorum else "blocked"
+        return "opening"
+
+    def _membership_status(self, now: int) -> dict[str, Any]:
+        """Who is in, and how everybody sees everybody."""
+        membership, n = self.membership, self.config.stations
+        letters: dict[str, dict[str, str] | None] = {}
+        for station in range(1, n + 1):
+            if station == self.config.station:
+                letters[str(station)] = {str(k): letter.name for k, letter in membership.letters.items()}
+                continue
+            peer = self.core.peer(station - 1)
+            row = None
+            if self.instance and peer.instance and station in membership.members:
+                row = {str(k): letter_of(peer.state >> (k - 1) & 1, peer.trans >> (k - 1) & 1) for k in range(1, n + 1)}
+            letters[str(station)] = row
+        return {
+            "members": [[k, membership.incarnations[k - 1]] for k in membership.members] if self.instance else [],
+            "quorum": {
+                "needed": self._quorum.needed,
+                "required": list(self._quorum.required),
+                "have": bool(self.instance) and membership.has_quorum,
+            },
+            "membership": {
+                "letters": letters,
+                "waiting": [
+                    {"station": self.config.station, "for": k, "reason": reason, "since_ms": (now - since) // MS}
+                    for k, reason, since in membership.waiting()
+                ]
+                if self.instance
+                else [],
+                "proposed": membership.proposed if self.instance else 0,
+                "changes": membership.changes,
+                "last_change_ms": (now - membership.last_change_ns) // MS if self.instance else 0,
+                "moves": dict(membership.moves),
+            },
+        }
 
     def _peer_status(self, now: int, index: int, peer: Peer) -> dict[str, Any]:
         station = index + 1
@@ -530,6 +771,8 @@ class Engine:
             state = "fenced"
         elif station in self._blocked:
             state = self._blocked[station][0]
+        elif self.instance and not peer.member:
+            state = "out" if self.membership.life_of(station) else "never seen"
         else:
             state = "up" if self.instance or self.opening.host_of(station) is not None else "never seen"
         mac = self.opening.mac if is_self else peer.mac
@@ -552,6 +795,13 @@ class Engine:
             "frame_max": self.opening.frame_max if is_self else peer.frame_max,
             "clock": peer.clock,
         }
+
+
+def letter_of(state: int, trans: int) -> str:
+    """What a station's CONFIRM tells of how it sees another one: its bits of STATE and TRANS."""
+    if state:
+        return Letter.AS.name if trans else Letter.S.name
+    return Letter.SA.name if trans else Letter.A.name
 
 
 def slots_for(config: EngineConfig) -> int:
@@ -577,6 +827,13 @@ def _validate(config: EngineConfig, incarnation: int, instance: int) -> None:
         raise UsageError(f"slots is {slots}; it must be a power of two")
     within("frame_max", config.frame_max, FRAME_MAX_MIN, 65535)
     within("message_max", config.message_max, 1, MESSAGE_MAX)
+    within("quorum", config.quorum, 0, config.stations)
+    for station in config.required:
+        within("required station", station, 1, config.stations)
+    if config.quorum and not config.required and config.quorum <= config.stations // 2:
+        raise UsageError(f"a quorum of {config.quorum} of {config.stations} needs required stations: else there may be two")
+    if unknown := config.membership_faults - FAULTS:
+        raise UsageError(f"membership_faults: {', '.join(sorted(unknown))} unknown")
     within("incarnation", incarnation, 1, INCARNATION_MAX)
     within("instance", instance, 0, INSTANCE_MAX)
     for name in ("first_seq", "faults", "fingerprint"):
@@ -586,5 +843,5 @@ def _validate(config: EngineConfig, incarnation: int, instance: int) -> None:
     for field in fields(config):
         if field.name.endswith("_ns"):
             within(field.name, getattr(config, field.name), 1, 2**62)
-    if config.heartbeat_ns >= config.silent_timeout_ns:
-        raise UsageError("heartbeat_ns must be shorter than silent_timeout_ns")
+    if config.heartbeat_ns >= config.fail_timeout_ns:
+        raise UsageError("heartbeat_ns must be shorter than fail_timeout_ns")

@@ -2,23 +2,29 @@
 re-opening").
 
 A proposal is an instance number above all known ones and the set of (station, incarnation) heard lately. Each station
-broadcasts the proposal it issued last. It is agreed when every member has issued the identical one and the set has quorum;
-with fixed membership, which is the default here, quorum is all n stations.
+broadcasts the proposal it issued last. It is agreed when every member has issued the identical one and the set has quorum. A set
+without all n stations is proposed only after one more window, in which the others may come.
+
+A station that hears a living instance does not open: it asks to be let in (RCV, the same bytes without a proposal) until the
+members do (``joining.py``), or until that instance is not heard any more. The same agreement brings a cluster back of which too
+few are left.
 
 Why two stations cannot start different instances: issued numbers only grow, and a station judges only the proposal it issued
 last, or one it issued that a member says it has STARTED. Who has started P issues nothing later, so a later P' of which it is
 a member never completes; and an earlier one cannot have been started by a member either, since that member went on to issue P.
 Any two sets with quorum share a member.
 
-No message is lost between instances: with each member a proposal names the instance its process was in last and how much of
-that one's order it had released at preack, which is final, since it has left it. Whoever starts the proposal first delivers the
-former instance up to the highest of these. Every member of that instance holds all of it, and whoever comes from there delivers
-the same:
+No message is lost between instances: with each member a proposal names the last view its process had delivered at preack and how
+much after it, which is final, since it has left that instance. Whoever starts the proposal first delivers the former instance up
+to the furthest of these that it knows the view of. Every member of that view holds all of it, and whoever comes from there
+delivers the same:
 
 - identical proposals say the same, however late they are started;
 - a member may have started P, ended it, and bring it as its past to a later P', while another one, which has issued P too, has
   not heard of the start and still stands before P. As soon as the latter hears of that past, and before it can issue P', it
-  starts P after all (``test_flush_*``).
+  starts P after all (``test_flush_*``);
+- likewise with a view that the members had agreed on by votes, all of which another one has without having known that they were
+  enough: it carries the view out after all (the engine does).
 
 Our deviations from the printed opening, each with its test in tests/unit/test_opening.py:
 
@@ -54,12 +60,14 @@ from .openpdu import (
     mac_text,
 )
 from .timers import NEVER, Timers
-from .wire import Kind
+from .wire import Kind, view_hash
 
 ISSUED_MAX: Final = 256
 """Own proposals remembered. A member that has STARTED an older one sends us into a new incarnation instead."""
 NOTICE_GAP_NS: Final = 10_000_000_000
 """The same notice is not repeated within this time."""
+RECOVER_DOUBLINGS: Final = 2
+"""RCV is repeated after the interval, twice it, four times it, with jitter: it may have lost to a stop being agreed."""
 AGE_TIE_MS: Final = 1000
 """Two daemons whose ages differ by less are told apart by their boot numbers."""
 
@@ -84,7 +92,9 @@ class Cause(Enum):
     """A whole window without contradiction."""
     AGREED = auto()
     RESTARTED = auto()
-    """A member of the instance, perhaps this station, has begun a new life."""
+    """This station's life in the instance is over; it goes on with a new incarnation."""
+    LET_IN = auto()
+    """The members of a living instance have let it in."""
     OUTDATED = auto()
     """Others know a later life of the own number."""
     DISPLACED = auto()
@@ -95,24 +105,28 @@ class Cause(Enum):
 TRANSITIONS: Final[dict[tuple[State, Cause], State]] = {
     (State.LISTENING, Cause.LISTENED): State.PROPOSING,
     (State.LISTENING, Cause.AGREED): State.LISTENING,
+    (State.LISTENING, Cause.LET_IN): State.LISTENING,
     (State.LISTENING, Cause.RESTARTED): State.LISTENING,
     (State.LISTENING, Cause.OUTDATED): State.LISTENING,
     (State.LISTENING, Cause.DISPLACED): State.ENDED,
     (State.LISTENING, Cause.LEAVING): State.ENDED,
     (State.PROPOSING, Cause.LISTENED): State.PROPOSING,
     (State.PROPOSING, Cause.AGREED): State.STARTED,
+    (State.PROPOSING, Cause.LET_IN): State.STARTED,
     (State.PROPOSING, Cause.RESTARTED): State.PROPOSING,
     (State.PROPOSING, Cause.OUTDATED): State.LISTENING,
     (State.PROPOSING, Cause.DISPLACED): State.ENDED,
     (State.PROPOSING, Cause.LEAVING): State.ENDED,
     (State.STARTED, Cause.LISTENED): State.STARTED,
     (State.STARTED, Cause.AGREED): State.STARTED,
+    (State.STARTED, Cause.LET_IN): State.STARTED,
     (State.STARTED, Cause.RESTARTED): State.PROPOSING,
     (State.STARTED, Cause.OUTDATED): State.LISTENING,
     (State.STARTED, Cause.DISPLACED): State.ENDED,
     (State.STARTED, Cause.LEAVING): State.ENDED,
     (State.ENDED, Cause.LISTENED): State.ENDED,
     (State.ENDED, Cause.AGREED): State.ENDED,
+    (State.ENDED, Cause.LET_IN): State.ENDED,
     (State.ENDED, Cause.RESTARTED): State.ENDED,
     (State.ENDED, Cause.OUTDATED): State.ENDED,
     (State.ENDED, Cause.DISPLACED): State.ENDED,
@@ -127,6 +141,17 @@ class Timer(IntEnum):
     OPEN = auto()
     """Send OPEN."""
     LISTENED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Recovering:
+    """A station that is in no instance wants in, or back: for the members' agreement."""
+
+    station: int
+    incarnation: int
+
+
+Outcome: TypeAlias = Effect | Recovering
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +175,7 @@ class OpeningConfig:
     host_name: str
     interval_ns: int
     window_ns: int
+    recover_ns: int
 
 
 Quorum: TypeAlias = Callable[[Iterable[int]], bool]
@@ -168,21 +194,31 @@ class Opening:
         instance: int,
         frame_max: int,
         seal: Callable[[bytes], bytes],
-        reached: Callable[[], int | None],
+        reached: Callable[[], Past | None],
         quorum: Quorum | None = None,
+        held: Callable[[int], int] = lambda station: 0,
+        life_of: Callable[[int], int] = lambda station: 0,
     ) -> None:
         """incarnation: of this life. instance: the highest number stored. frame_max: largest PDU the interface takes, bytes.
-        reached: asked when an instance ends, how many PDUs of its order are at level preack here, for ever; None: its order is
-        not to be trusted. quorum: by default all n stations."""
+        reached: asked when an instance ends, how far its order is at level preack here, for ever; None: it is not to be trusted.
+        quorum: by default all n stations. held: incarnation of a member of the present instance, 0 if it is none. life_of: the
+        highest incarnation of a station that was ever a member."""
         self._config = config
         self._seal = seal
         self._reached = reached
+        self._held = held
+        self._life_of = life_of
+        self._live_ns = -NEVER
+        self._quorum_since_ns: int | None = None
+        self._tries = 0  # RCVs since the instance was first heard
         self._quorum: Quorum = quorum or (lambda stations: len(set(stations)) == config.stations)
         self.state = State.LISTENING
         self.incarnation = incarnation
         self.highest = instance
         self.instance: Proposal | None = None
-        """The instance this station is in."""
+        """The instance this station has started in; others may have followed it by votes."""
+        self.current = 0
+        """Number of the instance it is in now, 0: none. The engine raises it when the members have agreed on the next."""
         self.past = NO_PAST
         """What this process brings from the instance before."""
         self.mac = b""
@@ -206,22 +242,22 @@ class Opening:
         self._began_ns = now
         return self._enter_listening(now, 0)
 
-    def on_pdu(self, now: int, data: bytes, mac: bytes) -> list[Effect]:
-        """A control PDU (its checksum is right): OPEN, or one that does not belong to the instance."""
+    def on_pdu(self, now: int, data: bytes, mac: bytes) -> list[Outcome]:
+        """A control PDU (its checksum is right): OPEN, RCV, or one that does not belong to the instance."""
         if self.state is State.ENDED:
             return []
         header = decode_header(data)
         if header is None:
             self.malformed += 1
             return []
-        if header["kind"] != Kind.OPEN:
-            return self._on_stranger(now, header, mac)
+        if header["kind"] not in (Kind.OPEN, Kind.RCV):
+            return [*self._on_stranger(now, header, mac)]
         pdu = decode_open(data, self._config.stations)
         if pdu is None:
             self.malformed += 1
             return []
         if pdu.src == self._config.station:
-            return self._on_own_number(now, pdu, mac)
+            return [*self._on_own_number(now, pdu, mac)]
         if pdu.fingerprint != self._config.fingerprint:
             told = self._notice(
                 now,
@@ -231,7 +267,7 @@ class Opening:
                 f"fingerprint {pdu.fingerprint:08x}, not {self._config.fingerprint:08x}; it is not admitted",
             )
             # In an instance nothing else would tell the newcomer why nobody speaks to it.
-            return told + (self._answer(now) if self.state is State.STARTED and not pdu.started else [])
+            return [*told, *(self._answer(now) if self.state is State.STARTED and not pdu.started else [])]
         return self._on_open(now, pdu, mac)
 
     def on_timeout(self, now: int) -> list[Effect]:
@@ -249,14 +285,42 @@ class Opening:
     def next_deadline_ns(self) -> int:
         return self._timers.next_ns()
 
-    def renew(self, now: int, reason: str) -> list[Effect]:
-        """End the instance from here, for a reason that it cannot get over: a new life of this station, which the others will
-        hear of. Nothing happens if it is in none."""
+    def renew(self, now: int, reason: str, station: int = 0, expelled: bool = False) -> list[Effect]:
+        """End this station's life in the instance, by the word of ``station`` (0: its own), and begin a new one. ``expelled``:
+        the others go on without it, so that nothing of it is brought to another. Nothing happens if it is in none."""
         if self.state is not State.STARTED:
             return []
-        closed = Closed(self._own_instance().instance, reason, self._config.station)
+        closed = Closed(self.current, reason, station or self._config.station, expelled)
         self._move(Cause.RESTARTED)
-        return [closed, *self._enter_proposing(now, self.incarnation + 1)]
+        effects = self._enter_proposing(now, self.incarnation + 1, forget=expelled)
+        return [closed, *effects]
+
+    def let_in(self, now: int, instance: int) -> list[Effect]:
+        """The members of a living instance have let this station in (``joining.Entry``)."""
+        self._move(Cause.LET_IN)
+        self.instance = Proposal(instance, ((self._config.station, self.incarnation),))
+        self.current = instance
+        self.past = NO_PAST
+        self._timers.stop(Timer.LISTENED)
+        self._timers.stop(Timer.OPEN)
+        return self.note_instance(instance)
+
+    def note_instance(self, number: int) -> list[Effect]:
+        """An instance number has been proposed or seen: no other instance may ever get it."""
+        self.highest = max(self.highest, min(number, INSTANCE_MAX))
+        return self._make_durable()
+
+    def note_live(self, now: int) -> list[Effect]:
+        """A member of an instance that has quorum was heard: ask it to be let in."""
+        was = self._alive(now)
+        self._live_ns = now
+        if was or self.state is not State.PROPOSING:
+            return []
+        self._tries = 0
+        return self._send(now)
+
+    def _alive(self, now: int) -> bool:
+        return now - self._live_ns < 2 * self._config.window_ns
 
     def note_clock(self, clock: int) -> list[Effect]:
         """An instance's clock starts at its number << 32. One that runs beyond 2**32 PDUs uses up the numbers after its own:
@@ -275,7 +339,7 @@ class Opening:
     # ---- reads
     def missing(self, now: int) -> tuple[tuple[int, str], ...]:
         """(station, reason) of those that opening waits for: ``silent``, or ``never seen``. Empty while in an instance."""
-        if self.state in (State.STARTED, State.ENDED):
+        if self.state in (State.STARTED, State.ENDED) or self._alive(now):
             return ()
         present = {station for station, _ in self._candidates(now)[0]}
         return tuple(
@@ -292,7 +356,7 @@ class Opening:
         return heard.pdu.host if heard else None
 
     # ---- received
-    def _on_open(self, now: int, pdu: OpenPdu, mac: bytes) -> list[Effect]:
+    def _on_open(self, now: int, pdu: OpenPdu, mac: bytes) -> list[Outcome]:
         self.highest = max(self.highest, pdu.highest)
         known = self._heard.get(pdu.src)
         stale = known is not None and pdu.incarnation < known.pdu.incarnation and now - known.at_ns < self._config.window_ns
@@ -300,7 +364,7 @@ class Opening:
             self._heard[pdu.src] = Heard(pdu, now, mac)
         listed = pdu.proposal.incarnation_of(self._config.station) if pdu.proposal else 0
         if listed > self.incarnation or self._lost(pdu, listed):
-            return self._on_outdated(now, pdu.src, listed)
+            return [*self._on_outdated(now, pdu.src, listed)]
         if stale and self.state is not State.STARTED:
             return []
         match self.state:
@@ -308,11 +372,11 @@ class Opening:
                 return self._on_open_started(now, pdu, self._own_instance())
             case State.PROPOSING:
                 if pdu.started and pdu.proposal in self._issued:
-                    return self._agree(now, pdu.proposal)
-                began = next((p for p in self._issued if p.instance == pdu.past.instance), None)
+                    return [*self._agree(now, pdu.proposal)]
+                began = next((p for p in self._issued if pdu.past.view and self._view_of(p) == pdu.past.view), None)
                 if began is not None:
-                    return self._agree(now, began)  # it has ended since, which the next OPEN of that station tells
-                return self._consider(now)
+                    return [*self._agree(now, began)]  # it has ended since, which the next OPEN of that station tells
+                return [*self._consider(now)]
             case State.LISTENING | State.ENDED:
                 return []
 
@@ -326,17 +390,22 @@ class Opening:
             raise InvariantError("started without an instance")
         return self.instance
 
-    def _on_open_started(self, now: int, pdu: OpenPdu, instance: Proposal) -> list[Effect]:
-        """In an instance, an OPEN of a colleague: of a new life, or late."""
-        member = instance.incarnation_of(pdu.src)
-        if pdu.incarnation > member and pdu.age_ms * 1_000_000 >= self._config.window_ns:
-            reason = f"station {pdu.src} ({pdu.host}) has begun a new life (incarnation {pdu.incarnation} after {member})"
-            closed = Closed(instance.instance, reason, pdu.src)
-            self._move(Cause.RESTARTED)
-            return [closed, *self._enter_proposing(now, self.incarnation + 1)]
-        if pdu.started and pdu.proposal == instance:
-            return []
-        return self._answer(now)
+    def _view_of(self, proposal: Proposal) -> int:
+        return view_hash(proposal.instance, self._incarnations_of(proposal))
+
+    def _incarnations_of(self, proposal: Proposal) -> tuple[int, ...]:
+        lives = dict(proposal.members)
+        return tuple(lives.get(station, 0) for station in range(1, self._config.stations + 1))
+
+    def _on_open_started(self, now: int, pdu: OpenPdu, instance: Proposal) -> list[Outcome]:
+        """In an instance, an OPEN or RCV of a station that is in none, or in another."""
+        if pdu.started:
+            return [] if pdu.proposal == instance or self._held(pdu.src) == pdu.incarnation else [*self._answer(now)]
+        if pdu.age_ms * 1_000_000 < self._config.window_ns or pdu.proposal == instance:
+            return [*self._answer(now)]  # it listens for who has its number; or it is late, and starts with this
+        if pdu.incarnation != self._held(pdu.src) and pdu.incarnation <= self._life_of(pdu.src):
+            return [*self._answer(now, pdu.src)]
+        return [Recovering(pdu.src, pdu.incarnation), *([] if pdu.recovering else self._answer(now))]
 
     def _on_outdated(self, now: int, by: int, listed: int) -> list[Effect]:
         take = max(listed, self.incarnation) + 1
@@ -345,7 +414,7 @@ class Opening:
         effects: list[Effect] = []
         if self.instance is not None:
             reason = f"station {by} knows a later life of station {self._config.station} (incarnation {listed}): this one is out"
-            effects.append(Closed(self.instance.instance, reason, by))
+            effects.append(Closed(self.current, reason, by, True))
         self._move(Cause.OUTDATED)
         return effects + self._enter_listening(now, take)
 
@@ -357,7 +426,7 @@ class Opening:
             return []  # sent by this host before the daemon was restarted
         both = f"station number {self._config.station} is used twice: by {self._who()} and by {pdu.host} ({mac_text(mac)})"
         if self._yields_to(now, pdu):
-            closed = [Closed(self.instance.instance, both, self._config.station)] if self.instance else []
+            closed = [Closed(self.current, both, self._config.station)] if self.instance else []
             self._move(Cause.DISPLACED)
             self._enter_ended()
             return [*closed, Refused(f"{both}; the other one was here first, this one stops")]
@@ -366,7 +435,7 @@ class Opening:
     def _yields_to(self, now: int, pdu: OpenPdu) -> bool:
         """Who is in an instance stays, then who is older; nearly the same age: the smaller boot number."""
         if pdu.started or self.instance is not None:
-            own = self.instance.instance if self.instance else 0
+            own = self.current
             other = pdu.proposal.instance if pdu.started and pdu.proposal else 0
             return other > own
         older_ms = self._age_ms(now) - pdu.age_ms
@@ -410,7 +479,12 @@ class Opening:
         if latest is not None and self._complete(latest):
             return self._agree(now, latest)
         members, pasts = self._candidates(now)
-        if not self._quorum(station for station, _ in members):
+        if self._alive(now) or not self._quorum(station for station, _ in members):
+            self._quorum_since_ns = None
+            return []
+        if self._quorum_since_ns is None:
+            self._quorum_since_ns = now
+        if len(members) < self._config.stations and now - self._quorum_since_ns < self._config.window_ns:
             return []
         own_number = latest.instance if latest else 0
         offered = [h.pdu.proposal for h in self._heard.values() if h.pdu.proposal and h.pdu.proposal[1:] == (members, pasts)]
@@ -454,12 +528,14 @@ class Opening:
         self.moves[f"{self.state.name} {cause.name}".lower()] += 1
         self.state = TRANSITIONS[self.state, cause]
 
-    def _leave_instance(self) -> None:
+    def _leave_instance(self, forget: bool = False) -> None:
         """The caller closes it in the core before it does anything else."""
         if self.instance is not None:
-            reached = self._reached()
-            self.past = NO_PAST if reached is None else Past(self.instance.instance, reached)
+            self.past = (None if forget else self._reached()) or NO_PAST
         self.instance = None
+        self.current = 0
+        self._quorum_since_ns = None
+        self._tries = 0
 
     def _enter_listening(self, now: int, next_incarnation: int) -> list[Effect]:
         self._leave_instance()
@@ -468,8 +544,8 @@ class Opening:
         self._timers.set(Timer.LISTENED, now + self._config.window_ns)
         return self._send(now)
 
-    def _enter_proposing(self, now: int, incarnation: int) -> list[Effect]:
-        self._leave_instance()
+    def _enter_proposing(self, now: int, incarnation: int, forget: bool = False) -> list[Effect]:
+        self._leave_instance(forget)
         self._issued.clear()
         self.incarnation = incarnation
         self._next_incarnation = 0
@@ -478,15 +554,14 @@ class Opening:
 
     def _enter_started(self, now: int, proposal: Proposal) -> list[Effect]:
         self.instance = proposal
+        self.current = proposal.instance
         self._timers.stop(Timer.LISTENED)
         self._timers.stop(Timer.OPEN)
         heard = [self._heard[station] for station, _ in proposal.members if station in self._heard]
-        lives = dict(proposal.members)
         opened = Opened(
             instance=proposal.instance,
-            incarnations=tuple(lives.get(station, 0) for station in range(1, self._config.stations + 1)),
+            incarnations=self._incarnations_of(proposal),
             frame_max=min([self.frame_max, *(h.pdu.frame_max for h in heard)]),
-            flushed=proposal.flush_to(self.past.instance) if self.past.instance else 0,
         )
         return [opened, *self._send(now)]
 
@@ -502,25 +577,37 @@ class Opening:
         return self._enter_proposing(now, max(self.incarnation, self._next_incarnation))
 
     # ---- sending
-    def _answer(self, now: int) -> list[Effect]:
-        """An OPEN now, or as soon as the interval since the last one allows."""
+    def _answer(self, now: int, outdated: int = 0) -> list[Effect]:
+        """An OPEN now, or as soon as the interval since the last one allows. ``outdated``: a station that is to be told that it
+        needs a later incarnation than it has."""
         if now - self._sent_ns >= self._config.interval_ns:
-            return self._send(now)
+            return self._send(now, outdated)
+        if outdated:
+            return []  # it will ask again
         self._timers.set_earlier(Timer.OPEN, self._sent_ns + self._config.interval_ns)
         return []
 
-    def _send(self, now: int) -> list[Effect]:
+    def _send(self, now: int, outdated: int = 0) -> list[Effect]:
         """Broadcast how things stand, after making durable what it reveals."""
         self._sent_ns = now
+        recovering = self.state is State.PROPOSING and self._alive(now)
         if self.state is State.STARTED:
             self._timers.stop(Timer.OPEN)
+        elif recovering:
+            wait = self._config.recover_ns << min(self._tries, RECOVER_DOUBLINGS)
+            self._tries += 1
+            self._timers.set(Timer.OPEN, now + wait + self._jitter(wait // 2))
         else:
             self._timers.set(Timer.OPEN, now + self._config.interval_ns)
+        proposal = None if recovering else self.instance or next(reversed(self._issued), None)
+        if outdated:
+            lives = {self._config.station: self.incarnation, outdated: self._life_of(outdated)}
+            proposal = Proposal(self.current, tuple(sorted(lives.items())))
         pdu = OpenPdu(
             src=self._config.station,
             incarnation=self.incarnation,
             frame_max=self.frame_max,
-            proposal=self.instance or next(reversed(self._issued), None),
+            proposal=proposal,
             highest=self.highest,
             fingerprint=self._config.fingerprint,
             age_ms=self._age_ms(now),
@@ -528,6 +615,7 @@ class Opening:
             started=self.instance is not None,
             host=self._config.host_name,
             past=self.past,
+            recovering=recovering,
         )
         send = Send(encode_open(pdu, cluster=self._config.cluster_id, stations=self._config.stations, seal=self._seal))
         return [*self._make_durable(), send]
@@ -537,6 +625,11 @@ class Opening:
             return []
         self._persisted = (self.incarnation, self.highest)
         return [Persist(self.incarnation, self.highest)]
+
+    def _jitter(self, below: int) -> int:
+        """0 <= j < below, from the boot number and what has been sent: no two stations have the same."""
+        mixed = (self._config.boot ^ self._sent_ns) * 0x9E3779B97F4A7C15 & 2**64 - 1
+        return (mixed >> 32) % below if below else 0
 
     def _age_ms(self, now: int) -> int:
         return (now - self._began_ns) // 1_000_000

@@ -1,4 +1,4 @@
-"""OPEN on the wire: what a sensible one holds, to bytes and back.
+"""OPEN and RCV on the wire: what a sensible one holds, to bytes and back.
 
 Offsets come from the table in ``wire.py`` alone. Decoding is total: whatever the bytes, a record or None.
 """
@@ -21,16 +21,16 @@ FRAME_MAX_MIN: Final = 512
 Members: TypeAlias = tuple[tuple[int, int], ...]
 """(station, incarnation), sorted by station."""
 Pasts: TypeAlias = tuple[tuple[int, int, int], ...]
-"""(station, instance, reached), sorted by station: members that were in an instance before, and their ``Past``."""
+"""(station, view hash, reached), sorted by station: members that were in an instance before, and their ``Past``."""
 
 
 class Past(NamedTuple):
     """What a daemon's process brings from the instance it was in last; it never changes once that has ended."""
 
-    instance: int
-    """0: it was in none."""
+    view: int
+    """View hash (``wire.view_hash``) of the last view event at level preack here, 0: it was in no instance."""
     reached: int
-    """How many PDUs of that instance's order had reached level preack here. Every member of it has accepted all of them."""
+    """How many PDUs after that event had reached level preack here. Every member of that view has accepted all of them."""
 
 
 NO_PAST: Final = Past(0, 0)
@@ -42,11 +42,6 @@ class Proposal(NamedTuple):
     instance: int
     members: Members
     pasts: Pasts = ()
-
-    def flush_to(self, past: int) -> int:
-        """How many PDUs of the order of instance ``past`` somebody who comes from there has released: whoever starts this one
-        delivers as many before. Identical proposals say the same."""
-        return max((reached for _, instance, reached in self.pasts if instance == past), default=0)
 
     def incarnation_of(self, station: int) -> int:
         """0 if it is no member."""
@@ -69,16 +64,19 @@ class OpenPdu:
     host: str
     past: Past = NO_PAST
     """Of the sender; equal to what its proposal says of it."""
+    recovering: bool = False
+    """RCV: it asks to be let into a living instance. It proposes nothing then."""
 
 
-def _pack(layout: Layout, **values: int) -> bytes:
+def pack(layout: Layout, **values: int) -> bytes:
     """Bytes of a layout from the table; fields that are not named are 0."""
     packed = layout.struct.pack(*(values.pop(field.name, 0) for field in layout.fields))
     invariant(not values, f"{layout.name} has no such field: {values}")
     return packed
 
 
-def _unpack(layout: Layout, data: bytes, at: int) -> dict[str, int]:
+def unpack(layout: Layout, data: bytes, at: int) -> dict[str, int]:
+    """A layout's fields by name, from ``at`` on. The caller has checked that there are enough bytes."""
     return dict(zip((field.name for field in layout.fields), layout.struct.unpack_from(data, at), strict=True))
 
 
@@ -88,7 +86,7 @@ def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, seal: Callable[[by
     members = pdu.proposal.members if pdu.proposal else ((pdu.src, pdu.incarnation),)
     pasts = {station: past for station, *past in pdu.proposal.pasts} if pdu.proposal else {pdu.src: pdu.past}
     number = pdu.proposal.instance if pdu.proposal else 0
-    payload = _pack(
+    payload = pack(
         OPEN,
         proposal=number,
         highest=pdu.highest,
@@ -101,13 +99,13 @@ def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, seal: Callable[[by
     )
     for station, incarnation in members:
         past, reached = pasts.get(station, NO_PAST)
-        payload += _pack(MEMBER, station=station, member_incarnation=incarnation, past=past, reached=reached)
+        payload += pack(MEMBER, station=station, member_incarnation=incarnation, past=past, reached=reached)
     payload += name
-    header = _pack(
+    header = pack(
         HEADER,
         cluster=cluster,
         version=VERSION,
-        kind=Kind.OPEN,
+        kind=Kind.RCV if pdu.recovering else Kind.OPEN,
         stations=stations,
         src=pdu.src,
         length=len(payload),
@@ -120,20 +118,20 @@ def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, seal: Callable[[by
 
 def decode_header(data: bytes) -> dict[str, int] | None:
     """The header's fields by name; None if there are not enough bytes."""
-    return _unpack(HEADER, data, 0) if len(data) >= HEADER.size else None
+    return unpack(HEADER, data, 0) if len(data) >= HEADER.size else None
 
 
 def decode_open(data: bytes, stations: int) -> OpenPdu | None:
-    """The inverse, total: None for anything that is not a sensible OPEN of a cluster of n. The checksum has been checked
+    """The inverse, total: None for anything that is not a sensible OPEN or RCV of a cluster of n. The checksum has been checked
     before."""
     header = decode_header(data)
-    if header is None or header["kind"] != Kind.OPEN or header["stations"] != stations or header["flags"]:
+    if header is None or header["kind"] not in (Kind.OPEN, Kind.RCV) or header["stations"] != stations or header["flags"]:
         return None
     at = HEADER.size + 4 * stations
     end = at + header["length"]
     if header["length"] < OPEN.size or end > len(data) or not 1 <= header["src"] <= stations:
         return None
-    fields = _unpack(OPEN, data, at)
+    fields = unpack(OPEN, data, at)
     at += OPEN.size
     if fields["members"] > stations or fields["name_length"] > OPEN_NAME_MAX:
         return None
@@ -142,7 +140,7 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
     members: list[tuple[int, int]] = []
     pasts: list[tuple[int, int, int]] = []
     for _ in range(fields["members"]):  # at most n
-        member = _unpack(MEMBER, data, at)
+        member = unpack(MEMBER, data, at)
         members.append((member["station"], member["member_incarnation"]))
         if member["past"]:
             pasts.append((member["station"], member["past"], member["reached"]))
@@ -160,10 +158,10 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
     started = bool(fields["oflags"] & OpenFlag.STARTED)
     if dict(members).get(header["src"]) != header["incarnation"]:
         return None  # nobody proposes a set without itself
-    if any(past >= (fields["proposal"] or fields["highest"] + 1) for _, past, _ in pasts):
-        return None
     proposal = Proposal(fields["proposal"], tuple(members), tuple(pasts)) if fields["proposal"] else None
     if proposal is None and (len(members) != 1 or started):
+        return None
+    if proposal is not None and header["kind"] == Kind.RCV:
         return None
     if header["frame_max"] < FRAME_MAX_MIN:
         return None
@@ -179,6 +177,7 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
         started=started,
         host=printable(data[at:end].decode(errors="replace")),
         past=next((Past(past, reached) for station, past, reached in pasts if station == header["src"]), NO_PAST),
+        recovering=header["kind"] == Kind.RCV,
     )
 
 

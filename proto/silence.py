@@ -1,9 +1,9 @@
-"""The silence watch: for whom does delivery wait, and why?
+"""The silence watch: which member shows no sign of life, and why is that held?
 
-Fixed membership blocks for ever on a station that is gone; all that can be done is to say so. Reasons, the first that applies:
+Reasons, the first that applies:
 
 - ``left``: it said BYE;
-- ``silent``: nothing valid came directly from it for ``silent_timeout_ns``;
+- ``silent``: no sign of life for ``fail_timeout_ns``, neither a PDU of its own nor, through others, that its stream has grown;
 - ``deaf``: it is heard, but what it acknowledges stands behind what another station has and has not moved for
   ``progress_timeout_ns``.
 
@@ -13,15 +13,16 @@ judge the others by the time it missed: ``forgive`` starts every wait anew.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from .core import Peer
+from .timers import NEVER
 
 
 class Streams(Protocol):
     """What the watch reads of the core."""
 
-    stations: int
     index: int
 
     def peer(self, index: int) -> Peer: ...
@@ -29,16 +30,17 @@ class Streams(Protocol):
     def matrix(self) -> list[list[int]]: ...
 
 
-def behind(matrix: list[list[int]], j: int) -> bool:
-    """Has some station been acknowledged further by another station than by j? What j expects of itself is no acknowledgement."""
-    return any(row[j] < max(row) for h, row in enumerate(matrix) if h != j)
+def behind(matrix: list[list[int]], members: Sequence[int], j: int) -> bool:
+    """Has some member been acknowledged further by another member than by j (all indices)? What j expects of itself is no
+    acknowledgement."""
+    return any(matrix[h][j] < max(matrix[h][k] for k in members) for h in members if h != j)
 
 
 class SilenceWatch:
     """One per engine."""
 
-    def __init__(self, *, silent_timeout_ns: int, progress_timeout_ns: int) -> None:
-        self._silent_timeout_ns = silent_timeout_ns
+    def __init__(self, *, fail_timeout_ns: int, progress_timeout_ns: int) -> None:
+        self._fail_timeout_ns = fail_timeout_ns
         self._progress_timeout_ns = progress_timeout_ns
         self._since_ns = 0
         self._stuck: dict[
@@ -55,30 +57,34 @@ class SilenceWatch:
         """Somebody's acks stand still while others' move: look again soon."""
         return bool(self._stuck)
 
-    def silent_at_ns(self, core: Streams) -> int:
-        """When the first station will have been silent for too long, if nothing more is heard."""
-        heard = [core.peer(i).heard_ns for i in range(core.stations) if i != core.index]
-        return max(self._since_ns, min(heard, default=self._since_ns)) + self._silent_timeout_ns
+    def heard_ns(self, peer: Peer) -> int:
+        """When it last showed a sign of life, as far as it may be judged by that."""
+        return max(peer.heard_ns, self._since_ns)
 
-    def judge(self, now: int, core: Streams) -> tuple[tuple[int, str], ...]:
-        """(station number, reason) of every station delivery may wait for, by station. Work: n * n."""
+    def quiet_at_ns(self, core: Streams, members: Sequence[int], after_ns: int) -> int:
+        """When the first of these members (indices) will not have been heard for so long, if nothing more comes."""
+        heard = [self.heard_ns(core.peer(i)) for i in members if i != core.index]
+        return min(heard) + after_ns if heard else NEVER
+
+    def judge(self, now: int, core: Streams, members: Sequence[int]) -> tuple[tuple[int, str], ...]:
+        """(station number, reason) of those of these members (indices) that are to be held to be stopped. Work: m * m."""
         matrix = core.matrix()
         blamed = []
-        for index in range(core.stations):
+        for index in members:
             if index == core.index:
                 continue
             peer = core.peer(index)
-            reason = self._reason(now, index, peer, matrix)
+            reason = self._reason(now, index, peer, matrix, members)
             if reason:
                 blamed.append((index + 1, reason))
         return tuple(blamed)
 
-    def _reason(self, now: int, index: int, peer: Peer, matrix: list[list[int]]) -> str:
+    def _reason(self, now: int, index: int, peer: Peer, matrix: list[list[int]], members: Sequence[int]) -> str:
         if peer.left:
             return "left"
-        if now - max(peer.heard_ns, self._since_ns) >= self._silent_timeout_ns:
+        if now - self.heard_ns(peer) >= self._fail_timeout_ns:
             return "silent"
-        if not behind(matrix, index):
+        if not behind(matrix, members, index):
             self._stuck.pop(index, None)
             return ""
         moved_ns, since_ns = self._stuck.get(index, (-1, 0))

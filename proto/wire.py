@@ -56,9 +56,7 @@ class Kind(IntEnum):
 SEQUENCED: Final = frozenset({Kind.DATA, Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK, Kind.SERVICE})
 PROPOSALS: Final = frozenset({Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK})
 """Votes of the membership agreement (dynamic instance groups): sequenced, so that nobody misses one."""
-IMPLEMENTED: Final = frozenset(
-    {Kind.DATA, Kind.CONFIRM, Kind.NAK, Kind.OPEN, Kind.STOP, Kind.STOP_ACK, Kind.RCV, Kind.RCV_ACK}
-)
+IMPLEMENTED: Final = frozenset({Kind.DATA, Kind.CONFIRM, Kind.NAK, Kind.OPEN, Kind.STOP, Kind.STOP_ACK, Kind.RCV, Kind.RCV_ACK})
 
 
 class Flag(IntFlag):

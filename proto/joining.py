@@ -1,0 +1,131 @@
+"""How a station that is in no instance gets into a living one (DOP protocol, section 4; dynamic instance groups, rule 5).
+
+It sends RCV (``opening.py`` does) and collects the votes of the members that let it in. A vote alone means nothing: only when a
+member's CONFIRM says that it is in the very instance the votes lead to, with this station's present incarnation in it (the view
+hash tells), and every voter's vote is here, the station starts. From voter k it accepts from just after k's vote; what it
+delivers begins with the view event, right after the last vote in the total order.
+
+Sans-I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from .membership import Proposal, decode_proposal
+from .openpdu import FRAME_MAX_MIN, INSTANCE_MAX, decode_header, unpack
+from .wire import CONFIRM, HEADER, Kind, view_hash
+
+PROPOSALS_MAX: Final = 64
+"""Proposals remembered; the oldest is forgotten: it can be asked for again."""
+
+
+class Start(NamedTuple):
+    """Where this station starts in one stream: ``struct zj_start``."""
+
+    role: int
+    """0 no member, 1 voter, 2 joiner."""
+    incarnation: int
+    seq: int
+    """role 1: number of its vote on the wire."""
+    clock: int
+    """role 1: of its vote."""
+
+
+NOBODY: Final = Start(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """All that is needed to start."""
+
+    instance: int
+    incarnations: tuple[int, ...]
+    starts: tuple[Start, ...]
+    place_clock: int
+    place_station: int
+    """1..n"""
+    frame_max: int
+
+
+class _VoteSeen(NamedTuple):
+    incarnation: int
+    seq: int
+    clock: int
+    frame_max: int
+
+
+class Joining:
+    """Of one incarnation. Nothing that comes raises."""
+
+    def __init__(self, *, stations: int, station: int) -> None:
+        self._n = stations
+        self._station = station
+        self._incarnation = 0
+        self._seen: dict[tuple[int, Proposal], dict[int, _VoteSeen]] = {}
+        self.votes = 0
+        """Votes for this station seen in this incarnation."""
+
+    def begin(self, incarnation: int) -> None:
+        """A new incarnation: what was collected for the last one is worthless."""
+        if incarnation != self._incarnation:
+            self._incarnation = incarnation
+            self._seen.clear()
+            self.votes = 0
+
+    def on_vote(self, pdu: bytes) -> None:
+        """A RCV_ACK; its checksum and lengths are right."""
+        header = decode_header(pdu)
+        if header is None or header["kind"] != Kind.RCV_ACK:
+            return
+        proposal = decode_proposal(pdu, Kind.RCV_ACK, self._n)
+        if proposal is None or (self._station, self._incarnation) not in proposal.changes:
+            return
+        if header["instance"] >= INSTANCE_MAX or header["frame_max"] < FRAME_MAX_MIN or header["clock"] >> 62:
+            return
+        key = (header["instance"], proposal)
+        if key not in self._seen and len(self._seen) >= PROPOSALS_MAX:
+            del self._seen[next(iter(self._seen))]
+        self.votes += 1
+        self._seen.setdefault(key, {})[header["src"]] = _VoteSeen(
+            header["incarnation"], header["seq"], header["clock"], header["frame_max"]
+        )
+
+    def on_confirm(self, pdu: bytes) -> Entry | None:
+        """A CONFIRM of a member of some instance: does it say that the votes collected were enough?"""
+        header = decode_header(pdu)
+        at = HEADER.size + 8 * self._n
+        if header is None or header["kind"] != Kind.CONFIRM or len(pdu) < at + CONFIRM.size:
+            return None
+        view = unpack(CONFIRM, pdu, at)["view"]
+        for (instance, proposal), seen in self._seen.items():
+            if instance + 1 != header["instance"] or header["src"] not in proposal.members:
+                continue
+            voters = set(proposal.members) - set(proposal.changed)
+            if not voters <= seen.keys():
+                continue
+            lives = {k: seen[k].incarnation for k in voters} | dict(proposal.changes)
+            incarnations = tuple(lives.get(k, 0) for k in range(1, self._n + 1))
+            if view_hash(instance + 1, incarnations) == view:
+                return self._entry(instance + 1, proposal, voters, seen, incarnations)
+        return None
+
+    def _entry(
+        self, instance: int, proposal: Proposal, voters: set[int], seen: dict[int, _VoteSeen], incarnations: tuple[int, ...]
+    ) -> Entry:
+        clock, station = max((seen[k].clock, k) for k in voters)
+
+        def start(k: int) -> Start:
+            if k in voters:
+                return Start(1, seen[k].incarnation, seen[k].seq, seen[k].clock)
+            return Start(2, incarnations[k - 1], 0, 0) if k in proposal.changed else NOBODY
+
+        return Entry(
+            instance=instance,
+            incarnations=incarnations,
+            starts=tuple(start(k) for k in range(1, self._n + 1)),
+            place_clock=clock,
+            place_station=station,
+            frame_max=min(seen[k].frame_max for k in voters),
+        )

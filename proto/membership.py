@@ -1,0 +1,818 @@
+"""The stop and recovery agreement at one member of an instance (DOP protocol, sections 3 and 4; dynamic instance groups).
+
+As this station sees another one, j, it is
+
+- ``A`` operational; ``AAS``: told of its stop, not seen it here; ``AS``: stop seen, being agreed; ``S``: stopped;
+- ``SSA``: told of its recovery, no RCV from it yet; ``SA``: recovery seen, being agreed.
+
+Moves are the table ``TRANSITIONS``; a diagram in docs/protocol.md is made from it.
+
+STOP, STOP_ACK and RCV_ACK are votes for a *proposal*: the instance after this one, its members, and what changes. They stand in
+their station's stream, so that nobody misses one and everybody sees them in the same order. The rules, by the numbers the docs
+use:
+
+1. *Closing.* Whoever proposes to remove j says how far it has accepted j's stream, accepts nothing beyond, and believes no
+   promise of j. If another voter has accepted more, it fetches that much and votes again (*equalisation*), so that in the end
+   all say the same.
+2. *Deciding.* A proposal is complete when every voter (member now and then) has voted for it and the removed streams are held
+   as far as the votes say. It is decided when also every voter is known to have every vote; or when a voter says that it is in
+   that very instance. When anything of the own votes is decided, the earliest complete one is carried out first, and what is
+   still open is proposed anew for the instance after it.
+3. *Quorum.* No removal is proposed that would leave too few; then the station is blocked, and may take its suspicion back when
+   the other is heard again.
+4. *Place.* The view event stands right after the last vote in the total order (the core sees to that, and to 4a and 5a).
+5. *Joining.* Several joiners are let in by one proposal; a joiner is waited for from the vote on.
+6. *Expelled* is who sees a complete proposal without itself, or a later instance without itself, or cannot finish in time.
+7. *Restart.* An RCV of a newer incarnation proves that the former one has stopped.
+8. *Numbers* are made durable before a vote with them leaves.
+
+Sans-I/O; calls the core for what it carries out. Written for tens of stations: every method is at most O(n * n) and runs per
+vote, timer or change of membership, never per frame.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from .core import Commit, Peer, Vote
+from .effects import Changed, Effect, Send
+from .errors import invariant
+from .openpdu import pack, unpack
+from .wire import CHANGE, HEADER, PROPOSAL, Kind, view_hash
+
+RESEND_GAP_NS: Final = 20_000_000
+"""Votes are repeated to a joiner at most so often."""
+SEQ_MASK: Final = 2**32 - 1
+FINAL: Final = frozenset({"left", "restarted", "expelled"})
+"""Reasons that a sign of life does not refute."""
+
+FAULTS: Final = frozenset(
+    {
+        "commit_on_complete",
+        "later_hides_earlier",
+        "no_quorum",
+        "never_expelled",
+        "ignore_restart",
+        "forget_promise",
+        "no_equalise",
+        "adopt_never",
+        "keep_join_on_stop",
+        "no_reopen",
+    }
+)
+"""Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen`` is the engine's."""
+
+
+class Letter(Enum):
+    """How a station sees another one (STATE and TRANS of the paper say as much of it as others need)."""
+
+    A = auto()
+    AAS = auto()
+    AS = auto()
+    S = auto()
+    SSA = auto()
+    SA = auto()
+
+    @property
+    def state(self) -> bool:
+        """Bit of the STATE bitmap: held to be stopped."""
+        return self in (Letter.AS, Letter.S, Letter.SSA)
+
+    @property
+    def trans(self) -> bool:
+        """Bit of the TRANS bitmap: being agreed."""
+        return self in (Letter.AS, Letter.SA)
+
+
+class Cause(Enum):
+    """Why a letter may change."""
+
+    STOP_SEEN = auto()
+    """Nothing was heard for too long, or it is deaf, said good-bye, has restarted, or an operator wants it out; or others have
+    said so for ``adopt_timeout``."""
+    STOP_TOLD = auto()
+    """A vote of an operational station removes it."""
+    WITHDRAWN = auto()
+    """It is heard, and nobody (any more) wants it out, or there is no quorum without it."""
+    REMOVED = auto()
+    """Decided."""
+    RECOVERY_SEEN = auto()
+    """An RCV of it; or others have voted for it for ``adopt_timeout``."""
+    RECOVERY_TOLD = auto()
+    """A vote of an operational station lets it in."""
+    STOP_WINS = auto()
+    """A stop is being agreed meanwhile: it will have to ask again. A vote given already stays a promise."""
+    LET_IN = auto()
+    """Decided."""
+
+
+_SAME: Final = {
+    Letter.A: (Cause.WITHDRAWN, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS, Cause.LET_IN),
+    Letter.AAS: (Cause.STOP_TOLD, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS),
+    Letter.AS: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS),
+    Letter.S: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.STOP_WINS),
+    Letter.SSA: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.RECOVERY_TOLD),
+    Letter.SA: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD),
+}
+MOVES: Final[dict[tuple[Letter, Cause], Letter]] = {
+    (Letter.A, Cause.STOP_SEEN): Letter.AS,
+    (Letter.A, Cause.STOP_TOLD): Letter.AAS,
+    (Letter.A, Cause.REMOVED): Letter.S,  # decided on the votes of others and an own earlier one
+    (Letter.AAS, Cause.STOP_SEEN): Letter.AS,
+    (Letter.AAS, Cause.WITHDRAWN): Letter.A,
+    (Letter.AAS, Cause.REMOVED): Letter.S,
+    (Letter.AAS, Cause.LET_IN): Letter.A,
+    (Letter.AS, Cause.REMOVED): Letter.S,
+    (Letter.AS, Cause.WITHDRAWN): Letter.A,
+    (Letter.AS, Cause.LET_IN): Letter.AS,
+    (Letter.S, Cause.RECOVERY_SEEN): Letter.SA,
+    (Letter.S, Cause.RECOVERY_TOLD): Letter.SSA,
+    (Letter.S, Cause.LET_IN): Letter.A,  # the promise given before the stop was decided first
+    (Letter.SSA, Cause.RECOVERY_SEEN): Letter.SA,
+    (Letter.SSA, Cause.STOP_WINS): Letter.S,
+    (Letter.SSA, Cause.LET_IN): Letter.A,
+    (Letter.SA, Cause.STOP_WINS): Letter.S,
+    (Letter.SA, Cause.LET_IN): Letter.A,
+}
+"""What really moves."""
+TRANSITIONS: Final[dict[tuple[Letter, Cause], Letter]] = {
+    **{(letter, cause): letter for letter, causes in _SAME.items() for cause in causes},
+    **MOVES,
+}
+"""Total: a test walks Letter x Cause."""
+
+
+class Proposal(NamedTuple):
+    """What one vote is for: the next instance's members, and what changes. Stations are numbers 1..n, sorted."""
+
+    stop: bool
+    members: tuple[int, ...]
+    changes: tuple[tuple[int, int], ...]
+    """stop: (station, low 32 bits of the next seq accepted from it: REQ); else (station, its incarnation)."""
+
+    @property
+    def changed(self) -> tuple[int, ...]:
+        return tuple(station for station, _ in self.changes)
+
+
+class Cast(NamedTuple):
+    """Where a vote stands: (clock, station) is its place in the total order, seq its number in the stream."""
+
+    clock: int
+    station: int
+    seq: int
+
+
+class Quorum(NamedTuple):
+    """Which sets of stations may form an instance. Any two that may share a station."""
+
+    stations: int
+    needed: int
+    """So many at least."""
+    required: tuple[int, ...] = ()
+    """All of these."""
+
+    def __call__(self, stations: Iterable[int]) -> bool:
+        found = set(stations)
+        return len(found) >= self.needed and found.issuperset(self.required)
+
+
+class Streams(Protocol):
+    """What the agreement asks of the core; stations are indices 0..n-1."""
+
+    def peer(self, index: int) -> Peer: ...
+
+    def propose(self, now: int, kind: int, payload: bytes) -> tuple[int, int, bytes] | None: ...
+
+    def limit(self, now: int, index: int, limit: int | None) -> None: ...
+
+    def wait_for(self, index: int, clock: int | None) -> None: ...
+
+    def all_have(self, stations: int, seqs: Mapping[int, int]) -> bool: ...
+
+    def watch(self, yes: bool) -> None: ...
+
+    def commit(self, now: int, change: Commit) -> bool: ...
+
+    def set_state(self, state: int, trans: int) -> None: ...
+
+    def block(self, yes: bool) -> None: ...
+
+    def heartbeat(self, now: int, flags: int = 0) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Expelled:
+    """This station's life in the instance is over: the engine leaves the instance and recovers."""
+
+    reason: str
+    station: int
+    """Whose word it is; this one's, if it gives up."""
+    expelled: bool = True
+    """The others go on without it; False: it gives up, and perhaps nobody goes on."""
+
+
+Outcome: TypeAlias = Effect | Expelled
+
+
+def bits(stations: Iterable[int]) -> int:
+    """Bitmap of station numbers: bit j - 1."""
+    out = 0
+    for station in stations:
+        out |= 1 << (station - 1)
+    return out
+
+
+def stations_of(bitmap: int) -> tuple[int, ...]:
+    """The inverse."""
+    return tuple(k + 1 for k in range(bitmap.bit_length()) if bitmap >> k & 1)
+
+
+def encode_proposal(proposal: Proposal, *, state: int, trans: int) -> bytes:
+    """Payload of a vote."""
+    out = pack(PROPOSAL, state=state, trans=trans, members=bits(proposal.members), changes=len(proposal.changes))
+    return out + b"".join(pack(CHANGE, changed=station, value=value) for station, value in proposal.changes)
+
+
+def decode_proposal(pdu: bytes, kind: int, stations: int) -> Proposal | None:
+    """The inverse, of a whole vote PDU whose lengths the core has checked; None if it makes no sense."""
+    at = HEADER.size + 4 * stations
+    if len(pdu) < at + PROPOSAL.size:
+        return None
+    head = unpack(PROPOSAL, pdu, at)
+    at += PROPOSAL.size
+    if len(pdu) < at + head["changes"] * CHANGE.size:
+        return None
+    changes = []
+    for _ in range(head["changes"]):  # at most 255, by the field's width
+        change = unpack(CHANGE, pdu, at)
+        changes.append((change["changed"], change["value"]))
+        at += CHANGE.size
+    members, changed = stations_of(head["members"]), [station for station, _ in changes]
+    if not changes or changed != sorted(set(changed)) or not 1 <= changed[0] <= changed[-1] <= stations:
+        return None
+    if not members or members[-1] > stations:
+        return None
+    stop = kind != Kind.RCV_ACK
+    if stop == bool(set(changed) & set(members)) or (not stop and not set(changed) <= set(members)):
+        return None
+    return Proposal(stop, members, tuple(changes))
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A station whose removal this one proposes, or would."""
+
+    reason: str
+    since_ns: int
+    limit: int
+
+
+class Membership:
+    """The agreement at station ``station``, from ``begin`` to ``end``. Every method returns effects in order; among them may be
+    one ``Expelled``, after which ``end`` is to be called."""
+
+    def __init__(
+        self,
+        *,
+        stations: int,
+        station: int,
+        quorum: Quorum,
+        adopt_timeout_ns: int,
+        give_up_timeout_ns: int,
+        streams: Streams,
+        promise: Callable[[int], Sequence[Effect]],
+        faults: frozenset[str] = frozenset(),
+    ) -> None:
+        """promise: makes an instance number durable before anything that comes after it leaves."""
+        invariant(faults <= FAULTS, f"unknown faults: {faults - FAULTS}")
+        self._n = stations
+        self._station = station
+        self.quorum = quorum
+        self._adopt_ns = adopt_timeout_ns
+        self._give_up_ns = give_up_timeout_ns
+        self._streams = streams
+        self._promise = promise
+        self._faults = faults
+        self.instance = 0
+        """Number of the instance this station is in, 0: none."""
+        self._base = 0  # the same, but kept after the end
+        self.incarnations: tuple[int, ...] = (0,) * stations
+        """Of its members, by index; 0: no member."""
+        self.letters: dict[int, Letter] = dict.fromkeys(range(1, stations + 1), Letter.S)
+        self.moves: Counter[str] = Counter()
+        """How often each letter was left by which cause."""
+        self.changes = 0
+        """Instances agreed on since start."""
+        self.last_change_ns = 0
+        self._suspects: dict[int, _Suspect] = {}
+        self._told: dict[int, int] = {}  # AAS, SSA: since when
+        self._joins: dict[int, int] = {}  # SA: incarnation
+        self._waits: dict[int, int] = {}  # joiners in the wait set: since when
+        self._mine: list[Proposal] = []
+        self._votes: dict[tuple[int, Proposal], dict[int, Cast]] = {}
+        self._pdus: dict[tuple[int, Proposal], dict[int, bytes]] = {}  # votes for joins, as they stood on the wire
+        self._entry: dict[int, tuple[int, tuple[int, Proposal]]] = {}  # joined: incarnation, and the proposal that let it in
+        self._resent_ns: dict[int, int] = {}
+        self._lives = [0] * stations  # highest incarnation that was ever a member, by index
+        self._unsent = False  # a proposal found no buffer
+        self._stuck_since_ns: int | None = None
+
+    # ---- life
+    def begin(self, now: int, instance: int, incarnations: tuple[int, ...]) -> None:
+        """This station has started in an instance; the core is in it already."""
+        self.instance = self._base = instance
+        self.incarnations = incarnations
+        self._note_lives()
+        for station in self.letters:
+            self.letters[station] = Letter.A if incarnations[station - 1] else Letter.S
+        self._forget()
+        self.last_change_ns = now
+        self._tell_core()
+
+    def end(self) -> None:
+        """It is in none any more. What it had voted for stays known, for ``late_change``."""
+        self.instance = 0
+
+    def _forget(self) -> None:
+        self._suspects.clear()
+        self._told.clear()
+        self._joins.clear()
+        self._waits.clear()
+        self._mine.clear()
+        self._votes.clear()
+        self._pdus.clear()
+        self._entry.clear()
+        self._unsent = False
+        self._stuck_since_ns = None
+        self._streams.watch(False)
+        self._streams.block(False)
+
+    # ---- reads
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Of the present instance."""
+        return tuple(k + 1 for k, incarnation in enumerate(self.incarnations) if incarnation)
+
+    @property
+    def view(self) -> int:
+        """View hash of the present instance."""
+        return view_hash(self.instance, self.incarnations)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """Members that are to stay."""
+        return tuple(k for k in self.members if k not in self._suspects)
+
+    @property
+    def has_quorum(self) -> bool:
+        """Without those it suspects."""
+        return "no_quorum" in self._faults or self.quorum(self.target)
+
+    @property
+    def proposed(self) -> int:
+        """The instance number being agreed, 0: none."""
+        return self.instance + 1 if self._mine else 0
+
+    @property
+    def busy(self) -> bool:
+        """Something is being agreed, or would be if there were quorum."""
+        return bool(self._suspects or self._mine or self._told or self._joins)
+
+    def life_of(self, station: int) -> int:
+        """The highest incarnation of it that was ever a member here: only later ones are let in."""
+        return self._lives[station - 1]
+
+    def suspected(self, station: int) -> bool:
+        """Does this station hold it in AS?"""
+        return station in self._suspects
+
+    def waiting(self) -> list[tuple[int, str, int]]:
+        """(station, reason, since) of those that delivery waits for, by station."""
+        out = [(k, s.reason, s.since_ns) for k, s in self._suspects.items()]
+        out += [(k, "told", since) for k, since in self._told.items() if self.letters[k] is Letter.AAS]
+        out += [(k, "joining", since) for k, since in self._waits.items() if k not in self._suspects]
+        return sorted(out)
+
+    def bitmaps(self) -> tuple[int, int]:
+        """(STATE, TRANS) as this station's CONFIRMs say them."""
+        state = bits(k for k, letter in self.letters.items() if letter.state)
+        return state, bits(k for k, letter in self.letters.items() if letter.trans)
+
+    def next_deadline_ns(self) -> int | None:
+        """When ``on_time`` may have something to do, at the latest."""
+        due = [since + self._adopt_ns for since in self._told.values()]
+        if self._stuck_since_ns is not None:
+            due.append(self._stuck_since_ns + self._give_up_ns)
+        return min(due, default=None)
+
+    # ---- inputs
+    def suspect(self, now: int, station: int, reason: str) -> list[Outcome]:
+        """Its stop has been seen here. Harmless for who is suspected already, or no member."""
+        if not self._mark(now, station, reason):
+            return []
+        return self._go_on(now)
+
+    def on_heard(self, now: int, heard: Callable[[int], bool]) -> list[Outcome]:
+        """``heard`` says of a station whether it shows signs of life. Takes back what could not be agreed (rule 3)."""
+        if self._suspects and not self.has_quorum:
+            named = {k for proposal in self._mine if proposal.stop for k in proposal.changed}
+            back = [k for k, s in self._suspects.items() if k not in named and s.reason not in FINAL and heard(k)]
+            for k in back:
+                del self._suspects[k]
+                self._streams.limit(now, k - 1, None)
+                self._move(k, Cause.WITHDRAWN)
+            if back:
+                self._review_told(now, heard)
+                return self._go_on(now)
+        self._review_told(now, heard)
+        return []
+
+    def on_vote(self, now: int, vote: Vote) -> list[Outcome]:
+        """A vote has been accepted in its stream's order."""
+        proposal = decode_proposal(vote.pdu, vote.kind, self._n)
+        if proposal is None or not self.instance:
+            return []
+        station = vote.src + 1
+        key = (vote.instance, proposal)
+        self._votes.setdefault(key, {}).setdefault(station, Cast(vote.clock, station, vote.seq))
+        if not proposal.stop:
+            self._pdus.setdefault(key, {})[station] = vote.pdu
+        if vote.instance == self.instance:
+            self._heed(now, station, proposal)
+        return self._go_on(now)
+
+    def on_recovering(self, now: int, station: int, incarnation: int) -> list[Outcome]:
+        """An RCV (or OPEN) of a station that is in no instance."""
+        held = self.incarnations[station - 1]
+        if held:
+            if incarnation > held and "ignore_restart" not in self._faults:
+                return self.suspect(now, station, "restarted")
+            return self._resend(now, station) if incarnation == held else []
+        if self._suspects or incarnation <= self._lives[station - 1] or incarnation < self._joins.get(station, 0):
+            return []  # a stop is agreed first, it will ask again; or an old frame
+        if self._joins.get(station) == incarnation:
+            return self._resend(now, station)
+        self._joins[station] = incarnation
+        self._told.pop(station, None)
+        self._move(station, Cause.RECOVERY_SEEN)
+        return self._go_on(now)
+
+    def on_confirm(self, now: int, station: int, instance: int, view: int, state: int, trans: int) -> list[Outcome]:
+        """A CONFIRM of a later instance than the own: it proves a decision, or that this station is out."""
+        if not self.instance or instance <= self.instance:
+            return []
+        if instance == self.instance + 1:
+            for proposal in self._mine:
+                if self._complete(proposal) and self._hash_of(proposal) == view:
+                    return self._commit(now, proposal) + self._go_on(now)
+            bit = 1 << (self._station - 1)
+            if not state & bit or trans & bit:
+                return []  # a member of it, as far as that station says: the votes will come
+        if "never_expelled" in self._faults:
+            return []
+        return [Expelled(f"station {station} is in instance {instance}, which goes on without this one", station)]
+
+    def on_progress(self, now: int) -> list[Outcome]:
+        """Something has been accepted or acknowledged."""
+        return self._go_on(now) if self.instance else []
+
+    def on_time(self, now: int) -> list[Outcome]:
+        """Adopt what others have been saying for long enough; give up what does not get agreed."""
+        if not self.instance:
+            return []
+        if self._stuck_since_ns is not None and now - self._stuck_since_ns >= self._give_up_ns:
+            words = ", ".join(f"station {k} ({reason})" for k, reason, _ in self.waiting())
+            what = "no agreement" if self.has_quorum else "no quorum"
+            return [Expelled(f"{what} without {words} for {self._give_up_ns // 1_000_000} ms", self._station, False)]
+        due = [k for k, since in self._told.items() if now - since >= self._adopt_ns]
+        return self.adopt(now, due) if due and "adopt_never" not in self._faults else []
+
+    def adopt(self, now: int, stations: Iterable[int]) -> list[Outcome]:
+        """See with others' eyes: for stations in AAS or SSA."""
+        moved = False
+        for k in tuple(stations):
+            if self.letters[k] is Letter.AAS:
+                moved |= self._mark(now, k, "told")
+            elif self.letters[k] is Letter.SSA and not self._suspects:
+                lives = [dict(p.changes)[k] for (v, p) in self._votes if v == self.instance and not p.stop and k in p.changed]
+                self._told.pop(k, None)
+                self._joins[k] = max(lives, default=0)
+                self._move(k, Cause.RECOVERY_SEEN)
+                moved = True
+            elif self.letters[k] is Letter.SSA:
+                self._told[k] = now
+        return self._go_on(now) if moved else []
+
+    @property
+    def told(self) -> tuple[int, ...]:
+        """Stations in AAS."""
+        return tuple(k for k in self._told if self.letters[k] is Letter.AAS)
+
+    def late_change(self, view: int) -> Proposal | None:
+        """After ``end``: the complete own proposal that leads to this view, if there is one. Somebody has carried it out."""
+        return next((p for p in self._mine if self._complete(p) and self._hash_of(p) == view), None)
+
+    def late_commit(self, now: int, proposal: Proposal) -> None:
+        """After ``end``: tell the core of that view, which is then flushed."""
+        instance, incarnations, change = self._change_of(proposal)
+        if self._streams.commit(now, change):
+            self.incarnations = incarnations
+            self._mine.clear()
+            invariant(instance > 0, "an instance has a number")
+
+    # ---- votes
+    def _mark(self, now: int, station: int, reason: str) -> bool:
+        """Close it (rule 1)."""
+        if station == self._station or not self.incarnations[station - 1] or station in self._suspects:
+            return False
+        req = self._streams.peer(station - 1).req
+        self._suspects[station] = _Suspect(reason, now, req)
+        self._told.pop(station, None)
+        self._move(station, Cause.STOP_SEEN)
+        self._streams.limit(now, station - 1, req)
+        for k in self._joins:
+            self._move(k, Cause.STOP_WINS)
+        self._joins.clear()
+        for k in [k for k in self._told if self.letters[k] is Letter.SSA]:
+            del self._told[k]
+            self._move(k, Cause.STOP_WINS)
+        if "forget_promise" in self._faults:
+            self._mine = [p for p in self._mine if p.stop]
+        return True
+
+    def _heed(self, now: int, station: int, proposal: Proposal) -> None:
+        """What a vote of the present instance tells, beyond its counting."""
+        if station == self._station or station in self._suspects:
+            return
+        for k in proposal.changed:
+            if k == self._station:
+                continue
+            if proposal.stop and self.letters[k] is Letter.A and self.incarnations[k - 1]:
+                self._told[k] = now
+                self._move(k, Cause.STOP_TOLD)
+            elif not proposal.stop and self.letters[k] is Letter.S and not self._suspects:
+                self._told[k] = now
+                self._move(k, Cause.RECOVERY_TOLD)
+
+    def _review_told(self, now: int, heard: Callable[[int], bool]) -> None:
+        """AAS ends when the station is heard and every accuser has stopped."""
+        for k in self.told:
+            if heard(k) and not self._accusers(k):
+                del self._told[k]
+                self._move(k, Cause.WITHDRAWN)
+        for k in [k for k in self._told if self.letters[k] is Letter.SSA]:
+            if not self._sponsors(k):
+                del self._told[k]
+                self._move(k, Cause.STOP_WINS)
+
+    def _accusers(self, station: int) -> list[int]:
+        return [
+            k
+            for (v, p), cast in self._votes.items()
+            if v == self.instance and p.stop and station in p.changed
+            for k in cast
+            if k in self.members and k not in self._suspects and k != self._station
+        ]
+
+    def _sponsors(self, station: int) -> list[int]:
+        return [
+            k
+            for (v, p), cast in self._votes.items()
+            if v == self.instance and not p.stop and station in p.changed
+            for k in cast
+            if k in self.members and k not in self._suspects
+        ]
+
+    def _equalise(self, now: int) -> None:
+        """Limits are what any voter who stays has accepted; one who is being removed itself proves nothing."""
+        if "no_equalise" in self._faults:
+            return
+        said: dict[int, int] = {}
+        for (v, proposal), cast in self._votes.items():
+            if v != self.instance or not proposal.stop:
+                continue
+            if not any(k in self.members and k not in self._suspects for k in cast):
+                continue
+            for k, value in proposal.changes:
+                if k in self._suspects:
+                    req = self._streams.peer(k - 1).req
+                    wide = req + ((value - req + 2**31) & SEQ_MASK) - 2**31
+                    said[k] = max(said.get(k, 0), wide)
+        for k, s in self._suspects.items():
+            limit = max(self._streams.peer(k - 1).req, said.get(k, 0))
+            if limit != s.limit:
+                s.limit = limit
+                self._streams.limit(now, k - 1, limit)
+
+    def _wanted(self) -> Proposal | None:
+        """What to propose now: removals before joins, and only what could be agreed."""
+        if self._suspects:
+            reqs = {k: self._streams.peer(k - 1).req for k in self._suspects}
+            if not self.has_quorum:
+                return None
+            if "no_equalise" not in self._faults and any(reqs[k] != s.limit for k, s in self._suspects.items()):
+                return None  # once they are in, not per PDU
+            return Proposal(True, self.target, tuple((k, reqs[k] & SEQ_MASK) for k in sorted(self._suspects)))
+        if self._joins:
+            return Proposal(False, tuple(sorted({*self.members, *self._joins})), tuple(sorted(self._joins.items())))
+        return None
+
+    def _propose(self, now: int) -> list[Outcome]:
+        """Vote for what is wanted, unless that was the last vote."""
+        proposal = self._wanted()
+        if proposal is None or (self._mine and self._mine[-1] == proposal):
+            return []
+        seen = any(s.reason != "told" for s in self._suspects.values())
+        kind = (Kind.STOP if seen else Kind.STOP_ACK) if proposal.stop else Kind.RCV_ACK
+        effects: list[Outcome] = [*self._promise(self.instance + 1)]
+        state, trans = self.bitmaps()
+        cast = self._streams.propose(now, kind, encode_proposal(proposal, state=state, trans=trans))
+        self._unsent = cast is None
+        if cast is None:
+            return effects
+        seq, clock, pdu = cast
+        self._mine.append(proposal)
+        if "later_hides_earlier" in self._faults:
+            self._mine = [proposal]
+        self._votes.setdefault((self.instance, proposal), {}).setdefault(self._station, Cast(clock, self._station, seq))
+        if not proposal.stop:
+            self._pdus.setdefault((self.instance, proposal), {})[self._station] = pdu
+            for k in proposal.changed:
+                if k not in self._waits:
+                    self._waits[k] = now
+                    self._streams.wait_for(k - 1, clock - 1)
+        return effects
+
+    # ---- decisions
+    def _voters(self, proposal: Proposal) -> set[int]:
+        return set(proposal.members) & set(self.members)
+
+    def _complete(self, proposal: Proposal) -> bool:
+        cast = self._votes.get((self._base, proposal), {})
+        if not self._voters(proposal) <= cast.keys():
+            return False
+        if not proposal.stop or "no_equalise" in self._faults:
+            return True
+        return all(self._streams.peer(k - 1).req & SEQ_MASK == value for k, value in proposal.changes)
+
+    def _decided(self, proposal: Proposal) -> bool:
+        """Every voter is known to have every vote."""
+        if "commit_on_complete" in self._faults:
+            return True
+        cast = self._votes[self.instance, proposal]
+        voters = self._voters(proposal)
+        return self._streams.all_have(bits(voters), {k - 1: cast[k].seq for k in voters})
+
+    def _go_on(self, now: int) -> list[Outcome]:
+        """Whatever follows from what is known now: votes, decisions, expulsion."""
+        effects: list[Outcome] = []
+        while self.instance:  # bound: every round but the last carries out a proposal
+            self._equalise(now)
+            effects += self._propose(now)
+            done = [p for p in self._mine if self._complete(p)]
+            if not any(self._decided(p) for p in done):
+                break
+            carried = self._commit(now, done[0])
+            if not carried:
+                break
+            effects += carried
+        if self.instance and "never_expelled" not in self._faults and (by := self._removed_by()):
+            names = ", ".join(map(str, by))
+            return [*effects, Expelled(f"stations {names} have agreed to go on without this one", by[0])]
+        self._tell_core()
+        if self._suspects:
+            self._stuck_since_ns = self._stuck_since_ns if self._stuck_since_ns is not None else now
+        else:
+            self._stuck_since_ns = None
+        return effects
+
+    def _removed_by(self) -> list[int]:
+        """The voters of a complete proposal without this station."""
+        for (v, p), cast in self._votes.items():
+            if v == self.instance and p.stop and self._station not in p.members and self._voters(p) <= cast.keys():
+                return sorted(self._voters(p))
+        return []
+
+    def _hash_of(self, proposal: Proposal) -> int:
+        instance, incarnations = self._after(proposal)
+        return view_hash(instance, incarnations)
+
+    def _after(self, proposal: Proposal) -> tuple[int, tuple[int, ...]]:
+        """The instance a proposal leads to."""
+        lives = {k: self.incarnations[k - 1] for k in proposal.members}
+        if not proposal.stop:
+            lives.update(proposal.changes)
+        return (self._base) + 1, tuple(lives.get(k, 0) for k in range(1, self._n + 1))
+
+    def _change_of(self, proposal: Proposal) -> tuple[int, tuple[int, ...], Commit]:
+        instance, incarnations = self._after(proposal)
+        cast = self._votes[instance - 1, proposal]
+        voters = self._voters(proposal)
+        place = max(cast[k] for k in voters)
+        joined = () if proposal.stop else proposal.changed
+        change = Commit(
+            instance=instance,
+            view=view_hash(instance, incarnations),
+            members=bits(proposal.members),
+            joined=bits(joined),
+            place_clock=place.clock,
+            place_src=place.station - 1,
+            incarnations=incarnations,
+            vote_seq={k - 1: cast[k].seq for k in voters},
+        )
+        return instance, incarnations, change
+
+    def _commit(self, now: int, proposal: Proposal) -> list[Outcome]:
+        """Carry it out; nothing if the core cannot yet."""
+        instance, incarnations, change = self._change_of(proposal)
+        if not self._streams.commit(now, change):
+            return []
+        before, key = self.members, (self.instance, proposal)
+        # The commit ends what the core kept for the instance before; what is still open starts anew below.
+        effects: list[Outcome] = [*self._promise(instance)]
+        self.instance = self._base = instance
+        self.incarnations = incarnations
+        self._note_lives()
+        joined = () if proposal.stop else proposal.changed
+        left = tuple(k for k in before if k not in proposal.members)
+        self._mine.clear()
+        self.changes += 1
+        self.last_change_ns = now
+        for k in [k for k in self._told]:
+            del self._told[k]
+            if k not in proposal.changed:
+                self._move(k, Cause.WITHDRAWN if self.letters[k] is Letter.AAS else Cause.STOP_WINS)
+        for k in left:
+            self._suspects.pop(k, None)
+            self._entry.pop(k, None)
+            self._move(k, Cause.REMOVED)
+        if proposal.stop:
+            if "keep_join_on_stop" not in self._faults:
+                for k in self._joins:
+                    self._move(k, Cause.STOP_WINS)
+                self._joins.clear()
+                for k in self._waits:
+                    self._streams.wait_for(k - 1, None)
+                self._waits.clear()
+        else:
+            for k, incarnation in proposal.changes:
+                if self._joins.get(k) == incarnation:
+                    del self._joins[k]
+                self._waits.pop(k, None)
+                self._entry[k] = (incarnation, key)
+                self._move(k, Cause.LET_IN)
+            for k in self._waits:  # a promise for a later union of joiners: votes for it come anew
+                self._streams.wait_for(k - 1, None)
+            self._waits.clear()
+        for k in [k for k in self._joins if self.incarnations[k - 1] >= self._joins[k]]:
+            del self._joins[k]
+        self._votes = {k: v for k, v in self._votes.items() if k[0] >= instance}
+        kept = {entry for _, entry in self._entry.values()}
+        self._pdus = {k: v for k, v in self._pdus.items() if k[0] >= instance or k in kept}
+        for (v, p), cast in list(self._votes.items()):
+            if v == instance:
+                for station in cast:
+                    self._heed(now, station, p)
+        self._tell_core()
+        self._streams.heartbeat(now)
+        self._stuck_since_ns = now if self._suspects else None
+        return [*effects, Changed(instance, incarnations, joined, left)]
+
+    # ---- helping a joiner
+    def _resend(self, now: int, station: int) -> list[Outcome]:
+        """A joiner has not got all votes, or not heard that they were enough: repeat the own one, and those of who has gone."""
+        if now - self._resent_ns.get(station, -RESEND_GAP_NS) < RESEND_GAP_NS:
+            return []
+        self._resent_ns[station] = now
+        if station in self._entry:
+            pdus = self._pdus.get(self._entry[station][1], {})
+            self._streams.heartbeat(now)
+            return [Send(pdu) for k, pdu in pdus.items() if k == self._station or k not in self.members]
+        incarnation = self._joins.get(station)
+        return [
+            Send(pdu)
+            for (v, p), pdus in self._pdus.items()
+            if v == self.instance and (station, incarnation) in p.changes
+            for k, pdu in pdus.items()
+            if k == self._station
+        ]
+
+    # ---- small
+    def _note_lives(self) -> None:
+        self._lives = [max(pair) for pair in zip(self._lives, self.incarnations, strict=True)]
+
+    def _move(self, station: int, cause: Cause) -> None:
+        letter = self.letters[station]
+        self.letters[station] = TRANSITIONS[letter, cause]
+        if self.letters[station] is not letter:
+            self.moves[f"{letter.name} {cause.name}".lower()] += 1
+
+    def _tell_core(self) -> None:
+        self._streams.set_state(*self.bitmaps())
+        self._streams.block(bool(self._suspects) and not self.has_quorum)
+        self._streams.watch(self.busy or bool(self._votes))
