@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from enum import IntFlag
+from enum import IntEnum, IntFlag
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
 
@@ -27,6 +27,8 @@ __all__ = [
     "DataPath",
     "GroupMessage",
     "LinkInfo",
+    "Lost",
+    "MaySend",
     "Take",
     "Turn",
     "Want",
@@ -58,6 +60,16 @@ class Want(IntFlag):
     LINK = lib.DP_W_LINK
     FENCED = lib.DP_W_FENCED
     MORE = lib.DP_W_MORE
+
+
+class MaySend(IntEnum):
+    """What becomes of a SEND on a handle (``enum dp_may``)."""
+
+    NO = lib.DP_MAY_NOT
+    """Refused with ``not-member``."""
+    YES = lib.DP_MAY_SEND
+    WAIT = lib.DP_MAY_WAIT
+    """It waits at the head of its client's input, and everything behind it, until the handle is bound anew or dropped."""
 
 
 class Turn(NamedTuple):
@@ -95,8 +107,21 @@ class Take(NamedTuple):
         return len(self.data)
 
 
+class Lost(NamedTuple):
+    """What the end of an instance costs a client (``struct dp_lost``).
+
+    undecided: own messages not at preack; forgotten: messages held back for a level, which it will never get; unsafe: it got
+    messages at level ordered that are not at preack."""
+
+    undecided: int
+    forgotten: int
+    unsafe: bool
+
+
 class GroupMessage(NamedTuple):
-    """The message at which delivery stands. Its place in the order is (clock, src, index); ``src`` is a station index."""
+    """What delivery stands at. Of a message the place in the order is (clock, src, index); ``src`` is a station index. Of a view
+    event (type ``MessageType.VIEW``) it is right behind the PDU (clock, view_src), and ``position`` may be ``TIME_MAX``: reached
+    at every level."""
 
     data: bytes
     clock: int
@@ -106,6 +131,7 @@ class GroupMessage(NamedTuple):
     index: int  # type: ignore[assignment]  # the place in the order is worth more than tuple.index
     src: int
     type: int
+    view_src: int = 0
 
 
 class ClientInfo(NamedTuple):
@@ -301,17 +327,18 @@ class DataPath:
         _check(code)
         return True
 
-    def handle(self, slot: int, handle: int, group: int, *, may_send: bool) -> None:
-        """SENDs on the handle go to the group from here on."""
-        _check(lib.dp_handle(self._dp, slot, handle, group, may_send))
+    def handle(self, slot: int, handle: int, group: int, *, may_send: MaySend | bool, op: bool = False) -> None:
+        """SENDs on the handle go to the group from here on; op: by the order-preserving service."""
+        _check(lib.dp_handle(self._dp, slot, handle, group, int(may_send), op))
 
     def handle_drop(self, slot: int, handle: int) -> None:
         """SENDs on the handle are refused from here on. Raises OSError: ENOENT it was not bound."""
         _check(lib.dp_handle_drop(self._dp, slot, handle))
 
-    def join(self, slot: int, handle: int, group: int, level: int, no_self: bool = False) -> None:
-        """Deliver the group's messages from this place of the order on. Raises OSError: EEXIST already joined."""
-        _check(lib.dp_join(self._dp, slot, handle, group, level, no_self))
+    def join(self, slot: int, handle: int, group: int, level: int, no_self: bool = False, op: bool = False) -> None:
+        """Deliver the group's messages from this place of the order on. op: also those of the order-preserving service, as they
+        are accepted. Raises OSError: EEXIST already joined, EINVAL op and a level above ordered."""
+        _check(lib.dp_join(self._dp, slot, handle, group, level, no_self, op))
 
     def leave(self, slot: int, group: int) -> None:
         """Deliver no more of the group from this place on. Raises OSError: ENOENT not joined."""
@@ -340,11 +367,20 @@ class DataPath:
         _check(code)
         return True
 
-    def reset(self) -> dict[int, int]:
-        """An instance has ended: forget what was under embargo. Returns, by slot, how many own messages were not at preack."""
-        counts = ffi.new("uint64_t[]", CLIENTS_MAX)
-        _check(lib.dp_reset(self._dp, counts))
-        return {slot: count for slot, count in enumerate(ffi.unpack(counts, CLIENTS_MAX)) if count}
+    def lost(self) -> dict[int, Lost]:
+        """What ``reset`` would cost whom now, by slot; clients whom it would cost nothing are left out."""
+        return self._lost(lib.dp_lost)
+
+    def reset(self) -> dict[int, Lost]:
+        """An instance has ended: forget what was under embargo, and what ``send`` was given and the core has not taken. Returns
+        what that costs whom, as ``lost``."""
+        return self._lost(lib.dp_reset)
+
+    def _lost(self, function: Any) -> dict[int, Lost]:
+        table = ffi.new("struct dp_lost[]", CLIENTS_MAX)
+        _check(function(self._dp, table))
+        rows = enumerate(struct.iter_unpack("=QQII", ffi.buffer(table)))
+        return {slot: Lost(row[0], row[1], row[2] != 0) for slot, row in rows if any(row)}
 
     def take(self) -> Take | None:
         """The next control frame or end of a client."""
@@ -360,7 +396,7 @@ class DataPath:
         if lib.dp_group(self._dp, m) != 1:
             return None
         data = bytes(ffi.buffer(m.data, m.size)) if m.size else b""
-        return GroupMessage(data, m.clock, m.position, m.group, m.client, m.index, m.src, m.type)
+        return GroupMessage(data, m.clock, m.position, m.group, m.client, m.index, m.src, m.type, m.view_src)
 
     def group_done(self) -> None:
         lib.dp_group_done(self._dp)

@@ -187,14 +187,14 @@ int dp_client_level(struct dp *d, uint32_t slot, uint32_t level)
     return 0;
 }
 
-int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send)
+int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t op)
 {
     struct dp_client *c = client_live(d, slot);
     if (!c)
         return -ENOENT;
-    if (handle == 0 || handle >= DP_HANDLES_MAX)
+    if (handle == 0 || handle >= DP_HANDLES_MAX || may_send > DP_MAY_WAIT)
         return -EINVAL;
-    c->handles[handle] = (struct dp_bound){.group = group, .bound = 1, .may_send = may_send != 0};
+    c->handles[handle] = (struct dp_bound){.group = group, .bound = 1, .may_send = (uint8_t)may_send, .op = op != 0};
     return 0;
 }
 
@@ -295,24 +295,57 @@ int dp_clients(const struct dp *d)
     return count;
 }
 
-int dp_reset(struct dp *d, uint64_t undecided[DP_CLIENTS_MAX])
+/* 1: the client has got something that preack has not reached. */
+static uint32_t is_unsafe(const struct dp *d, const struct dp_client *c)
+{
+    if (c->ordered_end > d->positions[ZJ_PREACK])
+        return 1;
+    for (uint32_t i = 0; i < d->route_cap; i++) {
+        const struct dp_route *r = d->routes[i];
+        if (!r || !r->op_open || (r->op_placed && r->op_position < d->positions[ZJ_PREACK]))
+            continue;
+        for (uint32_t k = 0; k < r->count; k++)
+            if (r->members[k].slot == c->slot && r->members[k].op)
+                return 1;
+    }
+    return 0;
+}
+
+static struct dp_lost what_is_lost(const struct dp *d, const struct dp_client *c, uint64_t forgotten)
+{
+    return (struct dp_lost){.undecided = c->sent - c->done[ZJ_PREACK], .forgotten = forgotten, .unsafe = is_unsafe(d, c)};
+}
+
+int dp_lost(struct dp *d, struct dp_lost lost[DP_CLIENTS_MAX])
+{
+    clients_release(d);
+    for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++) {
+        const struct dp_client *c = &d->clients[i];
+        lost[i] = c->used ? what_is_lost(d, c, queue_embargoed(d, c)) : (struct dp_lost){0};
+    }
+    return 0;
+}
+
+int dp_reset(struct dp *d, struct dp_lost lost[DP_CLIENTS_MAX])
 {
     d->group_waits = 0;
     for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++) {
         struct dp_client *c = &d->clients[i];
-        if (undecided)
-            undecided[i] = 0;
+        if (lost)
+            lost[i] = (struct dp_lost){0};
         if (!c->used)
             continue;
-        queue_forget(d, c);
-        if (undecided)
-            undecided[i] = c->sent - c->done[ZJ_PREACK];
+        const uint64_t forgotten = queue_forget(d, c);
+        if (lost)
+            lost[i] = what_is_lost(d, c, forgotten);
+        c->ordered_end = 0;
         /* Counts go on behind the undecided ones, so that a number means the same message at both ends. */
         for (uint32_t level = 0; level < ZJ_LEVELS; level++)
             c->done[level] = c->sent;
         c->own[0].head = c->own[0].tail = c->own[1].head = c->own[1].tail = 0;
         set_add(&d->owning, i);
     }
+    groups_reset(d);
     input_reset(d);
     memset(d->positions, 0, sizeof d->positions);
     return 0;

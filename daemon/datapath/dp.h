@@ -42,9 +42,16 @@ enum dp_want {                   /* why dp_turn came back; bits */
 
 struct dp_turn_result { uint32_t want; uint32_t status; uint64_t now; uint64_t next_due; };
 
-struct dp_group {                /* a message that Python must see at its place in the order */
-    const uint8_t *data; uint64_t clock, position; uint32_t size, group; uint16_t client, index; uint8_t src, type, pad[2];
+/* A message that Python must see at its place in the order: group control, or (ZJW_TYPE_VIEW) a view event, of which src, index,
+ * view_src and position are as in struct zj_message. */
+struct dp_group {
+    const uint8_t *data; uint64_t clock, position; uint32_t size, group; uint16_t client, index; uint8_t src, type, view_src, pad;
 };
+
+/* What the end of an instance costs a client. undecided: own messages taken by the core and not at preack; forgotten: MESSAGE frames
+ * under embargo, which it will never get; unsafe 1: it got messages at level ordered that are not at preack, so that they may be
+ * unknown to those who go on. */
+struct dp_lost { uint64_t undecided, forgotten; uint32_t unsafe, pad; };
 
 struct dp_take { uint8_t *data; uint32_t size; uint32_t slot; uint8_t type, flags; uint16_t handle; int32_t error; };
 /* type 0: the client's end. error 0: it closed; negative errno; DP_E_* below. */
@@ -86,20 +93,27 @@ int dp_client_add(struct dp *d, int fd, uint16_t client, uint32_t *slot);
 int dp_client_remove(struct dp *d, uint32_t slot, int hard, uint64_t deadline_ns);
 /* Report by DONE whatever reaches this level from now on, as if every SEND had asked for it (for the last counts after BYE). */
 int dp_client_level(struct dp *d, uint32_t slot, uint32_t level);
-/* Queue a frame for a client now (embargoed: at its place behind what is queued; urgent: before what is not yet begun). */
+/* Queue a frame for a client now (embargoed: at its place behind what is queued; urgent: before what is not yet begun). position
+ * UINT64_MAX counts as reached at every level. */
 int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint16_t handle, const uint8_t *body, uint32_t size,
                   uint64_t position, uint32_t level, uint32_t urgent);
-int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send); /* SEND on handle goes to group */
+enum dp_may { DP_MAY_NOT = 0, DP_MAY_SEND = 1, DP_MAY_WAIT = 2 }; /* refused; taken; waits at the head of the client's input */
+/* SEND on handle goes to group; op 1: as a message of the order-preserving service. */
+int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t op);
 int dp_handle_drop(struct dp *d, uint32_t slot, uint16_t handle);
-int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self); /* deliver from here */
+/* Deliver from here. op 1 (level ordered only): messages of the order-preserving service too, as they are accepted; without it
+ * they are none of this member's. */
+int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self, uint32_t op);
 int dp_leave(struct dp *d, uint32_t slot, uint32_t group);
 int dp_need_ack(struct dp *d, uint32_t group, uint32_t yes);         /* messages to the group need level ack */
 void dp_hold(struct dp *d, uint32_t yes);            /* 1: take no new messages from clients (closed, draining) */
 int dp_unsent(const struct dp *d);                   /* messages read from clients, or dp_send's, not yet taken by the core */
-/* After an instance ended: forget embargoed entries not released at their level; per slot how many own messages were undecided
- * (taken by the core, not at preack). A message of which the core has taken a part is offered anew as a whole. DONE counts go on
- * behind the undecided ones at every level, from the next turn on, so that a number means the same message at both ends. */
-int dp_reset(struct dp *d, uint64_t undecided[DP_CLIENTS_MAX]);
+/* What dp_reset would say now, by slot; nothing is changed but what the core's positions allow by now is released. */
+int dp_lost(struct dp *d, struct dp_lost lost[DP_CLIENTS_MAX]);
+/* After an instance ended: forget embargoed entries not released at their level, and dp_send's messages that the core has not taken;
+ * lost (or NULL): by slot, what that means. A client's message of which the core has taken a part is offered anew as a whole. DONE
+ * counts go on behind the undecided ones at every level, from the next turn on, so that a number means the same message at both ends. */
+int dp_reset(struct dp *d, struct dp_lost lost[DP_CLIENTS_MAX]);
 int dp_take(struct dp *d, struct dp_take *out);      /* 1: one; 0: none. data valid until the next dp_ call */
 int dp_group(struct dp *d, struct dp_group *out);    /* the message delivery stands at; dp_group_done() lets it go on */
 void dp_group_done(struct dp *d);

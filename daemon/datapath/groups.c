@@ -82,11 +82,11 @@ static int route_leave(struct dp_route *r, uint32_t slot)
     return -ENOENT;
 }
 
-int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self)
+int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self, uint32_t op)
 {
     if (!client_live(d, slot))
         return -ENOENT;
-    if (level >= ZJ_LEVELS)
+    if (level >= ZJ_LEVELS || (op && level != ZJ_ORDERED))
         return -EINVAL;
     struct dp_route *r = route_get(d, group);
     if (!r)
@@ -102,8 +102,8 @@ int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32
         r->members = members;
         r->cap = cap;
     }
-    r->members[r->count++] =
-        (struct dp_member){.slot = (uint16_t)slot, .handle = handle, .level = (uint8_t)level, .no_self = no_self != 0};
+    r->members[r->count++] = (struct dp_member){
+        .slot = (uint16_t)slot, .handle = handle, .level = (uint8_t)level, .no_self = no_self != 0, .op = op != 0};
     return 0;
 }
 
@@ -135,6 +135,14 @@ void groups_leave_all(struct dp *d, uint32_t slot)
         else
             i++;
     }
+}
+
+/* An instance has ended: nothing given on acceptance waits for its place any more. */
+void groups_reset(struct dp *d)
+{
+    for (uint32_t i = 0; i < d->route_cap; i++)
+        if (d->routes[i])
+            d->routes[i]->op_open = 0;
 }
 
 void groups_free(struct dp *d)

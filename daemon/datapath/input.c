@@ -102,7 +102,7 @@ static int input_read(struct dp *d, struct dp_client *c)
     }
 }
 
-enum head { HEAD_NONE, HEAD_PART, HEAD_SEND, HEAD_CONTROL, HEAD_REFUSED, HEAD_BAD };
+enum head { HEAD_NONE, HEAD_PART, HEAD_SEND, HEAD_WAIT, HEAD_CONTROL, HEAD_REFUSED, HEAD_BAD };
 
 /* What stands at the head of the input; takes a refused frame off. *size: body bytes. */
 static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
@@ -125,7 +125,7 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
         *size = get32(p);
         if (*size > DP_FRAME_MAX || (type != DP_F_SEND && *size > DP_CONTROL_MAX))
             return HEAD_BAD;
-        if (type == DP_F_SEND && !c->offered) {
+        if (type == DP_F_SEND && !c->begun) {
             const struct dp_bound *b = handle < DP_HANDLES_MAX ? &c->handles[handle] : NULL;
             if ((flags & DP_SEND_LEVEL) >= ZJ_LEVELS)
                 return HEAD_BAD;
@@ -148,6 +148,8 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
                 input_consume(c, DP_HEADER);
                 return HEAD_REFUSED;
             }
+            if (b->may_send == DP_MAY_WAIT)
+                return HEAD_WAIT;
         }
         if (have - DP_HEADER < *size)
             return HEAD_PART;
@@ -159,26 +161,32 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
 static struct zj_offer head_offer(const struct dp *d, const struct dp_client *c)
 {
     const uint8_t *p = c->in + c->in_start;
-    const uint32_t level = p[5] & DP_SEND_LEVEL, group = c->handles[get16(p + 6)].group;
-    const struct dp_route *r = level == ZJ_ACK ? NULL : route_find(d, group);
-    return (struct zj_offer){.data = p + DP_HEADER, .size = get32(p), .done = c->offered, .group = group, .client = c->number,
-                             .type = ZJW_TYPE_USER, .need_ack = level == ZJ_ACK || (r && r->need_ack)};
-}
-
-/* The client is read no more: keep what the core has begun to take. */
-void input_orphan(struct dp *d, struct dp_client *c)
-{
-    if (!c->offered || d->orphan.map)
-        return;
-    d->orphan = (struct dp_orphan){.map = c->in, .cap = c->in_cap, .m = head_offer(d, c)};
-    c->in = NULL;
-    c->in_cap = c->in_start = c->in_end = c->offered = 0;
+    const uint32_t level = p[5] & DP_SEND_LEVEL;
+    const struct dp_bound b = c->begun ? c->part : c->handles[get16(p + 6)];
+    const struct dp_route *r = level == ZJ_ACK ? NULL : route_find(d, b.group);
+    return (struct zj_offer){.data = p + DP_HEADER, .size = get32(p), .done = c->offered, .group = b.group, .client = c->number,
+                             .type = ZJW_TYPE_USER, .need_ack = level == ZJ_ACK || (r && r->need_ack), .op = b.op};
 }
 
 static void orphan_free(struct dp *d)
 {
     dp_unmap(d->orphan.map, d->orphan.cap);
     d->orphan = (struct dp_orphan){0};
+}
+
+/* The client is read no more: keep what the core has begun to take. */
+void input_orphan(struct dp *d, struct dp_client *c)
+{
+    if (!c->begun)
+        return;
+    if (d->orphan.map) { /* of which the core has nothing any more: a join made it start anew, and this one began meanwhile */
+        if (d->orphan.m.done)
+            return;
+        orphan_free(d);
+    }
+    d->orphan = (struct dp_orphan){.map = c->in, .cap = c->in_cap, .m = head_offer(d, c)};
+    c->in = NULL;
+    c->in_cap = c->in_start = c->in_end = c->offered = c->begun = 0;
 }
 
 /* 1: taken; 0: refused for now. */
@@ -188,10 +196,15 @@ static int offer(struct dp *d, struct dp_client *c, uint32_t size)
     const uint32_t level = p[5] & DP_SEND_LEVEL;
     struct zj_offer m = head_offer(d, c);
     const int taken = d->api->offer(d->core, &m);
-    c->offered = m.done;
-    if (taken == 0)
+    if (taken == 0) { /* m.done may have gone back to 0: a part taken before a join is sent anew */
+        if (m.done && !c->begun) {
+            c->begun = 1;
+            c->part = c->handles[get16(p + 6)];
+        }
+        c->offered = m.done;
         return 0;
-    c->offered = 0;
+    }
+    c->offered = c->begun = 0;
     if (taken > 0) {
         c->sends++;
         c->sent++;
@@ -226,7 +239,7 @@ static enum served serve(struct dp *d, struct dp_client *c, int only_partial, ui
             return SERVED_DRY;
         if (!c->paused && input_must_pause(d, c))
             c->paused = 1;
-        if (c->paused && !c->offered)
+        if (c->paused && !c->begun)
             return SERVED_DRY; /* clients_write() takes it up again */
         uint32_t size = 0;
         const enum head head = input_head(d, c, &size);
@@ -238,8 +251,10 @@ static enum served serve(struct dp *d, struct dp_client *c, int only_partial, ui
             c->taking = 1;
             take_push(d, c);
             return SERVED_DRY;
+        case HEAD_WAIT:
+            return SERVED_BLOCKED;
         case HEAD_SEND:
-            if ((d->hold || only_partial) && !c->offered)
+            if ((d->hold || only_partial) && !c->begun)
                 return SERVED_BLOCKED;
             if (!offer(d, c, size))
                 return SERVED_BLOCKED;
@@ -392,13 +407,14 @@ int dp_unsent(const struct dp *d)
     return count;
 }
 
-/* An instance has ended: nothing is half taken any more. A client's own messages go again as a whole. */
+/* An instance has ended: nothing is half taken any more. A client's own messages go again as a whole; what Python has sent spoke of
+ * the groups of that instance. */
 void input_reset(struct dp *d)
 {
-    d->sends.offered = 0;
+    d->sends.offered = d->sends.count = d->sends.head = d->sends.tail = 0;
     orphan_free(d);
     for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
-        d->clients[i].offered = 0;
+        d->clients[i].offered = d->clients[i].begun = 0;
 }
 
 void input_free(struct dp *d)

@@ -56,7 +56,7 @@
 #define DP_CONTROL_MAX (64u * 1024u)           /* body of any frame but SEND */
 
 enum dp_frame_type {
-    DP_F_HELLO = 1, DP_F_JOIN = 2, DP_F_LEAVE = 3, DP_F_SEND = 4, DP_F_STATUS = 5, DP_F_BYE = 6, DP_F_MEMBERS = 7,
+    DP_F_HELLO = 1, DP_F_JOIN = 2, DP_F_LEAVE = 3, DP_F_SEND = 4, DP_F_STATUS = 5, DP_F_BYE = 6, DP_F_MEMBERS = 7, DP_F_ADMIN = 8,
     DP_F_MESSAGE = 66, DP_F_DONE = 69, DP_F_ERROR = 70
 };
 #define DP_SEND_LEVEL 3u
@@ -150,7 +150,7 @@ struct dp_queue {
     uint8_t busy;                                /* used since the last tidying */
 };
 
-struct dp_bound { uint32_t group; uint8_t bound, may_send, pad[2]; };
+struct dp_bound { uint32_t group; uint8_t bound, may_send, op, pad; };
 
 struct dp_client {
     int fd;                      /* -1: closed by us, the slot waits for dp_client_remove */
@@ -174,18 +174,28 @@ struct dp_client {
     uint32_t in_cap, in_start, in_end;
     uint32_t skip;               /* bytes of a refused frame's body still to come */
     uint32_t quantum;            /* used up of the present one */
-    uint32_t offered;            /* bytes of the SEND at in_start that the core has taken */
+    uint32_t offered;            /* bytes of the SEND at in_start that the core has taken; may fall back to 0 (zj_offer) */
+    uint8_t begun;               /* it has taken some, so it is to have all, whatever becomes of the client and the handle; */
+    struct dp_bound part;        /* begun: the handle as it was */
     struct dp_bound *handles;
     struct dp_queue q;
     /* own messages */
     uint64_t sends;              /* SEND frames, also refused ones */
     struct dp_own_list own[2];   /* towards preack, towards ack */
     uint64_t sent, delivered, done[ZJ_LEVELS], reported[ZJ_LEVELS], notify[ZJ_LEVELS];
+    uint64_t ordered_end;        /* one past the position of the last message given at level ordered */
 };
 
 /* ---- groups ---- */
-struct dp_member { uint16_t slot, handle; uint8_t level, no_self, pad[2]; };
-struct dp_route { uint32_t group; uint32_t count, cap; uint8_t need_ack, pad[3]; struct dp_member *members; };
+struct dp_member { uint16_t slot, handle; uint8_t level, no_self, op, pad; };
+/* Of the last message in the order among those given on acceptance: its place, and, once the order has got there (op_placed), its
+ * position. */
+struct dp_route {
+    uint32_t group, count, cap;
+    uint8_t need_ack, op_src, op_open, op_placed;
+    uint64_t op_clock, op_position;
+    struct dp_member *members;
+};
 
 /* A message of which the core has a part when its client goes: it must be finished, or no other could ever be fragmented. There
  * is never more than one, for the core takes one in pieces at a time. The map is the client's former input buffer. */
@@ -254,7 +264,8 @@ void queue_release(struct dp *d, struct dp_client *c);
 int queue_own(struct dp *d, struct dp_client *c, uint64_t position);
 void queue_done(struct dp *d, struct dp_client *c);
 void queue_cut(struct dp *d, struct dp_client *c, int released);
-void queue_forget(struct dp *d, struct dp_client *c);
+uint64_t queue_forget(struct dp *d, struct dp_client *c);
+uint64_t queue_embargoed(const struct dp *d, const struct dp_client *c);
 void queue_clear(struct dp *d, struct dp_client *c);
 int queue_write(struct dp *d, struct dp_client *c);
 void queue_tidy(struct dp_client *c);
@@ -269,6 +280,7 @@ static inline int queue_writable(const struct dp_queue *q)
 /* ---- groups.c ---- */
 struct dp_route *route_find(const struct dp *d, uint32_t group);
 void groups_leave_all(struct dp *d, uint32_t slot);
+void groups_reset(struct dp *d);
 void groups_free(struct dp *d);
 
 /* ---- input.c ---- */
@@ -282,6 +294,8 @@ void input_free(struct dp *d);
 
 /* ---- output.c ---- */
 void clients_deliver(struct dp *d, const struct zj_message *m);
+void clients_accept(struct dp *d, const struct zj_message *m);
+void clients_placed(struct dp *d, const struct zj_message *m);
 void clients_release(struct dp *d);
 void clients_write(struct dp *d, uint64_t now);
 uint64_t clients_due(const struct dp *d);

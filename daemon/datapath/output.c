@@ -38,10 +38,26 @@ static void give(struct dp *d, const struct dp_member *to, struct dp_client *c, 
     put16(head + DP_HEADER + 10, m->client);
     head[DP_HEADER + 12] = (uint8_t)(m->src + 1); /* stations count from 1 outside the core */
     memset(head + DP_HEADER + 13, 0, 3);
-    if (queue_append(d, c, head, sizeof head, m->data, m->size, to->level, m->position))
+    if (queue_append(d, c, head, sizeof head, m->data, m->size, to->level, m->position)) {
         client_no_memory(d, c);
-    else
-        c->delivered++;
+        return;
+    }
+    c->delivered++;
+    if (to->level == ZJ_ORDERED && m->op == 0)
+        c->ordered_end = m->position + 1;
+}
+
+static void count_own(struct dp *d, const struct zj_message *m, int own_slot)
+{
+    struct dp_client *c = &d->clients[own_slot];
+    if (!c->closing && queue_own(d, c, m->position))
+        client_no_memory(d, c);
+}
+
+/* 1 if the place (clock, src) is not before the last one given on acceptance. */
+static int op_reaches(const struct dp_route *r, const struct zj_message *m)
+{
+    return !r->op_open || m->clock > r->op_clock || (m->clock == r->op_clock && m->src >= r->op_src);
 }
 
 void clients_deliver(struct dp *d, const struct zj_message *m)
@@ -56,11 +72,43 @@ void clients_deliver(struct dp *d, const struct zj_message *m)
             continue;
         give(d, to, c, m, own);
     }
-    if (own_slot >= 0) {
-        struct dp_client *c = &d->clients[own_slot];
-        if (!c->closing && queue_own(d, c, m->position))
-            client_no_memory(d, c);
+    if (own_slot >= 0)
+        count_own(d, m, own_slot);
+}
+
+/* A message of the order-preserving service has been accepted: its delivery. Its place, and with it its counts, come later. Members
+ * of a group in total order get none: for them it would stand anywhere. */
+void clients_accept(struct dp *d, const struct zj_message *m)
+{
+    const int own_slot = m->src == d->cfg.self ? d->by_number[m->client] : -1;
+    struct dp_route *r = route_find(d, m->group);
+    for (uint32_t i = 0; r && i < r->count; i++) {
+        const struct dp_member *to = &r->members[i];
+        struct dp_client *c = &d->clients[to->slot];
+        const int own = own_slot == (int)to->slot;
+        if (!to->op || c->closing || c->broken || (own && to->no_self))
+            continue;
+        give(d, to, c, m, own);
+        if (op_reaches(r, m)) {
+            r->op_open = 1;
+            r->op_placed = 0;
+            r->op_clock = m->clock;
+            r->op_src = m->src;
+        }
     }
+}
+
+/* The place in the total order of a message that has been delivered on acceptance. */
+void clients_placed(struct dp *d, const struct zj_message *m)
+{
+    const int own_slot = m->src == d->cfg.self ? d->by_number[m->client] : -1;
+    struct dp_route *r = route_find(d, m->group);
+    if (r && r->op_open && op_reaches(r, m)) {
+        r->op_placed = 1;
+        r->op_position = m->position;
+    }
+    if (own_slot >= 0)
+        count_own(d, m, own_slot);
 }
 
 /* Positions have moved: release what they allow, then count. */

@@ -72,7 +72,7 @@ static int reserve(struct dp *d, struct dp_queue *q, uint64_t size)
 /* ---- embargo ---- */
 static int passed(const struct dp *d, uint32_t level, uint64_t position)
 {
-    return level == ZJ_ORDERED || position < d->positions[level];
+    return level == ZJ_ORDERED || position + 1 <= d->positions[level]; /* UINT64_MAX: nothing stands before it */
 }
 
 static int mark(struct dp *d, struct dp_client *c, uint32_t level, uint64_t position)
@@ -268,10 +268,35 @@ void queue_cut(struct dp *d, struct dp_client *c, int released)
     set_del(&d->marked, c->slot);
 }
 
-/* Drop the embargoed frames whose own level has not passed them; those of other levels behind them stay. */
-void queue_forget(struct dp *d, struct dp_client *c)
+/* MESSAGE frames among those that stand from one offset to another. */
+static uint64_t messages_between(const struct dp_queue *q, uint64_t at, uint64_t end)
+{
+    uint64_t count = 0;
+    for (; at < end; at += frame_size_at(q, at))
+        count += q->ring[(at + 4) & (q->cap - 1u)] == DP_F_MESSAGE;
+    return count;
+}
+
+/* How many messages queue_forget would drop. */
+uint64_t queue_embargoed(const struct dp *d, const struct dp_client *c)
+{
+    const struct dp_queue *q = &c->q;
+    uint64_t count = 0, from = q->released;
+    for (uint32_t i = 0; i < q->mark_count; i++) {
+        const struct dp_mark *m = &q->marks[(q->mark_head + i) & (q->mark_cap - 1u)];
+        if (!passed(d, m->level, m->position))
+            count += messages_between(q, from, m->end);
+        from = m->end;
+    }
+    return count;
+}
+
+/* Drop the embargoed frames whose own level has not passed them; those of other levels behind them stay. Returns how many
+ * messages have gone. */
+uint64_t queue_forget(struct dp *d, struct dp_client *c)
 {
     struct dp_queue *q = &c->q;
+    const uint64_t count = queue_embargoed(d, c);
     uint64_t to = q->released, from = q->released;
     for (; q->mark_count; q->mark_count--, q->mark_head = (q->mark_head + 1) & (q->mark_cap - 1u)) {
         const struct dp_mark *m = &q->marks[q->mark_head];
@@ -290,6 +315,7 @@ void queue_forget(struct dp *d, struct dp_client *c)
     q->tail = q->released = to;
     set_del(&d->marked, c->slot);
     set_add(&d->dirty, c->slot); /* also if nothing is left: a client may have been paused by what has gone */
+    return count;
 }
 
 /* Nobody reads any more: drop all. */

@@ -135,9 +135,20 @@ static int hand_to_python(struct dp *d, const struct zj_message *m)
     if (m->size)
         memcpy(d->group_data, m->data, m->size);
     d->group = (struct dp_group){.data = d->group_data, .clock = m->clock, .position = m->position, .size = m->size,
-                                 .group = m->group, .client = m->client, .index = m->index, .src = m->src, .type = m->type};
+                                 .group = m->group, .client = m->client, .index = m->index, .src = m->src, .type = m->type,
+                                 .view_src = m->view_src};
     d->group_waits = 1;
     return 0;
+}
+
+static void deliver_op(struct dp *d, const struct zj_message *m)
+{
+    if (m->type != ZJW_TYPE_USER)
+        return;
+    if (m->op == 1)
+        clients_accept(d, m);
+    else
+        clients_placed(d, m);
 }
 
 /* Messages delivered. A message that is Python's stops delivery until dp_group_done(). */
@@ -155,7 +166,9 @@ static uint32_t deliver(struct dp *d, uint32_t *more)
             break;
         count++;
         bytes += m.size;
-        if (m.type == ZJW_TYPE_USER)
+        if (m.op) /* of programs only: with any other type it makes no sense, here as at every station */
+            deliver_op(d, &m);
+        else if (m.type == ZJW_TYPE_USER)
             clients_deliver(d, &m);
         else if (hand_to_python(d, &m))
             return count; /* out of memory: lost to this station's groups; cannot be repaired here */

@@ -61,21 +61,22 @@ static void tx_done(zj_core *core, uint64_t now, uint32_t count)
     CORE(core)->tx_sent += count;
 }
 
-static void keep(struct double_core *c, const struct zj_offer *m, uint64_t position, uint8_t src)
+static void keep(struct double_core *c, const struct zj_offer *m, uint8_t src, uint8_t op, uint64_t clock)
 {
     if (c->log_count == c->log_cap) {
         c->log_cap = c->log_cap ? 2 * c->log_cap : 1024;
         c->log = realloc(c->log, c->log_cap * sizeof *c->log);
-        c->log_position = realloc(c->log_position, c->log_cap * sizeof *c->log_position);
+        c->log_place = realloc(c->log_place, c->log_cap * sizeof *c->log_place);
     }
     struct zj_offer copy = *m;
     uint8_t *data = malloc(m->size + 1u);
     if (m->size)
         memcpy(data, m->data, m->size);
     copy.data = data;
-    copy.done = src;
+    if (!clock)
+        clock = 1000 + c->log_count;
     c->log[c->log_count] = copy;
-    c->log_position[c->log_count++] = position;
+    c->log_place[c->log_count++] = (struct double_place){c->position, clock, src, op, 2};
 }
 
 static int offer(zj_core *core, struct zj_offer *m)
@@ -90,6 +91,11 @@ static int offer(zj_core *core, struct zj_offer *m)
         if (c->partial && c->partial != who)
             return 0;
         c->partial = who;
+        if (c->anew && m->done) {
+            c->anew = 0;
+            m->done = 0;
+            return 0;
+        }
         const uint32_t left = m->size - m->done;
         m->done += left < c->piece ? left : c->piece;
         c->room--;
@@ -101,7 +107,9 @@ static int offer(zj_core *core, struct zj_offer *m)
     }
     m->done = m->size;
     c->offered++;
-    keep(c, m, c->position, (uint8_t)c->self);
+    keep(c, m, (uint8_t)c->self, m->op, 0);
+    if (c->echo && m->op)
+        keep(c, m, (uint8_t)c->self, 2, c->log_place[c->log_count - 1].clock);
     if (!c->echo)
         c->next_at = c->log_count;
     return 1;
@@ -113,9 +121,10 @@ static int next(zj_core *core, struct zj_message *out)
     if (c->next_at == c->log_count)
         return 0;
     const struct zj_offer *m = &c->log[c->next_at];
-    *out = (struct zj_message){.data = m->data, .clock = 1000 + c->next_at, .position = c->log_position[c->next_at],
+    const struct double_place *p = &c->log_place[c->next_at];
+    *out = (struct zj_message){.data = p->op == 2 ? NULL : m->data, .clock = p->clock, .position = p->op == 1 ? 12345 : p->position,
                                .size = m->size, .group = m->group, .client = m->client, .index = (uint16_t)(c->next_at & 7u),
-                               .src = (uint8_t)m->done, .type = m->type};
+                               .src = p->src, .type = m->type, .op = p->op, .view_src = p->view_src};
     c->next_at++;
     return 1;
 }
@@ -136,11 +145,11 @@ static uint32_t nak(zj_core *core, uint64_t now)
     return 1;
 }
 
-void double_deliver(struct double_core *c, uint32_t group, uint16_t client, uint8_t src, uint8_t type, const uint8_t *data,
-                    uint32_t size)
+void double_deliver(struct double_core *c, uint32_t group, uint16_t client, uint8_t src, uint8_t type, uint8_t op, uint64_t clock,
+                    const uint8_t *data, uint32_t size)
 {
     const struct zj_offer m = {.data = data, .size = size, .group = group, .client = client, .type = type};
-    keep(c, &m, c->position, src);
+    keep(c, &m, src, op, clock);
 }
 
 struct double_core *double_create(uint32_t self)
@@ -156,7 +165,7 @@ void double_destroy(struct double_core *c)
     for (uint32_t i = 0; i < c->log_count; i++)
         free((void *)(uintptr_t)c->log[i].data);
     free(c->log);
-    free(c->log_position);
+    free(c->log_place);
     free(c);
 }
 

@@ -19,18 +19,19 @@ struct double_core {
     uint32_t echo;                  /* 1: what is taken becomes deliverable, at the position of the step */
     struct zj_offer *log;           /* data is a copy of the double's */
     uint32_t log_count, log_cap, next_at;
-    uint64_t *log_position;
+    struct double_place { uint64_t position, clock; uint8_t src, op, view_src; } *log_place;
     uint32_t self;
     /* order */
     uint64_t position;              /* of what is delivered next */
     uint64_t positions[3];
     uint64_t nak_due, poll_due, confirm_due;
     void *partial;                  /* whose message is being taken in pieces */
+    uint32_t anew;                  /* 1: what has been taken of it is to be offered again from its beginning, once */
 };
 
 struct double_core *double_create(uint32_t self);
 void double_destroy(struct double_core *c);
 const struct zj_api *double_api(void);
 /* Make a message deliverable. */
-void double_deliver(struct double_core *c, uint32_t group, uint16_t client, uint8_t src, uint8_t type, const uint8_t *data,
-                    uint32_t size);
+void double_deliver(struct double_core *c, uint32_t group, uint16_t client, uint8_t src, uint8_t type, uint8_t op, uint64_t clock,
+                    const uint8_t *data, uint32_t size);

@@ -33,8 +33,11 @@ class Double:
     def handle_pointer(self) -> int:
         return int(self.ffi.cast("uintptr_t", self.c))
 
-    def deliver(self, group: int, data: bytes, *, client: int = 0, src: int = 1, type: int = 0) -> None:
-        self.lib.double_deliver(self.c, group, client, src, type, data, len(data))
+    def deliver(
+        self, group: int, data: bytes, *, client: int = 0, src: int = 1, type: int = 0, op: int = 0, clock: int = 0
+    ) -> None:
+        """clock 0: one above the last one's."""
+        self.lib.double_deliver(self.c, group, client, src, type, op, clock, data, len(data))
 
     def positions(self, ordered: int, preack: int, ack: int) -> None:
         self.c.positions[0], self.c.positions[1], self.c.positions[2] = ordered, preack, ack
