@@ -14,17 +14,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from zenjun.tools.bench import failover as failover_module
 from zenjun.tools.bench import plan as plan_module
 from zenjun.tools.bench.cell import BenchError, Cell, Client, problems, run_window, summary
+from zenjun.tools.bench.failover import Failover
 from zenjun.tools.bench.measure import cpu_ns
 from zenjun.tools.bench.plan import Plan
-from zenjun.tools.bench.systems import Corosync, Raw, worker
+from zenjun.tools.bench.systems import Corosync, Raw, System, worker
 from zenjun.tools.bench.table import Results, aims, markdown, number, render
 from zenjun.tools.cli.bench import bench
 from zenjun.tools.lab import Lab, LabError
@@ -51,6 +53,10 @@ class Relay:
         self.members_wanted = 0
         self.flags: set[int] = set()
         self.order = 0
+        self.senders: set[asyncio.StreamWriter] = set()
+        self.held: list[tuple[asyncio.StreamWriter, bytes]] | None = None
+        """What waits for ``release``, if anything is to wait."""
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.odd_names = ['plain "quoted" [bracket', "back\\slash ]]", "三"]
 
     @staticmethod
@@ -87,6 +93,10 @@ class Relay:
                 m.write(self.frame(67, {"group": "bench", "members": names, "joined": [names[-1]], "left": []}))
         elif kind == 4:
             self.flags.add(flags)
+            self.senders.add(writer)
+            if self.held is not None:
+                self.held.append((writer, body))
+                return
             place, self.order = self.order, self.order + 1
             if self.cut_at == place:
                 self.members[0].close()
@@ -96,11 +106,39 @@ class Relay:
         else:
             raise AssertionError(f"frame type {kind}")
 
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """From any thread: do it in the relay's thread after so many seconds."""
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(self.loop.call_later, seconds, action)
+
+    def hold(self) -> None:
+        self.held = []
+
+    def release(self) -> None:
+        held, self.held = self.held or [], None
+        for writer, body in held:
+            self.take(4, 1, 1, body, writer)
+
+    def silent_one_died(self) -> None:
+        """The only member that has not sent is no member any more, its station neither."""
+        (victim,) = (m for m in self.members if m not in self.senders)
+        self.members.remove(victim)
+        victim.close()
+        names = [[k + 1, 1, self.odd_names[k % 3]] for k in range(len(self.members))]
+        for m in self.members:
+            m.write(self.frame(67, {"group": "bench", "members": names, "joined": [], "left": [[3, 1, "x"]], "reason": "death"}))
+        self.stations([1, 2])
+
+    def stations(self, numbers: list[int]) -> None:
+        for m in self.members:
+            members = [[k, 100 + k, f'host, "{k}" [4, 5]'] for k in numbers]
+            m.write(self.frame(68, {"event": "view", "instance": 8, "members": members, "joined": [], "left": []}, handle=0))
+
 
 @pytest.fixture
 def relay(tmp_path: Path) -> Iterator[Relay]:
     made = Relay(tmp_path / "sock")
-    loop = asyncio.new_event_loop()
+    made.loop = loop = asyncio.new_event_loop()
     up = threading.Event()
 
     async def main() -> None:
@@ -605,6 +643,97 @@ def test_markdown() -> None:
     assert markdown(["a", "b"], [["1", "2"]]) == "| a | b |\n|---|---|\n| 1 | 2 |\n"
 
 
+# Failover
+
+
+class Mortal(OneMachine):
+    """A system whose third station can be killed: deliveries stop for ``dead_s``, and it is back ``back_s`` after its start."""
+
+    name = "mortal"
+    dead_s, back_s = 0.2, 0.1
+    returns: tuple[int, ...] = (1, 2, 3)
+
+    def kill(self, station: int) -> None:
+        assert station == STATIONS
+        self.relay.later(0, self.relay.hold)
+        self.relay.later(self.dead_s, self.told)
+
+    def told(self) -> None:
+        self.relay.silent_one_died()
+        self.relay.release()
+
+    def restart(self, station: int) -> None:
+        assert station == STATIONS
+        self.relay.later(self.back_s / 2, lambda: self.relay.stations([1, 2]))
+        self.relay.later(self.back_s, lambda: self.relay.stations(list(self.returns)))
+
+
+def fail_over(relay: Relay) -> dict[str, Any]:
+    system = Mortal(relay)
+    try:
+        return failover_module.measure(cast(System, system), Failover(STATIONS).cell())
+    finally:
+        assert all(p.poll() is not None for p in system.spawned), "measure left a client behind"
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("STEADY_S", 0.3), ("SETTLE_S", 0.1), ("TOLD_S", 1.0), ("BACK_S", 1.0), ("WARM_S", 0.1)):
+        monkeypatch.setattr(failover_module, name, seconds)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_failover_measures_what_the_survivors_are_told_and_how_long_deliveries_stop(relay: Relay) -> None:
+    got = fail_over(relay)
+    assert got["ok"], got["problems"]
+    assert 200 <= got["told_ms"] < 500 and len(got["told_ms_by_station"]) == 2
+    # from the last delivery before the kill to the first after the release
+    assert 190 <= got["gap_ms"]["killed"] < 500
+    assert 100 <= got["back_ms"] < 400, "views without the station do not count"
+    assert got["gap_ms"]["before"] < 150 and got["gap_ms"]["restarted"] < 150
+    assert got["delivered"] == relay.order - 2, "the END markers of two senders are no messages"
+    assert any("host" in e for e in got["events"])
+
+
+@pytest.mark.usefixtures("hasty")
+def test_survivors_that_differ_fail_the_run(relay: Relay) -> None:
+    relay.tamper = lambda member, place, message: [] if member < 2 and place == 300 else [message]
+    got = fail_over(relay)
+    assert not got["ok"] and any("wrong messages" in p for p in got["problems"])
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(("attribute", "value", "says"), [("dead_s", 60.0, "no GROUP"), ("returns", (1, 2), "no STATIONS")])
+def test_what_is_never_told_ends_at_its_deadline(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, attribute: str, value: Any, says: str
+) -> None:
+    monkeypatch.setattr(Mortal, attribute, value)
+    with pytest.raises(BenchError, match=f"client 1: {says} in time"):
+        fail_over(relay)
+
+
+def killed(system: str, told: float, **changes: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "bench": "failover", "system": system, "version": "v", "stations": 3, "rate": 1000.0, "size": 64, "machine": "m",
+        "repeat": 1, "told_ms": told, "back_ms": 900.0, "gap_ms": {"before": 2.0, "killed": told, "restarted": 3.0},
+        "ok": True, "problems": [],
+    }  # fmt: skip
+    return {**row, **changes}
+
+
+def test_failover_table(tmp_path: Path) -> None:
+    broken = {k: v for k, v in killed("zenjun", 0, ok=False).items() if k not in ("told_ms", "back_ms", "gap_ms")}
+    rows = [killed("corosync", 8000.0), killed("zenjun", 400.0), killed("zenjun", 500.0), killed("zenjun", 420.0), broken]
+    text = failover_module.render(rows)
+    assert "| zenjun | 3 | 420 (400–500) | 420 (400–500) | 900 (900–900) | 3 (3–3) | 2 (2–2) | 4, 1 failed |" in text
+    assert text.index("| zenjun |") < text.index("| corosync | 3 | 8,000 | 8,000 | 900 | 3 | 2 | 1 |")
+    assert failover_module.render([broken]).count("–") >= 5 and failover_module.render([]) == "No runs.\n"
+    file = tmp_path / "r.jsonl"
+    file.write_text("".join(json.dumps(r) + "\n" for r in [*rows, *ROWS]))
+    done = CliRunner().invoke(bench, ["table", str(file)])
+    assert done.exit_code == 0 and "throughput, 64 B" in done.output and "death told" in done.output
+
+
 # Command line
 
 
@@ -620,6 +749,10 @@ def test_markdown() -> None:
         (["--option", "window"], "table.option=value"),
         (["--raw", "-n", "9"], "at most 8 stations"),
         (["--peers", "spread"], "each must be one of corosync"),
+        (["failover", "-n", "2"], "3<=x<=16"),
+        (["failover", "--peers", "spread"], "each must be one of corosync"),
+        (["failover", "--rate", "1"], "10<=x<=100000"),
+        (["failover", "--option", "x"], "table.option=value"),
     ],
 )
 def test_wrong_options_say_what_is_allowed(arguments: list[str], says: str) -> None:

@@ -45,6 +45,8 @@ class Cell:
     warm_s: float
     drain_s: float
     rate: float = RATE_TOTAL
+    watch: bool = False
+    """The clients say at once what they are told of the membership, and take commands while the window is open (load.h)."""
 
     @property
     def sending(self) -> int:
@@ -68,6 +70,7 @@ class Cell:
             "level": LEVELS.index(self.level),
             "mode": self.mode,
             "rate": self.rate / max(1, self.sending),
+            "watch": int(self.watch),
         }
         return [part for name, value in values.items() for part in (f"--{name}", str(value))]
 

@@ -8,6 +8,11 @@
  * "GO t0 w0 w1 end" (CLOCK_MONOTONIC, ns): sending starts at t0, what is delivered in [w0, w1) counts, sending ends at w1, and
  * what has not arrived at `end` is given up. The client prints "RESULT {json}" and stays until its standard input ends, so
  * that its CPU time can still be read. One thread; no state outside this process.
+ *
+ * With --watch 1 it also says at once what it is told of the membership, "GROUP t n" (so many members of the group) and
+ * "STATIONS t mask" (hexadecimal, bit k - 1: station k is in the view of the stations), and takes two more lines while the window
+ * is open: MARK begins the next phase of those for which the report gives the longest time without a delivery (a gap belongs to
+ * the phase in which it ends), and STOP ends the window now instead of at w1, `end` moving with it.
  */
 #ifndef ZL_LOAD_H
 #define ZL_LOAD_H
@@ -30,6 +35,7 @@ struct zl_options {
     uint32_t inflight; /* most own messages sent and not yet delivered here, at least 1 */
     uint32_t level;    /* 0 ordered, 1 preack, 2 ack; for backends that have levels */
     enum zl_mode mode;
+    int watch;
     double rate;        /* messages per second of this sender, mode rate */
     const char *target; /* the backend's address: path of the daemon's socket */
     const char *group;
@@ -53,6 +59,7 @@ struct zl_backend {
 /* Backend → core. */
 void zl_deliver(const uint8_t *message, size_t size);
 void zl_members(uint32_t members); /* the group's membership as it stands now */
+void zl_stations(uint64_t mask);   /* the view of the stations as it stands now, for backends that are told; bit k - 1: station k */
 void zl_event(const char *text);   /* something the report should mention; kept: the first 16 */
 /* Bytes every message is made of before its header is written. */
 void zl_pattern(uint8_t *to, size_t size);

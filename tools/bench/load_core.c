@@ -20,6 +20,8 @@
 #define BURST_NS 1000000ull        /* time spent, before the input is looked at again */
 #define EVENTS_MAX 16u
 #define EVENT_BYTES 96u
+#define PHASES_MAX 8u
+#define COMMANDS_NS (SECOND / 200) /* how often the parent's lines are looked for while the window is open */
 
 static const uint32_t magic = 0x5a4c4431u;
 enum type { T_DATA = 1, T_END = 2 };
@@ -50,6 +52,8 @@ static struct histogram from_self, from_others, from_due;
 static uint32_t members_now, ends;
 static uint64_t window_messages, window_bytes;
 static uint64_t delivered, digest, own_delivered, last_delivery, gap_max;
+static uint64_t gap_by_phase[PHASES_MAX];
+static uint32_t phase;
 static uint64_t expected[ZL_IDS_MAX + 1];
 static uint64_t bad_seq, bad_size, bad_body, foreign;
 static uint64_t sent, refused;
@@ -140,7 +144,22 @@ void zl_pattern(uint8_t *to, size_t size)
     }
 }
 
-void zl_members(uint32_t members) { members_now = members; }
+void zl_members(uint32_t members)
+{
+    members_now = members;
+    if (options.watch) {
+        printf("GROUP %" PRIu64 " %u\n", zl_now(), members);
+        fflush(stdout);
+    }
+}
+
+void zl_stations(uint64_t mask)
+{
+    if (options.watch) {
+        printf("STATIONS %" PRIu64 " %" PRIx64 "\n", zl_now(), mask);
+        fflush(stdout);
+    }
+}
 
 void zl_event(const char *text)
 {
@@ -179,8 +198,14 @@ void zl_deliver(const uint8_t *message, size_t size)
         add(h.id == options.id ? &from_self : &from_others, now - h.sent);
         if (h.due)
             add(&from_due, now - h.due);
-        if (last_delivery > window.w0 && now - last_delivery > gap_max)
-            gap_max = now - last_delivery;
+        if (last_delivery > window.w0) {
+            uint64_t gap = now - last_delivery;
+
+            if (gap > gap_max)
+                gap_max = gap;
+            if (gap > gap_by_phase[phase])
+                gap_by_phase[phase] = gap;
+        }
     }
     last_delivery = now;
     if (h.id == options.id)
@@ -242,8 +267,28 @@ static uint64_t produce(uint64_t now)
     return now; /* more at once, after a look at the input */
 }
 
+static int next_line(char *to, size_t room, uint64_t until);
+
+/* What the parent has said since: 0, or -1 when it has gone. */
+static int take_commands(uint64_t now)
+{
+    char line[16];
+    int got;
+
+    while ((got = next_line(line, sizeof line, 0)) > 0) {
+        if (!strcmp(line, "MARK") && phase + 1u < PHASES_MAX) {
+            phase++;
+        } else if (!strcmp(line, "STOP") && now < window.w1) {
+            window.end -= window.w1 - now;
+            window.w1 = now;
+        }
+    }
+    return got;
+}
+
 static int run_window(void)
 {
+    uint64_t commands_at = 0;
     int sender = options.mode != ZL_IDLE && options.id <= options.senders;
     int closing = sender; /* an END marker is still to be sent */
 
@@ -253,6 +298,11 @@ static int run_window(void)
     for (;;) {
         uint64_t now = zl_now(), until = window.w1;
 
+        if (options.watch && now >= commands_at) {
+            if (take_commands(now))
+                return -1;
+            commands_at = now + COMMANDS_NS;
+        }
         if (now >= window.end || (now >= window.w1 && !closing && ends >= options.senders))
             return 0;
         if (now < window.w1) {
@@ -271,6 +321,8 @@ static int run_window(void)
                 until = taken ? now : now + REFUSED_NS;
             }
         }
+        if (options.watch && until > commands_at)
+            until = commands_at;
         if (backend->turn(until > now ? until : 0))
             return -1;
     }
@@ -284,6 +336,10 @@ static void report(int broken)
            refused, ends, digest);
     printf(",\"bad\":{\"seq\":%" PRIu64 ",\"size\":%" PRIu64 ",\"body\":%" PRIu64 ",\"foreign\":%" PRIu64 "},\"gap_max_ms\":%.1f", bad_seq,
            bad_size, bad_body, foreign, (double)gap_max / 1e6);
+    printf(",\"gap_max_ms_by_phase\":[");
+    for (uint32_t i = 0; i <= phase; i++)
+        printf("%s%.1f", i ? "," : "", (double)gap_by_phase[i] / 1e6);
+    printf("]");
     print_histogram("self", &from_self);
     print_histogram("others", &from_others);
     print_histogram("due", &from_due);
@@ -301,21 +357,45 @@ static void report(int broken)
     fflush(stdout);
 }
 
-int zl_wait_go(struct zl_go *go, uint64_t until)
+/* The parent's next line, without its end: 1 there, 0 not yet, -1 the parent has gone or says what cannot be. */
+static int next_line(char *to, size_t room, uint64_t until)
 {
-    static char line[128];
+    static char text[128];
     static size_t have;
 
-    if (!zl_poll(STDIN_FILENO, POLLIN, until))
-        return 0;
-    ssize_t got = read(STDIN_FILENO, line + have, sizeof line - 1 - have);
+    for (;;) {
+        char *end = memchr(text, '\n', have);
+
+        if (end) {
+            size_t size = (size_t)(end - text);
+
+            if (size >= room)
+                return -1;
+            memcpy(to, text, size);
+            to[size] = 0;
+            have -= size + 1u;
+            memmove(text, end + 1, have);
+            return 1;
+        }
+        if (have == sizeof text)
+            return -1;
+        if (!zl_poll(STDIN_FILENO, POLLIN, until))
+            return 0;
+        ssize_t got = read(STDIN_FILENO, text + have, sizeof text - have);
+
+        if (got <= 0)
+            return -1;
+        have += (size_t)got;
+    }
+}
+
+int zl_wait_go(struct zl_go *go, uint64_t until)
+{
+    char line[128];
+    int got = next_line(line, sizeof line, until);
 
     if (got <= 0)
-        return -1;
-    have += (size_t)got;
-    line[have] = 0;
-    if (!strchr(line, '\n'))
-        return have < sizeof line - 1 ? 0 : -1;
+        return got;
     return sscanf(line, "GO %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &go->t0, &go->w0, &go->w1, &go->end) == 4 ? 1 : -1;
 }
 
@@ -355,6 +435,7 @@ static int zl_parse(int argc, char **argv)
                                   .inflight = number(argc, argv, "--inflight", "1024"),
                                   .level = number(argc, argv, "--level", "1"),
                                   .mode = (enum zl_mode)m,
+                                  .watch = number(argc, argv, "--watch", "0") != 0,
                                   .rate = strtod(zl_argument(argc, argv, "--rate", "1000"), NULL),
                                   .target = zl_argument(argc, argv, "--target", ""),
                                   .group = zl_argument(argc, argv, "--group", "bench")};

@@ -34,9 +34,24 @@ static void on_change(cpg_handle_t h, const struct cpg_name *group, const struct
     }
 }
 
+static void on_ring(cpg_handle_t h, struct cpg_ring_id ring, uint32_t members, const uint32_t *list)
+{
+    uint64_t mask = 0;
+
+    (void)h, (void)ring;
+    for (uint32_t i = 0; i < members; i++)
+        if (list[i] >= 1 && list[i] <= ZL_IDS_MAX)
+            mask |= 1ull << (list[i] - 1u);
+    zl_stations(mask);
+}
+
 static int open_cpg(const struct zl_options *o, uint64_t end)
 {
-    cpg_callbacks_t callbacks = {.cpg_deliver_fn = on_message, .cpg_confchg_fn = on_change};
+    cpg_model_v1_data_t model = {.model = CPG_MODEL_V1,
+                                 .cpg_deliver_fn = on_message,
+                                 .cpg_confchg_fn = on_change,
+                                 .cpg_totem_confchg_fn = on_ring,
+                                 .flags = CPG_MODEL_V1_DELIVER_INITIAL_TOTEM_CONF};
     struct cpg_name group = {.length = (uint32_t)strlen(o->group)};
     cs_error_t e;
 
@@ -49,7 +64,7 @@ static int open_cpg(const struct zl_options *o, uint64_t end)
         return -1;
     }
     zl_pattern(message.iov_base, o->size);
-    while ((e = cpg_initialize(&handle, &callbacks)) != CS_OK && zl_now() < end)
+    while ((e = cpg_model_initialize(&handle, CPG_MODEL_V1, (cpg_model_data_t *)&model, NULL)) != CS_OK && zl_now() < end)
         poll(NULL, 0, 50);
     while (e == CS_OK && (e = cpg_join(handle, &group)) == CS_ERR_TRY_AGAIN && zl_now() < end) {
         poll(NULL, 0, 20);

@@ -78,6 +78,50 @@ static uint32_t count_members(const char *text, size_t size)
     return count;
 }
 
+/* The stations in the array `members` of an EVENT's JSON object, bit k - 1 for station k: its elements are numbers, or arrays
+ * that begin with one. 0 if there is no such array. */
+static uint64_t stations_of(const char *text, size_t size)
+{
+    static const char key[] = "\"members\"";
+    const char *at = memmem(text, size, key, sizeof key - 1), *end = text + size;
+    uint32_t depth = 0, number = 0;
+    int quoted = 0, first = 0, reading = 0;
+    uint64_t mask = 0;
+
+    if (!at)
+        return 0;
+    for (at += sizeof key - 1; at < end; at++) {
+        if (quoted) {
+            if (*at == '\\')
+                at++;
+            else if (*at == '"')
+                quoted = 0;
+            continue;
+        }
+        if (reading && *at >= '0' && *at <= '9') {
+            number = number * 10u + (uint32_t)(*at - '0');
+            continue;
+        }
+        if (reading && number >= 1 && number <= ZL_IDS_MAX)
+            mask |= 1ull << (number - 1u);
+        reading = 0;
+        if (*at == '"')
+            quoted = 1;
+        else if (*at == '[')
+            first = ++depth <= 2u;
+        else if (*at == ']' && --depth == 0)
+            break;
+        else if (*at == ',')
+            first = depth == 1u;
+        else if (first && *at >= '0' && *at <= '9') {
+            number = (uint32_t)(*at - '0');
+            reading = 1;
+            first = 0;
+        }
+    }
+    return mask;
+}
+
 static void on_text(const char *what, const uint8_t *body, size_t size)
 {
     char text[EVENT_TEXT];
@@ -101,9 +145,14 @@ static void on_frame(uint8_t type, uint8_t flags, const uint8_t *body, size_t si
     case VIEW:
         zl_members(count_members((const char *)body, size));
         break;
-    case EVENT:
+    case EVENT: {
+        uint64_t stations = stations_of((const char *)body, size);
+
+        if (stations) /* open, view, reopened */
+            zl_stations(stations);
         on_text("event", body, size);
         break;
+    }
     case ERROR:
         on_text("error", body, size);
         fprintf(stderr, "load: the daemon says %.*s\n", (int)size, (const char *)body);

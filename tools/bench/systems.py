@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ..lab import Lab, LabError, LabTimeout
 from ..lab.network import ip_address
@@ -20,6 +20,7 @@ HERE: Final = Path(__file__).resolve().parent
 OPEN_S: Final = 20.0
 """Longest wait for a cluster of ours to open."""
 COMMAND_S: Final = 15.0
+SHARED_MEMORY: Final = Path("/dev/shm")
 STOP_S: Final = 5.0
 
 
@@ -42,6 +43,21 @@ class System:
     def daemon_pids(self) -> list[int]:
         return []
 
+    def kill(self, station: int) -> None:
+        """End a station's daemon by SIGKILL, at once. Raises BenchError when it does not run."""
+        try:
+            os.kill(self.daemon_pids()[station - 1], signal.SIGKILL)
+        except (IndexError, ProcessLookupError):
+            raise BenchError(f"{self.name}: no daemon is running at station {station}") from None
+
+    def restart(self, station: int) -> None:
+        """Start the daemon of a station where it was killed; does not wait until it is ready. Raises BenchError."""
+        raise NotImplementedError
+
+    def settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """Options that differ from those of the lab."""
+        return {}
+
     def counters(self) -> Mapping[str, int]:
         return {}
 
@@ -62,13 +78,17 @@ class System:
 
 
 class Zenjun(System):
-    """The daemon of this package, with the lab's configuration."""
+    """The daemon of this package, with the lab's configuration and ``options`` on top of it."""
 
-    name = "zenjun"
+    def __init__(self, lab: Lab, *, name: str = "zenjun", options: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        super().__init__(lab)
+        self.name = name
+        self.options = options or {}
 
     def start(self) -> None:
         try:
-            self.lab.start_daemons()
+            for station in self.lab.stations.values():
+                station.start_daemon(self.options)  # the configuration may be another such system's
             self.lab.wait_open(OPEN_S)
         except LabError as error:
             raise BenchError(str(error)) from error
@@ -81,6 +101,15 @@ class Zenjun(System):
                 station.stop_daemon(STOP_S)
             except LabTimeout:
                 station.signal(signal.SIGKILL)
+
+    def restart(self, station: int) -> None:
+        try:
+            self.lab.station(station).start_daemon()
+        except LabError as error:
+            raise BenchError(str(error)) from error
+
+    def settings(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.options
 
     def daemon_pids(self) -> list[int]:
         return [s.daemon.pid for s in self.lab.stations.values() if s.daemon is not None]
@@ -147,21 +176,26 @@ class Corosync(System):
         self.daemons: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        for i, station in self.lab.stations.items():
-            folder = self.folder / f"{self.name}-{i}"
-            (folder / "state").mkdir(parents=True, exist_ok=True)
-            (folder / "corosync.conf").write_text(self._configuration(folder))
-            # Several daemons on one machine: /run (its lock file) must be each one's own.
-            script = 'mount -t tmpfs tmpfs /run && exec corosync -f -c "$0"'
-            argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(folder / "corosync.conf")]
-            with (folder / "output").open("ab") as output:
-                self.daemons.append(station.spawn(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output))
+        for station in self.lab.stations:
+            self.daemons.append(self._start(station))
+
+    def _start(self, station: int) -> subprocess.Popen[bytes]:
+        folder = self.folder / f"{self.name}-{station}"
+        (folder / "state").mkdir(parents=True, exist_ok=True)
+        (folder / "corosync.conf").write_text(self._configuration(folder))
+        # Several daemons on one machine: /run (its lock file) must be each one's own.
+        script = 'mount -t tmpfs tmpfs /run && exec corosync -f -c "$0"'
+        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(folder / "corosync.conf")]
+        with (folder / "output").open("ab") as output:
+            return self.lab.station(station).spawn(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+    def restart(self, station: int) -> None:
+        _end(self.daemons[station - 1])
+        self.daemons[station - 1] = self._start(station)
 
     def stop(self) -> None:
         for daemon in self.daemons:
-            if daemon.poll() is None:
-                daemon.send_signal(signal.SIGKILL)
-            daemon.wait()
+            _end(daemon)
         self.daemons = []
 
     def _configuration(self, folder: Path) -> str:
@@ -249,6 +283,19 @@ system {{
         if done.returncode:
             raise BenchError(f"the corosync client does not compile (Debian: apt-get install libcpg-dev):\n{done.stderr.strip()}")
         return target
+
+
+def _end(daemon: subprocess.Popen[bytes]) -> None:
+    """Kill a corosync that may have ended already, and remove what it leaves in shared memory then."""
+    if daemon.poll() is None:
+        daemon.send_signal(signal.SIGKILL)
+    daemon.wait(STOP_S)
+    for name in (f"qb-{daemon.pid}-*", f"qb-corosync-{daemon.pid}-*"):
+        for left in SHARED_MEMORY.glob(name):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
 
 def compiler() -> str | None:

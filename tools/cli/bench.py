@@ -16,6 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..bench.cell import LEVELS, BenchError, Cell
+from ..bench.failover import KIND, Failover
+from ..bench.failover import render as render_failover
+from ..bench.failover import run as run_failover
 from ..bench.plan import MODES, PEERS, RAW_STATIONS_MAX, Plan, run
 from ..bench.systems import Corosync
 from ..bench.table import render, size_name
@@ -108,6 +111,7 @@ Examples:
   zenjun bench --quick --peers corosync --raw  the same, with something to compare it with
   zenjun bench --peers corosync --raw --repeat 5 --out r.jsonl --table
   zenjun bench --stations 5 --mode throughput --size 1300 --loss 0,1%,5%
+  zenjun bench failover                        a station is killed and comes back: how long until that is known
   zenjun bench table r.jsonl                   the tables of docs/performance.md from saved lines
 
 \b
@@ -229,9 +233,7 @@ def bench(
         raise click.BadParameter(f"{senders!r} is neither 'all' nor a number from 1 to {stations}", param_hint="--senders")
     if raw and (stations > RAW_STATIONS_MAX or number < 2):
         raise click.UsageError(f"--raw needs at most {RAW_STATIONS_MAX} stations and at least 2 senders")
-    if "corosync" in peers and (missing := Corosync.missing()):
-        click.echo(f"zenjun bench: leaving corosync out: {missing}", err=True)
-        peers = tuple(p for p in peers if p != "corosync")
+    peers = _there(peers)
     plan = Plan(
         stations=stations,
         senders=number,
@@ -256,10 +258,34 @@ def bench(
     sys.exit(_run(plan, out, command if as_table else None))
 
 
-def _run(plan: Plan, out: Path | None, table_command: str | None) -> int:
-    rows: list[dict[str, Any]] = []
+def _there(peers: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the peers that this machine has; a word about the others."""
+    if "corosync" in peers and (missing := Corosync.missing()):
+        click.echo(f"zenjun bench: leaving corosync out: {missing}", err=True)
+        return tuple(p for p in peers if p != "corosync")
+    return peers
+
+
+def _guarded(work: Callable[[], None]) -> int:
+    """Run a benchmark; its exit code. SIGTERM ends it as Ctrl-C does: with everything it has started."""
     before = signal.signal(signal.SIGTERM, _stop)
     try:
+        work()
+    except (BenchError, LabError) as error:
+        click.echo(f"zenjun bench: {error}", err=True)
+        return exit_code_of(error) if isinstance(error, LabError) else FAILED
+    except KeyboardInterrupt:
+        click.echo("zenjun bench: interrupted", err=True)
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def _run(plan: Plan, out: Path | None, table_command: str | None) -> int:
+    rows: list[dict[str, Any]] = []
+
+    def work() -> None:
         with contextlib.ExitStack() as stack:
             stream: IO[str] = stack.enter_context(out.open("a")) if out is not None else sys.stdout
             progress = stack.enter_context(_progress(plan.cells()))
@@ -282,17 +308,95 @@ def _run(plan: Plan, out: Path | None, table_command: str | None) -> int:
                     click.echo(f"zenjun bench: {row['system']}, {row['mode']}, {row['size']} B: {problem}", err=True)
 
             run(plan, report, starting)
-    except (BenchError, LabError) as error:
-        click.echo(f"zenjun bench: {error}", err=True)
-        return exit_code_of(error) if isinstance(error, LabError) else FAILED
-    except KeyboardInterrupt:
-        click.echo("zenjun bench: interrupted", err=True)
-        return INTERRUPTED
-    finally:
-        signal.signal(signal.SIGTERM, before)
+
+    if code := _guarded(work):
+        return code
     if table_command is not None:
         click.echo(render(rows, table_command))
     return FAILED if any(not r["ok"] for r in rows if r["system"] in ("zenjun", "raw")) else 0
+
+
+@bench.command(
+    epilog="""\b
+Examples:
+  zenjun bench failover
+  zenjun bench failover -n 5 --repeat 3 --json > failover.jsonl
+  zenjun bench failover --peers '' --option cluster.fail_timeout_ms=200
+
+\b
+Exit status: as zenjun bench.""",
+)
+@click.option("-n", "--stations", type=click.IntRange(3, 16), default=3, show_default=True, help="Stations in the lab.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(10, 100_000),
+    default=1000.0,
+    show_default=True,
+    help="Messages per second of all survivors together.",
+)
+@click.option("--size", type=click.IntRange(SIZE_MIN, 65536), default=64, show_default=True, help="Message size, bytes.")
+@click.option("--level", type=click.Choice(LEVELS), default="preack", show_default=True, help="Level of delivery.")
+@click.option("--repeat", type=click.IntRange(1, 100), default=5, show_default=True, help="Runs of each system.")
+@click.option(
+    "--peers",
+    metavar="NAME,…",
+    callback=_words(PEERS),
+    default="corosync",
+    show_default=True,
+    help="Other systems in the same lab, with their defaults.",
+)
+@click.option("--fast/--no-fast", default=True, show_default=True, help="Run zenjun with its lowest useful setting as well.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    callback=_options,
+    metavar="TABLE.NAME=VALUE",
+    help="An option of our daemons' configuration; may be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON line a run, as they end, instead of the table.")
+def failover(
+    stations: int,
+    rate: float,
+    size: int,
+    level: str,
+    repeat: int,
+    peers: tuple[str, ...],
+    fast: bool,
+    options: dict[str, dict[str, Any]],
+    as_json: bool,
+) -> None:
+    """Kill the last of the stations (SIGKILL) under a light load of the others, and start it again.
+
+    Measured until the last survivor's program is told: of the death; and that the station is back in the view, from the start
+    of its process. Gaps: the longest time without a delivery at any survivor while it was dead, came back, and before. All
+    survivors must have delivered the same sequence.
+    """
+    plan = Failover(stations, rate, size, level, repeat, _there(peers), fast, options)
+    rows: list[dict[str, Any]] = []
+
+    def work() -> None:
+        with _progress(plan.runs()) as progress:
+
+            def starting(system: str) -> None:
+                if progress is not None:
+                    progress.update(progress.task_ids[0], description=system)
+
+            def report(row: dict[str, Any]) -> None:
+                rows.append(row)
+                if as_json:
+                    click.echo(json.dumps(row))
+                if progress is not None:
+                    progress.advance(progress.task_ids[0])
+                for problem in row["problems"]:
+                    click.echo(f"zenjun bench: {row['system']}, run {row['repeat']}: {problem}", err=True)
+
+            run_failover(plan, report, starting)
+
+    code = _guarded(work)
+    if not code and not as_json:
+        click.echo(render_failover(rows))
+    sys.exit(code or (FAILED if any(not r["ok"] for r in rows if r["system"].startswith("zenjun")) else 0))
 
 
 @bench.command("table")
@@ -310,4 +414,9 @@ def show_table(files: tuple[IO[str], ...]) -> None:
                 rows.append(json.loads(line))
             except ValueError:
                 raise Failure(f"{file.name}, line {number}: no JSON object") from None
-    click.echo(render(rows))
+    killed = [r for r in rows if r.get("bench") == KIND]
+    windows = [r for r in rows if r.get("bench") != KIND]
+    if windows or not killed:
+        click.echo(render(windows))
+    if killed:
+        click.echo(render_failover(killed))
