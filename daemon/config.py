@@ -105,6 +105,8 @@ class Option:
         """What may be written, in words."""
         if self.choices:
             words = " or ".join(f'"{c}"' for c in self.choices)
+        elif self.type is list:
+            words = f"a list of {self.minimum}..{self.maximum} integers"
         elif self.type is int:
             words = f"an integer {self.minimum}..{self.maximum}" + (f" {self.unit}" if self.unit else "")
         else:
@@ -117,7 +119,12 @@ class Option:
             return f"is {_shown(value)}: {self.allowed} is wanted"
         if self.choices and value not in self.choices:
             return f"is {_shown(value)}: {self.allowed} is wanted" + _did_you_mean(str(value), self.choices)
-        size = value if isinstance(value, int) else len(str(value).encode())
+        if isinstance(value, list):
+            if any(type(item) is not int for item in value):
+                return f"is {_shown(value)}: {self.allowed} is wanted"
+            size = len(value)
+        else:
+            size = value if isinstance(value, int) else len(str(value).encode())
         if self.minimum is not None and self.maximum is not None and not self.minimum <= size <= self.maximum:
             return f"is {_shown(value)}: {self.allowed} is wanted"
         wrong = self.check(value) if self.check else ""
@@ -146,6 +153,12 @@ def _option(
 
 def _check_medium(value: str) -> str:
     return "" if value == "switched" else 'the bus medium is not available in this version; only "switched" is'
+
+
+def _check_stations(value: list[int]) -> str:
+    if len(set(value)) != len(value):
+        return "a station is named twice"
+    return next((f"{k} is no station number" for k in value if not 1 <= k <= STATIONS_MAX), "")
 
 
 def _check_ethertype(value: int) -> str:
@@ -210,8 +223,18 @@ class ClusterOptions:
     )  # fmt: skip
     stations: int = _option(
         low=1, high=STATIONS_MAX, example=3,
-        help="number of stations, n; all of them must be up for the cluster to open",
-        reason="membership is fixed",
+        help="number of stations that may be members, n: the schema",
+        reason="stations are numbered, and what is a majority depends on it",
+    )  # fmt: skip
+    quorum: int = _option(
+        0, unit="stations", low=0, high=STATIONS_MAX, note="0: the majority; less only with required_stations",
+        help="an instance needs so many stations; fewer wait until others are back",
+        reason="of two parts of a cluster that do not hear each other at most one may go on",
+    )  # fmt: skip
+    required_stations: tuple[int, ...] = _option(
+        (), low=0, high=STATIONS_MAX, check=_check_stations, note="station numbers",
+        help="an instance needs all of these; with quorum = 1 and one required station two stations can do with that one",
+        reason="a cluster of two has no majority without both; one of them can be given the casting vote",
     )  # fmt: skip
     medium: str = _option(
         "switched", low=1, high=16, choices=("switched", "bus"), check=_check_medium, note="\"bus\" is refused in this version",
@@ -274,19 +297,39 @@ class ClusterOptions:
         reason="many stations may ask for the same frame at once",
     )  # fmt: skip
     heartbeat_ms: int = _option(
-        200, unit="ms", low=10, high=10_000,
+        200, unit="ms", low=5, high=10_000,
         help="an idle station says that it is there this often",
         reason="idle traffic against how fast a failure is seen",
     )  # fmt: skip
-    silent_timeout_ms: int = _option(
-        1_000, unit="ms", low=50, high=600_000,
-        help="a station not heard for so long is reported as silent; at least 3 heartbeats",
+    fail_timeout_ms: int = _option(
+        400, unit="ms", low=20, high=600_000,
+        help="a station that gives no sign of life for so long is removed, if the rest has quorum; at least 2 heartbeats",
         reason="how fast a failure is seen against false alarms on a loaded machine",
+    )  # fmt: skip
+    probe_interval_ms: int = _option(
+        20, unit="ms", low=1, high=10_000,
+        help="a station not heard for 1.25 heartbeats is asked so often whether it is there, lest lost frames remove it",
+        reason="more questions before fail_timeout_ms are safer on a lossy segment",
+    )  # fmt: skip
+    adopt_timeout_ms: int = _option(
+        300, unit="ms", low=1, high=600_000,
+        help="what others say of a station is believed after so long, even if it is not seen here",
+        reason="one station with a bad link must not hold up all others",
+    )  # fmt: skip
+    give_up_timeout_ms: int = _option(
+        2_000, unit="ms", low=50, high=600_000,
+        help="a station that cannot agree with enough others on who stays leaves after so long and tries to get back in",
+        reason="how long a part without quorum waits for the others before it takes part in opening anew",
     )  # fmt: skip
     progress_timeout_ms: int = _option(
         2_000, unit="ms", low=100, high=600_000,
-        help="a station whose acknowledgements stand still for so long while others' move is reported as deaf",
-        reason="as silent_timeout_ms, for a station that sends but does not receive",
+        help="a station whose acknowledgements stand still for so long while others' move is deaf, and removed",
+        reason="as fail_timeout_ms, for a station that sends but does not receive",
+    )  # fmt: skip
+    recover_interval_ms: int = _option(
+        100, unit="ms", low=5, high=10_000,
+        help="how often a station asks the members of an instance to let it in; then after twice, then four times that",
+        reason="how fast a station is back against traffic while it is out",
     )  # fmt: skip
     open_interval_ms: int = _option(
         50, unit="ms", low=5, high=5_000,
@@ -341,8 +384,24 @@ class ClusterOptions:
         return self.heartbeat_ms * NS_PER_MS
 
     @property
-    def silent_timeout_ns(self) -> int:
-        return self.silent_timeout_ms * NS_PER_MS
+    def fail_timeout_ns(self) -> int:
+        return self.fail_timeout_ms * NS_PER_MS
+
+    @property
+    def probe_interval_ns(self) -> int:
+        return self.probe_interval_ms * NS_PER_MS
+
+    @property
+    def adopt_timeout_ns(self) -> int:
+        return self.adopt_timeout_ms * NS_PER_MS
+
+    @property
+    def give_up_timeout_ns(self) -> int:
+        return self.give_up_timeout_ms * NS_PER_MS
+
+    @property
+    def recover_interval_ns(self) -> int:
+        return self.recover_interval_ms * NS_PER_MS
 
     @property
     def progress_timeout_ns(self) -> int:
@@ -496,6 +555,7 @@ class Config:
         """What the fingerprint covers: one ``name=value`` line per option of scope cluster, automatic values resolved."""
         values = {o.name: getattr(self.cluster, o.name) for o in OPTIONS if o.scope == "cluster"}
         values["window_frames"] = self.cluster.window
+        values["required_stations"] = ",".join(map(str, sorted(self.cluster.required_stations)))
         values["group_address"] = self.cluster.group_address.lower()
         return "".join(f"{name}={value}\n" for name, value in sorted(values.items()))
 
@@ -513,7 +573,7 @@ SECTIONS: Final[dict[str, Any]] = {
 
 
 def _table() -> Iterator[Option]:
-    types: dict[str, type] = {"int": int, "str": str}
+    types: dict[str, type] = {"int": int, "str": str, "tuple[int, ...]": list}
     for section, options in SECTIONS.items():
         for f in dataclasses.fields(options):
             row = cast(dict[str, Any], dict(f.metadata))
@@ -578,7 +638,7 @@ def _section(source: _Source, name: str, tree: Mapping[str, Any], problems: list
         elif problem := row.problem(value):
             problems.append(Problem(source.line(name, key), f"{name}.{key} {problem}"))
         else:
-            values[key] = value
+            values[key] = tuple(value) if isinstance(value, list) else value
     for row in required:
         if row.name not in given:
             text = f"{name}.{row.name} is missing: {row.allowed} is wanted ({row.help})"
@@ -591,8 +651,18 @@ def _together(source: _Source, config: Config) -> Iterator[Problem]:
     c, s = config.cluster, config.station
     if s.id > c.stations:
         yield Problem(source.line("station", "id"), f"station.id is {s.id}: 1..{c.stations} is wanted (cluster.stations)")
+    for k in c.required_stations:
+        if k > c.stations:
+            line = source.line("cluster", "required_stations")
+            yield Problem(line, f"cluster.required_stations names station {k}: 1..{c.stations} is wanted (cluster.stations)")
+    if c.quorum > c.stations or (0 < c.quorum <= c.stations // 2 and not c.required_stations):
+        low = 1 if c.required_stations else c.stations // 2 + 1
+        why = "of two parts of the cluster only one may go on; name required_stations for less"
+        yield Problem(
+            source.line("cluster", "quorum"), f"cluster.quorum is {c.quorum}: 0 or {low}..{c.stations} is wanted ({why})"
+        )
     at_least = (
-        ("silent_timeout_ms", 3 * c.heartbeat_ms, "3 × heartbeat_ms"),
+        ("fail_timeout_ms", 2 * c.heartbeat_ms, "2 × heartbeat_ms"),
         ("open_window_ms", 4 * c.open_interval_ms, "4 × open_interval_ms"),
         ("nak_retry_max_ms", c.nak_retry_ms, "nak_retry_ms"),
         ("poll_delay_max_ms", c.poll_delay_ms, "poll_delay_ms"),

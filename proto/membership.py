@@ -743,7 +743,7 @@ class Membership:
         self._mine.clear()
         self.changes += 1
         self.last_change_ns = now
-        for k in [k for k in self._told]:
+        for k in list(self._told):
             del self._told[k]
             if k not in proposal.changed:
                 self._move(k, Cause.WITHDRAWN if self.letters[k] is Letter.AAS else Cause.STOP_WINS)
