@@ -470,7 +470,7 @@ class Opening:
             if now - heard.at_ns < self._config.window_ns and not heard.pdu.started:
                 found[station] = (heard.pdu.incarnation, heard.pdu.past)
         members = tuple((station, life) for station, (life, _) in sorted(found.items()))
-        return members, tuple((station, *past) for station, (_, past) in sorted(found.items()) if past.instance)
+        return members, tuple((station, *past) for station, (_, past) in sorted(found.items()) if past.view)
 
     def _consider(self, now: int) -> list[Effect]:
         """Start what is agreed; else issue another proposal if those present have changed or a colleague has a higher number
