@@ -1,0 +1,67 @@
+"""``python -m tests.jepsen``: a run of faults by hand, or the judgement of an old one, from the root of the repository."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import history as histories
+from .checker import judge
+from .plan import draw
+from .runner import run
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main(argv: list[str]) -> int:
+    """0: every property held; 1: some did not; 2: wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.jepsen", description="Faults on real daemons, judged by their clients."
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="of faults (default 60)")
+    parser.add_argument("--seed", type=int, help="of the plan; default: a new one, which is printed")
+    parser.add_argument("--stations", type=int, default=5, help="2 to 16 (default 5)")
+    parser.add_argument("--out", type=Path, help="folder for histories, logs and the report (default: a new one, kept)")
+    parser.add_argument("--plan", action="store_true", help="print the plan of the seed and stop")
+    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="judge the histories of an earlier run again and stop")
+    args = parser.parse_args(argv)
+    if args.judge is not None:
+        return _judge(args.judge)
+    if not 2 <= args.stations <= 16:
+        parser.error("2 to 16 stations")
+    seed = secrets.randbelow(10**9) if args.seed is None else args.seed
+    say(f"seed {seed}")
+    if args.plan:
+        say("\n".join(map(str, draw(seed, args.seconds, args.stations))))
+        return 0
+    folder = args.out or Path(tempfile.mkdtemp(prefix="zenjun-jepsen-"))
+    began = time.monotonic()
+    outcome = run(seed=seed, seconds=args.seconds, folder=folder, stations=args.stations, say=say)
+    say(outcome.report.text)
+    say(f"converged after {outcome.converged_ms} ms, {outcome.rounds} rounds of last words")
+    say(f"{time.monotonic() - began:.0f} s in all")
+    say(f"histories and logs: {outcome.folder}")
+    say("VIOLATED" if outcome.failed else "all properties hold")
+    return 1 if outcome.failed else 0
+
+
+def _judge(folder: Path) -> int:
+    marks = [json.loads(line) for line in (folder / "runner.jsonl").read_text().splitlines()]
+    stations = next(int(mark["stations"]) for mark in marks if mark["k"] == "run")
+    paths = [*folder.glob("station-*.jsonl"), folder / "runner.jsonl"]
+    report = judge(histories.read(paths, stations, stations // 2 + 1))
+    say(report.text)
+    say("VIOLATED" if report.violations else "all properties hold")
+    return 1 if report.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

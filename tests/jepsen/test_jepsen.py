@@ -1,0 +1,43 @@
+"""A minute of faults on five real daemons, judged by their clients. By hand, longer: ``python -m tests.jepsen --seconds 600``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .runner import ROOT, run
+
+SEED_VARIABLE = "ZENJUN_JEPSEN_SEED"
+SECONDS = 60.0
+
+
+def base_seed() -> int:
+    """The environment's, else the commit's, so that every commit tries another plan; 1 where there is neither."""
+    if text := os.environ.get(SEED_VARIABLE):
+        return int(text)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, timeout=10, check=False)
+    return int(head.stdout[:7], 16) if head.returncode == 0 else 1
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_minute_of_faults(tmp_path: Path) -> None:
+    """Every property holds, everybody comes together after the last fault, and enough has happened for that to mean something."""
+    seed = base_seed()
+    again = f"python -m tests.jepsen --seconds {SECONDS:g} --seed {seed}"
+    say(again)
+    outcome = run(seed=seed, seconds=SECONDS, folder=tmp_path / "run", say=say)
+    figures = outcome.report.figures
+    say(outcome.report.text)
+    assert not outcome.failed, f"{again}\nhistories in {outcome.folder}\n{outcome.report.text}"
+    assert figures["sent_done"] > 500 and figures["delivered_safe"] > 5000, f"hardly anything was sent: {figures}"
+    assert figures["instances"] > 3, f"the members hardly changed: {figures}"
