@@ -1,25 +1,37 @@
 """Named process groups: who is in which, as a function of the delivered order alone.
 
-Fed only by delivery of ``MessageType.GROUP`` messages, so every station has the same groups at the same place in the order and
-its clients see the same views between the same messages. A member is (station, client, program name). Starts empty with every
-instance: each daemon joins its clients again.
+Fed only by delivery of ``MessageType.GROUP`` messages and of view events, so every station has the same groups at the same place
+in the order and its clients see the same views between the same messages. A member is (station, client, program name).
+
+An instance that begins with the OPEN agreement begins with no groups: each daemon joins its clients again. Where a view lets
+stations in, the others go on with their groups, and each of them broadcasts (STATE) which of its own clients are in which group
+as of that view. A station that was let in keeps group messages back until it has everybody's STATE, then begins with those and
+applies what it has kept: from that place on its tables are the others'. If another view comes before, that begins anew with it,
+for what a removed station had to tell is lost. Everyone can tell when it is over, for all of it stands in the order.
 
 On the wire a group is the CRC-32 of its name (``wire.group_id``). A join whose name has the number of another group that has
-members is refused, at every station alike, with the reason ``name-collision``.
+members is refused, at every station alike, with the reason ``name-collision``; one that asks for another order of delivery than
+the group's first member did, with ``order-mismatch``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from .errors import UsageError, invariant
-from .wire import GROUP_NAME_MAX, Field, Layout, group_id
+from .wire import GROUP_NAME_MAX, VIEW, Field, Layout, group_id
 
 PROGRAM_NAME_MAX: Final = 64
 LEVEL_MAX: Final = 2
 """Levels of delivery: 0 ordered, 1 preack, 2 ack."""
+STATE_BYTES_MAX: Final = 1000
+"""Of one STATE message; a longer one goes in parts. Smaller than the smallest message_max that can be configured."""
+
+Order: TypeAlias = Literal["total", "op"]
+"""Of a group's messages: the total order, or (order-preserving service) on acceptance, in each sender's order only."""
 
 
 class Operation(IntEnum):
@@ -27,15 +39,21 @@ class Operation(IntEnum):
 
     JOIN = 1
     LEAVE = 2
+    STATE = 3
+    """Speaks for its station: its clients' memberships as of the view of an instance that has let stations in."""
 
 
 class GroupFlag(IntFlag):
-    """Flags of a group message."""
+    """Flags of a group message, and of an entry of a STATE."""
 
     OPEN = 0x01
-    """JOIN: programs that are not in the group may send to it. Counts for who finds the group empty."""
+    """JOIN, entry: programs that are not in the group may send to it. Counts for who finds the group empty."""
     DEATH = 0x02
     """LEAVE: the program has gone without leaving."""
+    OP = 0x04
+    """JOIN, entry: the group's order is ``op``. Counts for who finds the group empty; others must ask for the same."""
+    LAST = 0x08
+    """STATE: the last part."""
 
 
 CONTROL: Final = Layout(
@@ -43,7 +61,7 @@ CONTROL: Final = Layout(
     (
         Field("operation", 1, "1 join, 2 leave"),
         Field("gflags", 1, "group flags"),
-        Field("level", 1, "JOIN: level of delivery the member asks for"),
+        Field("level", 1, "JOIN: level of delivery the member asks for; order op: 0"),
         Field("pad", 1, "0"),
         Field("group_length", 2, "bytes of the group's name"),
         Field("program_length", 2, "bytes of the program's name, after the group's; LEAVE: 0"),
@@ -51,12 +69,36 @@ CONTROL: Final = Layout(
     "A message of type GROUP, followed by the two names (UTF-8). It speaks for the client that the message header names.",
 )
 
+STATE: Final = Layout(
+    "group_state",
+    (
+        Field("operation", 1, "3 state"),
+        Field("gflags", 1, "LAST or 0"),
+        Field("entries", 2, "number of entries"),
+        Field("instance", 4, "of the view that let stations in"),
+    ),
+    "A message of type GROUP of a daemon (client 0), followed by `entries` entries.",
+)
+
+ENTRY: Final = Layout(
+    "group_entry",
+    (
+        Field("client", 2, "of the station that sends this"),
+        Field("level", 1, "of delivery"),
+        Field("gflags", 1, "OPEN, OP: of the group"),
+        Field("group_length", 1, "bytes of the group's name"),
+        Field("program_length", 1, "bytes of the program's name, after the group's"),
+    ),
+    "One membership, followed by the two names (UTF-8).",
+    repeat="entries",
+)
+
 Member: TypeAlias = tuple[int, int, str]
 """(station 1..n, client, program name)."""
 
 
 class Request(NamedTuple):
-    """A decoded group message."""
+    """A decoded JOIN or LEAVE."""
 
     operation: Operation
     group: str
@@ -64,12 +106,48 @@ class Request(NamedTuple):
     level: int
     open: bool
     death: bool
+    op: bool = False
+
+
+class Entry(NamedTuple):
+    """One membership in a STATE; ``open`` and ``op`` are the group's."""
+
+    client: int
+    group: str
+    program: str
+    level: int
+    open: bool
+    op: bool
+
+
+class State(NamedTuple):
+    """A decoded part of a STATE. ``last``: no further part comes."""
+
+    instance: int
+    last: bool
+    entries: tuple[Entry, ...]
+
+
+class ViewEvent(NamedTuple):
+    """A view event of the core (layout ``wire.VIEW``). Stations are numbers 1..n; ``incarnations[i]`` is station i + 1's, 0: no
+    member. A station that has restarted may be in ``left`` and ``joined``."""
+
+    instance: int
+    hash: int
+    incarnations: tuple[int, ...]
+    joined: tuple[int, ...]
+    left: tuple[int, ...]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(station for station, incarnation in enumerate(self.incarnations, 1) if incarnation)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A view: ``members`` from this place in the order on, sorted. ``reason`` is ``join``, ``leave`` or ``death``; or
-    ``name-collision``: the join of the client that sent it is refused, nothing has changed, and ``members`` is empty."""
+    """A view: ``members`` from this place in the order on, sorted. ``reason`` is ``join``, ``leave`` or ``death`` (of a program
+    or of its station); or ``name-collision`` or ``order-mismatch``: the join of the client that sent it is refused, nothing has
+    changed, and ``members`` is empty."""
 
     group: str
     joined: tuple[Member, ...]
@@ -77,13 +155,20 @@ class Change:
     members: tuple[Member, ...]
     reason: str
 
+    @property
+    def refused(self) -> bool:
+        return self.reason in ("name-collision", "order-mismatch")
+
     def clients_at(self, station: int) -> tuple[int, ...]:
         """Clients of a station that are to be told: its members, and who has just left."""
         return tuple(sorted({client for at, client, _ in (*self.members, *self.left) if at == station}))
 
 
+# ---- codec
+
+
 def encode(request: Request) -> bytes:
-    """Bytes of a group message. UsageError if a name or the level is out of bounds."""
+    """Bytes of a JOIN or LEAVE. UsageError if a name or the level is out of bounds, or for order op above level 0."""
     group, program = request.group.encode(), request.program.encode()
     if not 1 <= len(group) <= GROUP_NAME_MAX:
         raise UsageError(f"a group's name is 1 to {GROUP_NAME_MAX} bytes of UTF-8, not {len(group)}")
@@ -91,12 +176,48 @@ def encode(request: Request) -> bytes:
         raise UsageError(f"a program's name is at most {PROGRAM_NAME_MAX} bytes of UTF-8, not {len(program)}")
     if not 0 <= request.level <= LEVEL_MAX:
         raise UsageError(f"level is {request.level}; allowed: 0..{LEVEL_MAX}")
-    flags = (GroupFlag.OPEN if request.open else 0) | (GroupFlag.DEATH if request.death else 0)
+    if request.op and request.level:
+        raise UsageError("a group of order op delivers on acceptance: no level above that can be asked for")
+    flags = _flags(request.open, request.op) | (GroupFlag.DEATH if request.death else 0)
     return CONTROL.struct.pack(request.operation, flags, request.level, 0, len(group), len(program)) + group + program
 
 
-def decode(data: bytes) -> Request | None:
-    """The inverse, total: None for anything else."""
+def encode_state(instance: int, entries: Iterable[Entry], bytes_max: int = STATE_BYTES_MAX) -> list[bytes]:
+    """A STATE in parts of at most ``bytes_max`` bytes (each has at least one entry, so a part may be larger than a very small
+    limit); one part without entries if there are none. The names of the entries are within their bounds."""
+    parts: list[list[bytes]] = [[]]
+    size = STATE.size
+    for entry in entries:
+        group, program = entry.group.encode(), entry.program.encode()
+        head = ENTRY.struct.pack(entry.client, entry.level, _flags(entry.open, entry.op), len(group), len(program))
+        data = head + group + program
+        if parts[-1] and size + len(data) > bytes_max:
+            parts.append([])
+            size = STATE.size
+        parts[-1].append(data)
+        size += len(data)
+    out = []
+    for number, part in enumerate(parts, 1):
+        last = GroupFlag.LAST if number == len(parts) else 0
+        out.append(STATE.struct.pack(Operation.STATE, last, len(part), instance) + b"".join(part))
+    return out
+
+
+def _flags(open: bool, op: bool) -> int:
+    return (GroupFlag.OPEN if open else 0) | (GroupFlag.OP if op else 0)
+
+
+def decode(data: bytes) -> Request | State | None:
+    """The inverse of ``encode`` and of each part of ``encode_state``, total: None for anything else."""
+    try:
+        if data[:1] == bytes([Operation.STATE]):
+            return _decode_state(data)
+        return _decode_request(data)
+    except UnicodeDecodeError:
+        return None
+
+
+def _decode_request(data: bytes) -> Request | None:
     if len(data) < CONTROL.size:
         return None
     operation, flags, level, pad, group_length, program_length = CONTROL.struct.unpack_from(data)
@@ -105,16 +226,58 @@ def decode(data: bytes) -> Request | None:
         return None
     if operation not in (Operation.JOIN, Operation.LEAVE) or level > LEVEL_MAX or pad:
         return None
-    allowed = int(GroupFlag.OPEN if operation == Operation.JOIN else GroupFlag.DEATH)
-    if flags & ~allowed:  # of plain numbers: ~ of a flag knows only the declared bits
+    allowed = int(GroupFlag.OPEN | GroupFlag.OP if operation == Operation.JOIN else GroupFlag.DEATH)
+    op = bool(flags & GroupFlag.OP)
+    if flags & ~allowed or (op and level):  # ~ of a plain number: of a flag it knows only the declared bits
         return None
     if operation == Operation.LEAVE and (level or program_length):
         return None
-    try:
-        group, program = data[CONTROL.size : end].decode(), data[end:].decode()
-    except UnicodeDecodeError:
+    group, program = data[CONTROL.size : end].decode(), data[end:].decode()
+    death = bool(flags & GroupFlag.DEATH)
+    return Request(Operation(operation), group, program, level, bool(flags & GroupFlag.OPEN), death, op)
+
+
+def _decode_state(data: bytes) -> State | None:
+    if len(data) < STATE.size:
         return None
-    return Request(Operation(operation), group, program, level, bool(flags & GroupFlag.OPEN), bool(flags & GroupFlag.DEATH))
+    _, flags, count, instance = STATE.struct.unpack_from(data)
+    if flags & ~int(GroupFlag.LAST):
+        return None
+    at = STATE.size
+    entries: list[Entry] = []
+    for _ in range(count):
+        if len(data) - at < ENTRY.size:
+            return None
+        client, level, eflags, group_length, program_length = ENTRY.struct.unpack_from(data, at)
+        at += ENTRY.size
+        end = at + group_length
+        if not 1 <= group_length <= GROUP_NAME_MAX or program_length > PROGRAM_NAME_MAX or end + program_length > len(data):
+            return None
+        op = bool(eflags & GroupFlag.OP)
+        if level > LEVEL_MAX or eflags & ~int(GroupFlag.OPEN | GroupFlag.OP) or (op and level):
+            return None
+        group, program = data[at:end].decode(), data[end : end + program_length].decode()
+        entries.append(Entry(client, group, program, level, bool(eflags & GroupFlag.OPEN), op))
+        at = end + program_length
+    if at != len(data):
+        return None
+    return State(instance, bool(flags & GroupFlag.LAST), tuple(entries))
+
+
+def decode_view(data: bytes) -> ViewEvent:
+    """The view event that the core hands out as a message of type VIEW."""
+    instance, hash_, operational, joined, left = VIEW.struct.unpack_from(data)
+    stations = (len(data) - VIEW.size) // 4
+    incarnations = tuple(int.from_bytes(data[VIEW.size + 4 * i : VIEW.size + 4 * i + 4], "big") for i in range(stations))
+    members = tuple(incarnations[i] if operational >> i & 1 else 0 for i in range(stations))
+
+    def numbers(bitmap: int) -> tuple[int, ...]:
+        return tuple(i + 1 for i in range(stations) if bitmap >> i & 1)
+
+    return ViewEvent(instance, hash_, members, numbers(joined), numbers(left))
+
+
+# ---- the tables
 
 
 @dataclass(slots=True)
@@ -123,11 +286,20 @@ class _Group:
 
     name: str
     open: bool
+    op: bool
     programs: dict[tuple[int, int], str] = field(default_factory=dict)  # (station, client): program
     levels: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def members(self) -> tuple[Member, ...]:
         return tuple((station, client, program) for (station, client), program in sorted(self.programs.items()))
+
+    def add(self, station: int, client: int, program: str, level: int) -> None:
+        self.programs[station, client] = program
+        self.levels[station, client] = level
+
+    def remove(self, station: int, client: int) -> Member:
+        del self.levels[station, client]
+        return (station, client, self.programs.pop((station, client)))
 
 
 class Groups:
@@ -137,37 +309,97 @@ class Groups:
         self.instance = 0
         self.malformed = 0
         """Group messages ignored, by every station alike, because they make no sense."""
+        self.known = True
+        """False from the opening of an instance that has let this station in until it has everybody's STATE: the tables are
+        empty, and no client of this station may join yet."""
         self._by_id: dict[int, _Group] = {}
+        self._sync_instance = 0
+        self._awaited: set[int] = set()
+        """Stations whose STATE as of the view of ``_sync_instance`` has not come, at this place of the order."""
+        self._told: dict[int, list[Entry]] = {}
+        self._kept: list[tuple[int, int, Request]] = []
 
     # ---- life
-    def open(self, instance: int) -> None:
-        """An instance has started: all groups are empty."""
+    def open(self, instance: int, *, joined: bool = False) -> None:
+        """An instance has started: all groups are empty. joined: the others go on with theirs; the view event that lets this
+        station in comes first (``view``)."""
         self.instance = instance
+        self.known = not joined
         self._by_id.clear()
+        self._end_sync()
 
     def close(self) -> None:
         """The instance has ended."""
         self.open(0)
 
+    def _end_sync(self) -> None:
+        self._awaited.clear()
+        self._told.clear()
+        self._kept.clear()
+
     # ---- messages to broadcast
     @staticmethod
-    def encode_join(group: str, program: str, *, level: int, open: bool) -> bytes:
+    def encode_join(group: str, program: str, *, level: int, open: bool, op: bool = False) -> bytes:
         """A join. UsageError as ``encode``."""
-        return encode(Request(Operation.JOIN, group, program, level, open, False))
+        return encode(Request(Operation.JOIN, group, program, level, open, False, op))
 
     @staticmethod
     def encode_leave(group: str, *, death: bool) -> bytes:
         """A leave. UsageError as ``encode``."""
         return encode(Request(Operation.LEAVE, group, "", 0, False, death))
 
+    def state_of(self, station: int) -> list[bytes]:
+        """The STATE of a station at this place of the order, in parts: call right after ``view``, while ``syncing``."""
+        entries = [
+            Entry(client, group.name, program, group.levels[at, client], group.open, group.op)
+            for _, group in sorted(self._by_id.items())
+            for (at, client), program in sorted(group.programs.items())
+            if at == station
+        ]
+        return encode_state(self._sync_instance, entries)
+
     # ---- delivery
+    @property
+    def syncing(self) -> bool:
+        """Whether STATEs are awaited at this place of the order; equal at all stations."""
+        return bool(self._awaited)
+
+    def view(self, event: ViewEvent) -> list[Change]:
+        """A view event has its place in the order here. Returns the views of groups that begin here, by name: members of stations
+        removed have left. If ``syncing`` is true now, every member that was one before has to broadcast its ``state_of``."""
+        self.instance = event.instance
+        if event.joined or self._awaited:
+            self._end_sync()
+            self._sync_instance = event.instance
+            self._awaited = set(event.members) - set(event.joined)
+            self._finish_sync()
+        gone = set(event.left) | {station for station, incarnation in enumerate(event.incarnations, 1) if not incarnation}
+        changes = []
+        for identity, group in sorted(self._by_id.items(), key=lambda item: item[1].name):
+            left = tuple(group.remove(*at) for at in sorted(group.programs) if at[0] in gone)
+            if left:
+                changes.append(Change(group.name, (), left, group.members(), "death"))
+            if not group.programs:
+                del self._by_id[identity]
+        return changes
+
     def apply(self, station: int, client: int, data: bytes) -> list[Change]:
         """A group message of a client of ``station`` (1..n) has its place in the order here. Returns the views that begin
-        here: none for a join of a member, a leave of a stranger, or what makes no sense. Never raises for what came."""
+        here: none for a join of a member, a leave of a stranger, or what makes no sense; and none while ``known`` is false. Never
+        raises for what came."""
         request = decode(data)
-        if request is None:
+        if request is None or (isinstance(request, State) and client):
             self.malformed += 1
             return []
+        if isinstance(request, State):
+            self._on_state(station, request)
+            return []
+        if not self.known:
+            self._kept.append((station, client, request))
+            return []
+        return self._do(station, client, request)
+
+    def _do(self, station: int, client: int, request: Request) -> list[Change]:
         if request.operation is Operation.JOIN:
             return self._join(station, client, request)
         return self._leave(station, client, request)
@@ -176,13 +408,14 @@ class Groups:
         identity = group_id(request.group)
         group = self._by_id.get(identity)
         if group is None:
-            group = self._by_id[identity] = _Group(request.group, request.open)
+            group = self._by_id[identity] = _Group(request.group, request.open, request.op)
         elif group.name != request.group:
             return [Change(request.group, (), (), (), "name-collision")]
         elif (station, client) in group.programs:
             return []
-        group.programs[station, client] = request.program
-        group.levels[station, client] = request.level
+        elif group.op != request.op:
+            return [Change(request.group, (), (), (), "order-mismatch")]
+        group.add(station, client, request.program, request.level)
         return [Change(group.name, ((station, client, request.program),), (), group.members(), "join")]
 
     def _leave(self, station: int, client: int, request: Request) -> list[Change]:
@@ -190,13 +423,36 @@ class Groups:
         group = self._by_id.get(identity)
         if group is None or group.name != request.group or (station, client) not in group.programs:
             return []
-        program = group.programs.pop((station, client))
-        del group.levels[station, client]
+        left = group.remove(station, client)
         if not group.programs:
             del self._by_id[identity]
         invariant(group.programs.keys() == group.levels.keys(), "every member has a level")
         reason = "death" if request.death else "leave"
-        return [Change(group.name, (), ((station, client, program),), group.members(), reason)]
+        return [Change(group.name, (), (left,), group.members(), reason)]
+
+    # ---- what a station that was let in learns
+    def _on_state(self, station: int, state: State) -> None:
+        if state.instance != self._sync_instance or station not in self._awaited:
+            return  # of an earlier view
+        if not self.known:
+            self._told.setdefault(station, []).extend(state.entries)
+        if state.last:
+            self._awaited.discard(station)
+            self._finish_sync()
+
+    def _finish_sync(self) -> None:
+        """If everybody has told: the tables as of the view, then what has come since."""
+        if self._awaited or self.known:
+            return
+        self.known = True
+        for station, entries in sorted(self._told.items()):
+            for entry in entries:
+                group = self._by_id.setdefault(group_id(entry.group), _Group(entry.group, entry.open, entry.op))
+                if group.name == entry.group:  # always, for the others had both at once
+                    group.add(station, entry.client, entry.program, entry.level)
+        for station, client, request in self._kept:
+            self._do(station, client, request)
+        self._end_sync()
 
     # ---- reads
     def names(self) -> list[str]:
@@ -218,6 +474,11 @@ class Groups:
         group = self._named(name)
         return group is not None and group.open
 
+    def order(self, name: str) -> Order:
+        """How its messages are delivered, as its first member has said; ``total`` for an unknown group."""
+        group = self._named(name)
+        return "op" if group is not None and group.op else "total"
+
     def may_send(self, name: str) -> bool:
         """May a program that is not in it send to it? Yes if it is open, or empty: then there is nobody whom it could disturb."""
         group = self._by_id.get(group_id(name))
@@ -232,7 +493,12 @@ class Groups:
     def as_list(self) -> list[dict[str, object]]:
         """``groups`` of docs/status.md."""
         return [
-            {"name": group.name, "open": group.open, "members": [list(member) for member in group.members()]}
+            {
+                "name": group.name,
+                "open": group.open,
+                "order": "op" if group.op else "total",
+                "members": [list(member) for member in group.members()],
+            }
             for group in sorted(self._by_id.values(), key=lambda group: group.name)
         ]
 

@@ -5,13 +5,29 @@ from __future__ import annotations
 import itertools
 import random
 import zlib
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from zenjun.proto.errors import UsageError
-from zenjun.proto.groups import CONTROL, Change, Groups, Operation, Request, decode, encode
-from zenjun.proto.wire import group_id
+from zenjun.proto.groups import (
+    CONTROL,
+    STATE,
+    STATE_BYTES_MAX,
+    Change,
+    Entry,
+    Groups,
+    Operation,
+    Request,
+    State,
+    ViewEvent,
+    decode,
+    decode_view,
+    encode,
+    encode_state,
+)
+from zenjun.proto.wire import VIEW, group_id
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=32)
 joins = st.builds(
@@ -21,12 +37,25 @@ joins = st.builds(
     st.integers(0, 2),
     st.booleans(),
 )
+op_joins = st.builds(lambda group, open: Request(Operation.JOIN, group, "p", 0, open, False, True), names, st.booleans())
 leaves = st.builds(lambda group, death: Request(Operation.LEAVE, group, "", 0, False, death), names, st.booleans())
-requests = st.one_of(joins, leaves)
+requests = st.one_of(joins, op_joins, leaves)
+entries = st.builds(
+    lambda client, group, program, level, open, op: Entry(client, group, program, 0 if op else level, open, op),
+    st.integers(0, 65535),
+    names,
+    st.text("abc", max_size=64),
+    st.integers(0, 2),
+    st.booleans(),
+    st.booleans(),
+)
 
 
-def join(groups: Groups, station: int, client: int, group: str, *, level: int = 1, open: bool = False) -> list[Change]:
-    return groups.apply(station, client, Groups.encode_join(group, f"p{client}", level=level, open=open))
+def join(
+    groups: Groups, station: int, client: int, group: str, *, level: int = 1, open: bool = False, op: bool = False
+) -> list[Change]:
+    data = Groups.encode_join(group, f"p{client}", level=0 if op else level, open=open, op=op)
+    return groups.apply(station, client, data)
 
 
 def leave(groups: Groups, station: int, client: int, group: str, *, death: bool = False) -> list[Change]:
@@ -53,10 +82,53 @@ def test_round_trip(request: Request) -> None:
     assert decode(encode(request)) == request
 
 
-@given(st.binary(max_size=300))
-def test_decoding_any_bytes_gives_a_request_or_none(data: bytes) -> None:
-    request = decode(data)
-    assert request is None or encode(request) == data
+def again(decoded: Request | State) -> bytes:
+    if isinstance(decoded, Request):
+        return encode(decoded)
+    (data,) = encode_state(decoded.instance, decoded.entries, 1 << 20)
+    return data if decoded.last else data[:1] + b"\0" + data[2:]
+
+
+@given(st.binary(max_size=300), st.sampled_from([b"", b"\1", b"\2", b"\3", b"\3\x08\0\1"]))
+def test_decoding_any_bytes_gives_a_request_or_none(data: bytes, start: bytes) -> None:
+    decoded = decode(start + data)
+    assert decoded is None or again(decoded) == start + data
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(entries, max_size=30), st.integers(50, 2000))
+def test_a_state_comes_back_from_its_parts(instance: int, told: list[Entry], limit: int) -> None:
+    parts = encode_state(instance, told, limit)
+    decoded = [decode(part) for part in parts]
+    assert [d.last for d in decoded if isinstance(d, State)] == [False] * (len(parts) - 1) + [True]
+    assert all(isinstance(d, State) and d.instance == instance for d in decoded)
+    assert [entry for d in decoded if isinstance(d, State) for entry in d.entries] == told
+    assert all(len(part) <= limit or part[2:4] == b"\0\1" for part in parts)
+
+
+def test_every_state_fits_the_smallest_message_max() -> None:
+    longest = Entry(65535, "g" * 128, "p" * 64, 2, True, False)
+    parts = encode_state(1, [longest] * 20)
+    assert len(parts) > 1 and all(STATE.size < len(part) <= STATE_BYTES_MAX < 1024 for part in parts)
+
+
+def test_a_cut_state_is_none() -> None:
+    (data,) = encode_state(7, [Entry(1, "g", "p", 1, False, False)] * 3)
+    for size in range(len(data)):
+        assert decode(data[:size]) is None
+    assert decode(data + b"x") is None
+
+
+def test_a_view_event_is_read() -> None:
+    data = VIEW.struct.pack(9, 77, 0b101, 0b100, 0b110) + b"".join(i.to_bytes(4, "big") for i in (5, 0, 8))
+    event = decode_view(data)
+    assert event == ViewEvent(9, 77, (5, 0, 8), (3,), (2, 3))
+    assert event.members == (1, 3)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_op_has_one_level(level: int) -> None:
+    with pytest.raises(UsageError, match="on acceptance"):
+        Groups.encode_join("g", "p", level=level, open=False, op=True)
 
 
 @given(requests, st.data())
@@ -161,6 +233,207 @@ def test_a_new_instance_starts_empty() -> None:
     groups.open(2)
     assert (groups.instance, groups.members("g")) == (2, ())
     assert groups.as_list() == []
+
+
+def test_the_first_member_fixes_the_order() -> None:
+    groups = Groups()
+    join(groups, 1, 1, "g", op=True)
+    assert groups.order("g") == "op" and groups.as_list()[0]["order"] == "op"
+    assert join(groups, 2, 1, "g") == [Change("g", (), (), (), "order-mismatch")]
+    assert join(groups, 1, 1, "g") == []  # a member already: nothing happens, whatever it asks for
+    assert join(groups, 2, 1, "g", op=True)[0].reason == "join"
+    leave(groups, 1, 1, "g")
+    leave(groups, 2, 1, "g")
+    assert groups.order("g") == "total"
+    assert join(groups, 2, 1, "g")[0].reason == "join" and groups.order("g") == "total"
+
+
+# ---- views of the cluster
+
+
+def event(instance: int, members: tuple[int, ...], *, joined: tuple[int, ...] = (), left: tuple[int, ...] = ()) -> ViewEvent:
+    return ViewEvent(instance, 1000 + instance, tuple(instance if s in members else 0 for s in range(1, 6)), joined, left)
+
+
+def dump(groups: Groups) -> list[object]:
+    return [(g, [(m, groups.needs_ack(g["name"])) for m in g["members"]]) for g in groups.as_list()]  # type: ignore[arg-type, attr-defined]
+
+
+def test_members_of_a_removed_station_have_died() -> None:
+    groups = Groups()
+    groups.open(1)
+    join(groups, 1, 1, "a")
+    join(groups, 2, 1, "a")
+    join(groups, 2, 2, "a", level=2)
+    join(groups, 2, 1, "only")
+    changes = groups.view(event(2, (1, 3), left=(2,)))
+    assert changes == [
+        Change("a", (), ((2, 1, "p1"), (2, 2, "p2")), ((1, 1, "p1"),), "death"),
+        Change("only", (), ((2, 1, "p1"),), (), "death"),
+    ]
+    assert groups.names() == ["a"] and not groups.needs_ack("a") and not groups.syncing and groups.instance == 2
+
+
+def test_members_of_a_restarted_station_have_died() -> None:
+    """One view can remove a life of a station and let the next one in."""
+    groups = Groups()
+    groups.open(1)
+    join(groups, 2, 1, "a")
+    assert [c.reason for c in groups.view(event(2, (1, 2), joined=(2,), left=(2,)))] == ["death"]
+    assert groups.syncing
+
+
+def test_a_station_that_is_let_in_learns_the_groups() -> None:
+    """JOINs and LEAVEs that stand between the view and the STATEs are applied to the tables as of the view."""
+    old, new = Groups(), Groups()
+    old.open(1)
+    join(old, 1, 1, "a", open=True, level=2)
+    join(old, 2, 1, "b", op=True)
+    join(old, 2, 2, "b", op=True)
+    new.open(2, joined=True)
+    first = event(2, (1, 2, 3), joined=(3,))
+    assert old.view(first) == new.view(first) == []
+    assert old.syncing and new.syncing and old.known and not new.known
+    told = {station: old.state_of(station) for station in (1, 2)}
+    assert leave(old, 2, 1, "b") and leave(new, 2, 1, "b") == []
+    assert join(old, 1, 2, "c") and join(new, 1, 2, "c") == []
+    assert join(old, 2, 3, "c", op=True) == [Change("c", (), (), (), "order-mismatch")] and join(new, 2, 3, "c", op=True) == []
+    for station, parts in told.items():
+        assert not new.known and new.names() == []
+        for part in parts:
+            assert old.apply(station, 0, part) == new.apply(station, 0, part) == []
+    assert new.known and not new.syncing and not old.syncing
+    assert dump(new) == dump(old) and new.names() == ["a", "b", "c"]
+    assert new.is_open("a") and new.needs_ack("a") and new.order("b") == "op"
+
+
+def test_a_view_before_everybody_has_told_begins_anew() -> None:
+    """What a removed station had to tell is lost: without a new start the flags of a group that it was first in would be, too."""
+    old, new = Groups(), Groups()
+    old.open(1)
+    join(old, 2, 1, "g", open=True)
+    new.open(2, joined=True)
+    for groups in (old, new):
+        groups.view(event(2, (1, 2, 3), joined=(3,)))
+    first = old.state_of(1)
+    for groups in (old, new):
+        join(groups, 1, 1, "g")
+        groups.view(event(3, (1, 3), left=(2,)))
+        for part in first:
+            groups.apply(1, 0, part)
+    assert not new.known and old.syncing  # that STATE was as of the former view
+    for groups in (old, new):
+        assert groups.syncing
+    states = [(1, old.state_of(1)), (3, new.state_of(3))]
+    for station, parts in states:
+        for part in parts:
+            for groups in (old, new):
+                groups.apply(station, 0, part)
+    assert new.known and dump(new) == dump(old) and new.is_open("g")
+
+
+def test_a_state_of_a_program_or_of_a_stranger_is_nothing() -> None:
+    groups = Groups()
+    groups.open(2, joined=True)
+    groups.view(event(2, (1, 3), joined=(3,)))
+    (state,) = encode_state(2, [])
+    groups.apply(1, 5, state)
+    assert groups.malformed == 1
+    groups.apply(2, 0, state)
+    groups.apply(3, 0, state)
+    assert not groups.known
+    groups.apply(1, 0, state)
+    assert groups.known
+    groups.apply(1, 0, encode_state(2, [Entry(1, "g", "p", 0, False, False)])[0])
+    assert groups.names() == []
+
+
+class World:
+    """Stations that come and go, each with its tables and what it has broadcast and not yet got into the order."""
+
+    def __init__(self) -> None:
+        self.instance = 1
+        self.tables = {station: Groups() for station in (1, 2)}
+        self.outbox: dict[int, list[tuple[int, bytes]]] = {1: [], 2: []}
+        for groups in self.tables.values():
+            groups.open(1)
+
+    def request(self, station: int, client: int, data: bytes) -> None:
+        if station in self.tables and self.tables[station].known:
+            self.outbox[station].append((client, data))
+
+    def order(self, station: int) -> None:
+        """The next thing the station has broadcast gets its place."""
+        if self.outbox.get(station):
+            client, data = self.outbox[station].pop(0)
+            changes = [groups.apply(station, client, data) for groups in self.tables.values() if groups.known]
+            for groups in self.tables.values():
+                if not groups.known:
+                    assert groups.apply(station, client, data) == []
+            assert all(change == changes[0] for change in changes)
+
+    def view(self, members: set[int]) -> None:
+        before = set(self.tables)
+        if not members & before or members == before:
+            return
+        self.instance += 1
+        joined, left = tuple(sorted(members - before)), tuple(sorted(before - members))
+        for station in left:
+            del self.tables[station], self.outbox[station]
+        for station in joined:
+            self.tables[station], self.outbox[station] = Groups(), []
+            self.tables[station].open(self.instance, joined=True)
+        what = event(self.instance, tuple(sorted(members)), joined=joined, left=left)
+        changes = [groups.view(what) for groups in self.tables.values() if groups.known]
+        for groups in self.tables.values():
+            if not groups.known:
+                assert groups.view(what) == []
+        assert all(change == changes[0] for change in changes)
+        assert len({groups.syncing for groups in self.tables.values()}) == 1
+        for station, groups in self.tables.items():
+            if groups.syncing and station not in joined:
+                self.outbox[station] += [(0, part) for part in groups.state_of(station)]
+
+    def check(self) -> None:
+        known = [dump(groups) for groups in self.tables.values() if groups.known]
+        assert all(tables == known[0] for tables in known)
+
+
+steps = st.one_of(
+    st.tuples(
+        st.just("ask"), st.integers(1, 5), st.integers(1, 2), st.sampled_from("ab"), st.booleans(), st.booleans(), st.booleans()
+    ),
+    st.tuples(st.just("order"), st.integers(1, 5)),
+    st.tuples(st.just("order"), st.integers(1, 5)),
+    st.tuples(st.just("view"), st.sets(st.integers(1, 5), min_size=1)),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(steps, max_size=80))
+def test_who_has_applied_the_same_from_a_state_on_has_the_same_groups(todo: list[tuple[Any, ...]]) -> None:
+    """Stations come and go at any place, also while others are being told; whoever knows the groups has the same ones, and once
+    all that was broadcast is in the order everybody knows them."""
+    world = World()
+    for step in todo:
+        match step:
+            case ("ask", station, client, name, joining, open, op):
+                data = (
+                    Groups.encode_join(name, "p", level=0, open=open, op=op)
+                    if joining
+                    else Groups.encode_leave(name, death=False)
+                )
+                world.request(station, client, data)
+            case ("order", station):
+                world.order(station)
+            case ("view", members):
+                world.view(members)
+        world.check()
+    while any(world.outbox.values()):
+        for station in list(world.outbox):
+            world.order(station)
+        world.check()
+    assert all(groups.known and not groups.syncing for groups in world.tables.values())
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 3), st.integers(1, 3), st.sampled_from(["a", "b"]))))
