@@ -405,7 +405,8 @@ class Opening:
             return [*self._answer(now)]  # it listens for who has its number; or it is late, and starts with this
         if pdu.incarnation != self._held(pdu.src) and pdu.incarnation <= self._life_of(pdu.src):
             return [*self._answer(now, pdu.src)]
-        return [Recovering(pdu.src, pdu.incarnation), *([] if pdu.recovering else self._answer(now))]
+        # The answer first: what comes of the recovery may be a new life of this station.
+        return [*([] if pdu.recovering else self._answer(now)), Recovering(pdu.src, pdu.incarnation)]
 
     def _on_outdated(self, now: int, by: int, listed: int) -> list[Effect]:
         take = max(listed, self.incarnation) + 1
