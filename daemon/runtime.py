@@ -20,12 +20,13 @@ import logging
 import os
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-from ..proto.effects import Blocked, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
+from ..proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
 from ..proto.engine import NEVER, Engine
+from ..proto.errors import UsageError
 from ..proto.wire import mtu_needed
 from .clients import Clients, Listener
 from .datapath import DataPath, Turn, Want, now_ns
@@ -267,8 +268,7 @@ class Runtime:
         if message is None:
             return
         # Perhaps of the instance that has ended: its groups live until the next one begins.
-        place = (message.clock, message.src, message.index)
-        self._clients.on_group(message.src, message.client, message.data, place, message.position, now)
+        self._clients.on_delivered(message, now)
         self._dp.group_done()
 
     # ---- effects
@@ -283,10 +283,12 @@ class Runtime:
                         self._dp.link_send(pdu)
                 case Opened():
                     self._on_opened(effect)
-                case Closed(instance, reason, station):
-                    self._on_closed(instance, reason, station)
-                case Blocked(stations):
-                    self._on_blocked(stations)
+                case Changed():
+                    self._on_changed(effect)
+                case Closed():
+                    self._on_closed(effect)
+                case Blocked(stations, quorum):
+                    self._on_blocked(stations, quorum)
                 case Fenced():
                     self._on_fenced(effect)
                 case Refused(message):
@@ -302,37 +304,79 @@ class Runtime:
         self._instance = effect.instance
         self._clients.payload_max = self._engine.core.payload_max
         # The data path forgets the last instance only now: its counts jump with that, and `reopened` has to come before them.
-        undecided = self._dp.reset()
-        self._clients.on_opened(effect.instance, range(1, self._others + 2), undecided)
+        self._clients.on_opened(effect.instance, effect.incarnations, self._dp.reset(), joined=effect.joined)
         if self._phase is Phase.RUNNING:
             self._dp.hold(False)
-        text = f"instance {effect.instance} of {self._others + 1} stations is open"
-        self._journal.info("open", text, instance=effect.instance, frame_max=effect.frame_max)
+        members = [k for k, incarnation in enumerate(effect.incarnations, 1) if incarnation]
+        how = "let into" if effect.joined else "open:"
+        text = f"{how} instance {effect.instance} of {self._words(members)}"
+        self._journal.info("open", text, instance=effect.instance, members=members, frame_max=effect.frame_max)
         self._notifier.status(text)
 
-    def _on_closed(self, instance: int, reason: str, station: int) -> None:
+    def _on_changed(self, effect: Changed) -> None:
+        self._instance = effect.instance
+        self._clients.payload_max = self._engine.core.payload_max
+        self._clients.on_changed(effect.instance, effect.incarnations)
+        what = [f"without {self._words(effect.left)}"] if effect.left else []
+        what += [f"with {self._words(effect.joined)}"] if effect.joined else []
+        members = [k for k, incarnation in enumerate(effect.incarnations, 1) if incarnation]
+        text = f"instance {effect.instance} goes on {' and '.join(what)}: {self._words(members)}"
+        level = logging.WARNING if effect.left else logging.INFO
+        self._journal.event(
+            level, "view", text, now=now_ns(), key=str(effect.instance), instance=effect.instance, members=members,
+            joined=list(effect.joined), left=list(effect.left),
+        )  # fmt: skip
+        self._notifier.status(f"instance {effect.instance} of {self._words(members)} is open")
+
+    @staticmethod
+    def _words(stations: Sequence[int]) -> str:
+        """Stations for people."""
+        return f"station{'s' if len(stations) != 1 else ''} {', '.join(map(str, stations))}"
+
+    def _on_closed(self, effect: Closed) -> None:
         self._dp.hold(True)
-        self._clients.on_closed()
+        self._clients.on_closed(effect.reason, effect.station, expelled=effect.expelled)
         self._instance = 0
         self._opening_since_ns, self._hinted = now_ns(), False
-        text = f"instance {instance} has ended: {reason}"
-        self._journal.warning("closed", text, instance=instance, station=station)
-        self._notifier.status(f"{text}; opening a new one")
+        text = f"{'expelled from' if effect.expelled else 'out of'} instance {effect.instance}: {effect.reason}"
+        self._journal.warning("closed", text, instance=effect.instance, station=effect.station, expelled=effect.expelled)
+        self._notifier.status(f"{text}; trying to get back in")
 
-    def _on_blocked(self, stations: tuple[tuple[int, str], ...]) -> None:
+    def _on_blocked(self, stations: tuple[tuple[int, str], ...], quorum: bool) -> None:
         now = now_ns()
         before = dict(self._blocked)
         self._blocked = stations
         if stations:
             words = ", ".join(f"station {station} ({reason})" for station, reason in stations)
-            text = f"waiting for {words}" if not self._instance else f"delivery waits for {words}"
-            self._journal.event(logging.WARNING, "blocked", text, now=now, stations=[s for s, _ in stations])
+            if not self._instance:
+                text = f"waiting for {words}"
+            else:
+                text = f"about to go on without {words}" if quorum else f"no quorum without {words}: blocked"
+            if any(reason == "joining" for _, reason in stations):
+                text = f"letting in {words}" if all(reason == "joining" for _, reason in stations) else text
+            self._journal.event(
+                logging.WARNING, "blocked", text, now=now, key=text, stations=[s for s, _ in stations], quorum=quorum
+            )
             self._notifier.status(text)
         elif before:
-            self._journal.event(logging.INFO, "unblocked", "delivery goes on", now=now)
+            self._journal.event(logging.INFO, "unblocked", "nobody is waited for", now=now)
             self._notifier.status(f"instance {self._instance} is open" if self._instance else "opening")
         if self._instance or stations:
-            self._clients.on_blocked(stations)
+            self._clients.on_blocked(stations, quorum)
+
+    def admin(self, command: str, arguments: dict[str, Any]) -> str:
+        """An operator's command, from a client that may give it: what has been begun, for people. UsageError if it cannot be."""
+        if command == "leave":
+            self._on_stop()
+            return "this station leaves"
+        if command == "expel":
+            station = arguments.get("station")
+            if type(station) is not int or not 1 <= station <= self._others + 1:
+                raise UsageError(f"stations are 1..{self._others + 1}")
+            self._apply(self._engine.expel(now_ns(), station))
+            self._again = True
+            return f"the removal of station {station} has been proposed"
+        raise UsageError(f"unknown command {command!r}")
 
     def _on_fenced(self, effect: Fenced) -> None:
         self._fenced = True
@@ -470,7 +514,7 @@ class Runtime:
         """Move on when the phase's aim is reached or its time is over."""
         if self._phase is Phase.DRAINING:
             unstable = self._engine.core.is_open and self._engine.core.unstable
-            hopeless = any(reason in ("silent", "left") for _, reason in self._blocked)
+            hopeless = not self._engine.membership.has_quorum
             if unstable and not hopeless and now < self._phase_deadline:
                 return
             if unstable:
@@ -548,4 +592,4 @@ class Runtime:
             return "fenced"
         if not self._instance:
             return "opening"
-        return "blocked" if self._blocked else "open"
+        return "open" if self._engine.membership.has_quorum else "blocked"

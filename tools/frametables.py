@@ -1,4 +1,5 @@
-"""Generated blocks of docs/protocol.md and docs/glossary.md, made from the field table in ``proto/wire.py``.
+"""Generated blocks of the pages under docs/: frames from the field table in ``proto/wire.py``, the states of a station from the
+table of moves in ``proto/membership.py``.
 
 A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the prose around it is written by hand.
 
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from ..proto import wire
+from ..proto.membership import MOVES, Cause, Letter
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
-PAGES: Final = ("protocol.md", "glossary.md")
+PAGES: Final = ("protocol.md", "glossary.md", "membership.md")
 _BLOCK: Final = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -58,6 +60,8 @@ _FLAG_HELP: Final = {
     "NEED_ACK": "somebody waits for level *ack* of this PDU: confirm P as well (rule C2)",
     "BYE": "the sender leaves on purpose; nothing more comes from this incarnation",
     "FENCED": "the sender has seen a diverging order digest and delivers nothing any more",
+    "OP": "delivered on acceptance, in its source's order only (groups with order `op`)",
+    "VIEW": "a view event, as the core hands it out; never on the wire",
     "USER": "a program's message",
     "GROUP": "process-group control (join, leave), handled by the daemons at its place in the order",
     "SERVICE": "of a service inside the daemon",
@@ -80,12 +84,28 @@ def stations_fitting(size: Callable[[int], int], mtu: int = wire.MTU_MIN) -> int
 
 def _sizes() -> str:
     rows = (
-        (n, wire.confirm_bytes(n), wire.nak_bytes(n), wire.open_bytes(n), 1500 - wire.data_bytes(n, 0), wire.mtu_needed(n))
+        (
+            n,
+            wire.confirm_bytes(n),
+            wire.nak_bytes(n),
+            wire.open_bytes(n),
+            wire.proposal_bytes(n),
+            1500 - wire.data_bytes(n, 0),
+            wire.mtu_needed(n),
+        )
         for n in sorted(
             {3, 8, 16, 32, stations_fitting(wire.open_bytes), stations_fitting(wire.confirm_bytes), wire.STATIONS_MAX}
         )
     )
-    head = ("stations", "CONFIRM", "NAK, 1 range", "OPEN, longest name", "largest whole message at MTU 1500", "MTU needed")
+    head = (
+        "stations",
+        "CONFIRM",
+        "NAK, 1 range",
+        "OPEN, longest name",
+        "largest vote",
+        "largest whole message at MTU 1500",
+        "MTU needed",
+    )
     return table(head, rows)
 
 
@@ -114,6 +134,49 @@ def _numbers() -> str:
     return table(("what", "value", "note"), rows)
 
 
+_CAUSE_HELP: Final = {
+    Cause.STOP_SEEN: "no sign of life for `fail_timeout`, deaf, left, restarted, expelled; or told for `adopt_timeout`",
+    Cause.STOP_TOLD: "a vote of an operational station removes it",
+    Cause.WITHDRAWN: "heard again, and nobody else wants it out; or there is no quorum without it",
+    Cause.REMOVED: "the removal is decided",
+    Cause.RECOVERY_SEEN: "its RCV; or told for `adopt_timeout`",
+    Cause.RECOVERY_TOLD: "a vote of an operational station lets it in",
+    Cause.STOP_WINS: "some stop is being agreed: it must ask again, but votes given stay promises",
+    Cause.LET_IN: "the recovery is decided",
+}
+_LETTER_HELP: Final = {
+    Letter.A: "operational",
+    Letter.AAS: "operational; others say that it has stopped",
+    Letter.AS: "stop seen, being agreed",
+    Letter.S: "stopped: no member",
+    Letter.SSA: "stopped; others let it in",
+    Letter.SA: "recovery seen, being agreed",
+}
+
+
+def _letters() -> str:
+    def bit(value: bool) -> str:
+        return "1" if value else "0"
+
+    rows = ((x.name, bit(x.state), bit(x.trans), _LETTER_HELP[x]) for x in Letter)
+    return table(("letter", "state", "trans", "as one station sees another"), rows)
+
+
+def _moves() -> str:
+    moves = sorted(((a, c, b) for (a, c), b in MOVES.items() if a is not b), key=lambda m: (m[0].value, m[1].value))
+    return table(("from", "to", "because", "that is"), ((a.name, b.name, c.name, _CAUSE_HELP[c]) for a, c, b in moves))
+
+
+def _diagram() -> str:
+    """The moves for Mermaid: causes with the same ends on one arrow."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (a, cause), b in MOVES.items():
+        if a is not b:
+            arrows.setdefault((a.name, b.name), []).append(cause.name.lower().replace("_", " "))
+    lines = [f"    {a} --> {b}: {', '.join(causes)}" for (a, b), causes in arrows.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", "    direction LR", *lines, "```"])
+
+
 def blocks() -> dict[str, str]:
     """Text of every generated block by name."""
     out = {
@@ -124,6 +187,9 @@ def blocks() -> dict[str, str]:
         "open-flags": _values(wire.OpenFlag),
         "sizes": _sizes(),
         "symbols": _symbols(),
+        "letters": _letters(),
+        "moves": _moves(),
+        "moves-diagram": _diagram(),
     }
     return out | {layout.name: _layout(layout) for layout in wire.LAYOUTS}
 

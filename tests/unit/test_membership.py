@@ -1,0 +1,517 @@
+"""The membership agreement by itself, against a core that only writes down what it is asked for.
+
+What happens between several stations is the simulation's business (tests/sim) and the figures' of the paper (tests/paper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from zenjun.proto.core import Commit, Peer, Vote, seal
+from zenjun.proto.effects import Changed, Effect, Persist, Send
+from zenjun.proto.membership import (
+    MOVES,
+    TRANSITIONS,
+    Cause,
+    Expelled,
+    Letter,
+    Membership,
+    Outcome,
+    Proposal,
+    Quorum,
+    bits,
+    decode_proposal,
+    encode_proposal,
+    stations_of,
+)
+from zenjun.proto.openpdu import pack
+from zenjun.proto.wire import HEADER, VERSION, Kind, view_hash
+
+MS = 1_000_000
+ADOPT, GIVE_UP = 300 * MS, 2_000 * MS
+N = 4
+
+
+class Ledger:
+    """A core as the agreement sees it: what was asked, and what the test says of the streams."""
+
+    def __init__(self) -> None:
+        self.req = [0] * N
+        self.seq, self.clock = 10, 100
+        self.sent: list[tuple[int, bytes]] = []
+        self.limits: dict[int, int] = {}
+        self.waits: dict[int, int] = {}
+        self.commits: list[Commit] = []
+        self.state = (0, 0)
+        self.blocked = self.known = self.watched = False
+        self.room = self.ready = True
+        self.beats = 0
+
+    def peer(self, index: int) -> Peer:
+        return Peer(**{**dict.fromkeys(Peer._fields, 0), "mac": b"", "req": self.req[index]})  # type: ignore[arg-type]
+
+    def propose(self, now: int, kind: int, payload: bytes) -> tuple[int, int, bytes] | None:
+        if not self.room:
+            return None
+        self.seq += 1
+        self.clock += 1
+        self.sent.append((kind, payload))
+        return self.seq, self.clock, pdu_of(1, kind, payload, self.seq, self.clock, 7)
+
+    def limit(self, now: int, index: int, limit: int | None) -> None:
+        self.limits.pop(index, None) if limit is None else self.limits.__setitem__(index, limit)
+
+    def wait_for(self, index: int, clock: int | None) -> None:
+        self.waits.pop(index, None) if clock is None else self.waits.__setitem__(index, clock)
+
+    def all_have(self, stations: int, seqs: Mapping[int, int]) -> bool:
+        return self.known
+
+    def watch(self, yes: bool) -> None:
+        self.watched = yes
+
+    def commit(self, now: int, change: Commit) -> bool:
+        if self.ready:
+            self.commits.append(change)
+        return self.ready
+
+    def set_state(self, state: int, trans: int) -> None:
+        self.state = (state, trans)
+
+    def block(self, yes: bool) -> None:
+        self.blocked = yes
+
+    def heartbeat(self, now: int, flags: int = 0) -> None:
+        self.beats += 1
+
+
+def pdu_of(station: int, kind: int, payload: bytes, seq: int, clock: int, instance: int) -> bytes:
+    header = pack(
+        HEADER, cluster=1, version=VERSION, kind=kind, stations=N, src=station, length=len(payload), incarnation=station,
+        instance=instance, seq=seq, clock=clock, frame_max=1500,
+    )  # fmt: skip
+    return seal(header + bytes(4 * N) + payload)
+
+
+class One:
+    """Station 1 of four, in instance 7 with all of them (incarnation = number)."""
+
+    def __init__(self, quorum: Quorum | None = None, faults: frozenset[str] = frozenset()) -> None:
+        self.core = Ledger()
+        self.stored: list[int] = []
+        self.m = Membership(
+            stations=N, station=1, quorum=quorum or Quorum(N, 3), adopt_timeout_ns=ADOPT, give_up_timeout_ns=GIVE_UP,
+            streams=self.core, promise=self.promise, faults=faults,
+        )  # fmt: skip
+        self.m.begin(0, 7, (1, 2, 3, 4))
+
+    def promise(self, instance: int) -> list[Effect]:
+        self.stored.append(instance)
+        return [Persist(1, instance)]
+
+    def vote(
+        self, station: int, proposal: Proposal, *, seq: int = 5, clock: int = 200, instance: int = 7, now: int = 0
+    ) -> list[Outcome]:
+        kind = Kind.STOP if proposal.stop else Kind.RCV_ACK
+        pdu = pdu_of(station, kind, encode_proposal(proposal, state=0, trans=0), seq, clock, instance)
+        return self.m.on_vote(now, Vote(station - 1, kind, instance, seq, clock, pdu))
+
+    def word(self) -> str:
+        return " ".join(letter.name for _, letter in sorted(self.m.letters.items()))
+
+    def last(self) -> Proposal:
+        kind, payload = self.core.sent[-1]
+        proposal = decode_proposal(pdu_of(1, kind, payload, 1, 1, 7), kind, N)
+        assert proposal is not None
+        return proposal
+
+
+def only(outcomes: list[Outcome], kind: type[Any]) -> Any:
+    found = [o for o in outcomes if isinstance(o, kind)]
+    assert len(found) == 1, outcomes
+    return found[0]
+
+
+STOP_4 = Proposal(True, (1, 2, 3), ((4, 0),))
+
+
+# ---- the table
+
+
+def test_transitions_are_total_and_moves_are_what_moves() -> None:
+    assert set(TRANSITIONS) == set(product(Letter, Cause))
+    assert {k for k, to in TRANSITIONS.items() if to is not k[0]} <= set(MOVES)
+
+
+def test_bits_of_the_letters() -> None:
+    """state: held to be stopped; trans: being agreed (DOP protocol, section 3)."""
+    assert {x.name: (x.state, x.trans) for x in Letter} == {
+        "A": (False, False), "AAS": (False, False), "SA": (False, True),
+        "S": (True, False), "SSA": (True, False), "AS": (True, True),
+    }  # fmt: skip
+
+
+@given(st.sets(st.integers(1, 64)))
+def test_bitmaps(stations: set[int]) -> None:
+    assert stations_of(bits(stations)) == tuple(sorted(stations))
+
+
+# ---- votes on the wire
+
+
+@st.composite
+def proposals(draw: st.DrawFn) -> Proposal:
+    changed = draw(st.sets(st.integers(1, N), min_size=1, max_size=N - 1))
+    rest = sorted(set(range(1, N + 1)) - changed)
+    kept = draw(st.sets(st.sampled_from(rest), min_size=1))
+    stop = draw(st.booleans())
+    values = tuple((k, draw(st.integers(0, 2**32 - 1))) for k in sorted(changed))
+    return Proposal(stop, tuple(sorted(kept if stop else kept | changed)), values)
+
+
+@given(proposals(), st.integers(0, 2**N - 1), st.integers(0, 2**N - 1))
+def test_votes_survive_the_wire(proposal: Proposal, state: int, trans: int) -> None:
+    kind = Kind.STOP if proposal.stop else Kind.RCV_ACK
+    payload = encode_proposal(proposal, state=state, trans=trans)
+    assert decode_proposal(pdu_of(2, kind, payload, 1, 1, 1), kind, N) == proposal
+
+
+@given(st.binary(max_size=300), st.sampled_from((Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK)))
+def test_decoding_votes_is_total(data: bytes, kind: Kind) -> None:
+    decode_proposal(data, kind, N)
+    decode_proposal(pdu_of(2, kind, data, 1, 1, 1), kind, N)
+
+
+def test_senseless_votes_are_nothing() -> None:
+    for stop, members, changes in (
+        (True, (1, 2, 4), ((4, 0),)),  # removed and kept
+        (False, (1, 2), ((4, 9),)),  # let in, and not a member
+        (True, (), ((4, 0),)),
+        (True, (1, 2), ()),
+    ):
+        kind = Kind.STOP if stop else Kind.RCV_ACK
+        payload = encode_proposal(Proposal(stop, members, changes), state=0, trans=0)
+        assert decode_proposal(pdu_of(2, kind, payload, 1, 1, 1), kind, N) is None
+
+
+# ---- quorum
+
+
+def test_quorums_share_a_station() -> None:
+    """Majority, a larger number, and a number below it with a required station: no two disjoint sets of four have any of them."""
+    sets = [set(c) for k in range(1, 5) for c in combinations(range(1, 5), k)]
+    for quorum in (Quorum(4, 3), Quorum(4, 4), Quorum(4, 1, (2,)), Quorum(4, 2, (1, 3))):
+        good = [s for s in sets if quorum(s)]
+        assert good and all(a & b for a in good for b in good), quorum
+
+
+def test_two_stations_with_a_casting_vote() -> None:
+    quorum = Quorum(2, 1, (1,))
+    assert quorum((1,)) and quorum((1, 2)) and not quorum((2,))
+
+
+# ---- stop
+
+
+def test_a_stop_is_closed_voted_for_and_carried_out_when_everybody_has_every_vote() -> None:
+    one = One()
+    one.core.req[3] = 9
+    stop = Proposal(True, (1, 2, 3), ((4, 9),))
+    effects = one.m.suspect(MS, 4, "silent")
+    assert one.word() == "A A A AS" and one.core.limits == {3: 9} and one.core.state == (8, 8)
+    assert effects == [Persist(1, 8)] and one.last() == stop and one.core.sent[-1][0] == Kind.STOP
+    assert one.vote(2, stop, clock=300) == []
+    assert one.vote(3, stop, clock=250) == [] and not one.core.commits, "complete, but perhaps somebody lacks a vote"
+    one.core.known = True
+    changed = only(one.m.on_progress(2 * MS), Changed)
+    assert changed == Changed(8, (1, 2, 3, 0), (), (4,))
+    commit = one.core.commits[0]
+    assert (commit.place_clock, commit.place_src) == (300, 1), "right after the last vote"
+    assert commit.view == view_hash(8, (1, 2, 3, 0)) and commit.vote_seq == {0: 11, 1: 5, 2: 5}
+    assert one.word() == "A A A S" and one.core.state == (8, 0) and one.m.members == (1, 2, 3)
+    assert not one.m.busy and one.m.next_deadline_ns() is None
+
+
+def test_told_of_a_stop_and_adopting_it() -> None:
+    one = One()
+    one.vote(2, STOP_4)
+    assert one.word() == "A A A AAS" and not one.core.sent and one.m.next_deadline_ns() == ADOPT
+    assert one.m.on_time(ADOPT - 1) == []
+    one.m.on_time(ADOPT)
+    assert one.word() == "A A A AS" and one.core.sent[-1][0] == Kind.STOP_ACK and one.last() == STOP_4
+
+
+def test_aas_ends_when_the_accuser_has_stopped() -> None:
+    one = One()
+    one.vote(2, STOP_4)
+    one.m.on_heard(MS, lambda station: True)
+    assert one.word() == "A A A AAS", "heard, but its accuser is well"
+    one.m.suspect(MS, 2, "silent")
+    one.m.on_heard(MS, lambda station: False)
+    assert one.word() == "A AS A AAS", "not heard"
+    one.m.on_heard(MS, lambda station: True)
+    assert one.word() == "A AS A A"
+
+
+def test_notices_of_a_suspect_are_ignored() -> None:
+    one = One()
+    one.m.suspect(MS, 2, "silent")
+    one.vote(2, STOP_4)
+    assert one.word() == "A AS A A"
+
+
+def test_equalisation_fetches_what_a_voter_has_more_and_votes_again_once() -> None:
+    one = One()
+    one.core.req[3] = 5
+    one.m.suspect(MS, 4, "silent")
+    assert one.last().changes == ((4, 5),)
+    one.vote(2, Proposal(True, (1, 2, 3), ((4, 8),)))
+    assert one.core.limits == {3: 8} and len(one.core.sent) == 1
+    one.core.req[3] = 7
+    one.m.on_progress(2 * MS)
+    assert len(one.core.sent) == 1, "not per PDU"
+    one.core.req[3] = 8
+    one.m.on_progress(2 * MS)
+    assert one.last().changes == ((4, 8),) and len(one.core.sent) == 2
+
+
+def test_equalisation_counts_what_was_said_before_the_own_suspicion() -> None:
+    one = One()
+    one.core.req[3] = 2**32 - 2  # across the wrap of the wire's 32 bits
+    one.vote(2, Proposal(True, (1, 2, 3), ((4, 1),)))
+    one.m.suspect(MS, 4, "silent")
+    assert one.core.limits == {3: 2**32 + 1} and not one.core.sent
+    one.core.req[3] = 2**32 + 1
+    one.m.on_progress(MS)
+    assert one.last().changes == ((4, 1),)
+
+
+def test_what_a_removed_voter_had_accepted_binds_nobody() -> None:
+    """Else the survivors would wait for PDUs that only the dead have."""
+    one = One(Quorum(N, 2))
+    one.vote(3, Proposal(True, (1, 2, 3), ((4, 50),)))
+    one.m.suspect(MS, 4, "silent")
+    assert one.core.limits == {3: 50} and not one.core.sent
+    one.m.suspect(MS, 3, "silent")
+    assert one.core.limits == {3: 0, 2: 0} and one.last() == Proposal(True, (1, 2), ((3, 0), (4, 0)))
+
+
+def test_removals_are_unions_and_the_earliest_complete_one_goes_first() -> None:
+    """Rule 2: a later, larger removal never hides an earlier one that someone may have carried out."""
+    one = One(Quorum(N, 2))
+    one.m.suspect(MS, 4, "silent")
+    one.vote(2, STOP_4)
+    one.vote(3, STOP_4)
+    one.m.suspect(2 * MS, 3, "silent")
+    both = Proposal(True, (1, 2), ((3, 0), (4, 0)))
+    assert one.last() == both
+    one.core.known = True
+    effects = one.vote(2, both, seq=6)
+    assert only(effects, Changed).instance == 8
+    assert one.core.commits[-1].members == bits((1, 2, 3)) and one.m.instance == 8
+    assert one.last() == Proposal(True, (1, 2), ((3, 0),)), "what is still open is proposed for the instance after it"
+
+
+def test_votes_for_the_next_instance_that_came_early_count_once_there() -> None:
+    one = One(Quorum(N, 2))
+    one.m.suspect(MS, 4, "silent")
+    one.vote(2, STOP_4)
+    one.vote(3, STOP_4)
+    one.vote(2, Proposal(True, (1, 2), ((3, 6),)), seq=6, instance=8)
+    assert one.word() == "A A A AS"
+    one.core.known = True
+    one.m.on_progress(MS)
+    assert one.m.instance == 8 and one.word() == "A A AAS S"
+    one.m.suspect(2 * MS, 3, "silent")
+    assert one.core.limits[2] == 6
+
+
+# ---- quorum and giving up
+
+
+def test_without_quorum_nothing_is_proposed_and_the_suspicion_can_be_taken_back() -> None:
+    one = One()
+    one.m.suspect(MS, 4, "silent")
+    one.m.suspect(MS, 3, "silent")
+    assert one.last() == STOP_4 and len(one.core.sent) == 1 and one.core.blocked and not one.m.has_quorum
+    one.m.on_heard(2 * MS, lambda station: station == 3)
+    assert one.word() == "A A A AS" and not one.core.blocked and one.core.limits == {3: 0}
+    one.m.suspect(3 * MS, 3, "silent")
+    one.m.on_heard(3 * MS, lambda station: station == 4)
+    assert one.word() == "A A AS AS", "its removal has been proposed, and could have been agreed"
+
+
+@pytest.mark.parametrize("reason", ["left", "restarted", "expelled"])
+def test_some_reasons_are_not_refuted_by_a_sign_of_life(reason: str) -> None:
+    one = One(Quorum(N, 4))
+    one.m.suspect(MS, 4, reason)
+    one.m.on_heard(2 * MS, lambda station: True)
+    assert one.word() == "A A A AS"
+
+
+def test_giving_up() -> None:
+    one = One()
+    one.m.suspect(0, 4, "silent")
+    one.m.suspect(0, 3, "deaf")
+    assert one.m.next_deadline_ns() == GIVE_UP and one.m.on_time(GIVE_UP - 1) == []
+    out = only(one.m.on_time(GIVE_UP), Expelled)
+    assert not out.expelled and out.reason == "no quorum without station 3 (deaf), station 4 (silent) for 2000 ms"
+
+
+# ---- recovery
+
+
+def without_4(**kwargs: Any) -> One:
+    one = One(**kwargs)
+    one.m.begin(0, 7, (1, 2, 3, 0))
+    return one
+
+
+def test_a_recovery_is_voted_for_waited_for_and_carried_out() -> None:
+    one = without_4()
+    one.core.known = True
+    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    assert one.word() == "A A A S"
+    assert one.m.on_recovering(MS, 4, 9) == [Persist(1, 8)]
+    assert one.word() == "A A A SA" and one.core.state == (0, 8) and one.last() == join
+    assert one.core.waits == {3: one.core.clock - 1}, "in the wait set from the vote on"
+    one.vote(2, join)
+    changed = only(one.vote(3, join), Changed)
+    assert changed == Changed(8, (1, 2, 3, 9), (4,), ()) and one.word() == "A A A A"
+    assert one.core.commits[-1].joined == 8
+
+
+def test_told_of_a_recovery() -> None:
+    one = without_4()
+    one.vote(2, Proposal(False, (1, 2, 3, 4), ((4, 9),)))
+    assert one.word() == "A A A SSA" and not one.core.sent
+    one.m.on_time(ADOPT)
+    assert one.word() == "A A A SA" and one.last().changes == ((4, 9),), "else those who have voted would wait for ever"
+
+
+def test_stop_wins_and_the_promise_is_still_judged() -> None:
+    """The paper takes an acknowledgement of a recovery back when a stop is noticed; one that was given may have been believed."""
+    one = without_4(quorum=Quorum(N, 2))
+    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    one.m.on_recovering(MS, 4, 9)
+    one.vote(2, join)
+    one.m.suspect(2 * MS, 3, "silent")
+    assert one.word() == "A A AS S" and one.last() == Proposal(True, (1, 2), ((3, 0),))
+    one.core.known = True
+    one.vote(3, join)  # sent before it stopped, below the limit
+    assert one.m.instance == 8 and one.word() == "A A AS A", "the promise first"
+    assert one.last() == Proposal(True, (1, 2, 4), ((3, 0),)), "then the stop, for the instance after"
+
+
+def test_an_unkept_promise_dies_with_the_stop() -> None:
+    one = without_4(quorum=Quorum(N, 2))
+    one.m.on_recovering(MS, 4, 9)
+    one.m.suspect(2 * MS, 3, "silent")
+    assert one.m.on_recovering(3 * MS, 4, 9) == [], "a stop is agreed first; it will ask again"
+    one.core.known = True
+    one.vote(2, Proposal(True, (1, 2), ((3, 0),)), seq=6)
+    assert one.m.instance == 8 and one.word() == "A A S S" and not one.core.waits
+
+
+def test_several_joiners_are_one_proposal() -> None:
+    one = One(Quorum(N, 2))
+    one.m.begin(0, 7, (1, 2, 0, 0))
+    one.m.on_recovering(MS, 4, 9)
+    one.m.on_recovering(MS, 3, 8)
+    assert one.last() == Proposal(False, (1, 2, 3, 4), ((3, 8), (4, 9)))
+
+
+def test_a_restart_is_proof_of_a_stop() -> None:
+    one = One()
+    one.m.on_recovering(MS, 4, 5)
+    assert one.word() == "A A A AS" and one.last() == STOP_4
+
+
+def test_only_later_lives_are_let_in() -> None:
+    one = without_4()
+    one.m.begin(0, 6, (1, 2, 3, 4))
+    one.m.begin(0, 7, (1, 2, 3, 0))
+    assert one.m.on_recovering(MS, 4, 4) == [] and one.m.on_recovering(MS, 4, 3) == [] and one.word() == "A A A S"
+    assert one.m.on_recovering(MS, 4, 5) and one.word() == "A A A SA"
+
+
+def test_a_joiner_that_asks_again_gets_the_votes_again() -> None:
+    one = without_4()
+    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    one.m.on_recovering(MS, 4, 9)
+    mine = only(one.m.on_recovering(2 * MS, 4, 9), Send)
+    assert decode_proposal(mine.pdu, Kind.RCV_ACK, N) == join
+    assert one.m.on_recovering(3 * MS, 4, 9) == [], "not at every word of it"
+    one.core.known = True
+    one.vote(2, join)
+    one.vote(3, join)
+    assert one.m.instance == 8
+    assert only(one.m.on_recovering(100 * MS, 4, 9), Send) == mine, "it is a member, and does not know it yet"
+
+
+def test_a_commit_that_the_core_cannot_carry_out_yet_is_tried_again() -> None:
+    one = without_4()
+    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    one.m.on_recovering(MS, 4, 9)
+    one.core.known, one.core.ready = True, False
+    one.vote(2, join)
+    assert one.vote(3, join) == [] and one.m.instance == 7 and one.core.watched
+    one.core.ready = True
+    assert only(one.m.on_progress(MS), Changed).instance == 8
+
+
+def test_a_vote_that_finds_no_buffer_is_sent_later() -> None:
+    one = One()
+    one.core.room = False
+    one.m.suspect(MS, 4, "silent")
+    assert not one.core.sent and one.core.watched
+    one.core.room = True
+    one.m.on_progress(MS)
+    assert one.last() == STOP_4
+
+
+# ---- expulsion
+
+
+def test_a_complete_proposal_without_oneself() -> None:
+    one = One()
+    stop_1 = Proposal(True, (2, 3, 4), ((1, 11),))
+    assert one.vote(2, stop_1) == [] and one.vote(3, stop_1) == []
+    out = only(one.vote(4, stop_1), Expelled)
+    assert out.expelled and out.reason == "stations 2, 3, 4 have agreed to go on without this one"
+
+
+def test_a_later_instance_without_oneself() -> None:
+    one = One()
+    view = view_hash(8, (0, 2, 3, 4))
+    assert one.m.on_confirm(MS, 2, 7, view, 1, 0) == [], "that one is no later instance"
+    assert only(one.m.on_confirm(MS, 2, 8, view, 1, 0), Expelled).expelled
+    assert only(one.m.on_confirm(MS, 2, 9, view, 0, 0), Expelled).expelled, "two behind: it has had no vote in the first"
+    assert one.m.on_confirm(MS, 2, 8, view, 1, 1) == [], "a member there, though suspected"
+
+
+def test_a_later_instance_proves_that_the_own_votes_were_enough() -> None:
+    one = One()
+    one.m.suspect(MS, 4, "silent")
+    one.vote(2, STOP_4)
+    assert one.m.on_confirm(MS, 2, 8, view_hash(8, (1, 2, 3, 0)), 8, 0) == [], "not complete here"
+    one.vote(3, STOP_4)
+    assert only(one.m.on_confirm(MS, 2, 8, view_hash(8, (1, 2, 3, 0)), 8, 0), Changed).instance == 8
+
+
+def test_a_change_that_others_had_carried_out_is_known_after_the_end() -> None:
+    one = One()
+    one.m.suspect(MS, 4, "silent")
+    one.vote(2, STOP_4)
+    one.vote(3, STOP_4)
+    one.m.end()
+    assert one.m.late_change(view_hash(8, (1, 0, 3, 4))) is None
+    late = one.m.late_change(view_hash(8, (1, 2, 3, 0)))
+    assert late == STOP_4
+    one.m.late_commit(2 * MS, late)
+    assert one.core.commits[-1].instance == 8 and one.m.instance == 0
