@@ -7,14 +7,16 @@ Messages and frames cross in batches: one call fills a buffer that lives as long
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from enum import IntEnum, IntFlag
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from ..errors import InvariantError, UsageError, invariant
 from ._core import ffi, lib
 
 __all__ = [
     "API_VERSION",
+    "Commit",
     "Control",
     "Core",
     "Drop",
@@ -23,7 +25,9 @@ __all__ = [
     "Message",
     "Peer",
     "Positions",
+    "Start",
     "Status",
+    "Vote",
     "check",
     "crc32c",
     "seal",
@@ -34,7 +38,8 @@ DELIVER_BYTES: Final = 256 * 1024
 DELIVER_MAX: Final = 1024
 TX_BYTES: Final = 256 * 1024
 TX_MAX: Final = 256
-MESSAGE: Final = struct.Struct("=QQIIIHHBB6x")
+NEVER: Final = 2**64 - 1
+MESSAGE: Final = struct.Struct("=QQIIIHHBBBB4x")
 """``struct zj_face_message``; its size is asserted there and below."""
 
 
@@ -67,6 +72,12 @@ class Fault(IntFlag):
     EARLY_PROMISE = lib.ZJ_FAULT_EARLY_PROMISE
     SWAP = lib.ZJ_FAULT_SWAP
     NO_FLUSH = lib.ZJ_FAULT_NO_FLUSH
+    NO_CLOSE = lib.ZJ_FAULT_NO_CLOSE
+    FUTURE = lib.ZJ_FAULT_FUTURE
+    EAGER_VIEW = lib.ZJ_FAULT_EAGER_VIEW
+    OLD_ACKS = lib.ZJ_FAULT_OLD_ACKS
+    NO_WAIT_JOINER = lib.ZJ_FAULT_NO_WAIT_JOINER
+    NO_PIN = lib.ZJ_FAULT_NO_PIN
 
 
 class Drop(IntEnum):
@@ -90,15 +101,19 @@ class Drop(IntEnum):
     WINDOW = lib.ZJ_DROP_WINDOW
     CLOCK = lib.ZJ_DROP_CLOCK
     CONTROL_FULL = lib.ZJ_DROP_CONTROL_FULL
+    MEMBER = lib.ZJ_DROP_MEMBER
+    REMOVED = lib.ZJ_DROP_REMOVED
 
 
 class Message(NamedTuple):
-    """A message at its place in the total order, which is (clock, src, index)."""
+    """A message at its place in the total order, which is (clock, src, index); or a view event (type VIEW, layout VIEW and n
+    incarnations) at its own, right after the PDU at (clock, view_src)."""
 
     data: bytes
     clock: int
     position: int
-    """Of its PDU in the instance, from 0; it has reached a level once ``positions()`` of the level is larger."""
+    """Of its PDU since ``open`` or ``join``, from 0; it has reached a level once ``positions()`` of the level is larger. View event:
+    of the last PDU before it, 2**64 - 1 if there is none."""
     group: int
     client: int
     index: int  # type: ignore[assignment]  # the place in the order is worth more than tuple.index
@@ -106,6 +121,11 @@ class Message(NamedTuple):
     """Station index."""
     type: int
     """``wire.MessageType``."""
+    op: int = 0
+    """1: of the order-preserving service, handed out on acceptance (``position`` means nothing). 2: the same again at its place in
+    the total order, without data, so that its levels can be counted."""
+    view_src: int = 0
+    """Of a view event: station index."""
 
 
 class Positions(NamedTuple):
@@ -117,7 +137,7 @@ class Positions(NamedTuple):
 
 
 class Control(NamedTuple):
-    """A PDU for the engine: OPEN, or one that does not belong to the instance."""
+    """A PDU for the engine: OPEN, RCV, a CONFIRM of a later instance, or one that does not belong to the instance."""
 
     pdu: bytes
     drop: int
@@ -143,6 +163,65 @@ class Peer(NamedTuple):
     mac: bytes
     left: bool
     fenced: bool
+    member: bool
+    closing: bool
+    limit: int
+    """closing: only what stands below is accepted from it; else 2**64 - 1."""
+    state: int
+    trans: int
+    instance: int
+    view: int
+
+
+class Vote(NamedTuple):
+    """A vote accepted from another station: ``struct zj_vote``."""
+
+    src: int
+    """Station index."""
+    kind: int
+    """``wire.Kind``: STOP, STOP_ACK or RCV_ACK."""
+    instance: int
+    """In which it was sent."""
+    seq: int
+    """64 bits, as ``Peer.req``."""
+    clock: int
+    pdu: bytes
+
+
+class Start(Protocol):
+    """Where a joiner starts in one stream: ``struct zj_start``."""
+
+    @property
+    def role(self) -> int:
+        """0 no member, 1 voter, 2 joiner."""
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def seq(self) -> int:
+        """role 1: of its vote, 32 bits as on the wire."""
+
+    @property
+    def clock(self) -> int:
+        """role 1: of its vote."""
+
+
+class Commit(NamedTuple):
+    """A decided proposal: ``struct zj_commit``. Stations are indices, bit h of a bitmap is station index h."""
+
+    instance: int
+    view: int
+    members: int
+    joined: int
+    place_clock: int
+    place_src: int
+    incarnations: Sequence[int]
+    """Of all members, by index; 0: no member."""
+    vote_seq: Mapping[int, int]
+    """Of each voter, by index: ``Vote.seq`` of its vote."""
+    frame_max: int = 0
+    """A joiner is held to take PDUs of so many bytes until it is heard; 0: as many as all members take now."""
 
 
 class Fence(NamedTuple):
@@ -211,7 +290,7 @@ class Core:
         self._core: Any = ffi.gc(out[0], lib.zj_destroy, lib.zj_memory(out[0]))
         self._now = 0
         self._offer: Any = ffi.new("struct zj_offer *")
-        self._partial: tuple[int, int, int, bytes] | None = None
+        self._partial: tuple[int, int, int, bool, bytes] | None = None
         self._backlog: list[Message] = []
         self._deliver_buffer: Any = ffi.new("uint8_t[]", DELIVER_BYTES)
         self._deliver_bytes = ffi.buffer(self._deliver_buffer)
@@ -226,6 +305,7 @@ class Core:
         self._u32: Any = ffi.new("uint32_t *")
         self._control: Any = ffi.new("struct zj_control *")
         self._peer: Any = ffi.new("struct zj_peer *")
+        self._vote: Any = ffi.new("struct zj_vote *")
         self._matrix: Any = ffi.new("uint64_t[]", stations * stations)
         self._counters: Any = lib.zj_counters(self._core)
 
@@ -246,13 +326,29 @@ class Core:
         """Reserved at creation."""
         return int(lib.zj_memory(self._core))
 
-    def open(self, now: int, instance: int, incarnations: tuple[int, ...], frame_max: int) -> None:
-        """Enter an instance of all n stations; ``incarnations`` by index; ``frame_max``: largest PDU that all members take,
-        bytes."""
-        invariant(len(incarnations) == self.stations, "an incarnation for every station")
+    def open(self, now: int, instance: int, view: int, incarnations: Sequence[int], frame_max: int) -> None:
+        """Enter an instance by the OPEN agreement. ``view``: its view hash; ``incarnations`` by index, 0: no member; ``frame_max``:
+        largest PDU that all members take, bytes."""
+        invariant(len(incarnations) == self.stations, "an incarnation for every station, or 0")
         self._now = now
         self._partial = None
-        invariant(lib.zj_open(self._core, now, instance, incarnations, frame_max) == 0, "zj_open refused an agreed instance")
+        result = lib.zj_open(self._core, now, instance, view, list(incarnations), frame_max)
+        invariant(result == 0, "zj_open refused an agreed instance")
+
+    def join(
+        self, now: int, instance: int, view: int, starts: Sequence[Start], place_clock: int, place_src: int, frame_max: int
+    ) -> None:
+        """Enter a living instance as one that is let in (rule 5): ``starts`` by index. What stands after the view event at
+        (``place_clock``, ``place_src``), which comes first, is delivered."""
+        invariant(len(starts) == self.stations, "a start for every station")
+        self._now = now
+        self._partial = None
+        records = [
+            {"clock": s.clock, "seq": s.seq, "incarnation": s.incarnation if s.role else 0, "role": s.role} for s in starts
+        ]
+        start = ffi.new("struct zj_start[]", records)
+        result = lib.zj_join(self._core, now, instance, view, start, place_clock, place_src, frame_max)
+        invariant(result == 0, "zj_join refused an agreed instance")
 
     def close(self) -> None:
         """Leave the instance. A message that was half taken is forgotten."""
@@ -263,18 +359,21 @@ class Core:
     def is_open(self) -> bool:
         return bool(lib.zj_is_open(self._core))
 
-    def reached(self) -> int:
-        """Position of level preack, final if ``close`` comes next. Unlike ``positions`` it does not count as having been told."""
-        return int(lib.zj_reached(self._core))
+    def reached(self) -> tuple[int, int]:
+        """How far level preack is, final if ``close`` comes next: (view hash of the last view event before it, 0: none; PDUs since
+        then). Unlike ``positions`` it does not count as having been told."""
+        lib.zj_reached(self._core, self._u32, self._pair)
+        return self._u32[0], self._pair[0]
 
-    def flush(self, upto: int) -> None:
-        """After ``close``: the first ``upto`` PDUs of the order are held by every station. ``deliver`` gives those that it has
-        not given yet, and ``positions`` counts them as reached at every level, until the next ``open``."""
-        lib.zj_flush(self._core, upto)
+    def flush(self, view: int, count: int) -> None:
+        """After ``close``: every station that goes on holds the first ``count`` PDUs of the order after the event of ``view`` (a hash).
+        ``deliver`` gives those that it has not given yet, and the view events among them, and ``positions`` counts them as reached
+        at every level, until the next ``open`` or ``join``. An unknown hash: nothing is flushed."""
+        lib.zj_flush(self._core, view, count)
 
     @property
     def flushing(self) -> bool:
-        """Between ``flush`` and ``open``."""
+        """Between ``flush`` and ``open`` or ``join``."""
         return bool(lib.zj_flushing(self._core))
 
     @property
@@ -308,10 +407,10 @@ class Core:
         return out
 
     # ---- messages
-    def offer(self, data: bytes, *, group: int, client: int, type: int = 0, need_ack: bool = False) -> bool:
-        """Send a whole message. False: not (wholly) taken; offer the very same again after a later ``step``. While one is
-        partly taken, a different one is a UsageError, and so is one larger than ``message_max``."""
-        offered = (group, client, type, data)
+    def offer(self, data: bytes, *, group: int, client: int, type: int = 0, need_ack: bool = False, op: bool = False) -> bool:
+        """Send a whole message; ``op``: by the order-preserving service. False: not (wholly) taken; offer the very same again after
+        a later ``step``. While one is partly taken, a different one is a UsageError, and so is one larger than ``message_max``."""
+        offered = (group, client, type, op, data)
         if self._partial is None:
             self._offer.done = 0
         elif self._partial != offered:
@@ -324,6 +423,7 @@ class Core:
         offer.client = client
         offer.type = type
         offer.need_ack = need_ack
+        offer.op = op
         result = lib.zj_offer(self._core, offer)
         if result < 0:
             raise UsageError(f"a message of {len(data)} bytes cannot be sent")
@@ -343,12 +443,12 @@ class Core:
             count = lib.zj_face_deliver(self._core, self._deliver_buffer, DELIVER_BYTES, self._records, DELIVER_MAX, large)
             buffer = self._deliver_bytes
             for record in MESSAGE.iter_unpack(self._record_bytes[: count * MESSAGE.size]):
-                clock, position, offset, size, group, client, index, src, type = record
-                out.append(Message(buffer[offset : offset + size], clock, position, group, client, index, src, type))
+                clock, position, offset, size, *rest = record
+                out.append(Message(buffer[offset : offset + size], clock, position, *rest))
             if large.data != ffi.NULL:
                 m = large
                 data = bytes(ffi.buffer(m.data, m.size))
-                out.append(Message(data, m.clock, m.position, m.group, m.client, m.index, m.src, m.type))
+                out.append(Message(data, m.clock, m.position, m.group, m.client, m.index, m.src, m.type, m.op, m.view_src))
             elif count < DELIVER_MAX:
                 return out
 
@@ -364,6 +464,63 @@ class Core:
     def unstable(self) -> bool:
         """Own messages have not all reached level preack."""
         return bool(lib.zj_unstable(self._core))
+
+    # ---- membership
+    def proposals(self) -> list[Vote]:
+        """Take all votes that have been accepted, each stream's in its order. While one waits nothing is delivered."""
+        out: list[Vote] = []
+        v = self._vote
+        while lib.zj_proposal(self._core, v):
+            out.append(Vote(v.src, v.kind, v.instance, v.seq, v.clock, bytes(ffi.buffer(v.data, v.size))))
+        return out
+
+    def propose(self, now: int, kind: int, payload: bytes) -> tuple[int, int, bytes] | None:
+        """Put an own vote into the own stream, whatever the window says: its (seq, clock, PDU). None: no buffer is free, try again
+        after a later ``step``."""
+        if lib.zj_propose(self._core, now, kind, payload, len(payload), self._pair, self._pair + 1) != 0:
+            return None
+        seq, clock = self._pair[0], self._pair[1]
+        data = lib.zj_kept(self._core, self.index, seq, self._u32)
+        return seq, clock, bytes(ffi.buffer(data, self._u32[0]))
+
+    def limit(self, now: int, index: int, limit: int | None) -> None:
+        """Rule 1: nothing at or beyond ``limit`` (64 bits, as ``Peer.req``) is accepted from that station, and no promise of it
+        counts. It only grows, until None withdraws it."""
+        lib.zj_limit(self._core, now, index, NEVER if limit is None else limit)
+
+    def wait_for(self, index: int, clock: int | None) -> None:
+        """Rule 5: that station is in the wait set although no member, and known to have passed the clock. None: not any more."""
+        lib.zj_wait_for(self._core, index, NEVER if clock is None else clock)
+
+    def all_have(self, stations: int, seqs: Mapping[int, int]) -> bool:
+        """Is every station of the bitmap known to have the PDU ``seqs[k]`` of every station (index) k of it?"""
+        return bool(lib.zj_all_have(self._core, stations, [seqs.get(k, 0) for k in range(self.stations)]))
+
+    def watch(self, yes: bool) -> None:
+        """``step`` reports CONTROL whenever something has been accepted or acknowledged since ``proposals`` was last asked."""
+        lib.zj_watch(self._core, yes)
+
+    def commit(self, now: int, change: Commit) -> bool:
+        """Carry out a decided proposal. False: what a joiner sent in its former life is not all delivered yet; deliver, and call
+        again. InvariantError if it does not follow the present instance."""
+        fields = change._asdict()
+        fields["incarnations"] = list(change.incarnations)
+        fields["vote_seq"] = [change.vote_seq.get(k, 0) for k in range(self.stations)]
+        result = lib.zj_commit(self._core, now, ffi.new("struct zj_commit *", fields))
+        invariant(result >= 0, f"zj_commit refused {change}")
+        return bool(result == 0)
+
+    def set_state(self, state: int, trans: int) -> None:
+        """Bitmaps that CONFIRMs say from now on."""
+        lib.zj_set_state(self._core, state, trans)
+
+    def block(self, yes: bool) -> None:
+        """No quorum: messages are not taken, and nothing is sent but confirmations and votes."""
+        lib.zj_block(self._core, yes)
+
+    def probe(self, now: int, index: int) -> None:
+        """Queue a CONFIRM that asks this station to answer."""
+        lib.zj_probe(self._core, now, index)
 
     # ---- for the engine
     def control(self) -> list[Control]:
@@ -415,6 +572,13 @@ class Core:
             bytes(p.mac),
             bool(p.left),
             bool(p.fenced),
+            bool(p.member),
+            bool(p.closing),
+            p.limit,
+            p.state,
+            p.trans,
+            p.instance,
+            p.view,
         )
 
     def matrix(self) -> list[list[int]]:

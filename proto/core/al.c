@@ -3,18 +3,21 @@
  * al[h][j]: what station j next expects from h, as known here. Two conventions, the only sound pair: a source's own PDU counts as
  * confirmed by itself from its transmission; a receiver's own receipt counts once it has broadcast it (al_say), not before:
  * req, in struct stream, is kept apart.
+ *
+ * Every station has a row, members or not: PDUs of a removed one may still be on their way to delivery. Minima go over the members.
  */
 #include "zj_int.h"
 
-static uint64_t lowest(const uint64_t *row, uint32_t n, uint32_t *count)
+static uint64_t lowest(const zj_core *c, const uint64_t *row, uint32_t *count)
 {
-    uint64_t low = row[0];
-    uint32_t k = 1;
-    for (uint32_t j = 1; j < n; j++) {
-        if (row[j] < low) {
-            low = row[j];
+    uint64_t low = ZJ_NEVER;
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < c->listed; i++) {
+        uint64_t v = row[c->list[i]];
+        if (v < low) {
+            low = v;
             k = 1;
-        } else if (row[j] == low) {
+        } else if (v == low) {
             k++;
         }
     }
@@ -22,15 +25,21 @@ static uint64_t lowest(const uint64_t *row, uint32_t n, uint32_t *count)
     return low;
 }
 
-void al_reset(zj_core *c)
+void al_start(zj_core *c, uint32_t h, uint64_t v)
 {
-    uint64_t first = c->cfg.first_seq;
+    struct stream *s = &c->st[h];
+    for (uint32_t j = 0; j < c->n; j++)
+        s->al[j] = s->pack[j] = v;
+    s->min_al = s->acked = s->said_ack = s->said_pack = s->need_ack = v;
+    s->at_min = s->pack_at_min = c->listed;
+}
+
+void al_minima(zj_core *c)
+{
     for (uint32_t h = 0; h < c->n; h++) {
         struct stream *s = &c->st[h];
-        for (uint32_t j = 0; j < c->n; j++)
-            s->al[j] = s->pack[j] = first;
-        s->min_al = s->acked = s->said_ack = s->said_pack = s->need_ack = first;
-        s->at_min = s->pack_at_min = c->n;
+        s->min_al = lowest(c, s->al, &s->at_min);
+        s->acked = lowest(c, s->pack, &s->pack_at_min);
     }
 }
 
@@ -43,7 +52,7 @@ void al_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v)
     s->al[j] = v;
     c->progress++;
     if (old == s->min_al && --s->at_min == 0)
-        s->min_al = lowest(s->al, c->n, &s->at_min);
+        s->min_al = lowest(c, s->al, &s->at_min);
 }
 
 void pack_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v)
@@ -55,21 +64,44 @@ void pack_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v)
     s->pack[j] = v;
     c->progress++;
     if (old == s->acked && --s->pack_at_min == 0)
-        s->acked = lowest(s->pack, c->n, &s->pack_at_min);
+        s->acked = lowest(c, s->pack, &s->pack_at_min);
+}
+
+void al_spoke(zj_core *c, uint32_t j)
+{
+    for (uint32_t h = 0; h < c->n; h++) {
+        const struct stream *s = &c->st[h];
+        if (!is_member(c, h) && s->left_at && s->left_at <= c->st[j].spoke)
+            pack_raise(c, h, j, s->req);
+    }
+}
+
+/* Rule 5a: rows of which a PDU of that instance speaks, as a bitmap: of the members it means the present incarnation. */
+static uint64_t rows_of(const zj_core *c, uint32_t instance)
+{
+    uint64_t rows = c->members;
+    if (instance >= c->join_last || faulty(c, ZJ_FAULT_OLD_ACKS))
+        return rows;
+    for (uint32_t h = 0; h < c->n; h++)
+        if (c->st[h].joined_at > instance)
+            rows &= ~(UINT64_C(1) << h);
+    return rows;
 }
 
 int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
 {
     uint32_t j = p->src;
-    uint64_t own = c->st[c->self].req;
-    int older = 0, newer = 0;
+    uint64_t own = c->st[c->self].req, rows = rows_of(c, p->instance);
+    int older = 0, newer = 0, sequenced = is_sequenced(p->kind);
 
     for (uint32_t h = 0; h < c->n; h++) { /* believe all of it or nothing */
         struct stream *s = &c->st[h];
+        if (!(rows >> h & 1))
+            continue;
         uint64_t a = widen(s->al[j], get32(p->ack + 4 * h));
-        if ((int64_t)(a - c->cfg.first_seq) < 0) /* before the stream began: the nearest number is a negative one */
+        if ((int64_t)(a - s->first) < 0) /* before the stream began: the nearest number is a negative one */
             return ZJ_DROP_ACK;
-        if (h == j && p->kind == ZJW_KIND_DATA && get32(p->ack + 4 * h) != p->seq + 1)
+        if (h == j && sequenced && get32(p->ack + 4 * h) != p->seq + 1)
             return ZJ_DROP_ACK; /* a PDU confirms itself and nothing after it */
         older |= a < s->al[j];
         newer |= a > s->al[j];
@@ -77,7 +109,7 @@ int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
             return ZJ_DROP_ACK;
         if (p->pack) {
             uint64_t b = widen(s->pack[j], get32(p->pack + 4 * h));
-            if ((int64_t)(b - c->cfg.first_seq) < 0 || (b > a && b > s->al[j]))
+            if ((int64_t)(b - s->first) < 0 || (b > a && b > s->al[j]))
                 return ZJ_DROP_ACK;
         }
     }
@@ -85,17 +117,23 @@ int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
      * only become free. */
     if (!older && (newer || p->free_buffers > c->st[j].free_buffers))
         c->st[j].free_buffers = p->free_buffers;
+    /* A P of an instance without a station that was let in since says nothing of that one. */
+    int packed = p->pack && p->instance >= c->join_last;
     for (uint32_t h = 0; h < c->n; h++) {
         struct stream *s = &c->st[h];
+        if (!(rows >> h & 1))
+            continue;
         uint64_t a = widen(s->al[j], get32(p->ack + 4 * h));
         if (a > s->al[j]) {
             al_raise(c, h, j, a);
             c->st[j].ack_moved = now;
-            /* loss conditions (2) and (3); of a DATA PDU's own stream stream_take knows better: it holds the PDU itself */
-            if (h != c->self && a > s->top && !(h == j && p->kind == ZJW_KIND_DATA))
+            /* loss conditions (2) and (3); of a sequenced PDU's own stream stream_take knows better: it holds the PDU itself */
+            if (h != c->self && a > s->top && !(h == j && sequenced)) {
+                s->heard = now; /* it lives, although we do not hear it ourselves */
                 stream_notice(c, h, a, now);
+            }
         }
-        if (p->pack)
+        if (packed)
             pack_raise(c, h, j, widen(s->pack[j], get32(p->pack + 4 * h)));
     }
     return ZJ_DROP_NONE;

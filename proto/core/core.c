@@ -54,13 +54,17 @@ int zj_create(const struct zj_config *f, zj_core **out)
     c->digests = reserve(c, c->log_mask * sizeof *c->digests);
     c->log_mask--;
     c->st = reserve(c, c->n * sizeof *c->st);
-    int ok = c->log && c->digests && c->st;
+    c->ops = reserve(c, (c->log_mask + 1) * sizeof *c->ops);
+    c->later_ops = reserve(c, (c->log_mask + 1) * sizeof *c->ops);
+    c->op_mask = c->log_mask;
+    int ok = c->log && c->digests && c->ops && c->later_ops && c->st;
     for (uint32_t h = 0; ok && h < c->n; h++) {
         struct stream *s = &c->st[h];
         s->data = reserve(c, (uint64_t)f->slots * c->slot_bytes);
         s->meta = reserve(c, f->slots * sizeof *s->meta);
         s->whole = reserve(c, f->message_max); /* touched only as far as large messages need it */
-        ok = s->data && s->meta && s->whole;
+        s->op_whole = reserve(c, f->message_max);
+        ok = s->data && s->meta && s->whole && s->op_whole;
     }
     if (!ok) {
         zj_destroy(c);
@@ -79,41 +83,91 @@ void zj_destroy(zj_core *c)
         free(c->st[h].data);
         free(c->st[h].meta);
         free(c->st[h].whole);
+        free(c->st[h].op_whole);
     }
     free(c->st);
     free(c->log);
     free(c->digests);
+    free(c->ops);
+    free(c->later_ops);
     free(c);
 }
 
 uint64_t zj_memory(const zj_core *c) { return c->memory; }
 
-int zj_open(zj_core *c, uint64_t now, uint32_t instance, const uint32_t *incarnations, uint32_t frame_max)
+/* What an instance begins with, however it is entered. Its streams come next. */
+static void enter(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, uint64_t members)
 {
-    if (!instance)
-        return -1;
     c->is_open = 1;
-    c->flushing = 0;
-    c->fenced = 0;
-    c->instance = instance;
+    c->flushing = c->fenced = c->pinned = c->watch = c->blocked = 0;
+    c->instance = c->join_last = instance;
+    c->view = view;
     c->clock = (uint64_t)instance << 32;
-    for (uint32_t h = 0; h < c->n; h++) {
-        struct stream *s = &c->st[h];
-        s->req = s->top = s->noticed = s->base = s->ordered = c->cfg.first_seq;
-        s->clock = s->last_clock = c->clock;
-        s->promise_clock = s->promise_next = 0;
-        s->nak_at = ZJ_NEVER;
-        s->heard = s->ack_moved = now;
-        s->incarnation = incarnations[h];
-        s->free_buffers = c->cfg.slots * c->n;
-        s->frame_max = frame_max;
-        s->left = s->fenced = s->wants_ack = s->mac_known = 0;
-        memset(s->meta, 0, c->cfg.slots * sizeof *s->meta);
-    }
-    al_reset(c);
-    order_reset(c);
-    send_reset(c);
+    c->waiting = c->state = c->trans = 0;
+    c->vote_head = c->vote_tail = 0;
+    c->votes_stalled = 0;
     c->tx_last = now;
+    member_set(c, members);
+    order_reset(c);
+}
+
+int zj_open(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, const uint32_t *incarnations, uint32_t frame_max)
+{
+    uint64_t members = 0;
+    for (uint32_t h = 0; h < c->n; h++)
+        members |= (uint64_t)(incarnations[h] != 0) << h;
+    if (!instance || !view || !incarnations[c->self])
+        return -1;
+    enter(c, now, instance, view, members);
+    for (uint32_t h = 0; h < c->n; h++) {
+        stream_start(c, h, now, c->cfg.first_seq, c->clock);
+        c->st[h].incarnation = incarnations[h];
+        c->st[h].joined_at = instance;
+        c->st[h].frame_max = frame_max;
+    }
+    order_enter(c, instance, view);
+    send_reset(c);
+    return 0;
+}
+
+int zj_join(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, const struct zj_start *start, uint64_t place_clock,
+            uint32_t place_src, uint32_t frame_max)
+{
+    uint64_t members = 0, joined = 0;
+    uint32_t incarnations[ZJW_STATIONS_MAX];
+
+    for (uint32_t h = 0; h < c->n; h++) {
+        members |= (uint64_t)(start[h].role != 0) << h;
+        joined |= (uint64_t)(start[h].role == 2) << h;
+        incarnations[h] = start[h].role ? start[h].incarnation : 0;
+        if (start[h].role > 2 || (start[h].role && !start[h].incarnation))
+            return -1;
+    }
+    if (instance < 2 || !view || !(joined >> c->self & 1) || place_src >= c->n || joined >> place_src & 1 || place_clock >> 62)
+        return -1;
+    enter(c, now, instance, view, members);
+    for (uint32_t h = 0; h < c->n; h++) {
+        const struct zj_start *f = &start[h];
+        struct stream *s = &c->st[h];
+        if (f->role == 1) { /* so high that what others acknowledge of older PDUs is no negative number */
+            stream_start(c, h, now, (UINT64_C(1) << 32) + f->seq + 1, f->clock);
+            s->first = 0;
+            s->joined_at = instance - 1; /* at the latest: it has voted there */
+        } else {
+            stream_start(c, h, now, c->cfg.first_seq, place_clock);
+            s->joined_at = instance;
+        }
+        s->incarnation = incarnations[h];
+        s->frame_max = frame_max;
+    }
+    if (place_clock > c->clock)
+        c->clock = place_clock;
+    c->joining = 1;
+    c->join_clock = place_clock;
+    c->join_src = place_src;
+    event_push(c, &(struct zj_commit){.instance = instance, .view = view, .members = members, .joined = joined,
+                                      .place_clock = place_clock, .place_src = place_src}, incarnations, 0);
+    send_reset(c);
     return 0;
 }
 
@@ -122,23 +176,34 @@ void zj_close(zj_core *c)
     if (c->is_open)
         order_levels(c); /* the last word: nothing is accepted from here on */
     c->is_open = c->flushing = 0;
+    c->vote_head = c->vote_tail = 0;
     send_reset(c);
 }
 
 int zj_is_open(const zj_core *c) { return c->is_open; }
 
-uint64_t zj_reached(zj_core *c)
+void zj_reached(zj_core *c, uint32_t *view, uint64_t *count)
 {
     order_levels(c);
-    return c->preack;
+    const struct view *v = view_at(c, c->preack);
+    *view = v ? v->hash : 0;
+    *count = v ? c->preack - v->base : 0;
 }
 
-void zj_flush(zj_core *c, uint64_t upto)
+void zj_flush(zj_core *c, uint32_t view, uint64_t count)
 {
     if (c->is_open || c->fenced || faulty(c, ZJ_FAULT_NO_FLUSH))
         return;
+    const struct view *v = view_of(c, view);
     c->flushing = 1;
-    c->flush_to = upto;
+    c->flush_view = 0;
+    c->flush_to = v ? v->base + count : 0;
+    for (uint32_t i = c->event_head; !v && i != c->event_tail; i++) /* bound: events */
+        if (c->events[i % ZJ_EVENTS].hash == view) {
+            c->flush_view = view;
+            c->flush_count = count;
+            c->flush_to = ZJ_NEVER; /* all that stands before it */
+        }
     order_levels(c);
 }
 
@@ -190,17 +255,39 @@ int zj_control(zj_core *c, struct zj_control *out)
     return 1;
 }
 
+static void tell_seldom(zj_core *c, uint64_t now, uint64_t *last, const struct pdu *p, const uint8_t *mac, uint32_t drop)
+{
+    if (*last && now - *last < ZJ_CTL_GAP_NS)
+        return;
+    *last = now ? now : 1;
+    tell(c, p->bytes, p->size, mac, drop);
+}
+
+/* Not to be processed, but the engine is to know. A CONFIRM says which instance lives: other PDUs must not crowd it out. */
 static int stranger(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t drop)
 {
     struct stream *s = &c->st[p->src];
-    if (now - s->ctl_at >= ZJ_CTL_GAP_NS || !s->ctl_at) {
-        s->ctl_at = now ? now : 1;
-        tell(c, p->bytes, p->size, mac, drop);
-    }
+    tell_seldom(c, now, p->kind == ZJW_KIND_CONFIRM ? &s->told_confirm : &s->told_other, p, mac, drop);
     c->count.drops[drop]++;
     return (int)drop;
 }
 
+/* C3: it lacks what I said last, or what I have not said yet. */
+static int lacks_news(const zj_core *c, const struct pdu *p)
+{
+    if (p->instance != c->instance || free_slots(c) > c->said_free || p->target == c->self + 1)
+        return 1;
+    for (uint32_t i = 0; i < c->listed; i++) {
+        uint32_t h = c->list[i];
+        const struct stream *t = &c->st[h];
+        if (widen(t->said_ack, get32(p->ack + 4 * h)) < t->said_ack || widen(t->said_pack, get32(p->pack + 4 * h)) < t->said_pack ||
+            t->req > t->said_ack || t->min_al > t->said_pack)
+            return 1;
+    }
+    return 0;
+}
+
+/* An unsequenced PDU of the own instance or an earlier one. */
 static void confirmed(zj_core *c, const struct pdu *p)
 {
     struct stream *s = &c->st[p->src];
@@ -219,21 +306,48 @@ static void confirmed(zj_core *c, const struct pdu *p)
     s->wants_ack = (p->flags & ZJW_FLAG_NEED_ACK) != 0;
     s->left = (p->flags & ZJW_FLAG_BYE) != 0;
     s->fenced = (p->flags & ZJW_FLAG_FENCED) != 0;
-    order_hear_digest(c, p->src, get64(p->payload + ZJW_CONFIRM_POSITION), get64(p->payload + ZJW_CONFIRM_DIGEST));
+    order_hear_digest(c, p->src, get32(p->payload + ZJW_CONFIRM_COUNTED), get64(p->payload + ZJW_CONFIRM_POSITION),
+                      get64(p->payload + ZJW_CONFIRM_DIGEST));
     if (faulty(c, ZJ_FAULT_CHATTER))
         c->chatter = 1;
-    if (!(p->flags & ZJW_FLAG_POLL))
-        return;
-    for (uint32_t h = 0; h < c->n; h++) { /* C3: it lacks what I said last, or what I have not said yet */
-        const struct stream *t = &c->st[h];
-        if (widen(t->said_ack, get32(p->ack + 4 * h)) < t->said_ack || widen(t->said_pack, get32(p->pack + 4 * h)) < t->said_pack ||
-            t->req > t->said_ack || t->min_al > t->said_pack)
-            c->answer = 1;
-    }
-    if (free_slots(c) > c->said_free || p->target == c->self + 1)
+    if (p->flags & ZJW_FLAG_POLL && lacks_news(c, p)) {
         c->answer = 1;
-    if (c->answer)
         c->count.polls_answered++;
+    }
+}
+
+static void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, int later)
+{
+    struct stream *s = &c->st[p->src];
+    s->heard = now; /* never relayed: heard from the station itself, under its present address */
+    if (mac) {
+        memcpy(s->mac, mac, 6);
+        s->mac_known = 1;
+    }
+    if (!later)
+        confirmed(c, p);
+    if (p->kind == ZJW_KIND_NAK) {
+        c->count.rx_nak++;
+        stream_nak(c, p, now);
+        return;
+    }
+    c->count.rx_confirm++;
+    s->said_state = get64(p->payload + ZJW_CONFIRM_STATE);
+    s->said_trans = get64(p->payload + ZJW_CONFIRM_TRANS);
+    s->said_instance = p->instance;
+    s->said_view = get32(p->payload + ZJW_CONFIRM_VIEW);
+    if (!later)
+        return;
+    tell_seldom(c, now, &s->told_later, p, mac, ZJ_DROP_INSTANCE); /* what it says counts once we are there as well */
+    if (p->flags & ZJW_FLAG_POLL && p->target == c->self + 1)
+        c->answer = 1;
+}
+
+static int dropped(zj_core *c, int drop)
+{
+    if (drop)
+        c->count.drops[drop]++;
+    return drop;
 }
 
 int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const uint8_t *mac)
@@ -243,58 +357,50 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
 
     c->count.rx_frames++;
     c->count.rx_bytes += size;
-    if (drop) {
-        c->count.drops[drop]++;
-        return drop;
-    }
+    if (drop)
+        return dropped(c, drop);
     if (p.src == c->self) {
-        if (p.kind != ZJW_KIND_DATA) /* own DATA may be relayed by others; anything else means that the number is taken twice */
+        if (!is_sequenced(p.kind)) /* own PDUs may be relayed by others; anything else means that the number is taken twice */
             return stranger(c, now, &p, mac, ZJ_DROP_OWN);
         c->count.rx_duplicate++;
         return ZJ_DROP_NONE;
     }
-    if (p.kind == ZJW_KIND_OPEN) {
+    if (p.kind == ZJW_KIND_OPEN || p.kind == ZJW_KIND_RCV) {
         tell(c, p.bytes, p.size, mac, ZJ_DROP_NONE);
         return ZJ_DROP_NONE;
     }
-    if (!c->is_open)
-        return stranger(c, now, &p, mac, ZJ_DROP_CLOSED);
     struct stream *s = &c->st[p.src];
-    if (p.instance != c->instance)
-        return stranger(c, now, &p, mac, ZJ_DROP_INSTANCE);
+    if (!c->is_open) {
+        if (p.kind != ZJW_KIND_RCV_ACK)
+            return stranger(c, now, &p, mac, ZJ_DROP_CLOSED);
+        tell(c, p.bytes, p.size, mac, ZJ_DROP_CLOSED); /* each may be the one that lets this station in */
+        return dropped(c, ZJ_DROP_CLOSED);
+    }
+    if (!is_member(c, p.src))
+        return stranger(c, now, &p, mac, ZJ_DROP_MEMBER);
     if (p.incarnation != s->incarnation)
         return stranger(c, now, &p, mac, ZJ_DROP_INCARNATION);
-    if (p.clock >> 62) {
-        c->count.drops[ZJ_DROP_CLOCK]++;
-        return ZJ_DROP_CLOCK;
+    if (p.instance < s->joined_at) /* not of this life of its stream */
+        return stranger(c, now, &p, mac, ZJ_DROP_INSTANCE);
+    if (p.instance == c->instance && p.kind == ZJW_KIND_CONFIRM && get32(p.payload + ZJW_CONFIRM_VIEW) != c->view)
+        return stranger(c, now, &p, mac, ZJ_DROP_INSTANCE); /* a number for two instances: must not be, so nothing of it is believed */
+    if (p.clock >> 62)
+        return dropped(c, ZJ_DROP_CLOCK);
+    int later = p.instance > c->instance; /* its vectors may speak of incarnations that we do not know yet */
+    if (!later && (drop = al_merge(c, &p, now)))
+        return dropped(c, drop);
+    if (p.instance > s->spoke) {
+        s->spoke = p.instance;
+        al_spoke(c, p.src);
     }
-    drop = al_merge(c, &p, now);
-    if (drop) {
-        c->count.drops[drop]++;
-        return drop;
-    }
-    if (p.kind != ZJW_KIND_DATA) { /* never relayed: heard from the station itself, under its present address */
-        s->heard = now;
-        if (mac) {
-            memcpy(s->mac, mac, 6);
-            s->mac_known = 1;
-        }
-        confirmed(c, &p);
-        if (p.kind == ZJW_KIND_NAK) {
-            c->count.rx_nak++;
-            stream_nak(c, &p, now);
-        } else {
-            c->count.rx_confirm++;
-        }
+    if (!is_sequenced(p.kind)) {
+        take_unsequenced(c, now, &p, mac, later);
         return ZJ_DROP_NONE;
     }
     if (!mac || !s->mac_known || !memcmp(mac, s->mac, 6))
         s->heard = now;
     c->count.rx_data++;
-    drop = stream_take(c, &p, now);
-    if (drop)
-        c->count.drops[drop]++;
-    return drop;
+    return dropped(c, stream_take(c, &p, now));
 }
 
 /* ---- step ---- */
@@ -302,7 +408,7 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
 /* Something here is not as stable as somebody wants it: more must come, or is to be asked for. */
 static int pending(const zj_core *c)
 {
-    if (c->building || c->acked < c->need_position || (c->want_ack && c->acked < c->position) || c->preack < c->position)
+    if ((c->building && !c->blocked) || c->acked < c->need_position || (c->want_ack && c->acked < c->position) || c->preack < c->position)
         return 1;
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];
@@ -352,6 +458,12 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
         status |= ZJ_S_CONTROL;
     if (!c->is_open)
         return status;
+    if (c->votes_stalled) {
+        c->votes_stalled = 0;
+        for (uint32_t h = 0; h < c->n; h++)
+            if (h != c->self)
+                stream_advance(c, h);
+    }
     order_levels(c);
     stream_free(c);
     order_check_digests(c);
@@ -362,6 +474,8 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
     order_levels(c); /* own broadcast may have completed a level */
     stream_free(c);
     watch_progress(c, now);
+    if (c->vote_head != c->vote_tail || (c->watch && c->progress != c->progress_watched))
+        status |= ZJ_S_CONTROL;
     if (c->tx_head != c->tx_tail)
         status |= ZJ_S_TX;
     if (order_ready(c))
@@ -388,7 +502,8 @@ static uint32_t whom_to_ask(zj_core *c)
 {
     int acks = c->acked < c->need_position || (c->want_ack && c->acked < c->position);
     uint32_t missing[ZJW_STATIONS_MAX], k = 0;
-    for (uint32_t j = 0; j < c->n; j++) {
+    for (uint32_t i = 0; i < c->listed; i++) {
+        uint32_t j = c->list[i];
         int lacks = c->building && c->st[j].free_buffers / c->n < c->cfg.window;
         for (uint32_t h = 0; !lacks && h < c->n; h++) {
             const struct stream *s = &c->st[h];
@@ -407,9 +522,9 @@ uint32_t zj_poll(zj_core *c, uint64_t now)
     if (!c->is_open || c->poll_at > now)
         return 0;
     uint64_t seen = me->min_al;
-    for (uint32_t j = 0; j < c->n; j++)
-        if (j != c->self && me->al[j] > seen)
-            seen = me->al[j];
+    for (uint32_t i = 0; i < c->listed; i++)
+        if (c->list[i] != c->self && me->al[c->list[i]] > seen)
+            seen = me->al[c->list[i]];
     for (uint64_t q = seen; q < me->req && q < seen + 4; q++)
         tx_slot(c, c->self, q, 1);
     confirm_build(c, now, ZJW_FLAG_POLL, whom_to_ask(c));
@@ -444,7 +559,9 @@ void zj_peer(const zj_core *c, uint32_t h, struct zj_peer *out)
     *out = (struct zj_peer){.heard_ns = s->heard, .req = s->req, .top = s->top, .base = s->base, .min_al = s->min_al,
                             .acked = s->acked, .ordered = s->ordered, .clock = s->clock, .ack_moved_ns = s->ack_moved,
                             .incarnation = s->incarnation, .free_buffers = s->free_buffers, .frame_max = s->frame_max,
-                            .gaps = gaps, .left = s->left, .fenced = s->fenced};
+                            .gaps = gaps, .left = s->left, .fenced = s->fenced, .member = (uint8_t)is_member(c, h),
+                            .closing = s->closing, .limit = s->limit, .state = s->said_state, .trans = s->said_trans,
+                            .instance = s->said_instance, .view = s->said_view};
     memcpy(out->mac, s->mac, 6);
 }
 
@@ -472,6 +589,8 @@ const char *zj_drop_name(uint32_t drop)
     case ZJ_DROP_WINDOW: return "window";
     case ZJ_DROP_CLOCK: return "clock";
     case ZJ_DROP_CONTROL_FULL: return "control_full";
+    case ZJ_DROP_MEMBER: return "member";
+    case ZJ_DROP_REMOVED: return "removed";
     case ZJ_DROP_COUNT: break;
     }
     return "unknown";

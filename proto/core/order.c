@@ -16,17 +16,101 @@ void order_reset(zj_core *c)
 {
     c->position = c->preack = c->acked = c->need_position = 0;
     memset(c->said_positions, 0, sizeof c->said_positions);
-    c->digest = mix(DIGEST_START ^ c->instance);
-    c->in_pdu = 0;
+    c->digest = 0;
+    c->cur.inside = c->op.inside = 0;
     c->dup = c->swapped = 0;
-    for (uint32_t h = 0; h < c->n; h++) {
-        c->st[h].whole_total = c->st[h].whole_done = 0;
-        c->st[h].digest_position = 0;
-    }
+    c->event_head = c->event_tail = c->view_count = 0;
+    c->view_base = 0;
+    c->joining = 0;
+    c->join_clock = 0;
+    c->op_head = c->op_tail = 0;
+    c->op_later = 0;
 }
 
-/* The next PDU of the total order: the least (clock, src) among the heads, once every station is known to have passed its clock. In
- * a flush it is known that there is nothing before it. */
+/* ---- views ---- */
+
+void order_enter(zj_core *c, uint32_t instance, uint32_t hash)
+{
+    c->digest = mix((c->view_count ? c->digest : DIGEST_START) ^ hash);
+    c->view_base = c->position;
+    c->views[c->view_count++ % ZJ_VIEWS] = (struct view){.base = c->position, .seed = c->digest, .instance = instance, .hash = hash};
+}
+
+static uint32_t views_known(const zj_core *c) { return c->view_count < ZJ_VIEWS ? c->view_count : ZJ_VIEWS; }
+
+/* The k-th from the last one, which is 0. */
+static const struct view *view_back(const zj_core *c, uint32_t k) { return &c->views[(c->view_count - 1 - k) % ZJ_VIEWS]; }
+
+const struct view *view_at(const zj_core *c, uint64_t position)
+{
+    for (uint32_t k = 0; k < views_known(c); k++)
+        if (view_back(c, k)->base <= position)
+            return view_back(c, k);
+    return NULL;
+}
+
+const struct view *view_of(const zj_core *c, uint32_t hash)
+{
+    for (uint32_t k = 0; k < views_known(c); k++)
+        if (view_back(c, k)->hash == hash)
+            return view_back(c, k);
+    return NULL;
+}
+
+int event_push(zj_core *c, const struct zj_commit *change, const uint32_t *incarnations, uint64_t left)
+{
+    if (c->event_tail - c->event_head == ZJ_EVENTS)
+        return 0;
+    struct event *e = &c->events[c->event_tail++ % ZJ_EVENTS];
+    e->clock = change->place_clock;
+    e->src = change->place_src;
+    e->changed = change->joined | left;
+    e->joined = change->joined != 0;
+    e->instance = change->instance;
+    e->hash = change->view;
+    e->size = ZJW_SIZEOF_VIEW + 4 * c->n;
+    put32(e->data + ZJW_VIEW_VINSTANCE, change->instance);
+    put32(e->data + ZJW_VIEW_HASH, change->view);
+    put64(e->data + ZJW_VIEW_OPERATIONAL, change->members);
+    put64(e->data + ZJW_VIEW_JOINED, change->joined);
+    put64(e->data + ZJW_VIEW_LEFT, left);
+    for (uint32_t h = 0; h < c->n; h++)
+        put32(e->data + ZJW_SIZEOF_VIEW + 4 * h, change->members >> h & 1 ? incarnations[h] : 0);
+    c->progress++;
+    return 1;
+}
+
+static const struct event *next_event(const zj_core *c)
+{
+    return c->event_head == c->event_tail ? NULL : &c->events[c->event_head % ZJ_EVENTS];
+}
+
+static void take_view(zj_core *c, struct zj_message *out)
+{
+    const struct event *e = next_event(c);
+    c->event_head++;
+    for (uint32_t h = 0; h < c->n; h++) /* what of a message came before its source's life ended will not be completed */
+        if (e->changed >> h & 1)
+            c->st[h].whole_total = c->st[h].whole_done = 0;
+    if (e->joined) /* who is let in knows nothing of the order before: all start the digest anew */
+        c->digest = DIGEST_START;
+    order_enter(c, e->instance, e->hash);
+    if (c->flush_view == e->hash) {
+        c->flush_view = 0;
+        c->flush_to = c->position + c->flush_count;
+    }
+    c->joining = 0;
+    c->progress++;
+    *out = (struct zj_message){.data = e->data, .size = e->size, .clock = e->clock, .position = c->position - 1,
+                               .index = 0xffff, .src = (uint8_t)c->self, .type = ZJW_TYPE_VIEW, .view_src = (uint8_t)e->src};
+}
+
+/* ---- what comes next ---- */
+
+enum { NOTHING, A_PDU, A_VIEW };
+
+/* The next in the total order: the least (clock, src) among the heads, or the view event if it stands before, once every station of the
+ * wait set is known to have passed its clock. In a flush it is known that there is nothing before it. */
 static int choose(const zj_core *c, uint32_t *out)
 {
     uint64_t best = ZJ_NEVER, passed = ZJ_NEVER;
@@ -36,7 +120,7 @@ static int choose(const zj_core *c, uint32_t *out)
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];
         uint64_t known = h == c->self ? c->clock : s->clock;
-        if (known < passed)
+        if (known < passed && is_member(c, h))
             passed = known;
         if (s->ordered >= s->req)
             continue;
@@ -47,10 +131,26 @@ static int choose(const zj_core *c, uint32_t *out)
             at = h;
         }
     }
-    if (at == c->n || (c->flushing ? c->position >= c->flush_to : best > passed && !arrival && !faulty(c, ZJ_FAULT_NO_WAIT)))
-        return 0;
+    if (c->waiting && !faulty(c, ZJ_FAULT_NO_WAIT_JOINER))
+        for (uint32_t h = 0; h < c->n; h++)
+            if (c->waiting >> h & 1 && !is_member(c, h) && c->st[h].wait_clock < passed)
+                passed = c->st[h].wait_clock;
+    if (arrival || faulty(c, ZJ_FAULT_NO_WAIT))
+        passed = ZJ_NEVER;
+    if (c->flushing) {
+        if (c->position >= c->flush_to)
+            return NOTHING;
+        passed = ZJ_NEVER;
+    }
+    const struct meta *m = at < c->n ? meta_of(c, &c->st[at], c->st[at].ordered) : NULL;
+    const struct event *e = next_event(c);
+    if (e && (faulty(c, ZJ_FAULT_EAGER_VIEW) ||
+              (e->clock <= passed && (!m || e->clock < m->clock || (e->clock == m->clock && e->src < at)))))
+        return A_VIEW;
+    if (!m || (m->clock > passed && !arrival) || (m->instance > c->instance && !faulty(c, ZJ_FAULT_FUTURE)))
+        return NOTHING; /* the last: rule 4a */
     *out = at;
-    return 1;
+    return A_PDU;
 }
 
 /* An entry stays until it has reached every level. Level ack is far behind only if nobody waits for it: ack_lags() in send.c asks
@@ -60,18 +160,21 @@ static int log_full(const zj_core *c)
     return c->position - c->acked >= c->log_mask;
 }
 
+/* While a vote waits for the engine nothing is delivered but the rest of a PDU: it may say where this station's instance ends. */
+static int held_by_vote(const zj_core *c) { return c->vote_head != c->vote_tail; }
+
 int order_ready(zj_core *c)
 {
     uint32_t h;
     if (!c->is_open || c->fenced)
         return 0;
-    return c->in_pdu || c->dup || (!log_full(c) && choose(c, &h));
+    return c->cur.inside || (!held_by_vote(c) && (c->dup || op_ready(c) || (!log_full(c) && choose(c, &h) != NOTHING)));
 }
 
 int order_left(const zj_core *c)
 {
     uint32_t h;
-    return c->in_pdu ? c->position <= c->flush_to : choose(c, &h);
+    return c->cur.inside ? c->position <= c->flush_to : op_ready(c) || choose(c, &h) != NOTHING;
 }
 
 static void swap_once(zj_core *c, uint32_t *h)
@@ -90,25 +193,27 @@ static void begin(zj_core *c, uint32_t h, uint64_t seq)
 {
     const struct stream *s = &c->st[h];
     const struct meta *m = meta_of(c, s, seq);
-    c->cur_src = h;
-    c->cur = slot_of(c, s, seq);
-    c->cur_at = m->payload_at;
-    c->cur_end = (uint32_t)m->payload_at + m->length;
-    c->cur_index = 0;
-    c->in_pdu = 1;
+    c->cur = (struct cursor){.pdu = slot_of(c, s, seq), .src = h, .at = m->payload_at, .end = (uint32_t)m->payload_at + m->length,
+                             .inside = 1};
+    c->silent = c->joining;
 }
 
-static int next_pdu(zj_core *c)
+/* Begin the PDU that comes next, or take the view event that does. */
+static int next_pdu(zj_core *c, struct zj_message *out)
 {
     uint32_t h = 0;
     if (c->dup) {
         c->dup = 2;
         begin(c, c->dup_src, c->dup_seq);
-        return 1;
+        return A_PDU;
     }
     order_levels(c);
-    if (log_full(c) || !choose(c, &h))
-        return 0;
+    if (log_full(c))
+        return NOTHING;
+    switch (choose(c, &h)) {
+    case NOTHING: return NOTHING;
+    case A_VIEW: take_view(c, out); return A_VIEW;
+    }
     if (faulty(c, ZJ_FAULT_SWAP))
         swap_once(c, &h);
     struct stream *s = &c->st[h];
@@ -116,35 +221,39 @@ static int next_pdu(zj_core *c)
         while (s->ordered < s->req && !meta_of(c, s, s->ordered)->present)
             s->ordered++;
     if (s->ordered >= s->req)
-        return 0;
+        return NOTHING;
+    begin(c, h, s->ordered);
+    if (c->silent) /* before the view in which this station was let in: only the fragments in it matter */
+        return A_PDU;
     const struct meta *m = meta_of(c, s, s->ordered);
     c->log[c->position & c->log_mask] = (struct entry){.seq = s->ordered, .src = h};
-    c->digest = mix(c->digest ^ mix((uint64_t)m->payload_crc << 32 ^ s->ordered ^ (uint64_t)(h + 1) << 56 ^
-                                    (uint64_t)s->incarnation << 24)) + c->position;
+    /* What is mixed in must be the same for who was let in later: numbers as on the wire, positions from the last view on. */
+    c->digest = mix(c->digest ^ mix((uint64_t)m->payload_crc << 32 ^ (uint32_t)s->ordered ^ (uint64_t)(h + 1) << 56 ^
+                                    (uint64_t)s->incarnation << 24)) + (c->position - c->view_base);
     c->digests[c->position & c->log_mask] = c->digest;
     c->position++;
     if (m->flags & ZJW_FLAG_NEED_ACK)
         c->need_position = c->position;
-    begin(c, h, s->ordered);
-    return 1;
+    return A_PDU;
 }
 
 static void end_pdu(zj_core *c)
 {
-    c->in_pdu = 0;
+    c->cur.inside = 0;
     if (c->dup == 2) {
         c->dup = 0;
         return;
     }
-    c->st[c->cur_src].ordered++;
+    c->st[c->cur.src].ordered++;
     c->progress++;
     c->count.pdus_delivered++;
 }
 
-/* A fragment goes to its source's reassembly buffer; 1 when the message is whole. */
+/* A fragment goes to its source's reassembly buffer; 1 when the message is whole. Of order-preserving ones nothing is kept here: they
+ * have been delivered on acceptance. */
 static int fragment(zj_core *c, const uint8_t *f, const uint8_t *data, uint32_t size, struct zj_message *out)
 {
-    struct stream *s = &c->st[c->cur_src];
+    struct stream *s = &c->st[c->cur.src];
     uint32_t total = get32(f + ZJW_FRAGMENT_TOTAL), offset = get32(f + ZJW_FRAGMENT_OFFSET);
     if (!offset) {
         s->whole_total = total;
@@ -154,7 +263,8 @@ static int fragment(zj_core *c, const uint8_t *f, const uint8_t *data, uint32_t 
         s->whole_total = s->whole_done = 0; /* a source that does this is broken; its other messages are not */
         return 0;
     }
-    memcpy(s->whole + offset, data, size);
+    if (!out->op)
+        memcpy(s->whole + offset, data, size);
     s->whole_done += size;
     if (s->whole_done < total)
         return 0;
@@ -169,31 +279,36 @@ int zj_next(zj_core *c, struct zj_message *out)
     for (;;) { /* bound: messages in the accepted PDUs */
         if ((!c->is_open && !(c->flushing && order_left(c))) || c->fenced)
             return 0;
-        if (!c->in_pdu && !next_pdu(c)) {
-            order_levels(c);
-            stream_free(c);
-            order_check_digests(c);
-            return 0;
+        if (!c->cur.inside) {
+            if (held_by_vote(c))
+                return 0;
+            if (c->op_head != c->op_tail && op_next(c, out))
+                return 1;
+            switch (next_pdu(c, out)) {
+            case A_VIEW:
+                return 1;
+            case NOTHING:
+                order_levels(c);
+                stream_free(c);
+                order_check_digests(c);
+                return 0;
+            }
         }
-        if (c->cur_at == c->cur_end) {
+        if (c->cur.at == c->cur.end) {
             end_pdu(c);
             continue;
         }
-        const uint8_t *b = c->cur + c->cur_at;
-        uint32_t size = get32(b + ZJW_MESSAGE_SIZE), frag = b[ZJW_MESSAGE_MFLAGS] & ZJW_MFLAG_FRAGMENT;
-        const uint8_t *data = b + ZJW_SIZEOF_MESSAGE + (frag ? ZJW_SIZEOF_FRAGMENT : 0);
-        out->data = data;
-        out->size = size;
-        out->group = get32(b + ZJW_MESSAGE_GROUP);
-        out->client = get16(b + ZJW_MESSAGE_CLIENT);
-        out->type = b[ZJW_MESSAGE_TYPE];
-        out->src = (uint8_t)c->cur_src;
-        out->index = (uint16_t)c->cur_index++;
-        out->clock = get64(c->cur + ZJW_HEADER_CLOCK);
+        const uint8_t *f = message_read(&c->cur, out);
+        out->op = out->op ? 2 : 0;
         out->position = c->position - 1;
-        c->cur_at = (uint32_t)(data + size - c->cur);
-        if (frag && !fragment(c, b + ZJW_SIZEOF_MESSAGE, data, size, out))
+        if (f && !fragment(c, f, out->data, out->size, out))
             continue;
+        if (c->silent)
+            continue;
+        if (out->op) {
+            out->data = NULL;
+            return 1;
+        }
         c->count.messages_delivered++;
         c->count.message_bytes_delivered += out->size;
         return 1;
@@ -238,11 +353,16 @@ void zj_positions(const zj_core *cc, uint64_t out[ZJ_LEVELS])
 
 /* ---- divergence ---- */
 
-static void judge(zj_core *c, uint32_t j, uint64_t position, uint64_t digest)
+void order_said(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest)
 {
-    if (position + c->log_mask <= c->position || !position)
-        return; /* too long ago to know */
-    uint64_t own = c->digests[(position - 1) & c->log_mask];
+    const struct view *v = view_at(c, c->preack);
+    *counted = v ? v->instance : 0;
+    *position = v ? c->preack - v->base : 0;
+    *digest = !v ? 0 : *position ? c->digests[(c->preack - 1) & c->log_mask] : v->seed;
+}
+
+static void judge(zj_core *c, uint32_t j, uint64_t position, uint64_t own, uint64_t digest)
+{
     c->count.digests_compared++;
     if (own == digest || c->fenced)
         return;
@@ -253,25 +373,47 @@ static void judge(zj_core *c, uint32_t j, uint64_t position, uint64_t digest)
     c->fence_theirs = digest;
 }
 
-void order_hear_digest(zj_core *c, uint32_t j, uint64_t position, uint64_t digest)
+/* What j says: its digest so many PDUs after the event of instance `counted`. 1: compared, or never to be; 0: not there yet. */
+static int compare(zj_core *c, uint32_t j, uint32_t counted, uint64_t count, uint64_t digest)
+{
+    uint32_t known = views_known(c), k = 0;
+    if (!counted || counted > c->instance || count >> 62)
+        return 1;
+    if (!known || counted > view_back(c, 0)->instance)
+        return 0; /* a view that has not been delivered here */
+    while (k < known && view_back(c, k)->instance != counted)
+        k++;
+    if (k == known)
+        return 1;
+    const struct view *v = view_back(c, k);
+    uint64_t position = v->base + count, end = k ? view_back(c, k - 1)->base : ZJ_NEVER;
+    if (!count)
+        judge(c, j, position, v->seed, digest);
+    else if (position > end || position + c->log_mask <= c->position)
+        return 1; /* not within that view here, or too long ago to know */
+    else if (position > c->position)
+        return 0;
+    else
+        judge(c, j, position, c->digests[(position - 1) & c->log_mask], digest);
+    return 1;
+}
+
+void order_hear_digest(zj_core *c, uint32_t j, uint32_t counted, uint64_t position, uint64_t digest)
 {
     struct stream *s = &c->st[j];
-    if (position <= c->position)
-        judge(c, j, position, digest);
-    else if (!s->digest_position) {
-        s->digest_position = position;
-        s->digest = digest;
-    }
+    if (compare(c, j, counted, position, digest) || s->digest_counted)
+        return;
+    s->digest_counted = counted;
+    s->digest_position = position;
+    s->digest = digest;
 }
 
 void order_check_digests(zj_core *c)
 {
     for (uint32_t j = 0; j < c->n; j++) {
         struct stream *s = &c->st[j];
-        if (s->digest_position && s->digest_position <= c->position) {
-            judge(c, j, s->digest_position, s->digest);
-            s->digest_position = 0;
-        }
+        if (s->digest_counted && compare(c, j, s->digest_counted, s->digest_position, s->digest))
+            s->digest_counted = 0;
     }
 }
 

@@ -13,14 +13,14 @@ static uint32_t vectors_end(const uint8_t *b)
     return ZJW_SIZEOF_HEADER + 4 * n + (b[ZJW_HEADER_FLAGS] & ZJW_FLAG_PACK ? 4 * n : 0);
 }
 
-
-static int data_fits(const uint8_t *p, uint32_t size)
+static int data_fits(const uint8_t *p, uint32_t size, uint32_t header_flags)
 {
+    uint32_t known = ZJW_MFLAG_FRAGMENT | ZJW_MFLAG_LAST | (header_flags & ZJW_FLAG_OP ? ZJW_MFLAG_OP : 0);
     while (size) { /* bound: each turn takes at least a message header */
         if (size < ZJW_SIZEOF_MESSAGE)
             return 0;
         uint32_t len = get32(p + ZJW_MESSAGE_SIZE), flags = p[ZJW_MESSAGE_MFLAGS];
-        if (p[ZJW_MESSAGE_TYPE] > ZJW_TYPE_SERVICE || flags & ~(ZJW_MFLAG_FRAGMENT | ZJW_MFLAG_LAST))
+        if (p[ZJW_MESSAGE_TYPE] > ZJW_TYPE_SERVICE || flags & ~known)
             return 0;
         p += ZJW_SIZEOF_MESSAGE;
         size -= ZJW_SIZEOF_MESSAGE;
@@ -45,6 +45,25 @@ static int data_fits(const uint8_t *p, uint32_t size)
     return 1;
 }
 
+static int proposal_fits(const uint8_t *b, uint32_t size, uint32_t stations)
+{
+    if (size < ZJW_SIZEOF_PROPOSAL)
+        return 0;
+    uint32_t changes = b[ZJW_PROPOSAL_CHANGES], last = 0;
+    if (changes < 1 || changes > ZJW_STATIONS_MAX || size != ZJW_SIZEOF_PROPOSAL + changes * ZJW_SIZEOF_CHANGE)
+        return 0;
+    if (stations < 64 && get64(b + ZJW_PROPOSAL_MEMBERS) >> stations)
+        return 0;
+    b += ZJW_SIZEOF_PROPOSAL;
+    for (uint32_t i = 0; i < changes; i++, b += ZJW_SIZEOF_CHANGE) {
+        uint32_t station = b[ZJW_CHANGE_CHANGED];
+        if (station <= last || station > stations)
+            return 0;
+        last = station;
+    }
+    return 1;
+}
+
 static int payload_fits(const struct pdu *p, uint32_t stations)
 {
     const uint8_t *b = p->payload;
@@ -52,7 +71,7 @@ static int payload_fits(const struct pdu *p, uint32_t stations)
 
     switch (p->kind) {
     case ZJW_KIND_DATA:
-        return data_fits(b, size);
+        return data_fits(b, size, p->flags);
     case ZJW_KIND_CONFIRM:
         return size == ZJW_SIZEOF_CONFIRM && p->pack;
     case ZJW_KIND_NAK: {
@@ -62,6 +81,11 @@ static int payload_fits(const struct pdu *p, uint32_t stations)
         return h >= 1 && h <= stations && count >= 1 && count <= ZJW_NAK_RANGES_MAX &&
                size == ZJW_SIZEOF_NAK + count * ZJW_SIZEOF_RANGE && p->target >= 1;
     }
+    case ZJW_KIND_STOP:
+    case ZJW_KIND_STOP_ACK:
+    case ZJW_KIND_RCV_ACK:
+        return proposal_fits(b, size, stations);
+    case ZJW_KIND_RCV:
     case ZJW_KIND_OPEN: {
         if (size < ZJW_SIZEOF_OPEN)
             return 0;
@@ -84,7 +108,7 @@ int pdu_read(const uint8_t *b, uint32_t size, uint32_t cluster, uint32_t station
         return ZJ_DROP_VERSION;
     p->kind = b[ZJW_HEADER_KIND];
     p->flags = b[ZJW_HEADER_FLAGS];
-    if (p->kind < ZJW_KIND_DATA || p->kind > ZJW_KIND_OPEN)
+    if (p->kind < ZJW_KIND_DATA || p->kind > ZJW_KIND_RCV_ACK)
         return ZJ_DROP_KIND;
     if (b[ZJW_HEADER_STATIONS] != stations)
         return ZJ_DROP_STATIONS;

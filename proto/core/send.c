@@ -41,6 +41,7 @@ void send_reset(zj_core *c)
 {
     c->building = 0;
     c->frag_owner = 0;
+    c->frag_restart = 0;
     c->tx_head = c->tx_tail = c->shown_count = 0;
     c->confirm_queued = 0;
     c->nak_head = c->nak_tail = 0;
@@ -60,7 +61,8 @@ void send_window(zj_core *c)
 {
     const struct stream *me = &c->st[c->self];
     uint32_t window = c->cfg.window, limit = c->own_frame_max;
-    for (uint32_t j = 0; j < c->n; j++) {
+    for (uint32_t i = 0; i < c->listed; i++) {
+        uint32_t j = c->list[i];
         if (j == c->self)
             continue;
         uint32_t room = c->st[j].free_buffers / c->n;
@@ -73,7 +75,7 @@ void send_window(zj_core *c)
     c->limit = limit < least ? least : limit;
     c->window_now = window;
     c->window_limit = me->min_al + window;
-    uint64_t kept = me->base + c->cfg.slots; /* own buffers */
+    uint64_t kept = me->base + c->cfg.slots - kept_for_votes(c); /* own buffers */
     if (c->window_limit > kept || faulty(c, ZJ_FAULT_FLOOD))
         c->window_limit = kept;
 }
@@ -91,7 +93,7 @@ int zj_too_long(const zj_core *c)
 
 int send_can_seal(const zj_core *c)
 {
-    return c->st[c->self].req < c->window_limit;
+    return c->st[c->self].req < c->window_limit && !c->blocked;
 }
 
 void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again)
@@ -118,29 +120,36 @@ static int start(zj_core *c, int need_ack)
     return 1;
 }
 
-void send_seal(zj_core *c)
+void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, uint32_t size)
 {
     struct stream *me = &c->st[c->self];
     uint64_t seq = me->req;
     struct meta *m = meta_of(c, me, seq);
     uint8_t *b = slot_of(c, me, seq);
 
-    c->building = 0;
     me->req = me->top = me->noticed = seq + 1; /* its own entry of A counts it, from its transmission */
     c->clock++;
-    pdu_header(c, b, ZJW_KIND_DATA, c->build_flags, seq, c->clock, c->fill - c->payload_at);
-    al_say(c, b + ZJW_SIZEOF_HEADER, c->build_flags & ZJW_FLAG_PACK ? b + ZJW_SIZEOF_HEADER + 4 * c->n : NULL);
+    pdu_header(c, b, kind, flags, seq, c->clock, size - payload_at);
+    al_say(c, b + ZJW_SIZEOF_HEADER, flags & ZJW_FLAG_PACK ? b + ZJW_SIZEOF_HEADER + 4 * c->n : NULL);
     c->said_free = free_slots(c);
-    zj_seal(b, c->fill);
-    *m = (struct meta){.clock = c->clock, .arrival = c->arrivals++, .size = c->fill,
-                       .payload_crc = get32(b + ZJW_HEADER_CHECK + 4), .payload_at = (uint16_t)c->payload_at,
-                       .length = (uint16_t)(c->fill - c->payload_at), .present = 1, .flags = c->build_flags,
-                       .kind = ZJW_KIND_DATA};
+    zj_seal(b, size);
+    *m = (struct meta){.clock = c->clock, .arrival = c->arrivals++, .size = size, .instance = c->instance,
+                       .payload_crc = get32(b + ZJW_HEADER_CHECK + 4), .payload_at = (uint16_t)payload_at,
+                       .length = (uint16_t)(kind == ZJW_KIND_DATA ? size - payload_at : 0), .present = 1,
+                       .flags = (uint8_t)flags, .kind = (uint8_t)kind};
     me->last_clock = me->clock = c->clock;
-    if (c->build_flags & ZJW_FLAG_NEED_ACK)
+    if (flags & ZJW_FLAG_NEED_ACK)
         me->need_ack = seq + 1;
+    if (flags & ZJW_FLAG_OP)
+        op_push(c, c->self, seq);
     c->progress++;
     tx_slot(c, c->self, seq, 0);
+}
+
+void send_seal(zj_core *c)
+{
+    c->building = 0;
+    send_pdu(c, ZJW_KIND_DATA, c->build_flags, c->payload_at, c->fill);
 }
 
 static uint32_t room(const zj_core *c) { return c->limit > c->fill ? c->limit - c->fill : 0; }
@@ -148,9 +157,9 @@ static uint32_t room(const zj_core *c) { return c->limit > c->fill ? c->limit - 
 static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
 {
     uint8_t *b = slot_of(c, &c->st[c->self], c->st[c->self].req) + c->fill;
-    uint32_t flags = 0, head = ZJW_SIZEOF_MESSAGE;
+    uint32_t flags = m->op ? ZJW_MFLAG_OP : 0, head = ZJW_SIZEOF_MESSAGE;
     if (frag) {
-        flags = ZJW_MFLAG_FRAGMENT | (m->done + size == m->size ? ZJW_MFLAG_LAST : 0);
+        flags |= ZJW_MFLAG_FRAGMENT | (m->done + size == m->size ? ZJW_MFLAG_LAST : 0);
         put32(b + head + ZJW_FRAGMENT_TOTAL, m->size);
         put32(b + head + ZJW_FRAGMENT_OFFSET, m->done);
         head += ZJW_SIZEOF_FRAGMENT;
@@ -166,6 +175,8 @@ static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
     m->done += size;
     if (m->need_ack)
         c->build_flags |= ZJW_FLAG_NEED_ACK;
+    if (m->op)
+        c->build_flags |= ZJW_FLAG_OP;
 }
 
 /* Make a PDU with at least `least` free bytes ready; 0: no room now. */
@@ -190,8 +201,13 @@ int zj_offer(zj_core *c, struct zj_offer *m)
 {
     if (m->size > c->cfg.message_max || m->type > ZJW_TYPE_SERVICE)
         return -1;
-    if (!c->is_open || c->fenced)
+    if (!c->is_open || c->fenced || c->blocked)
         return 0;
+    if (m->done && c->frag_restart && c->frag_owner == (uint32_t)m->client + 1) {
+        m->done = 0; /* what was taken of it stands before the vote for a joiner */
+        c->frag_owner = 0;
+        c->frag_restart = 0;
+    }
     if (!m->done && m->size <= zj_payload_max(c)) {
         if (!prepare(c, ZJW_SIZEOF_MESSAGE + m->size, m->need_ack))
             return 0;
@@ -244,6 +260,7 @@ void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
     uint8_t *b = c->confirm;
     uint32_t size = ZJW_SIZEOF_HEADER + 8 * c->n + ZJW_SIZEOF_CONFIRM;
     uint64_t position, digest;
+    uint32_t counted;
 
     if (!c->confirm_queued && c->tx_tail - c->tx_head >= ZJ_TXQ) { /* the link takes nothing: nothing is said, so all stays owed */
         c->confirm_due = now + c->cfg.confirm_delay_ns;
@@ -251,7 +268,8 @@ void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
     }
     if (c->confirm_queued) { /* not sent yet: this one says all that one would have said */
         flags |= b[ZJW_HEADER_FLAGS] & (ZJW_FLAG_POLL | ZJW_FLAG_BYE);
-        target = target ? target : b[ZJW_HEADER_TARGET];
+        uint32_t other = b[ZJW_HEADER_TARGET]; /* one CONFIRM asks one station: which, chance decides */
+        target = !target || (other && zj_random(c, 2)) ? other : target;
     }
     if (c->fenced)
         flags |= ZJW_FLAG_FENCED;
@@ -260,12 +278,14 @@ void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
     pdu_header(c, b, ZJW_KIND_CONFIRM, flags | ZJW_FLAG_PACK, c->st[c->self].req, c->clock, ZJW_SIZEOF_CONFIRM);
     b[ZJW_HEADER_TARGET] = (uint8_t)target;
     al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
-    zj_digest(c, &position, &digest);
+    order_said(c, &counted, &position, &digest);
     uint8_t *p = b + ZJW_SIZEOF_HEADER + 8 * c->n;
-    put64(p + ZJW_CONFIRM_STATE, 0);
-    put64(p + ZJW_CONFIRM_TRANS, 0);
+    put64(p + ZJW_CONFIRM_STATE, c->state);
+    put64(p + ZJW_CONFIRM_TRANS, c->trans);
     put64(p + ZJW_CONFIRM_POSITION, position);
     put64(p + ZJW_CONFIRM_DIGEST, digest);
+    put32(p + ZJW_CONFIRM_COUNTED, counted);
+    put32(p + ZJW_CONFIRM_VIEW, c->view);
     zj_seal(b, size);
     c->confirm_size = size;
     c->said_free = free_slots(c);
@@ -283,6 +303,14 @@ void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
     c->confirm_at = c->tx_tail;
     c->confirm_queued = 1;
     c->txq[c->tx_tail++ & (ZJ_TXQ - 1)] = (struct tx){.type = TX_CONFIRM};
+}
+
+void zj_probe(zj_core *c, uint64_t now, uint32_t h)
+{
+    if (!c->is_open || h >= c->n || h == c->self)
+        return;
+    confirm_build(c, now, ZJW_FLAG_POLL, h + 1);
+    c->count.tx_poll++;
 }
 
 void zj_heartbeat(zj_core *c, uint64_t now, uint32_t flags)

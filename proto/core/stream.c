@@ -1,10 +1,31 @@
 /* Streams: accept in order, hold what came early, know what is missing, keep everything until everyone has it (spec chapter 10). */
 #include "zj_int.h"
 
+/* A stream of which nothing has been seen yet: its next number is seq, and it is known to have passed the clock. The members are set. */
+void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t clock)
+{
+    struct stream *s = &c->st[h];
+    s->req = s->top = s->noticed = s->base = s->ordered = s->first = seq;
+    s->clock = s->last_clock = clock;
+    s->promise_clock = s->promise_next = 0;
+    s->nak_at = s->limit = s->pin = s->pin_next = s->wait_clock = ZJ_NEVER;
+    s->heard = s->ack_moved = now;
+    s->digest_counted = 0;
+    s->free_buffers = c->cfg.slots * c->n;
+    s->joined_at = s->left_at = s->spoke = s->said_instance = s->said_view = 0;
+    s->said_state = s->said_trans = 0;
+    s->mac_known = s->left = s->fenced = s->wants_ack = s->closing = 0;
+    s->whole_total = s->whole_done = s->op_total = s->op_done = s->op_waiting = 0;
+    memset(s->meta, 0, c->cfg.slots * sizeof *s->meta);
+    al_start(c, h, seq);
+}
+
 /* h is known to have sent everything below top: whatever is missing there is asked for when it is no longer mere re-ordering. */
 void stream_notice(zj_core *c, uint32_t h, uint64_t top, uint64_t now)
 {
     struct stream *s = &c->st[h];
+    if (top > s->limit)
+        top = s->limit;
     if (top > s->top)
         s->top = top;
     uint64_t end = top < s->base + c->cfg.slots ? top : s->base + c->cfg.slots;
@@ -28,6 +49,8 @@ void stream_notice(zj_core *c, uint32_t h, uint64_t top, uint64_t now)
 void stream_promise(zj_core *c, uint32_t h)
 {
     struct stream *s = &c->st[h];
+    if (s->closing && !faulty(c, ZJ_FAULT_NO_CLOSE)) /* rule 1; taken up again if the removal is withdrawn */
+        return;
     if (!s->promise_clock || (s->req < s->promise_next && !faulty(c, ZJ_FAULT_EARLY_PROMISE)))
         return;
     if (s->promise_clock > s->clock)
@@ -60,6 +83,27 @@ static void accept(zj_core *c, uint32_t h, const struct meta *m)
     c->progress++;
     if (m->flags & ZJW_FLAG_NEED_ACK)
         s->need_ack = s->req;
+    if (m->flags & ZJW_FLAG_OP)
+        op_push(c, h, s->req - 1);
+}
+
+void stream_advance(zj_core *c, uint32_t h)
+{
+    struct stream *s = &c->st[h];
+    uint64_t end = s->base + c->cfg.slots < s->limit ? s->base + c->cfg.slots : s->limit;
+    while (s->req < end) { /* bound: slots */
+        const struct meta *q = meta_of(c, s, s->req);
+        if (!q->present)
+            break;
+        if (is_vote(q->kind) && !vote_push(c, h, s->req, q)) {
+            c->votes_stalled = 1;
+            break;
+        }
+        accept(c, h, q);
+    }
+    if (s->req == s->top)
+        s->nak_at = ZJ_NEVER;
+    stream_promise(c, h);
 }
 
 int stream_take(zj_core *c, const struct pdu *p, uint64_t now)
@@ -69,6 +113,8 @@ int stream_take(zj_core *c, const struct pdu *p, uint64_t now)
     uint64_t seq = widen(s->req, p->seq);
     struct meta *m = meta_of(c, s, seq);
 
+    if (seq >= s->limit)
+        return ZJ_DROP_REMOVED;
     if (seq < s->req || (seq < s->base + c->cfg.slots && m->present)) {
         c->count.rx_duplicate++;
         if (seq >= s->base) {
@@ -85,7 +131,7 @@ int stream_take(zj_core *c, const struct pdu *p, uint64_t now)
         return ZJ_DROP_WINDOW;
     if (p->size > c->slot_bytes)
         return ZJ_DROP_LENGTH;
-    if (p->clock >> 62 || p->clock < (uint64_t)c->instance << 32 || (seq == s->req && p->clock <= s->clock))
+    if (p->clock >> 62 || (seq == s->req && p->clock <= s->clock))
         return ZJ_DROP_CLOCK;
     if (seq + 1 > s->top) {
         stream_notice(c, h, seq, now);
@@ -102,27 +148,20 @@ int stream_take(zj_core *c, const struct pdu *p, uint64_t now)
     m->last_tx = m->asks ? now : 0;
     m->arrival = c->arrivals++;
     m->size = p->size;
+    m->instance = p->instance;
     m->payload_crc = get32(p->bytes + ZJW_HEADER_CHECK + 4);
     m->payload_at = (uint16_t)(p->payload - p->bytes);
-    m->length = p->length;
+    m->length = p->kind == ZJW_KIND_DATA ? p->length : 0; /* of messages */
     m->flags = p->flags;
     m->kind = p->kind;
     m->present = 1;
     if (seq > s->req && faulty(c, ZJ_FAULT_SKIP_GAP))
         s->req = seq;
-    while (s->req < s->base + c->cfg.slots) { /* bound: slots */
-        const struct meta *q = meta_of(c, s, s->req);
-        if (!q->present)
-            break;
-        accept(c, h, q);
-    }
-    if (s->req == s->top)
-        s->nak_at = ZJ_NEVER;
-    stream_promise(c, h);
+    stream_advance(c, h);
     return ZJ_DROP_NONE;
 }
 
-/* Everyone has it and it was delivered here: its buffer is free. */
+/* Everyone has it, it was delivered here, and no joiner will need it: its buffer is free. */
 void stream_free(zj_core *c)
 {
     for (uint32_t h = 0; h < c->n; h++) {
@@ -132,21 +171,35 @@ void stream_free(zj_core *c)
             end = s->req;
         if (s->ordered < end)
             end = s->ordered;
+        if (c->pinned) {
+            end = s->pin < end ? s->pin : end;
+            end = s->pin_next < end ? s->pin_next : end;
+        }
         for (; s->base < end; s->base++) { /* bound: slots */
             struct meta *m = meta_of(c, s, s->base);
+            if (m->op_waits)
+                break;
             m->present = m->asks = 0;
         }
     }
 }
 
+/* While a joiner is being let in streams keep all from its vote on. Data must leave room for the votes that end this. */
+uint32_t kept_for_votes(const zj_core *c)
+{
+    uint32_t some = c->cfg.slots / 4;
+    return !c->pinned ? 0 : some < 64 ? some : 64;
+}
+
 uint32_t free_slots(const zj_core *c)
 {
     uint64_t most = 0;
-    for (uint32_t h = 0; h < c->n; h++) {
-        const struct stream *s = &c->st[h];
-        if (h != c->self && s->req - s->base > most)
+    for (uint32_t i = 0; i < c->listed; i++) {
+        const struct stream *s = &c->st[c->list[i]];
+        if (c->list[i] != c->self && s->req - s->base > most)
             most = s->req - s->base;
     }
+    most += kept_for_votes(c);
     return most < c->cfg.slots ? c->cfg.slots - (uint32_t)most : 0;
 }
 
@@ -171,16 +224,19 @@ static uint64_t retry_wait(const zj_core *c, uint32_t asks)
     return wait + wait * c->nak_jitter / 256 / 2;
 }
 
-/* Whom to ask: the source first; after two unanswered tries, or if it has left, a station whose acks show that it has the PDU. */
+/* Whom to ask: the source first; after two unanswered tries, or if it has left or is being removed, a member whose acks show that it
+ * has the PDU. */
 static uint32_t choose(zj_core *c, uint32_t h, uint64_t seq, uint32_t asks)
 {
     const struct stream *s = &c->st[h];
     uint32_t holders[ZJW_STATIONS_MAX], k = 0;
-    if (asks < 2 && !s->left)
+    if (asks < 2 && !s->left && !s->closing)
         return h;
-    for (uint32_t j = 0; j < c->n; j++)
+    for (uint32_t i = 0; i < c->listed; i++) {
+        uint32_t j = c->list[i];
         if (j != c->self && j != h && s->al[j] > seq)
             holders[k++] = j;
+    }
     return k ? holders[zj_random(c, k)] : h;
 }
 

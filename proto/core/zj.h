@@ -237,6 +237,8 @@ int zj_proposal(zj_core *c, struct zj_vote *out);
 /* Put an own vote (STOP, STOP_ACK, RCV_ACK with this payload) into the own stream now, whatever the window says. 0, or -1: no
  * buffer free, try again after a later zj_step. A message of which a part has been taken is sent anew from its beginning after a RCV_ACK. */
 int zj_propose(zj_core *c, uint64_t now, uint32_t kind, const uint8_t *payload, uint32_t size, uint64_t *seq, uint64_t *clock);
+/* A PDU of station h's stream that is still kept here, valid until the next call; NULL: it is not. */
+const uint8_t *zj_kept(const zj_core *c, uint32_t h, uint64_t seq, uint32_t *size);
 /* Rule 1. From now on nothing at or beyond limit is accepted from station h, and none of its clock promises counts. A call with a larger
  * limit (equalisation) asks the others for what is missing below it. UINT64_MAX: withdrawn. */
 void zj_limit(zj_core *c, uint64_t now, uint32_t h, uint64_t limit);
@@ -244,7 +246,7 @@ void zj_limit(zj_core *c, uint64_t now, uint32_t h, uint64_t limit);
 void zj_wait_for(zj_core *c, uint32_t h, uint64_t clock);
 /* 1: every station of the set is known (by acks) to have the PDU seqs[k] of every station k of the set. */
 int zj_all_have(const zj_core *c, uint64_t set, const uint64_t *seqs);
-/* 1: zj_step reports ZJ_S_CONTROL whenever anything has been accepted or acknowledged since it was last reported (while votes are open). */
+/* 1: zj_step reports ZJ_S_CONTROL whenever anything has been accepted or acknowledged since zj_proposal last said that there is nothing. */
 void zj_watch(zj_core *c, uint32_t yes);
 /* Carry out a decided proposal: the instance becomes `instance` (own + 1) with these members. Removed: their streams end at their limits.
  * Joined: their streams start anew; they count as having everything up to vote_seq[k] of each voter k. The view event is queued for its
@@ -255,10 +257,11 @@ struct zj_commit {
     uint32_t instance, view;
     uint64_t members, joined;   /* bitmaps, bit h: index h */
     uint64_t place_clock;
-    uint32_t place_src, frame_max; /* frame_max: a joiner is held to take so much until it is heard */
+    uint32_t place_src, frame_max; /* frame_max: a joiner is held to take so much until it is heard; 0: what all take now */
     uint32_t incarnations[64];  /* of all members */
     uint64_t vote_seq[64];      /* of the voters */
 };
+/* Negative: does not follow the present instance, or makes no sense. */
 int zj_commit(zj_core *c, uint64_t now, const struct zj_commit *change);
 /* What CONFIRMs say from now on. */
 void zj_set_state(zj_core *c, uint64_t state, uint64_t trans);
@@ -268,8 +271,9 @@ void zj_block(zj_core *c, uint32_t yes);
 void zj_probe(zj_core *c, uint64_t now, uint32_t h);
 
 /* ---- for the engine ---- */
-/* Oldest control PDU (OPEN, RCV, a CONFIRM of a later instance or with another view hash, or any of another instance or incarnation or with our own id; of a core that
- * is not open also every RCV_ACK) with the MAC it came from, size 0: none. */
+/* Oldest control PDU with the MAC it came from, size 0: none. OPEN and RCV, each; a CONFIRM of a later instance, one with our instance
+ * number and another view hash, and anything of no member, of another incarnation or with our own id, seldom; of a core that is not open
+ * everything, RCV_ACK each and the rest seldom. */
 struct zj_control { const uint8_t *data; uint32_t size; uint32_t drop; uint8_t mac[6]; uint8_t pad[2]; };
 int zj_control(zj_core *c, struct zj_control *out);
 uint64_t zj_nak_due(const zj_core *c);                   /* ns, or UINT64_MAX */

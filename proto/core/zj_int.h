@@ -16,6 +16,10 @@
 #define ZJ_NAK_BUFS 16u       /* NAKs queued at a time */
 #define ZJ_SMALL 1536u        /* bytes of a CONFIRM or NAK buffer: header, two vectors of 64, 64 ranges */
 #define ZJ_CTL_GAP_NS 10000000u /* engine hears of strange PDUs of one station at most this often */
+#define ZJ_VOTES 128u         /* votes waiting for the engine, power of two */
+#define ZJ_VOTE_BYTES 1536u   /* the longest has 905: header, two vectors of 64, 64 changes */
+#define ZJ_EVENTS 16u         /* view events that are not delivered yet, power of two */
+#define ZJ_VIEWS 16u          /* views remembered to compare digests and to flush, power of two */
 
 /* ---- bytes, network order ---- */
 static inline uint16_t get16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
@@ -48,10 +52,12 @@ struct meta {                 /* one buffer of a stream */
     uint64_t last_tx;         /* last repetition of it seen on the wire, 0: none */
     uint64_t arrival;         /* only for ZJ_FAULT_ARRIVAL_ORDER */
     uint32_t size;
+    uint32_t instance;        /* of its source when it sent this */
     uint32_t payload_crc;
     uint16_t payload_at;
     uint16_t length;
     uint8_t present, asks, flags, kind;
+    uint8_t op_waits;         /* in the op ring: messages in it have not been handed out on acceptance yet */
 };
 
 struct stream {               /* station h, as seen here */
@@ -65,18 +71,30 @@ struct stream {               /* station h, as seen here */
     uint64_t promise_next, promise_clock; /* CONFIRM waiting for PDUs before its next; promise_clock 0: none */
     uint64_t need_ack;        /* one past the highest PDU with NEED_ACK */
     uint64_t nak_at;          /* no gap of this stream is due before */
+    uint64_t first;           /* no number of it can be lower */
+    uint64_t limit;           /* nothing at or beyond is accepted; ZJ_NEVER: no limit */
+    uint64_t pin, pin_next;   /* nothing at or beyond is freed: a joiner will need it; pin_next: once the instance changes */
+    uint64_t wait_clock;      /* not a member, but in the wait set: is known to have passed */
     uint64_t al[ZJW_STATIONS_MAX], min_al;
     uint64_t pack[ZJW_STATIONS_MAX], acked;
     uint32_t at_min, pack_at_min; /* stations that stand at the minimum */
     uint64_t said_ack, said_pack; /* what this station last broadcast in A and P about the stream */
     /* the station itself */
-    uint64_t heard, ack_moved, ctl_at;
-    uint64_t digest_position, digest; /* heard from it, not yet reached here; position 0: none */
+    uint64_t heard, ack_moved;
+    uint64_t told_confirm, told_other, told_later; /* when the engine was last shown something strange of it */
+    uint64_t digest_position, digest; /* heard from it, not yet reached here */
+    uint32_t digest_counted;  /* view from which that position counts; 0: nothing is held */
     uint32_t incarnation, free_buffers, frame_max;
-    uint8_t mac[6], mac_known, left, fenced, wants_ack;
-    /* reassembly of its fragmented message */
-    uint8_t *whole;
-    uint32_t whole_total, whole_done;
+    uint32_t joined_at;       /* instance from which on this incarnation is known to be a member */
+    uint32_t left_at;         /* instance that began without it, 0: none */
+    uint32_t spoke;           /* highest instance in which it has sent something */
+    uint32_t said_instance, said_view; /* in its last CONFIRM */
+    uint64_t said_state, said_trans;
+    uint8_t mac[6], mac_known, left, fenced, wants_ack, closing;
+    /* reassembly of its fragmented message: at its place in the order, and on acceptance */
+    uint8_t *whole, *op_whole;
+    uint32_t whole_total, whole_done, op_total, op_done;
+    uint32_t op_waiting;      /* PDUs of it in the op ring */
     uint8_t *data;
     struct meta *meta;
 };
@@ -86,13 +104,35 @@ struct tx { uint64_t seq; uint8_t type, stream, again; uint8_t pad; uint32_t buf
 
 struct entry { uint64_t seq; uint32_t src; uint32_t pad; };
 struct ctl { uint32_t size, drop; uint8_t mac[6]; uint8_t data[ZJ_CTL_BYTES]; };
+struct vote { uint64_t seq, clock; uint32_t size, instance; uint8_t src, kind, pad[6]; uint8_t data[ZJ_VOTE_BYTES]; };
+
+struct event {                /* a view event on its way to its place, right after (clock, src) */
+    uint64_t clock, changed;  /* changed: bitmap of who was let in or removed */
+    uint32_t src, instance, hash, size;
+    int joined;               /* somebody was let in */
+    uint8_t data[ZJW_SIZEOF_VIEW + 4 * ZJW_STATIONS_MAX];
+};
+struct view { uint64_t base, seed; uint32_t instance, hash; }; /* delivered: position there, digest there */
+
+struct cursor {               /* of the messages in a PDU */
+    const uint8_t *pdu;
+    uint32_t src, at, end, index;
+    int inside;               /* a PDU is being taken apart */
+};
 
 struct zj_core {
     struct zj_config cfg;
     uint32_t n, self, mask, slot_bytes;
     int is_open, flushing;
-    uint32_t instance;
+    uint32_t instance, view;  /* view: its hash */
+    uint64_t members;         /* bitmap */
+    uint32_t list[ZJW_STATIONS_MAX], listed; /* the same as a list */
+    uint64_t waiting;         /* bitmap: in the wait set although no member */
+    uint32_t join_last;       /* instance in which somebody was last let in */
+    int pinned;
     uint64_t flush_to;        /* flushing: positions below are to be delivered and released */
+    uint32_t flush_view;      /* flushing: flush_to is flush_count after the event of this view, which is not delivered yet; or 0 */
+    uint64_t flush_count;
     uint64_t clock;
     uint32_t own_frame_max, limit; /* limit: largest PDU to build now */
     struct stream *st;
@@ -103,6 +143,9 @@ struct zj_core {
     uint32_t payload_at;
     uint8_t build_flags;
     uint32_t frag_owner;      /* client + 1 whose fragmented message is under way, 0 none */
+    int frag_restart;         /* a joiner lacks its beginning: send it anew */
+    int blocked;
+    uint64_t state, trans;    /* what CONFIRMs say */
     uint32_t window_now;
     uint64_t window_limit;
 
@@ -112,10 +155,23 @@ struct zj_core {
     uint64_t log_mask, position, preack, acked, need_position, digest;
     uint64_t said_positions[ZJ_LEVELS];
     int want_ack;
+    struct event events[ZJ_EVENTS];
+    uint32_t event_head, event_tail;
+    struct view views[ZJ_VIEWS];
+    uint32_t view_count;      /* delivered since the core was opened or joined */
+    uint64_t view_base;       /* of the last one */
+    int joining;              /* the event of the view in which this station was let in is still to come: what stands before is silent */
+    uint64_t join_clock;      /* its place; join_clock 0: none */
+    uint32_t join_src;
     /* delivery of one PDU */
-    int in_pdu;
-    uint32_t cur_src, cur_at, cur_end, cur_index;
-    const uint8_t *cur;
+    struct cursor cur;
+    int silent;
+    /* order-preserving service: PDUs with such messages, in the order of acceptance */
+    struct entry *ops, *later_ops; /* later_ops: of a later instance, rule 4a */
+    uint64_t op_mask, op_head, op_tail;
+    uint32_t op_later;        /* entries of later_ops */
+    struct cursor op;
+    int op_silent;
     uint64_t arrivals, dup_seq;
     uint32_t dup_src, dup, swapped;
 
@@ -126,6 +182,8 @@ struct zj_core {
     uint32_t said_free;
     /* poll */
     uint64_t progress, progress_seen, poll_at, poll_wait;
+    int watch;
+    uint64_t progress_watched;
 
     /* transmit queue */
     struct tx txq[ZJ_TXQ];
@@ -139,6 +197,9 @@ struct zj_core {
 
     struct ctl ctl[ZJ_CTL];
     uint32_t ctl_head, ctl_tail;
+    struct vote votes[ZJ_VOTES];
+    uint32_t vote_head, vote_tail;
+    int votes_stalled;        /* a stream does not accept a vote because the queue is full */
 
     int fenced;
     uint32_t fence_station;
@@ -156,18 +217,25 @@ static inline uint8_t *slot_of(const zj_core *c, const struct stream *s, uint64_
 {
     return s->data + (size_t)(seq & c->mask) * c->slot_bytes;
 }
+static inline int is_member(const zj_core *c, uint32_t h) { return (int)(c->members >> h & 1); }
+static inline int is_vote(uint32_t kind) { return kind == ZJW_KIND_STOP || kind == ZJW_KIND_STOP_ACK || kind == ZJW_KIND_RCV_ACK; }
+static inline int is_sequenced(uint32_t kind) { return kind == ZJW_KIND_DATA || is_vote(kind); }
 uint64_t zj_random(zj_core *c, uint64_t below); /* 0 <= r < below; 0 for 0 */
 
 /* pdu.c */
 int pdu_read(const uint8_t *bytes, uint32_t size, uint32_t cluster, uint32_t stations, int check, struct pdu *p);
 void pdu_header(zj_core *c, uint8_t *out, uint32_t kind, uint32_t flags, uint64_t seq, uint64_t clock, uint32_t payload);
 /* al.c */
-void al_reset(zj_core *c);
+void al_start(zj_core *c, uint32_t h, uint64_t v); /* row h: everyone stands at v */
+void al_minima(zj_core *c);   /* anew, after the members have changed or entries were set */
+void al_spoke(zj_core *c, uint32_t j); /* it speaks in a later instance: it knows of the end of every stream that ended before */
 void al_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v);
 void pack_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v);
 int al_merge(zj_core *c, const struct pdu *p, uint64_t now); /* 0 or a drop reason; nothing merged then */
 void al_say(zj_core *c, uint8_t *ack, uint8_t *pack); /* write A (and P) as broadcast now, and remember that it was */
 /* stream.c */
+void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t clock);
+void stream_advance(zj_core *c, uint32_t h); /* accept what is there */
 int stream_take(zj_core *c, const struct pdu *p, uint64_t now);
 void stream_notice(zj_core *c, uint32_t h, uint64_t top, uint64_t now);
 void stream_promise(zj_core *c, uint32_t h);
@@ -178,17 +246,36 @@ void order_reset(zj_core *c);
 void order_levels(zj_core *c);
 int order_ready(zj_core *c);
 int order_left(const zj_core *c); /* flushing: not all handed out */
-void order_hear_digest(zj_core *c, uint32_t j, uint64_t position, uint64_t digest);
+const struct view *view_at(const zj_core *c, uint64_t position); /* the last one that begins at or before it, or NULL */
+const struct view *view_of(const zj_core *c, uint32_t hash); /* delivered, or NULL */
+int event_push(zj_core *c, const struct zj_commit *change, const uint32_t *incarnations, uint64_t left); /* 0: no room */
+void order_enter(zj_core *c, uint32_t instance, uint32_t hash); /* a view begins at the present position */
+void order_said(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest); /* what a CONFIRM tells */
+void order_hear_digest(zj_core *c, uint32_t j, uint32_t counted, uint64_t position, uint64_t digest);
 void order_check_digests(zj_core *c);
+/* op.c */
+/* The message at the cursor, which moves behind it: all of *out but its position and `op`, which is 1 if the message flag is set. Returns
+ * the fragment header, or NULL if there is none: then the message is whole. */
+const uint8_t *message_read(struct cursor *cur, struct zj_message *out);
+void op_push(zj_core *c, uint32_t h, uint64_t seq);
+void op_arrived(zj_core *c); /* the instance has changed */
+int op_ready(const zj_core *c);
+int op_next(zj_core *c, struct zj_message *out);
+/* member.c */
+void member_set(zj_core *c, uint64_t members);
+int vote_push(zj_core *c, uint32_t h, uint64_t seq, const struct meta *m); /* 0: the queue is full */
+void vote_pin(zj_core *c, uint32_t h, uint64_t seq, uint32_t instance);
 /* send.c */
 void send_reset(zj_core *c);
 void send_window(zj_core *c);
 void send_seal(zj_core *c);
+void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, uint32_t size); /* what lies in the next own slot */
 int send_can_seal(const zj_core *c);
 void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again);
 void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target); /* target: station to answer a POLL, or 0 */
 enum { OWED_NEWS = 1, OWED_ANSWER = 2 };
 uint32_t confirm_owed(const zj_core *c); /* bits of the above */
 uint32_t free_slots(const zj_core *c);
+uint32_t kept_for_votes(const zj_core *c); /* own buffers too */
 
 #endif

@@ -48,7 +48,7 @@ class Cluster(RuleBasedStateMachine):
         self.partly: list[tuple[bytes, bool] | None] = [None] * n
         self.messages = 0
         for core in self.cores:
-            core.open(self.now, INSTANCE, tuple(100 + k for k in range(n)), FRAME_MAX)
+            core.open(self.now, INSTANCE, 7, tuple(100 + k for k in range(n)), FRAME_MAX)
 
     def _core(self, k: int, window: int) -> Core:
         return Core(

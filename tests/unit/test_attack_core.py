@@ -20,7 +20,7 @@ class Ring:
         self.cores = [Core(**config(stations=n, self_index=i, seed=i, message_max=100_000, **changes)) for i in range(n)]
         self.delivered: list[list[Message]] = [[] for _ in self.cores]
         for core in self.cores:
-            core.open(self.now, 1, tuple(range(1, n + 1)), 1500)
+            core.open(self.now, 1, 7, tuple(range(1, n + 1)), 1500)
 
     def turn(self, sends: bool = False) -> None:
         """Everybody steps and sends, then everybody receives and delivers."""

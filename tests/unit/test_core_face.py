@@ -16,6 +16,7 @@ from zenjun.proto.wire import HEADER, MESSAGE_MAX, VERSION, Kind
 
 HEADER_FILE = Path(face.__file__).with_name("zj.h").read_text()
 MS = 1_000_000
+VIEW = 11
 
 
 def config(**changes: int) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def config(**changes: int) -> dict[str, Any]:
 def alone(**changes: int) -> Core:
     """An instance of one: what is offered is delivered by the next step."""
     core = Core(**config(**changes))
-    core.open(MS, 1, (1,), 1500)
+    core.open(MS, 1, VIEW, (1,), 1500)
     return core
 
 
@@ -179,7 +180,7 @@ def test_a_new_instance_forgets_a_partly_taken_message() -> None:
     core.close()
     assert not core.is_open
     assert not core.offer(b"y", group=1, client=1), "in no instance nothing is taken"
-    core.open(5 * MS, 2, (2,), 1500)
+    core.open(5 * MS, 2, 22, (2,), 1500)
     assert [m.data for m in roll(core, [b"y"])] == [b"y"]
 
 
@@ -192,7 +193,7 @@ def test_too_large_a_message_is_a_usage_error() -> None:
 
 def test_an_instance_without_everybodys_incarnation_is_a_bug() -> None:
     with pytest.raises(InvariantError):
-        alone().open(MS, 2, (1, 1), 1500)
+        alone().open(MS, 2, 22, (1, 1), 1500)
 
 
 # ---- frames
@@ -259,7 +260,7 @@ def test_crc32c() -> None:
 
 def test_peers_and_matrix() -> None:
     core = Core(**config(stations=3, self_index=1))
-    core.open(MS, 4, (5, 6, 7), 1400)
+    core.open(MS, 4, 44, (5, 6, 7), 1400)
     assert [core.peer(i).incarnation for i in range(3)] == [5, 6, 7]
     assert core.peer(0).mac == bytes(6) and not core.peer(0).left
     assert core.matrix() == [[0, 0, 0]] * 3
@@ -281,7 +282,7 @@ def held(stations: int, **changes: int) -> Core:
     station it has heard nothing, so with three it cannot put them into order."""
     one, two = (Core(**config(stations=stations, self_index=i, frame_max=512, **changes)) for i in range(2))
     for core in (one, two):
-        core.open(MS, 1, (1,) * stations, 512)
+        core.open(MS, 1, VIEW, (1,) * stations, 512)
     for data in (b"a", b"b" * 300, b"c" * 600, b"d" * 300):
         assert two.offer(data, group=1, client=1)
         two.step(MS, True)
@@ -294,26 +295,26 @@ def held(stations: int, **changes: int) -> Core:
 @pytest.mark.parametrize(("upto", "out"), [(0, b""), (1, b"a"), (2, b"ab"), (3, b"ab"), (4, b"abc"), (5, b"abcd"), (99, b"abcd")])
 def test_flush_delivers_what_is_held_up_to_a_place(upto: int, out: bytes) -> None:
     core = held(3)
-    core.flush(upto)
+    core.flush(VIEW, upto)
     assert not core.flushing, "an instance that goes on is not flushed"
     core.close()
     assert core.deliver() == [] and core.flushed
-    core.flush(upto)
+    core.flush(VIEW, upto)
     assert core.flushing and core.flushed == (upto == 0)
     got = core.deliver()
     assert b"".join(m.data[:1] for m in got) == out and [m.position for m in got] == [0, 1, 3, 4][: len(out)]
     assert core.flushed == (upto == 0), "its release has not been told"
     assert core.positions() == (min(upto, 5),) * 3 and core.flushed and core.deliver() == []
     assert not core.offer(b"x", group=1, client=1)
-    core.open(MS, 2, (1, 1, 1), 512)
+    core.open(MS, 2, VIEW + 1, (1, 1, 1), 512)
     assert not core.flushing and core.positions() == (0, 0, 0) and core.deliver() == []
 
 
 def test_flush_releases_what_was_delivered_and_nothing_beyond() -> None:
     core = held(2)
-    assert core.positions() == (5, 0, 0) and core.reached() == 0
+    assert core.positions() == (5, 0, 0) and core.reached() == (VIEW, 0)
     core.close()
-    core.flush(3)
+    core.flush(VIEW, 3)
     assert not core.flushed and core.deliver() == [] and core.positions() == (5, 3, 3) and core.flushed
 
 
@@ -327,5 +328,5 @@ def test_flush_goes_on_within_a_pdu() -> None:
         message = face.ffi.new("struct zj_message *")
         assert face.lib.zj_next(core._core, message) == 1
         core.close()
-        core.flush(upto)
+        core.flush(VIEW, upto)
         assert [m.data for m in core.deliver()] == rest

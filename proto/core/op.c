@@ -1,0 +1,116 @@
+/* Order-preserving service: messages with flag OP are delivered when their PDU is accepted, so in their source's order only. */
+#include "zj_int.h"
+
+const uint8_t *message_read(struct cursor *cur, struct zj_message *out)
+{
+    const uint8_t *b = cur->pdu + cur->at;
+    uint32_t flags = b[ZJW_MESSAGE_MFLAGS], head = ZJW_SIZEOF_MESSAGE + (flags & ZJW_MFLAG_FRAGMENT ? ZJW_SIZEOF_FRAGMENT : 0);
+    out->data = b + head;
+    out->size = get32(b + ZJW_MESSAGE_SIZE);
+    out->group = get32(b + ZJW_MESSAGE_GROUP);
+    out->client = get16(b + ZJW_MESSAGE_CLIENT);
+    out->type = b[ZJW_MESSAGE_TYPE];
+    out->src = (uint8_t)cur->src;
+    out->index = (uint16_t)cur->index++;
+    out->clock = get64(cur->pdu + ZJW_HEADER_CLOCK);
+    out->op = (flags & ZJW_MFLAG_OP) != 0;
+    out->view_src = 0;
+    cur->at += head + out->size;
+    return flags & ZJW_MFLAG_FRAGMENT ? b + ZJW_SIZEOF_MESSAGE : NULL;
+}
+
+static void ring_put(zj_core *c, struct entry e) { c->ops[c->op_tail++ & c->op_mask] = e; }
+
+/* Every PDU in the rings holds a buffer of its stream, so they are never full. */
+void op_push(zj_core *c, uint32_t h, uint64_t seq)
+{
+    struct stream *s = &c->st[h];
+    struct meta *m = meta_of(c, s, seq);
+    const struct entry e = {.seq = seq, .src = h};
+    m->op_waits = 1;
+    s->op_waiting++;
+    if (m->instance <= c->instance || faulty(c, ZJ_FAULT_FUTURE))
+        ring_put(c, e);
+    else
+        c->later_ops[c->op_later++] = e;
+}
+
+void op_arrived(zj_core *c)
+{
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < c->op_later; i++) { /* bound: buffers */
+        const struct entry e = c->later_ops[i];
+        if (meta_of(c, &c->st[e.src], e.seq)->instance <= c->instance)
+            ring_put(c, e);
+        else
+            c->later_ops[left++] = e;
+    }
+    c->op_later = left;
+}
+
+/* A station that was let in is told of its view before anything else. */
+int op_ready(const zj_core *c) { return c->op.inside || (c->op_head != c->op_tail && !c->joining); }
+
+static void begin(zj_core *c)
+{
+    const struct entry *e = &c->ops[c->op_head & c->op_mask];
+    const struct stream *s = &c->st[e->src];
+    const struct meta *m = meta_of(c, s, e->seq);
+    c->op = (struct cursor){.pdu = slot_of(c, s, e->seq), .src = e->src, .at = m->payload_at,
+                            .end = (uint32_t)m->payload_at + m->length, .inside = 1};
+    /* Where the order is silent because this station was let in later, so is this. */
+    c->op_silent = c->join_clock && (m->clock < c->join_clock || (m->clock == c->join_clock && e->src <= c->join_src));
+}
+
+static void end(zj_core *c)
+{
+    const struct entry *e = &c->ops[c->op_head++ & c->op_mask];
+    struct stream *s = &c->st[e->src];
+    meta_of(c, s, e->seq)->op_waits = 0;
+    s->op_waiting--;
+    c->op.inside = 0;
+    c->progress++;
+}
+
+/* 1 when the message is whole. */
+static int fragment(zj_core *c, const uint8_t *f, struct zj_message *out)
+{
+    struct stream *s = &c->st[c->op.src];
+    uint32_t total = get32(f + ZJW_FRAGMENT_TOTAL), offset = get32(f + ZJW_FRAGMENT_OFFSET);
+    if (!offset) {
+        s->op_total = total;
+        s->op_done = 0;
+    }
+    if (total > c->cfg.message_max || total != s->op_total || offset != s->op_done) {
+        s->op_total = s->op_done = 0;
+        return 0;
+    }
+    memcpy(s->op_whole + offset, out->data, out->size);
+    s->op_done += out->size;
+    if (s->op_done < total)
+        return 0;
+    out->data = s->op_whole;
+    out->size = total;
+    s->op_total = s->op_done = 0;
+    return 1;
+}
+
+int op_next(zj_core *c, struct zj_message *out)
+{
+    while (op_ready(c)) { /* bound: messages in the accepted PDUs */
+        if (!c->op.inside)
+            begin(c);
+        if (c->op.at == c->op.end) {
+            end(c);
+            continue;
+        }
+        const uint8_t *f = message_read(&c->op, out);
+        if (!out->op || (f && !fragment(c, f, out)) || c->op_silent)
+            continue;
+        out->position = ZJ_NEVER;
+        c->count.messages_delivered++;
+        c->count.message_bytes_delivered += out->size;
+        return 1;
+    }
+    return 0;
+}
