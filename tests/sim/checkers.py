@@ -6,12 +6,14 @@ defect that proves that each can fail.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from zenjun.proto.wire import Flag, Kind
 
-from .facts import ACK, LEVEL_NAMES, ORDERED, PREACK, Delivery, Facts, Instance, Message, View
+from . import frames
+from .facts import ACK, AT_ONCE, LEVEL_NAMES, ORDERED, PREACK, VIEW, Delivery, Facts, Instance, Life, Message, Number, Place, Stay
 from .frames import Frame, name
 
 
@@ -36,24 +38,36 @@ class Checker:
     def fail(self, text: str, *stations: int) -> None:
         raise Violation(self.name, text, stations)
 
-    def opened(self, view: View) -> None:
-        """``view.station`` has entered ``view.instance``; ``facts.views`` still shows what it was in before."""
+    def opened(self, stay: Stay) -> None:
+        """``stay.station`` has started in ``stay.instance``; ``facts.stays`` still shows what it was in before."""
 
-    def closed(self, view: View) -> None: ...
+    def changed(self, stay: Stay, before: Instance) -> None:
+        """The station has gone on from one instance to the next, which ``stay.instance`` is already."""
+
+    def closed(self, stay: Stay) -> None: ...
 
     def crashed(self, station: int) -> None:
         """Its process is gone; ``closed`` came before if it was in an instance."""
 
-    def sent(self, station: int, frame: Frame, now: int) -> None:
-        """The station has broadcast this; ``facts`` already hold it. ``frame.src`` may be another's: a relayed retransmission."""
+    def taken(self, stay: Stay, message: Message, now: int) -> None:
+        """The station's core has taken a message whole."""
 
-    def delivered(self, view: View, record: Delivery) -> None:
-        """A message at level ordered; not yet in ``view.records``."""
+    def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
+        """The station has broadcast this; ``facts`` already hold it. ``frame.src`` may be another's: a relayed retransmission.
+        ``fresh``: a sequenced PDU never sent before."""
 
-    def released(self, view: View, level: int, old: int, new: int) -> None:
-        """The station's position of that level has moved from old to new; ``view.positions`` already has the new ones."""
+    def handed(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        """An order-preserving message on acceptance; not yet in ``stay.handed``."""
 
-    def turn(self, view: View, frames_sent: int) -> None:
+    def delivered(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        """A message or view event at level ordered; not yet in ``stay.records``. ``number``: which message stands at its
+        place, as far as has been seen on the wire."""
+
+    def released(self, stay: Stay, level: int, old: int, new: int) -> None:
+        """The station's position of that level has moved from old to new; ``stay.positions`` already has the new ones,
+        ``stay.released`` not yet."""
+
+    def turn(self, stay: Stay, frames_sent: int) -> None:
         """A station has finished a turn."""
 
     def fenced(self, station: int, position: int) -> None: ...
@@ -62,192 +76,411 @@ class Checker:
         """The healed network has delivered everything (``liveness`` judges whether it has)."""
 
 
+def due(stay: Stay, level: int, new: int) -> list[int]:
+    """Indices of the records that a level's new position releases."""
+    out = []
+    at = stay.released[level]
+    while at < len(stay.records) and (stay.records[at].position < new or stay.records[at].position == AT_ONCE):
+        out.append(at)
+        at += 1
+    return out
+
+
+class Merged:
+    """One order out of the parts that stays have of it: any two must agree wherever both have something."""
+
+    def __init__(self) -> None:
+        self._places: list[Place] = []
+        self._records: dict[Place, tuple[Delivery, Stay]] = {}
+        self._reach: dict[Stay, tuple[Place, Place]] = {}
+
+    def add(self, stay: Stay, record: Delivery) -> str:
+        """The next of a stay; what is wrong with it, or nothing."""
+        place = record.place
+        start, last = self._reach.get(stay, (begin := _start(stay), begin))
+        if place <= last:
+            return f"station {stay.station + 1} has {record.name()} after {last}"
+        between = bisect_right(self._places, last)
+        if between < bisect_left(self._places, place):
+            missing, other = self._records[self._places[between]]
+            text = f"station {stay.station + 1} goes on to {record.name()} without {missing.name()}"
+            return f"{text}, which s{other.station + 1} has"
+        known = self._records.get(place)
+        if known is None:
+            for other, (low, high) in self._reach.items():
+                if low < place < high:
+                    return f"station {stay.station + 1} has {record.name()}, s{other.station + 1} went past without it"
+            insort(self._places, place)
+            self._records[place] = (record, stay)
+        elif not known[0].same(record):
+            return f"station {stay.station + 1} has {record.name()}, s{known[1].station + 1} has {known[0].name()}"
+        self._reach[stay] = (start, place)
+        return ""
+
+    def missing_at(self, stay: Stay) -> Delivery | None:
+        """The first that somebody has and this stay, which is complete, has not."""
+        have = {r.place for r in stay.records}
+        for place in self._places[bisect_right(self._places, _start(stay)) :]:
+            if place not in have:
+                return self._records[place][0]
+        return None
+
+
+def _start(stay: Stay) -> Place:
+    """Below everything it delivers, its own first view event included."""
+    clock, src = stay.start
+    return (clock, src, 0xFFFE)
+
+
 class TotalOrder(Checker):
-    """Sequences of any two stations in one instance are prefixes of one order, byte for byte, at each level."""
+    """What any two stations, in any lives, have at preack or at ack is one order wherever it overlaps, view events included; at
+    ordered for those who stay to the end."""
 
     name = "total_order"
 
-    def delivered(self, view: View, record: Delivery) -> None:
-        order, at = view.instance.order, len(view.records)
-        if view.records and (record.position, record.index) <= (view.records[-1].position, view.records[-1].index):
-            self.fail(f"station {view.station + 1} delivers {record.name()} after {view.records[-1].name()}", view.station)
-        if at == len(order):
-            order.append(record)
-        elif order[at] != record:
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._orders = {PREACK: Merged(), ACK: Merged()}
+
+    def delivered(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        if stay.records and record.place <= stay.records[-1].place:
+            self.fail(f"station {stay.station + 1} delivers {record.name()} after {stay.records[-1].name()}", stay.station)
+
+    def released(self, stay: Stay, level: int, old: int, new: int) -> None:
+        if stay.positions[level] > stay.positions[ORDERED]:
             self.fail(
-                f"instance {view.instance.number}, message {at}: station {view.station + 1} delivers {record.name()},"
-                f" another has {order[at].name()}",
-                view.station,
-                order[at].src,
+                f"station {stay.station + 1} is at {LEVEL_NAMES[level]} {new} but has ordered {stay.positions[0]}", stay.station
             )
+        if level != ORDERED:
+            for at in due(stay, level, new):
+                if wrong := self._orders[level].add(stay, stay.records[at]):
+                    self.fail(f"at {LEVEL_NAMES[level]}: {wrong}", stay.station)
 
-    def released(self, view: View, level: int, old: int, new: int) -> None:
-        order = view.instance.order
-        if view.positions[level] > view.positions[0]:
-            self.fail(
-                f"station {view.station + 1} is at {LEVEL_NAMES[level]} {new} but has ordered {view.positions[0]}", view.station
-            )
-        at = view.released[level]
-        while at < len(view.records) and view.records[at].position < new:
-            if order[at] != view.records[at]:
-                self.fail(
-                    f"station {view.station + 1} releases {view.records[at].name()} at {LEVEL_NAMES[level]},"
-                    f" not {order[at].name()}"
-                )
-            at += 1
+    def converged(self) -> None:
+        order = Merged()
+        for stay in self.facts.all_stays():
+            safe = stay.released[PREACK] if stay.ended or stay.fenced else len(stay.records)
+            for record in stay.records[:safe]:
+                if wrong := order.add(stay, record):
+                    self.fail(f"at the end: {wrong}", stay.station)
 
 
-class Place(Checker):
-    """The order is (clock, src) of the PDUs really sent: every record stands at the place the network's oracle gives its PDU."""
+class Survivors(Checker):
+    """What any client was told is at preack, every station that is still in a lineage which has it has delivered."""
+
+    name = "survivors"
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._told: dict[Place, tuple[Delivery, int]] = {}
+
+    def released(self, stay: Stay, level: int, old: int, new: int) -> None:
+        if level == PREACK:
+            for at in due(stay, level, new):
+                self._told.setdefault(stay.records[at].place, (stay.records[at], stay.station))
+
+    def converged(self) -> None:
+        for stay in self.facts.stays:
+            if stay is None:
+                continue
+            have = {r.place for r in stay.records}
+            start = _start(stay)
+            for place, (record, station) in self._told.items():
+                if place > start and place not in have:
+                    self.fail(f"s{station + 1} has released {record.name()}, s{stay.station + 1} has never delivered it")
+
+
+class Views(Checker):
+    """View events: each instance's once, in turn, right after the last vote for it, with the members that everybody else says."""
+
+    name = "views"
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._seen: dict[Stay, int] = {}
+
+    def delivered(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        who = f"station {stay.station + 1}"
+        if stay.joined and not stay.records and record.type != VIEW:
+            self.fail(f"{who} has been let in, and delivers {record.name()} before the view event", stay.station)
+        if record.type != VIEW:
+            return
+        event = frames.view(record.data)
+        last = self._seen.get(stay, stay.first.number - stay.joined)
+        if event.instance != last + 1:
+            self.fail(f"{who} delivers the view event of instance {event.instance} after that of {last}", stay.station)
+        self._seen[stay] = event.instance
+        instance = self.facts.instances.get(event.instance)
+        if instance is None or instance.parent is None:
+            self.fail(f"{who} delivers the view event of instance {event.instance}, which nobody has agreed", stay.station)
+            return
+        said = (event.incarnations, event.members, event.joined, event.left, event.hash)
+        true = (instance.incarnations, instance.members, instance.joined, instance.left, instance.hash)
+        if said != true:
+            self.fail(f"{who}: the view event of instance {event.instance} says {said}, it is {true}", stay.station)
+        if not self.facts.resolve(instance):
+            self.fail(f"no proposal for instance {event.instance} has the votes of all voters", stay.station)
+        if (record.clock, record.src, record.index) != (*(instance.place or (0, 0)), 0xFFFF):
+            self.fail(f"{who}: {record.name()}, but the last vote stands at {instance.place}", stay.station)
+
+
+class PlaceInOrder(Checker):
+    """The order is (clock, src) of the PDUs really sent: none is left out between two records, none comes in from elsewhere."""
 
     name = "place"
 
-    def delivered(self, view: View, record: Delivery) -> None:
-        pdus = view.instance.pdus
-        if record.position >= len(pdus) or pdus[record.position][:2] != (record.clock, record.src):
-            want = pdus[record.position][:2] if record.position < len(pdus) else None
-            self.fail(
-                f"station {view.station + 1} delivers {record.name()}, where (clock, src) is {want}", view.station, record.src
-            )
+    def delivered(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        facts = self.facts
+        if facts.doomed(stay):  # what it delivers at ordered may go beyond what the others have kept
+            return
+        who = f"station {stay.station + 1}"
+        place = (record.clock, record.src)
+        begin = facts.offset(stay.start)
+        at = facts.offset(place) - begin
+        if record.type == VIEW:
+            if record.position != at - 1 and not (at == 0 and record.position == AT_ONCE):
+                self.fail(f"{who} delivers {record.name()} at position {record.position}, {at} PDUs are before it", stay.station)
+            return
+        if at <= 0 or facts.pdus[begin + at - 1][:2] != place:
+            self.fail(f"{who} delivers {record.name()}, which no PDU of this order holds", stay.station, record.src)
+        if record.position != at - 1:
+            want = facts.pdu_at(stay, record.position)
+            text = f"{who} delivers {record.name()} as PDU {record.position}; that is {want}, this one is {at - 1}"
+            self.fail(text, stay.station)
 
 
 class NoDuplicate(Checker):
-    """No message is delivered twice at a station."""
+    """No message is delivered twice at a station, and none handed out twice on acceptance."""
 
     name = "no_duplicate"
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._seen: dict[View, set[tuple[int, ...]]] = {}
+        self._seen: dict[tuple[Stay, bool], set[Place]] = {}
 
-    def delivered(self, view: View, record: Delivery) -> None:
-        key = (record.clock, record.src, record.index)
-        seen = self._seen.setdefault(view, set())
-        if key in seen:
-            self.fail(f"station {view.station + 1} delivers {record.name()} again", view.station, record.src)
-        seen.add(key)
+    def delivered(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        self._note(stay, record, False)
+
+    def handed(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        self._note(stay, record, True)
+
+    def _note(self, stay: Stay, record: Delivery, early: bool) -> None:
+        seen = self._seen.setdefault((stay, early), set())
+        if record.place in seen:
+            self.fail(f"station {stay.station + 1} delivers {record.name()} again", stay.station, record.src)
+        seen.add(record.place)
 
 
 class NoInvention(Checker):
-    """What is delivered has been sent: same content, group, type and program, in this instance by this source."""
+    """What is delivered has been sent: same content, group, type and program, by this source at this place."""
 
     name = "no_invention"
 
-    def __init__(self, facts: Facts) -> None:
-        super().__init__(facts)
-        self._known: dict[tuple[int, int, int], tuple[int, set[tuple[int, int, bytes]]]] = {}
+    def delivered(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        if record.type != VIEW:
+            self._judge(stay, record, number)
 
-    def delivered(self, view: View, record: Delivery) -> None:
-        key = (view.instance.number, record.src, record.client)
-        taken = view.instance.taken.get(key[1:], [])
-        count, known = self._known.get(key, (0, set()))
-        for m in taken[count:]:
-            known.add((m.group, m.type, m.data))
-        self._known[key] = (len(taken), known)
-        if (record.group, record.type, record.data) not in known:
-            self.fail(f"station {view.station + 1} delivers {record.name()}, which nobody sent", view.station, record.src)
+    def handed(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        self._judge(stay, record, number)
+
+    def _judge(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        m = self.facts.message_at(record.src, number)
+        if m is None or (m.group, m.type, m.client) != (record.group, record.type, record.client) or m.op != bool(record.op):
+            self.fail(f"station {stay.station + 1} delivers {record.name()}, which nobody sent", stay.station, record.src)
+        elif record.op != 2 and m.data != record.data:
+            self.fail(
+                f"station {stay.station + 1} delivers {record.name()}; sent was {len(m.data)} B {m.data[:16].hex()}",
+                stay.station,
+                record.src,
+            )
 
 
 class Fifo(Checker):
-    """Each program's messages come in its order and without a gap."""
+    """Each program's messages come in its order and without a gap, from the start of its life or of the stay."""
 
     name = "fifo"
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._next: dict[View, dict[tuple[int, int], int]] = {}
+        self._next: dict[tuple[Stay, int, int, int, bool], int] = {}
 
-    def delivered(self, view: View, record: Delivery) -> None:
-        key = (record.src, record.client)
-        at = self._next.setdefault(view, {}).get(key, 0)
-        taken = view.instance.taken.get(key, [])
-        if at >= len(taken) or taken[at].data != record.data:
-            want = taken[at].name() if at < len(taken) else "nothing"
-            self.fail(f"station {view.station + 1} delivers {record.name()} where {want} is due", view.station, record.src)
-        self._next[view][key] = at + 1
+    def delivered(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        if number is None or record.type == VIEW:
+            return
+        incarnation, client, op, k = number
+        key = (stay, record.src, incarnation, client, op)
+        want = self._next.get(key)
+        if want is None:
+            stream = self.facts.streams[record.src, incarnation]
+            want = k if stream.since < stay.start else 0
+        if k != want:
+            self.fail(
+                f"station {stay.station + 1} delivers {record.name()}, number {k} of its program, where {want} is due",
+                stay.station,
+                record.src,
+            )
+        self._next[key] = k + 1
 
 
 class Causality(Checker):
-    """What a station had delivered when it sent m stands before m everywhere."""
+    """What a station had delivered when it sent m stands before m everywhere, and what it had at preack is delivered before m."""
 
     name = "causality"
 
-    def __init__(self, facts: Facts) -> None:
-        super().__init__(facts)
-        self._next: dict[View, dict[tuple[int, int], int]] = {}
-
-    def delivered(self, view: View, record: Delivery) -> None:
-        key = (record.src, record.client)
-        at = self._next.setdefault(view, {}).get(key, 0)
-        self._next[view][key] = at + 1
-        taken = view.instance.taken.get(key, [])
-        if at < len(taken) and len(view.records) < taken[at].delivered_before:
+    def delivered(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        self._place(stay, record, number)
+        m = self.facts.message_at(record.src, number)
+        if m is None or m.after_preack <= _start(stay) or (m.after_preack[2] == 0 and m.after_preack not in self.facts.contents):
+            return
+        at = bisect_left(stay.records, m.after_preack, key=lambda r: r.place)
+        if at == len(stay.records) or stay.records[at].place != m.after_preack:
             self.fail(
-                f"station {view.station + 1} delivers {taken[at].name()} as message {len(view.records)}, but its sender"
-                f" had delivered {taken[at].delivered_before} before it",
-                view.station,
+                f"station {stay.station + 1} delivers {m.name()} without what its sender had at preack before it,"
+                f" at {m.after_preack}",
+                stay.station,
+                record.src,
+            )
+
+    def handed(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        self._place(stay, record, number)
+
+    def _place(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        m = self.facts.message_at(record.src, number)
+        if m is not None and record.place <= m.after_ordered:
+            self.fail(
+                f"station {stay.station + 1} delivers {m.name()} at {record.place}, but its sender had delivered"
+                f" {m.after_ordered} before it",
+                stay.station,
                 record.src,
             )
 
 
+class OpOrder(Checker):
+    """Order-preserving messages are handed out in each sender's order without a gap, before their place in the total order is
+    reached; of a station that is removed everybody has handed out the same when its removal is delivered."""
+
+    name = "op_order"
+
+    def handed(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        if number is None:
+            return
+        incarnation, client, op, k = number
+        before = stay.handed.get(((record.src, incarnation), client), [])
+        stream = self.facts.streams[record.src, incarnation]
+        want = before[-1] + 1 if before else (k if stream.since < stay.start else 0)
+        if not op or k != want:
+            self.fail(
+                f"station {stay.station + 1} hands out {record.name()}, number {k} of its program, where {want} is due",
+                stay.station,
+                record.src,
+            )
+
+    def delivered(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        if record.type == VIEW:
+            self._removal(stay, record)
+        elif record.op and number is not None:
+            incarnation, client, _, k = number
+            handed = stay.handed.get(((record.src, incarnation), client), [])
+            at = bisect_left(handed, k)
+            if at == len(handed) or handed[at] != k:
+                self.fail(f"station {stay.station + 1} has {record.name()} in the order and has not handed it out", stay.station)
+
+    def _removal(self, stay: Stay, record: Delivery) -> None:
+        instance = self.facts.instances[frames.view(record.data).instance]
+        for s in instance.left:
+            assert instance.parent is not None
+            key = (s, instance.parent.incarnations[s])
+            stream = self.facts.streams[key]
+            if stream.cut is None:
+                continue
+            for client, sent in stream.sent_ops.items():
+                kept = sum(seq < stream.cut for seq, _ in sent)
+                handed = stay.handed.get((key, client), [])
+                if not handed and stream.since < stay.start:
+                    continue  # all of them may be from before its own start
+                have = handed[-1] + 1 if handed else 0
+                if have != kept:
+                    self.fail(
+                        f"station {stay.station + 1} delivers the removal of s{s + 1} and has handed out {have} of its"
+                        f" {kept} order-preserving messages (program {client})",
+                        stay.station,
+                        s,
+                    )
+
+
 class PreackHonest(Checker):
-    """Released at preack: every station has accepted it and every receiver has said so on the wire."""
+    """Released at preack: every member has accepted it and every receiver has said so on the wire. What stands before the event
+    that let a member in is none of its business."""
 
     name = "preack_honest"
 
-    def released(self, view: View, level: int, old: int, new: int) -> None:
-        if level != PREACK or view.ended:  # then it is released on others' word, which were judged: see GoingOn
+    def released(self, stay: Stay, level: int, old: int, new: int) -> None:
+        if level != PREACK or stay.ended:  # then it is released on others' word, which were judged: see GoingOn
             return
-        inst = view.instance
-        if new > len(inst.pdus):
-            self.fail(f"station {view.station + 1} pre-acknowledges position {new - 1}, which nobody has sent", view.station)
-        last = {inst.pdus[p][1]: (p, inst.pdus[p][2]) for p in range(old, new)}  # of each source: streams are accepted in order
-        for src, (position, seq) in last.items():
-            for j in range(self.facts.stations):
-                other = self.facts.views[j]
-                if other is not None and other.instance is inst and other.core.peer(src).req <= seq:
-                    self._no(view, position, j, src, seq, "has not accepted it")
-                if j != src and inst.ack_sent[j][src] <= seq:
-                    self._no(view, position, j, src, seq, f"has broadcast ack {inst.ack_sent[j][src]}")
+        facts = self.facts
+        if new > facts.after(stay):
+            self.fail(f"station {stay.station + 1} pre-acknowledges position {new - 1}, which nobody has sent", stay.station)
+        for pdu, life in last_of_streams(facts, stay, old, new):
+            seq = pdu[2]
+            stream = facts.streams[life]
+            for j in stay.instance.members:
+                mine = facts.streams[j, stay.instance.incarnations[j]]
+                if pdu[:2] <= mine.since:
+                    continue
+                other = facts.stays[j]
+                if other is not None and other.life == mine.incarnation:
+                    peer = other.core.peer(life[0])
+                    if peer.incarnation == life[1] and stream.unwrap(peer.req) <= seq:
+                        self._no(stay, pdu, j, "has not accepted it")
+                said = mine.ack_sent.get(life, stream.first_seq)
+                if (j, mine.incarnation) != life and said <= seq:
+                    self._no(stay, pdu, j, f"has broadcast ack {said}")
 
-    def _no(self, view: View, position: int, j: int, src: int, seq: int, why: str) -> None:
-        self.fail(
-            f"station {view.station + 1} pre-acknowledges position {position} (s{src + 1} seq {seq}), but s{j + 1} {why}",
-            view.station,
-            j,
-        )
+    def _no(self, stay: Stay, pdu: tuple[int, int, int], j: int, why: str) -> None:
+        what = f"s{pdu[1] + 1} seq {pdu[2]} clock {pdu[0] >> 32}:{pdu[0] & 0xFFFFFFFF}"
+        self.fail(f"station {stay.station + 1} pre-acknowledges {what}, but s{j + 1} {why}", stay.station, j)
+
+
+def last_of_streams(facts: Facts, stay: Stay, old: int, new: int) -> list[tuple[tuple[int, int, int], Life]]:
+    """Of the PDUs at these positions the last of each stream: streams are accepted in order."""
+    last: dict[Life, tuple[int, int, int]] = {}
+    first = facts.offset(stay.start)
+    for pdu in facts.pdus[first + old : first + new]:
+        last[pdu[1], facts.sent[pdu[:2]][0]] = pdu
+    return [(pdu, life) for life, pdu in last.items()]
 
 
 class AckHonest(Checker):
-    """Released at ack: every station knows of the pre-acknowledgement and has said so on the wire."""
+    """Released at ack: every member knows of the pre-acknowledgement and has said so on the wire; of a stream that has ended, by
+    anything it has sent in the instance that began with that."""
 
     name = "ack_honest"
 
-    def released(self, view: View, level: int, old: int, new: int) -> None:
-        if level != ACK or not self.facts.want_ack or view.ended:
+    def released(self, stay: Stay, level: int, old: int, new: int) -> None:
+        facts = self.facts
+        if level != ACK or not facts.want_ack or stay.ended:
             return
-        inst = view.instance
-        last = {inst.pdus[p][1]: (p, inst.pdus[p][2]) for p in range(old, min(new, len(inst.pdus)))}
-        for src, (position, seq) in last.items():
-            for j in range(self.facts.stations):
-                other = self.facts.views[j]
-                if other is not None and other.instance is inst and other.core.peer(src).min_al <= seq:
-                    self.fail(
-                        f"station {view.station + 1} acknowledges position {position}, s{j + 1} has not pre-acknowledged it",
-                        view.station,
-                        j,
-                    )
-                if inst.pack_sent[j][src] <= seq:
-                    self.fail(
-                        f"station {view.station + 1} acknowledges position {position} (s{src + 1} seq {seq}),"
-                        f" but s{j + 1} has broadcast pack {inst.pack_sent[j][src]}",
-                        view.station,
-                        j,
-                    )
+        for pdu, life in last_of_streams(facts, stay, old, new):
+            stream = facts.streams[life]
+            for j in stay.instance.members:
+                mine = facts.streams[j, stay.instance.incarnations[j]]
+                if pdu[:2] <= mine.since or (stream.cut is not None and mine.spoke >= stream.cut_in):
+                    continue
+                other = facts.stays[j]
+                if other is not None and other.life == mine.incarnation and other.instance is stay.instance:
+                    peer = other.core.peer(life[0])
+                    if peer.incarnation == life[1] and peer.member and stream.unwrap(peer.min_al) <= pdu[2]:
+                        self._no(stay, pdu, j, "has not pre-acknowledged it")
+                said = mine.pack_sent.get(life, stream.first_seq)
+                if said <= pdu[2]:
+                    self._no(stay, pdu, j, f"has broadcast pack {said}")
+
+    def _no(self, stay: Stay, pdu: tuple[int, int, int], j: int, why: str) -> None:
+        self.fail(f"station {stay.station + 1} acknowledges s{pdu[1] + 1} seq {pdu[2]}, but s{j + 1} {why}", stay.station, j)
 
 
 class Instances(Checker):
-    """One number, one set of members; numbers grow; at most one instance lives; state is durable before it is spoken of."""
+    """One number, one set of members, one end of each removed stream; numbers grow; state is durable before it is spoken of."""
 
     name = "instances"
 
@@ -256,23 +489,36 @@ class Instances(Checker):
         self._last = [0] * facts.stations
         self._lives: list[set[int]] = [set() for _ in range(facts.stations)]
 
-    def opened(self, view: View) -> None:
-        s, inst = view.station, view.instance
+    def opened(self, stay: Stay) -> None:
+        self._enter(stay)
+
+    def changed(self, stay: Stay, before: Instance) -> None:
+        inst = stay.instance
+        if inst.number != before.number + 1:
+            self.fail(f"station {stay.station + 1} goes from instance {before.number} to {inst.number}", stay.station)
+        if inst.parent is not before:
+            other = inst.parent.number if inst.parent else "the OPEN agreement"
+            self.fail(f"instance {inst.number} follows {before.number} at s{stay.station + 1}, {other} elsewhere", stay.station)
+        self._enter(stay)
+
+    def _enter(self, stay: Stay) -> None:
+        s, inst = stay.station, stay.instance
         if inst.number <= self._last[s]:
             self.fail(f"station {s + 1} opens instance {inst.number} after {self._last[s]}", s)
         self._last[s] = inst.number
         if inst.incarnations[s] != self.facts.life[s]:
             self.fail(f"station {s + 1} is incarnation {self.facts.life[s]}, its instance has {inst.incarnations[s]}", s)
-        for j, other in enumerate(self.facts.views):
-            if j != s and other is not None and other.instance.number != inst.number:
-                self.fail(
-                    f"station {s + 1} opens instance {inst.number} while s{j + 1} is still in {other.instance.number}", s, j
-                )
 
     def members(self, inst: Instance, station: int, incarnations: tuple[int, ...]) -> None:
         """The station says that the instance has these incarnations."""
         if inst.incarnations != incarnations:
             self.fail(f"instance {inst.number} has {inst.incarnations}, for station {station + 1} it has {incarnations}", station)
+
+    def ends(self, inst: Instance, station: int, reqs: dict[int, int]) -> None:
+        """The station says how far it had accepted the streams (low 32 bits) that have ended."""
+        first = inst.hints[0]
+        if any(first.get(s, value) != value for s, value in reqs.items()):
+            self.fail(f"instance {inst.number}: streams end at {first}, for station {station + 1} at {reqs}", station)
 
     def started(self, station: int, incarnation: int) -> None:
         """A daemon's life begins."""
@@ -280,50 +526,114 @@ class Instances(Checker):
             self.fail(f"station {station + 1} lives incarnation {incarnation} twice", station)
         self._lives[station].add(incarnation)
 
-    def sent(self, station: int, frame: Frame, now: int) -> None:
+    def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
+        if frame.src != station + 1:
+            return
         incarnation, instance = self.facts.disk[station]
-        if frame.src == station + 1 and (frame.incarnation > incarnation or frame.instance > instance):
+        spoken = frame.instance + (frame.kind in (Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK) and fresh)
+        if frame.incarnation > incarnation or spoken > instance:
             self.fail(
-                f"station {station + 1} sends {name(frame.kind)} as incarnation {frame.incarnation} in instance {frame.instance};"
+                f"station {station + 1} sends {name(frame.kind)} as incarnation {frame.incarnation} about instance {spoken};"
                 f" durable are {incarnation} and {instance}",
                 station,
             )
+        known = self.facts.instances.get(frame.instance)
+        if frame.kind == Kind.CONFIRM and known is not None and frames.confirmed_view(frame) != known.hash:
+            self.fail(f"station {station + 1} confirms another instance {frame.instance} than the others", station)
+
+
+class Quorum(Checker):
+    """No instance without a quorum of the schema, so at most one at a time has one; who says that it has none sends no data, and
+    who is out of touch with it takes none for long."""
+
+    name = "quorum"
+
+    patience_ns: int = 0
+    """How long a station that runs may take messages after the others have gone on without it; set by the simulation, 0: not
+    judged."""
+
+    def opened(self, stay: Stay) -> None:
+        self._judge(stay)
+
+    def changed(self, stay: Stay, before: Instance) -> None:
+        self._judge(stay)
+
+    def _judge(self, stay: Stay) -> None:
+        if not self.facts.quorum(stay.instance.members):
+            members = [s + 1 for s in stay.instance.members]
+            self.fail(f"station {stay.station + 1} is in instance {stay.instance.number} of {members}: no quorum", stay.station)
+        others = [other for other in self.facts.stays if other is not None and not self.facts.doomed(other)]
+        together = {stay.station} | {other.station for other in others if other.instance.root == stay.instance.root}
+        apart = {other.station for other in others} - together
+        if self.facts.quorum(together) and self.facts.quorum(apart):
+            self.fail(f"stations {sorted(together)} and {sorted(apart)} both have quorum", *together)
+
+    def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
+        since = self.facts.blocked_since[station]
+        if fresh and frame.kind == Kind.DATA and frame.src == station + 1 and since is not None and now > since:
+            self.fail(f"station {station + 1} sends new data and says that it has no quorum", station)
+
+    def taken(self, stay: Stay, message: Message, now: int) -> None:
+        if not self.patience_ns:
+            return
+        for other in self.facts.stays:
+            if other is None or other.instance.number <= stay.instance.number or other.instance.has(*stay.lives):
+                continue
+            since = max(other.instance.began_ns, self.facts.running_since[stay.station])
+            if now - since > self.patience_ns:
+                self.fail(
+                    f"station {stay.station + 1} still takes messages in instance {stay.instance.number},"
+                    f" {(now - since) / 1e6:.0f} ms after instance {other.instance.number} began without it",
+                    stay.station,
+                    other.station,
+                )
 
 
 class GoingOn(Checker):
-    """Whoever goes from one instance to the next in one life of its process has delivered and released the same of it as all
+    """Whoever goes from one lineage to the next in one life of its process has delivered and released the same of it as all
     others who do, at preack and at ack, before it starts the next: nothing that one of them has released is missing at another.
-    """
+    Not those whom the others had removed before."""
 
     name = "going_on"
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._left: dict[int, View] = {}
-        """By station: the instance that its process was in last."""
-        self._end: dict[Instance, View] = {}
-        """Of the first to go on from each instance."""
+        self._left: dict[int, Stay] = {}
+        """By station: the stay that its process was in last."""
+        self._gone_on: dict[tuple[int, int], list[Stay]] = {}
+        """(lineage they come from, instance they start) → their former stays."""
 
-    def closed(self, view: View) -> None:
-        self._left[view.station] = view
+    def closed(self, stay: Stay) -> None:
+        self._left[stay.station] = stay
 
     def crashed(self, station: int) -> None:
         self._left.pop(station, None)
 
-    def opened(self, view: View) -> None:
-        left = self._left.pop(view.station, None)
-        if left is None:
+    def opened(self, stay: Stay) -> None:
+        left = self._left.pop(stay.station, None)
+        if left is None or stay.joined or left.expelled or left.fenced:
             return
-        first = self._end.setdefault(left.instance, left)
-        for level in (PREACK, ACK):
-            if left.positions[level] != first.positions[PREACK] or left.released[level] != first.released[PREACK]:
+        others = self._gone_on.setdefault((left.instance.root, stay.instance.number), [])
+        for other in others:
+            if self._together(left, other) and (a := self._end(left)) != (b := self._end(other)):
                 self.fail(
-                    f"station {view.station + 1} goes on from instance {left.instance.number} with {LEVEL_NAMES[level]}"
-                    f" {left.positions[level]} ({left.released[level]} messages), s{first.station + 1} with"
-                    f" {first.positions[PREACK]} ({first.released[PREACK]} messages)",
-                    view.station,
-                    first.station,
+                    f"station {left.station + 1} goes on to instance {stay.instance.number} with {a},"
+                    f" s{other.station + 1} with {b} ((last PDU, last view) at preack, at ack)",
+                    left.station,
+                    other.station,
                 )
+        others.append(left)
+
+    def _together(self, a: Stay, b: Stay) -> bool:
+        last = self.facts.instances.get(max(a.viewed(PREACK), b.viewed(PREACK)))
+        return last is not None and last.has(*a.lives) and last.has(*b.lives)
+
+    def _end(self, stay: Stay) -> list[tuple[object, int]]:
+        out: list[tuple[object, int]] = []
+        for level in (PREACK, ACK):
+            position = stay.positions[level]
+            out.append((self.facts.pdu_at(stay, position - 1) if position else stay.start, stay.viewed(level)))
+        return out
 
 
 class Flow(Checker):
@@ -331,98 +641,108 @@ class Flow(Checker):
 
     name = "flow"
 
-    def sent(self, station: int, frame: Frame, now: int) -> None:
-        view = self.facts.views[station]
-        if frame.kind != Kind.DATA or frame.src != station + 1 or view is None or frame.instance != view.instance.number:
+    def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
+        facts = self.facts
+        stay = facts.stays[station]
+        if not fresh or frame.kind != Kind.DATA or stay is None or frame.instance != stay.instance.number:
             return
-        inst = view.instance
-        seq = inst.unwrap(frame.seq)
-        others = [inst.ack_sent[j][station] for j in range(self.facts.stations) if j != station]
-        lowest = min(others, default=seq)
-        if seq >= lowest + self.facts.window:
-            self.fail(
-                f"station {station + 1} sends seq {seq} while only {lowest} is acknowledged by all, window {self.facts.window}",
-                station,
-            )
+        mine = facts.streams[stay.lives]
+        seq = mine.unwrap(frame.seq)
+        lowest = seq
+        for j in stay.instance.members:
+            if j != station:
+                other = facts.streams[j, stay.instance.incarnations[j]]
+                lowest = min(lowest, max(other.ack_sent.get(stay.lives, mine.first_seq), self._entry(stay, other.since)))
+        if seq >= lowest + facts.window:
+            text = f"station {station + 1} sends seq {seq} while only {lowest} is acknowledged by all, window {facts.window}"
+            self.fail(text, station)
 
-    def turn(self, view: View, frames_sent: int) -> None:
-        if view.core.window_drops():
-            self.fail(f"station {view.station + 1} has dropped {view.core.window_drops()} PDUs beyond its window", view.station)
+    def _entry(self, stay: Stay, since: tuple[int, int]) -> int:
+        """A member that was let in counts as having what stands up to the vote for it."""
+        votes = self.facts.streams[stay.lives].votes
+        return max((v.seq + 1 for v in votes if not v.proposal.stop and (v.clock, stay.station) <= since), default=0)
+
+    def turn(self, stay: Stay, frames_sent: int) -> None:
+        if stay.core.window_drops():
+            self.fail(f"station {stay.station + 1} has dropped {stay.core.window_drops()} PDUs beyond its window", stay.station)
         for h in range(self.facts.stations):
-            peer = view.core.peer(h)
+            peer = stay.core.peer(h)
             if peer.req - peer.base > self.facts.slots:
                 self.fail(
-                    f"station {view.station + 1} keeps {peer.req - peer.base} PDUs of s{h + 1}, slots {self.facts.slots}",
-                    view.station,
+                    f"station {stay.station + 1} keeps {peer.req - peer.base} PDUs of s{h + 1}, slots {self.facts.slots}",
+                    stay.station,
                     h,
                 )
 
 
 class Monotonic(Checker):
-    """Within an instance nothing is taken back: expectations, ack minima, positions of every level, the clock."""
+    """Nothing is taken back: expectations, ack minima, positions of every level, the clock. When an instance follows another one,
+    minima may fall (somebody new has acknowledged nothing) and what is known to exist as well (nobody asks for the end of a
+    stream that was cut off)."""
 
     name = "monotonic"
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._last: dict[View, list[tuple[int, ...]]] = {}
-        self._clock: dict[View, int] = {}
-        self._vectors: dict[tuple[int, int], tuple[tuple[int, ...], int]] = {}
+        self._last: dict[Stay, tuple[int, list[tuple[int, ...]], list[int]]] = {}
+        self._clock: dict[Stay, int] = {}
+        self._vectors: dict[tuple[int, int, int], tuple[tuple[int, ...], int]] = {}
 
-    def released(self, view: View, level: int, old: int, new: int) -> None:
+    def released(self, stay: Stay, level: int, old: int, new: int) -> None:
         if new < old:
             self.fail(
-                f"station {view.station + 1} takes its {LEVEL_NAMES[level]} position back from {old} to {new}", view.station
+                f"station {stay.station + 1} takes its {LEVEL_NAMES[level]} position back from {old} to {new}", stay.station
             )
-        if level and new > view.positions[level - 1]:
+        if level and new > stay.positions[level - 1]:
             self.fail(
-                f"station {view.station + 1} is at {LEVEL_NAMES[level]} {new},"
-                f" at {LEVEL_NAMES[level - 1]} {view.positions[level - 1]}",
-                view.station,
+                f"station {stay.station + 1} is at {LEVEL_NAMES[level]} {new},"
+                f" at {LEVEL_NAMES[level - 1]} {stay.positions[level - 1]}",
+                stay.station,
             )
 
-    def sent(self, station: int, frame: Frame, now: int) -> None:
+    def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
         """What a station broadcasts about its knowledge never shrinks; its clock never falls behind its own promises."""
-        view = self.facts.views[station]
-        if (
-            view is None
-            or frame.src != station + 1
-            or frame.instance != view.instance.number
-            or frame.kind in (Kind.DATA, Kind.OPEN)
-        ):
+        inst = self.facts.instances.get(frame.instance)
+        if frame.src != station + 1 or inst is None or frame.kind not in (Kind.CONFIRM, Kind.NAK):
             return
-        acks = tuple(view.instance.unwrap(a) for a in frame.ack)
-        key = (station, frame.instance)
+        acks = tuple(
+            self.facts.streams[h, life].unwrap(a) if (life := inst.incarnations[h]) else 0 for h, a in enumerate(frame.ack)
+        )
+        key = (station, frame.incarnation, frame.instance)
         old, clock = self._vectors.get(key, (acks, frame.clock))
         if any(a < b for a, b in zip(acks, old, strict=True)) or frame.clock < clock:
             self.fail(f"station {station + 1} broadcasts ack {acks} clock {frame.clock} after {old}, {clock}", station)
         self._vectors[key] = (acks, frame.clock)
 
-    def turn(self, view: View, frames_sent: int) -> None:
+    def turn(self, stay: Stay, frames_sent: int) -> None:
         now: list[tuple[int, ...]] = []
+        lives: list[int] = []
         for h in range(self.facts.stations):
-            p = view.core.peer(h)
-            now.append((p.req, p.base, p.top, p.min_al, p.acked, p.ordered))
-            if not p.base <= p.min_al or p.acked > p.min_al or p.min_al > p.top:
+            p = stay.core.peer(h)
+            now.append((p.req, p.base, p.ordered, p.top if not p.closing else 0, p.min_al, p.acked))
+            lives.append(p.incarnation if p.member else 0)
+            if p.member and (not p.base <= p.min_al or p.acked > p.min_al or p.min_al > p.top):
                 self.fail(
-                    f"station {view.station + 1} about s{h + 1}: base, acked <= min_al <= top does not hold in {p}",
-                    view.station,
+                    f"station {stay.station + 1} about s{h + 1}: base, acked <= min_al <= top does not hold in {p}",
+                    stay.station,
                     h,
                 )
-        old = self._last.get(view)
-        if old is not None:
-            for h, (a, b) in enumerate(zip(old, now, strict=True)):
-                if any(x > y for x, y in zip(a, b, strict=True)):
-                    self.fail(
-                        f"station {view.station + 1} takes back (req, base, top, min_al, acked, ordered) of s{h + 1}: {a} to {b}",
-                        view.station,
-                        h,
-                    )
-        self._last[view] = now
-        clock = view.core.core_clock()
-        if clock < self._clock.get(view, 0):
-            self.fail(f"station {view.station + 1} turns its clock back from {self._clock[view]} to {clock}", view.station)
-        self._clock[view] = clock
+        changes, old, before = self._last.get(stay, (stay.changes, now, lives))
+        firm = 6 if changes == stay.changes else 3
+        for h, (a, b) in enumerate(zip(old, now, strict=True)):
+            if before[h] != lives[h]:
+                continue
+            if any(x > y for k, (x, y) in enumerate(zip(a, b, strict=True)) if k < firm and not (k == 3 and y == 0)):
+                self.fail(
+                    f"station {stay.station + 1} takes back (req, base, ordered, top, min_al, acked) of s{h + 1}: {a} to {b}",
+                    stay.station,
+                    h,
+                )
+        self._last[stay] = (stay.changes, now, lives)
+        clock = stay.core.core_clock()
+        if clock < self._clock.get(stay, 0):
+            self.fail(f"station {stay.station + 1} turns its clock back from {self._clock[stay]} to {clock}", stay.station)
+        self._clock[stay] = clock
 
 
 class Digest(Checker):
@@ -441,20 +761,18 @@ class Bounded(Checker):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._memory: dict[tuple[int, int], int] = {}
+        self._memory: dict[Life, int] = {}
 
-    def turn(self, view: View, frames_sent: int) -> None:
-        memory = view.core.memory_bytes()
-        if memory != self._memory.setdefault((view.station, view.life), memory):
-            self.fail(
-                f"station {view.station + 1} has {memory} bytes, began with {self._memory[view.station, view.life]}", view.station
-            )
+    def turn(self, stay: Stay, frames_sent: int) -> None:
+        memory = stay.core.memory_bytes()
+        if memory != self._memory.setdefault(stay.lives, memory):
+            self.fail(f"station {stay.station + 1} has {memory} bytes, began with {self._memory[stay.lives]}", stay.station)
         limit = (self.facts.slots + 16) * (self.facts.stations + 1)
         if frames_sent > limit:
-            self.fail(f"station {view.station + 1} has sent {frames_sent} frames in one turn, limit {limit}", view.station)
+            self.fail(f"station {stay.station + 1} has sent {frames_sent} frames in one turn, limit {limit}", stay.station)
 
 
-STORM_FRAMES = 15_000
+STORM_FRAMES: Final = 15_000
 """So many frames, and 4 n for every DATA frame (level ack takes 2 n), are no run's work: stations answer each other for ever."""
 
 
@@ -471,7 +789,7 @@ class Silence(Checker):
         self._total = 0
         self._data = 0
 
-    def sent(self, station: int, frame: Frame, now: int) -> None:
+    def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
         self._total += 1
         self._data += frame.kind == Kind.DATA
         if self._total > STORM_FRAMES + 4 * self.facts.stations * self._data:
@@ -487,6 +805,8 @@ class Silence(Checker):
     def judge(self, intervals: int) -> None:
         """At the end of a watch of so many heartbeat intervals."""
         for station, count in enumerate(self.counts):
+            if station in self.facts.absent:
+                continue
             if count > intervals + 1:
                 self.fail(f"station {station + 1} sends {count} frames in {intervals} heartbeat intervals", station)
             if 2 * count < intervals - 1:  # an engine may notice late that its last frame has left, and count from there
@@ -494,39 +814,59 @@ class Silence(Checker):
 
 
 class Liveness(Checker):
-    """After the last fault: one instance of all, everything sent in it delivered everywhere, in a bounded time."""
+    """After the last fault: one instance of all that are up, everything sent in it delivered everywhere, in a bounded time."""
 
     name = "liveness"
 
     def missing(self) -> str:
         """What is still to come; empty if nothing."""
-        views = self.facts.views
-        present = [v for v in views if v is not None]
-        if len(present) < self.facts.stations:
-            return "in no instance: " + ", ".join(f"s{j + 1}" for j, v in enumerate(views) if v is None)
+        facts = self.facts
+        up = [s for s in range(facts.stations) if s not in facts.absent]
+        stays = [(s, facts.stays[s]) for s in up]
+        if any(stay is None for _, stay in stays):
+            return "in no instance: " + ", ".join(f"s{s + 1}" for s, stay in stays if stay is None)
+        present = [stay for _, stay in stays if stay is not None]
         inst = present[0].instance
-        if any(v.instance is not inst for v in present):
-            return "several instances: " + ", ".join(f"s{v.station + 1} in {v.instance.number}" for v in present)
-        total = inst.messages()
-        for v in present:
-            if len(v.records) < total:
-                return f"s{v.station + 1} has delivered {len(v.records)} of {total} messages"
-            for level in (ORDERED, PREACK):
-                if v.positions[level] < len(inst.pdus):
-                    return f"s{v.station + 1} is at {LEVEL_NAMES[level]} {v.positions[level]} of {len(inst.pdus)} PDUs"
-            for level in (ORDERED, PREACK, ACK):
-                due = total if level < ACK else self._ack_due(inst, v)
-                if v.released[level] < due:
-                    return f"s{v.station + 1} has released {v.released[level]} of {due} messages at {LEVEL_NAMES[level]}"
+        if any(stay.instance is not inst for stay in present):
+            return "several instances: " + ", ".join(f"s{stay.station + 1} in {stay.instance.number}" for stay in present)
+        if list(inst.members) != up:
+            return f"instance {inst.number} is of {[s + 1 for s in inst.members]}, up are {[s + 1 for s in up]}"
+        for stay in present:
+            if behind := self._behind(stay):
+                return f"s{stay.station + 1} {behind}"
         return ""
 
-    def _ack_due(self, inst: Instance, view: View) -> int:
-        """How many messages must reach level ack: up to the last one that asked for it."""
-        if inst.wanted:
-            for k in range(len(view.records) - 1, -1, -1):
-                r = view.records[k]
-                if (r.src, r.client, r.data) in inst.wanted:
-                    return k + 1
+    def _behind(self, stay: Stay) -> str:
+        if stay.viewed_now() != stay.instance.number:
+            return f"has not delivered the view event of instance {stay.instance.number}"
+        pdus = self.facts.after(stay)
+        for level in (ORDERED, PREACK):
+            if stay.positions[level] < pdus:
+                return f"is at {LEVEL_NAMES[level]} {stay.positions[level]} of {pdus} PDUs"
+        total = len(stay.records)
+        for level in (ORDERED, PREACK, ACK):
+            want = total if level < ACK else self._ack_due(stay)
+            if stay.released[level] < want:
+                return f"has released {stay.released[level]} of {want} records at {LEVEL_NAMES[level]}"
+        own = self.facts.streams[stay.lives]
+        for (client, op), messages in own.taken.items():
+            done = own.counted.get((client, op), 0)
+            if done < len(messages):
+                return f"has sent {done} of {len(messages)} messages of its program {client}"
+        for j in stay.instance.members:
+            life = (j, stay.instance.incarnations[j])
+            for client, sent in self.facts.streams[life].sent_ops.items():
+                handed = stay.handed.get((life, client), [])
+                if sent[-1][1][:2] > stay.start and (not handed or handed[-1] + 1 < len(sent)):
+                    return f"has not handed out all order-preserving messages of s{j + 1}"
+        return ""
+
+    def _ack_due(self, stay: Stay) -> int:
+        """How many records must reach level ack: up to the last message that asked for it."""
+        for k in range(len(stay.records) - 1, -1, -1):
+            number = stay.numbers[k]
+            if number is not None and (stay.records[k].src, number) in self.facts.wanted:
+                return k + 1
         return 0
 
     def judge(self, missing: str, bound_ns: int) -> None:
@@ -540,13 +880,17 @@ CHECKERS: dict[str, Callable[[Facts], Checker]] = {
         NoDuplicate,
         NoInvention,
         Fifo,
+        OpOrder,
         TotalOrder,
-        Place,
+        Views,
+        PlaceInOrder,
         Causality,
         PreackHonest,
         AckHonest,
         Instances,
+        Quorum,
         GoingOn,
+        Survivors,
         Flow,
         Monotonic,
         Digest,
@@ -556,15 +900,3 @@ CHECKERS: dict[str, Callable[[Facts], Checker]] = {
     )
 }
 """All checkers, in the order in which they judge one and the same event."""
-
-
-def note_message(facts: Facts, message: Message) -> None:
-    """Record that a core has taken a message whole, in the instance its station is in."""
-    view = facts.views[message.station]
-    if view is None:
-        raise Violation("instances", f"station {message.station + 1} takes a message in no instance", (message.station,))
-    message.instance = view.instance.number
-    message.delivered_before = len(view.records)
-    view.instance.taken.setdefault((message.station, message.client), []).append(message)
-    if message.need_ack:
-        view.instance.wanted.add((message.station, message.client, message.data))

@@ -14,7 +14,7 @@ from zenjun.proto import wire
 from . import checkers as checking
 from . import frames
 from .checkers import Checker, Liveness, Silence, Violation
-from .facts import Delivery, Facts, Instance, Message, View
+from .facts import PREACK, VIEW, Delivery, Facts, Message, Stay
 from .network import Clockwork, Network
 from .options import MS, PPM_MAX, Options, draw
 from .station import GROUP, Clock, Station
@@ -27,6 +27,11 @@ FRAME_MAX_MIN: Final = 512
 START_SPREAD_NS: Final = 30 * MS
 """Stations are switched on within so long."""
 LOAD_FROM_NS: Final = 60 * MS
+PATIENCE_NS: Final = 300 * MS
+"""On top of the time-outs: how long a station may take messages that the others have left behind."""
+HOOKS: Final = (
+    *("opened", "changed", "closed", "crashed", "taken", "sent", "handed", "delivered", "released", "turn", "fenced"),
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,8 @@ class Simulation:
         self.trace = Trace()
         self.clockwork = Clockwork()
         self.network = Network(o, self.rng, self.clockwork, self.trace, self._arrive)
-        self.facts = Facts(o.stations, o.window, o.slots, o.first_seq, bool(o.need_ack))
+        required = tuple(s - 1 for s in o.required)
+        self.facts = Facts(o.stations, o.window, o.slots, o.first_seq, bool(o.need_ack), o.quorum, required)
         names = tuple(only) or tuple(checking.CHECKERS)
         self.checkers: dict[str, Checker] = {n: make(self.facts) for n, make in checking.CHECKERS.items() if n in names}
         self.stations = [
@@ -76,17 +82,22 @@ class Simulation:
         ]
         self._hooks = {
             hook: [getattr(c, hook) for c in self.checkers.values() if getattr(type(c), hook) is not getattr(Checker, hook)]
-            for hook in ("opened", "closed", "crashed", "sent", "delivered", "released", "turn", "fenced")
+            for hook in HOOKS
         }
+        quorum = self.checkers.get("quorum")
+        if isinstance(quorum, checking.Quorum):
+            quorum.patience_ns = 2 * o.fail_timeout_ns + o.adopt_timeout_ns + o.give_up_timeout_ns + PATIENCE_NS
         self._serial = [[0] * o.clients for _ in range(o.stations)]
         self._budget = [[0] * o.clients for _ in range(o.stations)]
         self._awaited: list[Message | None] = [None] * (o.stations * o.clients)
-        self._last_view: list[View | None] = [None] * o.stations
+        self._last_stay: list[Stay | None] = [None] * o.stations
         self._faulty_phase = True
         self._progress = 0
         self._turns = 0
         self.on_frame: Callable[[int, frames.Frame], None] | None = None
         """For scenarios: sees each frame broadcast."""
+        self.on_delivery: Callable[[int, Delivery], None] | None = None
+        """The same for each record delivered."""
 
     # ---- Host: what stations use
     def virtual_now(self) -> int:
@@ -111,13 +122,19 @@ class Simulation:
         return self.options.faults.crash_at_persist if self._faulty_phase else 0.0
 
     def on_crash(self, station: int) -> None:
-        self._end_view(station)
-        self._last_view[station] = None
+        self._end_stay(station, False)
+        self._last_stay[station] = None
         for hook in self._hooks["crashed"]:
             hook(station)
         self.facts.life[station] = 0
+        self.facts.blocked_since[station] = None
+        if station in self.facts.absent:
+            return
         down = self.options.faults.down_ns if self._faulty_phase else 0
-        self.clockwork.at(self.clockwork.now + down, lambda: self._boot(station))
+        self.clockwork.at(self.clockwork.now + 1 + self.rng.randrange(down + 1), lambda: self._boot(station))
+
+    def on_running(self, station: int) -> None:
+        self.facts.running_since[station] = self.clockwork.now
 
     def on_persist(self, station: int, incarnation: int, instance: int) -> None:
         disk, facts = self.stations[station].disk, self.facts
@@ -129,37 +146,69 @@ class Simulation:
             judge.started(station, incarnation)
         self._progress += 1
 
-    def on_opened(self, station: int, instance: int, incarnations: tuple[int, ...]) -> None:
+    def on_opened(self, station: int, instance: int, incarnations: tuple[int, ...], joined: bool) -> None:
         facts = self.facts
         inst = facts.instances.get(instance)
+        if inst is None and joined:
+            raise Violation("instances", f"station {station + 1} joins instance {instance}, which nobody has agreed", (station,))
         if inst is None:
-            inst = facts.instances[instance] = Instance(instance, incarnations, self.options.first_seq)
+            inst = facts.note_opened(instance, incarnations, self.clockwork.now)
         judge = self.checkers.get("instances")
         if isinstance(judge, checking.Instances):
             judge.members(inst, station, incarnations)
-        view = View(station, facts.life[station], inst, self.stations[station])
+        facts.resolve(inst)
+        stay = Stay(station, facts.life[station], inst, self.stations[station], joined)
         for hook in self._hooks["opened"]:
-            hook(view)
-        self._end_view(station)
-        facts.views[station] = view
+            hook(stay)
+        self._end_stay(station, False)
+        facts.stays[station] = stay
+        facts.blocked_since[station] = None
         self._progress += 1
 
-    def on_closed(self, station: int) -> None:
-        self._end_view(station)
+    def on_changed(self, station: int, instance: int, incarnations: tuple[int, ...]) -> None:
+        facts = self.facts
+        stay = facts.stays[station]
+        if stay is None:
+            raise Violation("instances", f"station {station + 1} changes to instance {instance} and is in none", (station,))
+        before = stay.instance
+        inst = facts.note_changed(before, instance, incarnations, self.clockwork.now)
+        judge = self.checkers.get("instances")
+        if isinstance(judge, checking.Instances):
+            judge.members(inst, station, incarnations)
+        reqs = {s: stay.core.peer(s) for s in inst.left}
+        lives = before.incarnations  # a station may be let in again in the same breath: then this one no longer knows
+        inst.hints.append({s: p.req & 0xFFFFFFFF for s, p in reqs.items() if p.incarnation == lives[s]})
+        if isinstance(judge, checking.Instances):
+            judge.ends(inst, station, inst.hints[-1])
+        facts.resolve(inst)
+        stay.instance = inst
+        stay.changes += 1
+        for hook in self._hooks["changed"]:
+            hook(stay, before)
         self._progress += 1
 
-    def _end_view(self, station: int) -> None:
-        view = self.facts.views[station]
-        if view is None:
+    def on_closed(self, station: int, expelled: bool) -> None:
+        self._end_stay(station, expelled)
+        self._progress += 1
+
+    def on_blocked(self, station: int, quorum: bool) -> None:
+        since = self.facts.blocked_since[station]
+        self.facts.blocked_since[station] = None if quorum else self.clockwork.now if since is None else since
+
+    def _end_stay(self, station: int, expelled: bool) -> None:
+        stay = self.facts.stays[station]
+        if stay is None:
             return
-        view.ended = True
+        stay.ended = True
+        stay.expelled = expelled
         for hook in self._hooks["closed"]:
-            hook(view)
-        self._last_view[station] = view
-        self.facts.views[station] = None
+            hook(stay)
+        self._last_stay[station] = stay
+        self.facts.past.append(stay)
+        self.facts.stays[station] = None
         for client in range(self.options.clients):  # the closed loop goes on: the fate of what the core had taken is open
             message = self._awaited[station * self.options.clients + client]
-            if message is not None and message.instance:
+            if message is not None and message.life:
                 self._awaited[station * self.options.clients + client] = None
                 self._next_in_loop(station, client)
 
@@ -176,13 +225,13 @@ class Simulation:
                 f"station {station + 1} sends {len(pdu)} bytes, its frame_max is {self.options.frame_max[station]}",
                 (station,),
             )
-        self._note_frame(f)
+        fresh = self._note_frame(station, f)
         number = self.network.sent + 1
         relayed = "" if f.src == station + 1 else f" of s{f.src}"
         too_long = len(pdu) > self.stations[station].mtu
         self.log(station, f"send #{number} {frames.text(f)}{relayed}{' (longer than the MTU)' if too_long else ''}")
         for hook in self._hooks["sent"]:
-            hook(station, f, self.clockwork.now)
+            hook(station, f, fresh, self.clockwork.now)
         if self.on_frame is not None:
             self.on_frame(station, f)
         if not too_long:
@@ -196,70 +245,92 @@ class Simulation:
             total.update(station.work)
         return total
 
-    def _note_frame(self, f: frames.Frame) -> None:
-        inst = self.facts.instances.get(f.instance)
-        src = f.src - 1
-        if inst is None or not 0 <= src < self.options.stations or inst.incarnations[src] != f.incarnation:
-            return
-        if f.kind in wire.SEQUENCED:
-            seq = inst.unwrap(f.seq)
-            if seq >= inst.top[src]:
-                inst.top[src] = seq + 1
-                inst.add_pdu(f.clock, src, seq)
-        for said, vector in ((inst.ack_sent[src], f.ack), (inst.pack_sent[src], f.pack)):
-            for h, value in enumerate(vector):
-                wide = inst.unwrap(value)
-                if wide > said[h]:
-                    said[h] = wide
+    def _note_frame(self, station: int, f: frames.Frame) -> bool:
+        try:
+            fresh = self.facts.note_frame(f)
+        except ValueError as error:
+            raise Violation("well_formed", f"station {station + 1} sends {frames.text(f)}: {error}", (station,)) from None
+        stay = self.facts.stays[station]
+        if fresh and f.kind in wire.PROPOSALS and stay is not None:
+            self.facts.resolve(stay.instance)
+        return fresh
 
     def on_taken(self, message: Message) -> None:
-        checking.note_message(self.facts, message)
+        stay = self.facts.stays[message.station]
+        if stay is None:
+            text = f"station {message.station + 1} takes a message in no instance"
+            raise Violation("instances", text, (message.station,))
+        self.facts.note_taken(message)
         self.log(message.station, f"taken {message.name()}")
+        for hook in self._hooks["taken"]:
+            hook(stay, message, self.clockwork.now)
         self._progress += 1
 
     def on_deliveries(self, station: int, records: list[Delivery]) -> None:
         for record in records:
-            view = self._view_of(station, record)
-            for hook in self._hooks["delivered"]:
-                hook(view, record)
-            view.records.append(record)
+            stay = self._stay_of(station, record)
+            number = None if record.type == VIEW else self.facts.contents.get(record.place)
+            early = record.op == 1
+            for hook in self._hooks["handed" if early else "delivered"]:
+                hook(stay, record, number)
+            if not early:
+                stay.records.append(record)
+                stay.numbers.append(number)
+            elif number is not None:
+                stay.handed.setdefault(((record.src, number[0]), record.client), []).append(number[3])
             self.log(station, f"deliver {record.name()}")
+            if self.on_delivery is not None:
+                self.on_delivery(station, record)
+            if record.type == VIEW:  # what it stands behind may have been released before it came
+                self._release(stay, tuple(stay.positions))
         self._progress += 1
 
-    def _view_of(self, station: int, record: Delivery) -> View:
-        """The instance a record belongs to, which its clock tells: what was in order when an instance ended may come after."""
-        number = record.clock >> 32
-        view = self.facts.views[station]
-        if view is not None and view.instance.number == number:
-            return view
-        last = self._last_view[station]
-        if last is not None and last.instance.number == number:
+    def _stay_of(self, station: int, record: Delivery) -> Stay:
+        """The stay a record belongs to: what was in order when an instance ended may come after the next has begun."""
+        stay, last = self.facts.stays[station], self._last_stay[station]
+        if stay is not None and (last is None or stay.records):
+            return stay
+        if stay is None:
+            if last is None:
+                raise Violation("instances", f"station {station + 1} delivers {record.name()} and is in no instance", (station,))
             return last
-        raise Violation("instances", f"station {station + 1} delivers {record.name()} of an instance it is not in", (station,))
+        assert last is not None
+        if record.type == VIEW:
+            return stay if stay.joined and frames.view(record.data).instance == stay.first.number else last
+        if record.op == 1:  # on acceptance, which tells the life that accepted it
+            source = self.facts.sent.get((record.clock, record.src))
+            return stay if source is not None and stay.instance.has(record.src, source[0]) else last
+        return last if stay.joined or record.clock >> 32 < stay.first.number else stay
 
     def on_positions(self, station: int, positions: tuple[int, int, int]) -> None:
-        view = self.facts.views[station] or self._last_view[station]
-        if view is None:
+        stay = self.facts.stays[station] or self._last_stay[station]
+        if stay is None:
             return
-        old = view.positions
-        view.positions = list(positions)
+        old = tuple(stay.positions)
+        stay.positions = list(positions)
         self.log(station, f"positions {positions}")
-        for level in range(3):
-            if positions[level] != old[level]:
-                for hook in self._hooks["released"]:
-                    hook(view, level, old[level], positions[level])
-                at = view.released[level]
-                while at < len(view.records) and view.records[at].position < positions[level]:
-                    at += 1
-                view.released[level] = at
+        self._release(stay, old)
         self._progress += 1
-        self._loop_released(view)
+
+    def _release(self, stay: Stay, old: tuple[int, ...]) -> None:
+        """Records whose position has been passed, at each level, and who is to judge them."""
+        new = stay.positions
+        for level in range(3):
+            if new[level] != old[level] or checking.due(stay, level, new[level]):
+                for hook in self._hooks["released"]:
+                    hook(stay, level, old[level], new[level])
+        for level in range(3):
+            released = checking.due(stay, level, new[level])
+            if released:
+                stay.released[level] = released[-1] + 1
+            if level == PREACK:
+                self._loop_released(stay, released)
 
     def on_fenced(self, station: int, position: int) -> None:
         self.facts.fences.append((station, position))
-        view = self.facts.views[station]
-        if view is not None:
-            view.fenced = True
+        stay = self.facts.stays[station]
+        if stay is not None:
+            stay.fenced = True
         for hook in self._hooks["fenced"]:
             hook(station, position)
 
@@ -268,30 +339,32 @@ class Simulation:
 
     def on_turn(self, station: int, frames_sent: int) -> None:
         self._turns += 1
-        view = self.facts.views[station]
-        if view is not None and (self._turns % 8 == 0 or frames_sent > 64):
+        stay = self.facts.stays[station]
+        if stay is not None and (self._turns % 8 == 0 or frames_sent > 64):
             for hook in self._hooks["turn"]:
-                hook(view, frames_sent)
+                hook(stay, frames_sent)
 
     def _arrive(self, station: int, pdu: bytes, mac: bytes) -> None:
         self.stations[station].arrive(pdu, mac)
 
     # ---- load
-    def submit(self, station: int, client: int, size: int, need_ack: bool = False, group: int = GROUP) -> Message:
+    def submit(
+        self, station: int, client: int, size: int, need_ack: bool = False, group: int = GROUP, op: bool = False
+    ) -> Message:
         """A program (client 0.. of the station) hands over a message of ``size`` bytes; its content names it if there is room."""
         serial = self._serial[station][client]
         self._serial[station][client] += 1
         head = bytes((station, client)) + serial.to_bytes(SERIAL_BYTES - 2, "big")
         data = (head + self.rng.randbytes(max(0, size - SERIAL_BYTES)))[:size]
-        message = Message(
-            station, self.facts.life[station], client + 1, serial, group, int(wire.MessageType.USER), need_ack, data
-        )
+        message = Message(station, client + 1, serial, group, int(wire.MessageType.USER), need_ack, data, op)
         self.stations[station].submit(message)
         return message
 
     def _submit_random(self, station: int, client: int) -> Message:
         o = self.options
-        return self.submit(station, client, self.rng.choice(o.sizes), self.chance(o.need_ack) if o.need_ack else False)
+        need_ack = self.chance(o.need_ack) if o.need_ack else False
+        op = self.chance(o.op) if o.op else False
+        return self.submit(station, client, self.rng.choice(o.sizes), need_ack, op=op)
 
     def _next_in_loop(self, station: int, client: int) -> None:
         """Closed loop: the next message once the last has been released at preack."""
@@ -300,20 +373,20 @@ class Simulation:
             self._budget[station][client] -= 1
             self._awaited[at] = self._submit_random(station, client)
 
-    def _loop_released(self, view: View) -> None:
+    def _loop_released(self, stay: Stay, released: list[int]) -> None:
+        """The closed loop goes on with what was released at level preack."""
         if self.options.load != "closed":
             return
-        s = view.station
-        for client in range(self.options.clients):
-            at = s * self.options.clients + client
-            message = self._awaited[at]
-            if message is None or message.instance != view.instance.number:
+        s = stay.station
+        for at in released:
+            number = stay.numbers[at]
+            if number is None or stay.records[at].src != s:
                 continue
-            taken = view.instance.taken.get((s, client + 1), [])
-            last = next((r for r in reversed(view.records[: view.released[1]]) if r.src == s and r.client == client + 1), None)
-            if last is not None and last.data == taken[-1].data:
-                self._awaited[at] = None
-                self._next_in_loop(s, client)
+            slot = s * self.options.clients + number[1] - 1
+            message = self._awaited[slot]
+            if message is not None and (message.life, message.client, message.op, message.number) == number:
+                self._awaited[slot] = None
+                self._next_in_loop(s, message.client - 1)
 
     def _plan_load(self) -> None:
         o, rng = self.options, self.rng
@@ -361,7 +434,9 @@ class Simulation:
             (f.pause_gap_ns, self._pause),
             (f.cut_gap_ns, self._cut),
             (f.partition_gap_ns, self._partition),
+            (f.flap_gap_ns, self._flap),
             (f.restart_gap_ns, self._restart),
+            (f.expel_gap_ns, self._expel),
             (f.mtu_gap_ns, self._mtu),
         ):
             if gap:
@@ -383,6 +458,8 @@ class Simulation:
 
     def _cut(self) -> None:
         n = self.options.stations
+        if n < 2:
+            return
         src = self.rng.randrange(n)
         dst = (src + 1 + self.rng.randrange(n - 1)) % n
         cut = (src, dst)
@@ -402,6 +479,24 @@ class Simulation:
                 self.network.island = frozenset()
 
         self.clockwork.at(self.clockwork.now + 1 + self.rng.randrange(self.options.faults.partition_ns), join)
+
+    def _flap(self) -> None:
+        station = self.rng.randrange(self.options.stations)
+        self.network.ports_down.add(station)
+        self.log(-1, f"port of s{station + 1} down")
+
+        def up() -> None:
+            self.network.ports_down.discard(station)
+            self.log(-1, f"port of s{station + 1} up")
+
+        self.clockwork.at(self.clockwork.now + 1 + self.rng.randrange(self.options.faults.flap_ns), up)
+
+    def _expel(self) -> None:
+        """An operator somewhere wants some station out."""
+        n = self.options.stations
+        if n > 1:
+            asked = self.rng.randrange(n)
+            self.stations[asked].expel((asked + 1 + self.rng.randrange(n - 1)) % n)
 
     def _restart(self) -> None:
         station = self.stations[self.rng.randrange(self.options.stations)]
@@ -441,22 +536,38 @@ class Simulation:
     def _heal(self) -> None:
         self._faulty_phase = False
         self.network.heal()
-        self.log(-1, "healed")
+        self._choose_absent()
+        self.log(-1, f"healed, absent: {sorted(s + 1 for s in self.facts.absent)}")
         for station in self.stations:
+            if station.index in self.facts.absent:
+                if station.engine is not None:
+                    station.crash()
+                continue
             station.resume()
             station.set_mtu(self.options.frame_max[station.index])
             if station.engine is None:
                 self._boot(station.index)
-        for s in range(self.options.stations):
+        for s in self._up():
             for _ in range(self.options.final_messages):
                 self._submit_random(s, 0)
 
+    def _choose_absent(self) -> None:
+        """As many as wanted, as long as those who are left have a quorum."""
+        facts = self.facts
+        for s in self.rng.sample(range(self.options.stations), self.options.stations):
+            left = set(range(self.options.stations)) - facts.absent - {s}
+            if len(facts.absent) < self.options.absent and left and facts.quorum(left):
+                facts.absent.add(s)
+
+    def _up(self) -> list[int]:
+        return [s for s in range(self.options.stations) if s not in self.facts.absent]
+
     def _busy(self) -> bool:
-        return any(any(q) for station in self.stations for q in station.queues) or any(b > 0 for row in self._budget for b in row)
+        return any(any(self.stations[s].queues) or any(b > 0 for b in self._budget[s]) for s in self._up())
 
     def _missing(self) -> str:
         if self._busy():
-            waiting = [f"s{s.index + 1}: {sum(len(q) for q in s.queues)}" for s in self.stations]
+            waiting = [f"s{s + 1}: {sum(len(q) for q in self.stations[s].queues)}" for s in self._up()]
             return Liveness(self.facts).missing() or "messages not taken by their daemons: " + ", ".join(waiting)
         return Liveness(self.facts).missing()
 
@@ -475,6 +586,8 @@ class Simulation:
         judge = self.checkers.get("liveness")
         if isinstance(judge, Liveness):
             judge.judge(self._missing(), self.options.heal_ns)
+        for checker in self.checkers.values():
+            checker.converged()
 
     def _fall_silent(self, healed: int) -> None:
         """Silence, once old frames have had the time to arrive and every timer to run out."""
@@ -483,7 +596,7 @@ class Simulation:
         if not isinstance(judge, Silence):
             return
         settle = o.faults.replay_ns if o.faults.replay else o.faults.reorder_ns + 2 * o.port_queue_ns
-        grace = 2 * (o.poll_delay_max_ns + o.nak_retry_max_ns + o.heartbeat_ns)
+        grace = 2 * (o.poll_delay_max_ns + o.nak_retry_max_ns + o.heartbeat_ns) + o.fail_timeout_ns
         self.clockwork.run(max(self.clockwork.now, healed + settle) + grace)
         missing = self._missing()
         if missing and "liveness" in self.checkers:
@@ -518,7 +631,7 @@ def simulate(
         violation,
         _report(sim, violation, where) if violation else "",
         sim.network.sent,
-        sum(i.messages() for i in sim.facts.instances.values()),
+        sum(len(taken) for stream in sim.facts.streams.values() for taken in stream.taken.values()),
         len(sim.facts.instances),
         sim.clockwork.now,
         sim.work(),
@@ -531,14 +644,12 @@ def _report(sim: Simulation, violation: Violation, where: str, lines_max: int = 
         f"at {sim.clockwork.now / 1e6:.6f} ms of virtual time, {sim.network.sent} frames sent, trace {sim.trace.digest()}",
         f"options: {sim.options.text()}",
     ]
-    for s, view in enumerate(sim.facts.views):
-        where_it_is = (
-            "down" if sim.stations[s].engine is None else "opening" if view is None else f"in instance {view.instance.number}"
-        )
-        if view is not None:
-            where_it_is += f", positions {view.positions}, {len(view.records)} of {view.instance.messages()} messages"
-            where_it_is += f", req {[view.core.peer(h).req for h in range(sim.options.stations)]}"
-        out.append(f"  s{s + 1} (incarnation {sim.facts.life[s]}) {where_it_is}")
+    for s, stay in enumerate(sim.facts.stays):
+        what = "down" if sim.stations[s].engine is None else "opening" if stay is None else f"in instance {stay.instance.number}"
+        if stay is not None:
+            what += f" of {[m + 1 for m in stay.instance.members]}, positions {stay.positions}, {len(stay.records)} records"
+            what += f", req {[stay.core.peer(h).req for h in range(sim.options.stations)]}"
+        out.append(f"  s{s + 1} (incarnation {sim.facts.life[s]}) {what}")
     out.append(f"last lines of {sorted(s + 1 for s in violation.stations) or 'all'}:")
     out += sim.trace.last(frozenset(violation.stations), lines_max)
     if where:

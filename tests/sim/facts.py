@@ -1,13 +1,37 @@
-"""What really happened, as the simulator saw it: kept apart from the engines, and the only thing checkers look at."""
+"""What really happened, as the simulator saw it: kept apart from the engines, and the only thing checkers look at.
+
+Instances follow one another (a member is removed, a station let in) or begin anew (the OPEN agreement): a *lineage* is one
+opening and all that follows from it. The streams and the order run through a lineage. One station's part in it, from its start to
+its end, is a *stay*. What is delivered has a *place*, (clock, src, index), which means the same at every station; clocks start at
+instance << 32, so that no two lineages share a place.
+"""
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
+
+from zenjun.proto import wire
+from zenjun.proto.wire import Kind
+
+from . import frames
 
 ORDERED, PREACK, ACK = 0, 1, 2
 LEVEL_NAMES = ("ordered", "preack", "ack")
+VIEW: Final = int(wire.MessageType.VIEW)
+AT_ONCE: Final = 2**64 - 1
+"""Position of a view event with nothing before it: reached at every level."""
+LAST: Final = 1 << 62
+"""Above every sequence number."""
+
+Place: TypeAlias = tuple[int, int, int]
+"""(clock, src, index)."""
+Life: TypeAlias = tuple[int, int]
+"""(station, incarnation)."""
+Number: TypeAlias = tuple[int, int, bool, int]
+"""(incarnation, client, order-preserving?, k): the k-th message of that sort that a daemon has taken of a program in a life."""
 
 
 @dataclass(slots=True, eq=False)
@@ -15,26 +39,32 @@ class Message:
     """What one program handed to its station, and when the core took it."""
 
     station: int
-    life: int
     client: int
     serial: int
-    """Per (station, life, client), from 0."""
+    """Per (station, client), from 0."""
     group: int
     type: int
     need_ack: bool
     data: bytes
-    instance: int = 0
-    """In which the core took it whole; 0: not yet."""
-    delivered_before: int = 0
-    """Messages its station had delivered when the core took it: all of them happened before it."""
+    op: bool = False
+    """Order-preserving service: delivered on acceptance."""
+    life: int = 0
+    """Incarnation of the station when its core took it whole; 0: not yet."""
+    number: int = -1
+    """Which of its sort (life, client, op) it is, from 0."""
+    after_ordered: Place = (0, 0, 0)
+    """The last that its station had delivered when the core took it."""
+    after_preack: Place = (0, 0, 0)
+    """The same at level preack."""
 
     def name(self) -> str:
-        return f"s{self.station + 1}.{self.life}/c{self.client}#{self.serial}({len(self.data)} B)"
+        sort = "op" if self.op else ""
+        return f"s{self.station + 1}.{self.life}/c{self.client}{sort}#{self.number}({len(self.data)} B)"
 
 
 @dataclass(slots=True, frozen=True)
 class Delivery:
-    """One message as a station handed it out; ``data`` is its content."""
+    """One message, or view event, as a station handed it out; ``data`` is its content, empty for ``op`` 2: it came with 1."""
 
     src: int
     clock: int
@@ -44,17 +74,33 @@ class Delivery:
     client: int
     type: int
     data: bytes
+    op: int = 0
+
+    @property
+    def place(self) -> Place:
+        return (self.clock, self.src, self.index)
+
+    def same(self, other: Delivery) -> bool:
+        """Positions are each station's own."""
+        return self._content() == other._content()
+
+    def _content(self) -> tuple[object, ...]:
+        return (self.src, self.clock, self.index, self.group, self.client, self.type, self.data, self.op)
 
     def name(self) -> str:
+        at = f"{self.clock >> 32}:{self.clock & 0xFFFFFFFF}.{self.src + 1}.{self.index}"
+        if self.type == VIEW:
+            return f"[{at}] view of instance {frames.view(self.data).instance}"
+        op = f" op={self.op}" if self.op else ""
         return (
-            f"[{self.position}.{self.index}] clock={self.clock & 0xFFFFFFFF} src={self.src + 1} client={self.client}"
-            f" group={self.group:#x} {len(self.data)} B {self.data[:16].hex()}"
+            f"[{at}] position={self.position} client={self.client} group={self.group:#x}{op} {len(self.data)} B"
+            f" {self.data[:16].hex()}"
         )
 
 
 @dataclass(slots=True, frozen=True)
 class PeerView:
-    """What a core says about one stream: numbers with 64 bits, counted from the instance's first number."""
+    """What a core says about one stream: numbers with 64 bits, which are its own."""
 
     req: int
     base: int
@@ -62,6 +108,9 @@ class PeerView:
     min_al: int
     acked: int
     ordered: int
+    incarnation: int = 1
+    member: bool = True
+    closing: bool = False
 
 
 class CoreView(Protocol):
@@ -76,81 +125,376 @@ class CoreView(Protocol):
     def core_clock(self) -> int: ...
 
 
+@dataclass(slots=True, frozen=True)
+class Vote:
+    """A proposal as one station has broadcast it, and where that stands."""
+
+    proposal: frames.Proposal
+    instance: int
+    clock: int
+    seq: int
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """What one life of a station has broadcast. Sequence numbers have 64 bits and count from ``first_seq``."""
+
+    src: int
+    incarnation: int
+    first_seq: int
+    since: tuple[int, int]
+    """Place (clock, src) of the event that made it a member."""
+    top: int = 0
+    """One past the highest sent."""
+    cut: int | None = None
+    """It was removed: what stands below belongs to the order."""
+    cut_in: int = 0
+    """The instance that began with that."""
+    cut_at: tuple[int, int] = (0, 0)
+    taken: dict[tuple[int, bool], list[Message]] = field(default_factory=dict)
+    """(client, order-preserving?) → messages its core has taken, in order."""
+    sent_ops: dict[int, list[tuple[int, Place]]] = field(default_factory=dict)
+    """client → (seq, place) of each order-preserving message sent, in order."""
+    counted: dict[tuple[int, bool], int] = field(default_factory=dict)
+    """Messages of each sort that have been seen on the wire."""
+    ack_sent: dict[Life, int] = field(default_factory=dict)
+    """Largest A entry for each stream that this one has broadcast."""
+    pack_sent: dict[Life, int] = field(default_factory=dict)
+    votes: list[Vote] = field(default_factory=list)
+    spoke: int = 0
+    """Highest instance it has broadcast anything in."""
+
+    def __post_init__(self) -> None:
+        self.top = self.first_seq
+
+    def unwrap(self, seq: int) -> int:
+        """64-bit number of a 32-bit (or another core's 64-bit) one; a life sends far fewer than 2**32 PDUs."""
+        return self.first_seq + ((seq - self.first_seq) & 0xFFFFFFFF)
+
+    def votes_for(self, instance: int) -> Iterable[Vote]:
+        return (v for v in self.votes if v.instance == instance)
+
+
 @dataclass(slots=True, eq=False)
 class Instance:
-    """One instance: members, the canonical order, and what everybody has really broadcast in it."""
+    """One instance: its members, and what came before it."""
 
     number: int
     incarnations: tuple[int, ...]
-    first_seq: int
-    order: list[Delivery] = field(default_factory=list)
-    """The order, as the first station to get that far has it."""
-    taken: dict[tuple[int, int], list[Message]] = field(default_factory=dict)
-    """(src, client) → messages the source's core has taken, in order."""
-    wanted: set[tuple[int, int, bytes]] = field(default_factory=set)
-    """(src, client, content) of those whose sender waits for level ack."""
-    pdus: list[tuple[int, int, int]] = field(default_factory=list)
-    """(clock, src, seq) of every sequenced PDU broadcast, sorted: its place here is its position in the order."""
-    top: list[int] = field(default_factory=list)
-    """One past the highest number each source has broadcast."""
-    ack_sent: list[list[int]] = field(default_factory=list)
-    """[j][h]: largest A entry for h that j has broadcast."""
-    pack_sent: list[list[int]] = field(default_factory=list)
-    """[j][h]: largest P entry for h that j has broadcast."""
+    parent: Instance | None = None
+    """None: begun by the OPEN agreement."""
+    root: int = 0
+    """Number of the instance that its lineage began with."""
+    joined: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+    began_ns: int = 0
+    place: tuple[int, int] | None = None
+    """(clock, src) of the last PDU before its view event; None: not known yet."""
+    hints: list[dict[int, int]] = field(default_factory=list)
+    """How far the stations that carried the removal out had each removed stream (low 32 bits)."""
 
     def __post_init__(self) -> None:
-        n = len(self.incarnations)
-        self.top = [self.first_seq] * n
-        self.ack_sent = [[self.first_seq] * n for _ in range(n)]
-        self.pack_sent = [[self.first_seq] * n for _ in range(n)]
+        self.root = self.parent.root if self.parent else self.number
+        if self.parent is None:
+            self.place = (self.number << 32, -1)
 
-    def unwrap(self, seq: int) -> int:
-        """64-bit number of a 32-bit one; an instance sends far fewer than 2**32 PDUs."""
-        return self.first_seq + ((seq - self.first_seq) & 0xFFFFFFFF)
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(s for s, incarnation in enumerate(self.incarnations) if incarnation)
 
-    def add_pdu(self, clock: int, src: int, seq: int) -> None:
-        insort(self.pdus, (clock, src, seq))
+    def has(self, station: int, incarnation: int) -> bool:
+        return bool(incarnation) and self.incarnations[station] == incarnation
 
-    def messages(self) -> int:
-        """Messages taken by all cores."""
-        return sum(len(x) for x in self.taken.values())
+    @property
+    def hash(self) -> int:
+        return wire.view_hash(self.number, self.incarnations)
 
 
 @dataclass(slots=True, eq=False)
-class View:
-    """One station in one instance."""
+class Stay:
+    """One station in one lineage."""
 
     station: int
     life: int
     instance: Instance
+    """The one it is in now, or was in last."""
     core: CoreView
+    joined: bool = False
+    """Let in by the members of a living instance."""
+    first: Instance = None  # type: ignore[assignment]  # set below: the instance it came into
     records: list[Delivery] = field(default_factory=list)
-    """Delivered at level ordered."""
+    """Delivered at level ordered, view events among them."""
+    numbers: list[Number | None] = field(default_factory=list)
+    """Of each record; None: a view event."""
+    handed: dict[tuple[Life, int], list[int]] = field(default_factory=dict)
+    """(stream, client) → numbers of the order-preserving messages handed out on acceptance."""
     positions: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """PDUs of the order that have reached each level."""
+    """PDUs of the order that have reached each level, counted from the start of the stay."""
     released: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """Messages a client of each level has been given: those whose position has been passed."""
+    """Records a client of each level has been given: those whose position has been passed."""
+    changes: int = 0
+    """Instances agreed since its start."""
     fenced: bool = False
     ended: bool = False
-    """The station has left the instance, though it may still deliver and release what all who go on have."""
+    """The station has left, though it may still deliver and release what all who go on have."""
+    expelled: bool = False
+
+    def __post_init__(self) -> None:
+        self.first = self.instance
+
+    @property
+    def lives(self) -> Life:
+        return (self.station, self.life)
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """(clock, src): what it delivers stands behind this."""
+        return self.first.place or (self.first.number << 32, -1)
+
+    def end(self, level: int) -> Place:
+        """Place of the last record at this level, or of the start."""
+        at = self.released[level]
+        return self.records[at - 1].place if at else (*self.start, 0)
+
+    def viewed(self, level: int) -> int:
+        """Number of the last instance whose view event it has given out at this level."""
+        return self._last_view(self.released[level])
+
+    def viewed_now(self) -> int:
+        """The same of what it has delivered."""
+        return self._last_view(len(self.records))
+
+    def _last_view(self, upto: int) -> int:
+        for k in range(upto - 1, -1, -1):
+            if self.records[k].type == VIEW:
+                return frames.view(self.records[k].data).instance
+        return self.first.number - self.joined
 
 
 class Facts:
     """Everything about one run."""
 
-    def __init__(self, stations: int, window: int, slots: int, first_seq: int, want_ack: bool = True) -> None:
+    def __init__(
+        self,
+        stations: int,
+        window: int,
+        slots: int,
+        first_seq: int,
+        want_ack: bool = True,
+        needed: int = 0,
+        required: tuple[int, ...] = (),
+    ) -> None:
+        """needed: stations a quorum takes (0: more than half); required: those (0..n-1) it must hold."""
         self.stations = stations
         self.window = window
         self.slots = slots
         self.first_seq = first_seq
         self.want_ack = want_ack
         """Somebody waits for level ack; without, cores may let that position jump ahead to keep their log short."""
+        self.needed = needed or stations // 2 + 1
+        self.required = frozenset(required)
         self.instances: dict[int, Instance] = {}
-        self.views: list[View | None] = [None] * stations
-        """The instance each station is in now."""
+        self.streams: dict[Life, Stream] = {}
+        self.pdus: list[tuple[int, int, int]] = []
+        """(clock, src, seq) of every PDU that belongs to the order of its lineage, in that order."""
+        self.sent: dict[tuple[int, int], tuple[int, int]] = {}
+        """(clock, src) of every sequenced PDU sent → (incarnation, seq)."""
+        self.contents: dict[Place, Number] = {}
+        """Which message stands at a place."""
+        self.wanted: set[tuple[int, Number]] = set()
+        """(src, number) of the messages somebody wants level ack of."""
+        self.stays: list[Stay | None] = [None] * stations
+        """The stay each station is in now."""
+        self.past: list[Stay] = []
+        """Those that have ended."""
         self.disk: list[tuple[int, int]] = [(0, 0)] * stations
         """(incarnation, instance) each station has made durable."""
         self.life: list[int] = [0] * stations
         """Incarnation of each station's present daemon; 0: down."""
+        self.running_since: list[int] = [0] * stations
+        """When each station was switched on, or went on after a pause."""
+        self.blocked_since: list[int | None] = [None] * stations
+        """Since when each station says that it has no quorum."""
+        self.absent: set[int] = set()
+        """Stations that stay down for the rest of the run."""
         self.fences: list[tuple[int, int]] = []
         """(station, position) of each digest alarm."""
+
+    # ---- reads
+    def quorum(self, stations: Iterable[int]) -> bool:
+        there = set(stations)
+        return len(there) >= self.needed and there >= self.required
+
+    def all_stays(self) -> Iterable[Stay]:
+        yield from self.past
+        yield from (s for s in self.stays if s is not None)
+
+    def doomed(self, stay: Stay) -> bool:
+        """The others have gone on without it, whether it knows or not."""
+        stream = self.streams.get(stay.lives)
+        return stream is not None and stream.cut is not None
+
+    def offset(self, place: tuple[int, int]) -> int:
+        """PDUs of all orders up to this place."""
+        return bisect_right(self.pdus, (*place, LAST))
+
+    def pdu_at(self, stay: Stay, position: int) -> tuple[int, int, int] | None:
+        """The PDU that a position of this stay means."""
+        at = self.offset(stay.start) + position
+        return self.pdus[at] if at < len(self.pdus) else None
+
+    def after(self, stay: Stay) -> int:
+        """PDUs that belong behind the start of the stay."""
+        return len(self.pdus) - self.offset(stay.start)
+
+    # ---- notes
+    def note_opened(self, number: int, incarnations: tuple[int, ...], now: int) -> Instance:
+        """A station has started in an instance; if nobody was in it before, it begins by that."""
+        instance = self.instances.get(number)
+        if instance is None:
+            instance = self.instances[number] = Instance(number, incarnations, began_ns=now)
+            self._members(instance)
+        return instance
+
+    def note_changed(self, parent: Instance, number: int, incarnations: tuple[int, ...], now: int) -> Instance:
+        """A station has gone from ``parent`` to the next."""
+        instance = self.instances.get(number)
+        if instance is None:
+            pairs = list(enumerate(zip(parent.incarnations, incarnations, strict=True)))
+            joined = tuple(s for s, (old, new) in pairs if new and new != old)
+            left = tuple(s for s, (old, new) in pairs if old and new != old)
+            instance = self.instances[number] = Instance(number, incarnations, parent, joined=joined, left=left, began_ns=now)
+            self._members(instance)
+        return instance
+
+    def _members(self, instance: Instance) -> None:
+        for s in instance.members:
+            key = (s, instance.incarnations[s])
+            if key not in self.streams:
+                self.streams[key] = Stream(*key, self.first_seq, instance.place or (instance.number << 32, -1))
+
+    def voters(self, instance: Instance) -> list[Life]:
+        """Who had to vote for it."""
+        assert instance.parent is not None
+        return [
+            (s, incarnation)
+            for s, incarnation in enumerate(instance.parent.incarnations)
+            if incarnation and instance.incarnations[s] == incarnation
+        ]
+
+    def decided(self, instance: Instance) -> list[tuple[frames.Proposal, tuple[int, int]]]:
+        """(proposal, place of its last vote) of every proposal for the instance for which all voters have voted on the wire."""
+        parent = instance.parent
+        if parent is None:
+            return []
+        cast: dict[frames.Proposal, dict[Life, Vote]] = {}
+        voters = self.voters(instance)
+        for voter in voters:
+            for vote in self.streams[voter].votes_for(parent.number):
+                if vote.proposal.leads_to(parent.incarnations) == instance.incarnations:
+                    cast.setdefault(vote.proposal, {}).setdefault(voter, vote)
+        return [
+            (proposal, max((vote.clock, src) for (src, _), vote in votes.items()))
+            for proposal, votes in cast.items()
+            if len(votes) == len(voters)
+        ]
+
+    def resolve(self, instance: Instance) -> bool:
+        """Find where an instance begins, and where the streams of those who have left end, from the votes seen on the wire.
+        False: not all of them have been seen yet (a station that is alone decides before its vote has left)."""
+        if instance.place is not None:
+            return True
+        for proposal, place in self.decided(instance):
+            hint = instance.hints[0] if instance.hints else {}
+            if proposal.stop and any(hint.get(s, value) != value for s, value in proposal.changes):
+                continue
+            instance.place = place
+            for s in instance.joined:
+                self.streams[s, instance.incarnations[s]].since = place
+            if proposal.stop and instance.parent is not None:
+                for s, value in proposal.changes:
+                    self._cut(self.streams[s, instance.parent.incarnations[s]], value, instance)
+            return True
+        return False
+
+    def _cut(self, stream: Stream, value: int, instance: Instance) -> None:
+        stream.cut = stream.unwrap(value)
+        stream.cut_in = instance.number
+        stream.cut_at = instance.place or (0, 0)
+        first = bisect_left(self.pdus, (stream.since[0], -2, 0))
+        self.pdus[first:] = [
+            p
+            for p in self.pdus[first:]
+            if not (p[1] == stream.src and p[2] >= stream.cut and self.sent[p[:2]][0] == stream.incarnation)
+        ]
+
+    def note_frame(self, f: frames.Frame) -> bool:
+        """A frame has been broadcast, by its source or relayed. True: a sequenced PDU that is new."""
+        stream = self.streams.get((f.src - 1, f.incarnation))
+        instance = self.instances.get(f.instance)
+        if stream is None or instance is None or not instance.has(stream.src, f.incarnation):
+            return False
+        stream.spoke = max(stream.spoke, f.instance)
+        fresh = False
+        if f.kind in wire.SEQUENCED:
+            seq = stream.unwrap(f.seq)
+            fresh = seq >= stream.top
+            if fresh:
+                stream.top = seq + 1
+                self._note_pdu(stream, f, seq)
+        for said, vector in ((stream.ack_sent, f.ack), (stream.pack_sent, f.pack)):
+            for h, value in enumerate(vector):
+                key = (h, instance.incarnations[h])
+                if key in self.streams:
+                    wide = self.streams[key].unwrap(value)
+                    if wide > said.get(key, self.first_seq):
+                        said[key] = wide
+        return fresh
+
+    def _note_pdu(self, stream: Stream, f: frames.Frame, seq: int) -> None:
+        self.sent[f.clock, stream.src] = (stream.incarnation, seq)
+        if stream.cut is None or seq < stream.cut:
+            insort(self.pdus, (f.clock, stream.src, seq))
+        if f.kind == Kind.DATA:
+            for m in frames.messages(f):
+                if not m.whole:
+                    continue
+                sort = (m.client, m.op)
+                k = stream.counted.get(sort, 0)
+                stream.counted[sort] = k + 1
+                place = (f.clock, stream.src, m.index)
+                self.contents[place] = (stream.incarnation, m.client, m.op, k)
+                if m.op:
+                    stream.sent_ops.setdefault(m.client, []).append((seq, place))
+        elif f.kind in wire.PROPOSALS:
+            proposal = frames.proposal(f)
+            stream.votes.append(Vote(proposal, f.instance, f.clock, seq))
+            if proposal.stop:  # who votes for an end of a stream has all of it up to there, and says so
+                before = self.instances[f.instance].incarnations
+                for s, value in proposal.changes:
+                    gone = self.streams.get((s, before[s]))
+                    if gone is not None:
+                        key = (s, before[s])
+                        stream.ack_sent[key] = max(stream.ack_sent.get(key, 0), gone.unwrap(value))
+
+    def note_taken(self, message: Message) -> None:
+        """A core has taken a message whole, in the life its station is in."""
+        stay = self.stays[message.station]
+        assert stay is not None
+        message.life = stay.life
+        message.after_ordered = stay.records[-1].place if stay.records else (*stay.start, 0)
+        message.after_preack = stay.end(PREACK)
+        mine = self.streams[stay.lives].taken.setdefault((message.client, message.op), [])
+        message.number = len(mine)
+        mine.append(message)
+        if message.need_ack:
+            self.wanted.add((message.station, (message.life, message.client, message.op, message.number)))
+
+    def message_at(self, src: int, number: Number | None) -> Message | None:
+        """What the source's daemon took under this number."""
+        if number is None:
+            return None
+        incarnation, client, op, k = number
+        stream = self.streams.get((src, incarnation))
+        taken = stream.taken.get((client, op), []) if stream else []
+        return taken[k] if k < len(taken) else None

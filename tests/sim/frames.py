@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zenjun.proto import wire
-from zenjun.proto.wire import Flag, Kind
+from zenjun.proto.wire import Flag, Kind, MessageFlag
 
 _HEADER: Final = wire.HEADER.struct
 _HEADER_SIZE: Final = wire.HEADER.size
@@ -67,6 +67,99 @@ def ranges(f: Frame) -> tuple[int, list[tuple[int, int]]]:
     """(stream 1..n, [(first missing seq, how many)]) of a NAK."""
     stream, count, _, _ = wire.NAK.struct.unpack_from(f.payload)
     return stream, [wire.RANGE.struct.unpack_from(f.payload, wire.NAK.size + k * wire.RANGE.size) for k in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One message header in a DATA PDU: ``whole`` if its message is complete with it."""
+
+    index: int
+    client: int
+    op: bool
+    whole: bool
+
+
+def messages(f: Frame) -> list[Piece]:
+    """The messages, and pieces of such, in a DATA PDU. Raises ``ValueError`` if they do not fit."""
+    out: list[Piece] = []
+    at = 0
+    while at < len(f.payload):
+        if at + wire.MESSAGE.size > len(f.payload):
+            raise ValueError("a message header goes beyond the payload")
+        size, _, client, _, mflags = wire.MESSAGE.struct.unpack_from(f.payload, at)
+        fragment = mflags & MessageFlag.FRAGMENT
+        at += wire.MESSAGE.size + (wire.FRAGMENT.size if fragment else 0) + size
+        if at > len(f.payload):
+            raise ValueError("a message goes beyond the payload")
+        whole = not fragment or bool(mflags & MessageFlag.LAST)
+        out.append(Piece(len(out), client, bool(mflags & MessageFlag.OP), whole))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A vote's payload without the bitmaps; stations are 0..n-1."""
+
+    stop: bool
+    members: tuple[int, ...]
+    changes: tuple[tuple[int, int], ...]
+    """(station, next seq accepted from it), or (station, its incarnation)."""
+
+    def leads_to(self, incarnations: tuple[int, ...]) -> tuple[int, ...]:
+        """Incarnations of the instance proposed by a station whose own has these."""
+        lives = list(incarnations)
+        for station, value in self.changes:
+            lives[station] = 0 if self.stop else value
+        return tuple(life if s in self.members else 0 for s, life in enumerate(lives))
+
+
+def bitmap(value: int) -> tuple[int, ...]:
+    """Stations 0..63 whose bit is set."""
+    return tuple(s for s in range(64) if value >> s & 1)
+
+
+def proposal(f: Frame) -> Proposal:
+    """Read the payload of a STOP, STOP_ACK or RCV_ACK. Raises ``ValueError`` if it does not fit."""
+    if len(f.payload) < wire.PROPOSAL.size:
+        raise ValueError("a vote without a proposal")
+    _, _, members, count = wire.PROPOSAL.struct.unpack_from(f.payload)
+    if len(f.payload) != wire.PROPOSAL.size + count * wire.CHANGE.size:
+        raise ValueError(f"{len(f.payload)} bytes are no proposal of {count} changes")
+    changes = (wire.CHANGE.struct.unpack_from(f.payload, wire.PROPOSAL.size + k * wire.CHANGE.size) for k in range(count))
+    return Proposal(f.kind != Kind.RCV_ACK, bitmap(members), tuple((station - 1, value) for station, value in changes))
+
+
+def bitmaps(f: Frame) -> tuple[int, int]:
+    """(STATE, TRANS) of a CONFIRM or a vote."""
+    state, trans = struct.unpack_from(">QQ", f.payload)
+    return state, trans
+
+
+def confirmed_view(f: Frame) -> int:
+    """View hash in a CONFIRM."""
+    (value,) = struct.unpack_from(">I", f.payload, wire.CONFIRM.offset("view"))
+    return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewEvent:
+    """What a core hands out as a message of type VIEW; stations are 0..n-1."""
+
+    instance: int
+    hash: int
+    members: tuple[int, ...]
+    joined: tuple[int, ...]
+    left: tuple[int, ...]
+    incarnations: tuple[int, ...]
+
+
+def view(data: bytes) -> ViewEvent:
+    """Read a view event. Raises ``ValueError`` if it does not fit."""
+    if len(data) < wire.VIEW.size or (len(data) - wire.VIEW.size) % 4:
+        raise ValueError(f"{len(data)} bytes are no view event")
+    instance, digest, members, joined, left = wire.VIEW.struct.unpack_from(data)
+    lives = struct.unpack_from(f">{(len(data) - wire.VIEW.size) // 4}I", data, wire.VIEW.size)
+    return ViewEvent(instance, digest, bitmap(members), bitmap(joined), bitmap(left), lives)
 
 
 def _crc32c_table() -> tuple[int, ...]:

@@ -67,6 +67,8 @@ class Network:
         """(from, to) pairs that carry nothing."""
         self.island: frozenset[int] = frozenset()
         """Stations split off from the others."""
+        self.ports_down: set[int] = set()
+        """Stations whose port of the bridge carries nothing."""
         self._bad_links: set[tuple[int, int]] = set()
         self._uplink_free = [0] * options.stations
         self._port_free = [0] * options.stations
@@ -82,6 +84,7 @@ class Network:
         self.faults = Faults()
         self.cuts.clear()
         self.island = frozenset()
+        self.ports_down.clear()
         self._bad_links.clear()
 
     def broadcast(self, src: int, pdu: bytes, mac: bytes) -> None:
@@ -103,6 +106,7 @@ class Network:
     def _copy(self, src: int, dst: int, pdu: bytes, mac: bytes, leaves: int, wire_ns: int, number: int) -> None:
         faults, rng = self.faults, self._rng
         lost = (src, dst) in self.cuts or (src in self.island) != (dst in self.island) or self._lost(src, dst)
+        lost = lost or src in self.ports_down or dst in self.ports_down
         if self.drop_next is not None and self.drop_next(src, dst, pdu):
             lost = True
         if lost:

@@ -41,14 +41,20 @@ class Faults:
     garbage_gap_ns: int = 0
     """Mean time between frames nobody of this cluster sent (random bytes, foreign clusters, crafted headers); 0: none."""
     pause_gap_ns: int = 0
-    """Mean time between pauses (SIGSTOP) of some station; 0: none. Likewise the next three."""
+    """Mean time between pauses (SIGSTOP) of some station; 0: none. Likewise the next four."""
     pause_ns: int = 30 * MS
     cut_gap_ns: int = 0
     cut_ns: int = 30 * MS
     partition_gap_ns: int = 0
     partition_ns: int = 40 * MS
+    flap_gap_ns: int = 0
+    """A port of the bridge goes down: its station neither hears nor is heard."""
+    flap_ns: int = 30 * MS
     restart_gap_ns: int = 0
     down_ns: int = 30 * MS
+    """After a crash, or having left, a station stays away for so long at most."""
+    expel_gap_ns: int = 0
+    """Mean time between an operator's attempts to expel some station; 0: none."""
     mtu_gap_ns: int = 0
     """Mean time between falls of some interface's MTU, which rises again after ``mtu_ns`` at most."""
     mtu_ns: int = 50 * MS
@@ -74,8 +80,17 @@ class Options:
     poll_delay_max_ns: int
     retransmit_gap_ns: int
     heartbeat_ns: int
-    silence_ns: int
-    """Nothing heard for so long: the station is reported as silent."""
+    fail_timeout_ns: int
+    """No sign of life for so long: the station's removal is proposed."""
+    adopt_timeout_ns: int
+    give_up_timeout_ns: int
+    probe_interval_ns: int
+    recover_interval_ns: int
+    progress_timeout_ns: int
+    quorum: int
+    """Stations a quorum takes; 0: more than half."""
+    required: tuple[int, ...]
+    """Stations (1..n) without which there is no quorum."""
     open_interval_ns: int
     open_window_ns: int
     delay_ns: int
@@ -100,11 +115,15 @@ class Options:
     """Sending programs per station."""
     need_ack: float
     """Share of messages that ask for level ack."""
+    op: float
+    """Share of messages that are order-preserving only."""
     safety_ns: int
     heal_ns: int
     """Bound of the time to converge after the last fault."""
     final_messages: int
     """Messages of each station after the network has healed."""
+    absent: int
+    """So many stations, as far as a quorum is left, stay down when the network heals."""
     faults: Faults
     defects: int = 0
     """Bits of ``enum zj_fault``: deliberately broken variants."""
@@ -112,6 +131,8 @@ class Options:
     """The stations that have them."""
     wrapper: str = ""
     """Name of a broken Python-level variant (``variants.py``)."""
+    rules: tuple[str, ...] = ()
+    """Rules of the agreement that the defective stations break (``EngineConfig.membership_faults``)."""
 
     def text(self) -> str:
         """The options on a few lines; those at their defaults are left out of the faults."""
@@ -131,12 +152,16 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace(" ", "")
 
 
-def _faults(rng: random.Random, stations: int) -> Faults:
+def _faults(rng: random.Random, stations: int, fail_timeout: int, give_up: int) -> Faults:
     def on(share: float = 0.5) -> bool:
         return rng.random() < share
 
+    def blink() -> int:
+        """Short against every time-out, or long enough for somebody to be removed, or to give up."""
+        return rng.choice((5 * MS, 40 * MS, 150 * MS, 2 * fail_timeout, 4 * fail_timeout, give_up + 2 * fail_timeout))
+
     return Faults(
-        loss=rng.choice((0.005, 0.02, 0.05, 0.1, 0.2, 0.3)) if on(0.65) else 0.0,
+        loss=rng.choice((0.005, 0.02, 0.05, 0.1, 0.25)) if on(0.65) else 0.0,
         bad_receiver=rng.randrange(stations) if on(0.2) else -1,
         burst_enter=rng.choice((0.005, 0.02, 0.05)) if on(0.35) else 0.0,
         burst_leave=rng.choice((0.05, 0.2, 0.5)),
@@ -147,23 +172,41 @@ def _faults(rng: random.Random, stations: int) -> Faults:
         truncate=rng.choice((0.005, 0.03)) if on(0.4) else 0.0,
         replay=rng.choice((0.01, 0.05)) if on(0.35) else 0.0,
         garbage_gap_ns=rng.choice((1 * MS, 5 * MS, 20 * MS)) if on(0.4) else 0,
-        pause_gap_ns=rng.choice((60 * MS, 150 * MS)) if on(0.4) else 0,
-        pause_ns=rng.choice((2 * MS, 20 * MS, 100 * MS, 250 * MS)),
-        cut_gap_ns=rng.choice((60 * MS, 150 * MS)) if on(0.35) else 0,
-        cut_ns=rng.choice((5 * MS, 40 * MS, 150 * MS)),
-        partition_gap_ns=rng.choice((80 * MS, 200 * MS)) if on(0.3) else 0,
-        partition_ns=rng.choice((5 * MS, 40 * MS, 150 * MS)),
-        restart_gap_ns=rng.choice((60 * MS, 150 * MS, 300 * MS)) if on(0.45) else 0,
-        down_ns=rng.choice((1 * MS, 20 * MS, 80 * MS)),
+        pause_gap_ns=rng.choice((80 * MS, 250 * MS)) if on(0.4) else 0,
+        pause_ns=blink(),
+        cut_gap_ns=rng.choice((80 * MS, 250 * MS)) if on(0.35) else 0,
+        cut_ns=blink(),
+        partition_gap_ns=rng.choice((100 * MS, 300 * MS)) if on(0.35) else 0,
+        partition_ns=blink(),
+        flap_gap_ns=rng.choice((80 * MS, 250 * MS)) if on(0.25) else 0,
+        flap_ns=blink(),
+        restart_gap_ns=rng.choice((60 * MS, 150 * MS, 400 * MS)) if on(0.5) else 0,
+        down_ns=rng.choice((1 * MS, 20 * MS, 80 * MS, 3 * fail_timeout, give_up + 2 * fail_timeout)),
+        expel_gap_ns=rng.choice((100 * MS, 300 * MS)) if on(0.2) else 0,
         mtu_gap_ns=rng.choice((60 * MS, 150 * MS)) if on(0.25) else 0,
         mtu_ns=rng.choice((5 * MS, 40 * MS)),
         crash_at_persist=rng.choice((0.02, 0.1)) if on(0.25) else 0.0,
     )
 
 
+def _quorum(rng: random.Random, n: int) -> tuple[int, tuple[int, ...]]:
+    """Mostly the majority; two stations with one that decides alone; fewer than half with stations that must be there; more than
+    half; a majority with one that must be there."""
+    if n == 2 and rng.random() < 0.6:
+        return 1, (rng.choice((1, 2)),)
+    if n == 1 or rng.random() < 0.65:
+        return 0, ()
+    what = rng.randrange(3)
+    if what == 0:
+        return rng.randrange(1, n // 2 + 1), tuple(sorted(rng.sample(range(1, n + 1), rng.choice((1, min(2, n))))))
+    if what == 1:
+        return rng.randrange(n // 2 + 1, n + 1), ()
+    return 0, (rng.randrange(1, n + 1),)
+
+
 def draw(rng: random.Random) -> Options:
     """Options of one run; takes a number of values from ``rng`` that depends on nothing but the values themselves."""
-    n = rng.choice((2, 3, 3, 3, 4, 4, 5, 6))
+    n = rng.choice((1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 6))
     window = rng.choice((1, 2, 4, 8, 16, 32, 64))
     slots = max(4, 1 << (2 * window - 1).bit_length() + rng.choice((0, 0, 1)))
     base = rng.choice((512, 562, 900, 1486, 1486, 2000))
@@ -192,6 +235,9 @@ def draw(rng: random.Random) -> Options:
     nak_retry = rng.choice((1 * MS, 3 * MS, 8 * MS))
     poll = rng.choice((2 * MS, 5 * MS, 15 * MS))
     heartbeat = rng.choice((20 * MS, 50 * MS))
+    fail_timeout = heartbeat * rng.choice((2, 2, 3, 4))
+    give_up = fail_timeout * rng.choice((2, 3, 5))
+    quorum, required = _quorum(rng, n)
     return Options(
         stations=n,
         window=window,
@@ -206,7 +252,14 @@ def draw(rng: random.Random) -> Options:
         poll_delay_max_ns=poll * rng.choice((4, 10)),
         retransmit_gap_ns=rng.choice((100 * US, 500 * US)),
         heartbeat_ns=heartbeat,
-        silence_ns=heartbeat * rng.choice((4, 6)),
+        fail_timeout_ns=fail_timeout,
+        adopt_timeout_ns=fail_timeout * rng.choice((1, 2, 3)) // 2,
+        give_up_timeout_ns=give_up,
+        probe_interval_ns=heartbeat // rng.choice((4, 10)),
+        recover_interval_ns=rng.choice((10 * MS, 25 * MS)),
+        progress_timeout_ns=fail_timeout * rng.choice((2, 4)),
+        quorum=quorum,
+        required=required,
         open_interval_ns=rng.choice((5 * MS, 15 * MS)),
         open_window_ns=rng.choice((40 * MS, 80 * MS)),
         delay_ns=delay,
@@ -223,10 +276,12 @@ def draw(rng: random.Random) -> Options:
         sizes=sizes,
         clients=rng.choice((1, 1, 2, 3)),
         need_ack=rng.choice((0.0, 0.0, 0.3, 1.0)),
-        safety_ns=rng.choice((200 * MS, 400 * MS, 700 * MS)),
+        op=rng.choice((0.0, 0.0, 0.3, 1.0)),
+        safety_ns=rng.choice((300 * MS, 600 * MS, 1200 * MS)),
         heal_ns=20 * S,
         final_messages=rng.choice((1, 2)),
-        faults=_faults(rng, n),
+        absent=rng.choice((0, 0, 0, 1, 2)),
+        faults=_faults(rng, n, fail_timeout, give_up),
     )
 
 
@@ -246,7 +301,14 @@ def quiet(stations: int = 3, **changes: Any) -> Options:
         "poll_delay_max_ns": 50 * MS,
         "retransmit_gap_ns": 500 * US,
         "heartbeat_ns": 50 * MS,
-        "silence_ns": 300 * MS,
+        "fail_timeout_ns": 150 * MS,
+        "adopt_timeout_ns": 100 * MS,
+        "give_up_timeout_ns": 600 * MS,
+        "probe_interval_ns": 10 * MS,
+        "recover_interval_ns": 20 * MS,
+        "progress_timeout_ns": 600 * MS,
+        "quorum": 0,
+        "required": (),
         "open_interval_ns": 10 * MS,
         "open_window_ns": 50 * MS,
         "delay_ns": 50 * US,
@@ -263,9 +325,11 @@ def quiet(stations: int = 3, **changes: Any) -> Options:
         "sizes": (64,),
         "clients": 1,
         "need_ack": 0.0,
+        "op": 0.0,
         "safety_ns": 100 * MS,
         "heal_ns": 20 * S,
         "final_messages": 0,
+        "absent": 0,
         "faults": Faults(),
     }
     base.update(changes)

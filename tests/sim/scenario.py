@@ -1,14 +1,19 @@
 """Scenarios are text: commands, a line ``----``, what they print. ``pytest --rewrite`` writes the second part anew.
 
-    cluster stations=3 window=8 need_ack=0     open a cluster without faults and let it fall silent (names: ``options.quiet``)
+    cluster stations=3 window=8 need_ack=0     open a cluster without faults and let it fall silent (names: ``options.quiet``;
+                                               name_ms=5 is name_ns in milliseconds; required=1,2)
     send station=1 size=64 [count=2] [ack]     a program hands over messages, of which somebody may want level ack
     lose from=1 to=2 kind=DATA [count=1]       the next such copies are lost (any from, to or kind if left out)
     cut from=1 to=2 · heal                     one direction carries nothing · everything carries again
     pause station=2 · resume station=2         SIGSTOP, SIGCONT
+    crash station=2 · boot station=2           the power fails, and stays off · comes back
+    leave station=2 · expel station=1 who=2    it says good-bye and stays away · an operator at station 1 wants 2 out
+    letters                                    how each station sees each other one: A AAS AS S SSA SA
     run 5ms                                    let time pass and print every frame but heartbeats
     count until=preack|ack                     let time pass until every station has the level; print how many frames it took
     quiet 200ms                                let time pass and print only how many frames were not heartbeats
     show                                       positions of all stations
+    members                                    instance and members at each station, view events it has delivered
 
 Times are counted from the command's start; sequence numbers from the stream's first, clocks from the instance's first.
 """
@@ -19,11 +24,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from zenjun.proto import wire
 from zenjun.proto.wire import Flag, Kind
 
 from . import frames
 from .cluster import Simulation
-from .facts import ACK, PREACK
+from .facts import ACK, PREACK, VIEW, Delivery
 from .options import MS, US, S, quiet
 
 SEPARATOR: Final = "----"
@@ -41,6 +47,7 @@ class Scenario:
         self._seen: list[tuple[int, int, frames.Frame, bool]] = []
         """(time, station, frame, heartbeat?) of this command."""
         self._said: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self._views: list[tuple[int, str]] = []
         self._lose: list[list[Any]] = []
 
     def command(self, line: str) -> list[str]:
@@ -51,21 +58,64 @@ class Scenario:
         return run(*plain, **named)
 
     def do_cluster(self, **named: str) -> list[str]:
-        values: dict[str, Any] = {k: float(v) if k == "need_ack" else int(v) for k, v in named.items()}
-        options = quiet(heartbeat_ns=HEARTBEAT_NS, silence_ns=5 * HEARTBEAT_NS, **values)
-        sim = self.sim = Simulation(1, options)
+        times = {"heartbeat_ns": HEARTBEAT_NS, "fail_timeout_ns": 5 * HEARTBEAT_NS, "give_up_timeout_ns": 20 * HEARTBEAT_NS}
+        sim = self.sim = Simulation(1, quiet(**{**times, **dict(_option(k, v) for k, v in named.items())}))
         sim.on_frame = self._see
+        sim.on_delivery = self._note
         sim.network.drop_next = self._loses
         sim.start()
-        opened = sim.clockwork.run(2 * S, lambda: all(v is not None for v in sim.facts.views))
+        opened = sim.clockwork.run(2 * S, lambda: all(v is not None for v in sim.facts.stays))
         sim.clockwork.run(sim.clockwork.now + 200 * MS)
         instances = sorted(sim.facts.instances)
         return [f"open: {len(sim.stations)} stations, instance {instances[-1]}" if opened else "not open"]
 
     def do_send(self, *plain: str, station: str, size: str, count: str = "1") -> list[str]:
         for _ in range(int(count)):
-            self._sim().submit(int(station) - 1, 0, int(size), need_ack="ack" in plain)
+            self._sim().submit(int(station) - 1, 0, int(size), need_ack="ack" in plain, op="op" in plain)
         return []
+
+    def do_crash(self, station: str) -> list[str]:
+        sim, s = self._sim(), int(station) - 1
+        sim.facts.absent.add(s)  # nobody switches it on again
+        sim.stations[s].crash()
+        return []
+
+    def do_leave(self, station: str) -> list[str]:
+        sim, s = self._sim(), int(station) - 1
+        sim.facts.absent.add(s)
+        sim.stations[s].leave()
+        return []
+
+    def do_boot(self, station: str) -> list[str]:
+        sim, s = self._sim(), int(station) - 1
+        sim.facts.absent.discard(s)
+        sim.stations[s].boot()
+        return []
+
+    def do_expel(self, station: str, who: str) -> list[str]:
+        return [] if self._sim().stations[int(station) - 1].expel(int(who) - 1) else ["refused"]
+
+    def do_letters(self) -> list[str]:
+        out = []
+        for s, station in enumerate(self._sim().stations):
+            if station.engine is None:
+                out.append(f"  s{s + 1}: down")
+                continue
+            row = station.engine.status(station.now())["membership"]["letters"][str(s + 1)]
+            text = " ".join(f"{other}={letter}" for other, letter in sorted(row.items())) if row else "in no instance"
+            out.append(f"  s{s + 1}: {text}")
+        return out
+
+    def do_members(self) -> list[str]:
+        out = []
+        for s, stay in enumerate(self._sim().facts.stays):
+            if stay is None:
+                out.append(f"  s{s + 1}: in no instance")
+                continue
+            members = " ".join(f"{m + 1}.{stay.instance.incarnations[m]}" for m in stay.instance.members)
+            views = [str(frames.view(r.data).instance) for r in stay.records if r.type == VIEW]
+            out.append(f"  s{s + 1}: instance {stay.instance.number} of {members}; views {' '.join(views) or '-'}")
+        return out
 
     def do_lose(self, count: str = "1", kind: str = "", to: str = "", **named: str) -> list[str]:
         self._lose.append([int(named.get("from", "0")) - 1, int(to or "0") - 1, Kind[kind] if kind else None, int(count)])
@@ -92,7 +142,9 @@ class Scenario:
         sim = self._sim()
         began = self._begin()
         sim.clockwork.run(began + _duration(time))
-        return [self._line(at - began, station, f) for at, station, f, heartbeat in self._seen if not heartbeat] + self.do_show()
+        lines = [(at, 0, self._line(at - began, station, f)) for at, station, f, heartbeat in self._seen if not heartbeat]
+        lines += [(at, 1, f"  {(at - began) / US:8.1f} us  {text}") for at, text in self._views]
+        return [text for *_, text in sorted(lines, key=lambda line: line[:2])] + self.do_show()
 
     def do_count(self, until: str) -> list[str]:
         sim = self._sim()
@@ -100,10 +152,8 @@ class Scenario:
         began = self._begin()
 
         def done() -> bool:
-            return all(
-                v is not None and v.instance.messages() and v.released[level] == len(v.records) == v.instance.messages()
-                for v in sim.facts.views
-            )
+            total = sum(len(taken) for stream in sim.facts.streams.values() for taken in stream.taken.values())
+            return bool(total) and all(v is not None and v.released[level] == len(v.records) == total for v in sim.facts.stays)
 
         reached = sim.clockwork.run(began + COUNT_LIMIT_NS, done)
         return [f"{len(self._seen)} frames to {until}" if reached else f"{until} not reached"]
@@ -115,12 +165,12 @@ class Scenario:
 
     def do_show(self) -> list[str]:
         out = []
-        for s, view in enumerate(self._sim().facts.views):
-            what = (
-                "in no instance"
-                if view is None
-                else "ordered {} preack {} ack {}".format(*view.positions) + f", {len(view.records)} messages"
-            )
+        for s, stay in enumerate(self._sim().facts.stays):
+            if stay is None:
+                what = "in no instance"
+            else:
+                messages = sum(r.type != VIEW for r in stay.records)
+                what = "ordered {} preack {} ack {}".format(*stay.positions) + f", {messages} messages"
             out.append(f"  s{s + 1}: {what}")
         return out
 
@@ -132,13 +182,23 @@ class Scenario:
 
     def _see(self, station: int, f: frames.Frame) -> None:
         """A heartbeat is a CONFIRM that is no POLL and says what its station's last frame has said."""
-        news = (f.ack, f.pack or self._said.get(station, ((), ()))[1])
+        news: tuple[tuple[int, ...], ...] = (f.ack, f.pack or self._said.get(station, ((), ()))[1])
+        if f.kind == Kind.CONFIRM:
+            news += ((f.instance, *frames.bitmaps(f)),)
+        elif (old := self._said.get(station)) is not None:
+            news += old[2:]
         heartbeat = f.kind == Kind.CONFIRM and not f.flags & Flag.POLL and self._said.get(station) == news
         self._said[station] = news
         self._seen.append((self._sim().clockwork.now, station, f, heartbeat))
 
+    def _note(self, station: int, record: Delivery) -> None:
+        """View events are worth a line."""
+        if record.type == VIEW:
+            self._views.append((self._sim().clockwork.now, f"s{station + 1} delivers {record.name()}"))
+
     def _begin(self) -> int:
         self._seen.clear()
+        self._views.clear()
         return self._sim().clockwork.now
 
     def _loses(self, src: int, dst: int, pdu: bytes) -> bool:
@@ -150,22 +210,47 @@ class Scenario:
         return False
 
     def _line(self, at: int, station: int, f: frames.Frame) -> str:
-        sim = self._sim()
-        inst = sim.facts.instances[f.instance]
+        facts = self._sim().facts
+        instance = facts.instances.get(f.instance)
 
-        def relative(values: tuple[int, ...]) -> str:
-            return " ".join(str(inst.unwrap(v) - inst.first_seq) for v in values)
+        def relative(h: int, value: int) -> int:
+            """Counted from the first of that stream."""
+            stream = facts.streams.get((h, instance.incarnations[h])) if instance else None
+            return stream.unwrap(value) - stream.first_seq if stream else 0
+
+        def vector(values: tuple[int, ...]) -> str:
+            return " ".join(str(relative(h, v)) for h, v in enumerate(values))
 
         flags = "".join(f" {x.name}" for x in Flag if f.flags & x and x is not Flag.PACK)
         whose = "" if f.src == station + 1 else f" (of s{f.src})"
-        vectors = f"A[{relative(f.ack)}]" + (f" P[{relative(f.pack)}]" if f.pack else "")
-        wants = ""
+        head = f"  {at / US:8.1f} us  s{station + 1} {frames.name(f.kind)}{flags}{whose}"
+        if f.kind in (Kind.OPEN, Kind.RCV):
+            return f"{head} incarnation={f.incarnation}"
+        vectors = f"A[{vector(f.ack)}]" + (f" P[{vector(f.pack)}]" if f.pack else "")
+        more = ""
         if f.kind == Kind.NAK:
             stream, ranges = frames.ranges(f)
             numbers = [k for first, span in ranges for k in range(first, first + span)]
-            wants = f" wants s{stream} {relative(tuple(numbers))}"
-        head = f"{frames.name(f.kind)}{flags}{whose} seq={relative((f.seq,))} clock={f.clock & 0xFFFFFFFF}"
-        return f"  {at / US:8.1f} us  s{station + 1} {head} {vectors}{wants}"
+            more = f" wants s{stream} {' '.join(str(relative(stream - 1, k)) for k in numbers)}"
+        if f.kind in (Kind.CONFIRM, *wire.PROPOSALS):
+            state, trans = frames.bitmaps(f)
+            if state or trans or f.kind != Kind.CONFIRM:
+                n = len(f.ack)
+                more += f" STATE={state:0{n}b} TRANS={trans:0{n}b}"
+        if f.kind in wire.PROPOSALS:
+            proposal = frames.proposal(f)
+            more += f" of {' '.join(str(m + 1) for m in proposal.members)}"
+        inst = f" in {f.instance}" if f.instance != 1 else ""
+        return f"{head}{inst} seq={relative(f.src - 1, f.seq)} clock={f.clock & 0xFFFFFFFF} {vectors}{more}"
+
+
+def _option(name: str, value: str) -> tuple[str, Any]:
+    """Field of ``Options`` and its value."""
+    if name.endswith("_ms"):
+        return f"{name[:-3]}_ns", int(float(value) * MS)
+    if name == "required":
+        return name, tuple(int(v) for v in value.split(","))
+    return name, float(value) if name in ("need_ack", "op") else int(value)
 
 
 def _duration(text: str) -> int:

@@ -48,7 +48,9 @@ def _options(stations: int, loss: float, window: int) -> Options:
         poll_delay_max_ns=200 * MS,
         retransmit_gap_ns=1 * MS,
         heartbeat_ns=250 * MS,
-        silence_ns=1 * S,
+        fail_timeout_ns=1 * S,
+        adopt_timeout_ns=1 * S,
+        give_up_timeout_ns=5 * S,
         faults=Faults(loss=loss),
     )
 
@@ -64,10 +66,9 @@ def _open(options: Options) -> Simulation:
 
 
 def _released(sim: Simulation) -> bool:
-    views = sim.facts.views
-    return all(v is not None and v.released[PREACK] == v.instance.messages() for v in views) and not any(
-        s.queues[0] for s in sim.stations
-    )
+    total = sum(len(taken) for stream in sim.facts.streams.values() for taken in stream.taken.values())
+    stays = sim.facts.stays
+    return all(s is not None and s.released[PREACK] == total for s in stays) and not any(s.queues[0] for s in sim.stations)
 
 
 def throughput(options: Options) -> tuple[float, float]:
@@ -98,13 +99,13 @@ def latency(options: Options) -> list[int]:
         sim.clockwork.at(began + k * LIGHT_GAP_NS, lambda k=k: submit(k))  # type: ignore[misc]
 
     def look() -> bool:
-        for s, view in enumerate(sim.facts.views):
-            if view is None:
+        for s, stay in enumerate(sim.facts.stays):
+            if stay is None:
                 continue
-            for record in view.records[due[s] : view.released[PREACK]]:
+            for record in stay.records[due[s] : stay.released[PREACK]]:
                 at = next(at for at, m in reversed(sent) if m.station == record.src and m.data == record.data)
                 times.append(sim.clockwork.now - at)
-            due[s] = view.released[PREACK]
+            due[s] = stay.released[PREACK]
         return min(due) == LIGHT_MESSAGES
 
     if not sim.clockwork.run(began + LIMIT_NS, look):

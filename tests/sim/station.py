@@ -12,11 +12,12 @@ from typing import Final, Protocol
 
 from zenjun.proto import wire
 from zenjun.proto.core import Drop
-from zenjun.proto.effects import Blocked, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
+from zenjun.proto.core import Message as CoreMessage
+from zenjun.proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
 from zenjun.proto.engine import NEVER, Engine, EngineConfig
 
 from . import variants
-from .facts import Delivery, Message, PeerView
+from .facts import VIEW, Delivery, Message, PeerView
 from .options import Options
 
 BATCH_MAX: Final = 64
@@ -53,13 +54,20 @@ class Host(Protocol):
 
     def on_persist(self, station: int, incarnation: int, instance: int) -> None: ...
 
-    def on_opened(self, station: int, instance: int, incarnations: tuple[int, ...]) -> None: ...
+    def on_opened(self, station: int, instance: int, incarnations: tuple[int, ...], joined: bool) -> None: ...
 
-    def on_closed(self, station: int) -> None: ...
+    def on_changed(self, station: int, instance: int, incarnations: tuple[int, ...]) -> None: ...
+
+    def on_closed(self, station: int, expelled: bool) -> None: ...
+
+    def on_blocked(self, station: int, quorum: bool) -> None: ...
+
+    def on_running(self, station: int) -> None: ...
 
     def on_taken(self, message: Message) -> None: ...
 
-    def on_deliveries(self, station: int, records: list[Delivery]) -> None: ...
+    def on_deliveries(self, station: int, records: list[Delivery]) -> None:
+        """Messages and view events in the order in which the core gives them, ``op`` 1 on acceptance among them."""
 
     def on_positions(self, station: int, positions: tuple[int, int, int]) -> None: ...
 
@@ -139,6 +147,7 @@ class Station:
             message_max=1 << 16,
             first_seq=o.first_seq,
             faults=faulty,
+            membership_faults=frozenset(o.rules if self.index in o.defective else ()),
             seed=host.bits(64),
             host_name=f"host{self.index + 1}",
             boot=host.bits(64),
@@ -150,8 +159,14 @@ class Station:
             poll_delay_max_ns=o.poll_delay_max_ns,
             retransmit_gap_ns=o.retransmit_gap_ns,
             heartbeat_ns=o.heartbeat_ns,
-            silent_timeout_ns=o.silence_ns,
-            progress_timeout_ns=o.silence_ns * 2,
+            fail_timeout_ns=o.fail_timeout_ns,
+            adopt_timeout_ns=o.adopt_timeout_ns,
+            give_up_timeout_ns=o.give_up_timeout_ns,
+            probe_interval_ns=o.probe_interval_ns,
+            recover_interval_ns=o.recover_interval_ns,
+            progress_timeout_ns=o.progress_timeout_ns,
+            quorum=o.quorum,
+            required=o.required,
             open_interval_ns=o.open_interval_ns,
             open_window_ns=o.open_window_ns,
         )
@@ -168,6 +183,7 @@ class Station:
         self._busy_until = 0
         self._partial = None
         host.log(self.index, f"boot incarnation {incarnation + 1} after instance {instance}")
+        host.on_running(self.index)
         engine = self.engine
         self._guard(lambda: self._apply(engine.start(self.now())))
 
@@ -202,6 +218,15 @@ class Station:
         if self.engine is not None:
             self.crash()
 
+    def expel(self, other: int) -> bool:
+        """An operator at this station wants station 0..n-1 out. False: it is not in a state to be asked."""
+        engine = self.engine
+        if engine is None or self.paused or not engine.instance or not engine.core.peer(other).member:
+            return False
+        self.host.log(self.index, f"expel s{other + 1}")
+        self._guard(lambda: self._apply(engine.expel(self.now(), other + 1)))
+        return True
+
     def pause(self) -> None:
         self.paused = True
         self._turn_at = None
@@ -212,6 +237,7 @@ class Station:
         if self.paused:
             self.paused = False
             self.host.log(self.index, f"resume, {len(self._inbox)} frames waiting")
+            self.host.on_running(self.index)
             self.wake(0)
 
     def set_mtu(self, mtu: int) -> None:
@@ -308,7 +334,7 @@ class Station:
             for pdu in out:
                 sent += 1
                 host.on_broadcast(self.index, pdu)
-            records = [Delivery(m.src, m.clock, m.position, m.index, m.group, m.client, m.type, m.data) for m in core.deliver()]
+            records = [_delivery(m) for m in core.deliver()]
             if records:
                 host.on_deliveries(self.index, self.variant.deliveries(records))
             if core.is_open or core.flushing:
@@ -339,7 +365,8 @@ class Station:
             message = self._partial or self._next()
             if message is None:
                 return taken, False
-            if not engine.offer(self.now(), message.group, message.client, message.type, message.data, message.need_ack):
+            m = message
+            if not engine.offer(self.now(), m.group, m.client, m.type, m.data, need_ack=m.need_ack, op=m.op):
                 self._partial = message
                 return taken, True
             self._partial = None
@@ -365,14 +392,19 @@ class Station:
                     host.on_broadcast(s, e.pdu)
                 case Opened():
                     self._last_positions = (0, 0, 0)
-                    host.log(s, f"opened instance {e.instance} of {e.incarnations}, frame_max {e.frame_max}")
-                    host.on_opened(s, e.instance, self.variant.incarnations(e.incarnations))
+                    how = "joined" if e.joined else "opened"
+                    host.log(s, f"{how} instance {e.instance} of {e.incarnations}, frame_max {e.frame_max}")
+                    host.on_opened(s, e.instance, self.variant.incarnations(e.incarnations), e.joined)
+                case Changed():
+                    host.log(s, f"changed to instance {e.instance} of {e.incarnations}: joined {e.joined}, left {e.left}")
+                    host.on_changed(s, e.instance, self.variant.incarnations(e.incarnations))
                 case Closed():
-                    host.log(s, f"closed instance {e.instance}: {e.reason} (s{e.station})")
+                    host.log(s, f"closed instance {e.instance}: {e.reason} (s{e.station}){' expelled' if e.expelled else ''}")
                     self._partial = None
-                    host.on_closed(s)
+                    host.on_closed(s, e.expelled)
                 case Blocked():
-                    host.log(s, f"blocked by {e.stations}")
+                    host.log(s, f"blocked by {e.stations}{'' if e.quorum else ', no quorum'}")
+                    host.on_blocked(s, e.quorum)
                 case Fenced():
                     host.log(s, f"fenced by s{e.station} at {e.position}")
                     host.on_fenced(s, e.position)
@@ -397,7 +429,7 @@ class Station:
     def peer(self, station: int) -> PeerView:
         assert self.engine is not None
         p = self.engine.core.peer(station)
-        return PeerView(p.req, p.base, p.top, p.min_al, p.acked, p.ordered)
+        return PeerView(p.req, p.base, p.top, p.min_al, p.acked, p.ordered, p.incarnation, p.member, p.closing)
 
     def window_drops(self) -> int:
         assert self.engine is not None
@@ -410,6 +442,12 @@ class Station:
     def core_clock(self) -> int:
         assert self.engine is not None
         return self.engine.core.clock
+
+
+def _delivery(m: CoreMessage) -> Delivery:
+    """Content is judged where it is delivered: with ``op`` 2 there may be none any more."""
+    src = m.view_src if m.type == VIEW else m.src
+    return Delivery(src, m.clock, m.position, m.index, m.group, m.client, m.type, m.data if m.op != 2 else b"", m.op)
 
 
 GROUP: Final = wire.group_id("sim")

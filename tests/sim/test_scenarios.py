@@ -64,4 +64,4 @@ def test_zero_window_never_blocks_a_confirm() -> None:
     s.command("heal")
     s.command("run 2s")
     assert not window_closed
-    assert {len(v.records) for v in sim.facts.views if v is not None} == {51}
+    assert {len(stay.records) for stay in sim.facts.stays if stay is not None} == {51}
