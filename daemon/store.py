@@ -2,7 +2,8 @@
 
 Chapter "membership" of the design, rule 8: a number is durable before the first frame that bears it may leave. ``persist`` is
 that barrier: write a temporary file, fsync it, rename it over the old one, fsync the folder. A crash between any two of these
-steps leaves either the old file or the new one, never a mixture.
+steps leaves either the old file or the new one, never a mixture. A checksum tells a file that a disk or a hand has damaged from
+one that is merely old: a wrong digit in a number would otherwise be believed.
 
 *Our deviation from the papers*, which have a complete stop forget everything: a station whose state is gone takes its incarnation
 from the wall clock (the only place in this project that reads it) and random bits, so that it is larger than any it used before.
@@ -13,17 +14,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import os
 import secrets
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 STATE_NAME: Final = "station.json"
 LOCK_NAME: Final = "lock"
-FORMAT: Final = 1
+FORMAT: Final = 2
+FORMAT_UNCHECKED: Final = 1
+"""The first format, without a checksum; still read, so that a station that is upgraded keeps its numbers."""
 FIRST_START: Final = "there is no state yet"
 """Why an incarnation was made up, when the folder has never been used; any other reason is a loss."""
 STATE_BYTES_MAX: Final = 64 * 1024
@@ -62,6 +67,62 @@ def fresh_incarnation() -> int:
     return min(((seconds << RANDOM_BITS) | secrets.randbits(RANDOM_BITS)) + 1, INCARNATION_MAX - 2**17)
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a state file says."""
+
+    cluster: str
+    station: int
+    incarnation: int
+    instance: int
+    format: int = FORMAT
+
+    def encode(self) -> bytes:
+        """The bytes of the file: one JSON object, for people to read, with a checksum of its values."""
+        body = {
+            "format": self.format,
+            "cluster": self.cluster,
+            "station": self.station,
+            "incarnation": self.incarnation,
+            "instance": self.instance,
+            "check": self._check(),
+        }
+        return (json.dumps(body, indent=1) + "\n").encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Record:
+        """From the bytes of a file. Raises ValueError if they are no record, or a damaged one. Values may be out of range; of a
+        format that is not known only ``format`` means anything."""
+        try:
+            body = json.loads(data)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        if not isinstance(body, dict):
+            raise ValueError("no object")
+        form = _whole(body.get("format"))
+        if form not in (FORMAT, FORMAT_UNCHECKED):
+            return cls("", 0, 0, 0, form)
+        cluster = body.get("cluster")
+        if not isinstance(cluster, str):
+            raise ValueError("no cluster")
+        station, incarnation, instance = (_whole(body.get(name)) for name in ("station", "incarnation", "instance"))
+        record = cls(cluster, station, incarnation, instance, form)
+        if form == FORMAT and _whole(body.get("check")) != record._check():
+            raise ValueError("wrong checksum")
+        return record
+
+    def _check(self) -> int:
+        text = f"{self.format} {self.station} {self.incarnation} {self.instance} {self.cluster}"
+        return zlib.crc32(text.encode("utf-8", "surrogatepass"))
+
+
+def _whole(value: Any) -> int:
+    """An integer of JSON; true, 1.0 and "1" are none. Raises ValueError."""
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is no integer")
+    return value
+
+
 class Store:
     """The state folder of one station; holds an exclusive lock on it while open."""
 
@@ -83,7 +144,7 @@ class Store:
     def open(self) -> Remembered:
         """Lock the folder and read the state. Raises StoreError: no folder, locked by another daemon, another station's state."""
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder()
         except OSError as exc:
             raise StoreError(f"cannot create the state folder {self._folder}: {exc.strerror}") from exc
         self._lock()
@@ -96,16 +157,11 @@ class Store:
     def persist(self, incarnation: int, instance: int) -> None:
         """Make both numbers durable; when this returns they survive a power cut. Raises StoreError (full disk, no rights).
 
-        On failure the previous state stays in force on disk and nothing of the temporary file remains if it can be removed.
+        On failure the previous state stays in force on disk, or the new one if only the folder could not be synced, and nothing
+        of the temporary file remains if it can be removed. A caller that goes on after a failure would speak of what may be
+        forgotten.
         """
-        body = {
-            "format": FORMAT,
-            "cluster": self._cluster,
-            "station": self._station,
-            "incarnation": incarnation,
-            "instance": instance,
-        }
-        data = (json.dumps(body, indent=1) + "\n").encode()
+        data = Record(self._cluster, self._station, incarnation, instance).encode()
         temporary = self._folder / (STATE_NAME + ".tmp")
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -117,7 +173,7 @@ class Store:
             finally:
                 os.close(fd)
             temporary.rename(self.path)
-            self._sync_folder()
+            _sync_folder(self._folder)
         except OSError as exc:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -126,9 +182,24 @@ class Store:
 
     def close(self) -> None:
         """Give the lock up. Harmless when repeated."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        fd, self._lock_fd = self._lock_fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):  # the lock goes with the descriptor, whatever close says of the pid in it
+                os.close(fd)
+
+    def _make_folder(self) -> None:
+        """Make what is missing of the path, each name durable in the folder above it: else a power cut could take the state
+        with the folder it is in. Raises OSError."""
+        missing = [self._folder, *itertools.takewhile(lambda folder: not folder.exists(), self._folder.parents)]
+        for folder in reversed(missing):
+            try:
+                folder.mkdir(mode=0o700 if folder is self._folder else 0o777)
+            except FileExistsError:
+                if not folder.is_dir():
+                    raise
+                continue
+            with contextlib.suppress(PermissionError):  # we may write there and not read: nothing more can be done
+                _sync_folder(folder.parent)
 
     def _lock(self) -> None:
         path = self._folder / LOCK_NAME
@@ -166,20 +237,20 @@ class Store:
         except OSError as exc:
             raise StoreError(f"cannot read the state file {self.path}: {exc.strerror}") from exc
         finally:
-            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.close(fd)
         try:
-            body = json.loads(data)
-            cluster, station = str(body["cluster"]), int(body["station"])
-            incarnation, instance, form = int(body["incarnation"]), int(body["instance"]), int(body["format"])
-        except (ValueError, KeyError, TypeError):  # rename made it whole once: the disk or somebody's hand damaged it
+            record = Record.decode(data)
+        except ValueError:  # rename made it whole once: the disk or somebody's hand damaged it
             return self._made_up("the state file is damaged")
-        if (cluster, station) != (self._cluster, self._station):
+        if record.format not in (FORMAT, FORMAT_UNCHECKED):
+            raise StoreError(f"the state file {self.path} has format {record.format}; this version reads format {FORMAT}")
+        if (record.cluster, record.station) != (self._cluster, self._station):
             raise StoreError(
-                f"the state in {self._folder} belongs to station {station} of cluster {cluster!r}, "
+                f"the state in {self._folder} belongs to station {record.station} of cluster {record.cluster!r}, "
                 f"not to station {self._station} of cluster {self._cluster!r}: use another state folder"
             )
-        if form != FORMAT:
-            raise StoreError(f"the state file {self.path} has format {form}; this version reads format {FORMAT}")
+        incarnation, instance = record.incarnation, record.instance
         if not (0 < incarnation < INCARNATION_MAX and 0 <= instance <= INSTANCE_MAX):
             return self._made_up("the state file holds numbers out of range")
         return Remembered(incarnation, instance, None)
@@ -187,12 +258,14 @@ class Store:
     def _made_up(self, why: str) -> Remembered:
         return Remembered(fresh_incarnation(), 0, why)
 
-    def _sync_folder(self) -> None:
-        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _pid_in(fd: int) -> str:
