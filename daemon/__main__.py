@@ -160,6 +160,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             reload=_reloader(config, log_level, journal),
         )
         report.runtime, report.clients = runtime, clients
+        clients.admin = runtime.admin
         undo.pop_all()
         journal.info(
             "start",

@@ -1,11 +1,12 @@
 """Programs connected to this daemon: listening socket, handshake, joins and leaves, events and errors (docs/client-protocol.md).
 
 Messages never pass through here: the data path reads and writes them in C. What arrives here are control frames (``on_frame``)
-and group messages at their place in the total order (``on_group``), and what leaves are routes (which group goes to which client)
-and single frames.
+and, at their place in the total order, group messages and view events (``on_delivered``), and what leaves are routes (which group
+goes to which client) and single frames.
 
 A join is a message: the client's membership, at every station, begins at its place in the order, so all members see the same
-views at the same place. When the cluster is opened anew, everybody's groups are joined again by their own daemon.
+views at the same place. Groups live on while stations come and go (``proto.groups``). When the cluster is opened anew, or this
+station is let in again, its clients' groups are joined again by itself; after being let in only once it knows everybody's groups.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ..proto.groups import Change, Groups
+from ..proto.errors import UsageError
+from ..proto.groups import Change, Groups, ViewEvent, decode_view
 from ..proto.wire import GROUP_NAME_MAX, MessageType, group_id
-from .client.protocol import JOIN_NO_SELF, JOIN_OPEN, JOIN_SEND_ONLY, MAGIC, NAME_MAX, VERSION, Frame
-from .datapath import E_PROTOCOL, E_SLOW, HANDLES_MAX, DataPath, Take
+from .client.protocol import JOIN_NO_SELF, JOIN_OP, JOIN_OPEN, JOIN_SEND_ONLY, MAGIC, NAME_MAX, VERSION, Frame
+from .datapath import E_PROTOCOL, E_SLOW, HANDLES_MAX, DataPath, GroupMessage, Lost, MaySend, Take
 from .observe import Journal
 
 BACKLOG: Final = 128
@@ -46,6 +48,12 @@ CLOSE: Final = 1
 """Flag of an ERROR after which the connection is closed."""
 LEVEL_MASK: Final = 3
 ACK: Final = 2
+VERSION_MIN: Final = 1
+"""Oldest version of the client protocol served, without the events that it does not know (``view``, ``expelled``, ``closed``)."""
+VERSION_VIEWS: Final = 2
+NOTHING_LOST: Final = Lost(0, 0, False)
+PEER: Final = struct.Struct("=iII")
+"""SO_PEERCRED: pid, uid, gid."""
 
 
 class SocketError(Exception):
@@ -107,7 +115,7 @@ def _make_way(path: Path) -> None:
             raise SocketError(f"the client socket {path} is in use by a process that does not answer") from None
         except OSError as exc:
             raise SocketError(f"cannot open the client socket {path}: {exc.strerror or exc}") from exc
-        pid = struct.unpack("=iII", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        pid, _, _ = _peer(probe)
     raise SocketError(f"the client socket {path} is in use by pid {pid}")
 
 
@@ -122,6 +130,7 @@ class _Handle:
     open: bool
     send_only: bool
     no_self: bool
+    op: bool
     asked: bool = False
     """The join is on its way in this instance."""
     member: bool = False
@@ -133,7 +142,9 @@ class _Handle:
 class _Connection:
     slot: int
     client: int
+    uid: int
     since_ns: int
+    version: int = VERSION_MIN
     name: str = ""
     greeted: bool = False
     bye: bool = False
@@ -165,14 +176,20 @@ class Clients:
         journal: Journal,
         status: Callable[[int], dict[str, Any]],
         want_ack: Callable[[bool], None],
+        admin: Callable[[str, dict[str, Any]], str] | None = None,
     ) -> None:
-        """``status(now)`` gives the object of docs/status.md; ``want_ack(yes)``: somebody here waits for level ack."""
+        """``status(now)`` gives the object of docs/status.md; ``want_ack(yes)``: somebody here waits for level ack.
+
+        admin: carries out an operator's command, ``("expel", {"station": k})`` or ``("leave", {})``, and returns a line for
+        people; raises UsageError for what cannot be. It may be set later (``admin``); without it operators are refused.
+        """
         self._dp = dp
         self._groups = groups
         self._facts = facts
         self._journal = journal
         self._status = status
         self._want_ack = want_ack
+        self.admin = admin
         self._by_slot: dict[int, _Connection] = {}
         self._by_number: dict[int, _Connection] = {}
         self._by_group: dict[str, dict[tuple[int, int], tuple[_Connection, _Handle]]] = {}
@@ -180,13 +197,16 @@ class Clients:
         self._names: dict[int, str] = {}
         self._last_number = 0
         self._outbox: deque[tuple[int, int, bytes]] = deque()
-        self._astray: set[tuple[int, str]] = set()
-        """Joins that may still lie in the data path's queue when an instance ends and so come out in the next one."""
         self._instance = 0
+        self._incarnations: tuple[int, ...] = ()
+        """Of the stations of the instance as agreed, 0: no member."""
+        self._view_instance = 0
+        """Instance at the place up to which messages have been delivered."""
         self._open = False
         self._ever_open = False
         self._closing = False
         self._blocked: tuple[tuple[int, str], ...] = ()
+        self._quorum = True
         self._fence: dict[str, object] | None = None
         self.refused = 0
         """Connections turned away (full, closing)."""
@@ -203,6 +223,7 @@ class Clients:
         code = "closing" if self._closing else "busy" if len(self._by_slot) >= self._facts.clients_max else ""
         if not code:
             number = self._new_number()
+            _, uid, _ = _peer(sock)
             fd = sock.detach()
             try:
                 slot = self._dp.client_add(fd, number)
@@ -211,7 +232,7 @@ class Clients:
                 code = "busy"
                 self._journal.event(logging.WARNING, "client", f"cannot take a client: {exc.strerror}", now=now)
             else:
-                connection = _Connection(slot, number, now)
+                connection = _Connection(slot, number, uid, now)
                 self._by_slot[slot] = connection
                 self._by_number[number] = connection
                 return
@@ -245,6 +266,8 @@ class Clients:
             self._put(connection, Frame.STATUS_REPLY, self._status(now), urgent=True)
         elif take.type == Frame.MEMBERS:
             self._on_members(connection, take, now)
+        elif take.type == Frame.ADMIN and connection.version >= VERSION_VIEWS:
+            self._on_admin(connection, take, now)
         elif take.type == Frame.BYE:
             self._on_bye(connection)
         elif take.type == Frame.HELLO:
@@ -285,41 +308,59 @@ class Clients:
 
     # ---- the cluster's news
 
-    def on_opened(self, instance: int, stations: Iterable[int], undecided: dict[int, int]) -> None:
-        """An instance has started, and all of the last one that will ever come has come: tell everybody, join everybody's groups
-        (again).
+    def on_opened(self, instance: int, incarnations: Iterable[int], lost: dict[int, Lost], *, joined: bool = False) -> None:
+        """This station has started in an instance, and all of the last one that will ever come has come: tell everybody, join
+        everybody's groups (again), now or (joined: it has been let in) as soon as the others' groups are known.
 
-        undecided: by slot, own messages that had not reached preack when the last one ended. The data path counts them as done
-        from its next turn on, so this must come before it.
+        incarnations: of stations 1..n, 0: no member. lost: what ``DataPath.reset`` has returned. The data path counts undecided
+        messages as done from its next turn on, so this must come before it.
         """
         again = self._ever_open
         self._end_groups()
-        self._instance, self._open, self._ever_open, self._blocked = instance, True, True, ()
-        self._groups.open(instance)
-        members = list(stations)
+        self._instance = self._view_instance = instance
+        self._incarnations = tuple(incarnations)
+        self._open, self._ever_open, self._blocked, self._quorum = True, True, (), True
+        self._groups.open(instance, joined=joined)
+        members = [station for station, incarnation in enumerate(self._incarnations, 1) if incarnation]
         for connection in self._in_order():
-            event: dict[str, object] = {"event": "reopened" if again else "open", "instance": instance, "members": members}
+            event: dict[str, object] = {
+                "event": "reopened" if again else "open",
+                "instance": instance,
+                "members": members,
+                "joined": joined,
+            }
             if again:
-                event["undecided"] = count = undecided.get(connection.slot, 0)
-                event["first"] = self._dp.client_info(connection.slot).sent - count + 1
+                event.update(self._loss(connection, lost))
             self._event(connection, event)
-            for handle in connection.handles.values():
-                self._ask(connection, handle)
-        for client, group in self._astray:
-            connection_now = self._by_number.get(client)
-            if connection_now is None or group not in connection_now.joined:
-                self._outbox.append((client, group_id(group), self._groups.encode_leave(group, death=True)))
-        self._astray.clear()
-        self._send_outbox()
+        self._begin_groups()
 
-    def on_closed(self) -> None:
-        """The instance has ended. Its groups stay as they are until the next one begins: the rest of it, messages and views, may
-        still be delivered before."""
+    def _loss(self, connection: _Connection, lost: dict[int, Lost]) -> dict[str, object]:
+        """What the end of an instance costs a client, as its events say it."""
+        undecided, forgotten, unsafe = lost.get(connection.slot, NOTHING_LOST)
+        first = self._dp.client_info(connection.slot).sent - undecided + 1
+        return {"undecided": undecided, "first": first, "forgotten": forgotten, "unsafe": unsafe}
+
+    def on_changed(self, instance: int, incarnations: Iterable[int]) -> None:
+        """The members have agreed on the next instance. The view event comes at its place, which may be later."""
+        self._instance, self._incarnations = instance, tuple(incarnations)
+
+    def on_closed(self, reason: str = "", station: int = 0, *, expelled: bool = False) -> None:
+        """The instance has ended for this station. Its groups stay as they are until the next one begins: unless the others go on
+        without this station (expelled), the rest of it, messages and views, may still be delivered before."""
         self._open = False
         self._outbox.clear()
+        lost = self._dp.lost() if expelled else {}
+        for connection in self._in_order():
+            if connection.version < VERSION_VIEWS:
+                continue
+            event: dict[str, object] = {"event": "closed", "instance": self._instance, "reason": reason, "station": station}
+            if expelled:
+                event["event"] = "expelled"
+                event.update(self._loss(connection, lost))
+            self._event(connection, event, urgent=True)
 
     def _end_groups(self) -> None:
-        """Nobody is in any group any more."""
+        """Nobody is in any group any more. What was on its way there has gone with the instance (``DataPath.reset``)."""
         for name in self._groups.names():
             self._dp.need_ack(group_id(name), False)
         self._groups.close()
@@ -327,15 +368,23 @@ class Clients:
             for handle in list(connection.handles.values()):
                 if handle.member:
                     self._dp.leave(connection.slot, handle.group_id)
-                elif handle.asked:
-                    self._astray.add((connection.client, handle.group))
                 if handle.leaving or connection.bye:
                     self._unbind(connection, handle)
                 handle.asked = handle.member = False
 
-    def on_blocked(self, stations: tuple[tuple[int, str], ...]) -> None:
-        """Delivery waits for these stations; empty: no more."""
-        self._blocked = stations
+    def _begin_groups(self) -> None:
+        """The groups are known, or not yet: let our clients join, or wait."""
+        for name in self._groups.names():
+            self._dp.need_ack(group_id(name), self._groups.needs_ack(name))
+        for connection in self._in_order():
+            for handle in connection.handles.values():
+                self._ask(connection, handle)
+                self._allow(connection, handle)
+        self._send_outbox()
+
+    def on_blocked(self, stations: tuple[tuple[int, str], ...], quorum: bool = True) -> None:
+        """These stations are waited for; empty: no more. With quorum they are about to be removed; without, delivery stops."""
+        self._blocked, self._quorum = stations, quorum
         for connection in self._in_order():
             self._event(connection, self._blocked_event(), urgent=True)
 
@@ -353,16 +402,63 @@ class Clients:
         for connection in [c for c in self._by_slot.values() if not c.greeted]:
             self._cut_off(connection, "closing", "the daemon is stopping", now)
 
-    # ---- group messages
+    # ---- what comes in the order
+
+    def on_delivered(self, message: GroupMessage, now: int) -> None:
+        """What delivery stands at (``DataPath.group``): a group message or a view event, perhaps of an instance that has ended,
+        for its groups live until the next one begins."""
+        if message.type == MessageType.VIEW:
+            self._on_view(message, now)
+        elif message.type == MessageType.GROUP:
+            place = (message.clock, message.src, message.index)
+            self.on_group(message.src, message.client, message.data, place, message.position, now)
 
     def on_group(self, src: int, client: int, data: bytes, place: tuple[int, int, int], position: int, now: int) -> None:
         """A group message at its ``place`` (clock, station index, index) in the total order; ``position`` is its PDU's."""
         own = src == self._facts.station - 1
+        known = self._groups.known
         for change in self._groups.apply(src + 1, client, data):
             if own:
                 self._own_change(change, client)
-            if change.reason != "name-collision":
+            if not change.refused:
                 self._show(change, (place[0], src + 1, place[2]), position)
+        self._if_known(known)
+
+    def _on_view(self, message: GroupMessage, now: int) -> None:
+        """Stations have come or gone at this place of the order."""
+        event, own = decode_view(message.data), self._facts.station
+        if own not in event.members:
+            return  # the last thing of an instance that has ended for us: nobody's view any more
+        self._view_instance = event.instance
+        place = (message.clock, message.view_src + 1, message.index)
+        self._tell_view(event, place, message.position, now)
+        known = self._groups.known
+        for change in self._groups.view(event):
+            self._show(change, place, message.position)
+        if self._open and self._groups.syncing and own not in event.joined:
+            self._outbox.extend((0, 0, part) for part in self._groups.state_of(own))
+            self._send_outbox()
+        self._if_known(known)
+
+    def _tell_view(self, event: ViewEvent, place: tuple[int, int, int], position: int, now: int) -> None:
+        """The view event for every client, held back like the views of its groups: at the highest level that it asked for."""
+        hosts = self._hosts(self._status(now))
+        body = _json(
+            {
+                "event": "view", "instance": event.instance, "clock": place[0], "station": place[1], "index": place[2],
+                "members": [[s, i, hosts.get(s, "")] for s, i in enumerate(event.incarnations, 1) if i],
+                "joined": list(event.joined), "left": list(event.left),
+            }
+        )  # fmt: skip
+        for connection in self._in_order():
+            if connection.version >= VERSION_VIEWS:
+                level = max((handle.level for handle in connection.handles.values() if handle.member), default=0)
+                self._dp.client_put(connection.slot, Frame.EVENT, body=body, position=position, level=level)
+
+    def _if_known(self, before: bool) -> None:
+        """This station has just learnt the groups of the instance that let it in: our clients can join now."""
+        if self._open and self._groups.known and not before:
+            self._begin_groups()
 
     # ---- control frames
 
@@ -371,8 +467,9 @@ class Clients:
             self._cut_off(connection, "protocol", "the first frame is not a HELLO", now)
             return
         _, lowest, highest = HELLO.unpack_from(take.data)
-        if not lowest <= VERSION <= highest:
-            text = f"this daemon speaks version {VERSION}, the client {lowest} to {highest}"
+        version = min(highest, VERSION)
+        if version < max(lowest, VERSION_MIN):
+            text = f"this daemon speaks versions {VERSION_MIN} to {VERSION}, the client {lowest} to {highest}"
             self._cut_off(connection, "version", text, now)
             return
         name = take.data[HELLO.size :]
@@ -386,9 +483,10 @@ class Clients:
             return
         connection.name = text  # not before: a name with control characters must not reach the log
         connection.greeted = True
+        connection.version = version
         facts = self._facts
         welcome = {
-            "version": VERSION,
+            "version": version,
             "station": facts.station,
             "stations": facts.stations,
             "cluster": facts.cluster,
@@ -408,7 +506,7 @@ class Clients:
     def _on_join(self, connection: _Connection, take: Take, now: int) -> None:
         number, flags = take.handle, take.flags
         level = flags & LEVEL_MASK
-        if level > ACK or flags & ~(LEVEL_MASK | JOIN_OPEN | JOIN_SEND_ONLY | JOIN_NO_SELF):
+        if level > ACK or flags & ~(LEVEL_MASK | JOIN_OPEN | JOIN_SEND_ONLY | JOIN_NO_SELF | JOIN_OP):
             self._cut_off(connection, "protocol", f"JOIN with unknown flags {flags:#x}", now)
             return
         if not 1 <= number < HANDLES_MAX or number in connection.handles:
@@ -426,7 +524,10 @@ class Clients:
                 connection, "name-collision", f"group {name!r} has the same number as group {other!r}: use another name", number
             )
             return
-        send_only = bool(flags & JOIN_SEND_ONLY)
+        send_only, op = bool(flags & JOIN_SEND_ONLY), bool(flags & JOIN_OP)
+        if op and level and not send_only:
+            self._error(connection, "level", "a group of order op delivers on acceptance: it has no level above ordered", number)
+            return
         if self._fence is not None:
             self._error(connection, "fenced", "the order here differs from another station's", number)
             return
@@ -436,12 +537,11 @@ class Clients:
         if send_only and not self._groups.may_send(name):
             self._error(connection, "closed-group", f"group {name!r} is not open to programs that are not in it", number)
             return
-        handle = _Handle(number, name, identity, level, bool(flags & JOIN_OPEN), send_only, bool(flags & JOIN_NO_SELF))
+        handle = _Handle(number, name, identity, level, bool(flags & JOIN_OPEN), send_only, bool(flags & JOIN_NO_SELF), op)
         self._bind(connection, handle)
-        self._dp.handle(connection.slot, number, identity, may_send=True)
-        if self._open:
-            self._ask(connection, handle)
-            self._send_outbox()
+        self._ask(connection, handle)
+        self._allow(connection, handle)
+        self._send_outbox()
 
     def _on_leave(self, connection: _Connection, number: int) -> None:
         handle = connection.handles.get(number)
@@ -462,6 +562,40 @@ class Clients:
                 return
             reply = {"group": name, "members": [list(m) for m in self._groups.members(name) if self._open]}
         self._put(connection, Frame.MEMBERS_REPLY, reply, urgent=True)
+
+    def _on_admin(self, connection: _Connection, take: Take, now: int) -> None:
+        """A command of an operator: of root, or of the user the daemon runs as."""
+        try:
+            if connection.uid not in (0, os.geteuid()):
+                raise PermissionError
+            command, arguments = self._admin_command(take.data)
+            if self.admin is None:
+                raise UsageError("this daemon takes no commands")
+            text = f"client {connection.client} ({connection.name}, uid {connection.uid}) asks: {command} {arguments or ''}"
+            self._journal.event(logging.WARNING, "admin", text.rstrip(), now=now, key=command)
+            reply: dict[str, object] = {"ok": True, "message": self.admin(command, arguments)}
+            self._put(connection, Frame.ADMIN_REPLY, reply, urgent=True)
+        except UsageError as exc:
+            self._error(connection, "refused", str(exc), 0, admin=True)
+        except PermissionError:
+            self._error(connection, "not-permitted", "only root and the daemon's own user may do that", 0, admin=True)
+
+    def _admin_command(self, data: bytes) -> tuple[str, dict[str, Any]]:
+        """UsageError for what is no command."""
+        try:
+            body = json.loads(data)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            raise UsageError("a command is a JSON object")
+        match body:
+            case {"command": "leave"}:
+                return "leave", {}
+            case {"command": "expel", "station": int(station)} if not isinstance(station, bool):
+                if not 1 <= station <= self._facts.stations:
+                    raise UsageError(f"there is no station {station}; stations are 1 to {self._facts.stations}")
+                return "expel", {"station": station}
+        raise UsageError("the commands are leave, and expel with a station")
 
     def _on_bye(self, connection: _Connection) -> None:
         connection.bye = True
@@ -500,8 +634,6 @@ class Clients:
         for handle in connection.handles.values():
             if self._open and handle.asked and not handle.leaving:
                 self._queue(connection.client, handle, self._groups.encode_leave(handle.group, death=why != "bye"))
-            elif not self._open and handle.asked and not handle.member:
-                self._astray.add((connection.client, handle.group))
         for handle in list(connection.handles.values()):
             self._unbind(connection, handle)
         self._send_outbox()
@@ -532,12 +664,27 @@ class Clients:
             self._unbind(connection, handle)
 
     def _ask(self, connection: _Connection, handle: _Handle) -> None:
-        """Send the join of a handle in the present instance."""
-        if handle.send_only or handle.asked or connection.bye:
+        """Send the join of a handle in the present instance, if it can be sent yet."""
+        if handle.send_only or handle.asked or connection.bye or not self._open or not self._groups.known:
             return
         handle.asked = True
-        data = self._groups.encode_join(handle.group, connection.name, level=handle.level, open=handle.open)
+        data = self._groups.encode_join(handle.group, connection.name, level=handle.level, open=handle.open, op=handle.op)
         self._queue(connection.client, handle, data)
+
+    def _allow(self, connection: _Connection, handle: _Handle) -> None:
+        """Say what becomes of SENDs on a handle now. They wait for the join: until it is ahead of them in the queue, or, where
+        messages overtake the order, until it has its place there."""
+        if handle.leaving:
+            return
+        op = handle.op
+        if not handle.send_only:
+            may = MaySend.YES if handle.asked and (handle.member or not op) else MaySend.WAIT
+        elif self._open and self._groups.known:
+            may = MaySend.YES if self._groups.may_send(handle.group) else MaySend.NO
+            op = self._groups.order(handle.group) == "op"
+        else:
+            may = MaySend.WAIT
+        self._dp.handle(connection.slot, handle.number, handle.group_id, may_send=may, op=op)
 
     def _queue(self, client: int, handle: _Handle, data: bytes) -> None:
         self._outbox.append((client, handle.group_id, data))
@@ -557,21 +704,25 @@ class Clients:
         handle = connection.joined.get(change.group)
         if handle is None:
             return
-        if change.reason == "name-collision":
-            text = f"group {change.group!r} has the same number as another group with members: use another name"
-            self._error(connection, "name-collision", text, handle.number)
+        if change.refused:
+            text = {
+                "name-collision": f"group {change.group!r} has the same number as another group with members: use another name",
+                "order-mismatch": f"group {change.group!r} has another order: its first member has said which",
+            }[change.reason]
+            self._error(connection, change.reason, text, handle.number)
             if not handle.leaving:
                 self._dp.handle_drop(connection.slot, handle.number)
             self._unbind(connection, handle)
         elif change.reason == "join":
             handle.member = True
-            self._dp.join(connection.slot, handle.number, handle.group_id, handle.level, handle.no_self)
+            self._dp.join(connection.slot, handle.number, handle.group_id, handle.level, handle.no_self, handle.op)
+            self._allow(connection, handle)
 
     def _show(self, change: Change, place: tuple[int, int, int], position: int) -> None:
         """Give the view to all local members, and to those who have just left it."""
         body = _json(
             {
-                "group": change.group, "clock": place[0], "station": place[1], "index": place[2], "instance": self._instance,
+                "group": change.group, "clock": place[0], "station": place[1], "index": place[2], "instance": self._view_instance,
                 "members": [list(m) for m in change.members], "joined": [list(m) for m in change.joined],
                 "left": [list(m) for m in change.left], "reason": change.reason,
             }
@@ -590,26 +741,43 @@ class Clients:
                 self._dp.leave(connection.slot, identity)
                 self._unbind(connection, handle)
         self._dp.need_ack(identity, self._groups.needs_ack(change.group))
-        may_send = self._groups.may_send(change.group)
         for _, (connection, handle) in bound:
             if handle.send_only:
-                self._dp.handle(connection.slot, handle.number, identity, may_send=may_send)
+                self._allow(connection, handle)
 
     def _name_of(self, identity: int) -> str | None:
         """The group that has this number, as far as this station knows."""
         return self._groups.name_of(identity) or self._names.get(identity)
 
     def _stations(self, now: int) -> dict[str, object]:
+        """The answer to MEMBERS without a name: the members of the instance, and of all stations what is known."""
         status = self._status(now)
-        waiting = {station for station, _ in self._blocked}
-        hosts = {p["station"]: p.get("host") or "" for p in status.get("peers", ())}
-        members = [[s, 0, hosts.get(s, "")] for s in range(1, self._facts.stations + 1) if self._open and s not in waiting]
+        hosts = self._hosts(status)
+        peers = {p["station"]: p for p in status.get("peers", ())}
+        letters = status.get("membership", {}).get("letters", {}).get(str(self._facts.station)) or {}
+        lives = dict(enumerate(self._incarnations, 1)) if self._open else {}
+        detail = [
+            {
+                "station": s,
+                "incarnation": lives.get(s) or peers.get(s, {}).get("incarnation") or 0,
+                "host": hosts.get(s, ""),
+                "letter": letters.get(str(s)),
+                "state": peers.get(s, {}).get("state"),
+                "member": bool(lives.get(s)),
+            }
+            for s in range(1, self._facts.stations + 1)
+        ]
         return {
             "group": "",
-            "members": members,
+            "members": [[s, 0, hosts.get(s, "")] for s, life in lives.items() if life],
+            "detail": detail,
             "stations": self._facts.stations,
             "instance": self._instance if self._open else 0,
         }
+
+    @staticmethod
+    def _hosts(status: dict[str, Any]) -> dict[int, str]:
+        return {p["station"]: p.get("host") or "" for p in status.get("peers", ())}
 
     def _new_number(self) -> int:
         """The next number that no connection has; a number comes back only after all others have been used."""
@@ -624,15 +792,20 @@ class Clients:
     def _blocked_event(self) -> dict[str, object]:
         if not self._blocked:
             return {"event": "unblocked"}
-        return {"event": "blocked", "stations": [{"station": s, "reason": r} for s, r in self._blocked]}
+        stations = [{"station": s, "reason": r} for s, r in self._blocked]
+        return {"event": "blocked", "stations": stations, "quorum": self._quorum}
 
     def _event(self, connection: _Connection, event: dict[str, object], *, urgent: bool = False) -> None:
         self._put(connection, Frame.EVENT, event, urgent=urgent)
 
-    def _error(self, connection: _Connection, code: str, text: str, number: int, *, close: bool = False) -> None:
+    def _error(
+        self, connection: _Connection, code: str, text: str, number: int, *, close: bool = False, admin: bool = False
+    ) -> None:
         body: dict[str, object] = {"code": code, "message": text}
         if number:
             body["handle"] = number
+        if admin:
+            body["admin"] = True
         self._put(connection, Frame.ERROR, body, urgent=True, flags=CLOSE if close else 0, handle=number)
 
     def _put(
@@ -700,6 +873,12 @@ class Listener:
             status = self._path.lstat()
             if (status.st_dev, status.st_ino) == self._identity:
                 self._path.unlink()
+
+
+def _peer(sock: socket.socket) -> tuple[int, int, int]:
+    """(pid, uid, gid) of the process at the other end of a Unix socket, as it connected."""
+    pid, uid, gid = PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return pid, uid, gid
 
 
 def _group_name(data: bytes) -> str | None:

@@ -25,12 +25,13 @@ from .common import (
     open_socket,
     program_name,
     socket_path,
+    stations_of,
     timed_out,
     why_ended,
 )
 from .errors import Busy, ClientError, ConnectionClosed, DaemonClosing, Fenced, NotMember, NotReachable, Timeout
 from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership, Ticket
-from .types import Event, Item, Level, Member, Message, SendLevel, View, Welcome
+from .types import Event, Item, JoinLevel, Level, Member, Message, Order, SendLevel, Station, View, Welcome
 
 _T = TypeVar("_T")
 
@@ -132,8 +133,13 @@ class Group:
 
     @property
     def level(self) -> Level:
-        """Level of delivery."""
+        """Level of delivery; in a group of order ``op`` it is ``ordered``, and means on acceptance."""
         return self._membership.level
+
+    @property
+    def order(self) -> Order:
+        """Order of delivery."""
+        return self._membership.order
 
     @property
     def view(self) -> View | None:
@@ -153,8 +159,8 @@ class Group:
         data:    0 bytes to ``message_max`` (16 MiB unless configured lower).
         level:   ``ordered``, ``preack`` (every station has it: safe), ``ack``; ``sent`` or None: only until it is queued.
         timeout: seconds; None waits for ever. Default: the connection's.
-        Raises TooLarge before anything is sent, Timeout, Undecided (the cluster opened anew meanwhile), ClosedGroup, NotMember,
-        Fenced, ConnectionClosed.
+        Raises TooLarge before anything is sent, Timeout, Undecided (this station's instance ended meanwhile), ClosedGroup,
+        NotMember, Fenced, ConnectionClosed.
         """
         connection = self._connection
         ticket = connection._protocol.send(self._membership, data, level)
@@ -431,8 +437,9 @@ class Connection:
     async def join(
         self,
         name: str,
-        level: Level = "preack",
+        level: JoinLevel | None = None,
         *,
+        order: Order = "total",
         open_group: bool = False,
         send_only: bool = False,
         no_self: bool = False,
@@ -442,19 +449,22 @@ class Connection:
         """Become a member of a group (made by its first member) and get its messages from here on.
 
         name:       1..128 bytes of UTF-8.
-        level:      level of delivery; the default ``preack`` is safe.
+        level:      level of delivery; the default, ``preack``, is safe.
+        order:      ``op``: messages come as soon as they are here, in each sender's order only, and may be lost to the others if
+                    this station is expelled. What the first member says counts. There is one level: ``accepted``.
         open_group: programs that are not members may send to it. What the first member says counts.
         send_only:  no membership, only a handle to send to an open group.
         no_self:    own messages are not delivered to us.
         receive:    False: be a member (and be able to send) but drop what comes.
-        Returns after the first view, which waits until the cluster is open. Raises Timeout, BadName, NameCollision, ClosedGroup.
+        Returns after the first view, which waits until the cluster is open. Raises Timeout, BadName, NameCollision,
+        OrderMismatch, BadLevel, ClosedGroup.
         """
         deadline = self._deadline(timeout)
         while (gone := self._protocol.leaving(name)) is not None:
             self._link.flush()
             await self._wait(gone, _left(deadline), f"leaving group {name!r} before joining it again")
         membership = self._protocol.join(
-            name, level, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
+            name, level, order=order, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
         )
         self._link.flush()
         try:
@@ -472,10 +482,32 @@ class Connection:
         return await self._wait(ticket, timeout, "asking for the status")
 
     async def members(self, group: str = "", timeout: Seconds = DEFAULT) -> tuple[Member, ...]:
-        """Members of a group as this daemon knows them; for the empty name, the stations (client 0, name of the host)."""
+        """Members of a group as this daemon knows them; for the empty name, the stations of the instance (client 0, name of the
+        host)."""
         ticket = self._protocol.members(group)
         self._link.flush()
         return members_of(await self._wait(ticket, timeout, "asking for the members"))
+
+    async def stations(self, timeout: Seconds = DEFAULT) -> tuple[Station, ...]:
+        """All stations of the cluster, members of the instance or not, as this daemon knows them."""
+        ticket = self._protocol.members("")
+        self._link.flush()
+        return stations_of(await self._wait(ticket, timeout, "asking for the stations"))
+
+    async def expel(self, station: int, timeout: Seconds = DEFAULT) -> str:
+        """As an operator, have the others go on without ``station`` (1..n). Returns a line for people once that is proposed;
+        ``ClusterView`` tells when it has happened. Raises NotPermitted, Refused (no member, the own station, no quorum)."""
+        return await self._admin("expelling a station", timeout, "expel", station=station)
+
+    async def leave_cluster(self, timeout: Seconds = DEFAULT) -> str:
+        """As an operator, have this station leave: its daemon says goodbye and ends. Returns a line for people. Raises
+        NotPermitted."""
+        return await self._admin("leaving the cluster", timeout, "leave")
+
+    async def _admin(self, what: str, timeout: Seconds, command: str, **arguments: int) -> str:
+        ticket = self._protocol.admin(command, **arguments)
+        self._link.flush()
+        return str((await self._wait(ticket, timeout, what)).get("message", ""))
 
     async def close(self, timeout: float | None = 5.0) -> bool:
         """Say goodbye and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has gone out.

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from .errors import ClientError, ConnectionClosed, NotReachable, Timeout
 from .protocol import ClientProtocol
-from .types import Member
+from .types import Member, Station
 
 SOCKET: Final = "/run/zenjun/zenjund.sock"
 SOCKET_ENV: Final = "ZENJUN_SOCKET"
@@ -127,6 +127,9 @@ def timed_out(protocol: ClientProtocol, what: str, timeout: float) -> Timeout:
     text = f"{what}: nothing after {round(timeout, 3):g} s"
     if protocol.blocked:
         text += "; the cluster waits for " + ", ".join(f"station {s} ({reason})" for s, reason in protocol.blocked)
+        text += "" if protocol.quorum else "; without quorum nothing is sent or delivered"
+    elif protocol.outside:
+        text += f"; this station is in no instance now: {protocol.outside}"
     elif protocol.welcome is not None and protocol.instance == 0:
         text += "; the cluster is not open yet"
     if not protocol.may_read:
@@ -134,13 +137,21 @@ def timed_out(protocol: ClientProtocol, what: str, timeout: float) -> Timeout:
             f"; {protocol.inbox_bytes} bytes unread in the groups hold back the answer (read them, or join with receive=False)"
         )
     error = Timeout(text)
-    error.not_open = protocol.welcome is not None and protocol.instance == 0
+    error.not_open = protocol.welcome is not None and (protocol.instance == 0 or bool(protocol.outside))
     return error
 
 
 def members_of(reply: dict[str, Any]) -> tuple[Member, ...]:
     """The members in a MEMBERS_REPLY."""
     return tuple(Member(int(m[0]), int(m[1]), str(m[2] or "")) for m in reply.get("members", ()))
+
+
+def stations_of(reply: dict[str, Any]) -> tuple[Station, ...]:
+    """The stations in the MEMBERS_REPLY to a MEMBERS without a name."""
+    return tuple(
+        Station(int(d["station"]), int(d["incarnation"]), str(d["host"]), bool(d["member"]), d.get("letter"), d.get("state"))
+        for d in reply.get("detail", ())
+    )
 
 
 def why_ended(protocol: ClientProtocol) -> ClientError:

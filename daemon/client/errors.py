@@ -64,7 +64,7 @@ class Fenced(ClientError):
 
 
 class Undecided(ClientError):
-    """The cluster was opened anew while the message was under way: it may or may not have been delivered.
+    """This station's instance ended while the message was under way: it may or may not have been delivered.
 
     reached: highest level it is known to have reached (``"ordered"`` or ``"preack"``), or None.
     """
@@ -87,6 +87,18 @@ class BadName(ClientError, ValueError):
 
 class NameCollision(BadName):
     """Another group in use has the same 32-bit number on the wire; choose another name."""
+
+
+class OrderMismatch(ClientError, ValueError):
+    """The group's first member asked for the other order of delivery (``join(order=...)``)."""
+
+
+class BadLevel(ClientError, ValueError):
+    """The level of delivery and the group's order do not go together."""
+
+
+class NotPermitted(ClientError, PermissionError):
+    """Only root and the user that the daemon runs as may give it commands."""
 
 
 class NotMember(ClientError):
@@ -114,6 +126,9 @@ BY_CODE: dict[str, type[ClientError]] = {
     "closed-group": ClosedGroup,
     "name": BadName,
     "name-collision": NameCollision,
+    "order-mismatch": OrderMismatch,
+    "level": BadLevel,
+    "not-permitted": NotPermitted,
     "slow-receiver": SlowReceiver,
     "busy": Busy,
     "closing": DaemonClosing,

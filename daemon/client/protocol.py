@@ -20,6 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ...proto.wire import GROUP_NAME_MAX
 from .errors import (
+    BadLevel,
     BadName,
     ClientError,
     ConnectionClosed,
@@ -30,9 +31,31 @@ from .errors import (
     Undecided,
     from_code,
 )
-from .types import LEVELS, Event, Item, Level, Member, Message, Place, SendLevel, View, Welcome
+from .types import (
+    LEVELS,
+    Blocked,
+    Closed,
+    ClusterView,
+    Event,
+    Expelled,
+    Item,
+    JoinLevel,
+    Level,
+    Member,
+    Message,
+    Opened,
+    Order,
+    Place,
+    Reopened,
+    SendLevel,
+    Station,
+    Unblocked,
+    View,
+    Welcome,
+)
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""2: events of view changes, order ``op``, commands of operators."""
 MAGIC: Final = b"ZENJ"
 NAME_MAX: Final = 64
 HANDLE_MAX: Final = 1023
@@ -53,6 +76,7 @@ class Frame(IntEnum):
     STATUS = 5
     BYE = 6
     MEMBERS = 7
+    ADMIN = 8
     WELCOME = 65
     MESSAGE = 66
     VIEW = 67
@@ -61,11 +85,13 @@ class Frame(IntEnum):
     ERROR = 70
     STATUS_REPLY = 71
     MEMBERS_REPLY = 72
+    ADMIN_REPLY = 73
 
 
 JOIN_OPEN: Final = 4
 JOIN_SEND_ONLY: Final = 8
 JOIN_NO_SELF: Final = 16
+JOIN_OP: Final = 32
 SEND_NOTIFY: Final = 4
 
 _HEADER: Final = struct.Struct("<IBBH")
@@ -123,10 +149,11 @@ class _Sending:
 class Membership:
     """One joined group (or handle to send to an open one): its inbox and its current view."""
 
-    def __init__(self, handle: int, name: str, level: Level, *, send_only: bool, receive: bool) -> None:
+    def __init__(self, handle: int, name: str, level: Level, order: Order, *, send_only: bool, receive: bool) -> None:
         self.handle = handle
         self.name = name
         self.level: Level = level
+        self.order: Order = order
         self.send_only = send_only
         self.discard = send_only or not receive
         self.state = "joining"
@@ -171,6 +198,9 @@ class ClientProtocol:
         """Settled when the connection has ended; holds the reason, or None after BYE."""
         self.closing = False
         self.blocked: tuple[tuple[int, str], ...] = ()
+        self.quorum = True
+        self.outside = ""
+        """Why this station is in no instance, after it has been in one; empty: it is, or never was."""
         self.instance = 0
         self.fenced: Fenced | None = None
         self.on_event: Callable[[Event], None] | None = None
@@ -182,6 +212,7 @@ class ClientProtocol:
         self._sending: tuple[deque[_Sending], deque[_Sending], deque[_Sending]] = (deque(), deque(), deque())
         self._status: deque[Ticket[dict[str, Any]]] = deque()
         self._members: deque[Ticket[dict[str, Any]]] = deque()
+        self._admin: deque[Ticket[dict[str, Any]]] = deque()
         self._next_handle = 0
         self._fatal: ClientError | None = None
         self.received_bytes = 0
@@ -221,25 +252,26 @@ class ClientProtocol:
     def join(
         self,
         name: str,
-        level: Level = "preack",
+        level: JoinLevel | None = None,
         *,
+        order: Order = "total",
         open_group: bool = False,
         send_only: bool = False,
         no_self: bool = False,
         receive: bool = True,
     ) -> Membership:
-        """Queue a JOIN. Its ``joined`` ticket settles with the first view, or fails.
+        """Queue a JOIN. Its ``joined`` ticket settles with the first view, or fails. level None: preack, or what order op has.
 
         A ``send_only`` handle gets no view; it settles by the answer to a MEMBERS queued behind it, unless an ERROR comes first.
-        Raises BadName for a name of the wrong length, ValueError for an unknown level, ClientError if all handles are in use.
+        Raises BadName for a name of the wrong length, ValueError for an unknown level or order, BadLevel for a level that the
+        order does not have, ClientError if all handles are in use.
         """
         self._check()
         body = _group_name(name)
-        if level not in LEVELS:
-            raise ValueError(f"level {level!r}: one of {', '.join(LEVELS)} is wanted")
-        membership = Membership(self._new_handle(), name, level, send_only=send_only, receive=receive)
+        wanted = _join_level(level, order)
+        membership = Membership(self._new_handle(), name, wanted, order, send_only=send_only, receive=receive)
         self.memberships[membership.handle] = membership
-        flags = LEVELS.index(level)
+        flags = LEVELS.index(wanted) | (JOIN_OP if order == "op" else 0)
         flags |= (JOIN_OPEN if open_group else 0) | (JOIN_SEND_ONLY if send_only else 0) | (JOIN_NO_SELF if no_self else 0)
         self._put(Frame.JOIN, flags, membership.handle, body)
         if send_only:
@@ -356,6 +388,15 @@ class ClientProtocol:
         self._put(Frame.MEMBERS, 0, 0, body)
         return ticket
 
+    def admin(self, command: str, **arguments: Any) -> Ticket[dict[str, Any]]:
+        """Queue a command of an operator; the answer's ``message`` is a line for people. Fails with NotPermitted, or with Refused
+        for what cannot be."""
+        self._check()
+        ticket: Ticket[dict[str, Any]] = Ticket()
+        self._admin.append(ticket)
+        self._put(Frame.ADMIN, 0, 0, json.dumps({"command": command, **arguments}).encode())
+        return ticket
+
     def bye(self) -> None:
         """Queue a BYE; from now on messages that come are dropped and ``ended`` settles without an error when the daemon
         closes."""
@@ -368,7 +409,7 @@ class ClientProtocol:
     @property
     def waiting(self) -> bool:
         """True while a call waits for an answer of the daemon."""
-        if any(self._sending) or self._status or self._members or self.welcome is None:
+        if any(self._sending) or self._status or self._members or self._admin or self.welcome is None:
             return True
         return any(m.state == "joining" for m in self.memberships.values())
 
@@ -503,6 +544,9 @@ class ClientProtocol:
         elif kind == Frame.MEMBERS_REPLY:
             if self._members:
                 self._members.popleft().settle(_json(body))
+        elif kind == Frame.ADMIN_REPLY:
+            if self._admin:
+                self._admin.popleft().settle(_json(body))
         else:
             raise ProtocolError(f"the daemon sent a frame of unknown type {kind}")
 
@@ -557,18 +601,15 @@ class ClientProtocol:
             touched.append(membership)
 
     def _on_event(self, e: dict[str, Any], touched: list[Membership]) -> None:
-        event = Event(
-            name=str(e["event"]),
-            instance=int(e.get("instance", 0)),
-            stations=_blocked(e.get("stations", ())),
-            members=tuple(int(m) for m in e.get("members", ())),
-            undecided=int(e.get("undecided", 0)),
-            detail=e,
-        )
-        if event.name == "blocked":
-            self.blocked = event.stations
+        event = _event(e)
+        if isinstance(event, Blocked):
+            self.blocked, self.quorum = event.stations, event.quorum
+        elif isinstance(event, ClusterView):
+            self.instance = event.instance
+        elif isinstance(event, Closed | Expelled):
+            self.outside = event.reason or event.name
         elif event.name in ("open", "reopened"):
-            self.blocked = ()
+            self.blocked, self.quorum, self.outside = (), True, ""
             self.instance = event.instance
             # The daemon joins groups again by itself; what was being left is forgotten with the instance.
             for membership in [m for m in self.memberships.values() if m.state == "left"]:
@@ -576,7 +617,7 @@ class ClientProtocol:
             if event.name == "reopened":
                 self._on_reopened(int(e.get("first", self.done[1] + 1)), event.undecided)
         elif event.name == "unblocked":
-            self.blocked = ()
+            self.blocked, self.quorum = (), True
         elif event.name == "fenced":
             self.fenced = Fenced(f"the order here differs from another station's: {json.dumps(e)}")
             self._fail_sending(self.fenced)
@@ -598,7 +639,7 @@ class ClientProtocol:
                 s = sending.popleft()
                 decided = s.number < first
                 error = Undecided(
-                    "the cluster was opened anew: the message "
+                    "this station's instance has ended: the message "
                     + ("was delivered but not acknowledged by all" if decided else "may or may not have been delivered")
                 )
                 error.reached = "preack" if decided else "ordered" if s.number <= self.done[0] else None
@@ -611,6 +652,10 @@ class ClientProtocol:
             self._fatal = error
             if self.welcome is None:
                 self.lost(error)
+            return
+        if e.get("admin"):
+            if self._admin:
+                self._admin.popleft().fail(error)
             return
         handle = int(e.get("handle") or handle)
         membership = self.memberships.get(handle)
@@ -665,7 +710,7 @@ class ClientProtocol:
             self.ended.fail(error)
         self.welcomed.fail(why)
         self._fail_sending(why)
-        for tickets in (self._status, self._members):
+        for tickets in (self._status, self._members, self._admin):
             while tickets:
                 tickets.popleft().fail(why)
         for membership in list(self.memberships.values()):
@@ -694,6 +739,21 @@ def _group_name(name: str) -> bytes:
     return body
 
 
+def _join_level(level: JoinLevel | None, order: Order) -> Level:
+    """The level of delivery that a JOIN asks for."""
+    if order not in ("total", "op"):
+        raise ValueError(f"order {order!r}: total or op is wanted")
+    if order == "op":
+        if level not in (None, "ordered", "accepted"):
+            raise BadLevel(f"level {level!r}: a group of order op delivers on acceptance, it has no other level")
+        return "ordered"
+    if level is None:
+        return "preack"
+    if level == "accepted" or level not in LEVELS:
+        raise ValueError(f"level {level!r}: one of {', '.join(LEVELS)} is wanted")
+    return level
+
+
 def _level_number(level: SendLevel) -> int | None:
     if level is None or level == "sent":
         return None
@@ -711,6 +771,37 @@ def _json(body: bytes) -> dict[str, Any]:
 
 def _members(entries: Sequence[Sequence[Any]]) -> tuple[Member, ...]:
     return tuple(Member(int(e[0]), int(e[1]), str(e[2])) for e in entries)
+
+
+def _event(e: dict[str, Any]) -> Event:
+    """The event of an EVENT frame, of the class that its name has. A name that this library does not know gives a plain one."""
+    name, instance = str(e["event"]), int(e.get("instance", 0))
+    reason, station = str(e.get("reason", "")), int(e.get("station", 0))
+    undecided, forgotten, unsafe = int(e.get("undecided", 0)), int(e.get("forgotten", 0)), bool(e.get("unsafe"))
+    if name == "view":
+        present = tuple(Station(int(m[0]), int(m[1]), str(m[2])) for m in e["members"])
+        joined, left = tuple(int(s) for s in e["joined"]), tuple(int(s) for s in e["left"])
+        place = (int(e["clock"]), station, int(e["index"]))
+        members = tuple(m.station for m in present)
+        return ClusterView(name, instance, members=members, detail=e, present=present, joined=joined, left=left, place=place)
+    if name == "expelled":
+        return Expelled(
+            name, instance, undecided=undecided, detail=e, reason=reason, station=station, forgotten=forgotten, unsafe=unsafe
+        )
+    if name == "closed":
+        return Closed(name, instance, detail=e, reason=reason, station=station)
+    if name == "blocked":
+        return Blocked(name, stations=_blocked(e["stations"]), detail=e, quorum=bool(e.get("quorum", True)))
+    if name == "unblocked":
+        return Unblocked(name, detail=e)
+    if name in ("open", "reopened"):
+        members, joined_in = tuple(int(m) for m in e.get("members", ())), bool(e.get("joined"))
+        if name == "open":
+            return Opened(name, instance, members=members, detail=e, joined=joined_in)
+        return Reopened(
+            name, instance, members=members, undecided=undecided, detail=e, joined=joined_in, forgotten=forgotten, unsafe=unsafe
+        )
+    return Event(name, instance, detail=e)
 
 
 def _blocked(entries: Sequence[Any]) -> tuple[tuple[int, str], ...]:

@@ -28,12 +28,13 @@ from .common import (
     open_socket,
     program_name,
     socket_path,
+    stations_of,
     timed_out,
     why_ended,
 )
 from .errors import Busy, ClientError, ConnectionClosed, DaemonClosing, Fenced, InboxFull, NotMember, NotReachable, Timeout
 from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership, Ticket
-from .types import Event, Item, Level, Member, Message, SendLevel, View, Welcome
+from .types import Event, Item, JoinLevel, Level, Member, Message, Order, SendLevel, Station, View, Welcome
 
 _T = TypeVar("_T")
 
@@ -59,8 +60,13 @@ class SyncGroup:
 
     @property
     def level(self) -> Level:
-        """Level of delivery."""
+        """Level of delivery; in a group of order ``op`` it is ``ordered``, and means on acceptance."""
         return self._membership.level
+
+    @property
+    def order(self) -> Order:
+        """Order of delivery."""
+        return self._membership.order
 
     @property
     def view(self) -> View | None:
@@ -81,8 +87,8 @@ class SyncGroup:
         level:   ``ordered``, ``preack`` (every station has it: safe), ``ack``; ``sent`` or None: only until the kernel has taken
         it.
         timeout: seconds; None waits for ever. Default: the connection's.
-        Raises TooLarge before anything is sent, Timeout, Undecided (the cluster opened anew meanwhile), ClosedGroup, NotMember,
-        Fenced, ConnectionClosed.
+        Raises TooLarge before anything is sent, Timeout, Undecided (this station's instance ended meanwhile), ClosedGroup,
+        NotMember, Fenced, ConnectionClosed.
         """
         with self._connection._alone:
             ticket = self._connection._protocol.send(self._membership, data, level)
@@ -359,8 +365,9 @@ class SyncConnection:
     def join(
         self,
         name: str,
-        level: Level = "preack",
+        level: JoinLevel | None = None,
         *,
+        order: Order = "total",
         open_group: bool = False,
         send_only: bool = False,
         no_self: bool = False,
@@ -370,19 +377,22 @@ class SyncConnection:
         """Become a member of a group (made by its first member) and get its messages from here on.
 
         name:       1..128 bytes of UTF-8.
-        level:      level of delivery; the default ``preack`` is safe.
+        level:      level of delivery; the default, ``preack``, is safe.
+        order:      ``op``: messages come as soon as they are here, in each sender's order only, and may be lost to the others if
+                    this station is expelled. What the first member says counts. There is one level: ``accepted``.
         open_group: programs that are not members may send to it. What the first member says counts.
         send_only:  no membership, only a handle to send to an open group.
         no_self:    own messages are not delivered to us.
         receive:    False: be a member (and be able to send) but drop what comes.
-        Returns after the first view, which waits until the cluster is open. Raises Timeout, BadName, NameCollision, ClosedGroup.
+        Returns after the first view, which waits until the cluster is open. Raises Timeout, BadName, NameCollision,
+        OrderMismatch, BadLevel, ClosedGroup.
         """
         with self._alone:
             deadline = self._deadline(timeout)
             while (gone := self._protocol.leaving(name)) is not None:
                 self._complete(gone, _left(deadline), f"leaving group {name!r} before joining it again")
             membership = self._protocol.join(
-                name, level, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
+                name, level, order=order, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
             )
             try:
                 self._complete(membership.joined, _left(deadline), f"joining group {name!r}")
@@ -398,9 +408,29 @@ class SyncConnection:
             return self._answer(self._protocol.status(), timeout, "asking for the status")
 
     def members(self, group: str = "", timeout: Seconds = DEFAULT) -> tuple[Member, ...]:
-        """Members of a group as this daemon knows them; for the empty name, the stations (client 0, name of the host)."""
+        """Members of a group as this daemon knows them; for the empty name, the stations of the instance (client 0, name of the
+        host)."""
         with self._alone:
             return members_of(self._answer(self._protocol.members(group), timeout, "asking for the members"))
+
+    def stations(self, timeout: Seconds = DEFAULT) -> tuple[Station, ...]:
+        """All stations of the cluster, members of the instance or not, as this daemon knows them."""
+        with self._alone:
+            return stations_of(self._answer(self._protocol.members(""), timeout, "asking for the stations"))
+
+    def expel(self, station: int, timeout: Seconds = DEFAULT) -> str:
+        """As an operator, have the others go on without ``station`` (1..n). Returns a line for people once that is proposed;
+        ``ClusterView`` tells when it has happened. Raises NotPermitted, Refused (no member, the own station, no quorum)."""
+        return self._admin("expelling a station", timeout, "expel", station=station)
+
+    def leave_cluster(self, timeout: Seconds = DEFAULT) -> str:
+        """As an operator, have this station leave: its daemon says goodbye and ends. Returns a line for people. Raises
+        NotPermitted."""
+        return self._admin("leaving the cluster", timeout, "leave")
+
+    def _admin(self, what: str, timeout: Seconds, command: str, **arguments: int) -> str:
+        with self._alone:
+            return str(self._answer(self._protocol.admin(command, **arguments), timeout, what).get("message", ""))
 
     def serve(self, seconds: float = 0.0) -> None:
         """Take what the daemon sends for so long, instead of ``time.sleep``: who sends rarely stays a good receiver.

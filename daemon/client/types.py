@@ -9,6 +9,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 Level: TypeAlias = Literal["ordered", "preack", "ack"]
 """Level of receipt: the order is fixed · every station has it and its place is final · every station knows that."""
 
+JoinLevel: TypeAlias = Level | Literal["accepted"]
+"""Level of delivery to ask for; ``accepted`` is another word for ``ordered`` in a group of order ``op``."""
+
+Order: TypeAlias = Literal["total", "op"]
+"""Of a group's messages: the total order, or on acceptance, in each sender's order only. Its first member fixes it."""
+
 SendLevel: TypeAlias = Literal["sent", "ordered", "preack", "ack"] | None
 """What ``send`` waits for; ``None`` and ``"sent"``: only until it is queued for the daemon."""
 
@@ -55,24 +61,113 @@ class View:
     instance: int
 
 
+class Station(NamedTuple):
+    """One station, as a view of the cluster or ``stations()`` shows it."""
+
+    station: int
+    """1..n."""
+    incarnation: int
+    """Which life of its daemon; 0: not known."""
+    host: str
+    """Name of its host, empty if not known."""
+    member: bool = True
+    letter: str | None = None
+    """``stations()``: what our daemon takes it for: ``A`` operational, ``AAS``, ``AS``, ``S`` stopped, ``SSA``, ``SA``
+    (docs/status.md); None: not known."""
+    state: str | None = None
+    """``stations()``: ``self``, ``up``, ``silent``, ``deaf``, ``left``, ``fenced`` or ``never seen``; None: not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that concerns the whole cluster.
+    """Something that concerns the whole cluster. Those with more to say have a class of their own; ``fenced`` (the order
+    diverged; nothing more comes), ``closing`` (the daemon stops) and what a later daemon may send are plain.
 
-    name: ``open`` · ``blocked`` (delivery waits for ``stations``) · ``unblocked`` · ``reopened`` (a new instance; messages under
-    way are undecided) · ``fenced`` (the order diverged; nothing more comes) · ``closing`` (the daemon stops).
+    Events stand among the messages where they came; ``view`` has its place in the order like a message.
     """
 
     name: str
     instance: int = 0
     stations: tuple[tuple[int, str], ...] = ()
-    """``blocked``: (station, reason) pairs; reason is ``silent``, ``deaf``, ``left`` or ``never seen``."""
+    """``blocked``: (station, reason) pairs."""
     members: tuple[int, ...] = ()
-    """``open``, ``reopened``: stations of the instance."""
+    """``open``, ``reopened``, ``view``: stations of the instance."""
     undecided: int = 0
-    """``reopened``: how many of this connection's messages had not reached preack."""
+    """``reopened``, ``expelled``: how many of this connection's messages had not reached preack."""
     detail: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The event as the daemon sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Event):
+    """``open``: this station is in an instance for the first time in its daemon's life."""
+
+    joined: bool = False
+    """True if the members of a living instance have let it in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened(Event):
+    """``reopened``: this station is in an instance again, after ``closed`` or ``expelled``. The daemon joins the groups again by
+    itself; what was under way is undecided."""
+
+    joined: bool = False
+    """True if the members of a living instance have let it in; False: it has been opened anew."""
+    forgotten: int = 0
+    """Messages that our level of delivery had held back and that will not come."""
+    unsafe: bool = False
+    """True if something was delivered at level ordered (or on acceptance) that may be unknown to those who have gone on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed(Event):
+    """``closed``: the instance has ended for this station, which tries to get into the next one. Nothing is lost yet."""
+
+    reason: str = ""
+    station: int = 0
+    """Whose doing it was, 0: nobody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expelled(Event):
+    """``expelled``: the others go on without this station, which tries to be let in again. Messages that were delivered here at
+    level ordered only may be unknown to them, and own ones that had not reached preack are undecided."""
+
+    reason: str = ""
+    station: int = 0
+    """Whose doing it was, 0: nobody's."""
+    forgotten: int = 0
+    unsafe: bool = False
+    """As in ``Reopened``; what has happened so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked(Event):
+    """``blocked``: ``stations`` are waited for. Reason: ``silent``, ``deaf``, ``left``, ``restarted``, ``expelled`` (by an
+    operator), ``told`` (by another station) or ``never seen``."""
+
+    quorum: bool = True
+    """True: they are about to be removed, and only what has its place behind theirs waits. False: without them there is no
+    quorum; nothing is sent or delivered until they are heard again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unblocked(Event):
+    """``unblocked``: nobody is waited for any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView(Event):
+    """``view``: ``members`` are the stations of the cluster from its place in the order on, equal at all stations. Members of
+    groups at stations that have left are gone from the same place on: the groups' views follow it."""
+
+    present: tuple[Station, ...] = ()
+    """The members, with incarnation and host."""
+    joined: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+    """A station that has restarted may be in both."""
+    place: Place = (0, 0, 0)
+    """Compares with messages' places; its index is above theirs."""
 
 
 Item: TypeAlias = Message | View | Event

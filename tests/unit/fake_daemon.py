@@ -36,6 +36,9 @@ class FakeDaemon:
         self.path = path
         self.clients: dict[int, Client] = {}
         self.groups: dict[str, list[Client]] = {}
+        self.orders: dict[str, int] = {}
+        self.operator = True
+        """Commands of operators are taken."""
         self.clock = 0
         self.hold = False
         self.deaf = False
@@ -120,7 +123,7 @@ class FakeDaemon:
     def _frame(self, c: Client, kind: int, flags: int, handle: int, body: bytes) -> bool:
         self.received.append((kind, flags, handle, body))
         if kind == 1:
-            assert body[:4] == b"ZENJ" and struct.unpack_from("<HH", body, 4) == (1, 1)
+            assert body[:4] == b"ZENJ" and struct.unpack_from("<HH", body, 4) == (2, 2)
             c.name = body[8:].decode()
             if self.refuse:
                 self.frame(c, 70, 1, 0, {"code": self.refuse[0], "message": self.refuse[1]})
@@ -129,7 +132,7 @@ class FakeDaemon:
             self.frame(
                 c, 65, 0, 0,
                 {
-                    "version": 1, "station": 1, "stations": 3, "cluster": "test", "client": c.number, "message_max": MESSAGE_MAX,
+                    "version": 2, "station": 1, "stations": 3, "cluster": "test", "client": c.number, "message_max": MESSAGE_MAX,
                     "queue_bytes_max": 1 << 22, "instance": 7, "mtu": 1500, "payload_max": 1400, "new": [],
                 },
             )  # fmt: skip
@@ -144,10 +147,18 @@ class FakeDaemon:
             if flags & 8 and group == "closed":
                 self.error(c, "closed-group", handle)
                 return True
+            if flags & 32 and flags & 3:
+                self.error(c, "level", handle)
+                return True
+            if not flags & 8 and self.groups.get(group) and self.orders[group] != flags & 32:
+                self.error(c, "order-mismatch", handle)
+                return True
             c.handles[handle] = group
             c.flags[handle] = flags
             if not flags & 8:
-                self.groups.setdefault(group, []).append(c)
+                if not self.groups.setdefault(group, []):
+                    self.orders[group] = flags & 32
+                self.groups[group].append(c)
                 self._view(group, [c], [], "join")
         elif kind == 3:
             self._leave(c, handle, "leave")
@@ -165,11 +176,27 @@ class FakeDaemon:
         elif kind == 7:
             name = body.decode()
             members = self._members(name) if name else [[s, 0, f"host{s}"] for s in (1, 2, 3)]
-            self.frame(c, 72, body={"group": name, "members": members})
+            detail = [
+                {"station": s, "incarnation": 10 + s, "host": f"host{s}", "letter": "A", "state": "up", "member": True}
+                for s in (1, 2, 3)
+            ]
+            self.frame(c, 72, body={"group": name, "members": members, **({} if name else {"detail": detail})})
+        elif kind == 8:
+            self._admin(c, json.loads(body))
         else:
             self.error(c, "protocol", fatal=True)
             return False
         return True
+
+    def _admin(self, c: Client, body: dict[str, Any]) -> None:
+        if not self.operator:
+            self.error(c, "not-permitted", admin=True)
+        elif body == {"command": "leave"}:
+            self.frame(c, 73, body={"ok": True, "message": "this station leaves"})
+        elif body.get("command") == "expel" and body.get("station") in (2, 3):
+            self.frame(c, 73, body={"ok": True, "message": f"station {body['station']} goes"})
+        else:
+            self.error(c, "refused", admin=True)
 
     def _send(self, c: Client, flags: int, handle: int, body: bytes) -> None:
         group = c.handles.get(handle)

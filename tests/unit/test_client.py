@@ -7,24 +7,31 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_daemon import MESSAGE_MAX, FakeDaemon, FakeThread, fake_daemon
 from zenjun.daemon.client import (
+    BadLevel,
     BadName,
     Busy,
     ClosedGroup,
+    ClusterView,
     Connection,
     ConnectionClosed,
     Event,
+    Group,
     InboxFull,
+    Item,
     Message,
     NameCollision,
     NotMember,
+    NotPermitted,
     NotReachable,
+    OrderMismatch,
+    Refused,
     SlowReceiver,
     SyncConnection,
     Timeout,
@@ -408,6 +415,49 @@ def test_one_reader_at_a_time(play: Callable[[Story], None]) -> None:
     play(story)
 
 
+def test_operators_order_and_stations(play: Callable[[Story], None]) -> None:
+    async def story(daemon: FakeDaemon, path: str) -> None:
+        events: list[Event] = []
+        async with connect(path, on_event=events.append) as c, connect(path) as d:
+            assert await c.expel(2) == "station 2 goes"
+            with pytest.raises(Refused):
+                await c.expel(1)
+            g = await c.join("fast", order="op")
+            assert (g.order, g.level) == ("op", "ordered")
+            with pytest.raises(OrderMismatch):
+                await d.join("fast")
+            with pytest.raises(BadLevel):
+                await d.join("fast", "preack", order="op")
+            h = await d.join("fast", "accepted", order="op")
+            await h.send(b"x")
+            assert (await g.recv()).data == b"x"
+            assert [(s.station, s.incarnation, s.host, s.letter, s.member) for s in await c.stations()] == [
+                (k, 10 + k, f"host{k}", "A", True) for k in (1, 2, 3)
+            ]
+            daemon.event(
+                event="view", instance=9, members=[[1, 5, "a"]], joined=[], left=[2, 3], clock=10**6, station=1, index=65535
+            )
+            await g.send(b"y")
+            got = [i async for i in _until(g, b"y")]
+            assert isinstance(got[-2], ClusterView) and (got[-2].members, got[-2].left) == ((1,), (2, 3)) == (
+                events[0].members,
+                (2, 3),
+            )
+            daemon.operator = False
+            with pytest.raises(NotPermitted):
+                await c.leave_cluster()
+            daemon.operator = True
+            assert await c.leave_cluster() == "this station leaves"
+
+    async def _until(g: Group, data: bytes) -> AsyncIterator[Item]:
+        async for item in g.items(timeout=5):
+            yield item
+            if isinstance(item, Message) and item.data == data:
+                return
+
+    play(story)
+
+
 def test_descriptors_do_not_leak(play: Callable[[Story], None]) -> None:
     """Cases 143 and 145: nothing is left registered, nothing closed twice."""
 
@@ -444,6 +494,20 @@ def test_sync_ten_lines(fake: FakeThread) -> None:
         assert [x.station for x in d.members()] == [1, 2, 3]
         assert c.status() == fake.daemon.status
     assert c.closed and d.closed
+
+
+def test_sync_operators_order_and_stations(fake: FakeThread) -> None:
+    with sync(fake) as c:
+        assert c.expel(3) == "station 3 goes" and c.leave_cluster() == "this station leaves"
+        with pytest.raises(Refused):
+            c.expel(7)
+        fake.daemon.operator = False
+        with pytest.raises(PermissionError):
+            c.expel(3)
+        assert c.join("fast", order="op").order == "op"
+        with sync(fake) as d, pytest.raises(OrderMismatch):
+            d.join("fast", "ack")
+        assert [s.host for s in c.stations()] == ["host1", "host2", "host3"]
 
 
 def test_sync_many_and_large(fake: FakeThread) -> None:

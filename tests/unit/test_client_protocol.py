@@ -14,22 +14,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zenjun.daemon.client import (
+    BadLevel,
     BadName,
+    Blocked,
+    Closed,
+    ClusterView,
     ConnectionClosed,
+    Event,
+    Expelled,
     Fenced,
     Message,
     NotMember,
+    NotPermitted,
+    Opened,
+    OrderMismatch,
     ProtocolError,
+    Refused,
+    Reopened,
     SlowReceiver,
+    Station,
     TooLarge,
+    Unblocked,
     Undecided,
     View,
 )
+from zenjun.daemon.client.common import timed_out
 from zenjun.daemon.client.errors import BY_CODE, ClientError, from_code
 from zenjun.daemon.client.protocol import BODY_MAX, ClientProtocol, Membership
 
 WELCOME = {
-    "version": 1, "station": 2, "stations": 3, "cluster": "c", "client": 9, "message_max": 1000, "queue_bytes_max": 1 << 20,
+    "version": 2, "station": 2, "stations": 3, "cluster": "c", "client": 9, "message_max": 1000, "queue_bytes_max": 1 << 20,
     "instance": 4, "mtu": 1500, "payload_max": 1300,
 }  # fmt: skip
 ME = [2, 9, "me"]
@@ -71,7 +85,7 @@ def sent(p: ClientProtocol) -> list[tuple[int, int, int, bytes]]:
 
 def connected(**options: Any) -> ClientProtocol:
     p = ClientProtocol("me", **options)
-    assert sent(p) == [(1, 0, 0, b"ZENJ\x01\x00\x01\x00me")]
+    assert sent(p) == [(1, 0, 0, b"ZENJ\x02\x00\x02\x00me")]
     p.receive(frame(65, WELCOME))
     assert p.welcomed.result().message_max == 1000
     return p
@@ -223,7 +237,128 @@ def test_blocked_is_remembered_and_events_stand_in_order() -> None:
     assert p.blocked == ((3, "silent"),)
     p.receive(frame(68, {"event": "unblocked"}) + message(m.handle, b"2"))
     assert p.blocked == () and [e.name for e in seen] == ["blocked", "unblocked"]
-    assert [type(i).__name__ for i in m.items] == ["View", "Message", "Event", "Event", "Message"]
+    assert [type(i).__name__ for i in m.items] == ["View", "Message", "Blocked", "Unblocked", "Message"]
+
+
+STATIONS = [{"station": 3, "reason": "told"}]
+LOSS = {"undecided": 2, "first": 5, "forgotten": 7, "unsafe": True}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"event": "open", "instance": 5, "members": [1, 2], "joined": True}, Opened("open", 5, members=(1, 2), joined=True)),
+        ({"event": "blocked", "stations": STATIONS, "quorum": False}, Blocked("blocked", stations=((3, "told"),), quorum=False)),
+        ({"event": "blocked", "stations": STATIONS}, Blocked("blocked", stations=((3, "told"),))),
+        ({"event": "unblocked"}, Unblocked("unblocked")),
+        (
+            {"event": "closed", "instance": 5, "reason": "no quorum", "station": 0},
+            Closed("closed", 5, reason="no quorum"),
+        ),
+        (
+            {"event": "expelled", "instance": 5, "reason": "silent", "station": 2, **LOSS},
+            Expelled("expelled", 5, undecided=2, reason="silent", station=2, forgotten=7, unsafe=True),
+        ),
+        (
+            {"event": "reopened", "instance": 6, "members": [1, 3], "joined": True, **LOSS},
+            Reopened("reopened", 6, members=(1, 3), undecided=2, joined=True, forgotten=7, unsafe=True),
+        ),
+        (
+            {
+                "event": "view", "instance": 6, "members": [[1, 4, "a"], [3, 9, "c"]], "joined": [3], "left": [2, 3], "clock": 77,
+                "station": 2, "index": 65535,
+            },
+            ClusterView(
+                "view", 6, members=(1, 3), present=(Station(1, 4, "a"), Station(3, 9, "c")), joined=(3,), left=(2, 3),
+                place=(77, 2, 65535),
+            ),
+        ),
+        ({"event": "closing"}, Event("closing")),
+        ({"event": "of a later daemon", "members": "?"}, Event("of a later daemon")),
+    ],
+    ids=lambda x: x["event"] if isinstance(x, dict) else "",
+)  # fmt: skip
+def test_events_have_types(body: dict[str, Any], expected: Event) -> None:
+    p = connected()
+    m = joined(p)
+    seen: list[Event] = []
+    p.on_event = seen.append
+    p.receive(frame(68, body))
+    assert seen == [expected] == m.items[1:] and seen[0].detail == body and isinstance(seen[0], Event)
+
+
+def test_the_instance_follows_the_views_and_outside_is_known() -> None:
+    """An expelled station's clients know that they are outside, and a time-out says so; sends in flight are undecided only with
+    ``reopened``, which has the final figures."""
+    p = connected()
+    m = joined(p)
+    t = p.send(m, b"x", "preack")
+    p.receive(
+        frame(68, {"event": "view", "instance": 5, "members": [], "joined": [], "left": [], "clock": 1, "station": 1, "index": 0})
+    )
+    assert p.instance == 5 and not p.outside
+    p.receive(
+        frame(68, {"event": "expelled", "instance": 5, "reason": "silent for 2 s", "station": 1, "undecided": 1, "first": 1})
+    )
+    error = timed_out(p, "sending", 1.0)
+    assert error.not_open and str(error).endswith("this station is in no instance now: silent for 2 s")
+    assert t is not None and not t.settled
+    p.receive(frame(68, {"event": "reopened", "instance": 8, "members": [1, 2], "joined": True, "undecided": 1, "first": 1}))
+    assert (p.instance, p.outside) == (8, "") and not timed_out(p, "sending", 1.0).not_open
+    with pytest.raises(Undecided):
+        t.result()
+    assert m.state == "joined"
+
+
+def test_blocked_without_quorum_shows_in_the_time_out() -> None:
+    p = connected()
+    p.receive(frame(68, {"event": "blocked", "stations": STATIONS, "quorum": False}))
+    assert "station 3 (told); without quorum nothing is sent" in str(timed_out(p, "sending", 1.0))
+    p.receive(frame(68, {"event": "unblocked"}))
+    assert p.quorum and "quorum" not in str(timed_out(p, "sending", 1.0))
+
+
+def test_order_op_has_its_own_level() -> None:
+    p = connected()
+    m = p.join("g", order="op")
+    n = p.join("h", "accepted", order="op", open_group=True)
+    assert sent(p) == [(2, 32, m.handle, b"g"), (2, 32 | 4, n.handle, b"h")] and (m.level, m.order) == ("ordered", "op")
+    for level in ("preack", "ack"):
+        with pytest.raises(BadLevel, match="on acceptance"):
+            p.join("i", level, order="op")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="one of"):
+        p.join("i", "accepted")
+    with pytest.raises(ValueError, match="total or op"):
+        p.join("i", order="best")  # type: ignore[arg-type]
+    assert sent(p) == []
+    p.receive(error("order-mismatch", m.handle) + error("level", n.handle))
+    with pytest.raises(OrderMismatch):
+        m.joined.result()
+    with pytest.raises(BadLevel):
+        n.joined.result()
+    assert not p.memberships
+
+
+def test_commands_of_operators() -> None:
+    """Their errors are theirs, also with other requests under way."""
+    p = connected()
+    members, first, second, third = p.members("g"), p.admin("expel", station=2), p.admin("leave"), p.admin("expel", station=9)
+    assert [(f[0], json.loads(f[3])) for f in sent(p)[1:]] == [
+        (8, {"command": "expel", "station": 2}), (8, {"command": "leave"}), (8, {"command": "expel", "station": 9}),
+    ]  # fmt: skip
+    assert p.waiting
+    p.receive(frame(73, {"ok": True, "message": "proposed"}) + error("not-permitted", admin=True) + error("refused", admin=True))
+    assert first.result()["message"] == "proposed" and not members.settled
+    with pytest.raises(NotPermitted) as caught:
+        second.result()
+    assert isinstance(caught.value, PermissionError)
+    with pytest.raises(Refused, match="why refused") as refused:
+        third.result()
+    assert refused.value.code == "refused"
+    last = p.admin("leave")
+    p.eof()
+    with pytest.raises(ConnectionClosed):
+        last.result()
 
 
 def test_fenced_fails_what_is_under_way() -> None:
@@ -353,9 +488,11 @@ def test_garbage_ends_the_connection_at_worst(data: bytes, kind: int, size: int)
         frame(69, b"short"),
         frame(67, {"group": "g"}, handle=1),
         frame(68, {}),
-        frame(65, {**WELCOME, "version": 2}),
+        frame(65, {**WELCOME, "version": 1}),
+        frame(68, {"event": "view", "instance": 5, "members": [1, 2]}),
+        frame(68, {"event": "blocked", "stations": 3}),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_violations(bad: bytes) -> None:
     p = connected()
