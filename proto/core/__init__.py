@@ -112,8 +112,8 @@ class Message(NamedTuple):
     data: bytes
     clock: int
     position: int
-    """Of its PDU since ``open`` or ``join``, from 0; it has reached a level once ``positions()`` of the level is larger. View event:
-    of the last PDU before it, 2**64 - 1 if there is none."""
+    """Of its PDU since ``open`` or ``join``, from 0; it has reached a level once ``positions()`` of the level is larger. View
+    event: of the last PDU before it, 2**64 - 1 if there is none."""
     group: int
     client: int
     index: int  # type: ignore[assignment]  # the place in the order is worth more than tuple.index
@@ -122,8 +122,8 @@ class Message(NamedTuple):
     type: int
     """``wire.MessageType``."""
     op: int = 0
-    """1: of the order-preserving service, handed out on acceptance (``position`` means nothing). 2: the same again at its place in
-    the total order, without data, so that its levels can be counted."""
+    """1: of the order-preserving service, handed out on acceptance (``position`` means nothing). 2: the same again at its place
+    in the total order, without data, so that its levels can be counted."""
     view_src: int = 0
     """Of a view event: station index."""
 
@@ -327,8 +327,8 @@ class Core:
         return int(lib.zj_memory(self._core))
 
     def open(self, now: int, instance: int, view: int, incarnations: Sequence[int], frame_max: int) -> None:
-        """Enter an instance by the OPEN agreement. ``view``: its view hash; ``incarnations`` by index, 0: no member; ``frame_max``:
-        largest PDU that all members take, bytes."""
+        """Enter an instance by the OPEN agreement. ``view``: its view hash; ``incarnations`` by index, 0: no member;
+        ``frame_max``: largest PDU that all members take, bytes."""
         invariant(len(incarnations) == self.stations, "an incarnation for every station, or 0")
         self._now = now
         self._partial = None
@@ -360,15 +360,15 @@ class Core:
         return bool(lib.zj_is_open(self._core))
 
     def reached(self) -> tuple[int, int]:
-        """How far level preack is, final if ``close`` comes next: (view hash of the last view event before it, 0: none; PDUs since
-        then). Unlike ``positions`` it does not count as having been told."""
+        """How far level preack is, final if ``close`` comes next: (view hash of the last view event before it, 0: none; PDUs
+        since then). Unlike ``positions`` it does not count as having been told."""
         lib.zj_reached(self._core, self._u32, self._pair)
         return self._u32[0], self._pair[0]
 
     def flush(self, view: int, count: int) -> None:
-        """After ``close``: every station that goes on holds the first ``count`` PDUs of the order after the event of ``view`` (a hash).
-        ``deliver`` gives those that it has not given yet, and the view events among them, and ``positions`` counts them as reached
-        at every level, until the next ``open`` or ``join``. An unknown hash: nothing is flushed."""
+        """After ``close``: every station that goes on holds the first ``count`` PDUs of the order after the event of ``view`` (a
+        hash). ``deliver`` gives those that it has not given yet, and the view events among them, and ``positions`` counts them as
+        reached at every level, until the next ``open`` or ``join``. An unknown hash: nothing is flushed."""
         lib.zj_flush(self._core, view, count)
 
     @property
@@ -408,8 +408,9 @@ class Core:
 
     # ---- messages
     def offer(self, data: bytes, *, group: int, client: int, type: int = 0, need_ack: bool = False, op: bool = False) -> bool:
-        """Send a whole message; ``op``: by the order-preserving service. False: not (wholly) taken; offer the very same again after
-        a later ``step``. While one is partly taken, a different one is a UsageError, and so is one larger than ``message_max``."""
+        """Send a whole message; ``op``: by the order-preserving service. False: not (wholly) taken; offer the very same again
+        after a later ``step``. While one is partly taken, a different one is a UsageError, and so is one larger than
+        ``message_max``."""
         offered = (group, client, type, op, data)
         if self._partial is None:
             self._offer.done = 0
@@ -475,8 +476,8 @@ class Core:
         return out
 
     def propose(self, now: int, kind: int, payload: bytes) -> tuple[int, int, bytes] | None:
-        """Put an own vote into the own stream, whatever the window says: its (seq, clock, PDU). None: no buffer is free, try again
-        after a later ``step``."""
+        """Put an own vote into the own stream, whatever the window says: its (seq, clock, PDU). None: no buffer is free, try
+        again after a later ``step``."""
         if lib.zj_propose(self._core, now, kind, payload, len(payload), self._pair, self._pair + 1) != 0:
             return None
         seq, clock = self._pair[0], self._pair[1]
@@ -485,7 +486,7 @@ class Core:
 
     def limit(self, now: int, index: int, limit: int | None) -> None:
         """Rule 1: nothing at or beyond ``limit`` (64 bits, as ``Peer.req``) is accepted from that station, and no promise of it
-        counts. It only grows, until None withdraws it."""
+        counts. It is never below what has been accepted; None withdraws it."""
         lib.zj_limit(self._core, now, index, NEVER if limit is None else limit)
 
     def wait_for(self, index: int, clock: int | None) -> None:

@@ -121,9 +121,7 @@ void zj_limit(zj_core *c, uint64_t now, uint32_t h, uint64_t limit)
     uint64_t known = 0, end = s->base + c->cfg.slots;
 
     if (limit != ZJ_NEVER) {
-        if (s->closing && s->limit != ZJ_NEVER && limit < s->limit)
-            limit = s->limit; /* it only grows */
-        limit = limit < s->req ? s->req : limit;
+        limit = limit < s->req ? s->req : limit; /* it may shrink to that: who had more is being removed as well */
         known = limit; /* somebody has all below */
     }
     s->closing = limit != ZJ_NEVER;
