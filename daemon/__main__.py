@@ -159,6 +159,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             others=config.cluster.stations - 1,
             reload=_reloader(config, log_level, journal),
         )
+        clients.admin = runtime.admin
         report.runtime, report.clients = runtime, clients
         clients.admin = runtime.admin
         undo.pop_all()

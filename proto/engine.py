@@ -431,14 +431,14 @@ class Engine:
         said = unpack(CONFIRM, pdu, at)
         src, instance = header["src"], header["instance"]
         if not self.core.is_open:
-            return self._on_living(now, src, said["state"], pdu)
+            return self._on_living(now, instance, said["state"], pdu)
         if instance > self.instance:
             effects: list[Effect] = [*self.opening.note_instance(instance)]
             outcomes = self.membership.on_confirm(now, src, instance, said["view"], said["state"], said["trans"])
             return effects + self._absorb(now, outcomes)
         return self._absorb(now, self.opening.on_pdu(now, pdu, mac))
 
-    def _on_living(self, now: int, src: int, state: int, pdu: bytes) -> list[Effect]:
+    def _on_living(self, now: int, instance: int, state: int, pdu: bytes) -> list[Effect]:
         """A member of some instance was heard while in none. One that has no quorum will not let anybody in."""
         effects: list[Effect] = []
         if self._agreed is not None or self._byes_left is not None:
@@ -447,7 +447,12 @@ class Engine:
         if self._quorum(stations_of(everybody & ~state)):
             effects += self._absorb(now, self.opening.note_live(now))
         entry = self._joining.on_confirm(pdu)
-        return effects + (self._let_in(now, entry) if entry is not None else [])
+        if entry is not None:
+            return effects + self._let_in(now, entry)
+        if self._joining.missed(instance):
+            effects += self._absorb(now, self.opening.outdated(now))
+            self._joining.begin(self.opening.incarnation)
+        return effects
 
     def _let_in(self, now: int, entry: Entry) -> list[Effect]:
         frame_max = min(entry.frame_max, self.opening.frame_max)

@@ -92,6 +92,12 @@ class Joining:
             header["incarnation"], header["seq"], header["clock"], header["frame_max"]
         )
 
+    def missed(self, instance: int) -> bool:
+        """A member is in this instance. Has it gone on from one that this incarnation may have been let into? No incarnation is let in
+        twice, so that a new one is needed."""
+        newest = max((v for v, _ in self._seen), default=0)
+        return bool(newest) and instance > newest + 1
+
     def on_confirm(self, pdu: bytes) -> Entry | None:
         """A CONFIRM of a member of some instance: does it say that the votes collected were enough?"""
         header = decode_header(pdu)

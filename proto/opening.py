@@ -295,6 +295,13 @@ class Opening:
         effects = self._enter_proposing(now, self.incarnation + 1, forget=expelled)
         return [closed, *effects]
 
+    def outdated(self, now: int) -> list[Effect]:
+        """This incarnation may have been let in without knowing, and is out again: only a new one can be."""
+        if self.state is not State.PROPOSING:
+            return []
+        self._move(Cause.RESTARTED)
+        return self._enter_proposing(now, self.incarnation + 1)
+
     def let_in(self, now: int, instance: int) -> list[Effect]:
         """The members of a living instance have let this station in (``joining.Entry``)."""
         self._move(Cause.LET_IN)
