@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "zj.h"
+#include "zj_wire.h"
 #include "core_double.h"
 
 #define CORE(c) ((struct double_core *)(void *)(c))
@@ -123,7 +124,7 @@ static int next(zj_core *core, struct zj_message *out)
     const struct zj_offer *m = &c->log[c->next_at];
     const struct double_place *p = &c->log_place[c->next_at];
     *out = (struct zj_message){.data = p->op == 2 ? NULL : m->data, .clock = p->clock, .position = p->op == 1 ? 12345 : p->position,
-                               .size = m->size, .group = m->group, .client = m->client, .index = (uint16_t)(c->next_at & 7u),
+                               .size = m->size, .group = m->group, .client = m->client, .index = m->type == ZJW_TYPE_VIEW ? 0xffff : (uint16_t)(c->next_at & 7u),
                                .src = p->src, .type = m->type, .op = p->op, .view_src = p->view_src};
     c->next_at++;
     return 1;

@@ -12,6 +12,7 @@ import time
 from pyroute2 import IPRoute
 from zenjun.daemon.datapath import DataPath, Want, now_ns
 from zenjun.proto.core import Core
+from zenjun.proto.wire import view_hash
 
 from .net import isolated
 from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Frame, Program, frame
@@ -42,7 +43,8 @@ class Station:
         self.got: list[Frame] = []
 
     def open(self, instance: int) -> None:
-        self.core.open(now_ns(), instance, tuple(range(1, N + 1)), 1500)
+        incarnations = tuple(range(1, N + 1))
+        self.core.open(now_ns(), instance, view_hash(instance, incarnations), incarnations, 1500)
 
     def turn(self) -> None:
         turn = self.dp.turn(now_ns() + 1000 * MS)
@@ -111,4 +113,35 @@ def test_three_stations_all_sending() -> None:
             assert s.dp.reset() == {}
             s.core.close()
     for s in stations:
+        s.dp.close()
+
+
+@isolated
+def test_order_preserving_messages_of_all_to_all() -> None:
+    """In a group of order op every member gets every message once, each sender's in its order, fragmented ones too; they are
+    counted at their places, at every level."""
+    rng = random.Random(4)
+    stations = [Station(i, name) for i, name in enumerate(segment())]
+    count = 400
+    for i, s in enumerate(stations):
+        s.dp.leave(s.program.slot, GROUP)
+        s.dp.handle(s.program.slot, 1, GROUP, may_send=True, op=True)
+        s.dp.join(s.program.slot, 1, GROUP, level=0, op=True)
+        s.open(1)
+        bodies = [b"%d-%d-" % (i, k) + bytes(rng.choice((0, 50, 1300, 4000))) for k in range(count)]
+        s.backlog = b"".join(frame(SEND, body, handle=1, flags=2 | 4) for body in bodies)
+    run(stations, N * count)
+    for s in stations:
+        got = [tuple(map(int, m[16:].split(b"-")[:2])) for m in s.messages()]
+        assert len(got) == N * count
+        for i in range(N):
+            assert [k for sender, k in got if sender == i] == list(range(count))
+    end = time.monotonic() + 10
+    while any(s.dp.client_info(s.program.slot).done != (count, count, count) for s in stations):
+        assert time.monotonic() < end, [s.dp.client_info(s.program.slot) for s in stations]
+        for s in stations:
+            s.turn()
+    for s in stations:
+        assert s.dp.lost() == {}
+        s.core.close()
         s.dp.close()
