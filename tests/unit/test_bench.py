@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,7 @@ from zenjun.tools.bench.systems import Corosync, Raw, System, worker
 from zenjun.tools.bench.table import Results, aims, markdown, number, render
 from zenjun.tools.cli.bench import bench
 from zenjun.tools.lab import Lab, LabError
+from zenjun.tools.lab.files import HOME_VARIABLE
 
 load = pytest.importorskip("zenjun.tools.bench._load", reason="the C modules are not built")
 
@@ -78,7 +80,7 @@ class Relay:
 
     def take(self, kind: int, flags: int, handle: int, body: bytes, writer: asyncio.StreamWriter) -> None:
         if kind == 1:
-            assert body[:8] == b"ZENJ\x01\x00\x01\x00"
+            assert body[:8] == b"ZENJ\x01\x00\x02\x00"
             if self.refuse is not None:
                 writer.write(self.frame(70, self.refuse, flags=1, handle=0))
                 writer.close()
@@ -795,14 +797,18 @@ def test_the_bare_program_loses_nothing(lab: Lab) -> None:
     assert got["frames_per_s"] == pytest.approx(got["frames"]["per_s"], rel=0.2)
 
 
+def corosync_client(folder: Path) -> Path:
+    if missing := Corosync.missing():
+        pytest.skip(f"corosync: {missing}")
+    try:
+        return Corosync.build_client(folder)
+    except BenchError as error:
+        pytest.skip(f"corosync: {error}")
+
+
 @pytest.mark.lab
 def test_corosync_runs_under_the_same_client(lab: Lab, tmp_path: Path) -> None:
-    if missing := Corosync.missing():
-        pytest.skip(missing)
-    try:
-        client = Corosync.build_client(tmp_path)
-    except BenchError as error:
-        pytest.skip(str(error))
+    client = corosync_client(tmp_path)
     system = Corosync(lab, real_time=False, client=client, folder=tmp_path)
     try:
         system.start()
@@ -813,3 +819,60 @@ def test_corosync_runs_under_the_same_client(lab: Lab, tmp_path: Path) -> None:
     assert got["ok"], got["problems"]
     assert got["messages_per_s"] == pytest.approx(1000, rel=0.2)
     assert got["frames"]["per_message"] > 1 and got["cpu"]["daemons_cores"] > 0
+
+
+def failover_process(home: Path, *args: str) -> subprocess.Popen[str]:
+    program = [sys.executable, "-c", "from zenjun.tools.cli import main; main()", "bench", "failover", *args]
+    environment = {**os.environ, HOME_VARIABLE: str(home)}
+    return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def home(lab: Lab) -> Iterator[Path]:
+    """A folder for labs; skips where none can be made. What is in it at the end was left behind."""
+    with tempfile.TemporaryDirectory(prefix="zj.", dir="/tmp") as folder:
+        yield Path(folder)
+        assert list(Path(folder).iterdir()) == []
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_failover_of_real_daemons(home: Path) -> None:
+    process = failover_process(home, "--peers", "", "--no-fast", "--repeat", "1", "--rate", "300", "--json")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    (row,) = map(json.loads, out.splitlines())
+    assert row["ok"] and row["system"] == "zenjun" and row["bench"] == "failover"
+    # generous: this machine may be busy; what counts is in docs/performance.md
+    assert 0 < row["told_ms"] < 5_000 and 0 < row["back_ms"] < 20_000
+    assert row["gap_ms"]["killed"] <= row["told_ms"] + 1_000 and row["delivered"] > 300
+
+
+@pytest.mark.lab
+def test_interrupted_failover_leaves_nothing_behind(home: Path) -> None:
+    process = failover_process(home, "--peers", "", "--json")
+    deadline = time.monotonic() + 60
+    while not list(home.glob("*/*/zenjund.sock")):
+        assert process.poll() is None and time.monotonic() < deadline, "no daemon"
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted" in err
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_failover_of_corosync(lab: Lab, tmp_path: Path) -> None:
+    client = corosync_client(tmp_path)
+    with Lab(3) as three:  # that labs can be made at all, the fixture has shown
+        system = Corosync(three, real_time=False, client=client, folder=tmp_path)
+        try:
+            system.start()
+            got = failover_module.measure(system, Failover(3, rate=300.0).cell())
+            pids = [p.pid for p in system.daemons]
+        finally:
+            system.stop()
+    assert got["ok"], got["problems"]
+    assert got["told_ms"] > 1_000 and got["gap_ms"]["killed"] > 1_000, "its token time-out is 3 s and more"
+    assert 0 < got["back_ms"] < 20_000
+    assert not [p for pid in pids for p in Path("/dev/shm").glob(f"qb-*{pid}-*")], "shared memory left behind"

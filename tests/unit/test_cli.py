@@ -24,6 +24,7 @@ from rich.console import Console
 from zenjun.daemon.client import connect_sync
 from zenjun.tools.cli import COMMANDS, Entry, LazyGroup, cli, run
 from zenjun.tools.cli.common import EXIT_CODES, size_of
+from zenjun.tools.cli.events import describe
 from zenjun.tools.cli.status import LETTERS, render
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -354,7 +355,8 @@ def test_status_of_another_version_is_shown_as_far_as_it_goes(capsys: pytest.Cap
 
 
 def test_members(fake: FakeThread) -> None:
-    assert zenjun("members").stdout == b"1\thost1\n2\thost2\n3\thost3\n"
+    assert zenjun("members").stdout == b"1\thost1\tA\n2\thost2\tA\n3\thost3\tA\n"
+    assert [m[0] for m in json.loads(zenjun("members", "--json").stdout)] == [1, 2, 3]
     with connect_sync(str(fake.daemon.path), name="prog") as c:
         c.join("g")
         number = c.welcome.client
@@ -366,6 +368,160 @@ def test_members(fake: FakeThread) -> None:
     assert read_line(p.stdout) == f"-\t1\t{number}\tprog\n".encode()
     p.send_signal(signal.SIGINT)
     assert p.communicate(timeout=WAIT_S) == (b"", b"") and p.returncode == 130
+
+
+OPEN = {
+    "version": "0", "station": 1, "state": "open", "instance": 7, "members": [[1, 11], [2, 12], [3, 13]],
+}  # fmt: skip
+VIEW = {
+    "event": "view", "instance": 8, "members": [[1, 11, "node-1"], [2, 12, "node-2"]], "joined": [], "left": [3], "clock": 9,
+    "station": 2, "index": 65535,
+}  # fmt: skip
+
+
+def connected(fake: FakeThread, count: int = 1) -> None:
+    """So many clients have been welcomed and have had an answer to STATUS."""
+    until(lambda: sum(kind == 5 for kind, *_ in fake.daemon.received) >= count, f"{count} requests for the status")
+
+
+def test_members_watch_prints_events_as_they_come(fake: FakeThread) -> None:
+    fake.daemon.status = OPEN
+    text, objects = start("members", "--watch"), start("members", "-w", "--json")
+    assert text.stdout and objects.stdout
+    clock = rb"\d\d:\d\d:\d\d\.\d\d\d  "
+    assert re.fullmatch(clock + rb"now        instance 7: 1 host1, 2 host2, 3 host3\n", read_line(text.stdout))
+    now = json.loads(read_line(objects.stdout))
+    assert now.pop("time")[10] == "T" and now == {
+        "event": "now", "instance": 7, "state": "open", "members": [[k, 10 + k, f"host{k}"] for k in (1, 2, 3)],
+    }  # fmt: skip
+    for event, words in (
+        (VIEW, b"view       instance 8: 1 node-1, 2 node-2; left 3 host3"),
+        (
+            {"event": "blocked", "stations": [{"station": 2, "reason": "silent"}], "quorum": False},
+            b"blocked    the cluster waits for station 2 (silent); there is no quorum, nothing is sent or delivered",
+        ),
+        (
+            {"event": "expelled", "instance": 8, "reason": "agreed by others", "station": 2, "undecided": 0, "unsafe": True},
+            b"expelled   the others go on without this station (agreed by others); what was delivered at level ordered only "
+            b"may be unknown to the others",
+        ),
+        (
+            {"event": "reopened", "instance": 9, "members": [1, 2, 3], "joined": True, "undecided": 2},
+            b"reopened   this station is back, instance 9: 1 host1, 2 host2, 3 host3; 2 own messages are undecided",
+        ),
+    ):
+        fake.call(lambda event=event: fake.daemon.event(**event))  # type: ignore[misc]
+        line = read_line(text.stdout)
+        assert re.match(clock, line) and line[14:] == words + b"\n"
+        got = json.loads(read_line(objects.stdout))
+        assert got.pop("time") and got == event
+    for p in (text, objects):
+        p.send_signal(signal.SIGINT)
+        assert p.communicate(timeout=WAIT_S) == (b"", b"") and p.returncode == 130
+
+
+def test_members_watch_when_the_daemon_goes(fake: FakeThread, tmp_path: Path) -> None:
+    fake.daemon.status = OPEN
+    plain, retry = start("members", "--watch"), start("members", "--watch", "--retry")
+    connected(fake, 2)
+    fake.call(lambda: (fake.daemon.event(event="closing"), [c.writer.close() for c in list(fake.daemon.clients.values())]))
+    out, err = plain.communicate(timeout=WAIT_S)
+    assert plain.returncode == 5 and err == b"zenjun: the daemon is stopping\n"
+    assert out.splitlines()[-1].endswith(b"closing    the daemon is stopping")
+    assert retry.stdout
+    lines = [read_line(retry.stdout)[14:] for _ in range(4)]
+    again = b"now        instance 7: 1 host1, 2 host2, 3 host3\n"
+    assert lines == [
+        again,
+        b"closing    the daemon is stopping\n",
+        b"lost       the daemon is stopping; waiting for the daemon\n",
+        again,
+    ]
+    retry.send_signal(signal.SIGINT)
+    assert retry.communicate(timeout=WAIT_S) == (b"", b"") and retry.returncode == 130
+    done = zenjun("members", "--watch", "--retry", "-s", str(tmp_path / "none"), code=3)
+    assert b"cannot reach the daemon" in done.stderr, "a daemon that was never there is an error of the call"
+    assert b"--retry needs --watch" in zenjun("members", "--retry", code=2).stderr
+
+
+def admin(fake: FakeThread) -> list[dict[str, Any]]:
+    return [json.loads(body) for kind, _, _, body in fake.daemon.received if kind == 8]
+
+
+def test_expel_waits_for_the_view_without_the_station(fake: FakeThread) -> None:
+    p = start("expel", "3")
+    until(lambda: admin(fake), "the command")
+    fake.call(lambda: fake.daemon.event(**{**VIEW, "left": [2], "members": [[1, 11, "node-1"], [3, 13, "node-3"]]}))
+    time.sleep(0.1)  # too little to be sure, enough to fail nearly always if the wrong view counted
+    assert p.poll() is None, "another station's removal is not the one asked for"
+    fake.call(lambda: fake.daemon.event(**VIEW))
+    out, err = p.communicate(timeout=WAIT_S)
+    assert (p.returncode, out) == (0, b"")
+    assert err == b"station 3 is removed; instance 8: 1 node-1, 2 node-2; left 3\n"
+    assert admin(fake) == [{"command": "expel", "station": 3}]
+
+
+def test_expel_that_cannot_be(fake: FakeThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert b"no station 4: cluster test has 1 to 3" in zenjun("expel", "4", code=3).stderr
+    assert b"station 1 is this one: zenjun leave lets it go" in zenjun("expel", "1", code=2).stderr
+    assert b"Error: " in zenjun("expel", "0", code=2).stderr and b"Error: " in zenjun("expel", code=2).stderr
+    absent = {2}
+    frame = fake.daemon.frame
+
+    def without(c: Any, kind: int, flags: int = 0, handle: int = 0, body: Any = b"") -> None:
+        if kind == 72:
+            body = {**body, "detail": [{**d, "member": d["station"] not in absent} for d in body["detail"]]}
+        frame(c, kind, flags, handle, body)
+
+    monkeypatch.setattr(fake.daemon, "frame", without)
+    assert zenjun("expel", "2", code=1).stderr == b"zenjun expel: station 2 is not a member\n"
+    absent |= {1, 3}
+    assert b"station 2 is not a member: this station is in no instance" in zenjun("expel", "2", code=1).stderr
+    assert admin(fake) == [], "nothing of this has reached the daemon"
+    absent.clear()
+    assert b"station 2 is not agreed after 0.3 s" in zenjun("expel", "2", "-t", "0.3", code=4).stderr
+    fake.daemon.operator = False
+    for args in (["expel", "2"], ["leave"]):
+        assert zenjun(*args, code=1).stderr == b"zenjun: because of not-permitted\n"
+
+
+def test_leave_waits_until_the_daemon_has_gone(fake: FakeThread) -> None:
+    p = start("leave")
+    until(lambda: admin(fake), "the command")
+    assert p.poll() is None
+    fake.call(lambda: (fake.daemon.event(event="closing"), [c.writer.close() for c in list(fake.daemon.clients.values())]))
+    assert p.communicate(timeout=WAIT_S) == (b"", b"station 1 of cluster test has left\n") and p.returncode == 0
+    assert admin(fake) == [{"command": "leave"}]
+    assert b"its daemon still runs after 0.2 s" in zenjun("leave", "-t", "0.2", code=4).stderr
+
+
+@pytest.mark.parametrize(("answer", "asked", "code"), [(b"n\n", 0, 130), (b"y\n", 1, 0)])
+def test_a_person_is_asked_first(fake: FakeThread, answer: bytes, asked: int, code: int) -> None:
+    master, slave = pty.openpty()
+    p = start("leave", stdin=slave)
+    os.close(slave)
+    assert p.stderr
+    ready, _, _ = select.select([p.stderr], [], [], WAIT_S)
+    assert ready and b"its daemon ends. Go on? [y/N]" in os.read(p.stderr.fileno(), 4096)
+    os.write(master, answer)
+    if asked:
+        until(lambda: admin(fake), "the command")
+        fake.call(lambda: [c.writer.close() for c in list(fake.daemon.clients.values())])
+    p.communicate(timeout=WAIT_S)
+    os.close(master)
+    assert p.returncode == code and len(admin(fake)) == asked
+
+
+def test_events_of_another_version_are_described_as_far_as_it_goes() -> None:
+    for odd in (
+        {},
+        {"event": "view"},
+        {"event": "blocked", "stations": None},
+        {"event": "reopened", "members": 3},
+        {"event": "new"},
+    ):
+        assert describe(odd)
+    assert describe({"event": "view", "instance": 1, "members": [[1, 5, "a\x1b[31m"]]}) == r"instance 1: 1 a\x1b[31m"
 
 
 # ---- errors
@@ -437,7 +593,7 @@ def commands(
 
 def test_help_shows_examples_and_explains_every_option() -> None:
     ctx = click.Context(cli)
-    ours = {"send", "recv", "status", "members", "config", "completion", "version"}
+    ours = {"send", "recv", "status", "members", "leave", "expel", "config", "completion", "version"}
     for path, command in commands(cli, ctx):
         if path[0] in ours:
             text = command.get_help(click.Context(command, info_name=" ".join(path)))

@@ -268,7 +268,7 @@ static int reach(const char *path, uint64_t end)
 
 static int open_zenjun(const struct zl_options *o, uint64_t end)
 {
-    static const uint8_t body[] = {'Z', 'E', 'N', 'J', 1, 0, 1, 0, 'b', 'e', 'n', 'c', 'h'};
+    static const uint8_t body[] = {'Z', 'E', 'N', 'J', 1, 0, 2, 0, 'b', 'e', 'n', 'c', 'h'};
     uint8_t frame[FRAME_HEADER + 128];
     size_t name = strlen(o->group);
 

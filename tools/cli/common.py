@@ -13,6 +13,7 @@ import click
 from ...daemon.client.common import SOCKET, SOCKET_ENV
 from ...daemon.client.errors import ClientError, NotReachable, Timeout
 from ...daemon.client.sync import SyncConnection, connect_sync
+from ...daemon.client.types import Event
 
 OK: Final = 0
 FAILED: Final = 1
@@ -96,9 +97,17 @@ def complete_groups(ctx: click.Context, parameter: click.Parameter, incomplete: 
 
 
 @contextmanager
-def daemon(path: str | None, name: str, timeout: float | None = 30.0) -> Iterator[SyncConnection]:
-    """A connection for one command; its end does not hide the error that the command failed with."""
-    connection = connect_sync(path, name=f"zenjun {name}", timeout=timeout)
+def daemon(
+    path: str | None,
+    name: str,
+    timeout: float | None = 30.0,
+    *,
+    wait: float | None = 0.0,
+    on_event: Callable[[Event], None] | None = None,
+) -> Iterator[SyncConnection]:
+    """A connection for one command; its end does not hide the error that the command failed with. wait: seconds to wait for a
+    daemon, None: for ever."""
+    connection = connect_sync(path, name=f"zenjun {name}", timeout=timeout, wait=wait, on_event=on_event)
     try:
         yield connection
     except BaseException:

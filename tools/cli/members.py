@@ -3,45 +3,88 @@
 from __future__ import annotations
 
 import json
+import select
 import time
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
 
 import click
 
+from ...daemon.client.errors import ConnectionClosed, NotReachable
 from ...daemon.client.sync import SyncConnection
-from ...daemon.client.types import Member
+from ...daemon.client.types import Event, Member
 from .common import complete_groups, daemon, say, socket_option
+from .events import describe, printable, stations
 
 
 @click.command(short_help="List the programs in a group, or the stations.", epilog="Exit codes: docs/cli.md.")
 @click.argument("group", required=False, default="", shell_complete=complete_groups)
-@click.option("-w", "--watch", is_flag=True, help="Go on and print changes as they come, looked up by --interval.")
-@click.option("--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True, help="Seconds between looks.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON list; with --watch one a change.")
+@click.option("-w", "--watch", is_flag=True, help="Go on and print changes as they come.")
+@click.option("--retry", is_flag=True, help="With --watch: when the daemon goes, wait for it and go on.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.05),
+    default=1.0,
+    show_default=True,
+    help="With --watch and GROUP: seconds between looks.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON list; with --watch one line a change.")
 @click.option(
     "-t", "--timeout", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Seconds to wait for an answer."
 )
 @socket_option
-def members(group: str, watch: bool, interval: float, as_json: bool, timeout: float, path: str | None) -> None:
+def members(group: str, watch: bool, retry: bool, interval: float, as_json: bool, timeout: float, path: str | None) -> None:
     """List the members of GROUP as the local daemon knows them; without GROUP, the stations of the cluster.
 
-    One line each: station, number of the program at its daemon, its name. Watching does not join the group.
+    One line each: station, number of the program at its daemon, its name; for stations: station, name of the host, and what
+    this station takes it for (a letter of zenjun status). Watching does not join the group. Without GROUP, --watch prints the
+    cluster's events with the local time: views (who came, who went), blocked, expelled, reopened.
 
     \b
     Examples:
       zenjun members                 which stations are there
+      zenjun members --watch         … and how that changes
       zenjun members chat            who is in the group chat
       zenjun members chat --watch    … and who comes and goes
       zenjun members chat --json | jq length
     """
-    with daemon(path, "members", timeout) as connection:
+    if retry and not watch:
+        raise click.UsageError("--retry needs --watch")
+    wait: float | None = 0.0
+    while True:
+        try:
+            if watch and not group:
+                _watch_stations(path, timeout, wait, as_json)
+            else:
+                _list(path, group, watch, interval, as_json, timeout, wait)
+                return
+        except ConnectionClosed as error:
+            # Who was never there is an error of the call; who comes back later is what --retry is for.
+            if not retry or (isinstance(error, NotReachable) and wait is not None):
+                raise
+            _lost(error, as_json and not group)
+            wait = None
+
+
+def _list(path: str | None, group: str, watch: bool, interval: float, as_json: bool, timeout: float, wait: float | None) -> None:
+    with daemon(path, "members", timeout, wait=wait) as connection:
         now = connection.members(group)
-        _print_all(now, as_json, group == "")
+        if as_json:
+            click.echo(json.dumps(now, ensure_ascii=False))
+        elif group:
+            _print(now)
+        else:
+            letters = {s.station: s.letter for s in connection.stations()}
+            for m in now:
+                click.echo(f"{m.station}\t{printable(m.name)}\t{letters.get(m.station) or '-'}")
         if not (now or as_json or watch):
             say(f"nobody is in group {group}" if group else "no stations: the cluster is not open (zenjun status says why)")
         while watch:
             before, now = now, _later(connection, group, interval)
             if now != before:
-                _print_changes(before, now, as_json, group == "")
+                _print_changes(before, now, as_json)
 
 
 def _later(connection: SyncConnection, group: str, interval: float) -> tuple[Member, ...]:
@@ -51,25 +94,63 @@ def _later(connection: SyncConnection, group: str, interval: float) -> tuple[Mem
     return connection.members(group)
 
 
-def _line(m: Member, stations: bool) -> str:
-    return f"{m.station}\t{m.name}" if stations else f"{m.station}\t{m.client}\t{m.name}"
+def _print(now: tuple[Member, ...], sign: str = "") -> None:
+    for m in now:
+        click.echo(f"{sign}{m.station}\t{m.client}\t{printable(m.name)}")
 
 
-def _print_all(now: tuple[Member, ...], as_json: bool, stations: bool) -> None:
+def _print_changes(before: tuple[Member, ...], now: tuple[Member, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(now, ensure_ascii=False))
         return
-    for m in now:
-        click.echo(_line(m, stations))
+    _print(tuple(m for m in before if m not in now), "-\t")
+    _print(tuple(m for m in now if m not in before), "+\t")
 
 
-def _print_changes(before: tuple[Member, ...], now: tuple[Member, ...], as_json: bool, stations: bool) -> None:
+# ---- the stations, by the cluster's events
+
+
+def _watch_stations(path: str | None, timeout: float, wait: float | None, as_json: bool) -> None:
+    """Print what is there now, then every event as it comes. Ends by an exception only."""
+    events: deque[Event] = deque()
+    with daemon(path, "members", timeout, wait=wait, on_event=events.append) as connection:
+        status = connection.status()
+        instance = int(status.get("instance") or 0)
+        hosts = {s.station: s.host for s in connection.stations()}
+        present = [[k, life, hosts.get(k, "")] for k, life, *_ in status.get("members") or ()]
+        _line({"event": "now", "instance": instance, "state": status.get("state"), "members": present}, as_json, hosts)
+        # What came before the answer to STATUS is in that answer.
+        early = [e for e in events if e.instance > instance or e.name not in ("open", "view", "reopened")]
+        events.clear()
+        events.extend(early)
+        while True:
+            while events:
+                _line(events.popleft().detail, as_json, hosts)
+            select.select([connection], [], [], 1.0)
+            try:
+                connection.serve(0.0)
+            except ConnectionClosed:
+                while events:  # the last ones, which may say why
+                    _line(events.popleft().detail, as_json, hosts)
+                raise
+
+
+def _line(event: Mapping[str, Any], as_json: bool, hosts: Mapping[int, str]) -> None:
+    now = datetime.now().astimezone()
     if as_json:
-        click.echo(json.dumps(now, ensure_ascii=False))
+        click.echo(json.dumps({"time": now.isoformat(timespec="milliseconds"), **event}, ensure_ascii=False))
         return
-    for m in before:
-        if m not in now:
-            click.echo("-\t" + _line(m, stations))
-    for m in now:
-        if m not in before:
-            click.echo("+\t" + _line(m, stations))
+    name = str(event.get("event"))
+    if name == "now":
+        who = stations(event.get("members"), hosts)
+        text = f"instance {event.get('instance')}: {who}" if who else "in no instance"
+        text += f" ({event.get('state')})" if event.get("state") != "open" else ""
+    elif name == "lost":
+        text = f"{event.get('reason')}; waiting for the daemon"
+    else:
+        text = describe(event, hosts)
+    click.echo(f"{now:%H:%M:%S}.{now.microsecond // 1000:03}  {name:<9}  {text}")
+
+
+def _lost(error: ConnectionClosed, as_json: bool) -> None:
+    _line({"event": "lost", "reason": error.reason}, as_json, {})

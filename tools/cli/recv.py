@@ -14,6 +14,7 @@ from ...daemon.client.errors import Timeout
 from ...daemon.client.sync import SyncGroup
 from ...daemon.client.types import Event, Item, Level, Member, Message, View
 from .common import OK, TIMED_OUT, daemon, group_option, on_terminal, plural, say, socket_option
+from .events import describe
 
 FORMATS: Final = ("text", "hex", "json", "raw")
 WAIT_S: Final = 30.0
@@ -140,12 +141,12 @@ class _Show:
         if self._form == "json":
             return json.dumps(view_json(item) if isinstance(item, View) else {"type": "event", **item.detail}, ensure_ascii=False)
         if isinstance(item, Event):
-            return f"* {event_text(item)}"
+            return f"* {describe(item.detail)}"
         changes = [f"+{_who(m)}" for m in item.joined] + [f"-{_who(m)}" for m in item.left]
         return f"* {item.reason}: {' '.join(changes) or 'no change'} · now {', '.join(map(_who, item.members)) or 'nobody'}"
 
     def _warn(self, event: Event) -> None:
-        say(f"zenjun: {event_text(event)}")
+        say(f"zenjun: {describe(event.detail)}")
 
 
 def message_json(m: Message) -> dict[str, Any]:
@@ -169,20 +170,6 @@ def view_json(v: View) -> dict[str, Any]:
         "type": "view", "group": v.group, "reason": v.reason, "clock": clock, "station": station, "index": index,
         "instance": v.instance, "members": v.members, "joined": v.joined, "left": v.left,
     }  # fmt: skip
-
-
-def event_text(event: Event) -> str:
-    """An event in words."""
-    if event.name == "blocked":
-        return "the cluster waits for " + ", ".join(f"station {s} ({reason})" for s, reason in event.stations)
-    words = {
-        "open": f"the cluster is open, instance {event.instance}",
-        "unblocked": "the cluster waits for nobody any more",
-        "reopened": f"the cluster was opened anew, instance {event.instance}",
-        "fenced": "the order here differs from another station's: nothing more is delivered",
-        "closing": "the daemon is stopping",
-    }
-    return words.get(event.name, f"event {event.name}")
 
 
 def _who(m: Member) -> str:

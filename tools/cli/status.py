@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .common import daemon, socket_option
+from .events import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -352,8 +353,7 @@ def _objects(value: object) -> list[Mapping[str, Any]]:
 def _escape(text: str) -> str:
     from rich.markup import escape
 
-    # Group names are anybody's: a control character in one must not reach the terminal.
-    return escape("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
+    return escape(printable(text))
 
 
 def _text(value: object) -> str:
