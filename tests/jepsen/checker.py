@@ -20,6 +20,9 @@ from .history import SLOTS, VIEW_INDEX, Connection, History, Item, Life, Place, 
 
 SHOWN_MAX: Final = 5
 """Violations of one check that are listed; the rest is counted."""
+Key: TypeAlias = tuple[int, int, int, int]
+"""A place, and which of two sequences: 0 changes of the cluster's members, which every connection is told, 1 messages and views
+of the group, which begin where the own join stands. The group's views of a change share its place and follow it."""
 SAID_SAFE: Final = frozenset({"preack", "ack"})
 
 
@@ -45,14 +48,14 @@ class Context:
         bound = max(ends, default=(0, 0, 0))
         return [item for item in life.items if _place(item) <= bound]
 
-    def places(self) -> dict[Place, tuple[tuple[object, ...], Life]]:
+    def places(self) -> dict[Key, tuple[tuple[object, ...], Life]]:
         """Everything that stands in the order: content by place, and who saw it first. Contents of one place in their order."""
-        out: dict[Place, tuple[tuple[object, ...], Life]] = {}
+        out: dict[Key, tuple[tuple[object, ...], Life]] = {}
         for life in self.lives:
-            for place, contents in _by_place(self.judged[id(life)]):
+            for key, contents in _by_key(self.judged[id(life)]):
                 # The first and the last place of a life may be cut in two; the longest version is the whole one.
-                if place not in out or len(out[place][0]) < len(contents):
-                    out[place] = (contents, life)
+                if key not in out or len(out[key][0]) < len(contents):
+                    out[key] = (contents, life)
         return out
 
     def members_of(self) -> dict[int, set[tuple[tuple[int, int], ...]]]:
@@ -87,9 +90,13 @@ def _place(item: Item) -> Place:
     return item.place
 
 
-def _by_place(items: list[Item]) -> Iterator[tuple[Place, tuple[object, ...]]]:
-    for place, run in itertools.groupby(items, _place):
-        yield place, tuple(item.content for item in run)
+def _key(item: Item) -> Key:
+    return (*_place(item), 0 if item.kind == "view" else 1)
+
+
+def _by_key(items: list[Item]) -> Iterator[tuple[Key, tuple[object, ...]]]:
+    for key, run in itertools.groupby(items, _key):
+        yield key, tuple(item.content for item in run)
 
 
 Check: TypeAlias = Callable[[Context], Iterator[str]]
@@ -107,6 +114,15 @@ def places_grow(context: Context) -> Iterator[str]:
                 yield f"{life}: {item.content} at {item.place} after {before.content} at {before.place}"
 
 
+def begins_with_join(context: Context) -> Iterator[str]:
+    """The first thing of the group in a life is the view in which its program has joined: so ranges are as long as they look."""
+    for life in context.lives:
+        first = next((item for item in life.items if item.kind != "view"), None)
+        me = [life.connection.station, life.connection.client]
+        if first is not None and not (first.kind == "group" and me in [list(m[:2]) for m in first.raw["joined"]]):
+            yield f"{life} begins with {first.content} at {first.place}, not with its own join"
+
+
 def one_place(context: Context) -> Iterator[str]:
     """A message has one place, at whatever station, and a place one content."""
     at: dict[str, tuple[Place, Life]] = {}
@@ -118,12 +134,12 @@ def one_place(context: Context) -> Iterator[str]:
                     yield f"{item.name} is at {place} for {other}, at {item.place} for {life}"
     places = context.places()
     for life in context.lives:
-        entries = list(_by_place(context.judged[id(life)]))
-        for number, (place, contents) in enumerate(entries):
-            whole, other = places[place]
+        entries = list(_by_key(context.judged[id(life)]))
+        for number, (key, contents) in enumerate(entries):
+            whole, other = places[key]
             edge = number in (0, len(entries) - 1)
             if whole != contents and not (edge and _part_of(contents, whole)):
-                yield f"at {place} {life} has {contents}, {other} has {whole}"
+                yield f"at {key[:3]} {life} has {contents}, {other} has {whole}"
 
 
 def _part_of(part: tuple[object, ...], whole: tuple[object, ...]) -> bool:
@@ -138,20 +154,22 @@ def common_order(context: Context) -> Iterator[str]:
     place is ``one_place``'s.
     """
     places = context.places()
-    order = sorted(places)
+    orders = [sorted(key for key in places if key[3] == sequence) for sequence in (0, 1)]
     for life in context.lives:
-        own = [place for place, _ in _by_place(context.judged[id(life)])]
-        if not own:
-            continue
+        own = [key for key, _ in _by_key(context.judged[id(life)])]
         have = set(own)
-        low, high = bisect.bisect_left(order, min(own)), bisect.bisect_right(order, max(own))
-        missing = [place for place in order[low:high] if place not in have]
-        if missing:
-            contents, other = places[missing[0]]
-            yield (
-                f"{life} has a range of {own[0]}..{own[-1]} without {len(missing)} things of it,"
-                f" first {contents} at {missing[0]}, which {other} has"
-            )
+        for sequence, order in enumerate(orders):
+            begun = next((key for key in own if key[3] == 1), None) if sequence else next(iter(own), None)
+            if begun is None:
+                continue
+            low, high = bisect.bisect_left(order, begun), bisect.bisect_right(order, max(own))
+            missing = [key for key in order[low:high] if key not in have]
+            if missing:
+                contents, other = places[missing[0]]
+                yield (
+                    f"{life} has a range of {begun[:3]}..{own[-1][:3]} without {len(missing)} things of it,"
+                    f" first {contents} at {missing[0][:3]}, which {other} has"
+                )
 
 
 def no_duplicate(context: Context) -> Iterator[str]:
@@ -434,8 +452,8 @@ def convergence(context: Context) -> Iterator[str]:
 CHECKS: Final[dict[str, Check]] = {
     check.__name__: check
     for check in (
-        places_grow, one_place, common_order, no_duplicate, no_invention, sender_order, same_members, same_view, quorate,
-        one_instance_at_a_time, numbers_grow, acknowledged, undecided, no_breakdown, convergence,
+        places_grow, begins_with_join, one_place, common_order, no_duplicate, no_invention, sender_order, same_members, same_view,
+        quorate, one_instance_at_a_time, numbers_grow, acknowledged, undecided, no_breakdown, convergence,
     )
 }  # fmt: skip
 

@@ -33,7 +33,7 @@ from zenjun.daemon.client import (
 )
 from zenjun.daemon.client.aio import Connection, Group
 
-from .history import SLOTS, VIEW_INDEX
+from .history import SLOTS
 
 GROUP: Final = "jepsen"
 CALL_S: Final = 60.0
@@ -175,7 +175,7 @@ class Slot:
             return {
                 "k": "view",
                 "c": self._id,
-                "p": [detail["clock"], detail["station"], VIEW_INDEX],
+                "p": [detail["clock"], detail["station"], detail["index"]],
                 "instance": detail["instance"],
                 "members": [list(m[:2]) for m in detail["members"]],
                 "joined": detail["joined"],

@@ -65,9 +65,9 @@ class World:
         """A view of the group at the next place, for everybody who is in."""
         self._clock += 10
         members = [[s, self._client[slot], self.id(s, slot)] for s in sorted(self._in) for slot in SLOTS]
-        self._everybody(
-            "group", p=[self._clock, 1, 0], instance=self._instance, reason=reason, members=members, joined=[], left=[]
-        )
+        joined = members if reason == "join" else []
+        place = [self._clock, 1, 0]
+        self._everybody("group", p=place, instance=self._instance, reason=reason, members=members, joined=joined, left=[])
 
     def say(self, station: int, slot: str, *, level: str = "preack", result: str | None = "done", kind: str = "r") -> str:
         """A message: sent, delivered to everybody who is in, its sender told."""
@@ -173,6 +173,11 @@ def swap(r: Records) -> None:
 
 def back(r: Records) -> None:
     of(r, 2, "preack", "message")[5]["p"][0] -= 25
+
+
+def no_join(r: Records) -> None:
+    """Also for those that have been let in: what comes before the own join cannot be told from a hole."""
+    drop(r, 3, of(r, 3, "preack", "group")[-1])
 
 
 def other_content(r: Records) -> None:
@@ -357,6 +362,7 @@ def somebody_missing(r: Records) -> None:
 PLANTED: list[tuple[str, Callable[[Records], None]]] = [
     ("places_grow", swap),
     ("places_grow", back),
+    ("begins_with_join", no_join),
     ("one_place", swap),
     ("one_place", other_content),
     ("one_place", group_differs),
