@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from . import history as histories
+from .broken import DEFECTS
 from .checker import judge
 from .plan import draw
 from .runner import run
@@ -30,11 +31,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="of the plan; default: a new one, which is printed")
     parser.add_argument("--stations", type=int, default=5, help="2 to 16 (default 5)")
     parser.add_argument("--out", type=Path, help="folder for histories, logs and the report (default: a new one, kept)")
+    parser.add_argument("--defect", metavar="NAME", help="break the daemons on purpose: the run must not pass (see broken.py)")
     parser.add_argument("--plan", action="store_true", help="print the plan of the seed and stop")
     parser.add_argument("--judge", type=Path, metavar="FOLDER", help="judge the histories of an earlier run again and stop")
     args = parser.parse_args(argv)
     if args.judge is not None:
         return _judge(args.judge)
+    if args.defect is not None and args.defect not in DEFECTS:
+        parser.error(f"no such defect: {args.defect}; there are {', '.join(DEFECTS)}")
     if not 2 <= args.stations <= 16:
         parser.error("2 to 16 stations")
     seed = secrets.randbelow(10**9) if args.seed is None else args.seed
@@ -44,7 +48,7 @@ def main(argv: list[str]) -> int:
         return 0
     folder = args.out or Path(tempfile.mkdtemp(prefix="zenjun-jepsen-"))
     began = time.monotonic()
-    outcome = run(seed=seed, seconds=args.seconds, folder=folder, stations=args.stations, say=say)
+    outcome = run(seed=seed, seconds=args.seconds, folder=folder, stations=args.stations, defect=args.defect, say=say)
     say(outcome.report.text)
     say(f"converged after {outcome.converged_ms} ms, {outcome.rounds} rounds of last words")
     say(f"{time.monotonic() - began:.0f} s in all")

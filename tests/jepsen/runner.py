@@ -96,8 +96,9 @@ class Recording:
 class Nemesis:
     """Carries faults out and undoes them; knows at any time what must be true of the network and the daemons."""
 
-    def __init__(self, lab: Lab, journal: Journal, say: Callable[[str], None]) -> None:
+    def __init__(self, lab: Lab, start: Callable[[int], None], journal: Journal, say: Callable[[str], None]) -> None:
         self._lab = lab
+        self._start_daemon = start
         self._journal = journal
         self._say = say
         self._active: list[Fault] = []
@@ -161,7 +162,7 @@ class Nemesis:
             daemon = self._lab.station(station).daemon
             assert daemon is not None
             daemon.wait(15.0)  # SIGTERM takes its time: it drains, and says goodbye
-            self._lab.station(station).start_daemon()
+            self._start_daemon(station)
             self._down.discard(station)
 
     def _network(self) -> None:
@@ -226,30 +227,44 @@ def run(
     seconds: float,
     folder: Path,
     stations: int = 5,
-    options: dict[str, dict[str, Any]] | None = None,
+    faults: list[Fault] | None = None,
+    defect: str | None = None,
+    converge_s: float = CONVERGE_S,
     say: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
-    """Run it all; everything that is written stays in ``folder``. Raises LabError when there can be no lab."""
+    """Run it all; everything that is written stays in ``folder``.
+
+    seed, seconds: of the plan, and of what the recorders send. faults: another plan. defect: the daemons are broken in this way
+    (``broken.py``), which the checker must find out. converge_s: allowed until all hear all. Raises LabError when there can be
+    no lab.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    faults = draw(seed, seconds, stations)
+    faults = draw(seed, seconds, stations) if faults is None else faults
     (folder / "plan.txt").write_text("".join(f"{fault}\n" for fault in faults))
     journal = Journal(folder / "runner.jsonl")
     converged_ms: int | None = None
     number = 0
     try:
         journal.write({"k": "run", "seed": seed, "stations": stations, "seconds": seconds})
-        with Lab(stations, options=options) as lab:
+        with Lab(stations) as lab:
+
+            def start(station: int) -> None:
+                config = str(lab.station(station).write_config())
+                argv = [sys.executable, "-m", "tests.jepsen.broken", defect, "--config", config] if defect else None
+                lab.station(station).start_daemon(argv=argv)
+
             try:
-                lab.start_daemons()
+                for station in lab.stations:
+                    start(station)
                 lab.wait_open(OPEN_S)
                 with _recorders(lab, seed, folder) as recorders:
                     _awake(recorders)
-                    nemesis = Nemesis(lab, journal, say)
+                    nemesis = Nemesis(lab, start, journal, say)
                     carry_out(nemesis, faults, time.monotonic())
                     for station in lab.stations:
                         nemesis.still_there(station)
                     journal.write({"k": "healed"})
-                    converged_ms = _converge(recorders, stations * len(SLOTS), journal)
+                    converged_ms = _converge(recorders, stations * len(SLOTS), converge_s, journal)
                     if converged_ms is not None:
                         number = _last_words(recorders, stations * len(SLOTS), journal)
                     for station in lab.stations:
@@ -275,7 +290,7 @@ def _phase(recorders: list[Recording], phase: str) -> None:
         recording.tell(phase)
 
 
-def _converge(recorders: list[Recording], everybody: int, journal: Journal) -> int | None:
+def _converge(recorders: list[Recording], everybody: int, timeout_s: float, journal: Journal) -> int | None:
     """All programs hear all programs; returns after how many milliseconds, None if not in time."""
     began = time.monotonic()
     _phase(recorders, "final")
@@ -283,7 +298,7 @@ def _converge(recorders: list[Recording], everybody: int, journal: Journal) -> i
     def all_hear_all() -> bool:
         return all(r.said.get("phase") == "final" and min(r.said["heard"]) >= everybody for r in recorders)
 
-    if not _await(all_hear_all, CONVERGE_S):
+    if not _await(all_hear_all, timeout_s):
         return None
     took = int((time.monotonic() - began) * 1000)
     journal.write({"k": "converged", "took_ms": took})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from .plan import Fault
 from .runner import ROOT, run
 
 SEED_VARIABLE = "ZENJUN_JEPSEN_SEED"
@@ -41,3 +42,12 @@ def test_a_minute_of_faults(tmp_path: Path) -> None:
     assert not outcome.failed, f"{again}\nhistories in {outcome.folder}\n{outcome.report.text}"
     assert figures["sent_done"] > 500 and figures["delivered_safe"] > 5000, f"hardly anything was sent: {figures}"
     assert figures["instances"] > 3, f"the members hardly changed: {figures}"
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_a_cluster_that_ignores_the_quorum_does_not_pass(tmp_path: Path) -> None:
+    """The canary: the same programs and the same judge, with daemons that go on in both halves of a partition."""
+    plan = [Fault(1, "partition", 1000, 3500, (1, 2))]
+    outcome = run(seed=1, seconds=4.0, folder=tmp_path / "run", faults=plan, defect="no_quorum", converge_s=5.0)
+    assert {"quorate", "same_members", "common_order"} <= set(outcome.report.violations), outcome.report.text
