@@ -8,10 +8,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static uint32_t head_of(const uint8_t *b) { return ZJW_SIZEOF_HEADER + (b[ZJW_HEADER_FLAGS] & ZJW_FLAG_PACK ? 8u : 4u) * b[ZJW_HEADER_STATIONS]; }
 
-static void data_is_sound(const uint8_t *p, const uint8_t *end)
+static void data_is_sound(const uint8_t *p, const uint8_t *end, int op)
 {
     while (p < end) {
         CHECK((size_t)(end - p) >= ZJW_SIZEOF_MESSAGE);
+        CHECK(p[ZJW_MESSAGE_TYPE] <= ZJW_TYPE_SERVICE && (op || !(p[ZJW_MESSAGE_MFLAGS] & ZJW_MFLAG_OP)));
         uint64_t size = get32(p + ZJW_MESSAGE_SIZE);
         uint32_t flags = p[ZJW_MESSAGE_MFLAGS];
         p += ZJW_SIZEOF_MESSAGE;
@@ -35,12 +36,23 @@ static void sound(const uint8_t *b, size_t size, uint32_t stations)
     CHECK(head + length <= size);
     const uint8_t *p = b + head;
     switch (b[ZJW_HEADER_KIND]) {
-    case ZJW_KIND_DATA: data_is_sound(p, p + length); break;
+    case ZJW_KIND_DATA: data_is_sound(p, p + length, b[ZJW_HEADER_FLAGS] & ZJW_FLAG_OP); break;
     case ZJW_KIND_CONFIRM: CHECK(length == ZJW_SIZEOF_CONFIRM); break;
     case ZJW_KIND_NAK:
         CHECK(length == ZJW_SIZEOF_NAK + ZJW_SIZEOF_RANGE * (uint32_t)p[ZJW_NAK_COUNT]);
         CHECK(p[ZJW_NAK_STREAM] >= 1 && p[ZJW_NAK_STREAM] <= stations);
         break;
+    case ZJW_KIND_STOP:
+    case ZJW_KIND_STOP_ACK:
+    case ZJW_KIND_RCV_ACK:
+        CHECK(length == ZJW_SIZEOF_PROPOSAL + ZJW_SIZEOF_CHANGE * (uint32_t)p[ZJW_PROPOSAL_CHANGES] && p[ZJW_PROPOSAL_CHANGES]);
+        for (uint32_t i = 0; i < p[ZJW_PROPOSAL_CHANGES]; i++) {
+            const uint8_t *change = p + ZJW_SIZEOF_PROPOSAL + ZJW_SIZEOF_CHANGE * i;
+            CHECK(change[ZJW_CHANGE_CHANGED] >= 1 && change[ZJW_CHANGE_CHANGED] <= stations);
+            CHECK(!i || change[ZJW_CHANGE_CHANGED] > change[ZJW_CHANGE_CHANGED - ZJW_SIZEOF_CHANGE]);
+        }
+        break;
+    case ZJW_KIND_RCV:
     case ZJW_KIND_OPEN:
         CHECK(length == ZJW_SIZEOF_OPEN + ZJW_SIZEOF_MEMBER * (uint32_t)p[ZJW_OPEN_MEMBERS] + get16(p + ZJW_OPEN_NAME_LENGTH));
         break;

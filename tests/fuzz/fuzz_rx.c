@@ -4,9 +4,11 @@
  * gets beyond identity and checksum, a PDU operation has a byte of REPAIR_ bits: what of the header the harness makes to fit the
  * station before the PDU is handed over. A mutator that knows the operations and the fields does half of the mutations.
  *
- * Invariants (station_is_sound, deliver, transmit): cursors of each stream in order and never going back, matrix minima true, nobody has
- * acknowledged what was not sent, levels in order and never going back, deliveries in (clock, src) order inside their bounds, every
- * frame for the wire passes the codec's own check and fits the frame limit. */
+ * The station removes others and lets them in as it likes: the agreement is the engine's, and the engine trusts no PDU either.
+ *
+ * Invariants (station_is_sound, deliver, transmit): cursors of each stream in order and never going back, matrix minima true over the
+ * members, nobody has acknowledged what was not sent, levels in order and never going back, deliveries and view events in (clock, src)
+ * order inside their bounds, every frame for the wire passes the codec's own check and fits the frame limit. */
 #include "harness.h"
 
 #define FRAME_MAX 600u
@@ -14,7 +16,7 @@
 #define STATIONS_MAX 5u
 #define OPERATIONS_MAX 400
 
-enum operation { OP_PDU, OP_PDU_TOO, OP_STEP, OP_TIME, OP_OFFER, OP_TIMERS, OP_LIFE, OP_WORK, OP_COUNT };
+enum operation { OP_PDU, OP_PDU_TOO, OP_STEP, OP_TIME, OP_OFFER, OP_TIMERS, OP_LIFE, OP_WORK, OP_MEMBER, OP_COUNT };
 enum repair { REPAIR_IDENTITY = 1, REPAIR_SOURCE = 2, REPAIR_INSTANCE = 4, REPAIR_SEQ = 8, REPAIR_VECTORS = 16, REPAIR_CLOCK = 32, REPAIR_SEAL = 64 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -26,26 +28,54 @@ struct station {
     struct zj_config config;
     uint64_t now;
     uint32_t instance;
-    int want_ack;
+    uint64_t members;
+    uint32_t incarnations[64];
     /* what was seen last, since the instance was entered */
     uint64_t positions[ZJ_LEVELS];
     struct zj_peer peers[STATIONS_MAX];
     uint64_t al[STATIONS_MAX * STATIONS_MAX];
-    int delivered;
+    int delivered, at_view; /* at_view: the last was a view event */
     uint64_t clock, position;
     uint32_t src, index;
+    uint64_t op_clock[STATIONS_MAX];
 };
+#define VIEW(instance) (1000u + (instance))
 
-static void enter(struct station *s)
+static void begin(struct station *s)
 {
-    uint32_t incarnations[STATIONS_MAX];
-    for (uint32_t h = 0; h < s->config.stations; h++)
-        incarnations[h] = INCARNATION(h);
-    CHECK(zj_open(s->core, s->now, s->instance, incarnations, FRAME_MAX) == 0);
     memset(s->positions, 0, sizeof s->positions);
     memset(s->peers, 0, sizeof s->peers);
     memset(s->al, 0, sizeof s->al);
-    s->delivered = 0;
+    memset(s->op_clock, 0, sizeof s->op_clock);
+    s->delivered = s->at_view = 0;
+}
+
+static void enter(struct station *s)
+{
+    s->members = (UINT64_C(1) << s->config.stations) - 1;
+    for (uint32_t h = 0; h < s->config.stations; h++)
+        s->incarnations[h] = INCARNATION(h);
+    CHECK(zj_open(s->core, s->now, s->instance, VIEW(s->instance), s->incarnations, FRAME_MAX) == 0);
+    begin(s);
+}
+
+/* As a joiner: the stations of `voters` are members before, the others come with this one. */
+static void join(struct station *s, uint32_t voters, uint32_t seq)
+{
+    struct zj_start start[STATIONS_MAX];
+    uint32_t n = s->config.stations;
+    voters &= ((1u << n) - 1) & ~(1u << s->config.self);
+    if (!voters)
+        return;
+    uint64_t place = (uint64_t)s->instance << 32 | seq;
+    s->instance++;
+    for (uint32_t h = 0; h < n; h++) {
+        s->incarnations[h] = INCARNATION(h) + (h == s->config.self);
+        start[h] = (struct zj_start){.role = voters >> h & 1 ? 1 : 2, .incarnation = s->incarnations[h], .seq = seq, .clock = place};
+    }
+    s->members = (UINT64_C(1) << n) - 1;
+    CHECK(zj_join(s->core, s->now, s->instance, VIEW(s->instance), start, place, (uint32_t)__builtin_ctz(voters), FRAME_MAX) == 0);
+    begin(s);
 }
 
 static void configure(struct station *s, struct input *in)
@@ -79,11 +109,15 @@ static void stream_is_sound(const struct station *s, uint32_t h, const struct zj
     CHECK(p->base <= p->min_al && p->acked <= p->min_al);
     for (uint32_t j = 0; j < n; j++) {
         uint64_t v = al[h * n + j];
+        if (!(s->members >> j & 1))
+            continue;
         least = v < least ? v : least;
-        CHECK(v <= p->top || j == h); /* nobody has what does not exist (of itself, a liar may say so: nobody else counts it) */
+        /* nobody has what does not exist (of itself, a liar may say so: nobody else counts it); of what is being removed, others may */
+        CHECK(v <= p->top || j == h || p->closing);
         CHECK(v >= s->al[h * n + j]); /* acknowledgements are not taken back */
     }
-    CHECK(least == p->min_al);
+    CHECK(least == p->min_al && p->member == (s->members >> h & 1));
+    CHECK(!p->closing || (p->member && p->req <= p->limit && p->top <= p->limit));
     CHECK(p->req >= old->req && p->top >= old->top && p->base >= old->base && p->min_al >= old->min_al);
     CHECK(p->acked >= old->acked && p->ordered >= old->ordered && p->clock >= old->clock);
     CHECK(p->clock < UINT64_C(1) << 63);
@@ -122,16 +156,31 @@ static void deliver(struct station *s, uint32_t max)
     struct zj_message m;
     volatile uint8_t sink = 0;
     while (max-- && zj_next(s->core, &m) == 1) {
-        CHECK(m.size <= MESSAGE_MAX && m.src < s->config.stations && m.type <= ZJW_TYPE_SERVICE);
-        for (uint32_t i = 0; i < m.size; i++)
+        uint32_t n = s->config.stations;
+        if (m.type == ZJW_TYPE_VIEW) {
+            CHECK(m.size == ZJW_SIZEOF_VIEW + 4 * n && m.view_src < n && m.index == 0xffff && m.src == s->config.self);
+            CHECK(!s->delivered || m.clock > s->clock || (m.clock == s->clock && m.view_src >= s->src));
+            m.src = m.view_src;
+        } else {
+            CHECK(m.size <= MESSAGE_MAX && m.src < n && m.type <= ZJW_TYPE_SERVICE && m.op <= 2 && !m.data == (m.op == 2));
+        }
+        for (uint32_t i = 0; m.data && i < m.size; i++)
             sink ^= m.data[i]; /* the sanitizer looks */
-        if (s->delivered && m.position == s->position) {
+        if (m.op == 1) {
+            CHECK(m.clock >= s->op_clock[m.src]);
+            s->op_clock[m.src] = m.clock;
+            continue;
+        }
+        if (m.type == ZJW_TYPE_VIEW) {
+            CHECK(m.position == UINT64_MAX || !s->delivered || s->at_view || m.position >= s->position);
+        } else if (s->delivered && !s->at_view && m.position == s->position) {
             CHECK(m.clock == s->clock && m.src == s->src && m.index > s->index);
         } else {
-            CHECK(!s->delivered || m.position > s->position);
+            CHECK(!s->delivered || s->position == UINT64_MAX || m.position > s->position);
             CHECK(!s->delivered || m.clock > s->clock || (m.clock == s->clock && m.src > s->src));
         }
         s->delivered = 1;
+        s->at_view = m.type == ZJW_TYPE_VIEW;
         s->clock = m.clock;
         s->position = m.position;
         s->src = m.src;
@@ -165,7 +214,7 @@ static void control(struct station *s)
 }
 
 /* A small signed number, mostly near 0. */
-static uint32_t delta(uint32_t byte) { return (uint32_t)(int32_t)(int8_t)byte / 16; }
+static uint32_t delta(uint32_t byte) { return (uint32_t)((int8_t)byte / 16); }
 
 /* Make parts of the header fit what this station expects, as `repair` says; the bytes there become offsets from that. */
 static void mend(const struct station *s, uint8_t *b, size_t size, uint32_t repair)
@@ -177,7 +226,7 @@ static void mend(const struct station *s, uint8_t *b, size_t size, uint32_t repa
         put32(b + ZJW_HEADER_CLUSTER, CLUSTER);
         b[ZJW_HEADER_VERSION] = ZJW_VERSION;
         b[ZJW_HEADER_STATIONS] = (uint8_t)n;
-        b[ZJW_HEADER_KIND] = (uint8_t)(1 + (b[ZJW_HEADER_KIND] - 1u) % 4);
+        b[ZJW_HEADER_KIND] = (uint8_t)(1 + (b[ZJW_HEADER_KIND] - 1u) % ZJW_KIND_RCV_ACK);
     }
     if (repair & REPAIR_SOURCE && n > 1) {
         uint32_t other = (b[ZJW_HEADER_SRC] + n - 1) % n;
@@ -188,8 +237,11 @@ static void mend(const struct station *s, uint8_t *b, size_t size, uint32_t repa
     struct zj_peer p;
     zj_peer(s->core, src < n ? src : 0, &p);
     if (repair & REPAIR_INSTANCE) {
-        put32(b + ZJW_HEADER_INSTANCE, s->instance);
-        put32(b + ZJW_HEADER_INCARNATION, INCARNATION(src));
+        put32(b + ZJW_HEADER_INSTANCE, s->instance + (uint32_t)((int8_t)b[ZJW_HEADER_INSTANCE + 3] / 64));
+        put32(b + ZJW_HEADER_INCARNATION, src < n ? s->incarnations[src] : 1);
+        size_t view = ZJW_SIZEOF_HEADER + 8 * (size_t)n + ZJW_CONFIRM_VIEW;
+        if (b[ZJW_HEADER_KIND] == ZJW_KIND_CONFIRM && view + 4 <= size)
+            put32(b + view, VIEW(s->instance));
     }
     if (repair & REPAIR_SEQ)
         put32(b + ZJW_HEADER_SEQ, (uint32_t)p.req + delta(b[ZJW_HEADER_SEQ + 3]));
@@ -228,7 +280,8 @@ static void offer(struct station *s, struct input *in)
 {
     static uint8_t bytes[MESSAGE_MAX + 8];
     uint32_t a = take8(in), size = a & 0x80 ? take16(in) % (MESSAGE_MAX + 8) : a & 0x7f;
-    struct zj_offer m = {.data = bytes, .size = size, .group = a, .client = 1, .type = (uint8_t)(a % 5), .need_ack = a & 1};
+    struct zj_offer m = {.data = bytes, .size = size, .group = a, .client = 1, .type = (uint8_t)(a % 5), .need_ack = a & 1,
+                         .op = a >> 1 & 1};
     if (size > MESSAGE_MAX || m.type > ZJW_TYPE_SERVICE) {
         CHECK(zj_offer(s->core, &m) < 0);
         return;
@@ -244,6 +297,86 @@ static void offer(struct station *s, struct input *in)
     if (m.done) { /* nothing finishes it any more in this instance: as after a fatal error of its client */
         s->instance++;
         enter(s);
+    }
+}
+
+/* ---- membership ---- */
+
+static void votes(struct station *s)
+{
+    struct zj_vote v;
+    volatile uint8_t sink = 0;
+    while (zj_proposal(s->core, &v)) {
+        CHECK(v.src < s->config.stations && v.src != s->config.self && v.size >= ZJW_SIZEOF_HEADER);
+        CHECK(v.kind == ZJW_KIND_STOP || v.kind == ZJW_KIND_STOP_ACK || v.kind == ZJW_KIND_RCV_ACK);
+        for (uint32_t i = 0; i < v.size; i++)
+            sink ^= v.data[i];
+    }
+    (void)sink;
+}
+
+static void propose(struct station *s, uint32_t h, uint32_t kind)
+{
+    uint8_t payload[ZJW_SIZEOF_PROPOSAL + ZJW_SIZEOF_CHANGE] = {0};
+    uint64_t seq, clock;
+    struct zj_peer before, after;
+    payload[ZJW_PROPOSAL_CHANGES] = 1;
+    payload[ZJW_SIZEOF_PROPOSAL] = (uint8_t)(h + 1);
+    zj_peer(s->core, s->config.self, &before);
+    if (zj_propose(s->core, s->now, kind, payload, sizeof payload, &seq, &clock))
+        return;
+    zj_peer(s->core, s->config.self, &after);
+    CHECK(seq + 1 == after.req && seq >= before.req && clock == after.clock);
+}
+
+/* What of a message stays in pieces in a stream that ends is the core's business; what the station knows of h begins anew. */
+static void commit(struct station *s, uint32_t h)
+{
+    struct zj_commit change = {.instance = s->instance + 1, .view = VIEW(s->instance + 1), .members = s->members ^ UINT64_C(1) << h,
+                               .place_clock = zj_clock(s->core), .place_src = s->config.self, .frame_max = FRAME_MAX};
+    struct zj_peer p;
+    if (h == s->config.self)
+        return;
+    change.joined = change.members & ~s->members;
+    memcpy(change.incarnations, s->incarnations, sizeof change.incarnations);
+    change.incarnations[h]++;
+    for (uint32_t k = 0; k < s->config.stations; k++) {
+        zj_peer(s->core, k, &p);
+        change.vote_seq[k] = p.req - 1;
+    }
+    int done = zj_commit(s->core, s->now, &change);
+    CHECK(done == 0 || done == 1);
+    if (done)
+        return;
+    s->instance++;
+    s->members = change.members;
+    memcpy(s->incarnations, change.incarnations, sizeof s->incarnations);
+    memset(s->peers, 0, sizeof s->peers);
+    memset(s->al, 0, sizeof s->al);
+    s->op_clock[h] = 0;
+}
+
+static void membership(struct station *s, struct input *in)
+{
+    uint32_t a = take8(in), b = take8(in), h = b % s->config.stations;
+    struct zj_peer p;
+    zj_peer(s->core, h, &p);
+    switch (a % 8) {
+    case 0:
+        zj_limit(s->core, s->now, h, p.req + (a >> 3) % 4);
+        s->peers[h].top = 0; /* what stands beyond counts as not there */
+        break;
+    case 1: zj_limit(s->core, s->now, h, UINT64_MAX); break;
+    case 2: propose(s, h, a & 8 ? ZJW_KIND_STOP : a & 16 ? ZJW_KIND_STOP_ACK : ZJW_KIND_RCV_ACK); break;
+    case 3: commit(s, h); break;
+    case 4: zj_wait_for(s->core, h, a & 8 ? UINT64_MAX : zj_clock(s->core) + b); break;
+    case 5: zj_block(s->core, a & 8); break;
+    case 6:
+        zj_set_state(s->core, b, a);
+        zj_watch(s->core, a & 8);
+        zj_probe(s->core, s->now, h);
+        break;
+    case 7: votes(s); break;
     }
 }
 
@@ -271,10 +404,12 @@ static void run(struct station *s, struct input *in)
             zj_close(s->core);
             CHECK(!zj_is_open(s->core));
             if (a & 1)
-                zj_flush(s->core, a); /* OP_WORK takes what is left */
+                zj_flush(s->core, VIEW(s->instance - (a >> 1 & 1)), a); /* OP_WORK takes what is left */
         } else if (a < 48 || !zj_is_open(s->core)) {
             s->instance++;
             enter(s);
+        } else if (a < 64) {
+            join(s, a, a & 8 ? 0xfffffff0u : a);
         } else if (a < 128) {
             zj_set_frame_max(s->core, 512 + a);
         } else {
@@ -282,8 +417,10 @@ static void run(struct station *s, struct input *in)
         }
         break;
     }
+    case OP_MEMBER: membership(s, in); break;
     case OP_WORK:
     case OP_COUNT:
+        votes(s);
         zj_step(s->core, s->now, 1);
         deliver(s, take8(in));
         transmit(s, 1000);
@@ -302,6 +439,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int k = 0; k < OPERATIONS_MAX && in.left; k++)
         run(&s, &in);
     s.now += 100000000;
+    votes(&s);
     zj_step(s.core, s.now, 1);
     deliver(&s, 100000);
     transmit(&s, 100000);
@@ -317,7 +455,7 @@ struct record { size_t at, size; };
 
 static size_t records_of(const uint8_t *data, size_t size, struct record *out)
 {
-    static const uint8_t plain[OP_COUNT] = {0, 0, 2, 3, 2, 2, 2, 2};
+    static const uint8_t plain[OP_COUNT] = {0, 0, 2, 3, 2, 2, 2, 2, 3};
     size_t k = 0, at = 4;
     while (at < size && k < RECORDS_MAX) {
         uint32_t op = data[at] % OP_COUNT;

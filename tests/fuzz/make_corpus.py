@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zenjun.proto import wire
-from zenjun.proto.core import Core
+from zenjun.proto.core import Commit, Core
 from zenjun.tools.dissect import Zenjun, ZenjunMember, ZenjunOpen
 
 CORPUS = Path(__file__).with_name("corpus")
 CLUSTER, INSTANCE, FRAME_MAX, MESSAGE_MAX = 0x7A656E6A, 3, 600, 4096
 FIRSTS = (0, 0xFFFFFFF8, 0x7FFFFFFC, 0xFFFFFFFF)
-OP_PDU, OP_STEP, OP_TIME, OP_OFFER, OP_TIMERS, OP_WORK = 0, 2, 3, 4, 5, 7
+OP_PDU, OP_STEP, OP_TIME, OP_OFFER, OP_TIMERS, OP_WORK, OP_MEMBER = 0, 2, 3, 4, 5, 7, 8
+LIMIT, PROPOSE_STOP, COMMIT = 0, 2 | 8, 3
+"""Membership operations of fuzz_rx.c."""
+VIEW_BASE = 1000
 SEALED, ALL_REPAIRED = 0x40, 0x7F
 """Sealing changes nothing in a real PDU, and keeps a mutated one from being dropped for its checksum."""
 
@@ -35,10 +38,17 @@ class Station:
     script: bytearray = field(default_factory=bytearray)
     refused: int | None = None
     """Size of the message that was not, or only partly, taken: it comes first."""
+    instance: int = INSTANCE
+
+    def __post_init__(self) -> None:
+        self.members = (1 << self.core.stations) - 1
+        self.incarnations = [100 + index for index in range(self.core.stations)]
 
     def offer(self, size: int) -> None:
         size = size if self.refused is None else self.refused
-        taken = self.core.offer(bytes(size), group=size & 0xFF, client=1, need_ack=bool(size & 1))
+        taken = self.core.offer(
+            bytes(size), group=size & 0xFF, client=1, need_ack=bool(size & 1), op=size < 128 and bool(size & 2)
+        )
         self.refused = None if taken else size
         if not taken:
             return
@@ -48,7 +58,26 @@ class Station:
         self.core.rx(now, pdu, b"\x02\0\0\0\0\1")
         self.script += struct.pack(">BBH", OP_PDU, repair, len(pdu)) + pdu
 
+    def membership(self, now: int, operation: int, h: int) -> None:
+        """What ``membership`` in fuzz_rx.c does with these."""
+        core = self.core
+        self.script += bytes([OP_MEMBER, operation, h])
+        if operation == LIMIT:
+            core.limit(now, h, core.peer(h).req)
+        elif operation == PROPOSE_STOP:
+            core.propose(now, wire.Kind.STOP, wire.PROPOSAL.struct.pack(0, 0, 0, 1) + wire.CHANGE.struct.pack(h + 1, 0))
+        else:
+            seqs = {k: (core.peer(k).req - 1) % 2**64 for k in range(core.stations)}
+            self.members ^= 1 << h
+            joined = self.members & 1 << h
+            self.incarnations[h] += 1
+            self.instance += 1
+            place = core.clock, core.index
+            view = VIEW_BASE + self.instance
+            core.commit(now, Commit(self.instance, view, self.members, joined, *place, self.incarnations, seqs, FRAME_MAX))
+
     def work(self, now: int) -> list[bytes]:
+        self.core.proposals()
         self.core.step(now, True)
         self.core.deliver()
         self.script += bytes([OP_WORK, 255])
@@ -85,12 +114,16 @@ def cluster(stations: int, slots_power: int, window: int, first: int, loss: floa
     ]
     now, sent = 1, []
     for station in all_of_it:
-        station.core.open(now, INSTANCE, tuple(100 + index for index in range(stations)), FRAME_MAX)
-    for turn in range(12):
+        station.core.open(now, INSTANCE, VIEW_BASE + INSTANCE, station.incarnations, FRAME_MAX)
+    changes = {6: (LIMIT, PROPOSE_STOP), 9: (COMMIT,), 11: (COMMIT,)} if stations > 2 else {}
+    for turn in range(14):
         now += 400_000
+        for station in all_of_it[:-1]:  # the last one is removed, and let in again
+            for operation in changes.get(turn, ()):
+                station.membership(now, operation, stations - 1)
         for station in all_of_it:
             station.script += struct.pack(">BH", OP_TIME, 400)
-            if turn < 5:
+            if turn < 5 or turn == 10:
                 station.offer(rng.choice((0, 1, 20, 100, 700)))
             station.core.nak(now)
             station.core.poll(now)
@@ -126,6 +159,8 @@ def main() -> None:
     for seed, run in enumerate(runs):
         inputs, sent = cluster(*run, seed)
         put("rx", inputs[-1])
+        if run[0] > 2:
+            put("rx", inputs[0])
         for pdu in sent:
             kind, flags = pdu[wire.HEADER.offset("kind")], pdu[wire.HEADER.offset("flags")]
             shapes.setdefault((run[0], kind, flags, len(pdu) // 64), pdu)
