@@ -307,7 +307,7 @@ class ClusterOptions:
         reason="how fast a failure is seen against false alarms on a loaded machine",
     )  # fmt: skip
     probe_interval_ms: int = _option(
-        20, unit="ms", low=1, high=10_000,
+        10, unit="ms", low=1, high=10_000,
         help="a station not heard for 1.25 heartbeats is asked so often whether it is there, lest lost frames remove it",
         reason="more questions before fail_timeout_ms are safer on a lossy segment",
     )  # fmt: skip

@@ -110,7 +110,7 @@ class EngineConfig:
     """A CONFIRM goes out when nothing else has for so long."""
     fail_timeout_ns: int = 400 * MS
     """No sign of life for so long: its stop is proposed. More than two heartbeats; see ``probe_interval_ns``."""
-    probe_interval_ns: int = 20 * MS
+    probe_interval_ns: int = 10 * MS
     """A member not heard for 1.25 heartbeats is asked so often whether it is there, so that loss alone does not remove it."""
     adopt_timeout_ns: int = 300 * MS
     """What others say of a station is believed after so long, even if it is not seen here."""
@@ -289,7 +289,7 @@ class Engine:
             raise UsageError(f"station {station} is no member of instance {self.instance}")
         if not self._quorum(k for k in self.membership.target if k != station):
             raise UsageError(f"without station {station} there would be no quorum")
-        return self._absorb(now, self.membership.suspect(now, station, "expelled")) + self._serve(now)
+        return self._absorb(now, self.membership.suspect(now, (station, "expelled"))) + self._serve(now)
 
     def leave(self, now: int) -> list[Effect]:
         """Leave on purpose: queues a CONFIRM with BYE, and two more by the next deadlines; ``left`` is True after the last. The
@@ -643,7 +643,7 @@ class Engine:
         effects: list[Effect] = []
         for index in self._indices() if self.core.is_open else ():
             if index != self.core.index and self.core.peer(index).left:
-                effects += self._absorb(now, self.membership.suspect(now, index + 1, "left"))
+                effects += self._absorb(now, self.membership.suspect(now, (index + 1, "left")))
         return effects
 
     def _watch(self, now: int) -> list[Effect]:
@@ -670,18 +670,23 @@ class Engine:
         def silent_ns(station: int) -> int:
             return now - silence.heard_ns(core.peer(station - 1))
 
-        for station, reason in silence.judge(now, core, self._indices()):
-            effects += self._absorb(now, membership.suspect(now, station, reason))
+        quiet = [k for k in membership.members if k != self.config.station and silent_ns(k) >= self._probe_after_ns]
+        effects += self._absorb(now, membership.doubt(now, quiet))
+        if core.is_open:
+            effects += self._absorb(now, membership.suspect(now, *silence.judge(now, core, self._indices())))
         # Told of a stop while it has been silent here for a while as well: no need to wait for the own time-out.
         told = [k for k in membership.told if silent_ns(k) >= self.config.fail_timeout_ns // 2]
         if told and core.is_open:
             effects += self._absorb(now, membership.adopt(now, told))
         if core.is_open:
-            effects += self._absorb(now, membership.on_heard(now, lambda k: silent_ns(k) < self._probe_after_ns))
+            withdrawals = membership.withdrawals
+            outcomes = membership.on_heard(now, lambda k: silent_ns(k) < self._probe_after_ns)
+            if membership.withdrawals != withdrawals:
+                silence.forgive(now)
+            effects += self._absorb(now, outcomes)
         if core.is_open:
             effects += self._absorb(now, membership.on_time(now))
         if core.is_open and now - self._probed_ns >= self.config.probe_interval_ns:
-            quiet = [k for k in membership.members if k != self.config.station and silent_ns(k) >= self._probe_after_ns]
             if quiet:
                 self._probes += 1
                 self._probed_ns = now

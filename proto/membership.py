@@ -309,7 +309,10 @@ class Membership:
         self.changes = 0
         """Instances agreed on since start."""
         self.last_change_ns = 0
+        self.withdrawals = 0
+        """How often suspicions were taken back for want of quorum."""
         self._suspects: dict[int, _Suspect] = {}
+        self._doubtful: frozenset[int] = frozenset()
         self._told: dict[int, int] = {}  # AAS, SSA: since when
         self._joins: dict[int, int] = {}  # SA: incarnation
         self._waits: dict[int, int] = {}  # joiners in the wait set: since when
@@ -340,6 +343,7 @@ class Membership:
 
     def _forget(self) -> None:
         self._suspects.clear()
+        self._doubtful = frozenset()
         self._told.clear()
         self._joins.clear()
         self._waits.clear()
@@ -411,22 +415,34 @@ class Membership:
         return min(due, default=None)
 
     # ---- inputs
-    def suspect(self, now: int, station: int, reason: str) -> list[Outcome]:
-        """Its stop has been seen here. Harmless for who is suspected already, or no member."""
-        if not self._mark(now, station, reason):
+    def suspect(self, now: int, *stops: tuple[int, str]) -> list[Outcome]:
+        """The stops of these (station, reason) have been seen here, together. Harmless for who is suspected already, or no
+        member."""
+        marked = [self._mark(now, station, reason) for station, reason in stops]
+        return self._go_on(now) if any(marked) else []
+
+    def doubt(self, now: int, stations: Iterable[int]) -> list[Outcome]:
+        """These have not been heard for a while, and are being asked whether they are there. Without them there must be quorum for
+        a removal to be proposed: it could not be agreed, and could not be taken back."""
+        doubtful = frozenset(stations)
+        if doubtful == self._doubtful:
             return []
+        self._doubtful = doubtful
         return self._go_on(now)
 
     def on_heard(self, now: int, heard: Callable[[int], bool]) -> list[Outcome]:
-        """``heard`` says of a station whether it shows signs of life. Takes back what could not be agreed (rule 3)."""
+        """``heard`` says of a station whether it shows signs of life. Takes back what could not be agreed (rule 3): as soon as one
+        of them is heard again, of all, who then have another full time-out (``withdrawals`` has grown). Else the first to be
+        heard would make the quorum that removes the next."""
         if self._suspects and not self.has_quorum:
             named = {k for proposal in self._mine if proposal.stop for k in proposal.changed}
-            back = [k for k, s in self._suspects.items() if k not in named and s.reason not in FINAL and heard(k)]
-            for k in back:
-                del self._suspects[k]
-                self._streams.limit(now, k - 1, None)
-                self._move(k, Cause.WITHDRAWN)
-            if back:
+            back = [k for k, s in self._suspects.items() if k not in named and s.reason not in FINAL]
+            if any(heard(k) for k in back):
+                self.withdrawals += 1
+                for k in back:
+                    del self._suspects[k]
+                    self._streams.limit(now, k - 1, None)
+                    self._move(k, Cause.WITHDRAWN)
                 self._review_told(now, heard)
                 return self._go_on(now)
         self._review_told(now, heard)
@@ -451,7 +467,7 @@ class Membership:
         held = self.incarnations[station - 1]
         if held:
             if incarnation > held and "ignore_restart" not in self._faults:
-                return self.suspect(now, station, "restarted")
+                return self.suspect(now, (station, "restarted"))
             return self._resend(now, station) if incarnation == held else []
         if self._suspects or incarnation <= self._lives[station - 1] or incarnation < self._joins.get(station, 0):
             return []  # a stop is agreed first, it will ask again; or an old frame
@@ -613,7 +629,7 @@ class Membership:
         """What to propose now: removals before joins, and only what could be agreed."""
         if self._suspects:
             reqs = {k: self._streams.peer(k - 1).req for k in self._suspects}
-            if not self.has_quorum:
+            if not self.has_quorum or ("no_quorum" not in self._faults and not self.quorum(set(self.target) - self._doubtful)):
                 return None
             if "no_equalise" not in self._faults and any(reqs[k] != s.limit for k, s in self._suspects.items()):
                 return None  # once they are in, not per PDU

@@ -99,7 +99,7 @@ uint64_t zj_memory(const zj_core *c) { return c->memory; }
 static void enter(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, uint64_t members)
 {
     c->is_open = 1;
-    c->flushing = c->fenced = c->pinned = c->watch = c->blocked = 0;
+    c->flushing = c->fenced = c->pinned = c->watch = c->bye = c->blocked = 0;
     c->instance = c->join_last = instance;
     c->view = view;
     c->clock = (uint64_t)instance << 32;
@@ -304,6 +304,8 @@ static void confirmed(zj_core *c, const struct pdu *p)
     if (p->kind != ZJW_KIND_CONFIRM)
         return;
     s->wants_ack = (p->flags & ZJW_FLAG_NEED_ACK) != 0;
+    if (p->flags & ZJW_FLAG_BYE && !s->left)
+        c->bye = 1; /* nobody should wait for it: the engine is told at once */
     s->left = (p->flags & ZJW_FLAG_BYE) != 0;
     s->fenced = (p->flags & ZJW_FLAG_FENCED) != 0;
     order_hear_digest(c, p->src, get32(p->payload + ZJW_CONFIRM_COUNTED), get64(p->payload + ZJW_CONFIRM_POSITION),
@@ -474,7 +476,7 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
     order_levels(c); /* own broadcast may have completed a level */
     stream_free(c);
     watch_progress(c, now);
-    if (c->vote_head != c->vote_tail || (c->watch && c->progress != c->progress_watched))
+    if (c->vote_head != c->vote_tail || c->bye || (c->watch && c->progress != c->progress_watched))
         status |= ZJ_S_CONTROL;
     if (c->tx_head != c->tx_tail)
         status |= ZJ_S_TX;

@@ -43,6 +43,7 @@ int zj_proposal(zj_core *c, struct zj_vote *out)
     if (c->vote_head == c->vote_tail) {
         out->size = 0;
         c->progress_watched = c->progress; /* all is told */
+        c->bye = 0;
         return 0;
     }
     const struct vote *v = &c->votes[c->vote_head++ % ZJ_VOTES];

@@ -54,7 +54,8 @@ enum zj_status {
     ZJ_S_TX = 1,        /* frames to send: drain zj_tx() */
     ZJ_S_DELIVER = 2,   /* zj_next() has something */
     ZJ_S_RELEASE = 4,   /* a level's position moved: zj_positions() */
-    ZJ_S_CONTROL = 8,   /* zj_control() or zj_proposal() has something for the engine, or what zj_watch() asked for has moved */
+    ZJ_S_CONTROL = 8,   /* zj_control() or zj_proposal() has something for the engine, or what zj_watch() asked for has moved,
+                         * or a member has said BYE */
     ZJ_S_PENDING = 16,  /* something here is not stable yet: news will come soon or the poll timer will fire */
     ZJ_S_ROOM = 32,     /* the send window has room */
     ZJ_S_FENCED = 64    /* order diverged: nothing is delivered any more (zj_fence()) */

@@ -182,7 +182,7 @@ struct zj_core {
     uint32_t said_free;
     /* poll */
     uint64_t progress, progress_seen, poll_at, poll_wait;
-    int watch;
+    int watch, bye;
     uint64_t progress_watched;
 
     /* transmit queue */

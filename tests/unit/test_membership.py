@@ -222,7 +222,7 @@ def test_a_stop_is_closed_voted_for_and_carried_out_when_everybody_has_every_vot
     one = One()
     one.core.req[3] = 9
     stop = Proposal(True, (1, 2, 3), ((4, 9),))
-    effects = one.m.suspect(MS, 4, "silent")
+    effects = one.m.suspect(MS, (4, "silent"))
     assert one.word() == "A A A AS" and one.core.limits == {3: 9} and one.core.state == (8, 8)
     assert effects == [Persist(1, 8)] and one.last() == stop and one.core.sent[-1][0] == Kind.STOP
     assert one.vote(2, stop, clock=300) == []
@@ -251,7 +251,7 @@ def test_aas_ends_when_the_accuser_has_stopped() -> None:
     one.vote(2, STOP_4)
     one.m.on_heard(MS, lambda station: True)
     assert one.word() == "A A A AAS", "heard, but its accuser is well"
-    one.m.suspect(MS, 2, "silent")
+    one.m.suspect(MS, (2, "silent"))
     one.m.on_heard(MS, lambda station: False)
     assert one.word() == "A AS A AAS", "not heard"
     one.m.on_heard(MS, lambda station: True)
@@ -260,7 +260,7 @@ def test_aas_ends_when_the_accuser_has_stopped() -> None:
 
 def test_notices_of_a_suspect_are_ignored() -> None:
     one = One()
-    one.m.suspect(MS, 2, "silent")
+    one.m.suspect(MS, (2, "silent"))
     one.vote(2, STOP_4)
     assert one.word() == "A AS A A"
 
@@ -268,7 +268,7 @@ def test_notices_of_a_suspect_are_ignored() -> None:
 def test_equalisation_fetches_what_a_voter_has_more_and_votes_again_once() -> None:
     one = One()
     one.core.req[3] = 5
-    one.m.suspect(MS, 4, "silent")
+    one.m.suspect(MS, (4, "silent"))
     assert one.last().changes == ((4, 5),)
     one.vote(2, Proposal(True, (1, 2, 3), ((4, 8),)))
     assert one.core.limits == {3: 8} and len(one.core.sent) == 1
@@ -284,7 +284,7 @@ def test_equalisation_counts_what_was_said_before_the_own_suspicion() -> None:
     one = One()
     one.core.req[3] = 2**32 - 2  # across the wrap of the wire's 32 bits
     one.vote(2, Proposal(True, (1, 2, 3), ((4, 1),)))
-    one.m.suspect(MS, 4, "silent")
+    one.m.suspect(MS, (4, "silent"))
     assert one.core.limits == {3: 2**32 + 1} and not one.core.sent
     one.core.req[3] = 2**32 + 1
     one.m.on_progress(MS)
@@ -295,19 +295,19 @@ def test_what_a_removed_voter_had_accepted_binds_nobody() -> None:
     """Else the survivors would wait for PDUs that only the dead have."""
     one = One(Quorum(N, 2))
     one.vote(3, Proposal(True, (1, 2, 3), ((4, 50),)))
-    one.m.suspect(MS, 4, "silent")
+    one.m.suspect(MS, (4, "silent"))
     assert one.core.limits == {3: 50} and not one.core.sent
-    one.m.suspect(MS, 3, "silent")
+    one.m.suspect(MS, (3, "silent"))
     assert one.core.limits == {3: 0, 2: 0} and one.last() == Proposal(True, (1, 2), ((3, 0), (4, 0)))
 
 
 def test_removals_are_unions_and_the_earliest_complete_one_goes_first() -> None:
     """Rule 2: a later, larger removal never hides an earlier one that someone may have carried out."""
     one = One(Quorum(N, 2))
-    one.m.suspect(MS, 4, "silent")
+    one.m.suspect(MS, (4, "silent"))
     one.vote(2, STOP_4)
     one.vote(3, STOP_4)
-    one.m.suspect(2 * MS, 3, "silent")
+    one.m.suspect(2 * MS, (3, "silent"))
     both = Proposal(True, (1, 2), ((3, 0), (4, 0)))
     assert one.last() == both
     one.core.known = True
@@ -319,7 +319,7 @@ def test_removals_are_unions_and_the_earliest_complete_one_goes_first() -> None:
 
 def test_votes_for_the_next_instance_that_came_early_count_once_there() -> None:
     one = One(Quorum(N, 2))
-    one.m.suspect(MS, 4, "silent")
+    one.m.suspect(MS, (4, "silent"))
     one.vote(2, STOP_4)
     one.vote(3, STOP_4)
     one.vote(2, Proposal(True, (1, 2), ((3, 6),)), seq=6, instance=8)
@@ -327,7 +327,7 @@ def test_votes_for_the_next_instance_that_came_early_count_once_there() -> None:
     one.core.known = True
     one.m.on_progress(MS)
     assert one.m.instance == 8 and one.word() == "A A AAS S"
-    one.m.suspect(2 * MS, 3, "silent")
+    one.m.suspect(2 * MS, (3, "silent"))
     assert one.core.limits[2] == 6
 
 
@@ -336,28 +336,45 @@ def test_votes_for_the_next_instance_that_came_early_count_once_there() -> None:
 
 def test_without_quorum_nothing_is_proposed_and_the_suspicion_can_be_taken_back() -> None:
     one = One()
-    one.m.suspect(MS, 4, "silent")
-    one.m.suspect(MS, 3, "silent")
+    one.m.suspect(MS, (4, "silent"))
+    one.m.suspect(MS, (3, "silent"))
     assert one.last() == STOP_4 and len(one.core.sent) == 1 and one.core.blocked and not one.m.has_quorum
     one.m.on_heard(2 * MS, lambda station: station == 3)
-    assert one.word() == "A A A AS" and not one.core.blocked and one.core.limits == {3: 0}
-    one.m.suspect(3 * MS, 3, "silent")
+    assert one.word() == "A A A AS" and not one.core.blocked and one.core.limits == {3: 0} and one.m.withdrawals == 1
+    one.m.suspect(3 * MS, (3, "silent"))
     one.m.on_heard(3 * MS, lambda station: station == 4)
     assert one.word() == "A A AS AS", "its removal has been proposed, and could have been agreed"
+
+
+def test_no_removal_is_proposed_that_those_in_doubt_would_have_to_agree_to() -> None:
+    """It could not be agreed, and not be taken back either: a segment that is away for a moment would cost a member."""
+    one = One()
+    one.m.doubt(MS, (3, 4))
+    one.m.suspect(MS, (4, "silent"))
+    assert not one.core.sent and one.m.has_quorum
+    one.m.doubt(2 * MS, (4,))
+    assert one.last() == STOP_4
+
+
+def test_the_first_to_be_heard_again_makes_no_quorum_against_the_others() -> None:
+    one = One()
+    one.m.begin(0, 7, (1, 2, 3, 0))
+    one.m.suspect(MS, (2, "silent"), (3, "silent"))
+    one.m.on_heard(2 * MS, lambda station: station == 2)
+    assert one.word() == "A A A S" and not one.core.sent
 
 
 @pytest.mark.parametrize("reason", ["left", "restarted", "expelled"])
 def test_some_reasons_are_not_refuted_by_a_sign_of_life(reason: str) -> None:
     one = One(Quorum(N, 4))
-    one.m.suspect(MS, 4, reason)
+    one.m.suspect(MS, (4, reason))
     one.m.on_heard(2 * MS, lambda station: True)
     assert one.word() == "A A A AS"
 
 
 def test_giving_up() -> None:
     one = One()
-    one.m.suspect(0, 4, "silent")
-    one.m.suspect(0, 3, "deaf")
+    one.m.suspect(0, (4, "silent"), (3, "deaf"))
     assert one.m.next_deadline_ns() == GIVE_UP and one.m.on_time(GIVE_UP - 1) == []
     out = only(one.m.on_time(GIVE_UP), Expelled)
     assert not out.expelled and out.reason == "no quorum without station 3 (deaf), station 4 (silent) for 2000 ms"
@@ -400,7 +417,7 @@ def test_stop_wins_and_the_promise_is_still_judged() -> None:
     join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
     one.m.on_recovering(MS, 4, 9)
     one.vote(2, join)
-    one.m.suspect(2 * MS, 3, "silent")
+    one.m.suspect(2 * MS, (3, "silent"))
     assert one.word() == "A A AS S" and one.last() == Proposal(True, (1, 2), ((3, 0),))
     one.core.known = True
     one.vote(3, join)  # sent before it stopped, below the limit
@@ -411,7 +428,7 @@ def test_stop_wins_and_the_promise_is_still_judged() -> None:
 def test_an_unkept_promise_dies_with_the_stop() -> None:
     one = without_4(quorum=Quorum(N, 2))
     one.m.on_recovering(MS, 4, 9)
-    one.m.suspect(2 * MS, 3, "silent")
+    one.m.suspect(2 * MS, (3, "silent"))
     assert one.m.on_recovering(3 * MS, 4, 9) == [], "a stop is agreed first; it will ask again"
     one.core.known = True
     one.vote(2, Proposal(True, (1, 2), ((3, 0),)), seq=6)
@@ -468,7 +485,7 @@ def test_a_commit_that_the_core_cannot_carry_out_yet_is_tried_again() -> None:
 def test_a_vote_that_finds_no_buffer_is_sent_later() -> None:
     one = One()
     one.core.room = False
-    one.m.suspect(MS, 4, "silent")
+    one.m.suspect(MS, (4, "silent"))
     assert not one.core.sent and one.core.watched
     one.core.room = True
     one.m.on_progress(MS)
@@ -497,7 +514,7 @@ def test_a_later_instance_without_oneself() -> None:
 
 def test_a_later_instance_proves_that_the_own_votes_were_enough() -> None:
     one = One()
-    one.m.suspect(MS, 4, "silent")
+    one.m.suspect(MS, (4, "silent"))
     one.vote(2, STOP_4)
     assert one.m.on_confirm(MS, 2, 8, view_hash(8, (1, 2, 3, 0)), 8, 0) == [], "not complete here"
     one.vote(3, STOP_4)
@@ -506,7 +523,7 @@ def test_a_later_instance_proves_that_the_own_votes_were_enough() -> None:
 
 def test_a_change_that_others_had_carried_out_is_known_after_the_end() -> None:
     one = One()
-    one.m.suspect(MS, 4, "silent")
+    one.m.suspect(MS, (4, "silent"))
     one.vote(2, STOP_4)
     one.vote(3, STOP_4)
     one.m.end()
