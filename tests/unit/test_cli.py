@@ -26,6 +26,7 @@ from zenjun.tools.cli import COMMANDS, Entry, LazyGroup, cli, run
 from zenjun.tools.cli.common import EXIT_CODES, size_of
 from zenjun.tools.cli.events import describe
 from zenjun.tools.cli.status import LETTERS, render
+from zenjun.tools.lab import Lab, LabError
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
@@ -267,15 +268,15 @@ def test_status_for_people_and_as_json(fake: FakeThread) -> None:
     assert "\x1b" not in text, "no colours in a pipe"
 
 
+def names(title: str) -> set[str]:
+    """Members that docs/status.md lists under a title."""
+    section = (ROOT / "docs" / "status.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    return set(re.findall(r"^\| `(\w+)` \|", section, re.M))
+
+
 def test_status_example_is_the_document() -> None:
     """The example has exactly the members of docs/status.md."""
-    document = (ROOT / "docs" / "status.md").read_text()
     status = json.loads((Path(__file__).parent / "status_example.json").read_text())
-
-    def names(title: str) -> set[str]:
-        section = document.split(f"## {title}\n")[1].split("\n## ")[0]
-        return set(re.findall(r"^\| `(\w+)` \|", section, re.M))
-
     assert set(status) == names("Top level")
     assert set(status["interface"]) == names("`interface`")
     assert set(status["membership"]) == names("`membership`") - set(LETTERS)
@@ -407,7 +408,7 @@ def test_members_watch_prints_events_as_they_come(fake: FakeThread) -> None:
         ),
         (
             {"event": "reopened", "instance": 9, "members": [1, 2, 3], "joined": True, "undecided": 2},
-            b"reopened   this station is back, instance 9: 1 host1, 2 host2, 3 host3; 2 own messages are undecided",
+            b"reopened   this station has been let in again, instance 9: 1 host1, 2 host2, 3 host3; 2 own messages are undecided",
         ),
     ):
         fake.call(lambda event=event: fake.daemon.event(**event))  # type: ignore[misc]
@@ -522,6 +523,69 @@ def test_events_of_another_version_are_described_as_far_as_it_goes() -> None:
     ):
         assert describe(odd)
     assert describe({"event": "view", "instance": 1, "members": [[1, 5, "a\x1b[31m"]]}) == r"instance 1: 1 a\x1b[31m"
+
+
+# ---- with real daemons
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    try:
+        lab = Lab(3)
+        lab.up()
+    except LabError as error:
+        pytest.skip(str(error))
+    try:
+        lab.start_daemons()
+        lab.wait_open(WAIT_S)
+        yield lab
+    finally:
+        lab.down()
+
+
+@pytest.mark.lab
+def test_operators_and_watchers_of_real_daemons(lab: Lab) -> None:
+    def at(station: int, *args: str, code: int = 0) -> subprocess.CompletedProcess[bytes]:
+        return zenjun(*args, "--socket", str(lab.station(station).socket_path), code=code)
+
+    def members_at(station: int) -> list[list[str]]:
+        return [line.split("\t")[::2] for line in at(station, "members").stdout.decode().splitlines()]
+
+    everyone = [["1", "A"], ["2", "A"], ["3", "A"]]
+    until(lambda: members_at(1) == everyone, "everyone operational")
+    status = json.loads(at(1, "status", "--json").stdout)
+    assert set(status) == names("Top level") and set(status["membership"]) == names("`membership`") - set(LETTERS)
+    until(
+        lambda: re.search(r"  by  1 2 3\n   1  A A A\n   2  A A A\n   3  A A A\n", at(1, "status").stdout.decode()), "the table"
+    )
+
+    watch = start("members", "--watch", "--json", "--socket", str(lab.station(1).socket_path))
+    assert watch.stdout
+    first = json.loads(read_line(watch.stdout))
+    assert first["event"] == "now" and [m[0] for m in first["members"]] == [1, 2, 3]
+
+    def view(key: str, stations: list[int]) -> dict[str, Any]:
+        """The next view in which these stations have come or gone."""
+        while True:
+            event: dict[str, Any] = json.loads(read_line(watch.stdout))  # type: ignore[arg-type]
+            if event["event"] == "view" and event[key] == stations:
+                return event
+
+    assert b"station 3 is removed; instance " in at(1, "expel", "3").stderr
+    assert [m[0] for m in view("left", [3])["members"]] == [1, 2]
+    assert [m[0] for m in view("joined", [3])["members"]] == [1, 2, 3], "its daemon runs, so it comes back"
+    until(lambda: members_at(3) == everyone, "station 3 is back")
+
+    assert at(2, "leave").stderr.decode().startswith("station 2 of cluster ")
+    assert lab.station(2).daemon is not None and lab.station(2).daemon.wait(WAIT_S) == 0
+    assert [m[0] for m in view("left", [2])["members"]] == [1, 3]
+    assert b"station 2 is not a member" in at(1, "expel", "2", code=1).stderr
+    assert b"quorum" in at(1, "expel", "3", code=1).stderr
+    table = at(1, "status").stdout.decode()
+    assert "2 of 3 are members · 2 needed · reached" in table and re.search(r"^   1  A S A$", table, re.M)
+    lab.station(1).signal(signal.SIGKILL)
+    _, err = watch.communicate(timeout=WAIT_S)
+    assert watch.returncode == 5 and err.count(b"\n") == 1
 
 
 # ---- errors

@@ -21,7 +21,7 @@ COLOURS: Final = {
     "open": "green", "up": "green", "self": "green",
     "blocked": "yellow", "silent": "yellow", "deaf": "yellow", "opening": "yellow", "draining": "yellow", "left": "yellow",
     "never seen": "yellow", "fenced": "red", "no link": "red", "down": "red", "absent": "red",
-    "restarted": "yellow", "expelled": "yellow", "told": "yellow", "stopped": "yellow", "joining": "cyan",
+    "restarted": "yellow", "expelled": "yellow", "told": "yellow", "out": "red",
     "A": "green", "AAS": "yellow", "AS": "yellow", "S": "red", "SSA": "cyan", "SA": "cyan",
 }  # fmt: skip
 LETTERS: Final = {
@@ -32,7 +32,7 @@ LETTERS: Final = {
     "SSA": "told of its recovery",
     "SA": "its recovery is being agreed",
 }
-"""What a station takes another one for (spec of membership: docs/protocol.md), in the order of a life."""
+"""What a station takes another one for (docs/membership.md), in the order of a life."""
 REPAIR: Final = (
     ("retransmissions sent", "core", "tx_retransmit"),
     ("of them for others", "core", "tx_relay"),
