@@ -144,8 +144,8 @@ class Stream:
     first_seq: int
     since: tuple[int, int]
     """Place (clock, src) of the event that made it a member."""
-    top: int = 0
-    """One past the highest sent."""
+    seen: set[int] = field(default_factory=set)
+    """Numbers sent so far. A vote that is repeated to a joiner may overtake what was queued before it."""
     cut: int | None = None
     """It was removed: what stands below belongs to the order."""
     cut_in: int = 0
@@ -163,9 +163,6 @@ class Stream:
     votes: list[Vote] = field(default_factory=list)
     spoke: int = 0
     """Highest instance it has broadcast anything in."""
-
-    def __post_init__(self) -> None:
-        self.top = self.first_seq
 
     def unwrap(self, seq: int) -> int:
         """64-bit number of a 32-bit (or another core's 64-bit) one; a life sends far fewer than 2**32 PDUs."""
@@ -438,9 +435,9 @@ class Facts:
         fresh = False
         if f.kind in wire.SEQUENCED:
             seq = stream.unwrap(f.seq)
-            fresh = seq >= stream.top
+            fresh = seq not in stream.seen
             if fresh:
-                stream.top = seq + 1
+                stream.seen.add(seq)
                 self._note_pdu(stream, f, seq)
         for said, vector in ((stream.ack_sent, f.ack), (stream.pack_sent, f.pack)):
             for h, value in enumerate(vector):

@@ -15,6 +15,7 @@ from zenjun.proto.core import Drop
 from zenjun.proto.core import Message as CoreMessage
 from zenjun.proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
 from zenjun.proto.engine import NEVER, Engine, EngineConfig
+from zenjun.proto.errors import UsageError
 
 from . import variants
 from .facts import VIEW, Delivery, Message, PeerView
@@ -219,12 +220,17 @@ class Station:
             self.crash()
 
     def expel(self, other: int) -> bool:
-        """An operator at this station wants station 0..n-1 out. False: it is not in a state to be asked."""
+        """An operator at this station wants station 0..n-1 out. False: it cannot be."""
         engine = self.engine
-        if engine is None or self.paused or not engine.instance or not engine.core.peer(other).member:
+        if engine is None or self.paused:
             return False
         self.host.log(self.index, f"expel s{other + 1}")
-        self._guard(lambda: self._apply(engine.expel(self.now(), other + 1)))
+        try:
+            effects = engine.expel(self.now(), other + 1)
+        except UsageError as error:
+            self.host.log(self.index, f"refused: {error}")
+            return False
+        self._guard(lambda: self._apply(effects))
         return True
 
     def pause(self) -> None:
@@ -366,7 +372,7 @@ class Station:
             if message is None:
                 return taken, False
             m = message
-            if not engine.offer(self.now(), m.group, m.client, m.type, m.data, need_ack=m.need_ack, op=m.op):
+            if not engine.core.offer(m.data, group=m.group, client=m.client, type=m.type, need_ack=m.need_ack, op=m.op):
                 self._partial = message
                 return taken, True
             self._partial = None

@@ -655,8 +655,18 @@ def test_flow_window() -> None:
     h = History(Flow)
     h.broadcast(0, Kind.DATA, FIRST)
     h.broadcast(0, Kind.DATA, FIRST + 1)
+    h.broadcast(0, Kind.DATA, FIRST + 2)
     with fails("flow"):
-        h.broadcast(0, Kind.DATA, FIRST + 2)
+        h.broadcast(0, Kind.DATA, FIRST + 3)
+
+
+def test_flow_lets_a_vote_follow_what_had_to_be_sealed_for_it() -> None:
+    h = History(Flow)
+    h.broadcast(0, Kind.DATA, FIRST + 2)
+    h.broadcast(0, Kind.STOP, FIRST + 3, fresh=True)
+    h.broadcast(0, Kind.DATA, FIRST + 4)
+    with fails("flow"):
+        h.broadcast(0, Kind.DATA, FIRST + 5)
 
 
 def test_flow_window_moves_with_acks() -> None:
@@ -670,8 +680,9 @@ def test_flow_counts_members_only() -> None:
     h, _ = removal(Flow)
     h.facts.streams[1, 1].ack_sent[0, 1] = FIRST + 3
     h.checker.sent(0, h.frame(0, Kind.DATA, FIRST + 4, BASE, instance=2), True, 0)
+    h.checker.sent(0, h.frame(0, Kind.DATA, FIRST + 5, BASE, instance=2), True, 0)
     with fails("flow"):
-        h.checker.sent(0, h.frame(0, Kind.DATA, FIRST + 5, BASE, instance=2), True, 0)
+        h.checker.sent(0, h.frame(0, Kind.DATA, FIRST + 6, BASE, instance=2), True, 0)
 
 
 def test_flow_overflow() -> None:
