@@ -270,12 +270,12 @@ class Engine:
         """A deadline may be over. Early and repeated calls are harmless."""
         return self.poll(now, 0)
 
-    def offer(self, now: int, group: int, client: int, type: int, data: bytes, need_ack: bool = False) -> bool:
+    def offer(self, now: int, group: int, client: int, type: int, data: bytes, need_ack: bool = False, op: bool = False) -> bool:
         """Queue a message (simulation and tests; in the daemon the data path does it). Any number of them, then
         ``on_frames(now, [])``, and drain the core. False: not (wholly) taken, or in no instance: offer the very same message
-        again after a later input. Raises UsageError if it is larger than message_max."""
+        again after a later input. ``op``: order-preserving service. Raises UsageError if it is larger than message_max."""
         self._tick(now)
-        return self.core.offer(data, group=group, client=client, type=type, need_ack=need_ack)
+        return self.core.offer(data, group=group, client=client, type=type, need_ack=need_ack, op=op)
 
     def expel(self, now: int, station: int) -> list[Effect]:
         """An operator wants a member out: its removal is proposed. It may come back as a new incarnation. UsageError if it is no
@@ -421,6 +421,7 @@ class Engine:
         kind = header["kind"] if header else 0
         if header is None or header["src"] == self.config.station or kind not in (Kind.CONFIRM, Kind.RCV_ACK):
             return self._absorb(now, self.opening.on_pdu(now, pdu, mac))
+        self._joining.begin(self.opening.incarnation)  # opening takes a new one for several reasons
         if kind == Kind.RCV_ACK:
             if not self.core.is_open:
                 self._joining.on_vote(pdu)
@@ -451,7 +452,6 @@ class Engine:
             return effects + self._let_in(now, entry)
         if self._joining.missed(instance):
             effects += self._absorb(now, self.opening.outdated(now))
-            self._joining.begin(self.opening.incarnation)
         return effects
 
     def _let_in(self, now: int, entry: Entry) -> list[Effect]:
@@ -480,7 +480,8 @@ class Engine:
                     out.append(outcome)
                     self.core.close()
                     self.membership.end()
-                    self._joining.begin(self.opening.incarnation)
+                    if outcome.expelled:
+                        self._views.clear()  # what others have released since is not for here
                     self._enter_closed(now)
                 case Changed():
                     self._enter_changed(now, outcome)
@@ -505,7 +506,7 @@ class Engine:
     def _flush(self, now: int) -> None:
         """An instance is agreed by OPEN: the rest of the last one, as far as anybody who goes on has released it."""
         proposal = self.opening.instance
-        if proposal is None or not self.opening.past.view:
+        if proposal is None:
             return
         targets: dict[int, int] = {}
         for _, view, reached in proposal.pasts:
@@ -686,12 +687,11 @@ class Engine:
             effects += self._absorb(now, outcomes)
         if core.is_open:
             effects += self._absorb(now, membership.on_time(now))
-        if core.is_open and now - self._probed_ns >= self.config.probe_interval_ns:
-            if quiet:
-                self._probes += 1
-                self._probed_ns = now
-                core.probe(now, quiet[self._probes % len(quiet)] - 1)  # one CONFIRM carries one question
-                core.step(now, False)
+        if quiet and core.is_open and now - self._probed_ns >= self.config.probe_interval_ns:
+            self._probes += 1
+            self._probed_ns = now
+            core.probe(now, quiet[self._probes % len(quiet)] - 1)  # one CONFIRM carries one question
+            core.step(now, False)
         return effects
 
     def _watch_sizes(self, now: int) -> list[Effect]:

@@ -93,8 +93,8 @@ class Joining:
         )
 
     def missed(self, instance: int) -> bool:
-        """A member is in this instance. Has it gone on from one that this incarnation may have been let into? No incarnation is let in
-        twice, so that a new one is needed."""
+        """A member is in this instance. Has it gone on from one that this incarnation may have been let into? No incarnation is
+        let in twice, so that a new one is needed."""
         newest = max((v for v, _ in self._seen), default=0)
         return bool(newest) and instance > newest + 1
 

@@ -422,8 +422,8 @@ class Membership:
         return self._go_on(now) if any(marked) else []
 
     def doubt(self, now: int, stations: Iterable[int]) -> list[Outcome]:
-        """These have not been heard for a while, and are being asked whether they are there. Without them there must be quorum for
-        a removal to be proposed: it could not be agreed, and could not be taken back."""
+        """These have not been heard for a while, and are being asked whether they are there. Without them there must be quorum
+        for a removal to be proposed: it could not be agreed, and could not be taken back."""
         doubtful = frozenset(stations)
         if doubtful == self._doubtful:
             return []
@@ -431,8 +431,8 @@ class Membership:
         return self._go_on(now)
 
     def on_heard(self, now: int, heard: Callable[[int], bool]) -> list[Outcome]:
-        """``heard`` says of a station whether it shows signs of life. Takes back what could not be agreed (rule 3): as soon as one
-        of them is heard again, of all, who then have another full time-out (``withdrawals`` has grown). Else the first to be
+        """``heard`` says of a station whether it shows signs of life. Takes back what could not be agreed (rule 3): as soon as
+        one of them is heard again, of all, who then have another full time-out (``withdrawals`` has grown). Else the first to be
         heard would make the quorum that removes the next."""
         if self._suspects and not self.has_quorum:
             named = {k for proposal in self._mine if proposal.stop for k in proposal.changed}
