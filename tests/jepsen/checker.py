@@ -353,11 +353,11 @@ def acknowledged(context: Context) -> Iterator[str]:
     """
     told = list(_told_safe(context.history))
     for life in context.lives:
-        items = context.judged[id(life)]
-        if not items:
+        have = {item.name for item in context.judged[id(life)] if item.kind == "message"}
+        joined = next((item for item in life.items if item.kind == "group"), None)
+        if joined is None:
             continue
-        have = {item.name for item in items if item.kind == "message"}
-        begun = life.items[0].t
+        begun = joined.t
         latest = max((context.history.sent[n].t for n in have if n in context.history.sent), default=0)
         for sent, when in told:
             if begun < sent.t and when < latest and sent.name not in have:

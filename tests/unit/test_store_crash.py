@@ -126,9 +126,12 @@ def test_sigkill_at_every_step_leaves_the_old_state_or_the_new_one(shim: Path, t
     cases = [(at, do) for at in range(len(whole.steps)) for do in ("before", "after")]
     cases += [(at, "half") for at, step in enumerate(whole.steps) if step[0] == "write"]
 
-    def one(case: tuple[int, str]) -> tuple[Life, tuple[int, int] | None]:
+    # Only the deaths side by side: a fork of another thread would hold on to a lock of ours for a moment.
+    with ThreadPoolExecutor(2) as pool:
+        lives = list(pool.map(lambda case: live(shim, tmp_path / f"{case[0]}-{case[1]}", *case), cases))
+    seen = set()
+    for case, life in zip(cases, lives, strict=True):
         base = tmp_path / f"{case[0]}-{case[1]}"
-        life = live(shim, base, *case)
         found = reopened(base)
         # A left-over temporary file hinders nobody, and the next life goes on from there.
         store = Store(base / "state" / "station", "lab", 2)
@@ -136,12 +139,6 @@ def test_sigkill_at_every_step_leaves_the_old_state_or_the_new_one(shim: Path, t
         store.persist(12, 7)
         store.close()
         assert reopened(base) == (12, 7) and not list(base.rglob("*.tmp"))
-        return life, found
-
-    with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(one, cases))
-    seen = set()
-    for case, (life, found) in zip(cases, results, strict=True):
         assert life.code == -signal.SIGKILL, f"{case}: it did not die there"
         assert found in allowed(life.returned), f"{case}: {life.lines} and then {found}"
         seen.add((len(life.returned), found))
@@ -152,14 +149,11 @@ def test_sigkill_at_every_step_leaves_the_old_state_or_the_new_one(shim: Path, t
 def test_error_at_every_step_is_one_line_and_leaves_a_whole_state(shim: Path, tmp_path: Path, code: int) -> None:
     whole = numbered(shim, tmp_path)
 
-    def one(at: int) -> tuple[int, Life, tuple[int, int] | None]:
-        life = live(shim, tmp_path / str(at), at, str(code))
-        return at, life, reopened(tmp_path / str(at)) if (tmp_path / str(at) / "state").exists() else None
-
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(one, range(len(whole.steps))))
+        lives = list(pool.map(lambda at: live(shim, tmp_path / str(at), at, str(code)), range(len(whole.steps))))
     errors = 0
-    for at, life, found in results:
+    for at, life in enumerate(lives):
+        found = reopened(tmp_path / str(at)) if (tmp_path / str(at) / "state").exists() else None
         step = " ".join(whole.steps[at])
         said = [line for line in life.lines if line.startswith("error")]
         assert life.code == 0 and found in allowed(life.returned), f"{step}: {life.lines} and then {found}"
