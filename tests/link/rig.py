@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import struct
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from zenjun.daemon.datapath import DataPath, Turn, now_ns
+from zenjun.daemon.datapath import DataPath, Take, Turn, now_ns
 
 CLUSTER = 0x5A4A0001
 ETHERTYPE = 0x88B5
@@ -151,3 +152,27 @@ class Bench:
             program.close()
         self.dp.close()
         self.core.lib.double_destroy(self.core.c)
+
+
+# ---- what was read
+
+MESSAGE, DONE, ERROR = 66, 69, 70
+
+
+def messages(frames: list[Frame]) -> list[bytes]:
+    return [f.body[16:] for f in frames if f.type == MESSAGE]
+
+
+def done(frames: list[Frame]) -> list[tuple[int, int, int]]:
+    return [struct.unpack("<QQQ", f.body) for f in frames if f.type == DONE]
+
+
+def errors(frames: list[Frame]) -> list[dict[str, object]]:
+    return [json.loads(f.body) for f in frames if f.type == ERROR]
+
+
+def takes(bench: Bench) -> list[Take]:
+    out = []
+    while (t := bench.dp.take()) is not None:
+        out.append(t)
+    return out
