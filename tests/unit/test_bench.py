@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from zenjun.daemon.config import load as load_config
 from zenjun.tools.bench import failover as failover_module
 from zenjun.tools.bench import plan as plan_module
 from zenjun.tools.bench.cell import BenchError, Cell, Client, problems, run_window, summary
@@ -31,7 +32,7 @@ from zenjun.tools.bench.systems import Corosync, Raw, System, worker
 from zenjun.tools.bench.table import Results, aims, markdown, number, render
 from zenjun.tools.cli.bench import bench
 from zenjun.tools.lab import Lab, LabError
-from zenjun.tools.lab.files import HOME_VARIABLE
+from zenjun.tools.lab.files import HOME_VARIABLE, to_toml
 
 load = pytest.importorskip("zenjun.tools.bench._load", reason="the C modules are not built")
 
@@ -698,6 +699,19 @@ def test_failover_measures_what_the_survivors_are_told_and_how_long_deliveries_s
 
 
 @pytest.mark.usefixtures("hasty")
+def test_a_survivor_that_is_removed_is_named(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(self: Mortal) -> None:
+        relay.silent_one_died()
+        first = next(m for m in relay.members)
+        first.write(relay.frame(68, {"event": "expelled", "instance": 8, "reason": "x"}, handle=0))
+        relay.release()
+
+    monkeypatch.setattr(Mortal, "told", told)
+    got = fail_over(relay)
+    assert not got["ok"] and len(got["problems"]) == 1 and "was removed though it was alive" in got["problems"][0]
+
+
+@pytest.mark.usefixtures("hasty")
 def test_survivors_that_differ_fail_the_run(relay: Relay) -> None:
     relay.tamper = lambda member, place, message: [] if member < 2 and place == 300 else [message]
     got = fail_over(relay)
@@ -712,6 +726,16 @@ def test_what_is_never_told_ends_at_its_deadline(
     monkeypatch.setattr(Mortal, attribute, value)
     with pytest.raises(BenchError, match=f"client 1: {says} in time"):
         fail_over(relay)
+
+
+def test_the_lowest_setting_is_a_valid_configuration(tmp_path: Path) -> None:
+    tables: dict[str, dict[str, Any]] = {
+        "cluster": {"name": "x", "stations": 3, **failover_module.FAST["cluster"]},
+        "station": {"id": 1, "interface": "eth0", **failover_module.FAST["station"]},
+    }
+    file = tmp_path / "z.toml"
+    file.write_text(to_toml(tables))
+    assert load_config(file).cluster.fail_timeout_ms == 30
 
 
 def killed(system: str, told: float, **changes: Any) -> dict[str, Any]:
