@@ -701,7 +701,7 @@ class Membership:
             names = ", ".join(map(str, by))
             return [*effects, Expelled(f"stations {names} have agreed to go on without this one", by[0])]
         self._tell_core()
-        if self._suspects:
+        if self._suspects or self._waits:  # what waits for a joiner waits as much as what waits for a stop
             self._stuck_since_ns = self._stuck_since_ns if self._stuck_since_ns is not None else now
         else:
             self._stuck_since_ns = None
@@ -796,7 +796,7 @@ class Membership:
                     self._heed(now, station, p)
         self._tell_core()
         self._streams.heartbeat(now)
-        self._stuck_since_ns = now if self._suspects else None
+        self._stuck_since_ns = None  # another round, another time-out
         return [*effects, Changed(instance, incarnations, joined, left)]
 
     # ---- helping a joiner

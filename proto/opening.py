@@ -365,11 +365,14 @@ class Opening:
     # ---- received
     def _on_open(self, now: int, pdu: OpenPdu, mac: bytes) -> list[Outcome]:
         self.highest = max(self.highest, pdu.highest)
+        listed = pdu.proposal.incarnation_of(self._config.station) if pdu.proposal else 0
+        if pdu.outdated:
+            late = listed > self.incarnation or (listed == self.incarnation and self.state is not State.STARTED)
+            return [*self._on_outdated(now, pdu.src, listed)] if late else []
         known = self._heard.get(pdu.src)
         stale = known is not None and pdu.incarnation < known.pdu.incarnation and now - known.at_ns < self._config.window_ns
         if not stale:
             self._heard[pdu.src] = Heard(pdu, now, mac)
-        listed = pdu.proposal.incarnation_of(self._config.station) if pdu.proposal else 0
         if listed > self.incarnation or self._lost(pdu, listed):
             return [*self._on_outdated(now, pdu.src, listed)]
         if stale and self.state is not State.STARTED:
@@ -616,6 +619,7 @@ class Opening:
             incarnation=self.incarnation,
             frame_max=self.frame_max,
             proposal=proposal,
+            outdated=bool(outdated),
             highest=self.highest,
             fingerprint=self._config.fingerprint,
             age_ms=self._age_ms(now),

@@ -64,6 +64,8 @@ class OpenPdu:
     host: str
     past: Past = NO_PAST
     """Of the sender; equal to what its proposal says of it."""
+    outdated: bool = False
+    """``proposal`` is none: its members are the sender, and a station whose highest incarnation it tells."""
     recovering: bool = False
     """RCV: it asks to be let into a living instance. It proposes nothing then."""
 
@@ -94,7 +96,7 @@ def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, seal: Callable[[by
         age_ms=min(pdu.age_ms, 2**32 - 1),
         boot=pdu.boot,
         members=len(members),
-        oflags=OpenFlag.STARTED if pdu.started else 0,
+        oflags=(OpenFlag.STARTED if pdu.started else 0) | (OpenFlag.OUTDATED if pdu.outdated else 0),
         name_length=len(name),
     )
     for station, incarnation in members:
@@ -177,6 +179,7 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
         started=started,
         host=printable(data[at:end].decode(errors="replace")),
         past=next((Past(past, reached) for station, past, reached in pasts if station == header["src"]), NO_PAST),
+        outdated=bool(fields["oflags"] & OpenFlag.OUTDATED),
         recovering=header["kind"] == Kind.RCV,
     )
 

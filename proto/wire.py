@@ -280,6 +280,9 @@ class OpenFlag(IntFlag):
 
     STARTED = 0x01
     """The sender has started the instance it names here; nothing later can have been agreed without it."""
+    OUTDATED = 0x02
+    """No proposal: the members are the sender, and a station that asks to be let in with an incarnation that is not new; its
+    highest one is listed."""
 
 
 LAYOUTS: Final = (HEADER, MESSAGE, FRAGMENT, CONFIRM, NAK, RANGE, OPEN, MEMBER, PROPOSAL, CHANGE, VIEW)

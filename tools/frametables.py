@@ -67,6 +67,7 @@ _FLAG_HELP: Final = {
     "SERVICE": "of a service inside the daemon",
     "FRAGMENT": "a fragment header follows the message header",
     "LAST": "this fragment completes its message; here is the message's place in the order",
+    "OUTDATED": "no proposal: lists the highest incarnation of a station that asks to be let in with one that is not new",
     "STARTED": "the sender has started the instance it names; nothing later can have been agreed without it",
 }
 

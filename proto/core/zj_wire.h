@@ -37,6 +37,7 @@
 #define ZJW_MFLAG_OP 4u
 
 #define ZJW_OFLAG_STARTED 1u
+#define ZJW_OFLAG_OUTDATED 2u
 
 /* Common header of every PDU; ack[n] follows, then pack[n] if the PACK flag is set, then the payload. */
 #define ZJW_SIZEOF_HEADER 48u

@@ -535,6 +535,27 @@ def test_outdated_the_very_same_life_without_memory() -> None:
     net.until(lambda: together(net) and net.stations[0].instance != Proposal(1, ((1, 1), (2, 1), (3, 1))), 5_000 * MS)
 
 
+def test_outdated_whoever_asks_with_a_used_life_is_told_which_one() -> None:
+    """Its incarnation was a member once, and was removed: only a later one can be let in. No proposal it ever issued is meant."""
+    net = opened()
+    one, three = net.stations[0].opening, net.stations[2].opening
+    one.instance = three.instance = None
+    net.stations[0].lives[2] = three.incarnation
+    one.instance, one.current = Proposal(5, ((1, 1),)), 5
+    asks = OpenPdu(3, three.incarnation, 1500, None, 5, 7, 10_000, 1003, False, "host3", recovering=True)
+    net.run(INTERVAL)
+    (said,) = [e.pdu for e in one.on_pdu(net.now, encoded(asks), net.stations[2].mac) if isinstance(e, Send)]
+    answer = decode_open(said, 3)
+    assert answer is not None and answer.outdated and answer.proposal == Proposal(5, ((1, 1), (3, 1)))
+    three.state = State.PROPOSING
+    three._issued[answer.proposal] = None  # it may have proposed just that
+    effects = three.on_pdu(net.now, said, net.stations[0].mac)
+    net.stations[2].carry_out(effects, net.now)
+    assert not any(isinstance(e, Opened) for e in effects) and three.state is State.LISTENING
+    net.run(WINDOW)
+    assert three.incarnation == 2
+
+
 def test_a_delayed_open_of_an_earlier_life_changes_nothing() -> None:
     net = opened()
     old = [e.pdu for e in net.stations[1].said(Send) if isinstance(e, Send)]
