@@ -64,6 +64,7 @@ class Joining:
         self._station = station
         self._incarnation = 0
         self._seen: dict[tuple[int, Proposal], dict[int, _VoteSeen]] = {}
+        self._oldest: int | None = None  # instance of the first vote for this incarnation
         self.votes = 0
         """Votes for this station seen in this incarnation."""
 
@@ -72,6 +73,7 @@ class Joining:
         if incarnation != self._incarnation:
             self._incarnation = incarnation
             self._seen.clear()
+            self._oldest = None
             self.votes = 0
 
     def on_vote(self, pdu: bytes) -> None:
@@ -88,6 +90,7 @@ class Joining:
         if key not in self._seen and len(self._seen) >= PROPOSALS_MAX:
             del self._seen[next(iter(self._seen))]
         self.votes += 1
+        self._oldest = header["instance"] if self._oldest is None else min(self._oldest, header["instance"])
         self._seen.setdefault(key, {})[header["src"]] = _VoteSeen(
             header["incarnation"], header["seq"], header["clock"], header["frame_max"]
         )
@@ -95,8 +98,7 @@ class Joining:
     def missed(self, instance: int) -> bool:
         """A member is in this instance. Has it gone on from one that this incarnation may have been let into? No incarnation is
         let in twice, so that a new one is needed."""
-        newest = max((v for v, _ in self._seen), default=0)
-        return bool(newest) and instance > newest + 1
+        return self._oldest is not None and instance > self._oldest + 1
 
     def on_confirm(self, pdu: bytes) -> Entry | None:
         """A CONFIRM of a member of some instance: does it say that the votes collected were enough?"""

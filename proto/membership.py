@@ -517,9 +517,12 @@ class Membership:
             elif self.letters[k] is Letter.SSA and not self._suspects:
                 lives = [dict(p.changes)[k] for (v, p) in self._votes if v == self.instance and not p.stop and k in p.changed]
                 self._told.pop(k, None)
-                self._joins[k] = max(lives, default=0)
-                self._move(k, Cause.RECOVERY_SEEN)
-                moved = True
+                if max(lives, default=0) > self._lives[k - 1]:
+                    self._joins[k] = max(lives)
+                    self._move(k, Cause.RECOVERY_SEEN)
+                    moved = True
+                else:
+                    self._move(k, Cause.STOP_WINS)
             elif self.letters[k] is Letter.SSA:
                 self._told[k] = now
         return self._go_on(now) if moved else []
@@ -565,13 +568,15 @@ class Membership:
         """What a vote of the present instance tells, beyond its counting."""
         if station == self._station or station in self._suspects:
             return
-        for k in proposal.changed:
+        for k, value in proposal.changes:
             if k == self._station:
                 continue
             if proposal.stop and self.letters[k] is Letter.A and self.incarnations[k - 1]:
                 self._told[k] = now
                 self._move(k, Cause.STOP_TOLD)
-            elif not proposal.stop and self.letters[k] is Letter.S and not self._suspects:
+            elif proposal.stop or value <= self._lives[k - 1]:
+                continue  # who has joined since does not know which lives are used up
+            elif self.letters[k] is Letter.S and not self._suspects:
                 self._told[k] = now
                 self._move(k, Cause.RECOVERY_TOLD)
 

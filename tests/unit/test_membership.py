@@ -457,6 +457,19 @@ def test_only_later_lives_are_let_in() -> None:
     assert one.m.on_recovering(MS, 4, 5) and one.word() == "A A A SA"
 
 
+def test_lives_that_are_used_up_are_not_adopted_either() -> None:
+    """Who has joined meanwhile does not know of them, and votes; believing it would let one life in twice."""
+    one = without_4()
+    one.m.begin(0, 6, (1, 2, 3, 9))
+    one.m.begin(0, 7, (1, 2, 3, 0))
+    one.vote(2, Proposal(False, (1, 2, 3, 4), ((4, 9),)))
+    one.m.on_time(ADOPT)
+    assert one.word() == "A A A S" and not one.core.sent
+    one.vote(2, Proposal(False, (1, 2, 3, 4), ((4, 10),)))
+    one.m.on_time(ADOPT)
+    assert one.word() == "A A A SA"
+
+
 def test_a_joiner_that_asks_again_gets_the_votes_again() -> None:
     one = without_4()
     join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
