@@ -1,24 +1,6 @@
 /* Order-preserving service: messages with flag OP are delivered when their PDU is accepted, so in their source's order only. */
 #include "zj_int.h"
 
-const uint8_t *message_read(struct cursor *cur, struct zj_message *out)
-{
-    const uint8_t *b = cur->pdu + cur->at;
-    uint32_t flags = b[ZJW_MESSAGE_MFLAGS], head = ZJW_SIZEOF_MESSAGE + (flags & ZJW_MFLAG_FRAGMENT ? ZJW_SIZEOF_FRAGMENT : 0);
-    out->data = b + head;
-    out->size = get32(b + ZJW_MESSAGE_SIZE);
-    out->group = get32(b + ZJW_MESSAGE_GROUP);
-    out->client = get16(b + ZJW_MESSAGE_CLIENT);
-    out->type = b[ZJW_MESSAGE_TYPE];
-    out->src = (uint8_t)cur->src;
-    out->index = (uint16_t)cur->index++;
-    out->clock = get64(cur->pdu + ZJW_HEADER_CLOCK);
-    out->op = (flags & ZJW_MFLAG_OP) != 0;
-    out->view_src = 0;
-    cur->at += head + out->size;
-    return flags & ZJW_MFLAG_FRAGMENT ? b + ZJW_SIZEOF_MESSAGE : NULL;
-}
-
 static void ring_put(zj_core *c, struct entry e) { c->ops[c->op_tail++ & c->op_mask] = e; }
 
 /* Every PDU in the rings holds a buffer of its stream, so they are never full. */
@@ -27,7 +9,7 @@ void op_push(zj_core *c, uint32_t h, uint64_t seq)
     struct stream *s = &c->st[h];
     struct meta *m = meta_of(c, s, seq);
     const struct entry e = {.seq = seq, .src = h};
-    m->op_waits = 1;
+    m->present |= OP_WAITS;
     s->op_waiting++;
     if (m->instance <= c->instance || faulty(c, ZJ_FAULT_FUTURE))
         ring_put(c, e);
@@ -54,10 +36,8 @@ int op_ready(const zj_core *c) { return c->op.inside || (c->op_head != c->op_tai
 static void begin(zj_core *c)
 {
     const struct entry *e = &c->ops[c->op_head & c->op_mask];
-    const struct stream *s = &c->st[e->src];
-    const struct meta *m = meta_of(c, s, e->seq);
-    c->op = (struct cursor){.pdu = slot_of(c, s, e->seq), .src = e->src, .at = m->payload_at,
-                            .end = (uint32_t)m->payload_at + m->length, .inside = 1};
+    const struct meta *m = meta_of(c, &c->st[e->src], e->seq);
+    cursor_set(c, &c->op, e->src, e->seq);
     /* Where the order is silent because this station was let in later, so is this. */
     c->op_silent = c->join_clock && (m->clock < c->join_clock || (m->clock == c->join_clock && e->src <= c->join_src));
 }
@@ -66,7 +46,7 @@ static void end(zj_core *c)
 {
     const struct entry *e = &c->ops[c->op_head++ & c->op_mask];
     struct stream *s = &c->st[e->src];
-    meta_of(c, s, e->seq)->op_waits = 0;
+    meta_of(c, s, e->seq)->present = HELD;
     s->op_waiting--;
     c->op.inside = 0;
     c->progress++;

@@ -80,10 +80,7 @@ int event_push(zj_core *c, const struct zj_commit *change, const uint32_t *incar
     return 1;
 }
 
-static const struct event *next_event(const zj_core *c)
-{
-    return c->event_head == c->event_tail ? NULL : &c->events[c->event_head % ZJ_EVENTS];
-}
+static const struct event *next_event(const zj_core *c) { return &c->events[c->event_head % ZJ_EVENTS]; }
 
 static void take_view(zj_core *c, struct zj_message *out)
 {
@@ -114,8 +111,8 @@ enum { NOTHING, A_PDU, A_VIEW };
 static int choose(const zj_core *c, uint32_t *out)
 {
     uint64_t best = ZJ_NEVER, passed = ZJ_NEVER;
-    uint32_t at = c->n;
-    int arrival = faulty(c, ZJ_FAULT_ARRIVAL_ORDER);
+    uint32_t at = 0, faults = c->cfg.faults;
+    const struct meta *head = NULL;
 
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];
@@ -125,29 +122,28 @@ static int choose(const zj_core *c, uint32_t *out)
         if (s->ordered >= s->req)
             continue;
         const struct meta *m = meta_of(c, s, s->ordered);
-        uint64_t key = arrival ? m->arrival : m->clock;
+        uint64_t key = faults & ZJ_FAULT_ARRIVAL_ORDER ? m->arrival : m->clock;
         if (key < best) {
             best = key;
+            head = m;
             at = h;
         }
     }
-    if (c->waiting && !faulty(c, ZJ_FAULT_NO_WAIT_JOINER))
+    if (c->waiting && !(faults & ZJ_FAULT_NO_WAIT_JOINER))
         for (uint32_t h = 0; h < c->n; h++)
             if (c->waiting >> h & 1 && !is_member(c, h) && c->st[h].wait_clock < passed)
                 passed = c->st[h].wait_clock;
-    if (arrival || faulty(c, ZJ_FAULT_NO_WAIT))
+    if (c->flushing && c->position >= c->flush_to)
+        return NOTHING;
+    if (c->flushing || faults & (ZJ_FAULT_ARRIVAL_ORDER | ZJ_FAULT_NO_WAIT))
         passed = ZJ_NEVER;
-    if (c->flushing) {
-        if (c->position >= c->flush_to)
-            return NOTHING;
-        passed = ZJ_NEVER;
+    if (c->event_head != c->event_tail) {
+        const struct event *e = next_event(c);
+        if (faults & ZJ_FAULT_EAGER_VIEW ||
+            (e->clock <= passed && (!head || e->clock < head->clock || (e->clock == head->clock && e->src < at))))
+            return A_VIEW;
     }
-    const struct meta *m = at < c->n ? meta_of(c, &c->st[at], c->st[at].ordered) : NULL;
-    const struct event *e = next_event(c);
-    if (e && (faulty(c, ZJ_FAULT_EAGER_VIEW) ||
-              (e->clock <= passed && (!m || e->clock < m->clock || (e->clock == m->clock && e->src < at)))))
-        return A_VIEW;
-    if (!m || (m->clock > passed && !arrival) || (m->instance > c->instance && !faulty(c, ZJ_FAULT_FUTURE)))
+    if (!head || head->clock > passed || (head->instance > c->instance && !(faults & ZJ_FAULT_FUTURE)))
         return NOTHING; /* the last: rule 4a */
     *out = at;
     return A_PDU;
@@ -191,10 +187,7 @@ static void swap_once(zj_core *c, uint32_t *h)
 
 static void begin(zj_core *c, uint32_t h, uint64_t seq)
 {
-    const struct stream *s = &c->st[h];
-    const struct meta *m = meta_of(c, s, seq);
-    c->cur = (struct cursor){.pdu = slot_of(c, s, seq), .src = h, .at = m->payload_at, .end = (uint32_t)m->payload_at + m->length,
-                             .inside = 1};
+    cursor_set(c, &c->cur, h, seq);
     c->silent = c->joining;
 }
 

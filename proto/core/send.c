@@ -1,11 +1,6 @@
 /* Sending: packing, fragments, flow condition, transmit queue, confirmations (spec chapter 10: C1-C3, flow). */
 #include "zj_int.h"
 
-static uint32_t payload_start(const zj_core *c, uint32_t flags)
-{
-    return ZJW_SIZEOF_HEADER + (flags & ZJW_FLAG_PACK ? 8u : 4u) * c->n;
-}
-
 /* Nobody has waited for level ack for so long that the log fills with what has not reached it: PDUs carry P again for a while. */
 static int ack_lags(const zj_core *c) { return c->position - c->acked > c->log_mask / 4; }
 
@@ -134,8 +129,7 @@ void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, ui
     c->said_free = free_slots(c);
     zj_seal(b, size);
     *m = (struct meta){.clock = c->clock, .arrival = c->arrivals++, .size = size, .instance = c->instance,
-                       .payload_crc = get32(b + ZJW_HEADER_CHECK + 4), .payload_at = (uint16_t)payload_at,
-                       .length = (uint16_t)(kind == ZJW_KIND_DATA ? size - payload_at : 0), .present = 1,
+                       .payload_crc = get32(b + ZJW_HEADER_CHECK + 4), .present = HELD,
                        .flags = (uint8_t)flags, .kind = (uint8_t)kind};
     me->last_clock = me->clock = c->clock;
     if (flags & ZJW_FLAG_NEED_ACK)

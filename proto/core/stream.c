@@ -150,11 +150,9 @@ int stream_take(zj_core *c, const struct pdu *p, uint64_t now)
     m->size = p->size;
     m->instance = p->instance;
     m->payload_crc = get32(p->bytes + ZJW_HEADER_CHECK + 4);
-    m->payload_at = (uint16_t)(p->payload - p->bytes);
-    m->length = p->kind == ZJW_KIND_DATA ? p->length : 0; /* of messages */
     m->flags = p->flags;
     m->kind = p->kind;
-    m->present = 1;
+    m->present = HELD;
     if (seq > s->req && faulty(c, ZJ_FAULT_SKIP_GAP))
         s->req = seq;
     stream_advance(c, h);
@@ -177,7 +175,7 @@ void stream_free(zj_core *c)
         }
         for (; s->base < end; s->base++) { /* bound: slots */
             struct meta *m = meta_of(c, s, s->base);
-            if (m->op_waits)
+            if (m->present & OP_WAITS)
                 break;
             m->present = m->asks = 0;
         }

@@ -54,25 +54,26 @@ struct meta {                 /* one buffer of a stream */
     uint32_t size;
     uint32_t instance;        /* of its source when it sent this */
     uint32_t payload_crc;
-    uint16_t payload_at;
-    uint16_t length;
-    uint8_t present, asks, flags, kind;
-    uint8_t op_waits;         /* in the op ring: messages in it have not been handed out on acceptance yet */
+    uint8_t present, asks, flags, kind; /* present: HELD, and OP_WAITS */
 };
+/* OP_WAITS: messages in it have not been handed out on acceptance yet, it must not be freed. */
+enum { HELD = 1, OP_WAITS = 2 };
+_Static_assert(sizeof(struct meta) == 48, "walked through per frame: a larger one costs cache");
 
 struct stream {               /* station h, as seen here */
+    /* every frame looks at the first 64 bytes */
     uint64_t req;             /* next expected (own: next to send) */
     uint64_t top;             /* one past the highest known to exist */
-    uint64_t noticed;         /* gaps below are being asked for */
     uint64_t base;            /* lowest kept */
     uint64_t ordered;         /* next to be delivered */
     uint64_t clock;           /* station is known to have passed */
     uint64_t last_clock;      /* of the last accepted PDU */
+    uint64_t first;           /* no number of it can be lower */
+    uint64_t limit;           /* nothing at or beyond is accepted; ZJ_NEVER: no limit */
+    uint64_t noticed;         /* gaps below are being asked for */
     uint64_t promise_next, promise_clock; /* CONFIRM waiting for PDUs before its next; promise_clock 0: none */
     uint64_t need_ack;        /* one past the highest PDU with NEED_ACK */
     uint64_t nak_at;          /* no gap of this stream is due before */
-    uint64_t first;           /* no number of it can be lower */
-    uint64_t limit;           /* nothing at or beyond is accepted; ZJ_NEVER: no limit */
     uint64_t pin, pin_next;   /* nothing at or beyond is freed: a joiner will need it; pin_next: once the instance changes */
     uint64_t wait_clock;      /* not a member, but in the wait set: is known to have passed */
     uint64_t al[ZJW_STATIONS_MAX], min_al;
@@ -155,9 +156,9 @@ struct zj_core {
     uint64_t log_mask, position, preack, acked, need_position, digest;
     uint64_t said_positions[ZJ_LEVELS];
     int want_ack;
-    struct event events[ZJ_EVENTS];
+    uint32_t vote_head, vote_tail;
+    int votes_stalled;        /* a stream does not accept a vote because the queue is full */
     uint32_t event_head, event_tail;
-    struct view views[ZJ_VIEWS];
     uint32_t view_count;      /* delivered since the core was opened or joined */
     uint64_t view_base;       /* of the last one */
     int joining;              /* the event of the view in which this station was let in is still to come: what stands before is silent */
@@ -198,8 +199,8 @@ struct zj_core {
     struct ctl ctl[ZJ_CTL];
     uint32_t ctl_head, ctl_tail;
     struct vote votes[ZJ_VOTES];
-    uint32_t vote_head, vote_tail;
-    int votes_stalled;        /* a stream does not accept a vote because the queue is full */
+    struct event events[ZJ_EVENTS];
+    struct view views[ZJ_VIEWS];
 
     int fenced;
     uint32_t fence_station;
@@ -211,6 +212,11 @@ struct zj_core {
     struct zj_counters count;
 };
 
+/* Where a PDU's payload begins. */
+static inline uint32_t payload_start(const zj_core *c, uint32_t flags)
+{
+    return ZJW_SIZEOF_HEADER + (flags & ZJW_FLAG_PACK ? 8u : 4u) * c->n;
+}
 static inline int faulty(const zj_core *c, uint32_t f) { return (c->cfg.faults & f) != 0; }
 static inline struct meta *meta_of(const zj_core *c, const struct stream *s, uint64_t seq) { return &s->meta[seq & c->mask]; }
 static inline uint8_t *slot_of(const zj_core *c, const struct stream *s, uint64_t seq)
@@ -220,6 +226,40 @@ static inline uint8_t *slot_of(const zj_core *c, const struct stream *s, uint64_
 static inline int is_member(const zj_core *c, uint32_t h) { return (int)(c->members >> h & 1); }
 static inline int is_vote(uint32_t kind) { return kind == ZJW_KIND_STOP || kind == ZJW_KIND_STOP_ACK || kind == ZJW_KIND_RCV_ACK; }
 static inline int is_sequenced(uint32_t kind) { return kind == ZJW_KIND_DATA || is_vote(kind); }
+/* The message at the cursor, which moves behind it: all of *out but its position and `op`, which is 1 if the message flag is set. Returns
+ * the fragment header, or NULL if there is none: then the message is whole. */
+static inline const uint8_t *message_read(struct cursor *cur, struct zj_message *out)
+{
+    const uint8_t *b = cur->pdu + cur->at;
+    uint32_t flags = b[ZJW_MESSAGE_MFLAGS], head = ZJW_SIZEOF_MESSAGE + (flags & ZJW_MFLAG_FRAGMENT ? ZJW_SIZEOF_FRAGMENT : 0);
+    out->data = b + head;
+    out->size = get32(b + ZJW_MESSAGE_SIZE);
+    out->group = get32(b + ZJW_MESSAGE_GROUP);
+    out->client = get16(b + ZJW_MESSAGE_CLIENT);
+    out->type = b[ZJW_MESSAGE_TYPE];
+    out->src = (uint8_t)cur->src;
+    out->index = (uint16_t)cur->index++;
+    out->clock = get64(cur->pdu + ZJW_HEADER_CLOCK);
+    out->op = (flags & ZJW_MFLAG_OP) != 0;
+    out->view_src = 0;
+    cur->at += head + out->size;
+    return flags & ZJW_MFLAG_FRAGMENT ? b + ZJW_SIZEOF_MESSAGE : NULL;
+}
+
+/* To the first message of a kept PDU; a vote has none. */
+static inline void cursor_set(const zj_core *c, struct cursor *cur, uint32_t h, uint64_t seq)
+{
+    const struct stream *s = &c->st[h];
+    const struct meta *m = meta_of(c, s, seq);
+    uint32_t at = payload_start(c, m->flags);
+    cur->pdu = slot_of(c, s, seq);
+    cur->src = h;
+    cur->at = at;
+    cur->end = m->kind == ZJW_KIND_DATA ? m->size : at;
+    cur->index = 0;
+    cur->inside = 1;
+}
+
 uint64_t zj_random(zj_core *c, uint64_t below); /* 0 <= r < below; 0 for 0 */
 
 /* pdu.c */
@@ -254,9 +294,6 @@ void order_said(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_
 void order_hear_digest(zj_core *c, uint32_t j, uint32_t counted, uint64_t position, uint64_t digest);
 void order_check_digests(zj_core *c);
 /* op.c */
-/* The message at the cursor, which moves behind it: all of *out but its position and `op`, which is 1 if the message flag is set. Returns
- * the fragment header, or NULL if there is none: then the message is whole. */
-const uint8_t *message_read(struct cursor *cur, struct zj_message *out);
 void op_push(zj_core *c, uint32_t h, uint64_t seq);
 void op_arrived(zj_core *c); /* the instance has changed */
 int op_ready(const zj_core *c);
