@@ -647,6 +647,8 @@ class Flow(Checker):
         super().__init__(facts)
         self._over: dict[int, str] = {}
         """By station: its last DATA was beyond the window, which is right only if a vote follows."""
+        self._drops: dict[int, int] = {}
+        """By station: PDUs that its core had dropped for want of a buffer."""
         self._voted: set[int] = set()
         """Lineages in which there have been votes: those obey no window, may find a receiver's buffers full, and are repeated."""
 
@@ -658,10 +660,10 @@ class Flow(Checker):
         if over and frame.kind == Kind.DATA:
             self.fail(over, station)
         stay = facts.stays[station]
-        if stay is None or frame.instance != stay.instance.number:
-            return
         if frame.kind != Kind.DATA:
-            self._voted.add(stay.first.root)
+            self._voted.add(facts.instances[frame.instance].root)
+            return
+        if stay is None or frame.instance != stay.instance.number:
             return
         mine = facts.streams[stay.lives]
         seq = mine.unwrap(frame.seq)
@@ -676,6 +678,16 @@ class Flow(Checker):
 
     def crashed(self, station: int) -> None:
         self._over.pop(station, None)
+        self._drops.pop(station, None)
+
+    def closed(self, stay: Stay) -> None:
+        self._judge_drops(stay)
+
+    def _judge_drops(self, stay: Stay) -> None:
+        before, drops = self._drops.get(stay.station, 0), stay.core.window_drops()
+        self._drops[stay.station] = drops
+        if drops > before and stay.first.root not in self._voted:
+            self.fail(f"station {stay.station + 1} has dropped {drops - before} PDUs beyond its window", stay.station)
 
     def _entry(self, stay: Stay, since: tuple[int, int]) -> int:
         """A member that was let in counts as having what stands up to the vote for it."""
@@ -683,8 +695,7 @@ class Flow(Checker):
         return max((v.seq + 1 for v in votes if not v.proposal.stop and (v.clock, stay.station) <= since), default=0)
 
     def turn(self, stay: Stay, frames_sent: int) -> None:
-        if stay.core.window_drops() and stay.first.root not in self._voted:
-            self.fail(f"station {stay.station + 1} has dropped {stay.core.window_drops()} PDUs beyond its window", stay.station)
+        self._judge_drops(stay)
         for h in range(self.facts.stations):
             peer = stay.core.peer(h)
             if peer.req - peer.base > self.facts.slots:

@@ -191,13 +191,13 @@ class Station:
     def crash(self) -> None:
         """Power off. What is on disk stays."""
         self.count_work()
+        self.host.log(self.index, "crash")
+        self.host.on_crash(self.index)
         self.engine = None
         self.paused = False
         self._inbox.clear()
         self._turn_at = None
         self._partial = None
-        self.host.log(self.index, "crash")
-        self.host.on_crash(self.index)
 
     def count_work(self) -> None:
         """Add what the engine of this life has counted to ``work``; to be called once per life, at its end."""
