@@ -1,10 +1,12 @@
-/* The ack-list matrix AL and the matrix of P vectors, each with an incremental minimum (spec chapter 10; TO protocol, section 4).
+/* The ack-list matrix AL and the matrix of P vectors, each with an incremental minimum (spec chapter 10; TO protocol,
+ * section 4).
  *
- * al[h][j]: what station j next expects from h, as known here. Two conventions, the only sound pair: a source's own PDU counts as
- * confirmed by itself from its transmission; a receiver's own receipt counts once it has broadcast it (al_say), not before:
+ * al[h][j]: what station j next expects from h, as known here. Two conventions, the only sound pair: a source's own PDU counts
+ * as confirmed by itself from its transmission; a receiver's own receipt counts once it has broadcast it (al_say), not before:
  * req, in struct stream, is kept apart.
  *
- * Every station has a row, members or not: PDUs of a removed one may still be on their way to delivery. Minima go over the members.
+ * Every station has a row, members or not: PDUs of a removed one may still be on their way to delivery. Minima go over the
+ * members.
  */
 #include "zj_int.h"
 

@@ -385,7 +385,7 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
     if (p.instance < s->joined_at) /* not of this life of its stream */
         return stranger(c, now, &p, mac, ZJ_DROP_INSTANCE);
     if (p.instance == c->instance && p.kind == ZJW_KIND_CONFIRM && get32(p.payload + ZJW_CONFIRM_VIEW) != c->view)
-        return stranger(c, now, &p, mac, ZJ_DROP_INSTANCE); /* a number for two instances: must not be, so nothing of it is believed */
+        return stranger(c, now, &p, mac, ZJ_DROP_INSTANCE); /* one number for two instances: nothing of it is believed */
     if (p.clock >> 62)
         return dropped(c, ZJ_DROP_CLOCK);
     int later = p.instance > c->instance; /* its vectors may speak of incarnations that we do not know yet */
@@ -410,7 +410,8 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
 /* Something here is not as stable as somebody wants it: more must come, or is to be asked for. */
 static int pending(const zj_core *c)
 {
-    if ((c->building && !c->blocked) || c->acked < c->need_position || (c->want_ack && c->acked < c->position) || c->preack < c->position)
+    if ((c->building && !c->blocked) || c->acked < c->need_position || (c->want_ack && c->acked < c->position) ||
+        c->preack < c->position)
         return 1;
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];

@@ -1,5 +1,5 @@
-/* Dynamic membership, as far as streams and order are concerned: votes, limits, pins, and the change from an instance to the next one
- * (spec chapter 30, rules 1 to 5a). What is to be changed, and when it is agreed, the engine knows. */
+/* Dynamic membership, as far as streams and order are concerned: votes, limits, pins, and the change from an instance to the
+ * next one (spec chapter 30, rules 1 to 5a). What is to be changed, and when it is agreed, the engine knows. */
 #include "zj_int.h"
 
 void member_set(zj_core *c, uint64_t members)
@@ -13,8 +13,8 @@ void member_set(zj_core *c, uint64_t members)
 
 /* ---- votes ---- */
 
-/* A joiner starts right after this vote: what follows it must not be forgotten before the instance with the joiner has begun, as from
- * then on its acks count. A vote in a later instance than the own one is for the instance after that. */
+/* A joiner starts right after this vote: what follows it must not be forgotten before the instance with the joiner has begun,
+ * as from then on its acks count. A vote in a later instance than the own one is for the instance after that. */
 void vote_pin(zj_core *c, uint32_t h, uint64_t seq, uint32_t instance)
 {
     struct stream *s = &c->st[h];
@@ -30,8 +30,8 @@ int vote_push(zj_core *c, uint32_t h, uint64_t seq, const struct meta *m)
     if (c->vote_tail - c->vote_head == ZJ_VOTES)
         return 0;
     struct vote *v = &c->votes[c->vote_tail++ % ZJ_VOTES];
-    *v = (struct vote){.seq = seq, .clock = m->clock, .size = m->size < ZJ_VOTE_BYTES ? m->size : ZJ_VOTE_BYTES, .instance = m->instance,
-                       .src = (uint8_t)h, .kind = m->kind};
+    *v = (struct vote){.seq = seq, .clock = m->clock, .size = m->size < ZJ_VOTE_BYTES ? m->size : ZJ_VOTE_BYTES,
+                       .instance = m->instance, .src = (uint8_t)h, .kind = m->kind};
     memcpy(v->data, slot_of(c, &c->st[h], seq), v->size);
     if (m->kind == ZJW_KIND_RCV_ACK)
         vote_pin(c, h, seq, m->instance);
@@ -154,8 +154,8 @@ static void row_set(struct stream *s, uint32_t n, uint64_t v)
         s->al[j] = v;
 }
 
-/* Every member has all of it that will ever be: nothing is missing, and nothing of it has to be said any more. Level ack needs everybody's
- * word that it knows so: it has given it with its first PDU of the instance without this station. */
+/* Every member has all of it that will ever be: nothing is missing, and nothing of it has to be said any more. Level ack needs
+ * everybody's word that it knows so: it has given it with its first PDU of the instance without this station. */
 static void end_stream(zj_core *c, uint32_t h, uint32_t instance)
 {
     struct stream *s = &c->st[h];
@@ -176,8 +176,8 @@ static void end_stream(zj_core *c, uint32_t h, uint32_t instance)
     }
 }
 
-/* A station that is let in counts as having what the voters' votes follow, and nothing behind them. What others have said of "everybody"
- * did not mean it. */
+/* A station that is let in counts as having what the voters' votes follow, and nothing behind them. What others have said of
+ * "everybody" did not mean it. */
 static void add_column(zj_core *c, uint32_t h, uint64_t voters, const uint64_t *vote_seq)
 {
     for (uint32_t k = 0; k < c->n; k++) {

@@ -1,4 +1,4 @@
-/* Order on a switched medium: by logical clock, then source (spec chapter 20); levels of receipt; digest of the order; delivery. */
+/* Order on a switched medium: by logical clock, then source (spec chapter 20); levels of receipt; digest; delivery. */
 #include "zj_int.h"
 
 #define DIGEST_START 0x9E3779B97F4A7C15ull
@@ -33,7 +33,8 @@ void order_enter(zj_core *c, uint32_t instance, uint32_t hash)
 {
     c->digest = mix((c->view_count ? c->digest : DIGEST_START) ^ hash);
     c->view_base = c->position;
-    c->views[c->view_count++ % ZJ_VIEWS] = (struct view){.base = c->position, .seed = c->digest, .instance = instance, .hash = hash};
+    c->views[c->view_count++ % ZJ_VIEWS] =
+        (struct view){.base = c->position, .seed = c->digest, .instance = instance, .hash = hash};
 }
 
 static uint32_t views_known(const zj_core *c) { return c->view_count < ZJ_VIEWS ? c->view_count : ZJ_VIEWS; }
@@ -106,8 +107,8 @@ static void take_view(zj_core *c, struct zj_message *out)
 
 enum { NOTHING, A_PDU, A_VIEW };
 
-/* The next in the total order: the least (clock, src) among the heads, or the view event if it stands before, once every station of the
- * wait set is known to have passed its clock. In a flush it is known that there is nothing before it. */
+/* The next in the total order: the least (clock, src) among the heads, or the view event if it stands before, once every
+ * station of the wait set is known to have passed its clock. In a flush it is known that there is nothing before it. */
 static int choose(const zj_core *c, uint32_t *out)
 {
     uint64_t best = ZJ_NEVER, passed = ZJ_NEVER;
@@ -242,8 +243,8 @@ static void end_pdu(zj_core *c)
     c->count.pdus_delivered++;
 }
 
-/* A fragment goes to its source's reassembly buffer; 1 when the message is whole. Of order-preserving ones nothing is kept here: they
- * have been delivered on acceptance. */
+/* A fragment goes to its source's reassembly buffer; 1 when the message is whole. Of order-preserving ones nothing is kept
+ * here: they have been delivered on acceptance. */
 static int fragment(zj_core *c, const uint8_t *f, const uint8_t *data, uint32_t size, struct zj_message *out)
 {
     struct stream *s = &c->st[c->cur.src];

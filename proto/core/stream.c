@@ -1,7 +1,8 @@
-/* Streams: accept in order, hold what came early, know what is missing, keep everything until everyone has it (spec chapter 10). */
+/* Streams: accept in order, hold what came early, know what is missing, keep everything until everyone has it (chapter 10). */
 #include "zj_int.h"
 
-/* A stream of which nothing has been seen yet: its next number is seq, and it is known to have passed the clock. The members are set. */
+/* A stream of which nothing has been seen yet: its next number is seq, and it is known to have passed the clock. The members
+ * are set. */
 void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t clock)
 {
     struct stream *s = &c->st[h];
@@ -222,8 +223,8 @@ static uint64_t retry_wait(const zj_core *c, uint32_t asks)
     return wait + wait * c->nak_jitter / 256 / 2;
 }
 
-/* Whom to ask: the source first; after two unanswered tries, or if it has left or is being removed, a member whose acks show that it
- * has the PDU. */
+/* Whom to ask: the source first; after two unanswered tries, or if it has left or is being removed, a member whose acks show
+ * that it has the PDU. */
 static uint32_t choose(zj_core *c, uint32_t h, uint64_t seq, uint32_t asks)
 {
     const struct stream *s = &c->st[h];

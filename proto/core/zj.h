@@ -108,11 +108,11 @@ struct zj_config {
 
 /* What zj_next() delivers. Three sorts:
  * - a message at its place in the total order: op 0;
- * - type ZJW_TYPE_VIEW: a view event at its place; data is a VIEW layout and n incarnations, src is own index, index 0xffff, clock the
- *   event's (it stands right after the PDU with that clock and src view_src), position that of the last PDU before it, or
- *   UINT64_MAX if there is none (then it counts as reached at every level);
- * - a message with message flag OP: handed out twice, first as soon as its PDU is accepted, with op 1 (position means nothing then):
- *   this is its delivery; and again at its place in the total order with op 2, only so that its levels can be counted. */
+ * - type ZJW_TYPE_VIEW: a view event at its place; data is a VIEW layout and n incarnations, src is own index, index 0xffff,
+ *   clock the event's (it stands right after the PDU with that clock and src view_src), position that of the last PDU before
+ *   it, or UINT64_MAX if there is none (then it counts as reached at every level);
+ * - a message with message flag OP: handed out twice, first as soon as its PDU is accepted, with op 1 (position means nothing
+ *   then): this is its delivery; and again at its place in the total order with op 2, only so that its levels can be counted. */
 struct zj_message {
     const uint8_t *data;
     uint64_t clock;             /* (clock, src, index) is the place in the total order */
@@ -180,28 +180,29 @@ int zj_create(const struct zj_config *config, zj_core **out);
 void zj_destroy(zj_core *c);
 uint64_t zj_memory(const zj_core *c);                    /* bytes reserved at creation */
 
-/* Enter an instance by the OPEN agreement: every stream starts at first_seq, the clock at instance << 32. incarnations[h] 0: station h
- * is no member. view: the instance's view hash. frame_max: largest PDU all members take. */
+/* Enter an instance by the OPEN agreement: every stream starts at first_seq, the clock at instance << 32. incarnations[h] 0:
+ * station h is no member. view: the instance's view hash. frame_max: largest PDU all members take. */
 int zj_open(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, const uint32_t *incarnations, uint32_t frame_max);
 
-/* Enter a living instance as a joiner (rule 5). start[h].role: 0 no member; 1 voter: its stream is accepted from just after seq (wire
- * number of its vote), whose clock it is known to have passed; 2 joiner, this station among them: its stream starts at first_seq. Delivered
- * is only what stands after the view event at (place_clock, place_src), which is the first thing zj_next hands out. */
+/* Enter a living instance as a joiner (rule 5). start[h].role: 0 no member; 1 voter: its stream is accepted from just after seq
+ * (wire number of its vote), whose clock it is known to have passed; 2 joiner, this station among them: its stream starts at
+ * first_seq. Delivered is only what stands after the view event at (place_clock, place_src), which is the first thing zj_next
+ * hands out. */
 struct zj_start { uint64_t clock; uint32_t seq, incarnation, role; uint32_t pad; };
 int zj_join(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, const struct zj_start *start, uint64_t place_clock,
             uint32_t place_src, uint32_t frame_max);
 
-/* Leave it: nothing more is accepted, and nothing delivered until zj_flush or the next zj_open or zj_join. What was accepted is kept,
- * and the position of level preack is final. */
+/* Leave it: nothing more is accepted, and nothing delivered until zj_flush or the next zj_open or zj_join. What was accepted is
+ * kept, and the position of level preack is final. */
 void zj_close(zj_core *c);
 int zj_is_open(const zj_core *c);
-/* How far level preack is, as zj_close will leave it if it is called next: view hash of the last view event that stands before it, and
- * how many PDUs after that event. */
+/* How far level preack is, as zj_close will leave it if it is called next: view hash of the last view event that stands before
+ * it, and how many PDUs after that event. */
 void zj_reached(zj_core *c, uint32_t *view, uint64_t *count);
-/* After zj_close: some station that goes on released the first `count` PDUs after the event of `view` (a hash) at preack, so every member has
- * accepted all of them. zj_next delivers those that it has not, and the view events before them, without waiting for clocks, and
- * zj_positions counts them as reached at all levels. A hash this core does not know: nothing is flushed. Ends with zj_open or zj_join.
- * Harmless while open, and when fenced (nothing is delivered then). */
+/* After zj_close: some station that goes on released the first `count` PDUs after the event of `view` (a hash) at preack, so
+ * every member has accepted all of them. zj_next delivers those that it has not, and the view events before them, without
+ * waiting for clocks, and zj_positions counts them as reached at all levels. A hash this core does not know: nothing is
+ * flushed. Ends with zj_open or zj_join. Harmless while open, and when fenced (nothing is delivered then). */
 void zj_flush(zj_core *c, uint32_t view, uint64_t count);
 int zj_flushing(const zj_core *c);                       /* between zj_flush and zj_open or zj_join */
 /* 1: zj_next has handed out everything up to there, and zj_positions has told so; also if nothing is being flushed. */
@@ -219,7 +220,8 @@ uint32_t zj_tx(zj_core *c, struct zj_frame *out, uint32_t max);
 void zj_tx_done(zj_core *c, uint64_t now, uint32_t count);
 
 /* ---- per message ---- */
-/* 1: taken whole (m->done == m->size); 0: no room now, offer again after a later zj_step; negative: cannot ever be sent (too large). */
+/* 1: taken whole (m->done == m->size); 0: no room now, offer again after a later zj_step; negative: cannot ever be sent (too
+ * large). */
 int zj_offer(zj_core *c, struct zj_offer *m);
 /* 1: *out is the next message in the total order (level ordered); 0: none. */
 int zj_next(zj_core *c, struct zj_message *out);
@@ -231,29 +233,33 @@ void zj_want_ack(zj_core *c, uint32_t yes);
 int zj_unstable(const zj_core *c);
 
 /* ---- membership (dynamic instance groups; the engine decides, the core carries out) ---- */
-/* A vote accepted from another station, in its stream's order, oldest first; 0: none. While one waits nothing is delivered. data: the whole
- * PDU. seq as in zj_peer.req (64 bits; comparable with zj_limit and zj_all_have). */
+/* A vote accepted from another station, in its stream's order, oldest first; 0: none. While one waits nothing is delivered.
+ * data: the whole PDU. seq as in zj_peer.req (64 bits; comparable with zj_limit and zj_all_have). */
 struct zj_vote { const uint8_t *data; uint64_t seq, clock; uint32_t size, instance; uint8_t src, kind, pad[6]; };
 int zj_proposal(zj_core *c, struct zj_vote *out);
 /* Put an own vote (STOP, STOP_ACK, RCV_ACK with this payload) into the own stream now, whatever the window says. 0, or -1: no
- * buffer free, try again after a later zj_step. A message of which a part has been taken is sent anew from its beginning after a RCV_ACK. */
+ * buffer free, try again after a later zj_step. A message of which a part has been taken is sent anew from its beginning after
+ * a RCV_ACK. */
 int zj_propose(zj_core *c, uint64_t now, uint32_t kind, const uint8_t *payload, uint32_t size, uint64_t *seq, uint64_t *clock);
 /* A PDU of station h's stream that is still kept here, valid until the next call; NULL: it is not. */
 const uint8_t *zj_kept(const zj_core *c, uint32_t h, uint64_t seq, uint32_t *size);
-/* Rule 1. From now on nothing at or beyond limit is accepted from station h, and none of its clock promises counts. A call with a larger
- * limit (equalisation) asks the others for what is missing below it. UINT64_MAX: withdrawn. */
+/* Rule 1. From now on nothing at or beyond limit is accepted from station h, and none of its clock promises counts. A call with
+ * a larger limit (equalisation) asks the others for what is missing below it; it is never less than what has been accepted.
+ * UINT64_MAX: withdrawn. */
 void zj_limit(zj_core *c, uint64_t now, uint32_t h, uint64_t limit);
 /* Rule 5. Station h is in the wait set although no member: it is known to have passed this clock. UINT64_MAX: not any more. */
 void zj_wait_for(zj_core *c, uint32_t h, uint64_t clock);
 /* 1: every station of the set is known (by acks) to have the PDU seqs[k] of every station k of the set. */
 int zj_all_have(const zj_core *c, uint64_t set, const uint64_t *seqs);
-/* 1: zj_step reports ZJ_S_CONTROL whenever anything has been accepted or acknowledged since zj_proposal last said that there is nothing. */
+/* 1: zj_step reports ZJ_S_CONTROL whenever anything has been accepted or acknowledged since zj_proposal last said that there is
+ * nothing. */
 void zj_watch(zj_core *c, uint32_t yes);
-/* Carry out a decided proposal: the instance becomes `instance` (own + 1) with these members. Removed: their streams end at their limits.
- * Joined: their streams start anew; they count as having everything up to vote_seq[k] of each voter k. The view event is queued for its
- * place, right after (place_clock, place_src). 0; 1: not yet, what a joiner sent in its former life is not all delivered: call again
- * later, delivery must go on meanwhile. Also after zj_close, before zj_flush: then only the event is queued and PDUs of the new
- * instance may be delivered. Ends all limits of stations removed and all zj_wait_for of stations joined, and every pin. */
+/* Carry out a decided proposal: the instance becomes `instance` (own + 1) with these members. Removed: their streams end at
+ * their limits. Joined: their streams start anew; they count as having everything up to vote_seq[k] of each voter k. The view
+ * event is queued for its place, right after (place_clock, place_src). 0; 1: not yet, what a joiner sent in its former life is
+ * not all delivered: call again later, delivery must go on meanwhile. Also after zj_close, before zj_flush: then only the event
+ * is queued and PDUs of the new instance may be delivered. Ends all limits of stations removed and all zj_wait_for of stations
+ * joined, and every pin. */
 struct zj_commit {
     uint32_t instance, view;
     uint64_t members, joined;   /* bitmaps, bit h: index h */
@@ -272,9 +278,9 @@ void zj_block(zj_core *c, uint32_t yes);
 void zj_probe(zj_core *c, uint64_t now, uint32_t h);
 
 /* ---- for the engine ---- */
-/* Oldest control PDU with the MAC it came from, size 0: none. OPEN and RCV, each; a CONFIRM of a later instance, one with our instance
- * number and another view hash, and anything of no member, of another incarnation or with our own id, seldom; of a core that is not open
- * everything, RCV_ACK each and the rest seldom. */
+/* Oldest control PDU with the MAC it came from, size 0: none. OPEN and RCV, each; a CONFIRM of a later instance, one with our
+ * instance number and another view hash, and anything of no member, of another incarnation or with our own id, seldom; of a
+ * core that is not open everything, RCV_ACK each and the rest seldom. */
 struct zj_control { const uint8_t *data; uint32_t size; uint32_t drop; uint8_t mac[6]; uint8_t pad[2]; };
 int zj_control(zj_core *c, struct zj_control *out);
 uint64_t zj_nak_due(const zj_core *c);                   /* ns, or UINT64_MAX */

@@ -161,7 +161,7 @@ struct zj_core {
     uint32_t event_head, event_tail;
     uint32_t view_count;      /* delivered since the core was opened or joined */
     uint64_t view_base;       /* of the last one */
-    int joining;              /* the event of the view in which this station was let in is still to come: what stands before is silent */
+    int joining;              /* the view event with which this station was let in is still to come: what stands before is silent */
     uint64_t join_clock;      /* its place; join_clock 0: none */
     uint32_t join_src;
     /* delivery of one PDU */
@@ -226,8 +226,8 @@ static inline uint8_t *slot_of(const zj_core *c, const struct stream *s, uint64_
 static inline int is_member(const zj_core *c, uint32_t h) { return (int)(c->members >> h & 1); }
 static inline int is_vote(uint32_t kind) { return kind == ZJW_KIND_STOP || kind == ZJW_KIND_STOP_ACK || kind == ZJW_KIND_RCV_ACK; }
 static inline int is_sequenced(uint32_t kind) { return kind == ZJW_KIND_DATA || is_vote(kind); }
-/* The message at the cursor, which moves behind it: all of *out but its position and `op`, which is 1 if the message flag is set. Returns
- * the fragment header, or NULL if there is none: then the message is whole. */
+/* The message at the cursor, which moves behind it: all of *out but its position and `op`, which is 1 if the message flag is
+ * set. Returns the fragment header, or NULL if there is none: then the message is whole. */
 static inline const uint8_t *message_read(struct cursor *cur, struct zj_message *out)
 {
     const uint8_t *b = cur->pdu + cur->at;
