@@ -329,6 +329,46 @@ def test_what_a_joiner_will_need_is_kept() -> None:
         rig.agree(again)
 
 
+def test_what_follows_a_vote_of_the_next_instance_is_kept_over_the_change_to_it() -> None:
+    """Station 1 is in instance 2 already and votes for a joiner there; station 0 gets the vote first and changes after it."""
+    rig = Rig(3, (0, 1, 2))
+    rig.settle()
+    rig.alive.discard(2)
+    change = rig.stop([2])
+    assert rig.commit(1, change)
+    vote = rig.cast((1,), Kind.RCV_ACK, (0, 1, 2), [(2, 50)])[1]
+    rig.send(1, b"needed")
+    for pdu in rig.frames(1):
+        rig.give(1, 0, pdu)
+    assert rig.commit(0, change)
+    rig.instance, rig.incarnations = change.instance, change.incarnations
+    for _ in range(4):
+        rig.turn()
+    peer = rig.cores[0].peer(1)
+    assert peer.min_al == peer.ordered == peer.req > vote.seq + 1 == peer.base
+
+
+def test_level_ack_behind_a_join_needs_what_everybody_says_of_all() -> None:
+    """What a member said of "everybody" before the join did not mean the joiner: it has to say it again."""
+    rig = Rig(3, (0, 1))
+    rig.settle()
+    change = rig.let_in({2: 50})
+    rig.send(0, b"behind", need_ack=True)
+    for _ in range(4):
+        rig.turn()
+    seq = rig.cores[0].peer(0).req - 1
+    assert rig.cores[0].peer(0).acked > seq, "of two"
+    rig.carry_out(change)
+    assert rig.cores[0].peer(0).acked <= seq and rig.cores[0].peer(0).min_al <= seq
+    for _ in range(10):
+        rig.turn(lambda source, to, pdu: source != 1)
+    assert rig.cores[0].peer(0).min_al > seq, "the joiner has fetched it"
+    assert rig.cores[0].peer(0).acked <= seq, "station 1 has not said that it knows"
+    rig.settle()
+    assert {rig.levels(k)[2] for k in (0, 1)} == {rig.levels(0)[0]}
+    assert rig.levels(2)[2] == rig.levels(2)[0] > 0
+
+
 def test_after_the_join_data_flows_again() -> None:
     rig = Rig(3, (0, 1), {"slots": 16, "window": 8})
     rig.settle()
