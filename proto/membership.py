@@ -644,9 +644,9 @@ class Membership:
         return None
 
     def _propose(self, now: int) -> list[Outcome]:
-        """Vote for what is wanted, unless that was the last vote."""
+        """Vote for what is wanted, unless that has been done: a vote stands, and its place is that of the first one."""
         proposal = self._wanted()
-        if proposal is None or (self._mine and self._mine[-1] == proposal):
+        if proposal is None or proposal in self._mine:
             return []
         seen = any(s.reason != "told" for s in self._suspects.values())
         kind = (Kind.STOP if seen else Kind.STOP_ACK) if proposal.stop else Kind.RCV_ACK

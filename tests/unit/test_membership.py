@@ -457,6 +457,22 @@ def test_only_later_lives_are_let_in() -> None:
     assert one.m.on_recovering(MS, 4, 5) and one.word() == "A A A SA"
 
 
+def test_nothing_is_voted_for_twice() -> None:
+    """A suspicion taken back makes joiners ask again, one after the other. A second vote would have another place in the order, and
+    a joiner might see only that one."""
+    one = One(Quorum(N, 2))
+    one.m.begin(0, 7, (1, 2, 0, 0))
+    one.m.on_recovering(MS, 3, 8)
+    one.m.on_recovering(MS, 4, 9)
+    one.m.suspect(MS, (2, "silent"))
+    one.m.on_heard(2 * MS, lambda station: True)
+    assert one.word() == "A A S S" and len(one.core.sent) == 2
+    one.m.on_recovering(3 * MS, 4, 9)
+    assert one.last() == Proposal(False, (1, 2, 4), ((4, 9),)) and len(one.core.sent) == 3
+    one.m.on_recovering(3 * MS, 3, 8)
+    assert one.word() == "A A SA SA" and len(one.core.sent) == 3
+
+
 def test_lives_that_are_used_up_are_not_adopted_either() -> None:
     """Who has joined meanwhile does not know of them, and votes; believing it would let one life in twice."""
     one = without_4()
