@@ -191,7 +191,8 @@ class Survivors(Checker):
 
 
 class Views(Checker):
-    """View events: each instance's once, in turn, right after the last vote for it, with the members that everybody else says."""
+    """View events: each instance's once, in turn, right after the last vote for it, with the members that everybody else says;
+    and nothing that was sent in an instance comes before its view event."""
 
     name = "views"
 
@@ -203,10 +204,11 @@ class Views(Checker):
         who = f"station {stay.station + 1}"
         if stay.joined and not stay.records and record.type != VIEW:
             self.fail(f"{who} has been let in, and delivers {record.name()} before the view event", stay.station)
+        last = self._seen.get(stay, stay.first.number - stay.joined)
         if record.type != VIEW:
+            self._judge_instance(stay, record, last)
             return
         event = frames.view(record.data)
-        last = self._seen.get(stay, stay.first.number - stay.joined)
         if event.instance != last + 1:
             self.fail(f"{who} delivers the view event of instance {event.instance} after that of {last}", stay.station)
         self._seen[stay] = event.instance
@@ -222,6 +224,16 @@ class Views(Checker):
             self.fail(f"no proposal for instance {event.instance} has the votes of all voters", stay.station)
         if (record.clock, record.src, record.index) != (*(instance.place or (0, 0)), 0xFFFF):
             self.fail(f"{who}: {record.name()}, but the last vote stands at {instance.place}", stay.station)
+
+
+    def handed(self, stay: Stay, record: Delivery, number: Number | None) -> None:
+        self._judge_instance(stay, record, stay.instance.number)
+
+    def _judge_instance(self, stay: Stay, record: Delivery, reached: int) -> None:
+        sent = self.facts.sent.get((record.clock, record.src))
+        if sent is not None and sent[2] > reached:
+            text = f"station {stay.station + 1} is at instance {reached} and delivers {record.name()}, sent in {sent[2]}"
+            self.fail(text, stay.station, record.src)
 
 
 class PlaceInOrder(Checker):
@@ -480,7 +492,8 @@ class AckHonest(Checker):
 
 
 class Instances(Checker):
-    """One number, one set of members, one end of each removed stream; numbers grow; state is durable before it is spoken of."""
+    """One number, one set of members, one end of each removed stream; numbers grow; a life has one stream; state is durable
+    before it is spoken of."""
 
     name = "instances"
 
@@ -506,6 +519,8 @@ class Instances(Checker):
         if inst.number <= self._last[s]:
             self.fail(f"station {s + 1} opens instance {inst.number} after {self._last[s]}", s)
         self._last[s] = inst.number
+        if stay.lives in self.facts.twice:
+            self.fail(f"station {s + 1} enters instance {inst.number} as incarnation {stay.life}, which has another stream", s)
         if inst.incarnations[s] != self.facts.life[s]:
             self.fail(f"station {s + 1} is incarnation {self.facts.life[s]}, its instance has {inst.incarnations[s]}", s)
 

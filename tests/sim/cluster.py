@@ -157,6 +157,7 @@ class Simulation:
         if isinstance(judge, checking.Instances):
             judge.members(inst, station, incarnations)
         facts.resolve(inst)
+        facts.note_entered(station, inst)
         stay = Stay(station, facts.life[station], inst, self.stations[station], joined)
         for hook in self._hooks["opened"]:
             hook(stay)

@@ -144,6 +144,8 @@ class Stream:
     first_seq: int
     since: tuple[int, int]
     """Place (clock, src) of the event that made it a member."""
+    root: int = 0
+    """The lineage."""
     seen: set[int] = field(default_factory=set)
     """Numbers sent so far. A vote that is repeated to a joiner may overtake what was queued before it."""
     cut: int | None = None
@@ -292,10 +294,12 @@ class Facts:
         self.required = frozenset(required)
         self.instances: dict[int, Instance] = {}
         self.streams: dict[Life, Stream] = {}
+        self.twice: set[Life] = set()
+        """Lives that have sent something in one lineage and are in another."""
         self.pdus: list[tuple[int, int, int]] = []
         """(clock, src, seq) of every PDU that belongs to the order of its lineage, in that order."""
-        self.sent: dict[tuple[int, int], tuple[int, int]] = {}
-        """(clock, src) of every sequenced PDU sent → (incarnation, seq)."""
+        self.sent: dict[tuple[int, int], tuple[int, int, int]] = {}
+        """(clock, src) of every sequenced PDU sent → (incarnation, seq, instance it was sent in)."""
         self.contents: dict[Place, Number] = {}
         """Which message stands at a place."""
         self.wanted: set[tuple[int, Number]] = set()
@@ -366,9 +370,24 @@ class Facts:
 
     def _members(self, instance: Instance) -> None:
         for s in instance.members:
-            key = (s, instance.incarnations[s])
-            if key not in self.streams:
-                self.streams[key] = Stream(*key, self.first_seq, instance.place or (instance.number << 32, -1))
+            old = self.streams.get((s, instance.incarnations[s]))
+            # Who was to be in an instance and has never started it may be in a later one with the same life.
+            if old is None or (old.root < instance.root and not old.spoke and not old.taken):
+                self._begin_stream(s, instance)
+
+    def _begin_stream(self, station: int, instance: Instance) -> None:
+        since = instance.place or (instance.number << 32, -1)
+        key = (station, instance.incarnations[station])
+        self.streams[key] = Stream(*key, self.first_seq, since, instance.root)
+
+    def note_entered(self, station: int, instance: Instance) -> None:
+        """The station itself has started there."""
+        key = (station, instance.incarnations[station])
+        stream = self.streams.get(key)
+        if stream is not None and stream.root != instance.root:
+            if stream.spoke or stream.taken:
+                self.twice.add(key)
+            self._begin_stream(station, instance)
 
     def voters(self, instance: Instance) -> list[Life]:
         """Who had to vote for it."""
@@ -449,7 +468,7 @@ class Facts:
         return fresh
 
     def _note_pdu(self, stream: Stream, f: frames.Frame, seq: int) -> None:
-        self.sent[f.clock, stream.src] = (stream.incarnation, seq)
+        self.sent[f.clock, stream.src] = (stream.incarnation, seq, f.instance)
         if stream.cut is None or seq < stream.cut:
             insort(self.pdus, (f.clock, stream.src, seq))
         if f.kind == Kind.DATA:

@@ -452,6 +452,18 @@ def test_who_is_let_in_begins_with_the_view_event() -> None:
         h.deliver(1, a)
 
 
+@pytest.mark.parametrize("op", [False, True])
+def test_nothing_comes_from_a_later_instance(op: bool) -> None:
+    h, inst = removal(Views)
+    a = h.send(0, b"a", 1, FIRST + 1, instance=2, op=op)
+    deliver = h.hand if op else h.deliver
+    with fails("views"):
+        deliver(1, a)
+    if not op:
+        h.deliver(0, h.view_event(inst, 1))
+    deliver(0, a)
+
+
 # ---- levels
 def test_preack_honest() -> None:
     h = History(PreackHonest)
@@ -536,6 +548,20 @@ def test_instances_come_one_after_the_other() -> None:
     h.stays[0].instance = Instance(3, (1, 1), before)
     with fails("instances"):
         h.checker.changed(h.stays[0], before)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_life_has_one_stream(sent: bool) -> None:
+    h = History(Instances)
+    if sent:
+        h.send(0, b"a", 1, FIRST)
+    stay = Stay(0, 1, h.facts.note_opened(5, (1, 2), 0), h.cores[0])
+    h.facts.note_entered(0, stay.instance)
+    if not sent:
+        h.checker.opened(stay)
+        return
+    with fails("instances"):
+        h.checker.opened(stay)
 
 
 def test_incarnations_never_come_again() -> None:
