@@ -31,7 +31,7 @@ from .joining import Entry, Joining
 from .membership import FAULTS, Expelled, Letter, Membership, Outcome, Quorum, stations_of
 from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering
 from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, Past, decode_header, mac_text, unpack
-from .silence import SilenceWatch
+from .silence import SilenceWatch, unheard
 from .timers import NEVER, Timers
 from .wire import CONFIRM, HEADER, MESSAGE_MAX, STATIONS_MAX, Flag, Kind, cluster_id, view_hash
 
@@ -214,7 +214,7 @@ class Engine:
         self._waiting_since_ns = 0  # not in an instance since then
         self._blocked: dict[int, tuple[str, int]] = {}  # station: reason, since when
         self._quorate = True
-        self._stuck = (-1, 0)  # own PDUs that have become too large: how far everybody has them, and since when
+        self._stuck: dict[str, tuple[int, int]] = {}  # what is wrong with own PDUs: how far they have got, and since when
         self._fenced = False
         self._last_instance = 0
         self._left_seen: set[int] = set()
@@ -629,7 +629,8 @@ class Engine:
         at = NEVER if due is None else due
         if self.membership.busy:
             at = min(at, now + self.config.probe_interval_ns)
-        if self._silence.suspicious:
+        own = self.core.peer(self.core.index)
+        if self._silence.suspicious or own.min_al < own.req:
             at = min(at, now + self.config.progress_timeout_ns // 4)
         quiet_ns = self._silence.quiet_at_ns(self.core, self._indices(), self._probe_after_ns)
         if quiet_ns <= now:  # being asked already: again, or the time is over
@@ -652,7 +653,7 @@ class Engine:
         effects = self._conflicts(now)
         if self.core.is_open:
             effects += self.opening.note_clock(self.core.clock)
-            effects += self._watch_sizes(now)
+            effects += self._watch_own(now)
         if self.core.is_open:
             effects += self._watch_members(now)
         if self.core.is_open:
@@ -694,19 +695,27 @@ class Engine:
             core.step(now, False)
         return effects
 
-    def _watch_sizes(self, now: int) -> list[Effect]:
-        """An MTU has been lowered while larger PDUs were under way: nobody can repeat them, and a stream has no gaps. If they do
-        not get through, only a new instance can help."""
-        quiet_ns = self._silence.quiet_at_ns(self.core, self._indices(), self._probe_after_ns)
-        away = self.membership.busy or quiet_ns <= now  # then that is why they are not confirmed
-        stable = self.core.peer(self.core.index).min_al
-        if away or not self.core.too_long or stable != self._stuck[0]:
-            self._stuck = (stable, now)
-        if now - self._stuck[1] < self.config.progress_timeout_ns:
-            return []
-        self._stuck = (-1, now)
-        reason = f"PDUs of station {self.config.station} are larger than the MTU is now and cannot be sent again"
-        return self._absorb(now, self.opening.renew(now, reason))
+    def _watch_own(self, now: int) -> list[Effect]:
+        """Own PDUs that cannot get through: larger than an MTU that has been lowered since, so that nobody can repeat them; or
+        received by nobody at all, while everybody is heard. A stream has no gaps: only a new life can help."""
+        core = self.core
+        quiet_ns = self._silence.quiet_at_ns(core, self._indices(), self.config.progress_timeout_ns // 2)
+        away = quiet_ns <= now or not self.membership.has_quorum  # then that is why they are not confirmed
+        matrix, members = core.matrix(), self._indices()
+        others = [matrix[core.index][k] for k in members if k != core.index]
+        me = f"station {self.config.station}"
+        for why, wrong, stable in (
+            (f"PDUs of {me} are larger than the MTU is now and cannot be sent again", core.too_long, min(others, default=0)),
+            (f"nobody receives what {me} sends", unheard(matrix, members, core.index), max(others, default=0)),
+        ):
+            before, since = self._stuck.get(why, (-1, now))
+            if away or not wrong or stable != before:
+                since = now
+            self._stuck[why] = (stable, since)
+            if now - since >= self.config.progress_timeout_ns:
+                self._stuck.clear()
+                return self._absorb(now, self.opening.renew(now, why))
+        return []
 
     def _report_blocked(self, now: int, blamed: Iterable[tuple[int, str]], quorum: bool) -> list[Effect]:
         """An effect if the set has changed."""

@@ -78,7 +78,7 @@ def test_pdus_that_no_longer_fit_the_interface_do_not_block_for_ever() -> None:
 
 def test_a_smaller_mtu_alone_ends_nothing() -> None:
     """The same, but everything gets through in the end, or a station is merely away: the instance goes on."""
-    cluster = opened(fail_timeout_ns=60_000 * MS)
+    cluster = opened(quorum=3, give_up_timeout_ns=60_000 * MS)
     cluster.nodes[2].paused = True
     cluster.send(0, b"z" * 1400)
     cluster.run(MS)
