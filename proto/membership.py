@@ -467,9 +467,11 @@ class Membership:
         held = self.incarnations[station - 1]
         if held:
             if incarnation > held and "ignore_restart" not in self._faults:
+                if station in self._suspects:  # whatever it was suspected for: now it is proved
+                    self._suspects[station].reason = "restarted"
                 return self.suspect(now, (station, "restarted"))
             return self._resend(now, station) if incarnation == held else []
-        if self._suspects or incarnation <= self._lives[station - 1] or incarnation < self._joins.get(station, 0):
+        if self._suspects or self.told or incarnation <= self._lives[station - 1] or incarnation < self._joins.get(station, 0):
             return []  # a stop is agreed first, it will ask again; or an old frame
         if self._joins.get(station) == incarnation:
             return self._resend(now, station)
@@ -554,15 +556,19 @@ class Membership:
         self._told.pop(station, None)
         self._move(station, Cause.STOP_SEEN)
         self._streams.limit(now, station - 1, req)
+        self._stop_wins()
+        if "forget_promise" in self._faults:
+            self._mine = [p for p in self._mine if p.stop]
+        return True
+
+    def _stop_wins(self) -> None:
+        """Some stop is being agreed: who recovers must ask again. Votes given stand."""
         for k in self._joins:
             self._move(k, Cause.STOP_WINS)
         self._joins.clear()
         for k in [k for k in self._told if self.letters[k] is Letter.SSA]:
             del self._told[k]
             self._move(k, Cause.STOP_WINS)
-        if "forget_promise" in self._faults:
-            self._mine = [p for p in self._mine if p.stop]
-        return True
 
     def _heed(self, now: int, station: int, proposal: Proposal) -> None:
         """What a vote of the present instance tells, beyond its counting."""
@@ -574,9 +580,10 @@ class Membership:
             if proposal.stop and self.letters[k] is Letter.A and self.incarnations[k - 1]:
                 self._told[k] = now
                 self._move(k, Cause.STOP_TOLD)
+                self._stop_wins()
             elif proposal.stop or value <= self._lives[k - 1]:
                 continue  # who has joined since does not know which lives are used up
-            elif self.letters[k] is Letter.S and not self._suspects:
+            elif self.letters[k] is Letter.S and not self._suspects and not self.told:
                 self._told[k] = now
                 self._move(k, Cause.RECOVERY_TOLD)
 

@@ -371,8 +371,8 @@ def test_loss_alone_removes_nobody() -> None:
 
 
 def test_a_station_heard_only_through_another_one_stays() -> None:
-    """A path that is cut in one direction only: life, acknowledgements and data take the way round. Nobody is removed, no delivery
-    waits for long, and the segment stays as quiet as it can."""
+    """A path that is cut in one direction only: life, acknowledgements and data take the way round. Nobody is removed, no
+    delivery waits for long, and the segment stays as quiet as it can."""
     cluster = opened()
     one, two, _ = cluster.nodes
     cluster.lost = lambda source, to, pdu: source is one and to is two

@@ -425,6 +425,27 @@ def test_stop_wins_and_the_promise_is_still_judged() -> None:
     assert one.last() == Proposal(True, (1, 2, 4), ((3, 0),)), "then the stop, for the instance after"
 
 
+def test_a_stop_one_is_only_told_of_wins_too() -> None:
+    """Figure 5 of the paper: the stop overtakes the recovery also where it has not been seen yet."""
+    one = without_4(quorum=Quorum(N, 2))
+    one.m.on_recovering(MS, 4, 9)
+    one.vote(3, Proposal(True, (1, 3), ((2, 0),)))
+    assert one.word() == "A AAS A S" and one.core.state == (8, 0)
+    assert one.m.on_recovering(2 * MS, 4, 9) == [] and one.word() == "A AAS A S"
+    one.core.known = True
+    one.vote(2, Proposal(False, (1, 2, 3, 4), ((4, 9),)))
+    one.vote(3, Proposal(False, (1, 2, 3, 4), ((4, 9),)), seq=4)
+    assert one.m.instance == 8 and one.word() == "A A A A", "the vote that was given stands"
+
+
+def test_a_restart_is_proved_whatever_was_suspected_before() -> None:
+    one = One(Quorum(N, 4))
+    one.m.suspect(MS, (4, "silent"))
+    one.m.on_recovering(2 * MS, 4, 5)
+    one.m.on_heard(3 * MS, lambda station: True)
+    assert one.word() == "A A A AS" and one.m.waiting() == [(4, "restarted", MS)]
+
+
 def test_an_unkept_promise_dies_with_the_stop() -> None:
     one = without_4(quorum=Quorum(N, 2))
     one.m.on_recovering(MS, 4, 9)
@@ -458,8 +479,8 @@ def test_only_later_lives_are_let_in() -> None:
 
 
 def test_nothing_is_voted_for_twice() -> None:
-    """A suspicion taken back makes joiners ask again, one after the other. A second vote would have another place in the order, and
-    a joiner might see only that one."""
+    """A suspicion taken back makes joiners ask again, one after the other. A second vote would have another place in the order,
+    and a joiner might see only that one."""
     one = One(Quorum(N, 2))
     one.m.begin(0, 7, (1, 2, 0, 0))
     one.m.on_recovering(MS, 3, 8)
