@@ -29,11 +29,11 @@ from .effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened
 from .errors import UsageError, invariant
 from .joining import Entry, Joining
 from .membership import FAULTS, Expelled, Letter, Membership, Outcome, Quorum, stations_of
-from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering
+from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering, State, UsedUp
 from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, Past, decode_header, mac_text, unpack
 from .silence import SilenceWatch, unheard
 from .timers import NEVER, Timers
-from .wire import CONFIRM, HEADER, MESSAGE_MAX, STATIONS_MAX, Flag, Kind, cluster_id, view_hash
+from .wire import CONFIRM, HEADER, MESSAGE_MAX, STATIONS_MAX, Flag, Kind, cluster_id, mtu_needed, view_hash
 
 __all__ = ["NEVER", "Engine", "EngineConfig"]
 
@@ -194,7 +194,9 @@ class Engine:
             stations=config.stations,
             station=config.station,
             quorum=self._quorum,
+            fail_timeout_ns=config.fail_timeout_ns,
             adopt_timeout_ns=config.adopt_timeout_ns,
+            frame_max_least=max(FRAME_MAX_MIN, mtu_needed(config.stations)),
             give_up_timeout_ns=config.give_up_timeout_ns,
             streams=self.core,
             promise=self.opening.note_instance,
@@ -402,6 +404,7 @@ class Engine:
         serves its batch first)."""
         if now - self._now > self.config.fail_timeout_ns:
             self._silence.forgive(now)
+            self.membership.forgive(now)
             self._waiting_since_ns = now
         self._now = max(self._now, now)
         return self._now
@@ -444,9 +447,14 @@ class Engine:
         effects: list[Effect] = []
         if self._agreed is not None or self._byes_left is not None:
             return effects
+        if instance >= self.opening.highest:
+            # Durable before it asks: once let in it must not keep the others waiting for its disk.
+            effects += self.opening.note_instance(instance + 1)
         everybody = (1 << self.config.stations) - 1
         if self._quorum(stations_of(everybody & ~state)):
             effects += self._absorb(now, self.opening.note_live(now))
+        if self.opening.state is not State.PROPOSING:
+            return effects
         entry = self._joining.on_confirm(pdu)
         if entry is not None:
             return effects + self._let_in(now, entry)
@@ -460,11 +468,11 @@ class Engine:
         self.core.join(now, entry.instance, view, entry.starts, entry.place_clock, entry.place_station - 1, frame_max)
         effects: list[Effect] = [*self.opening.let_in(now, entry.instance)]
         self._views = {view: entry.instance}
-        self.membership.begin(now, entry.instance, entry.incarnations)
+        self.membership.begin(now, entry.instance, entry.incarnations, joined=True)
         self.core.heartbeat(now)
         return [*effects, Opened(entry.instance, entry.incarnations, frame_max, True), *self._enter_open(now)]
 
-    def _absorb(self, now: int, outcomes: Iterable[Outcome | Recovering]) -> list[Effect]:
+    def _absorb(self, now: int, outcomes: Iterable[Outcome | Recovering | UsedUp]) -> list[Effect]:
         """Let the parts follow what one of them decided."""
         out: list[Effect] = []
         for outcome in outcomes:
@@ -488,8 +496,10 @@ class Engine:
                     out.append(outcome)
                 case Expelled(reason, station, expelled):
                     out += self._absorb(now, self.opening.renew(now, reason, station, expelled))
-                case Recovering(station, incarnation):
-                    out += self._absorb(now, self.membership.on_recovering(now, station, incarnation))
+                case Recovering(station, incarnation, frame_max):
+                    out += self._absorb(now, self.membership.on_recovering(now, station, incarnation, frame_max))
+                case UsedUp(station, incarnation):
+                    self.membership.note_life(station, incarnation)
                 case _:
                     out.append(outcome)
         return out

@@ -267,6 +267,10 @@ static void tell_seldom(zj_core *c, uint64_t now, uint64_t *last, const struct p
 static int stranger(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t drop)
 {
     struct stream *s = &c->st[p->src];
+    if (p->kind == ZJW_KIND_CONFIRM && s->told_instance != p->instance) {
+        s->told_instance = p->instance; /* news: a joiner waits for just that */
+        s->told_confirm = 0;
+    }
     tell_seldom(c, now, p->kind == ZJW_KIND_CONFIRM ? &s->told_confirm : &s->told_other, p, mac, drop);
     c->count.drops[drop]++;
     return (int)drop;
@@ -411,7 +415,9 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
         return stranger(c, now, &p, mac, ZJ_DROP_INSTANCE);
     if (p.instance == c->instance && p.kind == ZJW_KIND_CONFIRM && get32(p.payload + ZJW_CONFIRM_VIEW) != c->view)
         return stranger(c, now, &p, mac, ZJ_DROP_INSTANCE); /* one number for two instances: nothing of it is believed */
-    if (p.clock >> 62)
+    /* No station is that far ahead of the others, but for the jumps of instances: nonsense must not use up all clocks. */
+    uint64_t ahead = p.instance > c->instance ? p.instance - c->instance : 0;
+    if (p.clock >> 62 || p.clock > c->clock + ZJ_CLOCK_AHEAD + (ahead << 32))
         return dropped(c, ZJ_DROP_CLOCK);
     int later = p.instance > c->instance; /* its vectors may speak of incarnations that we do not know yet */
     if (!later && (drop = al_merge(c, &p, now)))

@@ -66,6 +66,9 @@ void send_window(zj_core *c)
         if (c->st[j].frame_max < limit)
             limit = c->st[j].frame_max;
     }
+    for (uint32_t h = 0; c->waiting && h < c->n; h++) /* what is sent from the vote on, the joiner must be able to take */
+        if (c->waiting >> h & 1 && c->st[h].frame_max < limit)
+            limit = c->st[h].frame_max;
     uint32_t least = ZJW_SIZEOF_HEADER + 8 * c->n + 64;
     c->limit = limit < least ? least : limit;
     c->window_now = window;

@@ -16,6 +16,7 @@
 #define ZJ_NAK_BUFS 16u       /* NAKs queued at a time */
 #define ZJ_SMALL 1536u        /* bytes of a CONFIRM or NAK buffer: header, two vectors of 64, 64 ranges */
 #define ZJ_ASKS_NS 500000000u /* questions of one station for another's word that are no further apart: it does not hear the answers */
+#define ZJ_CLOCK_AHEAD (1ull << 33) /* of the own clock, within one instance */
 #define ZJ_CTL_GAP_NS 10000000u /* engine hears of strange PDUs of one station at most this often */
 #define ZJ_VOTES 128u         /* votes waiting for the engine, power of two */
 #define ZJ_VOTE_BYTES 1536u   /* the longest has 905: header, two vectors of 64, 64 changes */
@@ -91,6 +92,7 @@ struct stream {               /* station h, as seen here */
     uint32_t joined_at;       /* instance from which on this incarnation is known to be a member */
     uint32_t left_at;         /* instance that began without it, 0: none */
     uint32_t spoke;           /* highest instance in which it has sent something */
+    uint32_t told_instance;   /* of the CONFIRM that the engine was shown last */
     uint32_t said_instance, said_view; /* in its last CONFIRM */
     uint64_t said_state, said_trans;
     uint8_t mac[6], mac_known, left, fenced, wants_ack, closing;

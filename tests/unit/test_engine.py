@@ -539,7 +539,7 @@ def test_a_restarted_member_is_replaced_by_its_new_life() -> None:
     for node in (cluster.nodes[0], cluster.nodes[2]):
         assert not node.said(Closed)
         assert [(c.left, c.joined) for c in node.said(Changed)] == [((2,), ()), ((), (2,))]
-        assert node.engine.incarnation == node.disk[0] == 1 and node.disk[1] == 3
+        assert node.engine.incarnation == node.disk[0] == 1 and node.disk[1] >= 3
     cluster.send(2, b"new")
     cluster.run(100 * MS)
     assert [m.data for m in cluster.nodes[0].delivered] == [b"old", b"new"]

@@ -29,11 +29,11 @@ from zenjun.proto.membership import (
     encode_proposal,
     stations_of,
 )
-from zenjun.proto.openpdu import pack
+from zenjun.proto.openpdu import INCARNATION_MAX, pack
 from zenjun.proto.wire import HEADER, VERSION, Kind, view_hash
 
 MS = 1_000_000
-ADOPT, GIVE_UP = 300 * MS, 2_000 * MS
+FAIL, ADOPT, GIVE_UP = 400 * MS, 300 * MS, 2_000 * MS
 N = 4
 
 
@@ -66,7 +66,7 @@ class Ledger:
     def limit(self, now: int, index: int, limit: int | None) -> None:
         self.limits.pop(index, None) if limit is None else self.limits.__setitem__(index, limit)
 
-    def wait_for(self, index: int, clock: int | None) -> None:
+    def wait_for(self, index: int, clock: int | None, frame_max: int = 0) -> None:
         self.waits.pop(index, None) if clock is None else self.waits.__setitem__(index, clock)
 
     def all_have(self, stations: int, seqs: Mapping[int, int]) -> bool:
@@ -105,8 +105,8 @@ class One:
         self.core = Ledger()
         self.stored: list[int] = []
         self.m = Membership(
-            stations=N, station=1, quorum=quorum or Quorum(N, 3), adopt_timeout_ns=ADOPT, give_up_timeout_ns=GIVE_UP,
-            streams=self.core, promise=self.promise, faults=faults,
+            stations=N, station=1, quorum=quorum or Quorum(N, 3), fail_timeout_ns=FAIL, adopt_timeout_ns=ADOPT,
+            give_up_timeout_ns=GIVE_UP, frame_max_least=576, streams=self.core, promise=self.promise, faults=faults,
         )  # fmt: skip
         self.m.begin(0, 7, (1, 2, 3, 4))
 
@@ -170,7 +170,7 @@ def proposals(draw: st.DrawFn) -> Proposal:
     rest = sorted(set(range(1, N + 1)) - changed)
     kept = draw(st.sets(st.sampled_from(rest), min_size=1))
     stop = draw(st.booleans())
-    values = tuple((k, draw(st.integers(0, 2**32 - 1))) for k in sorted(changed))
+    values = tuple((k, draw(st.integers(0 if stop else 1, INCARNATION_MAX))) for k in sorted(changed))
     return Proposal(stop, tuple(sorted(kept if stop else kept | changed)), values)
 
 
@@ -189,6 +189,8 @@ def test_decoding_votes_is_total(data: bytes, kind: Kind) -> None:
 
 def test_senseless_votes_are_nothing() -> None:
     for stop, members, changes in (
+        (False, (1, 4), ((1, 5), (4, 5))),  # nobody votes
+        (False, (1, 4), ((4, 0),)),  # a life that is none
         (True, (1, 2, 4), ((4, 0),)),  # removed and kept
         (False, (1, 2), ((4, 9),)),  # let in, and not a member
         (True, (), ((4, 0),)),
@@ -558,7 +560,8 @@ def test_a_later_instance_without_oneself() -> None:
     view = view_hash(8, (0, 2, 3, 4))
     assert one.m.on_confirm(MS, 2, 7, view, 1, 0) == [], "that one is no later instance"
     assert only(one.m.on_confirm(MS, 2, 8, view, 1, 0), Expelled).expelled
-    assert only(one.m.on_confirm(MS, 2, 9, view, 0, 0), Expelled).expelled, "two behind: it has had no vote in the first"
+    assert only(one.m.on_confirm(MS, 2, 9, view, 1, 0), Expelled).expelled, "two behind: it has had no vote in the first"
+    assert one.m.on_confirm(MS, 2, 9, view, 0b0111, 0) == [], "no quorum there: nobody goes on"
     assert one.m.on_confirm(MS, 2, 8, view, 1, 1) == [], "a member there, though suspected"
 
 
