@@ -29,7 +29,6 @@ from .cluster import (
     in_parallel,
     kill,
     log_of,
-    members_of,
     payload,
     plan,
     programs,
@@ -272,9 +271,11 @@ def test_large_message_under_way_survives_a_new_instance(anew: Lab) -> None:
 
 def test_who_says_goodbye_is_let_go_at_once() -> None:
     """A daemon that ends in order, or is told to leave, is not waited for: the view without it comes long before the time-out."""
-    with cluster(3, options={"cluster": {"fail_timeout_ms": 60_000, "give_up_timeout_ms": 60_000}}) as lab:
+    timeout_s = 6.0
+    with cluster(3, options={"cluster": {"fail_timeout_ms": int(timeout_s * 1000), "give_up_timeout_ms": 60_000}}) as lab:
         with programs(lab, {"g": "preack"}, ids=[1]) as (member,):
             for by_hand in (False, True):
+                begin = time.monotonic()
                 if by_hand:
                     done = lab.station(3).run([*ZENJUN, "leave", "--yes"], 20)
                     assert done.returncode == 0, done.stderr
@@ -283,6 +284,7 @@ def test_who_says_goodbye_is_let_go_at_once() -> None:
                     assert lab.station(3).stop_daemon() == 0
                 view = member.read_event("g", "view", 10)
                 assert isinstance(view, ClusterView) and (view.left, view.members) == ((3,), (1, 2))
+                assert time.monotonic() - begin < timeout_s
                 member.groups["g"].send(b"on", timeout=10)
                 lab.station(3).start_daemon()
                 view = member.read_event("g", "view", 15)
@@ -294,48 +296,24 @@ def test_who_says_goodbye_is_let_go_at_once() -> None:
 
 
 def test_one_way_cut_case_29(lab: Lab) -> None:
-    """What 1 sends does not reach 2, all else does. 3 repairs what 1 has sent, but what 1 has acknowledged 2 cannot know: one of
-    the pair has to go. The other two go on, without a storm of repairs; afterwards all are there, and have the same."""
+    """What 1 sends does not reach 2, all else does: 3 has it and passes it on. Everything is delivered during the cut, nobody is
+    removed, with traffic and without, and there is no storm of repairs."""
     rng = random.Random(29)
     with programs(lab, {"g": "preack"}) as members:
         exchange(members, [plan(m, 50, rng) for m in members])
         lab.cut(1, 2)
-        for member in members:
-            member.groups["g"].send_many([payload(member, k, 100, rng) for k in range(50)], "sent")
-        wait_for(lambda: len(members_of(lab.station(3))) == 2, "one is removed")
-        before = {i: c["sent"] for i, c in lab.counters().items()}
-        begin = time.monotonic()
-        for k in range(20):
-            members[2].groups["g"].send(b"they go on %d" % k, timeout=10)
-        seconds = time.monotonic() - begin
-        sent = {i: c["sent"] - before[i] for i, c in lab.counters().items()}
-        assert max(sent.values()) < 1000 + 1000 * seconds, f"frames in {seconds:.1f} s: {sent}"
+        before = sum(c["sent"] for c in lab.counters().values())
+        for _ in range(3):
+            exchange(members, [plan(m, 40, rng, chunk=20) for m in members], 30)
+        sent = sum(c["sent"] for c in lab.counters().values()) - before
+        assert sent < 20 * 360, f"{sent} frames for 360 messages"
+        before = sum(c["sent"] for c in lab.counters().values())
+        stays(lambda: {status(s)["instance"] for s in lab.stations.values()} == {1}, "nobody is removed", 3.0)
+        sent = sum(c["sent"] for c in lab.counters().values()) - before
+        assert sent < 3 * 1500, f"{sent} frames in three seconds in which nobody sent anything"
+        assert sum(c["cut"] for c in lab.counters().values()) > 10, "the cut was not real"
         lab.heal()
-        together(lab)
-        wait_for(lambda: len(members[2].connection.members("g")) == 3, "all programs are in the group again")
-        members[2].groups["g"].send(b"end", timeout=10)
-        for member in members:
-            _read_until(member, b"end")
-        assert not members[2].events("reopened")
-        stayed = [m for m in members if not m.events("reopened")]
-        assert len(stayed) == 2, "the third one is told"
-        compare("g", [m.messages("g") for m in stayed])
-        assert [m.data for m in stayed[0].messages("g") if m.data.startswith(b"they")] == [
-            b"they go on %d" % k for k in range(20)
-        ]
-
-
-@pytest.mark.xfail(reason="removed and let in again, for ever: whom one station cannot hear the others let in again", strict=True)
-def test_one_way_cut_of_an_idle_cluster_does_not_cycle_case_17(lab: Lab) -> None:
-    """For as long as 2 cannot hear 1, one of them may be out; but not out and in again all the time."""
-    lab.cut(1, 2)
-    before = status(lab.station(3))["membership"]["changes"]
-    wait_for(lambda: status(lab.station(3))["membership"]["changes"] > before, "one is removed")
-    threading.Event().wait(5.0)  # the cut is the stimulus: five seconds of it
-    changes = status(lab.station(3))["membership"]["changes"] - before
-    lab.heal()
-    together(lab)
-    assert changes <= 4, f"{changes} changes of the members"
+        exchange(members, [plan(m, 50, rng) for m in members])
 
 
 def test_partition_and_heal_under_load_case_5(whole: Lab) -> None:
