@@ -28,11 +28,13 @@ from .core import Core, Drop, Peer, Status, seal
 from .effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened
 from .errors import UsageError, invariant
 from .joining import Entry, Joining
-from .membership import FAULTS, Expelled, Letter, Membership, Outcome, Quorum, stations_of
+from .letters import Letter
+from .membership import FAULTS, Expelled, Membership, Outcome
 from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering, State, UsedUp
 from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, Past, decode_header, mac_text, unpack
 from .silence import SilenceWatch, unheard
 from .timers import NEVER, Timers
+from .votes import Quorum, stations_of
 from .wire import CONFIRM, HEADER, MESSAGE_MAX, STATIONS_MAX, Flag, Kind, cluster_id, mtu_needed, view_hash
 
 __all__ = ["NEVER", "Engine", "EngineConfig"]

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from .membership import Proposal, decode_proposal
 from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, decode_header, unpack
+from .votes import Proposal, decode_proposal
 from .wire import CONFIRM, HEADER, Kind, view_hash
 
 PROPOSALS_MAX: Final = 64

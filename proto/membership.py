@@ -5,7 +5,7 @@ As this station sees another one, j, it is
 - ``A`` operational; ``AAS``: told of its stop, not seen it here; ``AS``: stop seen, being agreed; ``S``: stopped;
 - ``SSA``: told of its recovery, no RCV from it yet; ``SA``: recovery seen, being agreed.
 
-Moves are the table ``TRANSITIONS``; a diagram in docs/protocol.md is made from it.
+Moves are the table in ``letters.py``; votes and quorum are ``votes.py``.
 
 STOP, STOP_ACK and RCV_ACK are votes for a *proposal*: the instance after this one, its members, and what changes. They stand in
 their station's stream, so that nobody misses one and everybody sees them in the same order. The rules, by the numbers the docs
@@ -35,14 +35,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from .core import Commit, Peer, Vote
 from .effects import Changed, Effect, Send
 from .errors import invariant
-from .openpdu import INCARNATION_MAX, INSTANCE_MAX, pack, unpack
-from .wire import CHANGE, HEADER, PROPOSAL, Kind, view_hash
+from .letters import TRANSITIONS, Cause, Letter
+from .openpdu import INSTANCE_MAX
+from .votes import Cast, Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of
+from .wire import Kind, view_hash
 
 CALM_TIMEOUTS: Final = 10
 """A station that stays for so many fail time-outs is no longer one that comes and goes."""
@@ -67,120 +68,6 @@ FAULTS: Final = frozenset(
     }
 )
 """Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen`` is the engine's."""
-
-
-class Letter(Enum):
-    """How a station sees another one (STATE and TRANS of the paper say as much of it as others need)."""
-
-    A = auto()
-    AAS = auto()
-    AS = auto()
-    S = auto()
-    SSA = auto()
-    SA = auto()
-
-    @property
-    def state(self) -> bool:
-        """Bit of the STATE bitmap: held to be stopped."""
-        return self in (Letter.AS, Letter.S, Letter.SSA)
-
-    @property
-    def trans(self) -> bool:
-        """Bit of the TRANS bitmap: being agreed."""
-        return self in (Letter.AS, Letter.SA)
-
-
-class Cause(Enum):
-    """Why a letter may change."""
-
-    STOP_SEEN = auto()
-    """Nothing was heard for too long, or it is deaf, said good-bye, has restarted, or an operator wants it out; or others have
-    said so for ``adopt_timeout``."""
-    STOP_TOLD = auto()
-    """A vote of an operational station removes it."""
-    WITHDRAWN = auto()
-    """It is heard, and nobody (any more) wants it out, or there is no quorum without it."""
-    REMOVED = auto()
-    """Decided."""
-    RECOVERY_SEEN = auto()
-    """An RCV of it; or others have voted for it for ``adopt_timeout``."""
-    RECOVERY_TOLD = auto()
-    """A vote of an operational station lets it in."""
-    STOP_WINS = auto()
-    """A stop is being agreed meanwhile: it will have to ask again. A vote given already stays a promise."""
-    LET_IN = auto()
-    """Decided."""
-
-
-_SAME: Final = {
-    Letter.A: (Cause.WITHDRAWN, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS, Cause.LET_IN),
-    Letter.AAS: (Cause.STOP_TOLD, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS),
-    Letter.AS: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS),
-    Letter.S: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.STOP_WINS),
-    Letter.SSA: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.RECOVERY_TOLD),
-    Letter.SA: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD),
-}
-MOVES: Final[dict[tuple[Letter, Cause], Letter]] = {
-    (Letter.A, Cause.STOP_SEEN): Letter.AS,
-    (Letter.A, Cause.STOP_TOLD): Letter.AAS,
-    (Letter.A, Cause.REMOVED): Letter.S,  # decided on the votes of others and an own earlier one
-    (Letter.AAS, Cause.STOP_SEEN): Letter.AS,
-    (Letter.AAS, Cause.WITHDRAWN): Letter.A,
-    (Letter.AAS, Cause.REMOVED): Letter.S,
-    (Letter.AAS, Cause.LET_IN): Letter.A,
-    (Letter.AS, Cause.REMOVED): Letter.S,
-    (Letter.AS, Cause.WITHDRAWN): Letter.A,
-    (Letter.AS, Cause.LET_IN): Letter.AS,
-    (Letter.S, Cause.RECOVERY_SEEN): Letter.SA,
-    (Letter.S, Cause.RECOVERY_TOLD): Letter.SSA,
-    (Letter.S, Cause.LET_IN): Letter.A,  # the promise given before the stop was decided first
-    (Letter.SSA, Cause.RECOVERY_SEEN): Letter.SA,
-    (Letter.SSA, Cause.STOP_WINS): Letter.S,
-    (Letter.SSA, Cause.LET_IN): Letter.A,
-    (Letter.SA, Cause.STOP_WINS): Letter.S,
-    (Letter.SA, Cause.LET_IN): Letter.A,
-}
-"""What really moves."""
-TRANSITIONS: Final[dict[tuple[Letter, Cause], Letter]] = {
-    **{(letter, cause): letter for letter, causes in _SAME.items() for cause in causes},
-    **MOVES,
-}
-"""Total: a test walks Letter x Cause."""
-
-
-class Proposal(NamedTuple):
-    """What one vote is for: the next instance's members, and what changes. Stations are numbers 1..n, sorted."""
-
-    stop: bool
-    members: tuple[int, ...]
-    changes: tuple[tuple[int, int], ...]
-    """stop: (station, low 32 bits of the next seq accepted from it: REQ); else (station, its incarnation)."""
-
-    @property
-    def changed(self) -> tuple[int, ...]:
-        return tuple(station for station, _ in self.changes)
-
-
-class Cast(NamedTuple):
-    """Where a vote stands: (clock, station) is its place in the total order, seq its number in the stream."""
-
-    clock: int
-    station: int
-    seq: int
-
-
-class Quorum(NamedTuple):
-    """Which sets of stations may form an instance. Any two that may share a station."""
-
-    stations: int
-    needed: int
-    """So many at least."""
-    required: tuple[int, ...] = ()
-    """All of these."""
-
-    def __call__(self, stations: Iterable[int]) -> bool:
-        found = set(stations)
-        return len(found) >= self.needed and found.issuperset(self.required)
 
 
 class Streams(Protocol):
@@ -219,52 +106,6 @@ class Expelled:
 
 
 Outcome: TypeAlias = Effect | Expelled
-
-
-def bits(stations: Iterable[int]) -> int:
-    """Bitmap of station numbers: bit j - 1."""
-    out = 0
-    for station in stations:
-        out |= 1 << (station - 1)
-    return out
-
-
-def stations_of(bitmap: int) -> tuple[int, ...]:
-    """The inverse."""
-    return tuple(k + 1 for k in range(bitmap.bit_length()) if bitmap >> k & 1)
-
-
-def encode_proposal(proposal: Proposal, *, state: int, trans: int) -> bytes:
-    """Payload of a vote."""
-    out = pack(PROPOSAL, state=state, trans=trans, members=bits(proposal.members), changes=len(proposal.changes))
-    return out + b"".join(pack(CHANGE, changed=station, value=value) for station, value in proposal.changes)
-
-
-def decode_proposal(pdu: bytes, kind: int, stations: int) -> Proposal | None:
-    """The inverse, of a whole vote PDU whose lengths the core has checked; None if it makes no sense."""
-    at = HEADER.size + 4 * stations
-    if len(pdu) < at + PROPOSAL.size:
-        return None
-    head = unpack(PROPOSAL, pdu, at)
-    at += PROPOSAL.size
-    if len(pdu) < at + head["changes"] * CHANGE.size:
-        return None
-    changes = []
-    for _ in range(head["changes"]):  # at most 255, by the field's width
-        change = unpack(CHANGE, pdu, at)
-        changes.append((change["changed"], change["value"]))
-        at += CHANGE.size
-    members, changed = stations_of(head["members"]), [station for station, _ in changes]
-    if not changes or changed != sorted(set(changed)) or not 1 <= changed[0] <= changed[-1] <= stations:
-        return None
-    if not members or members[-1] > stations:
-        return None
-    stop = kind != Kind.RCV_ACK
-    if stop == bool(set(changed) & set(members)) or (not stop and not set(changed) < set(members)):
-        return None
-    if not stop and not all(1 <= life <= INCARNATION_MAX for _, life in changes):
-        return None
-    return Proposal(stop, members, tuple(changes))
 
 
 @dataclass(slots=True)

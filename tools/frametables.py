@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ..proto import wire
-from ..proto.membership import MOVES, Cause, Letter
+from ..proto.letters import MOVES, Cause, Letter
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 PAGES: Final = ("protocol.md", "glossary.md", "membership.md")

@@ -11,9 +11,9 @@ from test_engine import LATENCY, MS, Cluster, Node, opened
 from zenjun.proto.core import seal
 from zenjun.proto.effects import Changed, Closed, Effect, Opened, Persist
 from zenjun.proto.engine import Engine
-from zenjun.proto.membership import Proposal, encode_proposal
 from zenjun.proto.openpdu import INCARNATION_MAX, INSTANCE_MAX, OpenPdu, encode_open, pack
 from zenjun.proto.openpdu import Proposal as OpenProposal
+from zenjun.proto.votes import Proposal, encode_proposal
 from zenjun.proto.wire import CONFIRM, HEADER, VERSION, Flag, Kind, cluster_id, view_hash
 
 CLUSTER = cluster_id("test")

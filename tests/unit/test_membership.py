@@ -14,22 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zenjun.proto.core import Commit, Peer, Vote, seal
 from zenjun.proto.effects import Changed, Effect, Persist, Send
-from zenjun.proto.membership import (
-    MOVES,
-    TRANSITIONS,
-    Cause,
-    Expelled,
-    Letter,
-    Membership,
-    Outcome,
-    Proposal,
-    Quorum,
-    bits,
-    decode_proposal,
-    encode_proposal,
-    stations_of,
-)
+from zenjun.proto.letters import MOVES, TRANSITIONS, Cause, Letter
+from zenjun.proto.membership import Expelled, Membership, Outcome
 from zenjun.proto.openpdu import INCARNATION_MAX, pack
+from zenjun.proto.votes import Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of
 from zenjun.proto.wire import HEADER, VERSION, Kind, view_hash
 
 MS = 1_000_000
