@@ -338,6 +338,11 @@ class Port:
             "mac": str(link.get_attr("IFLA_ADDRESS")),
         }
 
+    def links(self, index: int) -> Sequence[Any]:
+        """Everything that the kernel says about the interface of this index."""
+        found: Sequence[Any] = self._ipr.get_links(index)
+        return found
+
     def set(self, **changes: Any) -> None:
         """Change state (``up``/``down``), mtu (bytes) or address (MAC)."""
         with _named(f"station {self._station}, interface {self.name}"):
