@@ -28,7 +28,7 @@ from . import agent, files, filters, holder, ipc, namespaces, network
 from .engine import Engine
 from .errors import LabError, LabNotFound, LabUnsupported, checked
 from .impair import Impairment
-from .lab import Lab, Station
+from .lab import DaemonProcess, Lab, Station
 
 IMAGE: Final = "zenjun:local"
 LAB_LABEL: Final = "zenjun.lab"
@@ -43,12 +43,15 @@ _HOLD_S: Final = 0.5
 class ContainerHub(network.Hub):
     """The engine's bridge, with the ports that the engine has made; it lives in the namespace of the caller."""
 
-    def __init__(self, name: str, network_id: str, options: Mapping[str, str], *, mtu: int, one_channel: bool) -> None:
+    def __init__(
+        self, name: str, stations: Sequence[int], network_id: str, options: Mapping[str, str], *, mtu: int, one_channel: bool
+    ) -> None:
         """name: of the lab. network_id, options: of the engine's network."""
         super().__init__(mtu=mtu, snooping=False, one_channel=one_channel)
         self._table = table(name)
         self._name = options.get("com.docker.network.bridge.name") or f"br-{network_id[:12]}"
         self._lab = zlib.crc32(name.encode())
+        self._all = tuple(stations)
         self._ports: dict[int, str] = {}
 
     def open(self) -> None:
@@ -93,6 +96,10 @@ class ContainerHub(network.Hub):
             self._shape(station)
             if self._one_channel:
                 self._serialize(port, self._index(port))
+
+    def _ruleset(self, stations: Sequence[int], losses: Mapping[int, float]) -> str:
+        # A container that starts gets a cable from the engine a moment before anybody can set its cuts.
+        return filters.ruleset(stations, losses, self._cuts, table=self._table, port=self.port_name, only=self._all)
 
     def _shape(self, station: int) -> None:
         if station in self._ports:
@@ -343,7 +350,9 @@ class ContainerHolder(holder.Holder):
         super().__init__(settings, own_user=False)
         self.engine = engine
         self.mtu = mtu
-        self._containers = ContainerHub(name, self._network["Id"], self._network["Options"], mtu=mtu, one_channel=one_channel)
+        self._containers = ContainerHub(
+            name, list(found), self._network["Id"], self._network["Options"], mtu=mtu, one_channel=one_channel
+        )
         self._containers.open()
         self._hub = self._containers
         self.desks = {number: ContainerDesk(number, engine, container, name) for number, container in found.items()}
@@ -436,8 +445,8 @@ class ContainerStation(Station):
         """Start the container; what it runs was said when it was made. Raises LabError."""
         if options is not None or argv is not None:
             raise LabUnsupported("what a container runs, and how, is said when it is made")
-        self.request("start")
-        return self.daemon
+        self._daemon = DaemonProcess(self, self.request("start")["daemon"]["pid"])
+        return self._daemon
 
     def status(self, timeout_s: float = 1.0) -> dict[str, Any]:
         """What the daemon says about itself. Raises LabError, LabTimeout."""

@@ -35,11 +35,13 @@ def ruleset(
     *,
     table: str = TABLE,
     port: Callable[[int], str] = port_name,
+    only: Iterable[int] = (),
 ) -> str:
     """The whole ruleset as one nft transaction; counters of earlier rulesets go on counting.
 
     losses: fraction of the frames towards a station that is dropped. cuts: pairs (a, b), frames from a to b are dropped.
-    port: the bridge port of a station.
+    port: the bridge port of a station. only: all stations, when ports may come to the bridge by themselves: until they are
+    known, they and the stations exchange nothing but IP while there are cuts.
     """
     table = f"bridge {table}"
     lines = [f"add table {table}"]
@@ -56,6 +58,10 @@ def ruleset(
     for b, from_ in sources.items():
         names = ", ".join(f'"{port(a)}"' for a in from_)
         rules.append(f'add rule {table} forward oifname "{port(b)}" iifname {{ {names} }} counter name cut_{b} drop')
+    if sources and (known := ", ".join(f'"{port(s)}"' for s in only)):
+        other = "ether type != { ip, arp, ip6 }"
+        rules.append(f"add rule {table} forward {other} oifname {{ {known} }} iifname != {{ {known} }} drop")
+        rules.append(f"add rule {table} forward {other} iifname {{ {known} }} oifname != {{ {known} }} drop")
     for station, loss in losses.items():
         parts = round(loss * SCALE) or (1 if loss > 0 else 0)
         if parts:

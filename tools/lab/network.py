@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -242,8 +242,11 @@ class Hub:
         if not losses and not self._cuts and not self._filtered:
             return
         stations = sorted({*losses, *(b for _, b in self._cuts)})
-        filters.apply(filters.ruleset(stations, losses, self._cuts, table=self._table, port=self.port_name), purpose)
+        filters.apply(self._ruleset(stations, losses), purpose)
         self._filtered = True
+
+    def _ruleset(self, stations: Sequence[int], losses: Mapping[int, float]) -> str:
+        return filters.ruleset(stations, losses, self._cuts)
 
     @property
     def cuts(self) -> set[tuple[int, int]]:
