@@ -19,6 +19,9 @@ MAY_BE_MISSING = (
     "real-time scheduling is refused here",
     "the kernel has no time namespaces",
     "tshark is not installed",
+    "Docker cannot be had here",
+    "docker compose is not installed",
+    "docker-compose is not installed",
     "corosync",
 )
 

@@ -441,6 +441,17 @@ class ContainerStation(Station):
         self.netns_pid = pid
         self.socket_path = Path(f"/proc/{pid}/root/run/zenjun/zenjund.sock")
 
+    @property
+    def daemon(self) -> DaemonProcess | None:
+        """The container's process, also when somebody else has started it again."""
+        state = self.request("poll")["daemon"]
+        if state is None:
+            return None
+        if self._daemon is None or self._daemon.pid != state["pid"]:
+            self._daemon = DaemonProcess(self, state["pid"])
+            self._daemon.returncode = state["returncode"]
+        return self._daemon
+
     def start_daemon(self, options: Mapping[str, Mapping[str, Any]] | None = None, *, argv: Sequence[str] | None = None) -> Any:
         """Start the container; what it runs was said when it was made. Raises LabError."""
         if options is not None or argv is not None:
@@ -518,8 +529,6 @@ class ContainerLab(Lab):
             "Env": [f"ZENJUND_TOML={files.to_toml(tables)}"],
             "Labels": {LAB_LABEL: self.name, STATION_LABEL: str(number)},
             "HostConfig": {"NetworkMode": net, "CapDrop": ["ALL"], "CapAdd": ["NET_RAW"], "ReadonlyRootfs": True},
-            "NetworkingConfig": {"EndpointsConfig": {net: {"MacAddress": network.mac_address(number)}}},
-            "MacAddress": network.mac_address(number),
         }
 
     def _hold(self) -> None:
