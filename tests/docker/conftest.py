@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from zenjun.tools.lab.engine import Engine
 from ..e2e import cluster
 
 PREFIX = "zjt-"
+ZENJUN = (sys.executable, "-c", "from zenjun.tools.command import main; main()")
+"""The command line of ``zenjun``."""
 MISSING = "Docker cannot be had here"
 """How the reason begins when the tests cannot run; tools/test shows it in large letters."""
 
@@ -136,4 +139,4 @@ def open_cluster(lab: ContainerLab, timeout_s: float = 60.0) -> int:
     return instance
 
 
-__all__ = ["LabError", "leftovers", "open_cluster", "output_of"]
+__all__ = ["ZENJUN", "LabError", "leftovers", "open_cluster", "output_of"]

@@ -6,7 +6,6 @@ import contextlib
 import math
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -16,7 +15,7 @@ from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.engine import Engine
 
 from ..e2e.cluster import Program, core, exchange, plan, programs, status, stays, wait_for
-from .conftest import open_cluster, output_of
+from .conftest import ZENJUN, open_cluster, output_of
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
 SIGMAS = 5
@@ -145,7 +144,7 @@ def test_restarted_by_somebody_else_behind_a_cut(lab: ContainerLab, images: Engi
         # Its status is asked past the lab, which would look where the new cable is.
         pid = images.inspect(lab.desks[3].container)["State"]["Pid"]
         socket = f"/proc/{pid}/root/run/zenjun/zenjund.sock"
-        argv = [sys.executable, "-m", "zenjun.tools.command", "status", "--json", "--socket", socket]
+        argv = [*ZENJUN, "status", "--json", "--socket", socket]
         wait_for(lambda: subprocess.run(argv, capture_output=True, check=False, timeout=20).returncode == 0, "it is up again", 20)
         stays(lambda: peer_state(lab, 1, 3) != "up" and peer_state(lab, 2, 3) != "up", "nobody hears it", 1.5)
         assert peer_state(lab, 3, 1) != "up"
@@ -232,7 +231,7 @@ def test_delay_by_netem(lab: ContainerLab) -> None:
 
 
 def test_two_processes_share_what_was_set(lab: ContainerLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    zenjun = [sys.executable, "-m", "zenjun.tools.command", "lab"]
+    zenjun = [*ZENJUN, "lab"]
     with healed(lab):
         output_of(*zenjun, "loss", "--name", lab.name, "7%", "-s", "2")
         output_of(*zenjun, "cut", "--name", lab.name, "1", "3")
@@ -262,7 +261,7 @@ def test_frames_are_recorded(lab: ContainerLab, tmp_path: object) -> None:
 
 def test_the_bridge_of_another_network_namespace_is_refused_case_109(lab: ContainerLab) -> None:
     """As with an engine in a virtual machine: its interfaces are not here, and that is said."""
-    argv = ["unshare", "-n", sys.executable, "-m", "zenjun.tools.command", "lab", "loss", "--name", lab.name, "5%"]
+    argv = ["unshare", "-n", *ZENJUN, "lab", "loss", "--name", lab.name, "5%"]
     text = output_of(*argv, code=6)
     assert "is no interface of this network namespace" in text
     assert "virtual machine" in text
@@ -276,7 +275,7 @@ def test_jumbo_frames_and_options(make_lab: Callable[..., ContainerLab]) -> None
 
 
 def test_programs_run_in_the_network_of_a_container(lab: ContainerLab) -> None:
-    done = lab.station(2).run([sys.executable, "-m", "zenjun.tools.command", "status", "--json"], check=True)
+    done = lab.station(2).run([*ZENJUN, "status", "--json"], check=True)
     assert '"station": 2' in done.stdout or '"station":2' in done.stdout
     member = Program(lab.station(2), {"red": "preack"})
     member.close()
