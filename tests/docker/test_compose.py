@@ -37,6 +37,8 @@ def project(request: pytest.FixtureRequest, images: Engine, name: str) -> Iterat
     yield make
     for each in made:
         each.down()
+    # What the lab has noted about it; there is no container any more.
+    containers.take_down(images, name, containers.files.home() / name, grace_s=0.0)
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def exit_code_of(error: LabError) -> int:
     """The exit code for an error of the lab."""
-    return _EXIT_CODES.get(type(error), FAILED)
+    return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), FAILED)
 
 
 class _LabGroup(click.Group):

@@ -122,7 +122,8 @@ class Engine:
 
     def create(self, name: str, settings: Mapping[str, Any]) -> str:
         """Make a container; returns its id."""
-        return str(self.call("POST", "/containers/create", settings, query={"name": name})["Id"])
+        with _undisturbed():
+            return str(self.call("POST", "/containers/create", settings, query={"name": name})["Id"])
 
     def act(self, container: str, action: str, **query: Any) -> None:
         """start, stop (t: seconds of grace), restart, pause, unpause, kill (signal)."""
@@ -166,7 +167,8 @@ class Engine:
             "Labels": dict(labels),
             "Options": {"com.docker.network.driver.mtu": str(mtu)},
         }
-        return str(self.call("POST", "/networks/create", settings)["Id"])
+        with _undisturbed():
+            return str(self.call("POST", "/networks/create", settings)["Id"])
 
     def remove_network(self, name: str) -> None:
         """Remove a network that no container uses; no error when it is gone already."""
@@ -186,6 +188,16 @@ class Engine:
         except LabNotFound:
             return False
         return True
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Take Ctrl-C after the block only: what the engine is making when its caller goes away, nobody would look for."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _refusal(response: http.client.HTTPResponse) -> LabError:
