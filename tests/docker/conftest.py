@@ -19,6 +19,8 @@ from ..e2e import cluster
 PREFIX = "zjt-"
 ZENJUN = (sys.executable, "-c", "from zenjun.tools.command import main; main()")
 """The command line of ``zenjun``."""
+TIMEOUT_S = 1200
+"""Of every test: the first one of a session makes the base and the images, which is minutes. The waits inside have their own."""
 MISSING = "Docker cannot be had here"
 """How the reason begins when the tests cannot run; tools/test shows it in large letters."""
 
@@ -43,6 +45,14 @@ def images(engine: Engine) -> Engine:
     """The engine, with images of this checkout in it."""
     compose.build(engine, "station", "lab")
     return engine
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says in large letters that the tests of containers did not run."""
+    reasons = {str(r.longrepr[2]) for r in terminalreporter.stats.get("skipped", ()) if isinstance(r.longrepr, tuple)}
+    for reason in sorted(r for r in reasons if MISSING in r):
+        terminalreporter.section("THE TESTS OF CONTAINERS DID NOT RUN", sep="!", red=True, bold=True)
+        terminalreporter.line(reason)
 
 
 @pytest.fixture
@@ -139,4 +149,4 @@ def open_cluster(lab: ContainerLab, timeout_s: float = 60.0) -> int:
     return instance
 
 
-__all__ = ["ZENJUN", "LabError", "leftovers", "open_cluster", "output_of"]
+__all__ = ["TIMEOUT_S", "ZENJUN", "LabError", "leftovers", "open_cluster", "output_of"]

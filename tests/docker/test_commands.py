@@ -13,9 +13,9 @@ from zenjun.tools.lab import containers
 from zenjun.tools.lab.engine import Engine
 
 from ..e2e.cluster import wait_for
-from .conftest import ZENJUN, leftovers, output_of
+from .conftest import TIMEOUT_S, ZENJUN, leftovers, output_of
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(TIMEOUT_S)]
 
 
 def lab(*words: str, code: int = 0, timeout_s: float = 90.0) -> str:

@@ -16,9 +16,9 @@ from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.engine import Engine
 
 from ..e2e.cluster import exchange, plan, programs, reported, status, wait_for
-from .conftest import open_cluster, output_of
+from .conftest import TIMEOUT_S, open_cluster, output_of
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(TIMEOUT_S)]
 Make = Callable[..., compose.Project]
 
 

@@ -15,9 +15,9 @@ from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.engine import Engine
 
 from ..e2e.cluster import Program, core, exchange, plan, programs, status, stays, wait_for
-from .conftest import ZENJUN, open_cluster, output_of
+from .conftest import TIMEOUT_S, ZENJUN, open_cluster, output_of
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(TIMEOUT_S)]
 SIGMAS = 5
 
 

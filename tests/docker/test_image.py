@@ -13,9 +13,9 @@ from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.engine import Engine
 
 from ..e2e.cluster import wait_for
-from .conftest import PREFIX, output_of
+from .conftest import PREFIX, TIMEOUT_S, output_of
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(TIMEOUT_S)]
 CAP_NET_RAW = 1 << 13
 Run = Callable[..., str]
 
