@@ -38,6 +38,7 @@ _INTERFACE: Final = "eth0"
 _INSIDE_S: Final = 20.0
 _STATE: Final = "containers.json"
 _HOLD_S: Final = 0.5
+_SETTLE_S: Final = 1.0
 
 
 class ContainerHub(network.Hub):
@@ -664,6 +665,19 @@ def hold(name: str, impairments: Mapping[str, Any], say: Callable[[str], None]) 
         filters.remove(table(name))
 
 
+def _remove_all(engine: Engine, label: str, containers: list[dict[str, Any]]) -> None:
+    """Remove these containers, and what the engine is making at this moment for somebody who has been killed."""
+    end = time.monotonic() + _SETTLE_S
+    making = any(container["State"] == "created" for container in containers)
+    while True:
+        for container in containers:
+            engine.remove(str(container["Id"]))
+        if not making or time.monotonic() > end:
+            return
+        time.sleep(0.05)
+        containers = engine.containers([label])
+
+
 def take_down(engine: Engine, name: str, directory: Path, *, grace_s: float) -> bool:
     """End a lab of containers in whatever state it is; returns whether there was anything to end.
 
@@ -682,8 +696,7 @@ def take_down(engine: Engine, name: str, directory: Path, *, grace_s: float) -> 
     end = time.monotonic() + grace_s
     while time.monotonic() < end and any(c["Id"] in running and c["State"] == "running" for c in engine.containers([label])):
         time.sleep(0.02)
-    for container in containers:
-        engine.remove(str(container["Id"]))
+    _remove_all(engine, label, containers)
     networks = engine.networks(label)
     for net in networks:
         engine.remove_network(str(net["Id"]))
