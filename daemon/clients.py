@@ -170,6 +170,8 @@ class Clients:
         self._dp = dp
         self._groups = groups
         self._facts = facts
+        self.clients_max = facts.clients_max
+        """May change; those above it stay."""
         self._journal = journal
         self._status = status
         self._want_ack = want_ack
@@ -200,7 +202,7 @@ class Clients:
 
     def accept(self, sock: socket.socket, now: int) -> None:
         """Take a new connection over; ``sock`` is detached or closed."""
-        code = "closing" if self._closing else "busy" if len(self._by_slot) >= self._facts.clients_max else ""
+        code = "closing" if self._closing else "busy" if len(self._by_slot) >= self.clients_max else ""
         if not code:
             number = self._new_number()
             fd = sock.detach()
@@ -664,9 +666,13 @@ class Clients:
 class Listener:
     """The listening socket in the loop: accepts in bounded bursts and rests when descriptors run out instead of spinning."""
 
-    def __init__(self, path: Path, mode: int, group: str) -> None:
-        """Raises SocketError."""
+    def __init__(self, path: Path, mode: int, group: str, given: socket.socket | None = None) -> None:
+        """given: listens already, and belongs with its file to the service manager. Raises SocketError."""
         self._path = path
+        self._identity: tuple[int, int] | None = None
+        if given is not None:
+            self._socket = given
+            return
         self._socket = listen(path, mode, group)
         status = path.lstat()
         self._identity = (status.st_dev, status.st_ino)
@@ -696,6 +702,8 @@ class Listener:
         if self._socket.fileno() < 0:
             return
         self._socket.close()
+        if self._identity is None:
+            return
         with contextlib.suppress(OSError):
             status = self._path.lstat()
             if (status.st_dev, status.st_ino) == self._identity:

@@ -463,18 +463,20 @@ def test_second_signal_forces_the_end_case_103(lab: Lab) -> None:
         assert daemon.wait(STOP_S) == 9
 
 
-def test_hangup_reads_the_log_level_again(shared: Lab) -> None:
+def test_hangup_takes_over_what_may_change(shared: Lab) -> None:
     station = shared.station(2)
-    station.write_config({"log": {"level": "debug"}, "clients": {"max": 7}})
+    station.write_config({"log": {"level": "debug"}, "clients": {"max": 1, "queue_bytes_max": 1 << 20}})
     station.signal(signal.SIGHUP)
     wait_for(lambda: "configuration read again: log level debug" in log(station), "told", lab=shared)
-    assert "in force only after a restart: clients.max" in log(station)
+    assert "taken over: clients.max, log.level; changed but in force only after a restart: clients.queue_bytes_max" in log(station)
+    with program(station), RawClient(station.socket_path) as second:
+        assert second.error()["code"] == "busy"
     station.config_path.write_text("nonsense")
     station.signal(signal.SIGHUP)
     wait_for(lambda: "the configuration is wrong, nothing is changed" in log(station), "told", lab=shared)
     station.write_config()
     station.signal(signal.SIGHUP)
-    wait_for(lambda: "log level info" in log(station), "back", lab=shared)
+    wait_for(lambda: "log level info; taken over: clients.max, log.level" in log(station), "back", lab=shared)
 
 
 def test_collector_leaves_the_daemon_alone_and_memory_is_reported(shared: Lab) -> None:
