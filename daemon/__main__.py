@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import logging
 import os
 import secrets
@@ -87,6 +88,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run the daemon; returns its exit code (see ``Exit``)."""
     arguments = parser().parse_args(argv)
+    with contextlib.suppress(RuntimeError, ValueError, OSError):  # without a standard error there is nowhere to tell it
+        faulthandler.enable()  # where it stood, when a watchdog (SIGABRT) or a fault ends it
     try:
         config = configuration.load(arguments.config)
     except ConfigError as exc:

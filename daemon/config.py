@@ -824,7 +824,7 @@ def example() -> str:
         out += ["", f"[{section}]  # {same}"]
         for o in OPTIONS:
             if o.section == section:
-                out += ["", f"# {_sentence(o.help)}", f"# {_sentence(o.allowed)}{LIVE if o.live else ''}"]
+                out += ["", f"# {sentence(o.help)}", f"# {sentence(o.allowed)}{LIVE if o.live else ''}"]
                 value = f"0x{o.default:04x}" if o.name == "ethertype" else toml_value(o.example if o.required else o.default)
                 out.append(f"{'' if o.required else '#'}{o.name} = {value}")
     return "\n".join(out) + "\n"
@@ -851,7 +851,7 @@ def markdown() -> str:
             "",
             f"## `[{section}]`",
             "",
-            f"{_sentence(doc)}",
+            f"{sentence(doc)}",
             "",
             "| option | default | allowed | meaning | why it can be set |",
         ]
@@ -864,7 +864,8 @@ def markdown() -> str:
     return "\n".join(out) + "\n"
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """Words as a sentence."""
     return text[0].upper() + text[1:] + "."
 
 

@@ -332,6 +332,8 @@ class MetricsServer:
                     await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a reader's own affair
+        except asyncio.CancelledError:
+            pass  # by ``close``; the streams' own callback would take it for an error
         finally:
             if task is not None:
                 self._readers.discard(task)

@@ -468,7 +468,9 @@ def test_hangup_takes_over_what_may_change(shared: Lab) -> None:
     station.write_config({"log": {"level": "debug"}, "clients": {"max": 1, "queue_bytes_max": 1 << 20}})
     station.signal(signal.SIGHUP)
     wait_for(lambda: "configuration read again: log level debug" in log(station), "told", lab=shared)
-    assert "taken over: clients.max, log.level; changed but in force only after a restart: clients.queue_bytes_max" in log(station)
+    assert "taken over: clients.max, log.level; changed but in force only after a restart: clients.queue_bytes_max" in log(
+        station
+    )
     with program(station), RawClient(station.socket_path) as second:
         assert second.error()["code"] == "busy"
     station.config_path.write_text("nonsense")
