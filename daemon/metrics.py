@@ -10,7 +10,10 @@ import asyncio
 import contextlib
 import http
 import logging
+import resource
 import socket
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +30,8 @@ REQUEST_BYTES_MAX: Final = 8192
 REQUEST_S: Final = 5.0
 """A reader that has not asked, or not taken its answer, by then is cut off."""
 READERS_MAX: Final = 8
+SWITCH_S: Final = 0.0005
+"""How long the thread that writes an answer may keep the interpreter from the data path; Python's own is ten times that."""
 STATES: Final = ("opening", "open", "blocked", "fenced", "draining", "no link")
 PEER_STATES: Final = ("self", "up", "silent", "deaf", "left", "fenced", "never seen")
 LINK_STATES: Final = ("up", "down", "absent")
@@ -242,6 +247,26 @@ def _seconds(ms: object) -> float | None:
     return ms / 1000 if isinstance(ms, (int, float)) else None
 
 
+def _process() -> Iterator[Metric]:
+    """This process, under the names that Prometheus's client libraries share.
+
+    prometheus_client's own collector gives nothing where /proc has processes only (systemd's ProcSubset=pid).
+    """
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    yield CounterMetricFamily("process_cpu_seconds", "Processor time used", value=time.process_time(), unit="seconds")
+    with contextlib.suppress(OSError):
+        pages = Path("/proc/self/statm").read_text().split()
+        for name, text, value in (("virtual", "Address space", pages[0]), ("resident", "Memory in use", pages[1])):
+            size = int(value) * resource.getpagesize()
+            yield GaugeMetricFamily(f"process_{name}_memory_bytes", text, value=size, unit="bytes")
+        used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        yield GaugeMetricFamily("process_open_fds", "Open descriptors", value=used)
+    yield GaugeMetricFamily(
+        "process_max_fds", "Descriptors that may be open", value=resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    )
+
+
 class _Collector:
     """What prometheus_client asks for when it writes the text."""
 
@@ -249,17 +274,17 @@ class _Collector:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        return families(self._status)
+        yield from families(self._status)
+        yield from _process()
 
 
 def openmetrics(status: Mapping[str, Any]) -> bytes:
     """The answer to GET /metrics: the status, and this process's processor time, memory and descriptors."""
-    from prometheus_client import CollectorRegistry, ProcessCollector
+    from prometheus_client import CollectorRegistry
     from prometheus_client.openmetrics.exposition import generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(status))
-    ProcessCollector(registry=registry)
     return bytes(generate_latest(registry))  # type: ignore[no-untyped-call]
 
 
@@ -283,7 +308,7 @@ class MetricsServer:
             raise SocketError("metrics.listen is set, but prometheus-client is not installed") from None
         if where.startswith("/"):
             self._path = Path(where)
-            return listen(self._path, mode, group)
+            return listen(self._path, mode, group, "socket for metrics")
         address, port = loopback(where)
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -300,6 +325,7 @@ class MetricsServer:
         """Serve from now on."""
         if self._socket is None:
             return
+        sys.setswitchinterval(SWITCH_S)
         if self._path is not None:
             self._server = await asyncio.start_unix_server(self._serve, sock=self._socket, limit=REQUEST_BYTES_MAX)
         else:
@@ -326,7 +352,7 @@ class MetricsServer:
                 self._readers.add(task)
                 async with asyncio.timeout(REQUEST_S):
                     head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(head))
+                    writer.write(await self._answer(head))
                     await writer.drain()
                     writer.close()
                     await writer.wait_closed()
@@ -339,8 +365,11 @@ class MetricsServer:
                 self._readers.discard(task)
             writer.close()
 
-    def _answer(self, head: bytes) -> bytes:
-        """The whole answer to one request; the connection ends with it."""
+    async def _answer(self, head: bytes) -> bytes:
+        """The whole answer to one request; the connection ends with it.
+
+        The status is taken here, between two turns; the text, which takes longer, is made in a thread meanwhile.
+        """
         method, _, rest = head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")
         path = rest.split(" ")[0].split("?")[0]
         if not rest.endswith((" HTTP/1.1", " HTTP/1.0")):
@@ -350,7 +379,7 @@ class MetricsServer:
         if method not in ("GET", "HEAD"):
             return _response(http.HTTPStatus.METHOD_NOT_ALLOWED, b"GET it\n", ["Allow: GET, HEAD"])
         try:
-            body = openmetrics(self.status())
+            body = await asyncio.to_thread(openmetrics, self.status())
         except Exception as exc:  # monitoring must not end what it watches
             self._journal.event(logging.ERROR, "metrics", f"cannot be made: {type(exc).__name__}: {exc}", now=_now())
             return _response(http.HTTPStatus.INTERNAL_SERVER_ERROR, b"the log says why\n")

@@ -434,6 +434,40 @@ def test_stops_while_opening_and_while_blocked_case_103(lab: Lab) -> None:
     assert lab.station(1).stop_daemon(STOP_S) == 0
 
 
+def test_stops_in_order_while_views_of_its_clients_groups_go_on(lab: Lab) -> None:
+    """Views that come when clients have been closed already are for nobody: they must not end the daemon with an error."""
+    station = lab.station(1)
+    over = threading.Event()
+
+    def churn() -> None:
+        with program(lab.station(2), "churn") as guest, contextlib.suppress(Timeout, Undecided):
+            while not over.is_set():
+                guest.join("g", receive=False, timeout=5).leave()
+
+    with program(station, "reads") as reads, RawClient(station.socket_path) as mute:
+        reads.join("g")
+        mute.put(2, 1, 5, b"g")
+        mute.put(2, 1, 6, b"bulk")
+        bulk = reads.join("bulk", receive=False)
+        bulk.send_many([bytes(60_000)] * 100)  # more than a socket takes: the last words have to wait for this one
+        guest = threading.Thread(target=churn)
+        guest.start()
+        try:
+            wait_for(lambda: reads.instance and "g" in str(status(lab.station(2)).get("groups")), "views come", lab=lab)
+            daemon = station.daemon
+            assert daemon is not None
+            station.signal(signal.SIGTERM)
+            while True:  # reads until it is closed, so that its slot is free at once
+                try:
+                    reads.serve(5)
+                except DaemonClosing:
+                    break
+            assert daemon.wait(STOP_S) == 0, log(station)
+        finally:
+            over.set()
+            guest.join(30)
+
+
 def test_second_signal_forces_the_end_case_103(lab: Lab) -> None:
     station = lab.station(1)
     station.stop_daemon()

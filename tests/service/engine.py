@@ -220,13 +220,16 @@ class Machine:
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     def log(self, unit: str = "zenjund*") -> str:
-        return self.run("journalctl", "--no-pager", "-o", "short-monotonic", "-u", unit, "-n", "60").stdout
+        """The last lines of the journal, and where the daemon found bugs in itself."""
+        bugs = [str(e.get("ZENJUN_TRACEBACK")) for e in self.entries("zenjund*", ZENJUN_EVENT="bug")]
+        last = self.run("journalctl", "--no-pager", "-o", "short-monotonic", "-u", unit, "-n", "60").stdout
+        return "\n".join([last, *bugs])
 
     def entries(self, unit: str, **fields: str) -> list[dict[str, Any]]:
         """The journal's entries of a unit with these fields."""
         match = [f"{k}={v}" for k, v in fields.items()]
-        text = self.ok("journalctl", "--no-pager", "-o", "json", "-u", unit, *match)
-        return [json.loads(line) for line in text.splitlines()]
+        text = self.run("journalctl", "--no-pager", "-o", "json", "-u", unit, *match).stdout
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
     def python(self, program: str, *arguments: str, timeout_s: float = COMMAND_S) -> str:
         """Output of a program for the interpreter that has zenjun."""

@@ -234,7 +234,7 @@ def test_stop_drains_and_stays_stopped(box: Machine) -> None:
     assert out == "all\n", (errors, box.log())
     sender.communicate(timeout=60)
     shown = box.show(unit(1))
-    assert (shown["ActiveState"], shown["Result"], shown["ExecMainStatus"]) == ("inactive", "success", "0")
+    assert (shown["ActiveState"], shown["Result"], shown["ExecMainStatus"]) == ("inactive", "success", "0"), box.log(unit(1))
     late = box.run("zenjun", "status", "--socket", SOCKET.format(1))
     assert late.returncode == 3, "without its socket nobody starts it"
     assert box.show(unit(1))["ActiveState"] == "inactive"
@@ -273,7 +273,7 @@ def test_what_a_restart_does_not_mend_is_not_restarted(box: Machine) -> None:
     assert (shown["ActiveState"], shown["ExecMainStatus"], shown["NRestarts"]) == ("failed", "3", "0")
     box.ok("systemctl", "stop", "zenjund@wrong.socket")
     box.ok("systemctl", "reset-failed")
-    box.ok("rm", "/etc/zenjun/wrong.toml")
+    box.ok("rm", "-r", "/etc/zenjun/wrong.toml", "/var/lib/zenjun/wrong")
 
 
 def test_without_its_right_it_says_so_and_is_not_restarted_case_97(box: Machine) -> None:
