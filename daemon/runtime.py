@@ -399,9 +399,11 @@ class Runtime:
         self.link_open = True
         self._link_index = opened.ifindex
         now = now_ns()
-        if not self._ready:
-            self._ready = True
-            self._notifier.ready(f"opening on {link.name}")
+        text = (
+            f"instance {self._instance} of {self._others + 1} stations is open" if self._instance else f"opening on {link.name}"
+        )
+        (self._notifier.status if self._ready else self._notifier.ready)(text)
+        self._ready = True
         self._clients.mtu = opened.mtu
         self._engine.set_mac(opened.mac)
         self._apply(self._engine.set_frame_max(now, min(opened.mtu, self._frame_max)))

@@ -54,7 +54,7 @@ class Engine:
     def __init__(self) -> None:
         lacking = [name for name in NEEDED if shutil.which(name) is None]
         if lacking:
-            raise Missing(f"Docker Engine or what makes an image for it is not installed: {', '.join(lacking)}")
+            raise Missing(f"not installed (tools/bootstrap.sh test does): {', '.join(lacking)}")
         if os.geteuid() != 0:
             raise Missing("a Docker Engine of the tests' own needs root")
         self._folder = Path()
