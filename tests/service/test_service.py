@@ -296,7 +296,7 @@ def test_boot_with_interfaces_that_come_later_case_89(box: Machine) -> None:
     box.reboot()
     for station in STATIONS:
         name = unit(station)
-        wait_for(lambda n=name: box.show(n)["StatusText"], "it tells what it waits for", tell=box.log)  # type: ignore[misc]
+        wait_for(lambda n=name: box.show(n).get("StatusText"), "it tells what it waits for", tell=box.log)  # type: ignore[misc]
         shown = box.show(name)
         assert shown["SubState"] == "start"
         assert shown["StatusText"] == f"waiting for interface e{station}: it does not exist"

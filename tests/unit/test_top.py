@@ -260,21 +260,30 @@ def test_it_is_what_people_see_in_a_terminal(fake: FakeThread, tmp_path: Path) -
     def call(*args: str) -> str:
         return subprocess.run([*base, *args], capture_output=True, text=True, timeout=WAIT_S, check=True, env=env).stdout
 
+    def until_screen(condition: Callable[[str], bool], what: str) -> str:
+        """What stands on the screen as soon as it is as wanted: a look may come in the middle of a drawing."""
+        seen = ""
+
+        def look() -> bool:
+            nonlocal seen
+            seen = call("capture-pane", "-p")
+            return condition(seen)
+
+        until(look, what)
+        return seen
+
     script = tmp_path / "run"
     script.write_text(
         f"echo before\nZENJUN_SOCKET='{fake.daemon.path}' '{PROGRAM[0]}' -c '{PROGRAM[2]}' top -i 0.2\necho ended $?\nread x\n"
     )
     call("new-session", "-d", "-x", "100", "-y", "45", f"sh {script}")
     try:
-        until(lambda: "zenjun recv" in call("capture-pane", "-p"), "the picture, to its end")
-        screen = call("capture-pane", "-p")
+        screen = until_screen(lambda t: "zenjun recv" in t, "the picture, to its end")
         assert screen.startswith("q quit · space freeze") and "before" not in screen
         assert "waits for station 3: silent" in screen and "3 of 111 frames under way" in screen
         call("resize-window", "-x", "60", "-y", "12")
-        until(lambda: "messages sent" not in call("capture-pane", "-p"), "a small terminal cuts the end")
-        assert "waits for station 3" in call("capture-pane", "-p")
+        until_screen(lambda t: "waits for station 3" in t and "messages sent" not in t, "a small terminal cuts the end")
         call("send-keys", "q")
-        until(lambda: "ended 0" in call("capture-pane", "-p"), "the end")
-        assert "before" in call("capture-pane", "-p") and "window" not in call("capture-pane", "-p")
+        until_screen(lambda t: "ended 0" in t and "before" in t and "window" not in t, "the screen of before")
     finally:
         call("kill-server")
