@@ -44,7 +44,7 @@ def scrape(station: Any) -> dict[tuple[str, ...], float]:
     head, _, body = data.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK")
     out = {}
-    for family in text_string_to_metric_families(body.decode()):
+    for family in text_string_to_metric_families(body.decode()):  # type: ignore[no-untyped-call]
         for sample in family.samples:
             out[(sample.name, *(v for _, v in sorted(sample.labels.items())))] = sample.value
     return out
