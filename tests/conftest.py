@@ -23,6 +23,9 @@ MAY_BE_MISSING = (
     "docker compose is not installed",
     "docker-compose is not installed",
     "corosync",
+    "Docker Engine does not start here",
+    "a Docker Engine of the tests' own needs root",
+    "no base image can be made from Debian's packages",
 )
 
 

@@ -44,6 +44,11 @@ if [ "$want" = test ]; then
     fi
     command -v tcpdump >/dev/null 2>&1 || [ -x /usr/sbin/tcpdump ] || need tcpdump
     command -v tmux >/dev/null 2>&1 || need tmux
+    # The Debian package, its manual pages, and a systemd to install it under.
+    command -v dh >/dev/null 2>&1 || need debhelper dpkg-dev
+    command -v groff >/dev/null 2>&1 || need groff-base
+    command -v mmdebstrap >/dev/null 2>&1 || need mmdebstrap
+    command -v dockerd >/dev/null 2>&1 || [ -x /usr/sbin/dockerd ] || need docker.io
 fi
 if [ -n "$containers" ]; then
     # A client of its own package is Debian 13's way; it is looked for when docker.io did not bring one.
