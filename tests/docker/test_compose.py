@@ -6,7 +6,10 @@ import contextlib
 import json
 import random
 import re
+import socket
 import threading
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from zenjun.tools.lab import compose, containers
 from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.engine import Engine
 
-from ..e2e.cluster import exchange, plan, programs, reported, status, wait_for
+from ..e2e.cluster import core, exchange, plan, programs, reported, status, wait_for
 from .conftest import TIMEOUT_S, open_cluster, output_of
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(TIMEOUT_S)]
@@ -138,3 +141,38 @@ def test_down_by_the_lab_as_well(project: Make, images: Engine, name: str) -> No
     project().up("station1", "station2")
     assert containers.take_down(images, name, containers.files.home() / name, grace_s=2.0)
     assert not containers.take_down(images, name, containers.files.home() / name, grace_s=2.0)
+
+
+def test_prometheus_reads_every_station(project: Make, images: Engine, name: str) -> None:
+    """The whole way: daemon, Unix socket, relay, Prometheus; and a station that is not there is seen as down."""
+    compose.build(images, "prometheus")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    made = project(
+        STATIONS="3",
+        COMPOSE_PROFILES="prometheus,traffic",
+        METRICS="/run/zenjun/metrics.sock",
+        PROMETHEUS_PORT=str(port),
+    )
+    made.up()
+
+    def query(expression: str) -> dict[str, float]:
+        """The values that Prometheus has now, by station."""
+        address = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+        try:
+            with urllib.request.urlopen(address, timeout=5) as answer:
+                found = json.load(answer)["data"]["result"]
+        except OSError:
+            return {}
+        return {sample["metric"]["instance"]: float(sample["value"][1]) for sample in found}
+
+    with attached(images, name) as lab:
+        lab.wait_open(60, ids=[1, 2, 3])
+        up = {f"station {number}": float(number <= 3) for number in range(1, 6)}
+        wait_for(lambda: query("up") == up, "three stations are up, two are down", 90)
+        sent = "zenjun_core_messages_sent_total > 10"
+        wait_for(lambda: list(query(sent)) == ["station 1"], "the messages of the traffic generator are counted", 60)
+        counted = query("zenjun_core_messages_delivered_total")
+        assert sorted(counted) == ["station 1", "station 2", "station 3"]
+        assert counted["station 2"] <= core(lab.station(2))["messages_delivered"]
