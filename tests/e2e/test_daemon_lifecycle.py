@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from zenjun.daemon.client import Blocked, ClusterView, DaemonClosing, Event, Fenced, Message, Timeout, View
+from zenjun.daemon.client import Blocked, ClusterView, DaemonClosing, Event, Fenced, Message, Timeout, Undecided, View
 from zenjun.daemon.client.sync import SyncGroup
 from zenjun.tools.lab import Lab
 
@@ -464,6 +464,40 @@ def test_stops_while_opening_and_while_blocked_case_103(lab: Lab) -> None:
     assert lab.station(1).stop_daemon(STOP_S) == 0
 
 
+def test_stops_in_order_while_views_of_its_clients_groups_go_on(lab: Lab) -> None:
+    """Views that come when clients have been closed already are for nobody: they must not end the daemon with an error."""
+    station = lab.station(1)
+    over = threading.Event()
+
+    def churn() -> None:
+        with program(lab.station(2), "churn") as guest, contextlib.suppress(Timeout, Undecided):
+            while not over.is_set():
+                guest.join("g", receive=False, timeout=5).leave()
+
+    with program(station, "reads") as reads, RawClient(station.socket_path) as mute:
+        reads.join("g")
+        mute.put(2, 1, 5, b"g")
+        mute.put(2, 1, 6, b"bulk")
+        bulk = reads.join("bulk", receive=False)
+        bulk.send_many([bytes(60_000)] * 100)  # more than a socket takes: the last words have to wait for this one
+        guest = threading.Thread(target=churn)
+        guest.start()
+        try:
+            wait_for(lambda: reads.instance and "g" in str(status(lab.station(2)).get("groups")), "views come", lab=lab)
+            daemon = station.daemon
+            assert daemon is not None
+            station.signal(signal.SIGTERM)
+            while True:  # reads until it is closed, so that its slot is free at once
+                try:
+                    reads.serve(5)
+                except DaemonClosing:
+                    break
+            assert daemon.wait(STOP_S) == 0, log(station)
+        finally:
+            over.set()
+            guest.join(30)
+
+
 def test_second_signal_forces_the_end_case_103(lab: Lab) -> None:
     station = lab.station(1)
     station.stop_daemon()
@@ -493,18 +527,22 @@ def test_second_signal_forces_the_end_case_103(lab: Lab) -> None:
         assert daemon.wait(STOP_S) == 9
 
 
-def test_hangup_reads_the_log_level_again(shared: Lab) -> None:
+def test_hangup_takes_over_what_may_change(shared: Lab) -> None:
     station = shared.station(2)
-    station.write_config({"log": {"level": "debug"}, "clients": {"max": 7}})
+    station.write_config({"log": {"level": "debug"}, "clients": {"max": 1, "queue_bytes_max": 1 << 20}})
     station.signal(signal.SIGHUP)
     wait_for(lambda: "configuration read again: log level debug" in log(station), "told", lab=shared)
-    assert "in force only after a restart: clients.max" in log(station)
+    assert "taken over: clients.max, log.level; changed but in force only after a restart: clients.queue_bytes_max" in log(
+        station
+    )
+    with program(station), RawClient(station.socket_path) as second:
+        assert second.error()["code"] == "busy"
     station.config_path.write_text("nonsense")
     station.signal(signal.SIGHUP)
     wait_for(lambda: "the configuration is wrong, nothing is changed" in log(station), "told", lab=shared)
     station.write_config()
     station.signal(signal.SIGHUP)
-    wait_for(lambda: "log level info" in log(station), "back", lab=shared)
+    wait_for(lambda: "log level info; taken over: clients.max, log.level" in log(station), "back", lab=shared)
 
 
 def test_collector_leaves_the_daemon_alone_and_memory_is_reported(shared: Lab) -> None:

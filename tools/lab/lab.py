@@ -301,6 +301,9 @@ class Lab:
     ``down``. Use as a context manager, or call ``up`` and ``down``.
     """
 
+    captures_outlive = True
+    """Whether a capture goes on when the process that started it has ended."""
+
     def __init__(
         self,
         stations: int,
@@ -456,6 +459,9 @@ class Lab:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._holder.wait(_GONE_S)
                 self._holder = None
+
+    def refresh_log(self, number: int, follow: bool = False) -> None:
+        """Bring a station's ``log_path`` up to date: it always is."""
 
     def request(self, op: str, **arguments: Any) -> dict[str, Any]:
         """Have the holder do something; see holder.py. Raises LabError."""
