@@ -16,6 +16,7 @@ from zenjun.tools.lab import LabError, LabUnsupported, compose, containers
 from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.engine import Engine
 
+from ..conftest import NO_DOCKER
 from ..e2e import cluster
 
 PREFIX = "zjt-"
@@ -25,8 +26,6 @@ TIMEOUT_S = 1200
 """Of every test: the first one of a session makes the base and the images, which is minutes. The waits inside have their own."""
 CALM = {"cluster": {"fail_timeout_ms": 1500}}
 """Options of stations whose tests are not about time: a busy machine keeps them from running for a while."""
-MISSING = "Docker cannot be had here"
-"""How the reason begins when the tests cannot run; tools/test shows it in large letters."""
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +35,7 @@ def engine() -> Iterator[Engine]:
         try:
             found = stack.enter_context(compose.engine())
         except LabUnsupported as error:
-            pytest.skip(f"{MISSING}: {error}")
+            pytest.skip(f"{NO_DOCKER}: {error}")
         yield found
         left = [name for name in containers.names(found) if name.startswith(PREFIX)]
         for name in left:
@@ -47,16 +46,11 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def images(engine: Engine) -> Engine:
     """The engine, with images of this checkout in it."""
-    compose.build(engine, "station", "lab")
+    try:
+        compose.build(engine, "station", "lab")
+    except LabUnsupported as error:
+        pytest.skip(f"{NO_DOCKER}: {error}")
     return engine
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says in large letters that the tests of containers did not run."""
-    reasons = {str(r.longrepr[2]) for r in terminalreporter.stats.get("skipped", ()) if isinstance(r.longrepr, tuple)}
-    for reason in sorted(r for r in reasons if MISSING in r):
-        terminalreporter.section("THE TESTS OF CONTAINERS DID NOT RUN", sep="!", red=True, bold=True)
-        terminalreporter.line(reason)
 
 
 @pytest.fixture
