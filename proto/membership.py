@@ -493,7 +493,7 @@ class Membership:
             for (v, p), cast in self._votes.items()
             if v == self.instance and p.stop and station in p.changed
             for k in cast
-            if k in self.members and k not in self._suspects and k != self._station
+            if k in self.members and k not in self._suspects and k not in self._doubtful and k != self._station
         ]
 
     def _sponsors(self, station: int) -> list[int]:

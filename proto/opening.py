@@ -258,6 +258,7 @@ class Opening:
         self._timers = Timers(Timer)
         self._heard: dict[int, Heard] = {}
         self._issued: dict[Proposal, None] = {}  # of this incarnation, in order
+        self._floor = instance  # numbers up to it may have been used in a way that this incarnation does not know
         self._next_incarnation = 0  # to be taken when the listening is over
         self._persisted = (0, instance)
         self._began_ns = 0
@@ -343,6 +344,7 @@ class Opening:
     def note_instance(self, number: int) -> list[Effect]:
         """An instance number has been proposed or seen: no other instance may ever get it."""
         self.highest = max(self.highest, min(number, INSTANCE_MAX))
+        self._floor = max(self._floor, self.highest)
         return self._make_durable(ahead=INSTANCES_AHEAD)
 
     def note_live(self, now: int) -> list[Effect]:
@@ -536,7 +538,7 @@ class Opening:
             self._quorum_since_ns = now
         if len(members) < self._config.stations and now - self._quorum_since_ns < self._config.window_ns:
             return []
-        own_number = latest.instance if latest else 0
+        own_number = latest.instance if latest else self._floor
         offered = [h.pdu.proposal for h in self._heard.values() if h.pdu.proposal and h.pdu.proposal[1:] == (members, pasts)]
         adopted = max((p for p in offered if p.instance > own_number), key=lambda p: p.instance, default=None)
         if adopted is None:
@@ -562,7 +564,10 @@ class Opening:
             proposal = heard.pdu.proposal
             if proposal is None or not proposal.incarnation_of(self._config.station):
                 deaf.append(station)
-            elif proposal.instance > latest.instance and proposal.incarnation_of(self._config.station) == self.incarnation:
+            elif (
+                proposal.instance > max(latest.instance, self._floor)
+                and proposal.incarnation_of(self._config.station) == self.incarnation
+            ):
                 offered.append(proposal)
         for station in deaf:
             self._excluded[station] = now + EXCLUDED_WINDOWS * self._config.window_ns
@@ -609,16 +614,22 @@ class Opening:
         self._quorum_since_ns = None
         self._tries = 0
 
-    def _enter_listening(self, now: int, next_incarnation: int) -> list[Effect]:
-        self._leave_instance()
+    def _forget_issued(self) -> None:
+        """Of an incarnation that is over: others may start what it issued, so that its numbers are not for the next one's
+        proposals."""
+        self._floor = max([self._floor, self.current, *(proposal.instance for proposal in self._issued)])
         self._issued.clear()
+
+    def _enter_listening(self, now: int, next_incarnation: int) -> list[Effect]:
+        self._forget_issued()
+        self._leave_instance()
         self._next_incarnation = next_incarnation
         self._timers.set(Timer.LISTENED, now + self._config.window_ns)
         return self._send(now)
 
     def _enter_proposing(self, now: int, incarnation: int) -> list[Effect]:
+        self._forget_issued()
         self._leave_instance()
-        self._issued.clear()
         self.incarnation = incarnation
         self._next_incarnation = 0
         self._timers.stop(Timer.LISTENED)
