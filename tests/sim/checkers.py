@@ -13,10 +13,38 @@ from typing import Final
 from zenjun.proto.wire import Flag, Kind
 
 from . import frames
-from .checker import Checker, Merged, due, last_of_streams, start_of
+from .checker import Checker, Merged, Violation, due, last_of_streams, start_of
 from .checkers_membership import Continuity, GoingOn, Instances, Quorum, Recovery
 from .facts import ACK, AT_ONCE, LEVEL_NAMES, ORDERED, PREACK, VIEW, Delivery, Facts, Life, Number, Place, Stay
 from .frames import Frame, name
+
+__all__ = [
+    "CHECKERS",
+    "AckHonest",
+    "Bounded",
+    "Causality",
+    "Checker",
+    "Continuity",
+    "Digest",
+    "Fifo",
+    "Flow",
+    "GoingOn",
+    "Instances",
+    "Liveness",
+    "Monotonic",
+    "NoDuplicate",
+    "NoInvention",
+    "OpOrder",
+    "PlaceInOrder",
+    "PreackHonest",
+    "Quorum",
+    "Recovery",
+    "Silence",
+    "Survivors",
+    "TotalOrder",
+    "Views",
+    "Violation",
+]
 
 
 class TotalOrder(Checker):
