@@ -176,8 +176,8 @@ Outcome: TypeAlias = Effect | Recovering | UsedUp
 
 def believable(incarnation: int, known: int) -> bool:
     """May a station be told such an incarnation, where ``known`` is the last one? A nonsense number must not use up all that
-    follow: the last half of the range is reached in small steps only."""
-    return incarnation <= max(INCARNATION_MAX // 2, known + INCARNATION_STEP)
+    follow: the last eighth of the range is reached in small steps only."""
+    return incarnation <= max(INCARNATION_MAX // 8 * 7, known + INCARNATION_STEP)
 
 
 @dataclass(frozen=True, slots=True)

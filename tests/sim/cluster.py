@@ -32,7 +32,8 @@ PATIENCE_NS: Final = 300 * MS
 LOSS_MAX: Final = 0.02
 INBOX_MIN: Final = 512
 AGREE_NS: Final = 100 * MS
-"""With less loss, larger rings and more time than these, stations that can reach each other must be able to agree in time."""
+VOTE_SLOTS: Final = 8
+"""With less loss, larger rings, more time and more buffers besides the window, stations that can reach each other must agree."""
 HOOKS: Final = (
     *("opened", "changed", "closed", "crashed", "taken", "sent", "asked"),
     *("handed", "delivered", "released", "turn", "fenced"),
@@ -98,6 +99,7 @@ class Simulation:
             and f.bad_receiver < 0
             and o.inbox_frames_max >= INBOX_MIN
             and o.give_up_timeout_ns >= o.adopt_timeout_ns + AGREE_NS
+            and o.slots >= o.window + VOTE_SLOTS
         ):
             continuity.patience_ns = o.fail_timeout_ns + o.adopt_timeout_ns + o.give_up_timeout_ns
         quorum = self.checkers.get("quorum")
