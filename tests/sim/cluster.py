@@ -13,7 +13,8 @@ from zenjun.proto import wire
 
 from . import checkers as checking
 from . import frames
-from .checkers import Checker, Liveness, Silence, Violation
+from .checker import Checker, Violation, due
+from .checkers import Liveness, Silence
 from .facts import PREACK, VIEW, Delivery, Facts, Message, Stay
 from .network import Clockwork, Network
 from .options import MS, PPM_MAX, Options, draw
@@ -375,11 +376,11 @@ class Simulation:
         """Records whose position has been passed, at each level, and who is to judge them."""
         new = stay.positions
         for level in range(3):
-            if new[level] != old[level] or checking.due(stay, level, new[level]):
+            if new[level] != old[level] or due(stay, level, new[level]):
                 for hook in self._hooks["released"]:
                     hook(stay, level, old[level], new[level])
         for level in range(3):
-            released = checking.due(stay, level, new[level])
+            released = due(stay, level, new[level])
             if released:
                 stay.released[level] = released[-1] + 1
             if level == PREACK:

@@ -12,16 +12,14 @@ from zenjun.proto import wire
 from zenjun.proto.wire import Flag, Kind
 
 from . import frames
+from .checker import Checker, Violation, due
 from .checkers import (
     AckHonest,
     Bounded,
     Causality,
-    Checker,
     Digest,
     Fifo,
     Flow,
-    GoingOn,
-    Instances,
     Liveness,
     Monotonic,
     NoDuplicate,
@@ -29,14 +27,12 @@ from .checkers import (
     OpOrder,
     PlaceInOrder,
     PreackHonest,
-    Quorum,
     Silence,
     Survivors,
     TotalOrder,
     Views,
-    Violation,
-    due,
 )
+from .checkers_membership import GoingOn, Instances, Quorum
 from .facts import ACK, AT_ONCE, ORDERED, PREACK, VIEW, Delivery, Facts, Instance, Message, PeerView, Stay
 from .frames import Frame
 

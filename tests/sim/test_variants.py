@@ -41,7 +41,7 @@ CAUGHT_BY: dict[Fault | str, set[str]] = {
     Fault.SWAP: {"total_order", "place", "digest"},
     Fault.NO_FLUSH: {"going_on"},
     # Rules of the agreement, in the core: 1, 4a, 4, 5a, 5, and what a joiner will need.
-    Fault.NO_CLOSE: {"total_order", "place", "preack_honest", "op_order"},
+    Fault.NO_CLOSE: {"total_order", "place", "preack_honest", "op_order", "going_on"},
     Fault.FUTURE: {"views"},
     Fault.EAGER_VIEW: {"place", "total_order", "causality"},
     Fault.OLD_ACKS: {"preack_honest", "ack_honest", "place", "liveness", "silence", "monotonic"},
@@ -72,12 +72,12 @@ CAUGHT_BY: dict[Fault | str, set[str]] = {
 """Which checker may be the first to see each defect."""
 
 SEEN_IN: dict[Fault | str, str] = {
-    Fault.NO_CLOSE: "cut_off",
+    Fault.NO_CLOSE: "stormy",
     Fault.FUTURE: "talkative",
-    Fault.EAGER_VIEW: "crowded",
-    Fault.OLD_ACKS: "crowded",
-    Fault.NO_WAIT_JOINER: "crowded",
-    Fault.NO_PIN: "crowded",
+    Fault.EAGER_VIEW: "stormy",
+    Fault.OLD_ACKS: "stormy",
+    Fault.NO_WAIT_JOINER: "stormy",
+    Fault.NO_PIN: "stormy",
     "no_equalise": "calm",
     "commit_on_complete": "stormy",
     "later_hides_earlier": "stormy",
