@@ -5,11 +5,15 @@ JOBS ?= 2
 # The modules in place, for a checkout that is not installed.
 export PYTHONPATH := $(CURDIR)/.typing:$(PYTHONPATH)
 
-.PHONY: sim snapshot
+.PHONY: sim snapshot jepsen
 
 # make sim SEEDS=20000 [JOBS=4] [BASE=123]: that many seeds; the base seed is printed first.
 sim:
 	$(PYTHON) -m tests.sim --seeds $(SEEDS) --jobs $(JOBS) $(if $(BASE),--base $(BASE))
+
+# make jepsen SECONDS=600 [SEED=4]: real daemons under faults for so long, histories of real programs judged (docs/jepsen.md).
+jepsen:
+	$(PYTHON) -m tests.jepsen --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 # Write the expected texts of the scenarios and the performance snapshot anew; the commit explains the difference.
 snapshot:

@@ -697,7 +697,8 @@ class Engine:
     def _watch_sizes(self, now: int) -> list[Effect]:
         """An MTU has been lowered while larger PDUs were under way: nobody can repeat them, and a stream has no gaps. If they do
         not get through, only a new instance can help."""
-        away = any(reason in ("silent", "left") for reason, _ in self._blocked.values())
+        quiet_ns = self._silence.quiet_at_ns(self.core, self._indices(), self._probe_after_ns)
+        away = self.membership.busy or quiet_ns <= now  # then that is why they are not confirmed
         stable = self.core.peer(self.core.index).min_al
         if away or not self.core.too_long or stable != self._stuck[0]:
             self._stuck = (stable, now)

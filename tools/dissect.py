@@ -119,7 +119,12 @@ _ENUMS: Final = {
     "type": {int(kind): kind.name for kind in wire.MessageType},
 }
 _FLAGS: Final = {"flags": wire.Flag, "mflags": wire.MessageFlag, "oflags": wire.OpenFlag}
-_COUNTS: Final = {("header", "stations"): "ack", ("nak", "count"): "ranges", ("open", "members"): "proposed"}
+_COUNTS: Final = {
+    ("header", "stations"): "ack",
+    ("nak", "count"): "ranges",
+    ("open", "members"): "proposed",
+    ("proposal", "changes"): "changed_stations",
+}
 """Count fields and the lists whose length they give."""
 _LENGTHS: Final = {("message", "size"): "data", ("open", "name_length"): "host"}
 _DEFAULTS: Final = {"version": wire.VERSION, "kind": int(wire.Kind.DATA), "src": 1, "span": 1, "stream": 1, "station": 1}
@@ -232,6 +237,13 @@ class ZenjunMember(_Item):
     fields_desc: ClassVar[list[Any]] = _fields(wire.MEMBER)
 
 
+class ZenjunChange(_Item):
+    """One station that a vote removes or lets in."""
+
+    name = "zenjun change"
+    fields_desc: ClassVar[list[Any]] = _fields(wire.CHANGE)
+
+
 class ZenjunData(Packet):
     """DATA payload: ``messages``, packed one after the other."""
 
@@ -267,11 +279,23 @@ class ZenjunOpen(Packet):
     ]
 
 
+class ZenjunVote(Packet):
+    """STOP, STOP_ACK and RCV_ACK payload: the members of the proposed instance, and the ``changed_stations``."""
+
+    name = "zenjun vote"
+    fields_desc: ClassVar[list[Any]] = [
+        *_fields(wire.PROPOSAL),
+        _Items("changed_stations", ZenjunChange, _fixed(wire.CHANGE), lambda pkt: int(pkt.changes)),
+    ]
+
+
 PAYLOADS: Final[dict[wire.Kind, tuple[type[Packet], int]]] = {
     wire.Kind.DATA: (ZenjunData, 1),
     wire.Kind.CONFIRM: (ZenjunConfirm, wire.CONFIRM.size),
     wire.Kind.NAK: (ZenjunNak, wire.NAK.size),
     wire.Kind.OPEN: (ZenjunOpen, wire.OPEN.size),
+    wire.Kind.RCV: (ZenjunOpen, wire.OPEN.size),
+    **dict.fromkeys(sorted(wire.PROPOSALS), (ZenjunVote, wire.PROPOSAL.size)),
 }
 """Payload layer of each kind and the fewest bytes that it can be read from."""
 
@@ -342,8 +366,13 @@ class Zenjun(Packet):
         return f"zenjun {self.src} {kind} seq {self.seq}"
 
 
+_bound: set[type[Packet]] = set()
 for _kind, (_layer, _least) in PAYLOADS.items():
-    bind_layers(Zenjun, _layer, kind=int(_kind))
+    if _layer in _bound:  # built without a kind it is of the first one
+        bind_bottom_up(Zenjun, _layer, kind=int(_kind))
+    else:
+        bind_layers(Zenjun, _layer, kind=int(_kind))
+    _bound.add(_layer)
 
 
 def bind(ethertype: int = wire.ETHERTYPE) -> None:
@@ -374,6 +403,8 @@ def complete(pdu: Zenjun) -> bool:
     if pdu.cut:
         return False
     if isinstance(body, ZenjunNak) and len(body.ranges) != body.count:
+        return False
+    if isinstance(body, ZenjunVote) and len(body.changed_stations) != body.changes:
         return False
     if isinstance(body, ZenjunOpen) and (len(body.proposed) != body.members or len(body.host) != body.name_length):
         return False

@@ -323,23 +323,16 @@ def numbers_grow(context: Context) -> Iterator[str]:
                     if instance < last or (instance == last and not fresh and item.kind != "view"):
                         yield f"{connection.id} is told of instance {instance} after {last}"
                     last, fresh = instance, False
+    joiners = {item.raw["instance"]: item.raw["joined"] for life in context.lives for item in life.items if item.kind == "view"}
     known: dict[int, tuple[int, int]] = {}
     for instance, versions in sorted(context.members_of().items()):
         members = dict(next(iter(versions)))
         for station, incarnation in members.items():
             seen_in, before = known.get(station, (instance, incarnation))
-            joined = any(station in stations for stations in _joined(context, instance))
+            joined = station in joiners.get(instance, ())
             if incarnation < before or (joined and seen_in < instance and incarnation == before):
                 yield f"station {station} has incarnation {incarnation} in instance {instance}, {before} in {seen_in}"
             known[station] = (instance, incarnation)
-
-
-def _joined(context: Context, instance: int) -> Iterator[list[int]]:
-    for life in context.lives:
-        for item in life.items:
-            if item.kind == "view" and item.raw["instance"] == instance:
-                yield item.raw["joined"]
-                return
 
 
 # ---- what senders were told ----

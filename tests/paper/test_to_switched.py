@@ -37,7 +37,7 @@ class Cluster:
         self.now = MS
         self.cores = [Core(stations=n, self_index=i, cluster=7, seed=i, **values) for i in range(n)]
         for core in self.cores:
-            core.open(self.now, 1, tuple([1] * n), values["frame_max"])
+            core.open(self.now, 1, wire.view_hash(1, [1] * n), [1] * n, values["frame_max"])
 
     def __getitem__(self, i: int) -> Core:
         return self.cores[i]

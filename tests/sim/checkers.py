@@ -225,7 +225,6 @@ class Views(Checker):
         if (record.clock, record.src, record.index) != (*(instance.place or (0, 0)), 0xFFFF):
             self.fail(f"{who}: {record.name()}, but the last vote stands at {instance.place}", stay.station)
 
-
     def handed(self, stay: Stay, record: Delivery, number: Number | None) -> None:
         self._judge_instance(stay, record, stay.instance.number)
 
@@ -472,6 +471,7 @@ class AckHonest(Checker):
         facts = self.facts
         if level != ACK or not facts.want_ack or stay.ended:
             return
+        entered = max(facts.streams[j, stay.instance.incarnations[j]].since for j in stay.instance.members)
         for pdu, life in last_of_streams(facts, stay, old, new):
             stream = facts.streams[life]
             for j in stay.instance.members:
@@ -479,7 +479,8 @@ class AckHonest(Checker):
                 if pdu[:2] <= mine.since or (stream.cut is not None and mine.spoke >= stream.cut_in):
                     continue
                 other = facts.stays[j]
-                if other is not None and other.life == mine.incarnation and other.instance is stay.instance:
+                # A core's minimum is over all members, those who came after this PDU among them: it says nothing about it then.
+                if other is not None and other.life == mine.incarnation and other.instance is stay.instance and pdu[:2] > entered:
                     peer = other.core.peer(life[0])
                     if peer.incarnation == life[1] and peer.member and stream.unwrap(peer.min_al) <= pdu[2]:
                         self._no(stay, pdu, j, "has not pre-acknowledged it")
@@ -687,7 +688,7 @@ class Flow(Checker):
             if j != station:
                 other = facts.streams[j, stay.instance.incarnations[j]]
                 lowest = min(lowest, max(other.ack_sent.get(stay.lives, mine.first_seq), self._entry(stay, other.since)))
-        if seq >= lowest + facts.window:
+        if seq >= lowest + facts.window and seq + 1 not in mine.seen:  # a vote that is repeated may have overtaken it
             text = f"station {station + 1} sends seq {seq} while only {lowest} is acknowledged by all, window {facts.window}"
             self._over[station] = text
 

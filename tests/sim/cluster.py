@@ -272,6 +272,10 @@ class Simulation:
             stay = self._stay_of(station, record)
             number = None if record.type == VIEW else self.facts.contents.get(record.place)
             early = record.op == 1
+            if early and number is None and record.src == station and stay.ended:
+                # Accepted at home, but the end of the instance came before its PDU had left: by its turn it is the next one.
+                handed = stay.handed.get((stay.lives, record.client), [])
+                number = (stay.life, record.client, True, handed[-1] + 1 if handed else 0)
             for hook in self._hooks["handed" if early else "delivered"]:
                 hook(stay, record, number)
             if not early:

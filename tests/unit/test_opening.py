@@ -542,6 +542,8 @@ def test_outdated_whoever_asks_with_a_used_life_is_told_which_one() -> None:
     one.instance = three.instance = None
     net.stations[0].lives[2] = three.incarnation
     one.instance, one.current = Proposal(5, ((1, 1),)), 5
+    for station in (net.stations[0], net.stations[2]):
+        station.carry_out(station.opening.note_instance(5), net.now)
     asks = OpenPdu(3, three.incarnation, 1500, None, 5, 7, 10_000, 1003, False, "host3", recovering=True)
     net.run(INTERVAL)
     (said,) = [e.pdu for e in one.on_pdu(net.now, encoded(asks), net.stations[2].mac) if isinstance(e, Send)]
