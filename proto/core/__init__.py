@@ -585,6 +585,10 @@ class Core:
         """Queue a RST or RSTC. False: the queue is full."""
         return bool(lib.zj_reset_say(self._core, kind, epoch, list(vector)) == 0)
 
+    def secured(self) -> int:
+        """How many PDUs after those that ``reached`` tells some member may have handed out, as far as this station can know."""
+        return int(lib.zj_secured(self._core))
+
     def receipts(self) -> tuple[int, int, int, int]:
         """Positions in the receipt log: handed out, acknowledged, pre-acknowledged, accepted."""
         out = ffi.new("uint64_t[]", 4)

@@ -359,7 +359,7 @@ static int goes(const zj_core *c, const struct entry *e, const uint64_t *v)
 
 int zj_reset_cut(zj_core *c, const uint32_t *vector, uint32_t station)
 {
-    uint64_t v[ZJW_STATIONS_MAX], at = c->position;
+    uint64_t v[ZJW_STATIONS_MAX], at = c->position, first = ZJ_NEVER;
     int shrank = 0;
 
     if (c->phase != ZJ_P_RESET)
@@ -386,13 +386,14 @@ int zj_reset_cut(zj_core *c, const uint32_t *vector, uint32_t station)
             diverged(c, station, &e, i);
             return 0;
         }
+        first = i < first ? i : first;
         if (e.src != c->self) /* own ones are sent again */
             meta_of(c, &c->st[e.src], e.seq)->present = 0;
         c->count.pdus_cut++;
     }
     c->accepted = at;
-    c->preack = c->preack < at ? c->preack : at;
-    c->acked = c->acked < at ? c->acked : at;
+    c->preack = c->preack < first ? c->preack : first;
+    c->acked = c->acked < first ? c->acked : first;
     for (uint32_t h = 0; h < c->n; h++) {
         struct stream *s = &c->st[h];
         uint64_t to = faulty(c, ZJ_FAULT_KEEP_LOST) ? v[h] + 1 : v[h];
@@ -462,6 +463,17 @@ int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vect
 }
 
 /* ---- reads ---- */
+
+/* What anybody may have handed out, this station's word having been needed for it: what it knows everybody to have, or, once all
+ * vectors were equal, all. Of two stations one may know that of a PDU that its source has not seen come back, and which is in no
+ * common order then. */
+uint64_t zj_secured(zj_core *c)
+{
+    order_levels(c);
+    if (!on_bus(c) || c->phase == ZJ_P_AGREED)
+        return on_bus(c) ? c->accepted - c->acked : 0;
+    return c->listed == 2 ? 0 : c->preack - c->acked;
+}
 
 void zj_receipts(const zj_core *c, uint64_t out[4])
 {

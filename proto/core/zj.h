@@ -316,6 +316,9 @@ void zj_reset_agree(zj_core *c);
 void zj_reset_done(zj_core *c);
 /* Queue a RST or RSTC with this vector as A. 0, or -1: no room now. */
 int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vector);
+/* How many PDUs of the log, after what zj_reached tells, some member may have handed out, as far as this station can know. Final if
+ * zj_close comes next. If the stations that go on deliver as far as all of them say, they have whatever anybody has delivered. */
+uint64_t zj_secured(zj_core *c);
 /* The receipt log, by positions: handed out, acknowledged (the paper's ARL ends here), pre-acknowledged (PPL), accepted (RPL). */
 void zj_receipts(const zj_core *c, uint64_t out[4]);
 /* Entry of the log at a position that is at most a log's length before `accepted`: its source and number. 0: there is none. */
