@@ -591,8 +591,8 @@ class Engine:
                 secured[view] = min(secured.get(view, all_have), all_have)
                 reached = count
             targets[view] = max(targets.get(view, 0), reached)
-        for view, count in secured.items():
-            targets[view] = max(targets[view], count)
+        if len(secured) == 1:  # else some have gone on from there without this station, and with less
+            targets = {view: max(targets[view], count) for view, count in secured.items()}
         for view in targets:
             if view not in self._views and (late := self.membership.late_change(view)) is not None:
                 self._views[view] = max(self._views.values(), default=0) + 1

@@ -142,8 +142,8 @@ class BusSimulation(Simulation):
         self.after: dict[int, int] = {}
         """By id of a message: how many records its station had before it."""
         self.commons: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.left_behind: dict[int, tuple[int, int, str]] = {}
-        """By instance: the fewest records with which somebody has gone on from it."""
+        self.left_behind: dict[int, list[tuple[int, int, int, int]]] = {}
+        """By instance: (records with which somebody has gone on from it, to which one, station, boot)."""
         self.fences: list[tuple[int, int]] = []
         self.watching = False
         self.beats = [0] * n
@@ -200,7 +200,7 @@ class BusSimulation(Simulation):
         others = [
             stays[before.instance]
             for key, stays in self.stays.items()
-            if before.instance in stays and key[0] != before.station and key[1] == self.boots[key[0]] and instance in stays
+            if key[0] != before.station and instance in stays and max((k for k in stays if k < instance), default=0) == before.instance
         ]
         for other in others:
             if not other.fenced and len(other.records) != len(before.records):
@@ -221,8 +221,7 @@ class BusSimulation(Simulation):
                     f" {before.instance}, of which somebody has delivered {len(order)}",
                     before.station,
                 )
-            least = (len(before.records), instance, f"s{before.station + 1}")
-            self.left_behind[before.instance] = min(self.left_behind.get(before.instance, least), least)
+            self.left_behind.setdefault(before.instance, []).append((len(before.records), instance, before.station, before.boot))
 
     def _late(self, before: Stay, instance: int) -> bool:
         """Others of that instance have been in one in between, without this station."""
@@ -309,10 +308,12 @@ class BusSimulation(Simulation):
         at = len(stay.records)
         if at == len(order):
             order.append(r)
-            behind = self.left_behind.get(stay.instance)
-            if behind is not None and at >= behind[0]:
-                text = f"{who} delivers {r.name()}; {behind[2]} has gone on to instance {behind[1]} with {behind[0]} records"
-                self.fail("survivors", text, station)
+            for records, to, other, boot in self.left_behind.get(stay.instance, ()):
+                # Nobody can know what those did who have gone on and died: whoever comes from there alone keeps what it has.
+                gone = stay.ended and self.boots[other] != boot
+                if at >= records and not gone:
+                    text = f"{who} delivers {r.name()}; s{other + 1} has gone on to instance {to} with {records} records"
+                    self.fail("survivors", text, station)
         elif not order[at].same(r) or order[at].place != r.place:
             self.fail("total_order", f"{who} delivers {r.name()} where others have {order[at].name()}", station)
         self._judge_content(stay, r, at)
