@@ -566,6 +566,8 @@ class Engine:
         return out
 
     def _may_open(self, stations: Iterable[int]) -> bool:
+        if self._bus and not self.opening.returned:
+            return False  # first it has to be seen that the medium is one
         if "no_reopen" in self.config.membership_faults and self._last_instance:
             return False
         return self._quorum(stations)
