@@ -201,7 +201,9 @@ class BusSimulation(Simulation):
         others = [
             stays[before.instance]
             for key, stays in self.stays.items()
-            if key[0] != before.station and instance in stays and max((k for k in stays if k < instance), default=0) == before.instance
+            if key[0] != before.station
+            and instance in stays
+            and max((k for k in stays if k < instance), default=0) == before.instance
         ]
         for other in others:
             if not other.fenced and len(other.records) != len(before.records):
@@ -275,7 +277,9 @@ class BusSimulation(Simulation):
         if f.kind == Kind.RSTC:
             known = self.commons.setdefault((stay.instance, epoch), f.ack)
             if known != f.ack and self.bus.one_channel:
-                self.fail("epoch", f"station {stay.station + 1} agrees on {f.ack} in epoch {epoch}, others on {known}", stay.station)
+                self.fail(
+                    "epoch", f"station {stay.station + 1} agrees on {f.ack} in epoch {epoch}, others on {known}", stay.station
+                )
         elif f.kind != Kind.RST and epoch < stay.epoch:
             self.fail("epoch", f"station {stay.station + 1} sends in epoch {epoch} after {stay.epoch}", stay.station)
         stay.epoch = max(stay.epoch, epoch)
@@ -465,7 +469,7 @@ class BusSimulation(Simulation):
         self.watching = True
         self.clockwork.run(self.clockwork.now + SILENT_INTERVALS * self.options.heartbeat_ns)
         for s in self._up():
-            if not SILENT_INTERVALS - 1 <= 2 * self.beats[s] or self.beats[s] > SILENT_INTERVALS + 1:
+            if not 2 * self.beats[s] >= SILENT_INTERVALS - 1 or self.beats[s] > SILENT_INTERVALS + 1:
                 self.fail("silence", f"station {s + 1} sends {self.beats[s]} frames in {SILENT_INTERVALS} heartbeat intervals", s)
 
 
