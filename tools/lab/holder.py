@@ -50,7 +50,8 @@ class Settings:
     owner: int
     mtu: int
     snooping: bool
-    one_channel: bool
+    hairpin: bool
+    serial: bool
     impairment: dict[str, Any]
     remove: bool
 
@@ -109,7 +110,7 @@ class Holder:
         self._settings = settings
         self._own_user = own_user
         self._directory = Path(settings.directory)
-        self._hub = network.Hub(mtu=settings.mtu, snooping=settings.snooping, one_channel=settings.one_channel)
+        self._hub = network.Hub(mtu=settings.mtu, snooping=settings.snooping, hairpin=settings.hairpin, serial=settings.serial)
         self._stations: dict[int, Station] = {}
         self._unplugged: dict[int, dict[str, Any]] = {}
         self._listener: socket.socket | None = None

@@ -73,11 +73,12 @@ def send_frames(interface: str, frames: Sequence[bytes], deadline_s: float = 5.0
 class Hub:
     """The bridge, in the namespace of the calling process, with one port for every station plugged in."""
 
-    def __init__(self, *, mtu: int, snooping: bool, one_channel: bool) -> None:
-        """mtu: bytes. snooping: multicast snooping. one_channel: ports return the sender's frames and forward serially."""
+    def __init__(self, *, mtu: int, snooping: bool, hairpin: bool, serial: bool) -> None:
+        """mtu: bytes. snooping: multicast snooping. hairpin: ports return the sender's frames. serial: one CPU forwards all."""
         self._mtu = mtu
         self._snooping = snooping
-        self._one_channel = one_channel
+        self._hairpin = hairpin
+        self._serial = serial
         self._ipr: Any = None
         self._bridge = 0
         self._netem: bool | None = None
@@ -130,8 +131,9 @@ class Hub:
         with _named(f"port of station {station}"):
             self._ipr.link("set", index=index, master=self._bridge)
             self._ipr.link("set", index=index, state="up")
-            if self._one_channel:
+            if self._hairpin:
                 self._ipr.brport("set", index=index, mode=1)
+            if self._serial:
                 # One CPU takes all frames of all ports, so that every station sees them in the same order.
                 Path(f"/sys/class/net/{port}/queues/rx-0/rps_cpus").write_text("1")
         self._queues.pop(station, None)
