@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import logging
 import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +27,9 @@ from ..proto.wire import HEADER, MESSAGE, cluster_id
 from . import config as configuration
 from .clients import Clients, Facts, Listener, SocketError
 from .config import Config, ConfigError
-from .datapath import DataPath
+from .datapath import DataPath, now_ns
+from .manager import adapted, journal_handler, passed_socket
+from .metrics import MetricsServer
 from .netlink import LinkMonitor
 from .observe import LEVELS, Journal, Notifier, set_level, set_up
 from .rights import Rights, RightsError, drop_all_but_net_raw, take_net_raw, take_realtime
@@ -44,7 +48,7 @@ EPILOG: Final = """\
 exit codes: 0 stopped in order · 1 bug · 2 command line · 3 configuration · 4 missing right (CAP_NET_RAW) ·
 5 state folder · 6 client socket · 7 unfit interface · 8 refused by the cluster · 9 forced by a second signal
 
-signals: SIGTERM, SIGINT stop in order (a second one at once) · SIGHUP reads the log level again
+signals: SIGTERM, SIGINT stop in order (a second one at once) · SIGHUP takes over what may change while the daemon runs
 
 examples:
   zenjun config example > /etc/zenjun/zenjund.toml
@@ -88,6 +92,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run the daemon; returns its exit code (see ``Exit``)."""
     arguments = parser().parse_args(argv)
+    with contextlib.suppress(RuntimeError, ValueError, OSError):  # without a standard error there is nowhere to tell it
+        faulthandler.enable()  # where it stood, when a watchdog (SIGABRT) or a fault ends it
     try:
         config = configuration.load(arguments.config)
     except ConfigError as exc:
@@ -96,7 +102,9 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.check:
         sys.stdout.write(f"{config.file}: the configuration is right\n")
         return Exit.OK
-    journal = set_up(config.log.format, arguments.log_level or config.log.level)
+    context = {"cluster": config.cluster.name, "own_station": config.station.id}
+    entries = journal_handler(os.environ, context)
+    journal = set_up(config.log.format, arguments.log_level or config.log.level, entries=entries)
     try:
         runtime = compose(config, arguments.log_level, journal)
     except Failure as exc:
@@ -113,6 +121,11 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
     """
     with contextlib.ExitStack() as undo:
         try:
+            given = passed_socket(os.environ, os.getpid())
+            if given is not None:
+                undo.callback(given.close)
+            adapt = partial(adapted, environ=dict(os.environ), socket_path=given.getsockname() if given is not None else "")
+            config = adapt(config)
             take_net_raw()
             store = Store(Path(config.station.state_dir), config.cluster.name, config.station.id)
             remembered = store.open()
@@ -121,8 +134,10 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             engine = _engine(config, remembered.incarnation + 1, remembered.instance, mtu)
             dp = _datapath(config, engine, mtu)
             undo.callback(dp.close)
-            listener = Listener(Path(config.station.socket), config.station.socket_bits, config.station.socket_group)
+            listener = Listener(Path(config.station.socket), config.station.socket_bits, config.station.socket_group, given)
             undo.callback(listener.close)
+            metrics = MetricsServer(config.metrics.listen, config.station.socket_bits, config.station.socket_group, journal)
+            undo.callback(metrics.close)
         except RightsError as exc:
             raise Failure(Exit.RIGHTS, str(exc)) from exc
         except StoreError as exc:
@@ -162,11 +177,18 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             frame_max=_frame_max(config, mtu),
             drain_timeout_ns=config.station.drain_timeout_ns,
             others=config.cluster.stations - 1,
-            reload=_reloader(config, log_level, journal),
+            reload=lambda: reload(),
+            metrics=metrics,
         )
         clients.admin = runtime.admin
         report.runtime, report.clients = runtime, clients
-        clients.admin = runtime.admin
+        metrics.status = lambda: report.status(now_ns())
+        live: Live = {
+            ("station", "drain_timeout_ms"): lambda ms: setattr(runtime, "drain_timeout_ns", ms * configuration.NS_PER_MS),
+            ("clients", "max"): lambda most: setattr(clients, "clients_max", most),
+            ("log", "level"): lambda level: set_level(log_level or level),
+        }
+        reload = _reloader(config, adapt, log_level, journal, live)
         undo.pop_all()
         journal.info(
             "start",
@@ -266,28 +288,35 @@ def _rights(config: Config, journal: Journal) -> Rights:
     return rights
 
 
-def _reloader(config: Config, log_level: str | None, journal: Journal) -> Callable[[], None]:
-    """What SIGHUP does: take the log level over, name what else has changed."""
-    running = config.values()
+Live = Mapping[tuple[str, str], Callable[[Any], None]]
+
+
+def _reloader(
+    config: Config, adapt: Callable[[Config], Config], log_level: str | None, journal: Journal, live: Live
+) -> Callable[[], None]:
+    """What SIGHUP does: take over what may change, name what else has changed. live: for each such option, what sets it."""
+    running = {(section, name): value for section, options in config.values().items() for name, value in options.items()}
 
     def reload() -> None:
         try:
-            fresh = configuration.load(config.file).values()
+            values = adapt(configuration.load(config.file)).values()
         except ConfigError as exc:
             journal.error("reload", f"the configuration is wrong, nothing is changed: {exc}")
             return
-        changed = [
-            f"{section}.{name}"
-            for section, options in fresh.items()
-            for name, value in options.items()
-            if running[section][name] != value and (section, name) != ("log", "level")
-        ]
-        level = fresh["log"]["level"]
-        if log_level is None:
-            set_level(level)
-        note = f"log level {log_level} stays, by --log-level" if log_level else f"log level {level}"
-        restart = f"; changed but in force only after a restart: {', '.join(changed)}" if changed else ""
-        journal.event(logging.WARNING if changed else logging.INFO, "reload", f"configuration read again: {note}{restart}")
+        taken, later = [], []
+        for (section, name), old in running.items():
+            if (new := values[section][name]) == old:
+                continue
+            if (section, name) in live:
+                live[section, name](new)
+                running[section, name] = new
+                taken.append(f"{section}.{name}")
+            else:
+                later.append(f"{section}.{name}")
+        level = f"log level {log_level} stays, by --log-level" if log_level else f"log level {running['log', 'level']}"
+        now = f"; taken over: {', '.join(taken)}" if taken else ""
+        restart = f"; changed but in force only after a restart: {', '.join(later)}" if later else ""
+        journal.event(logging.WARNING if later else logging.INFO, "reload", f"configuration read again: {level}{now}{restart}")
 
     return reload
 

@@ -60,7 +60,7 @@ class SocketError(Exception):
     """The client socket cannot be made; the text is one line for the operator."""
 
 
-def listen(path: Path, mode: int, group: str) -> socket.socket:
+def listen(path: Path, mode: int, group: str, what: str = "client socket") -> socket.socket:
     """A listening, non-blocking Unix stream socket at ``path`` with these permissions; ``group`` empty: the process's own.
 
     A leftover socket is replaced only if nobody answers on it. Raises SocketError: in use (with the owner's pid), folder missing
@@ -69,14 +69,14 @@ def listen(path: Path, mode: int, group: str) -> socket.socket:
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as exc:
-        raise SocketError(f"cannot create the folder of the client socket {path.parent}: {exc.strerror}") from exc
-    _make_way(path)
+        raise SocketError(f"cannot create the folder of the {what} {path.parent}: {exc.strerror}") from exc
+    _make_way(path, what)
     gid = -1
     if group:
         try:
             gid = grp.getgrnam(group).gr_gid
         except KeyError:
-            raise SocketError(f"the group {group!r} for the client socket does not exist") from None
+            raise SocketError(f"the group {group!r} for the {what} does not exist") from None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         before = os.umask(0o777)  # nobody may connect before the permissions are right
@@ -90,19 +90,19 @@ def listen(path: Path, mode: int, group: str) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as exc:
         sock.close()
-        raise SocketError(f"cannot open the client socket {path}: {exc.strerror or exc}") from exc
+        raise SocketError(f"cannot open the {what} {path}: {exc.strerror or exc}") from exc
     return sock
 
 
-def _make_way(path: Path) -> None:
+def _make_way(path: Path, what: str) -> None:
     """Remove a stale socket. Raises SocketError if somebody answers on it or if it is no socket."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise SocketError(f"cannot open the client socket {path}: something else is there already")
+            raise SocketError(f"cannot open the {what} {path}: something else is there already")
     except FileNotFoundError:
         return
     except OSError as exc:
-        raise SocketError(f"cannot open the client socket {path}: {exc.strerror}") from exc
+        raise SocketError(f"cannot open the {what} {path}: {exc.strerror}") from exc
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
         try:
@@ -112,11 +112,11 @@ def _make_way(path: Path) -> None:
                 path.unlink()
             return
         except (TimeoutError, BlockingIOError):
-            raise SocketError(f"the client socket {path} is in use by a process that does not answer") from None
+            raise SocketError(f"the {what} {path} is in use by a process that does not answer") from None
         except OSError as exc:
-            raise SocketError(f"cannot open the client socket {path}: {exc.strerror or exc}") from exc
+            raise SocketError(f"cannot open the {what} {path}: {exc.strerror or exc}") from exc
         pid, _, _ = _peer(probe)
-    raise SocketError(f"the client socket {path} is in use by pid {pid}")
+    raise SocketError(f"the {what} {path} is in use by pid {pid}")
 
 
 @dataclass(slots=True)
@@ -187,6 +187,8 @@ class Clients:
         self._dp = dp
         self._groups = groups
         self._facts = facts
+        self.clients_max = facts.clients_max
+        """May change; those above it stay."""
         self._journal = journal
         self._status = status
         self._want_ack = want_ack
@@ -221,7 +223,7 @@ class Clients:
 
     def accept(self, sock: socket.socket, now: int) -> None:
         """Take a new connection over; ``sock`` is detached or closed."""
-        code = "closing" if self._closing else "busy" if len(self._by_slot) >= self._facts.clients_max else ""
+        code = "closing" if self._closing else "busy" if len(self._by_slot) >= self.clients_max else ""
         if not code:
             number = self._new_number()
             _, uid, _ = _peer(sock)
@@ -306,6 +308,8 @@ class Clients:
         for connection in list(self._by_slot.values()):
             self._dp.client_remove(connection.slot, hard=False, linger_ns=linger_ns)
             del self._by_slot[connection.slot], self._by_number[connection.client]
+            for handle in list(connection.handles.values()):  # views may still come
+                self._unbind(connection, handle)
 
     # ---- the cluster's news
 
@@ -529,7 +533,7 @@ class Clients:
         send_only, op = bool(flags & JOIN_SEND_ONLY), bool(flags & JOIN_OP)
         if self._facts.medium == "bus" and not send_only and (op or level != ACK):
             what = "order op delivers on acceptance" if op else f"level {('ordered', 'preack')[level]}"
-            why = 'medium = "bus" delivers only at level ack: what is accepted, or what everybody has, may still be taken back there'
+            why = 'medium = "bus" delivers only at level ack: what is accepted, or what everybody has, may still be taken back'
             self._error(connection, "bus-level", f"{what} cannot be had: {why}", number)
             return
         if op and level and not send_only:
@@ -844,9 +848,13 @@ class Clients:
 class Listener:
     """The listening socket in the loop: accepts in bounded bursts and rests when descriptors run out instead of spinning."""
 
-    def __init__(self, path: Path, mode: int, group: str) -> None:
-        """Raises SocketError."""
+    def __init__(self, path: Path, mode: int, group: str, given: socket.socket | None = None) -> None:
+        """given: listens already, and belongs with its file to the service manager. Raises SocketError."""
         self._path = path
+        self._identity: tuple[int, int] | None = None
+        if given is not None:
+            self._socket = given
+            return
         self._socket = listen(path, mode, group)
         status = path.lstat()
         self._identity = (status.st_dev, status.st_ino)
@@ -876,6 +884,8 @@ class Listener:
         if self._socket.fileno() < 0:
             return
         self._socket.close()
+        if self._identity is None:
+            return
         with contextlib.suppress(OSError):
             status = self._path.lstat()
             if (status.st_dev, status.st_ino) == self._identity:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import ipaddress
 import os
 import re
 import sys
@@ -44,6 +45,8 @@ __all__ = [
 
 CONFIG_PATH: Final = "/etc/zenjun/zenjund.toml"
 CONFIG_ENV: Final = "ZENJUN_CONFIG"
+LIVE: Final = " Taken over by a reload."
+"""Behind what the texts say of an option with ``live``; the others need a restart."""
 SUN_PATH_MAX: Final = 107
 IFNAME_MAX: Final = 15
 NS_PER_US: Final = 1_000
@@ -86,6 +89,8 @@ class Option:
     help: str
     reason: str
     """Why it can be set at all."""
+    live: bool
+    """A change is taken over on SIGHUP; otherwise it needs a restart."""
 
     @property
     def scope(self) -> Scope:
@@ -139,10 +144,11 @@ def _option(
     note: str = "",
     check: Callable[[Any], str] | None = None,
     example: Any = None,
+    live: bool = False,
 ) -> Any:
     row = {
         "unit": unit, "default": default, "minimum": low, "maximum": high, "choices": choices, "note": note, "check": check,
-        "example": default if example is None else example, "help": help, "reason": reason,
+        "example": default if example is None else example, "help": help, "reason": reason, "live": live,
     }  # fmt: skip
     return field(metadata=row) if default is None else field(default=default, metadata=row)
 
@@ -204,6 +210,24 @@ def _check_mode(value: str) -> str:
     return "" if re.fullmatch(r"0?[0-7]{3}", value) else 'three octal digits are wanted, like "0660"'
 
 
+def _check_listen(value: str) -> str:
+    if not value or value.startswith("/"):
+        return _check_path(value) if value else ""
+    try:
+        host, port = loopback(value)
+    except ValueError:
+        return "an absolute path or an address like 127.0.0.1:9461 or [::1]:9461 is wanted"
+    if not host.is_loopback:
+        return f"{host} can be reached from other machines; only a loopback address is taken: put a proxy with rules before it"
+    return "" if 0 < port < 65536 else "a port 1..65535 is wanted"
+
+
+def loopback(value: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]:
+    """Address and port of ``metrics.listen``. Raises ValueError."""
+    host, _, port = value.rpartition(":")
+    return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")), int(port)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
     """[cluster]: equal at all stations; a station whose options differ is not admitted, and both sides say so."""
@@ -230,7 +254,7 @@ class ClusterOptions:
     )  # fmt: skip
     medium: str = _option(
         "switched", low=1, high=16, choices=("switched", "bus"),
-        help="how the segment orders frames: \"switched\" is any LAN; \"bus\" brings all frames to all, own ones too, in one order",
+        help="how the segment orders frames: \"switched\" is any LAN; \"bus\" brings all to all, own ones too, in one order",
         reason="on a bus the order of arrival is the order; a daemon refuses a bus that does not return its frames",
     )  # fmt: skip
     ethertype: int = _option(
@@ -438,7 +462,7 @@ class StationOptions:
     )  # fmt: skip
     socket: str = _option(
         "/run/zenjun/zenjund.sock", low=1, high=SUN_PATH_MAX, check=_check_path, note="an absolute path",
-        help="Unix socket that programs connect to",
+        help="Unix socket that programs connect to; one handed over by the service manager takes its place",
         reason="several daemons on one machine",
     )  # fmt: skip
     socket_mode: str = _option(
@@ -453,7 +477,7 @@ class StationOptions:
     )  # fmt: skip
     state_dir: str = _option(
         "/var/lib/zenjun", low=1, high=4096, check=_check_path, note="an absolute path",
-        help="folder for the instance number, which must survive a crash",
+        help="folder for the instance number, which must survive a crash; while it is the default, $STATE_DIRECTORY counts",
         reason="several daemons on one machine",
     )  # fmt: skip
     mtu: int = _option(
@@ -482,7 +506,7 @@ class StationOptions:
         reason="loaded machines",
     )  # fmt: skip
     drain_timeout_ms: int = _option(
-        2_000, unit="ms", low=0, high=60_000,
+        2_000, unit="ms", low=0, high=60_000, live=True,
         help="when stopping: longest time to get out what programs have sent",
         reason="service managers kill after a time of their own",
     )  # fmt: skip
@@ -514,7 +538,7 @@ class ClientOptions:
     """[clients]: programs connected to this daemon."""
 
     max: int = _option(
-        64, low=1, high=256,
+        64, low=1, high=256, live=True,
         help="programs connected at once",
         reason="bounds the memory for their queues",
     )  # fmt: skip
@@ -530,14 +554,26 @@ class LogOptions:
     """[log]: lines on standard error."""
 
     level: str = _option(
-        "info", low=1, high=16, choices=("debug", "info", "warning", "error"),
+        "info", low=1, high=16, choices=("debug", "info", "warning", "error"), live=True,
         help="lowest level that is written",
         reason="looking for a fault",
     )  # fmt: skip
     format: str = _option(
         "text", low=1, high=16, choices=("text", "json"),
-        help="lines for people, or one JSON object a line",
+        help="lines for people (in systemd's journal: entries with fields of their own), or one JSON object a line",
         reason="log collectors",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsOptions:
+    """[metrics]: what monitoring reads, over HTTP."""
+
+    listen: str = _option(
+        "", low=0, high=SUN_PATH_MAX, check=_check_listen, note="empty, an absolute path, or address:port of the loopback",
+        example="127.0.0.1:9461",
+        help="where GET /metrics is answered (OpenMetrics): a Unix socket, or a port of this machine's own; empty: nowhere",
+        reason="not everybody wants it, and who may connect may read the names of groups and programs",
     )  # fmt: skip
 
 
@@ -549,6 +585,7 @@ class Config:
     station: StationOptions
     clients: ClientOptions
     log: LogOptions
+    metrics: MetricsOptions = MetricsOptions()
     file: str = "(none)"
 
     @property
@@ -575,6 +612,7 @@ SECTIONS: Final[dict[str, Any]] = {
     "station": StationOptions,
     "clients": ClientOptions,
     "log": LogOptions,
+    "metrics": MetricsOptions,
 }
 
 
@@ -723,8 +761,8 @@ def example() -> str:
         out += ["", f"[{section}]  # {same}"]
         for o in OPTIONS:
             if o.section == section:
-                out += ["", f"# {_sentence(o.help)}", f"# {_sentence(o.allowed)}"]
-                value = f"0x{o.default:04x}" if o.name == "ethertype" else toml_value(o.example)
+                out += ["", f"# {sentence(o.help)}", f"# {sentence(o.allowed)}{LIVE if o.live else ''}"]
+                value = f"0x{o.default:04x}" if o.name == "ethertype" else toml_value(o.example if o.required else o.default)
                 out.append(f"{'' if o.required else '#'}{o.name} = {value}")
     return "\n".join(out) + "\n"
 
@@ -742,6 +780,7 @@ def markdown() -> str:
         "",
         "Options of `[cluster]` must be equal at all stations: a CRC-32 of them travels in the OPEN frames, and a station whose",
         "options differ is not admitted; both sides name it. All others may differ. Options without a default are required.",
+        "A change needs a restart, unless the option says that a reload (SIGHUP, `systemctl reload`) takes it over.",
     ]
     for section, options in SECTIONS.items():
         doc = str(options.__doc__).split(": ", 1)[1].rstrip(".")
@@ -749,7 +788,7 @@ def markdown() -> str:
             "",
             f"## `[{section}]`",
             "",
-            f"{_sentence(doc)}",
+            f"{sentence(doc)}",
             "",
             "| option | default | allowed | meaning | why it can be set |",
         ]
@@ -757,11 +796,13 @@ def markdown() -> str:
         for o in OPTIONS:
             if o.section == section:
                 default = "" if o.required else f"`{f'0x{o.default:04x}' if o.name == 'ethertype' else toml_value(o.default)}`"
-                out.append(f"| `{o.name}` | {default} | {o.allowed} | {o.help} | {o.reason} |")
+                note = f". *{LIVE.strip()[:-1]}*" if o.live else ""
+                out.append(f"| `{o.name}` | {default} | {o.allowed} | {o.help}{note} | {o.reason} |")
     return "\n".join(out) + "\n"
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """Words as a sentence."""
     return text[0].upper() + text[1:] + "."
 
 

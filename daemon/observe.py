@@ -36,7 +36,7 @@ class TextFormatter(logging.Formatter):
     """``2025-01-31T12:00:00.123Z info open: instance 7 …`` with the event's fields behind."""
 
     def format(self, record: logging.LogRecord) -> str:
-        event, fields = _event(record)
+        event, fields = event_of(record)
         extra = "".join(f" {k}={_plain(v)}" for k, v in fields.items())
         return f"{_stamp(record)} {record.levelname.lower()} {event}: {_one_line(_message(record))}{extra}"
 
@@ -45,7 +45,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per line: ``time``, ``level``, ``event``, ``message``, then the event's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        event, fields = _event(record)
+        event, fields = event_of(record)
         body: dict[str, object] = {
             "time": _stamp(record),
             "level": record.levelname.lower(),
@@ -177,13 +177,16 @@ class PatientStream(io.TextIOBase):
         super().close()
 
 
-def set_up(form: str, level: str, stream: TextIO | None = None) -> Journal:
-    """Send the package's log lines to ``stream`` (standard error, never waited for) as ``text`` or ``json`` from ``level`` on."""
+def set_up(form: str, level: str, stream: TextIO | None = None, entries: logging.Handler | None = None) -> Journal:
+    """Send the package's log lines to ``stream`` (standard error, never waited for) as ``text`` or ``json`` from ``level`` on.
+
+    entries: takes the place of lines of the form ``text``: entries with fields, for a log that has them.
+    """
     logging.raiseExceptions = False  # a closed standard error must not end the daemon
     logger = logging.getLogger("zenjun")
-    handler: logging.StreamHandler[Any] = logging.StreamHandler(stream if stream is not None else PatientStream(2))
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
-    logger.handlers[:] = [handler]
+    lines: logging.StreamHandler[Any] = logging.StreamHandler(stream if stream is not None else PatientStream(2))
+    lines.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logger.handlers[:] = [entries if entries is not None and form == "text" else lines]
     logger.propagate = False
     logger.setLevel(LEVELS[level])
     return Journal(logger)
@@ -232,8 +235,17 @@ class Notifier:
     def status(self, status: str) -> bool:
         return self.send(f"STATUS={_one_line(status)}")
 
-    def stopping(self) -> bool:
-        return self.send("STOPPING=1", "STATUS=draining")
+    def stopping(self, longest_ns: int = 0) -> bool:
+        """longest_ns: how long the end may take by the configuration, so that the manager does not kill us before."""
+        extend = (f"EXTEND_TIMEOUT_USEC={longest_ns // 1000}",) if longest_ns else ()
+        return self.send("STOPPING=1", "STATUS=draining", *extend)
+
+    def reloading(self, now: int) -> bool:
+        """now: monotonic nanoseconds. ``reloaded`` has to follow."""
+        return self.send("RELOADING=1", f"MONOTONIC_USEC={now // 1000}")
+
+    def reloaded(self) -> bool:
+        return self.send("READY=1")
 
     def watchdog(self) -> bool:
         return self.send("WATCHDOG=1")
@@ -244,7 +256,8 @@ class Notifier:
             self._socket = None
 
 
-def _event(record: logging.LogRecord) -> tuple[str, Mapping[str, object]]:
+def event_of(record: logging.LogRecord) -> tuple[str, Mapping[str, object]]:
+    """An event's name and its fields, as ``Journal`` put them into the record."""
     event = getattr(record, "zj_event", record.name)
     fields = getattr(record, "zj_fields", {})
     return str(event), fields if isinstance(fields, dict) else {}

@@ -30,6 +30,7 @@ from ..proto.errors import UsageError
 from ..proto.wire import mtu_needed
 from .clients import Clients, Listener
 from .datapath import DataPath, Turn, Want, now_ns
+from .metrics import MetricsServer
 from .netlink import Change, LinkMonitor, LinkState
 from .observe import Journal, Notifier
 from .store import Store, StoreError
@@ -48,6 +49,8 @@ SAME_SIGNAL_NS: Final = 100_000_000
 """One Ctrl-C can reach us twice: from the terminal, and from a parent that passes it on. Later it is a second one."""
 LAST_WORDS_NS: Final = 300_000_000
 """For the queues of clients after the last message, when stopping."""
+STOP_MARGIN_NS: Final = 3_000_000_000
+"""What the service manager should wait beyond the configured times before it kills: a loaded machine is slow."""
 LINK_RETRY_S: Final = 1.0
 MS: Final = 1_000_000
 # Plain integers: enum arithmetic would be the dearest thing in a turn.
@@ -98,6 +101,7 @@ class Runtime:
         drain_timeout_ns: int,
         others: int,
         reload: Callable[[], None],
+        metrics: MetricsServer | None = None,
     ) -> None:
         """frame_max: bytes of the largest PDU this station will ever take; others: how many other stations; reload: on SIGHUP."""
         self._engine = engine
@@ -108,9 +112,10 @@ class Runtime:
         self._journal = journal
         self._notifier = notifier
         self._frame_max = frame_max
-        self._drain_timeout_ns = drain_timeout_ns
+        self.drain_timeout_ns = drain_timeout_ns
         self._others = others
         self._reload = reload
+        self._metrics = metrics
         self._loop: asyncio.AbstractEventLoop | None = None
         self._monitor = LinkMonitor(interface, self._on_link_change)
         self._interface = interface
@@ -129,6 +134,7 @@ class Runtime:
         self._opening_since_ns = self._started_ns
         self._hinted = False
         self._fenced = False
+        self._ready = False
         self._retry: asyncio.TimerHandle | None = None
 
     # ---- life
@@ -148,6 +154,8 @@ class Runtime:
             loop.add_reader(fd, self._guarded, action)
         self._phase = Phase.RUNNING
         self._guarded(self._start)
+        if self._metrics is not None:
+            await self._metrics.start()
         watchdog = loop.create_task(self._watchdog())
         tick = loop.create_task(self._tick())
         # Everything alive now lives as long as the daemon: the collector need not walk it again and pause us for it.
@@ -164,6 +172,8 @@ class Runtime:
             for fd, _ in readers:
                 loop.remove_reader(fd)
             self._listener.close()
+            if self._metrics is not None:
+                self._metrics.close()
             self._monitor.close()
             if self.link_open:
                 self._dp.link_close()
@@ -176,11 +186,6 @@ class Runtime:
         self._apply(self._engine.start(now_ns()))
         self._monitor.start()
         if self._phase is Phase.RUNNING:
-            link = self._monitor.watch.link
-            waiting = (
-                f"waiting for interface {self._interface}" if not self.link_open else f"opening on {link.name if link else ''}"
-            )
-            self._notifier.ready(waiting)
             self._turn()
 
     def _finish(self, code: Exit, message: str) -> None:
@@ -425,6 +430,7 @@ class Runtime:
         except OSError as exc:
             text = f"cannot open a packet socket on {link.name}: {exc.strerror}; trying again"
             self._journal.event(logging.WARNING, "interface", text, now=now_ns(), key="open")
+            self._notifier.status(text)
             self._retry_link()
             return
         needed = mtu_needed(self._others + 1)
@@ -437,6 +443,11 @@ class Runtime:
         self.link_open = True
         self._link_index = opened.ifindex
         now = now_ns()
+        text = (
+            f"instance {self._instance} of {self._others + 1} stations is open" if self._instance else f"opening on {link.name}"
+        )
+        (self._notifier.status if self._ready else self._notifier.ready)(text)
+        self._ready = True
         self._clients.mtu = opened.mtu
         self._engine.set_mac(opened.mac)
         self._apply(self._engine.set_frame_max(now, min(opened.mtu, self._frame_max)))
@@ -503,9 +514,9 @@ class Runtime:
                 self._finish(Exit.FORCED, "second signal: ending at once")
             return
         self._stopping_since_ns = now
-        self._phase, self._phase_deadline = Phase.DRAINING, now + self._drain_timeout_ns
+        self._phase, self._phase_deadline = Phase.DRAINING, now + self.drain_timeout_ns
         self._journal.info("stopping", "stopping: no new messages; own ones get until every station has them")
-        self._notifier.stopping()
+        self._notifier.stopping(self.drain_timeout_ns + LAST_WORDS_NS + STOP_MARGIN_NS)
         self._clients.on_closing(now)
         self._dp.hold(True)
         self._turn()
@@ -530,7 +541,11 @@ class Runtime:
             self._finish(Exit.OK, "stopped")
 
     def _on_hangup(self) -> None:
+        if self._ready:  # before, READY=1 would not mean that reading is done
+            self._notifier.reloading(now_ns())
         self._reload()
+        if self._ready:
+            self._notifier.reloaded()
 
     # ---- chores
 
@@ -560,10 +575,17 @@ class Runtime:
             self._notifier.status(text)
 
     async def _watchdog(self) -> None:
+        """Ask for a turn twice per interval, and say that we live only when the data path has really made one.
+
+        A loop that runs callbacks while frames are no longer served would otherwise look alive.
+        """
         if not self._notifier.watchdog_ns:
             return
         while True:
-            self._notifier.watchdog()
+            before = self._dp.counters()["turns"]
+            self._guarded(self._turn)
+            if self._dp.counters()["turns"] != before:
+                self._notifier.watchdog()
             await asyncio.sleep(self._notifier.watchdog_ns / 2e9)
 
     # ---- status

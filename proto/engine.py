@@ -29,13 +29,15 @@ from .core import Core, Drop, Fault, Medium, Peer, Status, seal
 from .effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Refused
 from .errors import UsageError, invariant
 from .joining import Entry, Joining
-from .membership import FAULTS, Expelled, Letter, Membership, Outcome, Quorum, stations_of
-from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering
+from .letters import Letter
+from .membership import FAULTS, Expelled, Membership, Outcome
+from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering, State, UsedUp
 from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, Past, decode_header, mac_text, unpack
 from .reset import Reset
-from .silence import SilenceWatch
+from .silence import SilenceWatch, unheard
 from .timers import NEVER, Timers
-from .wire import CONFIRM, HEADER, MESSAGE_MAX, RESET, RESETS, STATIONS_MAX, Flag, Kind, cluster_id, view_hash
+from .votes import Quorum, stations_of
+from .wire import CONFIRM, HEADER, MESSAGE_MAX, RESET, RESETS, STATIONS_MAX, Flag, Kind, cluster_id, mtu_needed, view_hash
 
 __all__ = ["NEVER", "Engine", "EngineConfig"]
 
@@ -214,7 +216,9 @@ class Engine:
             stations=config.stations,
             station=config.station,
             quorum=self._quorum,
+            fail_timeout_ns=config.fail_timeout_ns,
             adopt_timeout_ns=config.adopt_timeout_ns,
+            frame_max_least=max(FRAME_MAX_MIN, mtu_needed(config.stations)),
             give_up_timeout_ns=config.give_up_timeout_ns,
             streams=self.core,
             promise=self.opening.note_instance,
@@ -242,7 +246,7 @@ class Engine:
         self._waiting_since_ns = 0  # not in an instance since then
         self._blocked: dict[int, tuple[str, int]] = {}  # station: reason, since when
         self._quorate = True
-        self._stuck = (-1, 0)  # own PDUs that have become too large: how far everybody has them, and since when
+        self._stuck: dict[str, tuple[int, int]] = {}  # what is wrong with own PDUs: how far they have got, and since when
         self._fenced = False
         self._last_instance = 0
         self._left_seen: set[int] = set()
@@ -440,6 +444,7 @@ class Engine:
         serves its batch first)."""
         if now - self._now > self.config.fail_timeout_ns:
             self._silence.forgive(now)
+            self.membership.forgive(now)
             self._waiting_since_ns = now
         self._now = max(self._now, now)
         return self._now
@@ -510,9 +515,14 @@ class Engine:
         effects: list[Effect] = []
         if self._agreed is not None or self._byes_left is not None:
             return effects
+        if instance >= self.opening.highest:
+            # Durable before it asks: once let in it must not keep the others waiting for its disk.
+            effects += self.opening.note_instance(instance + 1)
         everybody = (1 << self.config.stations) - 1
         if self._quorum(stations_of(everybody & ~state)):
             effects += self._absorb(now, self.opening.note_live(now))
+        if self.opening.state is not State.PROPOSING:
+            return effects
         entry = self._joining.on_confirm(pdu)
         if entry is not None:
             return effects + self._let_in(now, entry)
@@ -526,11 +536,11 @@ class Engine:
         self.core.join(now, entry.instance, view, entry.starts, entry.place_clock, entry.place_station - 1, frame_max)
         effects: list[Effect] = [*self.opening.let_in(now, entry.instance)]
         self._views = {view: entry.instance}
-        self.membership.begin(now, entry.instance, entry.incarnations)
+        self.membership.begin(now, entry.instance, entry.incarnations, joined=True)
         self.core.heartbeat(now)
         return [*effects, Opened(entry.instance, entry.incarnations, frame_max, True), *self._enter_open(now)]
 
-    def _absorb(self, now: int, outcomes: Iterable[Outcome | Recovering]) -> list[Effect]:
+    def _absorb(self, now: int, outcomes: Iterable[Outcome | Recovering | UsedUp]) -> list[Effect]:
         """Let the parts follow what one of them decided."""
         out: list[Effect] = []
         for outcome in outcomes:
@@ -555,12 +565,14 @@ class Engine:
                     out.append(outcome)
                 case Expelled(reason, station, expelled):
                     out += self._absorb(now, self.opening.renew(now, reason, station, expelled))
-                case Recovering(station, incarnation) if self._bus:
+                case Recovering(station, incarnation, _) if self._bus:
                     if self.instance and incarnation != self.membership.incarnations[station - 1]:
                         reason = f"station {station} wants in"
                         out += self._absorb(now, self.opening.renew(now, reason, station))
-                case Recovering(station, incarnation):
-                    out += self._absorb(now, self.membership.on_recovering(now, station, incarnation))
+                case Recovering(station, incarnation, frame_max):
+                    out += self._absorb(now, self.membership.on_recovering(now, station, incarnation, frame_max))
+                case UsedUp(station, incarnation):
+                    self.membership.note_life(station, incarnation)
                 case _:
                     out.append(outcome)
         return out
@@ -735,7 +747,8 @@ class Engine:
         at = NEVER if due is None else due
         if self.membership.busy:
             at = min(at, now + self.config.probe_interval_ns)
-        if self._silence.suspicious:
+        own = self.core.peer(self.core.index)
+        if self._silence.suspicious or own.min_al < own.req:
             at = min(at, now + self.config.progress_timeout_ns // 4)
         quiet_ns = self._silence.quiet_at_ns(self.core, self._indices(), self._probe_after_ns)
         if quiet_ns <= now:  # being asked already: again, or the time is over
@@ -760,7 +773,7 @@ class Engine:
         effects = self._conflicts(now)
         if self.core.is_open:
             effects += self.opening.note_clock(self.core.clock)
-            effects += self._watch_sizes(now)
+            effects += self._watch_own(now)
         if self.core.is_open:
             effects += self._watch_bus(now) if self._bus else self._watch_members(now)
         if self.core.is_open:
@@ -818,19 +831,27 @@ class Engine:
             self.core.step(now, False)
         return []
 
-    def _watch_sizes(self, now: int) -> list[Effect]:
-        """An MTU has been lowered while larger PDUs were under way: nobody can repeat them, and a stream has no gaps. If they do
-        not get through, only a new instance can help."""
-        quiet_ns = self._silence.quiet_at_ns(self.core, self._indices(), self._probe_after_ns)
-        away = self.membership.busy or quiet_ns <= now  # then that is why they are not confirmed
-        stable = self.core.peer(self.core.index).min_al
-        if away or not self.core.too_long or stable != self._stuck[0]:
-            self._stuck = (stable, now)
-        if now - self._stuck[1] < self.config.progress_timeout_ns:
-            return []
-        self._stuck = (-1, now)
-        reason = f"PDUs of station {self.config.station} are larger than the MTU is now and cannot be sent again"
-        return self._absorb(now, self.opening.renew(now, reason))
+    def _watch_own(self, now: int) -> list[Effect]:
+        """Own PDUs that cannot get through: larger than an MTU that has been lowered since, so that nobody can repeat them; or
+        received by nobody at all, while everybody is heard. A stream has no gaps: only a new life can help."""
+        core = self.core
+        quiet_ns = self._silence.quiet_at_ns(core, self._indices(), self.config.progress_timeout_ns // 2)
+        away = quiet_ns <= now or not self.membership.has_quorum  # then that is why they are not confirmed
+        matrix, members = core.matrix(), self._indices()
+        others = [matrix[core.index][k] for k in members if k != core.index]
+        me = f"station {self.config.station}"
+        for why, wrong, stable in (
+            (f"PDUs of {me} are larger than the MTU is now and cannot be sent again", core.too_long, min(others, default=0)),
+            (f"nobody receives what {me} sends", unheard(matrix, members, core.index), max(others, default=0)),
+        ):
+            before, since = self._stuck.get(why, (-1, now))
+            if away or not wrong or stable != before:
+                since = now
+            self._stuck[why] = (stable, since)
+            if now - since >= self.config.progress_timeout_ns:
+                self._stuck.clear()
+                return self._absorb(now, self.opening.renew(now, why))
+        return []
 
     def _report_blocked(self, now: int, blamed: Iterable[tuple[int, str]], quorum: bool) -> list[Effect]:
         """An effect if the set has changed."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from .membership import Proposal, decode_proposal
-from .openpdu import FRAME_MAX_MIN, INSTANCE_MAX, decode_header, unpack
+from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, decode_header, unpack
+from .votes import Proposal, decode_proposal
 from .wire import CONFIRM, HEADER, Kind, view_hash
 
 PROPOSALS_MAX: Final = 64
@@ -84,7 +84,9 @@ class Joining:
         proposal = decode_proposal(pdu, Kind.RCV_ACK, self._n)
         if proposal is None or (self._station, self._incarnation) not in proposal.changes:
             return
-        if header["instance"] >= INSTANCE_MAX or header["frame_max"] < FRAME_MAX_MIN or header["clock"] >> 62:
+        if not 1 <= header["incarnation"] <= INCARNATION_MAX or not 1 <= header["instance"] < INSTANCE_MAX:
+            return
+        if header["frame_max"] < FRAME_MAX_MIN or header["clock"] >> 62:
             return
         key = (header["instance"], proposal)
         if key not in self._seen and len(self._seen) >= PROPOSALS_MAX:

@@ -5,7 +5,7 @@ As this station sees another one, j, it is
 - ``A`` operational; ``AAS``: told of its stop, not seen it here; ``AS``: stop seen, being agreed; ``S``: stopped;
 - ``SSA``: told of its recovery, no RCV from it yet; ``SA``: recovery seen, being agreed.
 
-Moves are the table ``TRANSITIONS``; a diagram in docs/protocol.md is made from it.
+Moves are the table in ``letters.py``; votes and quorum are ``votes.py``.
 
 STOP, STOP_ACK and RCV_ACK are votes for a *proposal*: the instance after this one, its members, and what changes. They stand in
 their station's stream, so that nobody misses one and everybody sees them in the same order. The rules, by the numbers the docs
@@ -35,15 +35,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from .core import Commit, Peer, Vote
 from .effects import Changed, Effect, Send
 from .errors import invariant
-from .openpdu import pack, unpack
-from .wire import CHANGE, HEADER, PROPOSAL, Kind, view_hash
+from .letters import TRANSITIONS, Cause, Letter
+from .openpdu import INSTANCE_MAX
+from .votes import Cast, Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of
+from .wire import Kind, view_hash
 
+CALM_TIMEOUTS: Final = 10
+"""A station that stays for so many fail time-outs is no longer one that comes and goes."""
 RESEND_GAP_NS: Final = 20_000_000
 """Votes are repeated to a joiner at most so often."""
 SEQ_MASK: Final = 2**32 - 1
@@ -67,120 +70,6 @@ FAULTS: Final = frozenset(
 """Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen`` is the engine's."""
 
 
-class Letter(Enum):
-    """How a station sees another one (STATE and TRANS of the paper say as much of it as others need)."""
-
-    A = auto()
-    AAS = auto()
-    AS = auto()
-    S = auto()
-    SSA = auto()
-    SA = auto()
-
-    @property
-    def state(self) -> bool:
-        """Bit of the STATE bitmap: held to be stopped."""
-        return self in (Letter.AS, Letter.S, Letter.SSA)
-
-    @property
-    def trans(self) -> bool:
-        """Bit of the TRANS bitmap: being agreed."""
-        return self in (Letter.AS, Letter.SA)
-
-
-class Cause(Enum):
-    """Why a letter may change."""
-
-    STOP_SEEN = auto()
-    """Nothing was heard for too long, or it is deaf, said good-bye, has restarted, or an operator wants it out; or others have
-    said so for ``adopt_timeout``."""
-    STOP_TOLD = auto()
-    """A vote of an operational station removes it."""
-    WITHDRAWN = auto()
-    """It is heard, and nobody (any more) wants it out, or there is no quorum without it."""
-    REMOVED = auto()
-    """Decided."""
-    RECOVERY_SEEN = auto()
-    """An RCV of it; or others have voted for it for ``adopt_timeout``."""
-    RECOVERY_TOLD = auto()
-    """A vote of an operational station lets it in."""
-    STOP_WINS = auto()
-    """A stop is being agreed meanwhile: it will have to ask again. A vote given already stays a promise."""
-    LET_IN = auto()
-    """Decided."""
-
-
-_SAME: Final = {
-    Letter.A: (Cause.WITHDRAWN, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS, Cause.LET_IN),
-    Letter.AAS: (Cause.STOP_TOLD, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS),
-    Letter.AS: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS),
-    Letter.S: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.STOP_WINS),
-    Letter.SSA: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.RECOVERY_TOLD),
-    Letter.SA: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD),
-}
-MOVES: Final[dict[tuple[Letter, Cause], Letter]] = {
-    (Letter.A, Cause.STOP_SEEN): Letter.AS,
-    (Letter.A, Cause.STOP_TOLD): Letter.AAS,
-    (Letter.A, Cause.REMOVED): Letter.S,  # decided on the votes of others and an own earlier one
-    (Letter.AAS, Cause.STOP_SEEN): Letter.AS,
-    (Letter.AAS, Cause.WITHDRAWN): Letter.A,
-    (Letter.AAS, Cause.REMOVED): Letter.S,
-    (Letter.AAS, Cause.LET_IN): Letter.A,
-    (Letter.AS, Cause.REMOVED): Letter.S,
-    (Letter.AS, Cause.WITHDRAWN): Letter.A,
-    (Letter.AS, Cause.LET_IN): Letter.AS,
-    (Letter.S, Cause.RECOVERY_SEEN): Letter.SA,
-    (Letter.S, Cause.RECOVERY_TOLD): Letter.SSA,
-    (Letter.S, Cause.LET_IN): Letter.A,  # the promise given before the stop was decided first
-    (Letter.SSA, Cause.RECOVERY_SEEN): Letter.SA,
-    (Letter.SSA, Cause.STOP_WINS): Letter.S,
-    (Letter.SSA, Cause.LET_IN): Letter.A,
-    (Letter.SA, Cause.STOP_WINS): Letter.S,
-    (Letter.SA, Cause.LET_IN): Letter.A,
-}
-"""What really moves."""
-TRANSITIONS: Final[dict[tuple[Letter, Cause], Letter]] = {
-    **{(letter, cause): letter for letter, causes in _SAME.items() for cause in causes},
-    **MOVES,
-}
-"""Total: a test walks Letter x Cause."""
-
-
-class Proposal(NamedTuple):
-    """What one vote is for: the next instance's members, and what changes. Stations are numbers 1..n, sorted."""
-
-    stop: bool
-    members: tuple[int, ...]
-    changes: tuple[tuple[int, int], ...]
-    """stop: (station, low 32 bits of the next seq accepted from it: REQ); else (station, its incarnation)."""
-
-    @property
-    def changed(self) -> tuple[int, ...]:
-        return tuple(station for station, _ in self.changes)
-
-
-class Cast(NamedTuple):
-    """Where a vote stands: (clock, station) is its place in the total order, seq its number in the stream."""
-
-    clock: int
-    station: int
-    seq: int
-
-
-class Quorum(NamedTuple):
-    """Which sets of stations may form an instance. Any two that may share a station."""
-
-    stations: int
-    needed: int
-    """So many at least."""
-    required: tuple[int, ...] = ()
-    """All of these."""
-
-    def __call__(self, stations: Iterable[int]) -> bool:
-        found = set(stations)
-        return len(found) >= self.needed and found.issuperset(self.required)
-
-
 class Streams(Protocol):
     """What the agreement asks of the core; stations are indices 0..n-1."""
 
@@ -190,7 +79,7 @@ class Streams(Protocol):
 
     def limit(self, now: int, index: int, limit: int | None) -> None: ...
 
-    def wait_for(self, index: int, clock: int | None) -> None: ...
+    def wait_for(self, index: int, clock: int | None, frame_max: int = 0) -> None: ...
 
     def all_have(self, stations: int, seqs: Mapping[int, int]) -> bool: ...
 
@@ -219,50 +108,6 @@ class Expelled:
 Outcome: TypeAlias = Effect | Expelled
 
 
-def bits(stations: Iterable[int]) -> int:
-    """Bitmap of station numbers: bit j - 1."""
-    out = 0
-    for station in stations:
-        out |= 1 << (station - 1)
-    return out
-
-
-def stations_of(bitmap: int) -> tuple[int, ...]:
-    """The inverse."""
-    return tuple(k + 1 for k in range(bitmap.bit_length()) if bitmap >> k & 1)
-
-
-def encode_proposal(proposal: Proposal, *, state: int, trans: int) -> bytes:
-    """Payload of a vote."""
-    out = pack(PROPOSAL, state=state, trans=trans, members=bits(proposal.members), changes=len(proposal.changes))
-    return out + b"".join(pack(CHANGE, changed=station, value=value) for station, value in proposal.changes)
-
-
-def decode_proposal(pdu: bytes, kind: int, stations: int) -> Proposal | None:
-    """The inverse, of a whole vote PDU whose lengths the core has checked; None if it makes no sense."""
-    at = HEADER.size + 4 * stations
-    if len(pdu) < at + PROPOSAL.size:
-        return None
-    head = unpack(PROPOSAL, pdu, at)
-    at += PROPOSAL.size
-    if len(pdu) < at + head["changes"] * CHANGE.size:
-        return None
-    changes = []
-    for _ in range(head["changes"]):  # at most 255, by the field's width
-        change = unpack(CHANGE, pdu, at)
-        changes.append((change["changed"], change["value"]))
-        at += CHANGE.size
-    members, changed = stations_of(head["members"]), [station for station, _ in changes]
-    if not changes or changed != sorted(set(changed)) or not 1 <= changed[0] <= changed[-1] <= stations:
-        return None
-    if not members or members[-1] > stations:
-        return None
-    stop = kind != Kind.RCV_ACK
-    if stop == bool(set(changed) & set(members)) or (not stop and not set(changed) <= set(members)):
-        return None
-    return Proposal(stop, members, tuple(changes))
-
-
 @dataclass(slots=True)
 class _Suspect:
     """A station whose removal this one proposes, or would."""
@@ -282,13 +127,16 @@ class Membership:
         stations: int,
         station: int,
         quorum: Quorum,
+        fail_timeout_ns: int,
         adopt_timeout_ns: int,
         give_up_timeout_ns: int,
+        frame_max_least: int,
         streams: Streams,
         promise: Callable[[int], Sequence[Effect]],
         faults: frozenset[str] = frozenset(),
     ) -> None:
-        """promise: makes an instance number durable before anything that comes after it leaves."""
+        """promise: makes an instance number durable before anything that comes after it leaves. frame_max_least: bytes of a PDU
+        that every station can take, whatever its interface."""
         invariant(faults <= FAULTS, f"unknown faults: {faults - FAULTS}")
         self._n = stations
         self._station = station
@@ -321,15 +169,25 @@ class Membership:
         self._pdus: dict[tuple[int, Proposal], dict[int, bytes]] = {}  # votes for joins, as they stood on the wire
         self._entry: dict[int, tuple[int, tuple[int, Proposal]]] = {}  # joined: incarnation, and the proposal that let it in
         self._resent_ns: dict[int, int] = {}
+        self._fail_ns = fail_timeout_ns
+        self._frame_max_least = frame_max_least
+        self._newcomer = False  # let in itself, so that it does not know what was before
+        self._asked: dict[int, int] = {}  # incarnations of unknown stations that have asked once
+        self._frame_max: dict[int, int] = {}  # of joiners
+        self._since_ns: dict[int, int] = {}  # when a station was let in last
+        self._wait_ns: dict[int, int] = {}
+        self._not_before_ns: dict[int, int] = {}
         self._lives = [0] * stations  # highest incarnation that was ever a member, by index
         self._unsent = False  # a proposal found no buffer
         self._stuck_since_ns: int | None = None
 
     # ---- life
-    def begin(self, now: int, instance: int, incarnations: tuple[int, ...]) -> None:
-        """This station has started in an instance; the core is in it already."""
+    def begin(self, now: int, instance: int, incarnations: tuple[int, ...], joined: bool = False) -> None:
+        """This station has started in an instance, or was let into it (``joined``); the core is in it already."""
         self.instance = self._base = instance
         self.incarnations = incarnations
+        self._newcomer = joined
+        self._asked.clear()
         self._note_lives()
         for station in self.letters:
             self.letters[station] = Letter.A if incarnations[station - 1] else Letter.S
@@ -443,6 +301,7 @@ class Membership:
                     del self._suspects[k]
                     self._streams.limit(now, k - 1, None)
                     self._move(k, Cause.WITHDRAWN)
+                self._look_again(now)
                 self._review_told(now, heard)
                 return self._go_on(now)
         self._review_told(now, heard)
@@ -462,18 +321,34 @@ class Membership:
             self._heed(now, station, proposal)
         return self._go_on(now)
 
-    def on_recovering(self, now: int, station: int, incarnation: int) -> list[Outcome]:
-        """An RCV (or OPEN) of a station that is in no instance."""
+    def note_life(self, station: int, incarnation: int) -> None:
+        """A member says that this incarnation of a station has been one."""
+        if not self.incarnations[station - 1]:
+            self._lives[station - 1] = max(self._lives[station - 1], incarnation)
+            if 0 < self._joins.get(station, 0) <= self._lives[station - 1]:
+                del self._joins[station]
+                self._move(station, Cause.STOP_WINS)
+
+    def on_recovering(self, now: int, station: int, incarnation: int, frame_max: int = 0) -> list[Outcome]:
+        """An RCV (or OPEN) of a station that is in no instance; ``frame_max``: largest PDU it can take, bytes, 0: unknown."""
         held = self.incarnations[station - 1]
         if held:
             if incarnation > held and "ignore_restart" not in self._faults:
+                if station in self._suspects:  # whatever it was suspected for: now it is proved
+                    self._suspects[station].reason = "restarted"
                 return self.suspect(now, (station, "restarted"))
             return self._resend(now, station) if incarnation == held else []
-        if self._suspects or incarnation <= self._lives[station - 1] or incarnation < self._joins.get(station, 0):
+        if self._suspects or self.told or incarnation <= self._lives[station - 1] or incarnation < self._joins.get(station, 0):
             return []  # a stop is agreed first, it will ask again; or an old frame
         if self._joins.get(station) == incarnation:
             return self._resend(now, station)
+        if now < self._not_before_ns.get(station, 0):
+            return []  # it comes and goes
+        if not self._lives[station - 1] and self._newcomer and incarnation != self._asked.get(station):
+            self._asked[station] = incarnation
+            return []  # who was let in itself does not know which lives are used up: the others will say if this one is
         self._joins[station] = incarnation
+        self._frame_max[station] = frame_max
         self._told.pop(station, None)
         self._move(station, Cause.RECOVERY_SEEN)
         return self._go_on(now)
@@ -486,10 +361,11 @@ class Membership:
             for proposal in self._mine:
                 if self._complete(proposal) and self._hash_of(proposal) == view:
                     return self._commit(now, proposal) + self._go_on(now)
-            bit = 1 << (self._station - 1)
-            if not state & bit or trans & bit:
-                return []  # a member of it, as far as that station says: the votes will come
-        if "never_expelled" in self._faults:
+        bit = 1 << (self._station - 1)
+        if not state & bit or trans & bit:
+            return []  # a member of it, as far as that station says: the votes will come
+        everybody = (1 << self._n) - 1
+        if "never_expelled" in self._faults or not self.quorum(stations_of(everybody & ~state)):
             return []
         return [Expelled(f"station {station} is in instance {instance}, which goes on without this one", station)]
 
@@ -508,12 +384,19 @@ class Membership:
         due = [k for k, since in self._told.items() if now - since >= self._adopt_ns]
         return self.adopt(now, due) if due and "adopt_never" not in self._faults else []
 
+    def forgive(self, now: int) -> None:
+        """This station did not run for a while: nobody has had a chance meanwhile, and every wait begins anew."""
+        self._told = dict.fromkeys(self._told, now)
+        self._stuck_since_ns = None if self._stuck_since_ns is None else now
+
     def adopt(self, now: int, stations: Iterable[int]) -> list[Outcome]:
-        """See with others' eyes: for stations in AAS or SSA."""
+        """See with others' eyes: for stations in AAS or SSA. Of two that accuse each other all believe the one with the lower
+        number; and nobody is believed at the price of the quorum."""
         moved = False
-        for k in tuple(stations):
+        for k in sorted(stations, reverse=True):
             if self.letters[k] is Letter.AAS:
-                moved |= self._mark(now, k, "told")
+                if self._accusers(k) and self.quorum(set(self.target) - {k}):
+                    moved |= self._mark(now, k, "told")
             elif self.letters[k] is Letter.SSA and not self._suspects:
                 lives = [dict(p.changes)[k] for (v, p) in self._votes if v == self.instance and not p.stop and k in p.changed]
                 self._told.pop(k, None)
@@ -554,15 +437,26 @@ class Membership:
         self._told.pop(station, None)
         self._move(station, Cause.STOP_SEEN)
         self._streams.limit(now, station - 1, req)
+        self._stop_wins()
+        if "forget_promise" in self._faults:
+            self._mine = [p for p in self._mine if p.stop]
+        return True
+
+    def _stop_wins(self) -> None:
+        """Some stop is being agreed: who recovers must ask again. Votes given stand."""
         for k in self._joins:
             self._move(k, Cause.STOP_WINS)
         self._joins.clear()
         for k in [k for k in self._told if self.letters[k] is Letter.SSA]:
             del self._told[k]
             self._move(k, Cause.STOP_WINS)
-        if "forget_promise" in self._faults:
-            self._mine = [p for p in self._mine if p.stop]
-        return True
+
+    def _look_again(self, now: int) -> None:
+        """At the votes of this instance that have come already."""
+        for (v, p), cast in list(self._votes.items()):
+            if v == self.instance:
+                for station in cast:
+                    self._heed(now, station, p)
 
     def _heed(self, now: int, station: int, proposal: Proposal) -> None:
         """What a vote of the present instance tells, beyond its counting."""
@@ -574,9 +468,10 @@ class Membership:
             if proposal.stop and self.letters[k] is Letter.A and self.incarnations[k - 1]:
                 self._told[k] = now
                 self._move(k, Cause.STOP_TOLD)
+                self._stop_wins()
             elif proposal.stop or value <= self._lives[k - 1]:
                 continue  # who has joined since does not know which lives are used up
-            elif self.letters[k] is Letter.S and not self._suspects:
+            elif self.letters[k] is Letter.S and not self._suspects and not self.told:
                 self._told[k] = now
                 self._move(k, Cause.RECOVERY_TOLD)
 
@@ -646,7 +541,7 @@ class Membership:
     def _propose(self, now: int) -> list[Outcome]:
         """Vote for what is wanted, unless that has been done: a vote stands, and its place is that of the first one."""
         proposal = self._wanted()
-        if proposal is None or proposal in self._mine:
+        if proposal is None or proposal in self._mine or self.instance >= INSTANCE_MAX:
             return []
         seen = any(s.reason != "told" for s in self._suspects.values())
         kind = (Kind.STOP if seen else Kind.STOP_ACK) if proposal.stop else Kind.RCV_ACK
@@ -666,7 +561,7 @@ class Membership:
             for k in proposal.changed:
                 if k not in self._waits:
                     self._waits[k] = now
-                    self._streams.wait_for(k - 1, clock - 1)
+                    self._streams.wait_for(k - 1, clock - 1, self._frame_max.get(k, 0) or self._frame_max_least)
         return effects
 
     # ---- decisions
@@ -706,6 +601,10 @@ class Membership:
             names = ", ".join(map(str, by))
             return [*effects, Expelled(f"stations {names} have agreed to go on without this one", by[0])]
         self._tell_core()
+        gone = [k for k, s in self._suspects.items() if s.reason == "restarted"]
+        if gone and not self.quorum(set(self.members) - set(gone)):
+            names = ", ".join(f"station {k} (restarted)" for k in gone)
+            return [*effects, Expelled(f"no quorum without {names}", self._station, False)]  # it will never come back
         if self._suspects or self._waits:  # what waits for a joiner waits as much as what waits for a stop
             self._stuck_since_ns = self._stuck_since_ns if self._stuck_since_ns is not None else now
         else:
@@ -715,7 +614,9 @@ class Membership:
     def _removed_by(self) -> list[int]:
         """The voters of a complete proposal without this station."""
         for (v, p), cast in self._votes.items():
-            if v == self.instance and p.stop and self._station not in p.members and self._voters(p) <= cast.keys():
+            if v != self.instance or not p.stop or self._station in p.members or not self.quorum(p.members):
+                continue
+            if self._voters(p) <= cast.keys():
                 return sorted(self._voters(p))
         return []
 
@@ -743,6 +644,7 @@ class Membership:
             joined=bits(joined),
             place_clock=place.clock,
             place_src=place.station - 1,
+            frame_max=min((self._frame_max.get(k, 0) or self._frame_max_least for k in joined), default=0),
             incarnations=incarnations,
             vote_seq={k - 1: cast[k].seq for k in voters},
         )
@@ -772,6 +674,7 @@ class Membership:
             self._suspects.pop(k, None)
             self._entry.pop(k, None)
             self._move(k, Cause.REMOVED)
+            self._hold_off(now, k)
         if proposal.stop:
             if "keep_join_on_stop" not in self._faults:
                 for k in self._joins:
@@ -786,6 +689,7 @@ class Membership:
                     del self._joins[k]
                 self._waits.pop(k, None)
                 self._entry[k] = (incarnation, key)
+                self._since_ns[k] = now
                 self._move(k, Cause.LET_IN)
             for k in self._waits:  # a promise for a later union of joiners: votes for it come anew
                 self._streams.wait_for(k - 1, None)
@@ -795,14 +699,19 @@ class Membership:
         self._votes = {k: v for k, v in self._votes.items() if k[0] >= instance}
         kept = {entry for _, entry in self._entry.values()}
         self._pdus = {k: v for k, v in self._pdus.items() if k[0] >= instance or k in kept}
-        for (v, p), cast in list(self._votes.items()):
-            if v == instance:
-                for station in cast:
-                    self._heed(now, station, p)
+        self._look_again(now)
         self._tell_core()
         self._streams.heartbeat(now)
         self._stuck_since_ns = None  # another round, another time-out
         return [*effects, Changed(instance, incarnations, joined, left)]
+
+    def _hold_off(self, now: int, station: int) -> None:
+        """A station that is removed again soon after it was let in is let in later each time: every change costs everybody."""
+        stayed = now - self._since_ns.get(station, -CALM_TIMEOUTS * self._fail_ns)
+        wait = self._wait_ns.get(station, 0)
+        wait = 0 if stayed >= CALM_TIMEOUTS * self._fail_ns else min(max(2 * wait, self._fail_ns // 4), 4 * self._fail_ns)
+        self._wait_ns[station] = wait
+        self._not_before_ns[station] = now + wait
 
     # ---- helping a joiner
     def _resend(self, now: int, station: int) -> list[Outcome]:

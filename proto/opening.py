@@ -47,6 +47,7 @@ from typing import Final, TypeAlias
 from .effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
 from .errors import InvariantError, invariant
 from .openpdu import (
+    INCARNATION_MAX,
     INSTANCE_MAX,
     NO_PAST,
     Members,
@@ -66,6 +67,16 @@ ISSUED_MAX: Final = 256
 """Own proposals remembered. A member that has STARTED an older one sends us into a new incarnation instead."""
 NOTICE_GAP_NS: Final = 10_000_000_000
 """The same notice is not repeated within this time."""
+INCARNATION_STEP: Final = 1 << 20
+HIGHEST_STEP: Final = 1 << 20
+"""No PDU raises the own knowledge of used numbers by more: nonsense must not use them up."""
+CLOCK_STEP: Final = 2
+"""Instance numbers that one look at the clock uses up at most."""
+INSTANCES_AHEAD: Final = 7
+"""So many more instance numbers are made durable than needed, so that most changes of membership wait for no disk."""
+PATIENCE_WINDOWS: Final = 4
+"""A proposal that is not agreed on for so many windows will not be: somebody in it hears nothing, or not everybody."""
+EXCLUDED_WINDOWS: Final = 8
 RECOVER_DOUBLINGS: Final = 2
 """RCV is repeated after the interval, twice it, four times it, with jitter: it may have lost to a stop being agreed."""
 AGE_TIE_MS: Final = 1000
@@ -149,9 +160,24 @@ class Recovering:
 
     station: int
     incarnation: int
+    frame_max: int
 
 
-Outcome: TypeAlias = Effect | Recovering
+@dataclass(frozen=True, slots=True)
+class UsedUp:
+    """A member says that this incarnation of a station has been a member: no lower one may be let in."""
+
+    station: int
+    incarnation: int
+
+
+Outcome: TypeAlias = Effect | Recovering | UsedUp
+
+
+def believable(incarnation: int, known: int) -> bool:
+    """May a station be told such an incarnation, where ``known`` is the last one? A nonsense number must not use up all that
+    follow: the last half of the range is reached in small steps only."""
+    return incarnation <= max(INCARNATION_MAX // 2, known + INCARNATION_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +238,8 @@ class Opening:
         self._life_of = life_of
         self._live_ns = -NEVER
         self._quorum_since_ns: int | None = None
+        self._issued_ns = 0  # when the latest proposal was issued first
+        self._excluded: dict[int, int] = {}  # stations that were heard and did not agree: left out until then
         self._tries = 0  # RCVs since the instance was first heard
         self._quorum: Quorum = quorum or (lambda stations: len(set(stations)) == config.stations)
         self.state = State.LISTENING
@@ -235,7 +263,7 @@ class Opening:
         self._heard: dict[int, Heard] = {}
         self._issued: dict[Proposal, None] = {}  # of this incarnation, in order
         self._next_incarnation = 0  # to be taken when the listening is over
-        self._persisted: tuple[int, int] | None = None
+        self._persisted = (0, instance)
         self._began_ns = 0
         self._sent_ns = -NEVER
         self._noticed_ns: dict[tuple[str, int], int] = {}
@@ -291,13 +319,13 @@ class Opening:
 
     def renew(self, now: int, reason: str, station: int = 0, expelled: bool = False) -> list[Effect]:
         """End this station's life in the instance, by the word of ``station`` (0: its own), and begin a new one. ``expelled``:
-        the others go on without it, so that nothing of it is brought to another. Nothing happens if it is in none."""
+        the others go on without it, as far as it knows. Its past counts all the same: they may die, or give up, before they have
+        carried that out, and what was released here is still owed to everybody. Nothing happens if it is in none."""
         if self.state is not State.STARTED:
             return []
         closed = Closed(self.current, reason, station or self._config.station, expelled)
         self._move(Cause.RESTARTED)
-        effects = self._enter_proposing(now, self.incarnation + 1, forget=expelled)
-        return [closed, *effects]
+        return [closed, *self._enter_proposing(now, self.incarnation + 1)]
 
     def outdated(self, now: int) -> list[Effect]:
         """This incarnation may have been let in without knowing, and is out again: only a new one can be."""
@@ -319,7 +347,7 @@ class Opening:
     def note_instance(self, number: int) -> list[Effect]:
         """An instance number has been proposed or seen: no other instance may ever get it."""
         self.highest = max(self.highest, min(number, INSTANCE_MAX))
-        return self._make_durable()
+        return self._make_durable(ahead=INSTANCES_AHEAD)
 
     def note_live(self, now: int) -> list[Effect]:
         """A member of an instance that has quorum was heard: ask it to be let in."""
@@ -336,7 +364,7 @@ class Opening:
     def note_clock(self, clock: int) -> list[Effect]:
         """An instance's clock starts at its number << 32. One that runs beyond 2**32 PDUs uses up the numbers after its own:
         they count as seen, half a number ahead so that they are durable in time, or places in the order would come again."""
-        used = min((clock + (1 << 31)) >> 32, INSTANCE_MAX)
+        used = min((clock + (1 << 31)) >> 32, INSTANCE_MAX, self.highest + CLOCK_STEP)
         if used <= self.highest:
             return []
         self.highest = used
@@ -368,8 +396,11 @@ class Opening:
 
     # ---- received
     def _on_open(self, now: int, pdu: OpenPdu, mac: bytes) -> list[Outcome]:
-        self.highest = max(self.highest, pdu.highest)
+        if self.state is not State.STARTED:  # in an instance its members' votes tell
+            self.highest = max(self.highest, min(pdu.highest, self.highest + HIGHEST_STEP))
         listed = pdu.proposal.incarnation_of(self._config.station) if pdu.proposal else 0
+        if pdu.outdated and self.state is State.STARTED and pdu.proposal and listed <= self.incarnation:
+            return [UsedUp(k, life) for k, life in pdu.proposal.members if k not in (pdu.src, self._config.station)]
         if pdu.outdated:
             late = listed > self.incarnation or (listed == self.incarnation and self.state is not State.STARTED)
             return [*self._on_outdated(now, pdu.src, listed)] if late else []
@@ -417,12 +448,16 @@ class Opening:
             return [] if pdu.proposal == instance or self._held(pdu.src) == pdu.incarnation else [*self._answer(now)]
         if pdu.age_ms * 1_000_000 < self._config.window_ns or pdu.proposal == instance:
             return [*self._answer(now)]  # it listens for who has its number; or it is late, and starts with this
+        if not believable(pdu.incarnation, self._life_of(pdu.src)):
+            return []
         if pdu.incarnation != self._held(pdu.src) and pdu.incarnation <= self._life_of(pdu.src):
             return [*self._answer(now, pdu.src)]
         # The answer first: what comes of the recovery may be a new life of this station.
-        return [*([] if pdu.recovering else self._answer(now)), Recovering(pdu.src, pdu.incarnation)]
+        return [*([] if pdu.recovering else self._answer(now)), Recovering(pdu.src, pdu.incarnation, pdu.frame_max)]
 
     def _on_outdated(self, now: int, by: int, listed: int) -> list[Effect]:
+        if not believable(listed, self.incarnation):
+            return self._notice(now, "exhausted", by, f"station {by} speaks of incarnation {listed} of this one: not believed")
         take = max(listed, self.incarnation) + 1
         if self.state is State.LISTENING and take <= self._next_incarnation:
             return []
@@ -485,7 +520,7 @@ class Opening:
         leave it."""
         found = {self._config.station: (self.incarnation, self.past)}
         for station, heard in self._heard.items():
-            if now - heard.at_ns < self._config.window_ns and not heard.pdu.started:
+            if now - heard.at_ns < self._config.window_ns and not heard.pdu.started and now >= self._excluded.get(station, 0):
                 found[station] = (heard.pdu.incarnation, heard.pdu.past)
         members = tuple((station, life) for station, (life, _) in sorted(found.items()))
         return members, tuple((station, *past) for station, (_, past) in sorted(found.items()) if past.view)
@@ -496,6 +531,10 @@ class Opening:
         latest = next(reversed(self._issued), None)
         if latest is not None and self._complete(latest):
             return self._agree(now, latest)
+        late = latest is not None and now - self._issued_ns >= PATIENCE_WINDOWS * self._config.window_ns
+        if latest is not None and late and (taken := self._settle(now, latest)) is not None:
+            effects = self._issue(now, taken)
+            return effects + (self._agree(now, taken) if self._complete(taken) else [])
         members, pasts = self._candidates(now)
         if self._alive(now) or not self._quorum(station for station, _ in members):
             self._quorum_since_ns = None
@@ -516,10 +555,32 @@ class Opening:
         effects = self._issue(now, adopted)
         return effects + (self._agree(now, adopted) if self._complete(adopted) else [])
 
+    def _settle(self, now: int, latest: Proposal) -> Proposal | None:
+        """The latest proposal finds no agreement. Who is in it and proposes nothing with this station in it does not hear it,
+        and is left out for a while. Otherwise not everybody hears everybody: then any colleague's proposal with quorum and this
+        station in it will do."""
+        self._issued_ns = now
+        deaf = []
+        offered = []
+        for station, _ in latest.members:
+            heard = self._heard.get(station)
+            if station == self._config.station or heard is None or heard.pdu.proposal == latest:
+                continue
+            proposal = heard.pdu.proposal
+            if proposal is None or not proposal.incarnation_of(self._config.station):
+                deaf.append(station)
+            elif proposal.instance > latest.instance and proposal.incarnation_of(self._config.station) == self.incarnation:
+                offered.append(proposal)
+        for station in deaf:
+            self._excluded[station] = now + EXCLUDED_WINDOWS * self._config.window_ns
+        offered = [p for p in offered if self._quorum(k for k, _ in p.members)]
+        return None if deaf else max(offered, key=lambda p: p.instance, default=None)
+
     def _issue(self, now: int, proposal: Proposal) -> list[Effect]:
         latest = next(reversed(self._issued), None)
         invariant(latest is None or proposal.instance > latest.instance, "issued instance numbers grow")
         self._issued[proposal] = None
+        self._issued_ns = now
         if len(self._issued) > ISSUED_MAX:
             del self._issued[next(iter(self._issued))]
         self.highest = max(self.highest, proposal.instance)
@@ -546,10 +607,10 @@ class Opening:
         self.moves[f"{self.state.name} {cause.name}".lower()] += 1
         self.state = TRANSITIONS[self.state, cause]
 
-    def _leave_instance(self, forget: bool = False) -> None:
+    def _leave_instance(self) -> None:
         """The caller closes it in the core before it does anything else."""
         if self.instance is not None:
-            self.past = (None if forget else self._reached()) or NO_PAST
+            self.past = self._reached() or NO_PAST
         self.instance = None
         self.current = 0
         self._quorum_since_ns = None
@@ -562,8 +623,8 @@ class Opening:
         self._timers.set(Timer.LISTENED, now + self._config.window_ns)
         return self._send(now)
 
-    def _enter_proposing(self, now: int, incarnation: int, forget: bool = False) -> list[Effect]:
-        self._leave_instance(forget)
+    def _enter_proposing(self, now: int, incarnation: int) -> list[Effect]:
+        self._leave_instance()
         self._issued.clear()
         self.incarnation = incarnation
         self._next_incarnation = 0
@@ -639,11 +700,13 @@ class Opening:
         send = Send(encode_open(pdu, cluster=self._config.cluster_id, stations=self._config.stations, seal=self._seal))
         return [*self._make_durable(), send]
 
-    def _make_durable(self) -> list[Effect]:
-        if self._persisted == (self.incarnation, self.highest):
+    def _make_durable(self, ahead: int = 0) -> list[Effect]:
+        """What is on disk may be ahead of what has been used, never behind."""
+        incarnation, highest = self._persisted
+        if incarnation == self.incarnation and highest >= self.highest:
             return []
-        self._persisted = (self.incarnation, self.highest)
-        return [Persist(self.incarnation, self.highest)]
+        self._persisted = (self.incarnation, max(highest, self.highest + ahead if self.highest > highest else 0))
+        return [Persist(*self._persisted)]
 
     def _jitter(self, below: int) -> int:
         """0 <= j < below, from the boot number and what has been sent: no two stations have the same."""

@@ -4,7 +4,7 @@ Reasons, the first that applies:
 
 - ``left``: it said BYE;
 - ``silent``: no sign of life for ``fail_timeout_ns``, neither a PDU of its own nor, through others, that its stream has grown;
-- ``deaf``: it is heard, but what it acknowledges stands behind what another station has and has not moved for
+- ``deaf``: it is heard, but what it acknowledges stands behind what this station and a third one have, and has not moved for
   ``progress_timeout_ns``.
 
 Sans-I/O; reads the core, changes nothing. A station that did not run itself for a while (stopped, or its machine was) must not
@@ -30,10 +30,22 @@ class Streams(Protocol):
     def matrix(self) -> list[list[int]]: ...
 
 
-def behind(matrix: list[list[int]], members: Sequence[int], j: int) -> bool:
-    """Has some member been acknowledged further by another member than by j (all indices)? What j expects of itself is no
-    acknowledgement."""
-    return any(matrix[h][j] < max(matrix[h][k] for k in members) for h in members if h != j)
+def behind(matrix: list[list[int]], members: Sequence[int], own: int, j: int) -> bool:
+    """Does member j lack something that station ``own`` and a station other than its source have (all are indices)? Nobody is
+    deaf for lacking what the own station lacks too, or what its source alone has: then the fault may be elsewhere."""
+    for h in members:
+        if h == j:
+            continue
+        others = [matrix[h][k] for k in members if k not in (h, j)]
+        if others and matrix[h][j] < min(max(others), matrix[h][own]):
+            return True
+    return False
+
+
+def unheard(matrix: list[list[int]], members: Sequence[int], own: int) -> bool:
+    """Does no other member have what the own station sends, as far as it tells?"""
+    others = [matrix[own][k] for k in members if k != own]
+    return bool(others) and max(others) < matrix[own][own]
 
 
 class SilenceWatch:
@@ -74,17 +86,17 @@ class SilenceWatch:
             if index == core.index:
                 continue
             peer = core.peer(index)
-            reason = self._reason(now, index, peer, matrix, members)
+            reason = self._reason(now, core.index, index, peer, matrix, members)
             if reason:
                 blamed.append((index + 1, reason))
         return tuple(blamed)
 
-    def _reason(self, now: int, index: int, peer: Peer, matrix: list[list[int]], members: Sequence[int]) -> str:
+    def _reason(self, now: int, own: int, index: int, peer: Peer, matrix: list[list[int]], members: Sequence[int]) -> str:
         if peer.left:
             return "left"
         if now - self.heard_ns(peer) >= self._fail_timeout_ns:
             return "silent"
-        if not behind(matrix, members, index):
+        if not behind(matrix, members, own, index):
             self._stuck.pop(index, None)
             return ""
         moved_ns, since_ns = self._stuck.get(index, (-1, 0))

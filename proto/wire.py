@@ -78,6 +78,8 @@ class Flag(IntFlag):
     """The sender has seen a diverging order digest and delivers nothing any more."""
     OP = 0x20
     """DATA: some message in it is delivered on acceptance (message flag OP)."""
+    RELAYED = 0x40
+    """CONFIRM: sent again by another station, for one that does not hear its source (without POLL and target)."""
 
 
 class MessageType(IntEnum):

@@ -19,7 +19,13 @@ MAY_BE_MISSING = (
     "real-time scheduling is refused here",
     "the kernel has no time namespaces",
     "tshark is not installed",
+    "Docker cannot be had here",
+    "docker compose is not installed",
+    "docker-compose is not installed",
     "corosync",
+    "Docker Engine does not start here",
+    "a Docker Engine of the tests' own needs root",
+    "no base image can be made from Debian's packages",
 )
 
 

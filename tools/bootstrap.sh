@@ -1,9 +1,11 @@
 #!/bin/sh
 # Makes the checkout ready to run: system packages only where something is missing, a virtual environment in .venv, the C modules.
-# Changes nothing else on the machine. Sourced or run by tools/demo and tools/test; `tools/bootstrap.sh test` adds what the tests need.
+# Changes nothing else on the machine. Sourced or run by tools/demo and tools/test; `tools/bootstrap.sh test` adds what the tests need,
+# a second word `docker` an engine, compose, and what makes a base image without a registry.
 set -eu
 cd "$(dirname "$0")/.."
 want=${1:-run}
+containers=${2:-}
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -42,6 +44,21 @@ if [ "$want" = test ]; then
     fi
     command -v tcpdump >/dev/null 2>&1 || [ -x /usr/sbin/tcpdump ] || need tcpdump
     command -v tmux >/dev/null 2>&1 || need tmux
+    # The Debian package, its manual pages, and a systemd to install it under.
+    command -v dh >/dev/null 2>&1 || need debhelper dpkg-dev
+    command -v groff >/dev/null 2>&1 || need groff-base
+    command -v mmdebstrap >/dev/null 2>&1 || need mmdebstrap
+    command -v dockerd >/dev/null 2>&1 || [ -x /usr/sbin/dockerd ] || need docker.io
+fi
+if [ -n "$containers" ]; then
+    # A client of its own package is Debian 13's way; it is looked for when docker.io did not bring one.
+    if ! command -v docker >/dev/null 2>&1; then
+        if [ "${ZENJUN_BOOTSTRAP_ROUND-0}" = 0 ]; then need docker.io; else need docker-cli; fi
+    elif ! command -v dockerd >/dev/null 2>&1 && [ ! -x /usr/sbin/dockerd ] && ! docker version >/dev/null 2>&1; then
+        need docker.io
+    fi
+    docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null 2>&1 || need docker-compose
+    command -v mmdebstrap >/dev/null 2>&1 || need mmdebstrap
 fi
 if [ -n "$missing" ]; then
     round=$((${ZENJUN_BOOTSTRAP_ROUND-0} + 1))

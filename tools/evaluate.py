@@ -1,7 +1,7 @@
 """The TO paper's evaluation (section 4) on the real thing: what it costs to acknowledge one PDU on a bus, counted in a capture.
 
-One more station than the cluster has looks on: its port of the bridge sees every frame once, whoever sent it. Each message is sent
-when the segment has been silent for a while, and what is seen from its DATA PDU to the next silence belongs to it. Nothing is
+One more station than the cluster has looks on: its port of the bridge sees every frame once, whoever sent it. Each message is
+sent when the segment has been silent for a while; what is seen from its DATA PDU to the next silence belongs to it. Nothing is
 believed but the frames: that everybody has acknowledged is read from the P vectors, rounds from what each vector covers first.
 """
 
@@ -157,7 +157,8 @@ def _range(values: Iterable[int]) -> str:
 def table(results: dict[int, tuple[list[Exchange], list[Exchange]]]) -> str:
     """Markdown: by n, measured beside what the paper says."""
     out = [
-        "| n | best, paper: 2n | measured | serialised: 2n − 1 | rounds, paper: 3 | measured | worst, paper: n² − n + 1 | measured |",
+        "| n | best, paper: 2n | measured | serialised: 2n − 1 | rounds, paper: 3 | measured | worst, paper: n² − n + 1"
+        " | measured |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for n, (merged, each) in sorted(results.items()):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ..proto import wire
-from ..proto.membership import MOVES, Cause, Letter
+from ..proto.letters import MOVES, Cause, Letter
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 PAGES: Final = ("protocol.md", "glossary.md", "membership.md")
@@ -61,6 +61,7 @@ _FLAG_HELP: Final = {
     "BYE": "the sender leaves on purpose; nothing more comes from this incarnation",
     "FENCED": "the sender has seen a diverging order digest and delivers nothing any more",
     "OP": "delivered on acceptance, in its source's order only (groups with order `op`)",
+    "RELAYED": "a CONFIRM sent again by another station, for one that does not hear its source",
     "VIEW": "a view event, as the core hands it out; never on the wire",
     "USER": "a program's message",
     "GROUP": "process-group control (join, leave), handled by the daemons at its place in the order",

@@ -260,7 +260,8 @@ class ClientProtocol:
         no_self: bool = False,
         receive: bool = True,
     ) -> Membership:
-        """Queue a JOIN. Its ``joined`` ticket settles with the first view, or fails. level None: preack (medium bus: ack), or what order op has.
+        """Queue a JOIN. Its ``joined`` ticket settles with the first view, or fails. level None: preack (medium bus: ack), or
+        what order op has.
 
         A ``send_only`` handle gets no view; it settles by the answer to a MEMBERS queued behind it, unless an ERROR comes first.
         Raises BadName for a name of the wrong length, ValueError for an unknown level or order, BadLevel for a level that the

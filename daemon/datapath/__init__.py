@@ -198,7 +198,8 @@ class DataPath:
     ) -> None:
         """core: kept alive as long as this object, and used by it alone while ``turn`` runs.
         cluster: first word of every PDU; group_mac: six bytes with the multicast bit.
-        ring_bytes: receive ring, 256 KiB .. 1 GiB; send_bytes: the socket's send buffer, 0 for a large one; message_max: at most 16 MiB; queue_bytes_max: per client, at most 1 GiB.
+        ring_bytes: receive ring, 256 KiB .. 1 GiB; send_bytes: the socket's send buffer, 0 for a large one;
+        message_max: at most 16 MiB; queue_bytes_max: per client, at most 1 GiB.
         rest_ns: sleep between batches under load, 0 never; linger_ns: wait inside a turn while news is expected;
         slice_ns: longest stay in one turn.
         Raises OSError: EINVAL for values out of range, ENOMEM, EMFILE.

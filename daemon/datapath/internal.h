@@ -44,6 +44,7 @@
 #define DP_OWN_MAX 65536u                      /* entries of the list behind DONE; beyond, the newest are merged */
 #define DP_BUSY_FIRST_NS 200000ull             /* wait after a full transmit queue; doubles */
 #define DP_BUSY_MAX_NS 2000000ull
+#define DP_BUSY_TRIES 50u                      /* of one frame, about 100 ms, before the next in line has its turn */
 #define DP_CLOSE_NS 5000000000ull              /* for the last words to a client that we disconnect */
 #define DP_TIDY_NS 1000000000ull               /* a queue unused for so long gives its memory back */
 #define DP_CONTROL_HELD_MAX 128u                /* passes for which delivery goes before a control PDU: over 32 MiB */
@@ -123,6 +124,7 @@ struct dp_link {
     uint64_t ring_bytes;
     uint32_t block_bytes, slot_bytes, per_block, blocks;
     uint32_t block, slot;        /* cursor */
+    uint32_t tries;              /* of the frame in front, without success */
     uint64_t retry_at, retry_ns; /* transmit queue full: not before, and the wait; 0: no wait */
     struct mmsghdr messages[DP_TX_BATCH];
     struct iovec parts[DP_TX_BATCH][2];

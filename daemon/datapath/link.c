@@ -228,6 +228,7 @@ void dp_link_close(struct dp *d)
     l->ring_bytes = 0;
     l->error = 0;
     l->retry_at = l->retry_ns = 0;
+    l->tries = 0;
     d->link_news = 0;
 }
 
@@ -347,6 +348,7 @@ uint32_t link_transmit(struct dp *d, uint64_t now, uint32_t *more)
             d->counters.tx_frames += (uint32_t)sent;
             d->counters.tx_bytes += bytes;
             l->retry_at = l->retry_ns = 0;
+            l->tries = 0;
             d->api->tx_done(d->core, now, (uint32_t)sent);
             total += (uint32_t)sent;
             /* After a short batch the next call names the reason. */
@@ -356,10 +358,13 @@ uint32_t link_transmit(struct dp *d, uint64_t now, uint32_t *more)
         const int error = sent < 0 ? errno : EAGAIN;
         if (error == EINTR)
             continue;
-        if (error == EAGAIN || error == ENOBUFS) {
+        /* A queue that stays full for so long may be one that swallows just this frame (a veth whose peer has a smaller MTU says so
+         * in this way): the next in line may be the word that keeps this station a member. */
+        if ((error == EAGAIN || error == ENOBUFS) && ++l->tries < DP_BUSY_TRIES) {
             wait_for_queue(d, now);
             return total;
         }
+        l->tries = 0;
         if (is_link_error(error)) {
             link_fail(d, -error);
             return total;

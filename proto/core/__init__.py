@@ -520,9 +520,10 @@ class Core:
         counts. It is never below what has been accepted; None withdraws it."""
         lib.zj_limit(self._core, now, index, NEVER if limit is None else limit)
 
-    def wait_for(self, index: int, clock: int | None) -> None:
-        """Rule 5: that station is in the wait set although no member, and known to have passed the clock. None: not any more."""
-        lib.zj_wait_for(self._core, index, NEVER if clock is None else clock)
+    def wait_for(self, index: int, clock: int | None, frame_max: int = 0) -> None:
+        """Rule 5: that station is in the wait set although no member, and known to have passed the clock. None: not any more. Own
+        PDUs stay within ``frame_max`` bytes (0: unknown) meanwhile."""
+        lib.zj_wait_for(self._core, index, NEVER if clock is None else clock, frame_max)
 
     def all_have(self, stations: int, seqs: Mapping[int, int]) -> bool:
         """Is every station of the bitmap known to have the PDU ``seqs[k]`` of every station (index) k of it?"""

@@ -158,6 +158,8 @@ static int take_in_order(zj_core *c, uint64_t now, const struct pdu *p, const ui
     int blind = faulty(c, ZJ_FAULT_BLIND_REPEAT), drop;
     enum loss loss = judge_vectors(c, p);
 
+    if (p->flags & ZJW_FLAG_RELAYED) /* not in its place */
+        return ZJ_DROP_KIND;
     if (loss == NONSENSE || (own && seq > c->next))
         return ZJ_DROP_ACK;
     if (loss == LACK && faulty(c, ZJ_FAULT_STRICT_ACCEPT))

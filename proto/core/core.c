@@ -270,6 +270,10 @@ static void tell_seldom(zj_core *c, uint64_t now, uint64_t *last, const struct p
 int stranger(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t drop)
 {
     struct stream *s = &c->st[p->src];
+    if (p->kind == ZJW_KIND_CONFIRM && s->told_instance != p->instance) {
+        s->told_instance = p->instance; /* news: a joiner waits for just that */
+        s->told_confirm = 0;
+    }
     tell_seldom(c, now, p->kind == ZJW_KIND_CONFIRM ? &s->told_confirm : &s->told_other, p, mac, drop);
     c->count.drops[drop]++;
     return (int)drop;
@@ -321,11 +325,33 @@ static void confirmed(zj_core *c, const struct pdu *p)
     }
 }
 
+/* A station that asks another one for its word again and again does not hear the answers: that one's next CONFIRM is passed on. So a
+ * station that is cut off from another in one direction only stays with it: it has life and acknowledgements from here, and data by
+ * retransmission. */
+static void pass_on(zj_core *c, uint64_t now, const struct pdu *p)
+{
+    struct stream *s = &c->st[p->src];
+    if (now < s->relay_until) {
+        s->relay_until = 0;
+        confirm_relay(c, p);
+    }
+    uint32_t h = p->target - 1u;
+    if (!(p->flags & ZJW_FLAG_POLL) || !p->target || h == c->self || h == p->src || !is_member(c, h))
+        return;
+    struct stream *t = &c->st[h];
+    if (t->asked_by == p->src + 1 && now - t->asked_at < ZJ_ASKS_NS)
+        t->relay_until = now + c->cfg.poll_delay_ns;
+    t->asked_by = (uint8_t)(p->src + 1);
+    t->asked_at = now;
+}
+
 void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, int later)
 {
     struct stream *s = &c->st[p->src];
-    s->heard = now; /* never relayed: heard from the station itself, under its present address */
-    if (mac) {
+    s->heard = now; /* from the station itself, or passed on just now by one that hears it */
+    if (p->flags & ZJW_FLAG_RELAYED) {
+        c->count.rx_duplicate++;
+    } else if (mac) { /* under its present address */
         memcpy(s->mac, mac, 6);
         s->mac_known = 1;
     }
@@ -341,6 +367,8 @@ void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, const uint8
     s->said_trans = get64(p->payload + ZJW_CONFIRM_TRANS);
     s->said_instance = p->instance;
     s->said_view = get32(p->payload + ZJW_CONFIRM_VIEW);
+    if (medium_repeats(c) && !(p->flags & ZJW_FLAG_RELAYED))
+        pass_on(c, now, p);
     if (!later)
         return;
     tell_seldom(c, now, &s->told_later, p, mac, ZJ_DROP_INSTANCE); /* what it says counts once we are there as well */
@@ -388,7 +416,8 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
     if (!medium_knows(c, p.kind))
         return dropped(c, ZJ_DROP_KIND);
     if (p.src == c->self && !medium_returns(c, &p)) {
-        if (!is_sequenced(p.kind)) /* own PDUs may be relayed by others; anything else means that the number is taken twice */
+        /* Own PDUs may be relayed by others; anything else means that the number is taken twice. */
+        if (!is_sequenced(p.kind) && !(p.kind == ZJW_KIND_CONFIRM && p.flags & ZJW_FLAG_RELAYED))
             return stranger(c, now, &p, mac, ZJ_DROP_OWN);
         c->count.rx_duplicate++;
         return ZJ_DROP_NONE;
@@ -412,7 +441,9 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
         return stranger(c, now, &p, mac, ZJ_DROP_INSTANCE);
     if (p.instance == c->instance && p.kind == ZJW_KIND_CONFIRM && get32(p.payload + ZJW_CONFIRM_VIEW) != c->view)
         return stranger(c, now, &p, mac, ZJ_DROP_INSTANCE); /* one number for two instances: nothing of it is believed */
-    if (p.clock >> 62)
+    /* No station is that far ahead of the others, but for the jumps of instances: nonsense must not use up all clocks. */
+    uint64_t ahead = p.instance > c->instance ? p.instance - c->instance : 0;
+    if (p.clock >> 62 || p.clock > c->clock + ZJ_CLOCK_AHEAD + (ahead << 32))
         return dropped(c, ZJ_DROP_CLOCK);
     return dropped(c, medium_take(c, now, &p, mac));
 }

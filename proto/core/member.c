@@ -104,10 +104,12 @@ void zj_block(zj_core *c, uint32_t yes) { c->blocked = yes != 0; }
 
 /* ---- the wait set ---- */
 
-void zj_wait_for(zj_core *c, uint32_t h, uint64_t clock)
+void zj_wait_for(zj_core *c, uint32_t h, uint64_t clock, uint32_t frame_max)
 {
-    if (h >= c->n)
+    if (h >= c->n || is_member(c, h))
         return;
+    if (clock != ZJ_NEVER)
+        c->st[h].frame_max = frame_max ? frame_max : UINT32_MAX;
     c->st[h].wait_clock = clock;
     c->waiting &= ~(UINT64_C(1) << h);
     if (clock != ZJ_NEVER)

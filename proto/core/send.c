@@ -66,6 +66,9 @@ void send_window(zj_core *c)
         if (c->st[j].frame_max < limit)
             limit = c->st[j].frame_max;
     }
+    for (uint32_t h = 0; c->waiting && h < c->n; h++) /* what is sent from the vote on, the joiner must be able to take */
+        if (c->waiting >> h & 1 && c->st[h].frame_max < limit)
+            limit = c->st[h].frame_max;
     uint32_t least = ZJW_SIZEOF_HEADER + 8 * c->n + 64;
     c->limit = limit < least ? least : limit;
     c->window_now = window;
@@ -325,6 +328,22 @@ void zj_heartbeat(zj_core *c, uint64_t now, uint32_t flags)
     c->count.tx_heartbeat++;
 }
 
+/* Takes a buffer of the NAKs: both are rare, and the one that finds none is asked for again. */
+void confirm_relay(zj_core *c, const struct pdu *p)
+{
+    uint32_t at = (c->nak_tail + 1) % ZJ_NAK_BUFS;
+    if (at == c->nak_head || p->size > ZJ_SMALL || c->tx_tail - c->tx_head >= ZJ_TXQ)
+        return;
+    uint8_t *b = c->naks[c->nak_tail];
+    memcpy(b, p->bytes, p->size);
+    b[ZJW_HEADER_FLAGS] = (uint8_t)((b[ZJW_HEADER_FLAGS] & ~ZJW_FLAG_POLL) | ZJW_FLAG_RELAYED);
+    b[ZJW_HEADER_TARGET] = 0;
+    zj_seal(b, p->size);
+    c->nak_size[c->nak_tail] = p->size;
+    c->txq[c->tx_tail++ & (ZJ_TXQ - 1)] = (struct tx){.type = TX_NAK, .again = 1, .buf = c->nak_tail};
+    c->nak_tail = at;
+}
+
 /* ---- transmit queue ---- */
 
 uint32_t zj_tx(zj_core *c, struct zj_frame *out, uint32_t max)
@@ -385,10 +404,19 @@ static void leave(zj_core *c, const struct tx *t, uint64_t now)
     case TX_NAK: {
         uint32_t kind = c->naks[t->buf][ZJW_HEADER_KIND];
         c->nak_head = (c->nak_head + 1) % ZJ_NAK_BUFS;
-        *(kind == ZJW_KIND_NAK ? &c->count.tx_nak : kind == ZJW_KIND_CONFIRM ? &c->count.tx_confirm : &c->count.tx_reset) += 1;
+        if (t->again)
+            c->count.tx_relay++;
+        else
+            *(kind == ZJW_KIND_NAK ? &c->count.tx_nak : kind == ZJW_KIND_CONFIRM ? &c->count.tx_confirm : &c->count.tx_reset) += 1;
         return;
     }
     }
+}
+
+/* Another station's PDU is no sign of life of this one. */
+static int own_word(const zj_core *c, const struct tx *t)
+{
+    return t->type == TX_CONFIRM || (t->type == TX_NAK && !t->again) || (t->type == TX_SLOT && t->stream == c->self);
 }
 
 void zj_tx_done(zj_core *c, uint64_t now, uint32_t count)
@@ -397,10 +425,13 @@ void zj_tx_done(zj_core *c, uint64_t now, uint32_t count)
         count = c->shown_count;
     if (!count)
         return;
-    for (uint32_t k = 0; k < count; k++)
-        leave(c, &c->txq[c->shown[k] & (ZJ_TXQ - 1)], now);
+    for (uint32_t k = 0; k < count; k++) {
+        const struct tx *t = &c->txq[c->shown[k] & (ZJ_TXQ - 1)];
+        leave(c, t, now);
+        if (own_word(c, t))
+            c->tx_last = now;
+    }
     c->tx_head = c->shown[count - 1] + 1;
-    c->tx_last = now;
     c->shown_count = 0;
 }
 

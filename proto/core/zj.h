@@ -269,8 +269,9 @@ const uint8_t *zj_kept(const zj_core *c, uint32_t h, uint64_t seq, uint32_t *siz
  * a larger limit (equalisation) asks the others for what is missing below it; it is never less than what has been accepted.
  * UINT64_MAX: withdrawn. */
 void zj_limit(zj_core *c, uint64_t now, uint32_t h, uint64_t limit);
-/* Rule 5. Station h is in the wait set although no member: it is known to have passed this clock. UINT64_MAX: not any more. */
-void zj_wait_for(zj_core *c, uint32_t h, uint64_t clock);
+/* Rule 5. Station h is in the wait set although no member: it is known to have passed this clock, and PDUs it could not take
+ * (frame_max; 0: as all others) are not built any more. UINT64_MAX: not any more. */
+void zj_wait_for(zj_core *c, uint32_t h, uint64_t clock, uint32_t frame_max);
 /* 1: every station of the set is known (by acks) to have the PDU seqs[k] of every station k of the set. */
 int zj_all_have(const zj_core *c, uint64_t set, const uint64_t *seqs);
 /* 1: zj_step reports ZJ_S_CONTROL whenever anything has been accepted or acknowledged since zj_proposal last said that there is

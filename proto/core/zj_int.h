@@ -15,6 +15,8 @@
 #define ZJ_CTL_BYTES 1536u    /* a longer one is cut: OPEN needs at most 1,484 */
 #define ZJ_NAK_BUFS 16u       /* NAKs queued at a time */
 #define ZJ_SMALL 1536u        /* bytes of a CONFIRM or NAK buffer: header, two vectors of 64, 64 ranges */
+#define ZJ_ASKS_NS 500000000u /* questions of one station for another's word that are no further apart: it does not hear the answers */
+#define ZJ_CLOCK_AHEAD (1ull << 33) /* of the own clock, within one instance */
 #define ZJ_CTL_GAP_NS 10000000u /* engine hears of strange PDUs of one station at most this often */
 #define ZJ_VOTES 128u         /* votes waiting for the engine, power of two */
 #define ZJ_VOTE_BYTES 1536u   /* the longest has 905: header, two vectors of 64, 64 changes */
@@ -82,6 +84,7 @@ struct stream {               /* station h, as seen here */
     uint64_t said_ack, said_pack; /* what this station last broadcast in A and P about the stream */
     /* the station itself */
     uint64_t heard, ack_moved;
+    uint64_t asked_at, relay_until; /* somebody asks for its word again and again: pass its next one on, until then */
     uint64_t told_confirm, told_other, told_later; /* when the engine was last shown something strange of it */
     uint64_t digest_position, digest; /* heard from it, not yet reached here */
     uint32_t digest_counted;  /* view from which that position counts; 0: nothing is held */
@@ -89,9 +92,11 @@ struct stream {               /* station h, as seen here */
     uint32_t joined_at;       /* instance from which on this incarnation is known to be a member */
     uint32_t left_at;         /* instance that began without it, 0: none */
     uint32_t spoke;           /* highest instance in which it has sent something */
+    uint32_t told_instance;   /* of the CONFIRM that the engine was shown last */
     uint32_t said_instance, said_view; /* in its last CONFIRM */
     uint64_t said_state, said_trans;
     uint8_t mac[6], mac_known, left, fenced, wants_ack, closing;
+    uint8_t asked_by;         /* station index + 1 that asked last, 0: none */
     /* reassembly of its fragmented message: at its place in the order, and on acceptance */
     uint8_t *whole, *op_whole;
     uint32_t whole_total, whole_done, op_total, op_done;
@@ -328,6 +333,7 @@ int send_can_seal(const zj_core *c);
 void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again);
 uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target);
 void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target); /* target: station to answer a POLL, or 0 */
+void confirm_relay(zj_core *c, const struct pdu *p); /* send another station's CONFIRM again */
 enum { OWED_NEWS = 1, OWED_ANSWER = 2 };
 uint32_t confirm_owed(const zj_core *c); /* bits of the above */
 uint32_t free_slots(const zj_core *c);

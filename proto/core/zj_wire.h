@@ -26,6 +26,7 @@
 #define ZJW_FLAG_BYE 8u
 #define ZJW_FLAG_FENCED 16u
 #define ZJW_FLAG_OP 32u
+#define ZJW_FLAG_RELAYED 64u
 
 #define ZJW_TYPE_USER 0u
 #define ZJW_TYPE_GROUP 1u

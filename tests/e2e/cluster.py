@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import random
+import signal
 import struct
 import threading
 import time
@@ -66,7 +67,19 @@ def describe(lab: Lab) -> str:
     for station in lab.stations.values():
         try:
             said = station.status(1.0)
-            keys = ("state", "blocked", "instance", "window", "positions", "drops", "kernel", "clients", "interface", "matrix")
+            keys = (
+                "state",
+                "blocked",
+                "instance",
+                "incarnation",
+                "members",
+                "quorum",
+                "membership",
+                "window",
+                "positions",
+                "drops",
+            )
+            keys += ("kernel", "clients", "interface", "matrix")
             brief = {key: said.get(key) for key in keys}
             brief["core"] = {k: v for k, v in said["counters"]["core"].items() if v}
             brief["datapath"] = {k: v for k, v in said["counters"]["datapath"].items() if v}
@@ -74,7 +87,7 @@ def describe(lab: Lab) -> str:
         except LabError as error:
             text = f"no status: {error}"
         try:
-            log = "\n    ".join(station.log_path.read_text(errors="replace").splitlines()[-15:])
+            log = "\n    ".join(station.log_path.read_text(errors="replace").splitlines()[-25:])
         except OSError:
             log = "no log"
         out.append(f"  station {station.id}: {text}\n    {log}")
@@ -133,6 +146,45 @@ def process_alive(station: Station) -> bool:
     """Whether the daemon last started there still runs."""
     daemon = station.daemon
     return daemon is not None and daemon.poll() is None
+
+
+# ---- members ----
+
+
+def members_of(station: Station) -> dict[int, int]:
+    """Incarnations of the members of the station's instance, by station; empty in no instance."""
+    return {int(number): int(incarnation) for number, incarnation in status(station)["members"]}
+
+
+def together(lab: Lab, ids: Iterable[int] | None = None, timeout_s: float = 20.0) -> int:
+    """Wait until these stations (default: all) are in one instance of exactly them, and say so; returns its number."""
+    wanted = sorted(lab.stations if ids is None else ids)
+
+    def agreed() -> int:
+        try:
+            told = [status(lab.station(number)) for number in wanted]
+        except LabError:  # one is still starting
+            return 0
+        one = len({t["instance"] for t in told}) == 1 and all([m[0] for m in t["members"]] == wanted for t in told)
+        return int(told[0]["instance"]) if one and all(t["state"] == "open" for t in told) else 0
+
+    return wait_for(agreed, f"one instance of {wanted}", timeout_s)
+
+
+def kill(*stations: Station) -> None:
+    """SIGKILL to all of them, then wait until they are dead."""
+    for station in stations:
+        station.signal(signal.SIGKILL)
+    for station in stations:
+        assert station.daemon is not None
+        station.daemon.wait(10)
+
+
+def waited_for(station: Station) -> dict[int, str]:
+    """Whom the station cannot do without (no quorum), or is about to remove, and why."""
+    told = status(station)
+    found = {int(w["for"]): str(w["reason"]) for w in told["membership"]["waiting"] if w["station"] == station.id}
+    return found | {int(entry["station"]): str(entry["reason"]) for entry in told["blocked"]}
 
 
 # ---- programs ----

@@ -22,7 +22,7 @@ QUIET = {
     "poll_delay_ms": 1000,  # a starved process must not make anybody ask for news: the counts are exact only without polls
     "poll_delay_max_ms": 1000,
     "heartbeat_ms": 10_000,
-    "silent_timeout_ms": 60_000,
+    "fail_timeout_ms": 60_000,
     "progress_timeout_ms": 60_000,
 }
 """Timers so slow that nothing but the message and its confirmations is on the segment during a test."""

@@ -12,6 +12,7 @@ import pytest
 from zenjun.daemon.client import Message
 from zenjun.tools.lab import Lab, Station
 
+from .cluster import cluster, members_of, together
 from .daemon_common import log, logs, program, state, status, wait_for
 
 pytestmark = pytest.mark.lab
@@ -19,9 +20,8 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    with Lab(3) as lab:
-        lab.start_daemons()
-        lab.wait_open()
+    # Half a second off the segment is no reason to remove anybody here, even on a busy machine.
+    with cluster(3, options={"cluster": {"fail_timeout_ms": 1500}}) as lab:
         yield lab
 
 
@@ -55,15 +55,15 @@ def test_down_and_up_case_71(lab: Lab) -> None:
     station = lab.station(2)
     instance = status(station)["instance"]
     before = descriptors(station)
-    for pause_s in (0.0, 1.5):
+    for missed in (False, True):
         station.link_down()
         wait_for(lambda: state(station) == "no link", "it notices", lab=lab)
-        if pause_s:
-            wait_for(lambda: state(lab.station(1)) == "blocked", "the others notice", lab=lab)
+        if missed:
+            wait_for(lambda: members_of(lab.station(1)).keys() == {1, 3}, "the others go on without it", lab=lab)
         station.link_up()
-        wait_for(lambda: state(station) == "open" and state(lab.station(1)) == "open", "all open again", lab=lab)
-        talk(lab, f"after {pause_s}")
-    assert status(station)["instance"] == instance, "no restart, no new instance"
+        now = together(lab)
+        assert now == instance if not missed else now >= instance + 2, "short: nobody is removed; long: it has left and joined"
+        talk(lab, f"after {missed}")
     assert log(station).count("interface down: waiting for interface eth0: eth0 is down") == 2
     assert log(station).count("interface up: interface eth0 is up") == 3
     wait_for(lambda: descriptors(station) <= before, "no descriptor is left behind", lab=lab)
@@ -143,10 +143,11 @@ def test_carrier_lost_and_back_is_reported(lab: Lab) -> None:
     station = lab.station(1)
     station.cable_out()
     wait_for(lambda: "eth0 has lost its carrier" in log(station), "it says so", lab=lab)
-    wait_for(lambda: state(lab.station(2)) == "blocked", "the others miss it", lab=lab)
+    wait_for(lambda: members_of(lab.station(2)).keys() == {2, 3}, "the others go on without it", lab=lab)
+    wait_for(lambda: status(station)["quorum"]["have"] is False, "it knows that it is cut off", lab=lab)
     station.cable_in()
     wait_for(lambda: "eth0 has a carrier again" in log(station), "it says so", lab=lab)
-    wait_for(lambda: state(station) == "open" and state(lab.station(2)) == "open", "open again", lab=lab)
+    together(lab)
     talk(lab, "carrier")
 
 

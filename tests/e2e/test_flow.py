@@ -146,7 +146,7 @@ def test_reader_that_only_pauses_loses_nothing_case_119() -> None:
 def test_full_transmit_queue_is_back_pressure_case_45() -> None:
     """1 Mbit/s with short queues: sends that find them full are tried again and counted, nothing is lost, nobody ends."""
     rng = random.Random(45)
-    slow = {"cluster": {"silent_timeout_ms": 5000, "progress_timeout_ms": 10_000}}
+    slow = {"cluster": {"fail_timeout_ms": 5000, "progress_timeout_ms": 10_000}}
     with cluster(3, options=slow) as lab, programs(lab, {"g": "preack"}) as members:
         exchange(members, [plan(m, 20, rng) for m in members])
         for station in lab.stations.values():
@@ -184,7 +184,7 @@ def test_burst_of_two_megabytes_case_127() -> None:
 def test_burst_into_a_small_ring_cases_41_127() -> None:
     """The smallest ring, and a daemon stopped while a burst comes: what the kernel loses is counted and repaired."""
     rng = random.Random(41)
-    options = {"station": {"ring_bytes": 65536}, "cluster": {"silent_timeout_ms": 5000}}
+    options = {"station": {"ring_bytes": 65536}, "cluster": {"fail_timeout_ms": 5000}}
     with cluster(3, options=options) as lab, programs(lab, {"g": "preack"}) as members:
         lab.station(3).signal(19)  # SIGSTOP
         for member in members[:2]:

@@ -369,7 +369,7 @@ static void membership(struct station *s, struct input *in)
     case 1: zj_limit(s->core, s->now, h, UINT64_MAX); break;
     case 2: propose(s, h, a & 8 ? ZJW_KIND_STOP : a & 16 ? ZJW_KIND_STOP_ACK : ZJW_KIND_RCV_ACK); break;
     case 3: commit(s, h); break;
-    case 4: zj_wait_for(s->core, h, a & 8 ? UINT64_MAX : zj_clock(s->core) + b); break;
+    case 4: zj_wait_for(s->core, h, a & 8 ? UINT64_MAX : zj_clock(s->core) + b, (uint32_t)(b & 2047)); break;
     case 5: zj_block(s->core, a & 8); break;
     case 6:
         zj_set_state(s->core, b, a);

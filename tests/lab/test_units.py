@@ -103,3 +103,13 @@ def test_labs_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ZENJUN_LAB_HOME", str(tmp_path / "home"))
     with pytest.raises(LabError, match="does not belong"):
         files.make_home()
+
+
+def test_ports_that_come_by_themselves_stay_outside_while_there_are_cuts() -> None:
+    """Those of containers: until their cuts can be set they exchange nothing but IP with the stations."""
+    given = {"table": "t", "port": lambda station: f"veth{station}", "only": [1, 2, 3]}
+    text = filters.ruleset([2], {}, [(1, 2)], **given)
+    assert 'oifname "veth2" iifname { "veth1" } counter name cut_2 drop' in text
+    assert 'ether type != { ip, arp, ip6 } oifname { "veth1", "veth2", "veth3" } iifname != {' in text
+    assert 'ether type != { ip, arp, ip6 } iifname { "veth1", "veth2", "veth3" } oifname != {' in text
+    assert "ether type" not in filters.ruleset([2], {2: 0.5}, [], **given), "without cuts nobody is kept out"

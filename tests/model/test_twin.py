@@ -140,7 +140,9 @@ class Cluster(RuleBasedStateMachine):
         for frame in self.cores[k].tx(self.now):
             pdu = self.decode(frame)
             known = self.data.get((pdu.src, pdu.seq)) if pdu.sequenced else None
-            if known is not None:
+            if pdu.flags & wire.Flag.RELAYED:
+                assert self.twins[k].may_pass_on(pdu)
+            elif known is not None:
                 assert frame == known, "a repeated PDU is the same, byte for byte"
                 assert self.twins[k].may_repeat(pdu)
             else:

@@ -107,6 +107,8 @@ class TwinStation:
     promises: list[list[tuple[int, int]]] = field(init=False)
     """(next seq, clock) of unsequenced PDUs."""
     free: list[int] = field(init=False)
+    heard: set[tuple[object, ...]] = field(default_factory=set)
+    """What CONFIRMs said that came from their sources."""
 
     def __post_init__(self) -> None:
         everyone = range(self.n)
@@ -143,6 +145,8 @@ class TwinStation:
         """A PDU of another station, sent by itself or again by anyone."""
         j = pdu.src
         self._hear(pdu)
+        if pdu.kind == wire.Kind.CONFIRM and not pdu.flags & wire.Flag.RELAYED:
+            self.heard.add(self._word(pdu))
         if pdu.sequenced:
             if pdu.seq >= self.req[j]:
                 self.held[j][pdu.seq] = pdu
@@ -193,6 +197,14 @@ class TwinStation:
             assert pdu.pack == tuple(self.min_al(h) for h in range(self.n)), "P tells min_al"
             for h in range(self.n):
                 self.pk[h][self.me] = pdu.pack[h]
+
+    def may_pass_on(self, pdu: Pdu) -> bool:
+        """A CONFIRM that was heard from its source, but for its question."""
+        return pdu.kind == wire.Kind.CONFIRM and not pdu.flags & wire.Flag.POLL and self._word(pdu) in self.heard
+
+    @staticmethod
+    def _word(pdu: Pdu) -> tuple[object, ...]:
+        return pdu.src, pdu.seq, pdu.clock, pdu.ack, pdu.pack, pdu.free_buffers
 
     def may_repeat(self, pdu: Pdu) -> bool:
         """Every station may send again what it has accepted."""

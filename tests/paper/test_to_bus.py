@@ -1,6 +1,6 @@
-"""The TO paper (Nakamura, Takizawa, "Design and implementation of a total ordering broadcast protocol on Ethernet"), on the medium
-it was written for: one test for each definition, condition and action, which names its section and says the rule in its own words.
-Where zenjun does something else the test says so; docs/deviations.md has the counter-example.
+"""The TO paper (Nakamura, Takizawa, "Design and implementation of a total ordering broadcast protocol on Ethernet"), on the
+medium it was written for: one test for each definition, condition and action, which names its section and says the rule in its
+own words. Where zenjun does something else the test says so; docs/deviations.md has the counter-example.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ def test_definition_total_order_service() -> None:
 
 
 def test_definition_cluster_of_more_than_two() -> None:
-    """Section 2: a cluster joins n > 2 entities. zenjun also takes two, and one; of two, the source's confirmation is one of n - 1."""
+    """Section 2: a cluster joins n > 2 entities. zenjun also takes two, and one; of two, the source's confirmation is one of
+    n - 1."""
     for n in (1, 2, 3):
         b = Bus(n)
         b.carry(b.send(0))
@@ -234,8 +235,8 @@ def test_definition_receipt_log_is_correct_when_no_source_has_a_gap() -> None:
 
 
 def test_definition_failure_point() -> None:
-    """Section 3, FP: up to there all receipt logs are equal and correct, and right behind it one is not. Everybody comes back to a
-    common log that ends there or later, without a gap."""
+    """Section 3, FP: up to there all receipt logs are equal and correct, and right behind it one is not. Everybody comes
+    back to a common log that ends there or later, without a gap."""
     b = Bus(3)
     frames = [b.send(0, bytes((k,))) for k in range(3)]
     b.carry(frames[0])
@@ -274,8 +275,8 @@ def test_fields_of_a_pdu() -> None:
 
 
 def test_own_entry_of_a_is_what_has_come_back() -> None:
-    """Section 3, p.A_j = AL_jj: also for itself. With several own PDUs under way it is behind SEQ; a receiver whose expectation is
-    not smaller can accept."""
+    """Section 3, p.A_j = AL_jj: also for itself. With several own PDUs under way it is behind SEQ; a receiver whose
+    expectation is not smaller can accept."""
     b = Bus(3)
     first, second = b.send(0), b.send(0)
     assert rel(ack(second)) == [0, 0, 0]
@@ -284,7 +285,8 @@ def test_own_entry_of_a_is_what_has_come_back() -> None:
 
 
 def test_initial_values() -> None:
-    """Section 3: SEQ_k = ISS_k, all AL of h are ISS_h, F_j = IBF_j. They are known from opening (in zenjun the OPEN agreement)."""
+    """Section 3: SEQ_k = ISS_k, all AL of h are ISS_h, F_j = IBF_j. They are known from opening (in zenjun the OPEN
+    agreement)."""
     b = Bus(4)
     assert b[0].matrix() == [[SEQ0] * 4] * 4
     assert [b[0].peer(j).req for j in range(4)] == [SEQ0] * 4
@@ -292,7 +294,8 @@ def test_initial_values() -> None:
 
 
 def test_matrix_is_apart_from_the_expectation() -> None:
-    """Section 3 keeps AL_jj for both. Deviation: an own PDU that comes back would set the expectation back to its value at sending."""
+    """Section 3 keeps AL_jj for both. Deviation: an own PDU that comes back would set the expectation back to its value at
+    sending."""
     b = Bus(3)
     old = b.send(0)
     b.carry(b.send(2))
@@ -431,8 +434,8 @@ def test_pack_action_takes_the_head_first() -> None:
 
 
 def test_definition_first_and_last_preacknowledging_pdu() -> None:
-    """Section 3: at each E_h some PDU is the first by which E_h has pre-acknowledged p; the last of these that comes pre-acknowledges
-    p last. In zenjun it is the PDU whose P is the first to be beyond p.SEQ."""
+    """Section 3: at each E_h some PDU is the first by which E_h has pre-acknowledged p; the last of these that comes pre-
+    acknowledges p last. In zenjun it is the PDU whose P is the first to be beyond p.SEQ."""
     b = Bus(3)
     b.carry(b.send(0))
     first = [*b.turn(1), *b.turn(2)]
@@ -447,8 +450,9 @@ def test_definition_first_and_last_preacknowledging_pdu() -> None:
 
 
 def test_ack_condition_is_the_third_level_written_directly() -> None:
-    """Section 3: p is acknowledged when the PDU that pre-acknowledges it last is pre-acknowledged itself. Deviation: when everybody
-    has said, by P, that it has pre-acknowledged p; confirmations take no number, so they could not be pre-acknowledged."""
+    """Section 3: p is acknowledged when the PDU that pre-acknowledges it last is pre-acknowledged itself. Deviation: when
+    everybody has said, by P, that it has pre-acknowledged p; confirmations take no number, so they could not be pre-
+    acknowledged."""
     b = Bus(4)
     b.carry(b.send(3))
     b.carry(*(f for i in range(3) for f in b.turn(i)))
@@ -581,8 +585,8 @@ def test_reset_procedure_2_remove_and_answer() -> None:
 
 
 def test_reset_procedure_2_again_until_all_are_equal() -> None:
-    """Deviation: RST is sent again whenever the own vector has shrunk. With crossed losses neither vector is the smaller one, and the
-    printed step 3 would wait for ever."""
+    """Deviation: RST is sent again whenever the own vector has shrunk. With crossed losses neither vector is the smaller
+    one, and the printed step 3 would wait for ever."""
     b = Bus(3)
     p, q = b.send(0, b"p"), b.send(1, b"q")
     b.carry(p, lost=[1])
@@ -635,8 +639,8 @@ def test_reset_procedure_3_an_ordinary_pdu_of_the_epoch_will_do() -> None:
 
 
 def test_al_reset_is_one_beyond_the_last() -> None:
-    """Section 3, AL reset, prints AL = last.SEQ. Deviation: what is expected is the number after it (or the common one, if the log
-    has nothing of that source): else it is sent, and accepted, a second time."""
+    """Section 3, AL reset, prints AL = last.SEQ. Deviation: what is expected is the number after it (or the common one, if
+    the log has nothing of that source): else it is sent, and accepted, a second time."""
     b = Bus(3)
     start_reset(b)
     b.run()
@@ -756,8 +760,8 @@ def test_evaluation_worst_case(n: int) -> None:
 
 
 def test_queue_ptque_keeps_own_pdus_until_all_have_them() -> None:
-    """Section 5: a PDU is put into PTQUE and broadcast. Deviation: it is taken out when everybody has it, not when it has come back,
-    as a reset may ask for it again."""
+    """Section 5: a PDU is put into PTQUE and broadcast. Deviation: it is taken out when everybody has it, not when it has
+    come back, as a reset may ask for it again."""
     b = Bus(3)
     b.carry(b.send(0))
     assert b[0].peer(0).base == SEQ0
@@ -786,8 +790,8 @@ def test_receiving_step_2_arque() -> None:
 
 
 def test_receiving_step_3_confirmations_ride_on_data() -> None:
-    """Section 5: with data to send the confirmation goes with it; without, a PDU of its own. Deviation: for several receptions one,
-    and none for confirmations, or it would never end."""
+    """Section 5: with data to send the confirmation goes with it; without, a PDU of its own. Deviation: for several
+    receptions one, and none for confirmations, or it would never end."""
     b = Bus(3)
     b.carry(b.send(0), b.send(0))
     b.offer(1, b"answer")

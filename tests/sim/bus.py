@@ -1,5 +1,5 @@
-"""The bus medium under simulation: one serial channel that brings every frame to every station, its sender included, in one order;
-each station loses each frame by chance, independently of the others.
+"""The bus medium under simulation: one serial channel that brings every frame to every station, its sender included, in one
+order; each station loses each frame by chance, independently of the others.
 
 Machines, load and faults are those of the switched medium (``cluster.Simulation``); network, oracle and checkers are the bus's
 own, since places in the order are not on the wire there. Checkers, by the names that a ``Violation`` bears:

@@ -67,6 +67,9 @@ class Checker:
         """The station's position of that level has moved from old to new; ``stay.positions`` already has the new ones,
         ``stay.released`` not yet."""
 
+    def asked(self, station: int, src: int, incarnation: int, rcv: bool, now: int) -> None:
+        """The station has read an RCV of that life of ``src``, or an OPEN that says that it is in no instance."""
+
     def turn(self, stay: Stay, frames_sent: int) -> None:
         """A station has finished a turn."""
 
@@ -605,6 +608,117 @@ class Quorum(Checker):
                 )
 
 
+RESTART_NS: Final = 5_000_000
+"""So long after reading the RCV of a new life a station may still say that the former one is in operation."""
+
+
+class Recovery(Checker):
+    """Who reads an RCV of a new life holds the former one to be stopped, at once; and who has voted for a stop lets nobody in who
+    has not asked again since, or whom another station has not voted in."""
+
+    name = "recovery"
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._read: dict[tuple[int, int], dict[int, int]] = {}
+        """(station, src) → incarnation → when it has been read last."""
+        self._restarts: dict[tuple[int, int], dict[int, int]] = {}
+        """The same of RCV alone, and first."""
+        self._stopped: dict[int, int] = {}
+        """By station: when it has voted for a stop last."""
+
+    def crashed(self, station: int) -> None:
+        for table in (self._read, self._restarts):
+            for key in [key for key in table if key[0] == station]:
+                del table[key]
+        self._stopped.pop(station, None)
+
+    def closed(self, stay: Stay) -> None:
+        self.crashed(stay.station)
+
+    def opened(self, stay: Stay) -> None:
+        for j in range(self.facts.stations):
+            self._restarts.pop((stay.station, j), None)
+
+    def changed(self, stay: Stay, before: Instance) -> None:
+        for j in stay.instance.joined:  # it may have died again meanwhile, and will say so again
+            self._restarts.pop((stay.station, j), None)
+
+    def asked(self, station: int, src: int, incarnation: int, rcv: bool, now: int) -> None:
+        self._read.setdefault((station, src), {})[incarnation] = now
+        if rcv:
+            self._restarts.setdefault((station, src), {}).setdefault(incarnation, now)
+
+    def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
+        stay = self.facts.stays[station]
+        if frame.src != station + 1 or stay is None or frame.instance != stay.instance.number:
+            return
+        if frame.kind == Kind.CONFIRM:
+            self._judge_restart(stay, frame, now)
+        elif fresh and frame.kind in (Kind.STOP, Kind.STOP_ACK):
+            self._stopped[station] = now
+        elif fresh and frame.kind == Kind.RCV_ACK:
+            self._judge_joiners(stay, frame)
+
+    def _judge_restart(self, stay: Stay, frame: Frame, now: int) -> None:
+        state, _ = frames.bitmaps(frame)
+        for j, life in enumerate(stay.instance.incarnations):
+            newer = [at for incarnation, at in self._restarts.get((stay.station, j), {}).items() if incarnation > life]
+            if life and newer and now - min(newer) > RESTART_NS and not state >> j & 1:
+                self.fail(
+                    f"station {stay.station + 1} has known for {(now - min(newer)) / 1e6:.1f} ms that s{j + 1} has restarted,"
+                    f" and says that incarnation {life} is in operation",
+                    stay.station,
+                    j,
+                )
+
+    def _judge_joiners(self, stay: Stay, frame: Frame) -> None:
+        for j, incarnation in frames.proposal(frame).changes:
+            if self._read.get((stay.station, j), {}).get(incarnation, -1) >= self._stopped.get(stay.station, 0):
+                continue
+            others = (
+                vote.proposal
+                for (s, _), stream in self.facts.streams.items()
+                if s != stay.station
+                for vote in stream.votes_for(stay.instance.number)
+            )
+            if not any(not p.stop and (j, incarnation) in p.changes for p in others):
+                self.fail(
+                    f"station {stay.station + 1} votes to let s{j + 1} in, which has not asked since the last vote for a stop",
+                    stay.station,
+                    j,
+                )
+
+
+class Continuity(Checker):
+    """Nobody gives an instance up that could have gone on: stations enough for a quorum, which have all been in it and in touch
+    with each other for longer than every time-out, agree on whatever has happened to the rest."""
+
+    name = "continuity"
+
+    patience_ns: int = 0
+    """How long is long enough; set by the simulation, 0: not judged, for frames are lost too often."""
+
+    def closed(self, stay: Stay) -> None:
+        facts = self.facts
+        if not self.patience_ns or stay.expelled or stay.crashed or facts.doomed(stay):
+            return
+        since = facts.now_ns - self.patience_ns
+        group = [stay.station]
+        for other in facts.stays:
+            if other is None or other is stay or other.instance.root != stay.instance.root or facts.doomed(other):
+                continue
+            links = [link for k in group for link in ((k, other.station), (other.station, k))]
+            if other.began_ns <= since and all(facts.linked_since.get(link, 0) <= since for link in links):
+                group.append(other.station)
+        if stay.began_ns <= since and facts.quorum(group):
+            self.fail(
+                f"station {stay.station + 1} gives up instance {stay.instance.number}, in touch with stations"
+                f" {sorted(s + 1 for s in group)} for {self.patience_ns / 1e6:.0f} ms",
+                *group,
+            )
+
+
 class GoingOn(Checker):
     """Whoever goes from one lineage to the next in one life of its process has delivered and released the same of it as all
     others who do, at preack and at ack, before it starts the next: nothing that one of them has released is missing at another.
@@ -936,6 +1050,8 @@ CHECKERS: dict[str, Callable[[Facts], Checker]] = {
         AckHonest,
         Instances,
         Quorum,
+        Recovery,
+        Continuity,
         GoingOn,
         Survivors,
         Flow,

@@ -29,8 +29,12 @@ START_SPREAD_NS: Final = 30 * MS
 LOAD_FROM_NS: Final = 60 * MS
 PATIENCE_NS: Final = 300 * MS
 """On top of the time-outs: how long a station may take messages that the others have left behind."""
+LOSS_MAX: Final = 0.02
+INBOX_MIN: Final = 512
+"""With less loss and larger rings than these, stations that can reach each other must be able to agree in time."""
 HOOKS: Final = (
-    *("opened", "changed", "closed", "crashed", "taken", "sent", "handed", "delivered", "released", "turn", "fenced"),
+    *("opened", "changed", "closed", "crashed", "taken", "sent", "asked"),
+    *("handed", "delivered", "released", "turn", "fenced"),
 )
 
 
@@ -84,6 +88,16 @@ class Simulation:
             hook: [getattr(c, hook) for c in self.checkers.values() if getattr(type(c), hook) is not getattr(Checker, hook)]
             for hook in HOOKS
         }
+        continuity = self.checkers.get("continuity")
+        f = o.faults
+        if (
+            isinstance(continuity, checking.Continuity)
+            and max(f.loss, f.corrupt, f.truncate) <= LOSS_MAX
+            and not f.burst_enter
+            and f.bad_receiver < 0
+            and o.inbox_frames_max >= INBOX_MIN
+        ):
+            continuity.patience_ns = o.fail_timeout_ns + o.adopt_timeout_ns + o.give_up_timeout_ns + PATIENCE_NS
         quorum = self.checkers.get("quorum")
         if isinstance(quorum, checking.Quorum):
             quorum.patience_ns = 2 * o.fail_timeout_ns + o.adopt_timeout_ns + o.give_up_timeout_ns + PATIENCE_NS
@@ -122,6 +136,9 @@ class Simulation:
         return self.options.faults.crash_at_persist if self._faulty_phase else 0.0
 
     def on_crash(self, station: int) -> None:
+        self._touch(station)
+        if (stay := self.facts.stays[station]) is not None:
+            stay.crashed = True
         self._end_stay(station, False)
         self._last_stay[station] = None
         for hook in self._hooks["crashed"]:
@@ -135,11 +152,36 @@ class Simulation:
 
     def on_running(self, station: int) -> None:
         self.facts.running_since[station] = self.clockwork.now
+        self._touch(station)
+
+    def on_read(self, station: int, pdu: bytes) -> None:
+        try:
+            f = frames.parse(pdu)
+        except ValueError:
+            return
+        if not 1 <= f.src <= self.options.stations or f.incarnation not in self.facts.lives[f.src - 1]:
+            return
+        if frames.seal(pdu) == pdu and not frames.has_started(f):
+            listened = frames.age_ms(f) * MS >= self.options.open_window_ns  # before, it only wants to know who has its number
+            for hook in self._hooks["asked"]:
+                hook(station, f.src - 1, f.incarnation, f.kind == wire.Kind.RCV and listened, self.clockwork.now)
+
+    def _touch(self, *stations: int) -> None:
+        """Something has happened to these stations, or their ports: a fault begins or ends."""
+        now = self.clockwork.now
+        for s in stations:
+            for other in range(self.options.stations):
+                self._touch_link(s, other, now)
+                self._touch_link(other, s, now)
+
+    def _touch_link(self, src: int, dst: int, when: int) -> None:
+        self.facts.linked_since[src, dst] = max(when, self.facts.linked_since.get((src, dst), 0))
 
     def on_persist(self, station: int, incarnation: int, instance: int) -> None:
         disk, facts = self.stations[station].disk, self.facts
         new_life = facts.life[station] != incarnation
         facts.life[station] = incarnation
+        facts.lives[station].add(incarnation)
         facts.disk[station] = disk
         judge = self.checkers.get("instances")
         if new_life and isinstance(judge, checking.Instances):
@@ -158,7 +200,7 @@ class Simulation:
             judge.members(inst, station, incarnations)
         facts.resolve(inst)
         facts.note_entered(station, inst)
-        stay = Stay(station, facts.life[station], inst, self.stations[station], joined)
+        stay = Stay(station, facts.life[station], inst, self.stations[station], joined, began_ns=self.clockwork.now)
         for hook in self._hooks["opened"]:
             hook(stay)
         self._end_stay(station, False)
@@ -184,6 +226,8 @@ class Simulation:
         facts.resolve(inst)
         stay.instance = inst
         stay.changes += 1
+        if facts.blocked_since[station] is not None:
+            facts.blocked_since[station] = self.clockwork.now  # there may be quorum again; it says so when it looks next
         for hook in self._hooks["changed"]:
             hook(stay, before)
         self._progress += 1
@@ -200,6 +244,7 @@ class Simulation:
         stay = self.facts.stays[station]
         if stay is None:
             return
+        self.facts.now_ns = self.clockwork.now
         stay.ended = True
         stay.expelled = expelled
         for hook in self._hooks["closed"]:
@@ -459,6 +504,7 @@ class Simulation:
         station = self.stations[self.rng.randrange(self.options.stations)]
         if station.engine is not None and not station.paused:
             station.pause()
+            self._touch(station.index)
             self.clockwork.at(self.clockwork.now + 1 + self.rng.randrange(self.options.faults.pause_ns), station.resume)
 
     def _cut(self) -> None:
@@ -470,20 +516,27 @@ class Simulation:
         cut = (src, dst)
         self.network.cuts.add(cut)
         self.log(-1, f"cut s{src + 1} -> s{dst + 1}")
-        self.clockwork.at(
-            self.clockwork.now + 1 + self.rng.randrange(self.options.faults.cut_ns), lambda: self.network.cuts.discard(cut)
-        )
+        until = self.clockwork.now + 1 + self.rng.randrange(self.options.faults.cut_ns)
+        self._touch_link(src, dst, until)
+        self.clockwork.at(until, lambda: self.network.cuts.discard(cut))
 
     def _partition(self) -> None:
         island = frozenset(s for s in range(self.options.stations) if self.rng.random() < 0.5)
+        if self.network.island:
+            self._touch(*self.network.island)
         self.network.island = island
         self.log(-1, f"partition {sorted(s + 1 for s in island)}")
+        until = self.clockwork.now + 1 + self.rng.randrange(self.options.faults.partition_ns)
+        for s in range(self.options.stations):
+            for other in range(self.options.stations):
+                if (s in island) != (other in island):
+                    self._touch_link(s, other, until)
 
         def join() -> None:
             if self.network.island is island:
                 self.network.island = frozenset()
 
-        self.clockwork.at(self.clockwork.now + 1 + self.rng.randrange(self.options.faults.partition_ns), join)
+        self.clockwork.at(until, join)
 
     def _flap(self) -> None:
         station = self.rng.randrange(self.options.stations)
@@ -494,7 +547,11 @@ class Simulation:
             self.network.ports_down.discard(station)
             self.log(-1, f"port of s{station + 1} up")
 
-        self.clockwork.at(self.clockwork.now + 1 + self.rng.randrange(self.options.faults.flap_ns), up)
+        until = self.clockwork.now + 1 + self.rng.randrange(self.options.faults.flap_ns)
+        for other in range(self.options.stations):
+            self._touch_link(station, other, until)
+            self._touch_link(other, station, until)
+        self.clockwork.at(until, up)
 
     def _expel(self) -> None:
         """An operator somewhere wants some station out."""
@@ -516,9 +573,11 @@ class Simulation:
         station = self.stations[self.rng.randrange(self.options.stations)]
         station.set_mtu(self.rng.choice((FRAME_MAX_MIN, 600, 1000)))
         before = self.options.frame_max[station.index]
-        self.clockwork.at(
-            self.clockwork.now + 1 + self.rng.randrange(self.options.faults.mtu_ns), lambda: station.set_mtu(before)
-        )
+        until = self.clockwork.now + 1 + self.rng.randrange(self.options.faults.mtu_ns)
+        for other in range(self.options.stations):
+            self._touch_link(station.index, other, until)
+            self._touch_link(other, station.index, until)
+        self.clockwork.at(until, lambda: station.set_mtu(before))
 
     # ---- phases
     def start(self) -> None:
@@ -541,6 +600,7 @@ class Simulation:
     def _heal(self) -> None:
         self._faulty_phase = False
         self.network.heal()
+        self._touch(*range(self.options.stations))
         self._choose_absent()
         self.log(-1, f"healed, absent: {sorted(s + 1 for s in self.facts.absent)}")
         for station in self.stations:

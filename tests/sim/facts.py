@@ -237,6 +237,8 @@ class Stay:
     ended: bool = False
     """The station has left, though it may still deliver and release what all who go on have."""
     expelled: bool = False
+    crashed: bool = False
+    began_ns: int = 0
 
     def __post_init__(self) -> None:
         self.first = self.instance
@@ -316,6 +318,12 @@ class Facts:
         """When each station was switched on, or went on after a pause."""
         self.blocked_since: list[int | None] = [None] * stations
         """Since when each station says that it has no quorum."""
+        self.now_ns = 0
+        """Virtual time, of the last event that checkers are told of."""
+        self.linked_since: dict[tuple[int, int], int] = {}
+        """(from, to): since when nothing but bad luck has kept frames from getting through."""
+        self.lives: list[set[int]] = [set() for _ in range(stations)]
+        """Incarnations that each station has made durable."""
         self.absent: set[int] = set()
         """Stations that stay down for the rest of the run."""
         self.fences: list[tuple[int, int]] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from zenjun.proto import wire
-from zenjun.proto.wire import Flag, Kind, MessageFlag
+from zenjun.proto.wire import Flag, Kind, MessageFlag, OpenFlag
 
 _HEADER: Final = wire.HEADER.struct
 _HEADER_SIZE: Final = wire.HEADER.size
@@ -139,6 +139,16 @@ def confirmed_view(f: Frame) -> int:
     """View hash in a CONFIRM."""
     (value,) = struct.unpack_from(">I", f.payload, wire.CONFIRM.offset("view"))
     return int(value)
+
+
+def has_started(f: Frame) -> bool:
+    """Does the sender of this OPEN say that it is in an instance?"""
+    return bool(f.payload[wire.OPEN.offset("oflags")] & OpenFlag.STARTED)
+
+
+def age_ms(f: Frame) -> int:
+    """How long the sender of this OPEN or RCV has been running."""
+    return int(wire.OPEN.struct.unpack_from(f.payload)[3])
 
 
 @dataclass(frozen=True, slots=True)

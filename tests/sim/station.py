@@ -28,6 +28,8 @@ TRAILER_MAX: Final = 64
 ROUNDS_MAX: Final = 4096
 """Drain rounds in one turn before it counts as a livelock."""
 CLUSTER: Final = "sim"
+_KIND_AT: Final = wire.HEADER.offset("kind")
+_ASKING: Final = (bytes((wire.Kind.RCV,)), bytes((wire.Kind.OPEN,)))
 
 
 class Crashed(Exception):
@@ -64,6 +66,9 @@ class Host(Protocol):
     def on_blocked(self, station: int, quorum: bool) -> None: ...
 
     def on_running(self, station: int) -> None: ...
+
+    def on_read(self, station: int, pdu: bytes) -> None:
+        """An RCV or OPEN, perhaps a damaged one, is about to be given to the engine."""
 
     def on_taken(self, message: Message) -> None: ...
 
@@ -322,6 +327,9 @@ class Station:
         inbox = self._inbox
         batch = [inbox.popleft() for _ in range(min(BATCH_MAX, len(inbox)))]
         if batch:
+            for pdu, _ in batch:
+                if pdu[_KIND_AT : _KIND_AT + 1] in _ASKING:
+                    self.host.on_read(self.index, pdu)
             self._apply(engine.on_frames(now, batch))
         elif engine.next_deadline_ns() <= now:
             self._apply(engine.on_timeout(now))

@@ -38,7 +38,7 @@ def steady(fault: int = 0, **changes: object) -> Options:
 
 @pytest.mark.parametrize("k", range(SEEDS))
 def test_seeds(k: int) -> None:
-    """Loss up to 20 %, pauses, cuts, partitions, restarts: every property holds, and the healed bus converges and falls silent."""
+    """Loss up to 20 %, pauses, cuts, partitions, restarts: every property holds; the healed bus converges and falls silent."""
     seed, source = base_seed()
     result = simulate_bus(seed + k)
     assert result.violation is None, f"({source})\n{result.report}"

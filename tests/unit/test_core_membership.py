@@ -734,7 +734,7 @@ def test_a_later_confirm_is_told_seldom_and_not_believed() -> None:
     rig.settle()
     core = rig.cores[0]
     before = core.matrix(), core.clock, core.peer(1).clock
-    later = poke(poke(rig_confirm(rig, 1, instance=2, acks=(1, 9)), "clock", 1 << 50), "target", 1)
+    later = poke(poke(rig_confirm(rig, 1, instance=2, acks=(1, 9)), "clock", (2 << 32) + 77), "target", 1)
     for _ in range(3):
         assert rig.give(1, 0, later) == Drop.NONE
     assert [c.drop for c in core.control()] == [Drop.INSTANCE]

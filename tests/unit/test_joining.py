@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zenjun.proto.core import seal
 from zenjun.proto.joining import PROPOSALS_MAX, Joining
-from zenjun.proto.membership import Proposal, encode_proposal
 from zenjun.proto.openpdu import pack
+from zenjun.proto.votes import Proposal, encode_proposal
 from zenjun.proto.wire import CONFIRM, HEADER, VERSION, Flag, Kind, view_hash
 
 N, ME = 4, 4

@@ -14,26 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zenjun.proto.core import Commit, Peer, Vote, seal
 from zenjun.proto.effects import Changed, Effect, Persist, Send
-from zenjun.proto.membership import (
-    MOVES,
-    TRANSITIONS,
-    Cause,
-    Expelled,
-    Letter,
-    Membership,
-    Outcome,
-    Proposal,
-    Quorum,
-    bits,
-    decode_proposal,
-    encode_proposal,
-    stations_of,
-)
-from zenjun.proto.openpdu import pack
+from zenjun.proto.letters import MOVES, TRANSITIONS, Cause, Letter
+from zenjun.proto.membership import Expelled, Membership, Outcome
+from zenjun.proto.openpdu import INCARNATION_MAX, pack
+from zenjun.proto.votes import Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of
 from zenjun.proto.wire import HEADER, VERSION, Kind, view_hash
 
 MS = 1_000_000
-ADOPT, GIVE_UP = 300 * MS, 2_000 * MS
+FAIL, ADOPT, GIVE_UP = 400 * MS, 300 * MS, 2_000 * MS
 N = 4
 
 
@@ -66,7 +54,7 @@ class Ledger:
     def limit(self, now: int, index: int, limit: int | None) -> None:
         self.limits.pop(index, None) if limit is None else self.limits.__setitem__(index, limit)
 
-    def wait_for(self, index: int, clock: int | None) -> None:
+    def wait_for(self, index: int, clock: int | None, frame_max: int = 0) -> None:
         self.waits.pop(index, None) if clock is None else self.waits.__setitem__(index, clock)
 
     def all_have(self, stations: int, seqs: Mapping[int, int]) -> bool:
@@ -105,8 +93,8 @@ class One:
         self.core = Ledger()
         self.stored: list[int] = []
         self.m = Membership(
-            stations=N, station=1, quorum=quorum or Quorum(N, 3), adopt_timeout_ns=ADOPT, give_up_timeout_ns=GIVE_UP,
-            streams=self.core, promise=self.promise, faults=faults,
+            stations=N, station=1, quorum=quorum or Quorum(N, 3), fail_timeout_ns=FAIL, adopt_timeout_ns=ADOPT,
+            give_up_timeout_ns=GIVE_UP, frame_max_least=576, streams=self.core, promise=self.promise, faults=faults,
         )  # fmt: skip
         self.m.begin(0, 7, (1, 2, 3, 4))
 
@@ -170,7 +158,7 @@ def proposals(draw: st.DrawFn) -> Proposal:
     rest = sorted(set(range(1, N + 1)) - changed)
     kept = draw(st.sets(st.sampled_from(rest), min_size=1))
     stop = draw(st.booleans())
-    values = tuple((k, draw(st.integers(0, 2**32 - 1))) for k in sorted(changed))
+    values = tuple((k, draw(st.integers(0 if stop else 1, INCARNATION_MAX))) for k in sorted(changed))
     return Proposal(stop, tuple(sorted(kept if stop else kept | changed)), values)
 
 
@@ -189,6 +177,8 @@ def test_decoding_votes_is_total(data: bytes, kind: Kind) -> None:
 
 def test_senseless_votes_are_nothing() -> None:
     for stop, members, changes in (
+        (False, (1, 4), ((1, 5), (4, 5))),  # nobody votes
+        (False, (1, 4), ((4, 0),)),  # a life that is none
         (True, (1, 2, 4), ((4, 0),)),  # removed and kept
         (False, (1, 2), ((4, 9),)),  # let in, and not a member
         (True, (), ((4, 0),)),
@@ -425,6 +415,27 @@ def test_stop_wins_and_the_promise_is_still_judged() -> None:
     assert one.last() == Proposal(True, (1, 2, 4), ((3, 0),)), "then the stop, for the instance after"
 
 
+def test_a_stop_one_is_only_told_of_wins_too() -> None:
+    """Figure 5 of the paper: the stop overtakes the recovery also where it has not been seen yet."""
+    one = without_4(quorum=Quorum(N, 2))
+    one.m.on_recovering(MS, 4, 9)
+    one.vote(3, Proposal(True, (1, 3), ((2, 0),)))
+    assert one.word() == "A AAS A S" and one.core.state == (8, 0)
+    assert one.m.on_recovering(2 * MS, 4, 9) == [] and one.word() == "A AAS A S"
+    one.core.known = True
+    one.vote(2, Proposal(False, (1, 2, 3, 4), ((4, 9),)))
+    one.vote(3, Proposal(False, (1, 2, 3, 4), ((4, 9),)), seq=4)
+    assert one.m.instance == 8 and one.word() == "A A A A", "the vote that was given stands"
+
+
+def test_a_restart_is_proved_whatever_was_suspected_before() -> None:
+    one = One(Quorum(N, 4))
+    one.m.suspect(MS, (4, "silent"))
+    one.m.on_recovering(2 * MS, 4, 5)
+    one.m.on_heard(3 * MS, lambda station: True)
+    assert one.word() == "A A A AS" and one.m.waiting() == [(4, "restarted", MS)]
+
+
 def test_an_unkept_promise_dies_with_the_stop() -> None:
     one = without_4(quorum=Quorum(N, 2))
     one.m.on_recovering(MS, 4, 9)
@@ -458,8 +469,8 @@ def test_only_later_lives_are_let_in() -> None:
 
 
 def test_nothing_is_voted_for_twice() -> None:
-    """A suspicion taken back makes joiners ask again, one after the other. A second vote would have another place in the order, and
-    a joiner might see only that one."""
+    """A suspicion taken back makes joiners ask again, one after the other. A second vote would have another place in the order,
+    and a joiner might see only that one."""
     one = One(Quorum(N, 2))
     one.m.begin(0, 7, (1, 2, 0, 0))
     one.m.on_recovering(MS, 3, 8)
@@ -537,7 +548,8 @@ def test_a_later_instance_without_oneself() -> None:
     view = view_hash(8, (0, 2, 3, 4))
     assert one.m.on_confirm(MS, 2, 7, view, 1, 0) == [], "that one is no later instance"
     assert only(one.m.on_confirm(MS, 2, 8, view, 1, 0), Expelled).expelled
-    assert only(one.m.on_confirm(MS, 2, 9, view, 0, 0), Expelled).expelled, "two behind: it has had no vote in the first"
+    assert only(one.m.on_confirm(MS, 2, 9, view, 1, 0), Expelled).expelled, "two behind: it has had no vote in the first"
+    assert one.m.on_confirm(MS, 2, 9, view, 0b0111, 0) == [], "no quorum there: nobody goes on"
     assert one.m.on_confirm(MS, 2, 8, view, 1, 1) == [], "a member there, though suspected"
 
 

@@ -1,7 +1,7 @@
 """The OPEN agreement by itself: several stations on a network that is a list.
 
-There is no agreement by votes here: a member that learns that another one recovers ends its own life in the instance, so that all of
-them open anew, as they do when too few are left.
+There is no agreement by votes here: a member that learns that another one recovers ends its own life in the instance, so that
+all of them open anew, as they do when too few are left.
 """
 
 from __future__ import annotations

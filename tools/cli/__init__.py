@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "send": Entry("send", "send", "Broadcast messages to a group."),
     "recv": Entry("recv", "recv", "Print the messages of a group, in the total order."),
     "status": Entry("status", "status", "Show what the local daemon knows: peers, positions, drops."),
+    "top": Entry("top", "top", "Watch the cluster live: states, rates, latency, windows, drops."),
     "members": Entry("members", "members", "List the programs in a group, or the stations."),
     "leave": Entry("operate", "leave", "Let this station leave the cluster; its daemon ends."),
     "expel": Entry("operate", "expel", "Remove a station from the cluster."),

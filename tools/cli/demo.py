@@ -124,21 +124,33 @@ def _counts(lab: Lab) -> dict[str, Any]:
 @click.option("-n", "--stations", type=click.IntRange(2, 8), default=3, show_default=True, help="How many.")
 @click.option("--loss", default="5%", show_default=True, callback=_loss, help="Frames lost at random at every station's input.")
 @click.option(
+    "--docker", is_flag=True, help="Containers instead of namespaces, faults included (docs/docker.md); from a checkout."
+)
+@click.option(
     "--messages", type=click.IntRange(100, 1_000_000), default=50_000, show_default=True, help="Per station, in the second part."
 )
-def demo(stations: int, loss: float, messages: int) -> None:
+def demo(stations: int, loss: float, docker: bool, messages: int) -> None:
     """Show what zenjun is for, on this machine, in a lab of its own.
 
     \b
     Examples:
       zenjun demo
       zenjun demo -n 5 --loss 10%
+      zenjun demo --docker -n 5
 
     Exit codes: 0 all stations saw the same, 1 they did not or something failed, 4 not in time, 6 this machine cannot make a
     lab, 130 interrupted.
     """
     console = Console(highlight=False)
     try:
+        if docker:
+            from . import demo_docker
+
+            if stations > demo_docker.STATIONS_MAX:
+                raise click.BadParameter(f"the compose file has {demo_docker.STATIONS_MAX} stations", param_hint="--stations")
+            if not demo_docker.show(console, stations, loss, _show_words, lambda c, lab: _show_bulk(c, lab, messages)):
+                sys.exit(1)
+            return
         console.print(f"Starting {stations} stations on one bridge, each losing {loss:.0%} of the frames that reach it …")
         with Lab(stations, loss=loss) as lab:
             lab.start_daemons()

@@ -51,7 +51,8 @@ def to(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | None) -> i
         for n in sizes:
             try:
                 merged, each = (
-                    evaluation.measure(n, mode, repeat, folder / f"to-{n}-{'each' if mode else 'merged'}") for mode in (False, True)
+                    evaluation.measure(n, mode, repeat, folder / f"to-{n}-{'each' if mode else 'merged'}")
+                    for mode in (False, True)
                 )
             except LabError as error:
                 raise Failure(str(error), exit_code_of(error)) from None

@@ -38,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def exit_code_of(error: LabError) -> int:
     """The exit code for an error of the lab."""
-    return _EXIT_CODES.get(type(error), FAILED)
+    return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), FAILED)
 
 
 class _LabGroup(click.Group):
@@ -141,6 +141,19 @@ def _show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         click.echo(text if number else click.style(text, bold=True))
 
 
+def _attach(name: str) -> Lab:
+    """The lab of this name: of namespaces, else of containers. Raises LabNotFound."""
+    try:
+        return Lab.attach(name)
+    except LabNotFound:
+        from ..lab.containers import ContainerLab
+        from ..lab.engine import Engine, NoEngine
+
+        with contextlib.suppress(NoEngine, LabNotFound):
+            return ContainerLab.attach(name, engine=Engine.find())
+        raise
+
+
 def _chosen(lab: Lab, stations: list[int] | None) -> list[Station]:
     return [lab.station(number) for number in (lab.stations if stations is None else stations)]
 
@@ -173,6 +186,8 @@ def lab() -> None:
 @click.option("--mtu", type=click.IntRange(68, 65535), default=1500, show_default=True, help="Of all links, bytes.")
 @click.option("--medium", type=click.Choice(["switched", "bus"]), default="switched", show_default=True, help="See docs/lab.md.")
 @click.option("--snooping", is_flag=True, help="Switch the bridge's multicast snooping on.")
+@click.option("--docker", is_flag=True, help="Stations are containers of the Docker Engine (docs/docker.md).")
+@click.option("--image", default="zenjun:local", show_default=True, help="What the containers run, with --docker.")
 @click.option("--daemons/--no-daemons", default=True, show_default=True, help="Start zenjund in every station.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the cluster is open.")
 @click.option(
@@ -184,6 +199,8 @@ def up(
     mtu: int,
     medium: str,
     snooping: bool,
+    docker: bool,
+    image: str,
     daemons: bool,
     wait: bool,
     options: tuple[str, ...],
@@ -197,10 +214,12 @@ def up(
       zenjun lab up -n 3 --loss 5% --rate 100mbit --mtu 9000
       zenjun lab up --name quiet --no-daemons
       zenjun lab up -o log.level=debug
+      zenjun lab up -n 5 --docker
     """
     given = {key: value for key, value in impairments.items() if value is not None}
     try:
-        made = Lab(count, name=name, mtu=mtu, medium=medium, snooping=snooping, options=_parse_options(options), **given)
+        settings = {"name": name, "mtu": mtu, "medium": medium, "snooping": snooping, "options": _parse_options(options), **given}
+        made = _containers(count, image, settings) if docker else Lab(count, **settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     started = time.monotonic()
@@ -218,6 +237,14 @@ def up(
         made.down(grace_s=0.0)
         raise
     _report_up(made, time.monotonic() - started, daemons, instance)
+
+
+def _containers(count: int, image: str, settings: dict[str, Any]) -> Lab:
+    from ..lab.containers import ContainerLab
+
+    if settings.pop("snooping"):
+        raise click.UsageError("--snooping is for a lab of namespaces: the bridge of containers is the engine's")
+    return ContainerLab(count, image=image, **settings)
 
 
 def _report_up(made: Lab, took_s: float, daemons: bool, instance: int) -> None:
@@ -256,9 +283,18 @@ def down(name: str, everything: bool) -> None:
       zenjun lab down
       zenjun lab down --all
     """
-    for each in all_labs() if everything else [lab_files.check_name(name)]:
+    from ..lab import containers
+    from ..lab.engine import Engine, NoEngine
+
+    engine = None
+    with contextlib.suppress(NoEngine):
+        engine = Engine.find()
+    # Compose projects are ended by name only: who made them may not think of them as labs.
+    others = containers.labs(engine) if engine is not None and everything else []
+    for each in sorted({*all_labs(), *others}) if everything else [lab_files.check_name(name)]:
         with _progress(f"ending lab {each}"):
-            found = take_down(lab_files.home() / each, grace_s=2.0)
+            found = engine is not None and containers.take_down(engine, each, lab_files.home() / each, grace_s=2.0)
+            found = take_down(lab_files.home() / each, grace_s=2.0) or found
         click.echo(f"lab {each}: {'down' if found else 'is not up'}")
 
 
@@ -276,6 +312,14 @@ def list_labs() -> None:
         note = lab_files.read_note(folder) or {}
         state = "up" if lab_files.in_use(folder) else "crashed"
         rows.append((each, state, note.get("stations", "-"), note.get("pid", "-"), folder))
+    from ..lab import containers
+    from ..lab.engine import Engine, NoEngine
+
+    with contextlib.suppress(NoEngine):
+        engine = Engine.find()
+        for each, (stations, running) in containers.names(engine).items():
+            rows = [row for row in rows if row[0] != each]
+            rows.append((each, f"{running} containers up", stations, "-", lab_files.home() / each))
     _show_table(("name", "state", "stations", "process", "folder"), rows)
 
 
@@ -290,7 +334,7 @@ def status(name: str, as_json: bool) -> None:
       zenjun lab status
       zenjun lab status --json | jq .cuts
     """
-    attached = Lab.attach(name)
+    attached = _attach(name)
     described = attached.describe()
     for entry in described["stations"]:
         entry["open"] = _daemon_state(attached.station(entry["station"]), entry.get("daemon"))
@@ -368,7 +412,7 @@ def exec_(name: str, stations: list[int] | None, command: tuple[str, ...]) -> No
       zenjun lab exec -- ip -brief address
       zenjun lab exec -s 1,3 -- sh -c 'echo I am $ZENJUN_STATION'
     """
-    chosen = _chosen(Lab.attach(name), stations)
+    chosen = _chosen(_attach(name), stations)
     if len(chosen) == 1:
         _become(chosen[0], command)
     sys.exit(_run_everywhere(chosen, command))
@@ -420,7 +464,7 @@ def shell(name: str, number: int) -> None:
     Example:
       zenjun lab shell -s 2
     """
-    station = Lab.attach(name).station(number)
+    station = _attach(name).station(number)
     click.echo(f"station {number} of lab {name}; leave with exit", err=True)
     _become(station, [os.environ.get("SHELL") or "/bin/sh"])
 
@@ -437,7 +481,7 @@ def start(name: str, stations: list[int] | None, wait: bool) -> None:
       zenjun lab start -s 2
       zenjun lab start --wait
     """
-    attached = Lab.attach(name)
+    attached = _attach(name)
     for station in _chosen(attached, stations):
         if (daemon := station.daemon) is None or daemon.poll() is not None:
             click.echo(f"station {station.id}: process {station.start_daemon().pid}")
@@ -458,8 +502,29 @@ def stop(name: str, stations: list[int] | None) -> None:
     Example:
       zenjun lab stop -s 3
     """
-    for station in _chosen(Lab.attach(name), stations):
+    for station in _chosen(_attach(name), stations):
         click.echo(f"station {station.id}: exit code {station.stop_daemon(10.0)}")
+
+
+@lab.command()
+@_name_option
+@_stations_option(required=True)
+@click.option("--wait/--no-wait", default=False, show_default=True, help="Return when the whole cluster is open.")
+def restart(name: str, stations: list[int] | None, wait: bool) -> None:
+    """End daemons in order and start them again; of containers, the whole container. Faults are set anew.
+
+    \b
+    Example:
+      zenjun lab restart -s 3 --wait
+    """
+    attached = _attach(name)
+    for station in _chosen(attached, stations):
+        with contextlib.suppress(LabNotFound):
+            station.stop_daemon(10.0)
+        click.echo(f"station {station.id}: process {station.start_daemon().pid}")
+    if wait:
+        with _progress("waiting for the cluster to open"):
+            click.echo(f"instance {attached.wait_open(_WAIT_OPEN_S)} is open")
 
 
 def _parse_signal(text: str) -> int:
@@ -484,7 +549,7 @@ def kill(name: str, stations: list[int] | None, number: int) -> None:
       zenjun lab kill -s 2
       zenjun lab kill -s 1,3 --signal HUP
     """
-    for station in _chosen(Lab.attach(name), stations):
+    for station in _chosen(_attach(name), stations):
         station.signal(number)
 
 
@@ -498,7 +563,7 @@ def pause(name: str, stations: list[int] | None) -> None:
     Example:
       zenjun lab pause -s 2
     """
-    for station in _chosen(Lab.attach(name), stations):
+    for station in _chosen(_attach(name), stations):
         station.signal(signal.SIGSTOP)
 
 
@@ -512,7 +577,7 @@ def resume(name: str, stations: list[int] | None) -> None:
     Example:
       zenjun lab resume -s 2
     """
-    for station in _chosen(Lab.attach(name), stations):
+    for station in _chosen(_attach(name), stations):
         station.signal(signal.SIGCONT)
 
 
@@ -527,7 +592,7 @@ def partition(name: str, groups: tuple[list[int] | None, ...]) -> None:
       zenjun lab partition 1,2 3
       zenjun lab partition 1          (cuts station 1 off)
     """
-    attached = Lab.attach(name)
+    attached = _attach(name)
     attached.partition([list(attached.stations) if group is None else group for group in groups])
 
 
@@ -544,7 +609,7 @@ def cut(name: str, sender: int, receiver: int, both: bool) -> None:
       zenjun lab cut 1 2
       zenjun lab cut 1 2 --both
     """
-    attached = Lab.attach(name)
+    attached = _attach(name)
     attached.cut(sender, receiver)
     if both:
         attached.cut(receiver, sender)
@@ -559,7 +624,7 @@ def heal(name: str) -> None:
     Example:
       zenjun lab heal
     """
-    Lab.attach(name).heal()
+    _attach(name).heal()
 
 
 @lab.command()
@@ -575,7 +640,7 @@ def loss(name: str, stations: list[int] | None, share: float) -> None:
       zenjun lab loss 20% -s 3
       zenjun lab loss 0%
     """
-    Lab.attach(name).impair(stations, loss=share)
+    _attach(name).impair(stations, loss=share)
 
 
 @lab.command()
@@ -594,7 +659,25 @@ def impair(name: str, stations: list[int] | None, **impairments: Any) -> None:
     changes = {key: value for key, value in impairments.items() if value is not None}
     if not changes:
         raise click.UsageError("name at least one impairment, as in --rate 100mbit")
-    Lab.attach(name).impair(stations, **changes)
+    _attach(name).impair(stations, **changes)
+
+
+@lab.command()
+@_name_option
+@_impairment_options
+def hold(name: str, **impairments: Any) -> None:
+    """Impair the containers of a lab, also those that are started again later, until Ctrl-C; then end all faults.
+
+    Looks every half second, and waits for a lab that is not up yet: the service "faults" of docker/compose.yml.
+
+    \b
+    Example:
+      zenjun lab hold --name zenjun --loss 5%
+    """
+    from ..lab.containers import hold as keep
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    keep(name, {key: value for key, value in impairments.items() if value is not None}, click.echo)
 
 
 @lab.command()
@@ -618,7 +701,9 @@ def capture(
       zenjun lab capture -s 1 --count 1000
       zenjun lab capture --background && … && zenjun lab capture --stop
     """
-    attached = Lab.attach(name)
+    attached = _attach(name)
+    if background and not attached.captures_outlive:
+        raise LabUnsupported("a capture of containers ends with this command: leave out --background")
     if stopping:
         _report_captures({}, attached.stop_capture(stations))
         return
@@ -678,7 +763,7 @@ def link(name: str, stations: list[int] | None, action: str | None, **changes: A
       zenjun lab link -s 2 down
       zenjun lab link -s 2 --mtu 9000
     """
-    chosen = _chosen(Lab.attach(name), stations)
+    chosen = _chosen(_attach(name), stations)
     mtu, port_mtu, rename, mac = (changes[key] for key in ("mtu", "port_mtu", "rename", "mac"))
     if action is None and all(value is None for value in changes.values()):
         raise click.UsageError("say what to do: an action or an option")
@@ -705,7 +790,9 @@ def log(name: str, number: int, follow: bool) -> None:
       zenjun lab log -s 1
       zenjun lab log -s 1 -f
     """
-    path = Lab.attach(name).station(number).log_path
+    attached = _attach(name)
+    path = attached.station(number).log_path
+    attached.refresh_log(number, follow)
     if not path.exists():
         raise LabNotFound(f"station {number} has no log yet: no daemon was started")
     argv = ["tail", "-n", "+1", *(["-F"] if follow else []), str(path)]

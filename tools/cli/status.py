@@ -21,7 +21,7 @@ COLOURS: Final = {
     "open": "green", "up": "green", "self": "green",
     "blocked": "yellow", "silent": "yellow", "deaf": "yellow", "opening": "yellow", "draining": "yellow", "left": "yellow",
     "never seen": "yellow", "fenced": "red", "no link": "red", "down": "red", "absent": "red",
-    "restarted": "yellow", "expelled": "yellow", "told": "yellow", "out": "red",
+    "restarted": "yellow", "expelled": "yellow", "told": "yellow", "joining": "cyan", "out": "red",
     "A": "green", "AAS": "yellow", "AS": "yellow", "S": "red", "SSA": "cyan", "SA": "cyan",
 }  # fmt: skip
 LETTERS: Final = {

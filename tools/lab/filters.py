@@ -11,14 +11,15 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from .errors import LabError, LabUnsupported
 
 SCALE: Final = 1_000_000
 """Losses are rounded to this many parts."""
-_TABLE: Final = "bridge zenjun"
+TABLE: Final = "zenjun"
+"""Name of the table, of the bridge family, in a namespace of the lab's own."""
 _TIMEOUT_S: Final = 10.0
 
 
@@ -27,31 +28,46 @@ def port_name(station: int) -> str:
     return f"s{station}"
 
 
-def ruleset(stations: Iterable[int], losses: Mapping[int, float], cuts: Iterable[tuple[int, int]]) -> str:
+def ruleset(
+    stations: Iterable[int],
+    losses: Mapping[int, float],
+    cuts: Iterable[tuple[int, int]],
+    *,
+    table: str = TABLE,
+    port: Callable[[int], str] = port_name,
+    only: Iterable[int] = (),
+) -> str:
     """The whole ruleset as one nft transaction; counters of earlier rulesets go on counting.
 
     losses: fraction of the frames towards a station that is dropped. cuts: pairs (a, b), frames from a to b are dropped.
+    port: the bridge port of a station. only: all stations, when ports may come to the bridge by themselves: until they are
+    known, they and the stations exchange nothing but IP while there are cuts.
     """
-    lines = [f"add table {_TABLE}"]
+    table = f"bridge {table}"
+    lines = [f"add table {table}"]
     for station in stations:
-        lines += [f"add counter {_TABLE} lost_{station}", f"add counter {_TABLE} cut_{station}"]
+        lines += [f"add counter {table} lost_{station}", f"add counter {table} cut_{station}"]
     lines += [
-        f"add chain {_TABLE} forward {{ type filter hook forward priority 0; policy accept; }}",
-        f"flush chain {_TABLE} forward",
+        f"add chain {table} forward {{ type filter hook forward priority 0; policy accept; }}",
+        f"flush chain {table} forward",
     ]
     sources: dict[int, list[int]] = {}
     for a, b in sorted(cuts):
         sources.setdefault(b, []).append(a)
     rules = []
     for b, from_ in sources.items():
-        names = ", ".join(f'"{port_name(a)}"' for a in from_)
-        rules.append(f'add rule {_TABLE} forward oifname "{port_name(b)}" iifname {{ {names} }} counter name cut_{b} drop')
+        names = ", ".join(f'"{port(a)}"' for a in from_)
+        rules.append(f'add rule {table} forward oifname "{port(b)}" iifname {{ {names} }} counter name cut_{b} drop')
+    if sources and (known := ", ".join(f'"{port(s)}"' for s in only)):
+        other = "ether type != { ip, arp, ip6 }"
+        rules.append(f"add rule {table} forward {other} oifname {{ {known} }} iifname != {{ {known} }} drop")
+        rules.append(f"add rule {table} forward {other} iifname {{ {known} }} oifname != {{ {known} }} drop")
     for station, loss in losses.items():
         parts = round(loss * SCALE) or (1 if loss > 0 else 0)
         if parts:
             throw = "" if parts >= SCALE else f"numgen random mod {SCALE} < {parts} "
-            rules.append(f'add rule {_TABLE} forward oifname "{port_name(station)}" {throw}counter name lost_{station} drop')
-    lines += rules or [f"delete chain {_TABLE} forward"]
+            rules.append(f'add rule {table} forward oifname "{port(station)}" {throw}counter name lost_{station} drop')
+    lines += rules or [f"delete chain {table} forward"]
     return "\n".join(lines) + "\n"
 
 
@@ -77,8 +93,13 @@ def apply(text: str, purpose: str) -> None:
     _nft(["-f", "-"], text, purpose)
 
 
-def read_counters() -> dict[str, int]:
+def remove(table: str) -> None:
+    """Take a table away with all it drops and counts; no error when it is not there. Raises LabUnsupported, LabError."""
+    _nft(["-f", "-"], f"add table bridge {table}\ndelete table bridge {table}\n", "removing the rules")
+
+
+def read_counters(table: str = TABLE) -> dict[str, int]:
     """Frames counted so far by name (``lost_1``, ``cut_1``, ...). Raises LabUnsupported, LabError."""
-    listing = json.loads(_nft(["-j", "list", "counters", "table", *_TABLE.split()], None, "reading counters"))
+    listing = json.loads(_nft(["-j", "list", "counters", "table", "bridge", table], None, "reading counters"))
     counters = (item["counter"] for item in listing["nftables"] if "counter" in item)
     return {counter["name"]: int(counter["packets"]) for counter in counters}

@@ -301,6 +301,9 @@ class Lab:
     ``down``. Use as a context manager, or call ``up`` and ``down``.
     """
 
+    captures_outlive = True
+    """Whether a capture goes on when the process that started it has ended."""
+
     def __init__(
         self,
         stations: int,
@@ -324,8 +327,8 @@ class Lab:
 
         stations: 1 to 64. name: of the lab (default: one that no other lab has). mtu: bytes. loss, reorder, duplicate,
         corrupt: fractions of the frames each station receives; delay_ns, jitter_ns: of those; rate_bit: bits per second
-        each way. medium: ``switched``, ``bus`` for ports that return the sender's own frames and forward serially, or ``hairpin``:
-        they return them, but forward on whatever processor, so that it looks like a bus and is none.
+        each way. medium: ``switched``, ``bus`` for ports that return the sender's own frames and forward serially, or
+        ``hairpin``: they return them, but forward on whatever processor, so that it looks like a bus and is none.
         snooping: the bridge's multicast snooping. options: added to each daemon's configuration, table → name → value.
         directory: for the lab's files, kept at the end; by default a folder that is removed. Raises LabError, ValueError.
         """
@@ -402,8 +405,8 @@ class Lab:
             "owner": os.getpid(),
             "mtu": self._mtu,
             "snooping": self._snooping,
-            "hairpin": self.medium in ("bus", "hairpin"),
-            "serial": self.medium == "bus",
+            "one_channel": self.medium == "bus",
+            "hairpin": self.medium == "hairpin",
             "impairment": self._impairment.to_json(),
             "remove": self._own_directory,
         }
@@ -463,6 +466,9 @@ class Lab:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._holder.wait(_GONE_S)
                 self._holder = None
+
+    def refresh_log(self, number: int, follow: bool = False) -> None:
+        """Bring a station's ``log_path`` up to date: it always is."""
 
     def request(self, op: str, **arguments: Any) -> dict[str, Any]:
         """Have the holder do something; see holder.py. Raises LabError."""

@@ -68,9 +68,18 @@ def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
     _check(_libc.mount(source.encode(), target.encode(), kind.encode() if kind else None, flags, None), f"mount {target}")
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that made it ends; for use between fork and exec."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when the thread that made it ends; for use between fork and exec."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def enter_network(pid: int) -> None:
+    """Move the calling thread, and no other of this process, into the network namespace of process *pid*. Raises OSError."""
+    fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.setns(fd, CLONE_NEWNET), "setns")
+    finally:
+        os.close(fd)
 
 
 def enter_lab() -> bool:

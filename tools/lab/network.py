@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,12 +73,13 @@ def send_frames(interface: str, frames: Sequence[bytes], deadline_s: float = 5.0
 class Hub:
     """The bridge, in the namespace of the calling process, with one port for every station plugged in."""
 
-    def __init__(self, *, mtu: int, snooping: bool, hairpin: bool, serial: bool) -> None:
-        """mtu: bytes. snooping: multicast snooping. hairpin: ports return the sender's frames. serial: one CPU forwards all."""
+    def __init__(self, *, mtu: int, snooping: bool, one_channel: bool, hairpin: bool = False) -> None:
+        """mtu: bytes. snooping: multicast snooping. one_channel: ports return the sender's frames and forward serially.
+        hairpin: they return them and do not."""
         self._mtu = mtu
         self._snooping = snooping
         self._hairpin = hairpin
-        self._serial = serial
+        self._one_channel = one_channel
         self._ipr: Any = None
         self._bridge = 0
         self._netem: bool | None = None
@@ -87,6 +88,7 @@ class Hub:
         self._drops_before: dict[int, tuple[int, int]] = {}
         self._cuts: set[tuple[int, int]] = set()
         self._filtered = False
+        self._table = filters.TABLE
 
     def open(self) -> None:
         """Create the bridge. Raises LabError, LabUnsupported."""
@@ -106,6 +108,10 @@ class Hub:
         with _named("bridge"):
             self._ipr.link("set", index=self._bridge, mtu=self._mtu, state="up")
 
+    def port_name(self, station: int) -> str:
+        """The bridge port that a station's cable is plugged into."""
+        return filters.port_name(station)
+
     def _index(self, name: str) -> int:
         found = self._ipr.link_lookup(ifname=name)
         if not found:
@@ -114,7 +120,7 @@ class Hub:
 
     def plug(self, station: int, pid: int, interface: str, mtu: int, mac: str) -> None:
         """Connect the network namespace of process *pid* by a new veth pair, whose far end is *interface* (still down)."""
-        port = filters.port_name(station)
+        port = self.port_name(station)
         try:
             self._ipr.link(
                 "add",
@@ -131,18 +137,22 @@ class Hub:
         with _named(f"port of station {station}"):
             self._ipr.link("set", index=index, master=self._bridge)
             self._ipr.link("set", index=index, state="up")
-            if self._hairpin:
+            if self._one_channel:
+                self._serialize(port, index)
+            elif self._hairpin:
                 self._ipr.brport("set", index=index, mode=1)
-            if self._serial:
-                # One CPU takes all frames of all ports, so that every station sees them in the same order.
-                Path(f"/sys/class/net/{port}/queues/rx-0/rps_cpus").write_text("1")
         self._queues.pop(station, None)
         self._shape(station)
+
+    def _serialize(self, port: str, index: int) -> None:
+        """Have a port return the sender's own frames, and one CPU take all frames of all ports: everybody sees one order."""
+        self._ipr.brport("set", index=index, mode=1)
+        Path(f"/sys/class/net/{port}/queues/rx-0/rps_cpus").write_text("1")
 
     def unplug(self, station: int) -> None:
         """Remove the station's veth pair; both ends vanish."""
         with _named(f"unplugging station {station}"):
-            self._ipr.link("del", index=self._index(filters.port_name(station)))
+            self._ipr.link("del", index=self._index(self.port_name(station)))
         self._queues.pop(station, None)
 
     def set_port(self, station: int, *, mtu: int | None = None, up: bool | None = None) -> None:
@@ -151,18 +161,18 @@ class Hub:
         if up is not None:
             changes["state"] = "up" if up else "down"
         with _named(f"port of station {station}"):
-            self._ipr.link("set", index=self._index(filters.port_name(station)), **changes)
+            self._ipr.link("set", index=self._index(self.port_name(station)), **changes)
 
     def deliver(self, station: int, frames: Sequence[bytes]) -> None:
         """Hand raw frames to one station alone, past losses and cuts."""
-        send_frames(filters.port_name(station), frames)
+        send_frames(self.port_name(station), frames)
 
     # Impairments
 
     def has_netem(self) -> bool:
         """Whether the kernel has sch_netem, found out by trying on a port."""
         if self._netem is None:
-            index = self._index(BRIDGE)
+            index = self._bridge
             try:
                 self._ipr.tc("add", "netem", index, "1:", delay=1)
                 self._ipr.tc("del", index=index, handle="1:", parent=0xFFFFFFFF)
@@ -200,7 +210,7 @@ class Hub:
         before = self._queues.get(station)
         if shape is None and before is None:
             return
-        index = self._index(filters.port_name(station))
+        index = self._index(self.port_name(station))
         with _named(f"queue of station {station}"):
             if before not in (None, shape):
                 # The queue's counters go with it.
@@ -236,8 +246,11 @@ class Hub:
         if not losses and not self._cuts and not self._filtered:
             return
         stations = sorted({*losses, *(b for _, b in self._cuts)})
-        filters.apply(filters.ruleset(stations, losses, self._cuts), purpose)
+        filters.apply(self._ruleset(stations, losses), purpose)
         self._filtered = True
+
+    def _ruleset(self, stations: Sequence[int], losses: Mapping[int, float]) -> str:
+        return filters.ruleset(stations, losses, self._cuts)
 
     @property
     def cuts(self) -> set[tuple[int, int]]:
@@ -255,10 +268,10 @@ class Hub:
 
     def counters(self, stations: Sequence[int]) -> dict[int, dict[str, int]]:
         """The counters of ``Lab.counters`` for several stations, all zero for one that is unplugged."""
-        named = filters.read_counters() if self._filtered else {}
+        named = filters.read_counters(self._table) if self._filtered else {}
         result = {}
         for station in stations:
-            found = self._ipr.link_lookup(ifname=filters.port_name(station))
+            found = self._ipr.link_lookup(ifname=self.port_name(station))
             links = self._ipr.get_links(found[0]) if found else []
             stats = (links[0].get_attr("IFLA_STATS64") if links else None) or {}
             now = self._queue_drops(found[0]) if found else (0, 0)
@@ -293,11 +306,12 @@ def _netem_options(wanted: Impairment) -> dict[str, Any]:
 class Port:
     """A station's own interface, in the namespace of the calling process."""
 
-    def __init__(self, station: int) -> None:
+    def __init__(self, station: int, name: str = "eth0", rate_bit: int = 0) -> None:
+        """name: of the interface. rate_bit: the limit that it has already, bits per second."""
         self._station = station
         self._ipr: Any = IPRoute()
-        self.name = "eth0"
-        self._rate_bit = 0
+        self.name = name
+        self.rate_bit = rate_bit
 
     def configure(self, *, up: bool = True) -> None:
         """Set up the loopback and a freshly plugged interface."""
@@ -307,7 +321,7 @@ class Port:
             self._ipr.addr("add", index=index, address=ip_address(self._station), prefixlen=24)
             if up:
                 self._ipr.link("set", index=index, state="up")
-        rate, self._rate_bit = self._rate_bit, 0
+        rate, self.rate_bit = self.rate_bit, 0
         self.set_rate(rate)
 
     def _index(self, name: str) -> int:
@@ -331,6 +345,11 @@ class Port:
             "mac": str(link.get_attr("IFLA_ADDRESS")),
         }
 
+    def links(self, index: int) -> Sequence[Any]:
+        """Everything that the kernel says about the interface of this index."""
+        found: Sequence[Any] = self._ipr.get_links(index)
+        return found
+
     def set(self, **changes: Any) -> None:
         """Change state (``up``/``down``), mtu (bytes) or address (MAC)."""
         with _named(f"station {self._station}, interface {self.name}"):
@@ -352,13 +371,13 @@ class Port:
 
     def set_rate(self, rate_bit: int) -> None:
         """Limit what the station sends, bits per second; 0 ends the limit."""
-        if rate_bit == self._rate_bit:
+        if rate_bit == self.rate_bit:
             return
         index = self._index(self.name)
         with _named(f"station {self._station}: rate"):
             if not rate_bit:
                 self._ipr.tc("del", index=index, handle="1:", parent=0xFFFFFFFF)
             else:
-                verb = "change" if self._rate_bit else "add"
+                verb = "change" if self.rate_bit else "add"
                 self._ipr.tc(verb, "tbf", index, "1:", **bucket(rate_bit, int(self.describe()["mtu"])))
-        self._rate_bit = rate_bit
+        self.rate_bit = rate_bit

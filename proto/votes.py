@@ -1,0 +1,90 @@
+"""Votes of the membership agreement: what they propose, on the wire and in memory, and which sets of stations have quorum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .openpdu import INCARNATION_MAX, pack, unpack
+from .wire import CHANGE, HEADER, PROPOSAL, Kind
+
+
+class Proposal(NamedTuple):
+    """What one vote is for: the next instance's members, and what changes. Stations are numbers 1..n, sorted."""
+
+    stop: bool
+    members: tuple[int, ...]
+    changes: tuple[tuple[int, int], ...]
+    """stop: (station, low 32 bits of the next seq accepted from it: REQ); else (station, its incarnation)."""
+
+    @property
+    def changed(self) -> tuple[int, ...]:
+        return tuple(station for station, _ in self.changes)
+
+
+class Cast(NamedTuple):
+    """Where a vote stands: (clock, station) is its place in the total order, seq its number in the stream."""
+
+    clock: int
+    station: int
+    seq: int
+
+
+class Quorum(NamedTuple):
+    """Which sets of stations may form an instance. Any two that may share a station."""
+
+    stations: int
+    needed: int
+    """So many at least."""
+    required: tuple[int, ...] = ()
+    """All of these."""
+
+    def __call__(self, stations: Iterable[int]) -> bool:
+        found = set(stations)
+        return len(found) >= self.needed and found.issuperset(self.required)
+
+
+def bits(stations: Iterable[int]) -> int:
+    """Bitmap of station numbers: bit j - 1."""
+    out = 0
+    for station in stations:
+        out |= 1 << (station - 1)
+    return out
+
+
+def stations_of(bitmap: int) -> tuple[int, ...]:
+    """The inverse."""
+    return tuple(k + 1 for k in range(bitmap.bit_length()) if bitmap >> k & 1)
+
+
+def encode_proposal(proposal: Proposal, *, state: int, trans: int) -> bytes:
+    """Payload of a vote."""
+    out = pack(PROPOSAL, state=state, trans=trans, members=bits(proposal.members), changes=len(proposal.changes))
+    return out + b"".join(pack(CHANGE, changed=station, value=value) for station, value in proposal.changes)
+
+
+def decode_proposal(pdu: bytes, kind: int, stations: int) -> Proposal | None:
+    """The inverse, of a whole vote PDU whose lengths the core has checked; None if it makes no sense."""
+    at = HEADER.size + 4 * stations
+    if len(pdu) < at + PROPOSAL.size:
+        return None
+    head = unpack(PROPOSAL, pdu, at)
+    at += PROPOSAL.size
+    if len(pdu) < at + head["changes"] * CHANGE.size:
+        return None
+    changes = []
+    for _ in range(head["changes"]):  # at most 255, by the field's width
+        change = unpack(CHANGE, pdu, at)
+        changes.append((change["changed"], change["value"]))
+        at += CHANGE.size
+    members, changed = stations_of(head["members"]), [station for station, _ in changes]
+    if not changes or changed != sorted(set(changed)) or not 1 <= changed[0] <= changed[-1] <= stations:
+        return None
+    if not members or members[-1] > stations:
+        return None
+    stop = kind != Kind.RCV_ACK
+    if stop == bool(set(changed) & set(members)) or (not stop and not set(changed) < set(members)):
+        return None
+    if not stop and not all(1 <= life <= INCARNATION_MAX for _, life in changes):
+        return None
+    return Proposal(stop, members, tuple(changes))

@@ -1,0 +1,152 @@
+"""An engine and the images for the tests of containers; whatever a test makes carries its own name and is gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+from zenjun.tools.lab import LabError, LabUnsupported, compose, containers
+from zenjun.tools.lab.containers import ContainerLab
+from zenjun.tools.lab.engine import Engine
+
+from ..e2e import cluster
+
+PREFIX = "zjt-"
+ZENJUN = (sys.executable, "-c", "from zenjun.tools.command import main; main()")
+"""The command line of ``zenjun``."""
+TIMEOUT_S = 1200
+"""Of every test: the first one of a session makes the base and the images, which is minutes. The waits inside have their own."""
+MISSING = "Docker cannot be had here"
+"""How the reason begins when the tests cannot run; tools/test shows it in large letters."""
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """The engine that runs here, else one for the time of the tests."""
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(compose.engine())
+        except LabUnsupported as error:
+            pytest.skip(f"{MISSING}: {error}")
+        yield found
+        left = [name for name in containers.names(found) if name.startswith(PREFIX)]
+        for name in left:
+            containers.take_down(found, name, containers.files.home() / name, grace_s=0.0)
+        assert not left, f"the tests have left {left}"
+
+
+@pytest.fixture(scope="session")
+def images(engine: Engine) -> Engine:
+    """The engine, with images of this checkout in it."""
+    compose.build(engine, "station", "lab")
+    return engine
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says in large letters that the tests of containers did not run."""
+    reasons = {str(r.longrepr[2]) for r in terminalreporter.stats.get("skipped", ()) if isinstance(r.longrepr, tuple)}
+    for reason in sorted(r for r in reasons if MISSING in r):
+        terminalreporter.section("THE TESTS OF CONTAINERS DID NOT RUN", sep="!", red=True, bold=True)
+        terminalreporter.line(reason)
+
+
+@pytest.fixture
+def name(engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A name for a lab or a project, of which nothing may be left when the test has ended; commands find the engine."""
+    word = f"{PREFIX}{uuid.uuid4().hex[:8]}"
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    monkeypatch.setenv("ZENJUN_LAB_HOME", str(tmp_path_factory.mktemp("labs")))
+    monkeypatch.delenv("ZENJUN_LAB", raising=False)
+    yield word
+    left = leftovers(engine, word)
+    containers.take_down(engine, word, containers.files.home() / word, grace_s=0.0)
+    assert not left, left
+
+
+def leftovers(engine: Engine, name: str) -> list[str]:
+    """What there still is of a lab or project: containers, networks, volumes, rules, files."""
+    found = []
+    for label in (containers.LAB_LABEL, containers.COMPOSE_LABEL):
+        found += [f"container {c['Names']}" for c in engine.containers([f"{label}={name}"])]
+        found += [f"network {net['Name']}" for net in engine.networks(f"{label}={name}")]
+        volumes = engine.call("GET", "/volumes", query={"filters": {"label": [f"{label}={name}"]}})["Volumes"]
+        found += [f"volume {volume['Name']}" for volume in volumes or []]
+    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True, timeout=10).stdout
+    found += [line for line in tables.splitlines() if line.endswith(containers.table(name))]
+    folder = containers.files.home() / name
+    return found + ([f"folder {folder}"] if folder.exists() else [])
+
+
+@pytest.fixture
+def make_lab(images: Engine, name: str) -> Iterator[Callable[..., ContainerLab]]:
+    """Makes a lab of containers whose cluster is open; it goes down after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(stations: int, **settings: object) -> ContainerLab:
+            lab = stack.enter_context(ContainerLab(stations, name=name, engine=images, **settings))
+            stack.enter_context(cluster.reported(lab))
+            lab.start_daemons()
+            lab.wait_open(60)
+            return lab
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def lab(images: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerLab]:
+    """Three containers in one cluster, for tests that leave it as they found it: open, without faults."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZENJUN_LAB_HOME", str(tmp_path_factory.mktemp("labs")))
+        patch.setenv("DOCKER_HOST", images.host)
+        word = f"{PREFIX}{uuid.uuid4().hex[:8]}"
+        with ContainerLab(3, name=word, engine=images) as made, cluster.reported(made):
+            made.start_daemons()
+            made.wait_open(60)
+            yield made
+        left = leftovers(images, word)
+        assert not left, left
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds what every station says to the report of a failure."""
+    report = yield
+    if report.failed and call.when == "call" and (text := cluster.describe_live()):
+        report.sections.append(("stations", text))
+    return report
+
+
+def output_of(*argv: str | Path, timeout_s: float = 60.0, code: int = 0) -> str:
+    """What a command prints, both its outputs; the test fails unless it ends with this exit code."""
+    done = subprocess.run(
+        [str(word) for word in argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+    assert done.returncode == code, f"{argv}: exit code {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def open_cluster(lab: ContainerLab, timeout_s: float = 60.0) -> int:
+    """Wait until all stations are in one open instance; its number. Raises LabError."""
+    instance = lab.wait_open(timeout_s)
+    cluster.wait_for(
+        lambda: all(cluster.status(s)["state"] == "open" for s in lab.stations.values()),
+        "all stations say that they are open",
+        30,
+    )
+    return instance
+
+
+__all__ = ["TIMEOUT_S", "ZENJUN", "LabError", "leftovers", "open_cluster", "output_of"]

@@ -1,0 +1,284 @@
+"""Runs Spin on ``agreement.pml``: the configurations, what each is for, and the rules that can be left out.
+
+By hand, with what it costs: ``python -m tests.formal.checker``; one: ``python -m tests.formal.checker tie3 BREAK_DECIDE``.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntFlag
+from pathlib import Path
+
+MODEL = Path(__file__).with_name("agreement.pml")
+DEADLINE_S = 270
+"""For each step of one run. The longest takes some seconds of processor time; other work on the machine may stretch it."""
+MEMORY_MB = 1500
+DEPTH = 2000
+"""Longest run that is searched, in steps; a longer one is an error."""
+
+
+class Check(IntFlag):
+    """The properties, by the bits of the model's CHECK."""
+
+    SAME = 1
+    ONE = 2
+    CUT = 4
+    AGREED = 8
+    SMOOTH = 16
+
+
+SAFE = Check.SAME | Check.ONE | Check.CUT
+WORDS: Mapping[Check, tuple[str, ...]] = {
+    Check.SAME: ("one number, two sets of members",),
+    Check.ONE: ("two instances work at the same time",),
+    Check.CUT: ("another number of PDUs than was agreed", "two numbers of PDUs accepted of what was removed"),
+    Check.AGREED: ("the end, without one instance of all that live",),
+    Check.SMOOTH: ("somebody had to give up",),
+}
+"""What the story of an error says, by property."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What happens in one run of the checker."""
+
+    about: str
+    defines: str
+    """The model's parameters."""
+    states: int
+    """At least so many must be found, else something that should happen does not: two thirds of what was."""
+    checks: Check = SAFE | Check.AGREED | Check.SMOOTH
+    cycles: bool = False
+    """Also search for runs without an end."""
+
+
+CONFIGURATIONS: Mapping[str, Configuration] = {
+    "crash3": Configuration(
+        "any one of three crashes and comes back, two data PDUs of anybody",
+        "N=3 CRASHES=1 CRASHERS=0b111 DATAS=2 SENDERS=0b111 LEN=12",
+        13_000,
+        cycles=True,
+    ),
+    "gone3": Configuration(
+        "one of three crashes and stays away, two data PDUs",
+        "N=3 CRASHES=1 CRASHERS=0b100 RESTART=0 DATAS=2 SENDERS=0b111",
+        1_100,
+    ),
+    "joiner3": Configuration(
+        "one of three crashes, comes back and crashes again, at any moment of its return",
+        "N=3 INCS=3 CRASHES=2 CRASHERS=0b100100 DATAS=1 SENDERS=0b111111 LEN=12 VMAX=10",
+        16_000,
+    ),
+    "oneway3": Configuration(
+        "one suspicion without cause among three, whoever of whomever, two data PDUs",
+        "N=3 INCS=3 FALSE=1 FALSE_PAIRS=0x1ff DATAS=2 SENDERS=0b111 LEN=12",
+        53_000,
+    ),
+    "twice3": Configuration(
+        "two suspicions without cause among three, whoever of whomever, one data PDU",
+        "N=3 INCS=3 FALSE=2 FALSE_PAIRS=0x1ff DATAS=1 SENDERS=0b111 LEN=12",
+        170_000,
+        SAFE | Check.AGREED,
+    ),
+    "partition3": Configuration(
+        "0 and 1 suspect each other, 0 suspects 2 and 2 suspects 0, all without cause, in any order and number",
+        "N=3 INCS=3 FALSE=4 FALSE_PAIRS=0b1001110 FALSE_LIVES=0b111 LEN=10 VMAX=10",
+        130_000,
+        SAFE | Check.AGREED,
+        cycles=True,
+    ),
+    "crash_oneway3": Configuration(
+        "a crash and a suspicion without cause among three: often no quorum is left, and all open again",
+        "N=3 INCS=3 CRASHES=1 CRASHERS=0b100 FALSE=1 FALSE_PAIRS=0x1ff FALSE_LIVES=0b111 DATAS=1 SENDERS=0b111 LEN=12 VMAX=10",
+        50_000,
+        SAFE | Check.AGREED,
+        cycles=True,
+    ),
+    "reopen3": Configuration(
+        "two of three crash and come back: no quorum is left, all open again",
+        "N=3 INCS=3 CRASHES=2 CRASHERS=0b111 DATAS=1 SENDERS=0b111 LEN=12 VMAX=10",
+        23_000,
+        SAFE | Check.AGREED,
+    ),
+    "tie3": Configuration(
+        "station 0 alone is a quorum; 2 is being let in while anybody suspects others twice: removals of two, promises overtaken",
+        "N=3 QUORUM=1 REQUIRED=0b1 INCS=3 OUT=0b100 FALSE=2 FALSE_PAIRS=0x1ff LEN=15 VMAX=10",
+        250_000,
+        cycles=True,
+    ),
+    "crash4": Configuration(
+        "one of four crashes and comes back, two data PDUs",
+        "N=4 CRASHES=1 CRASHERS=0b1000 DATAS=2 SENDERS=0b1001 LEN=10 VMAX=8",
+        95_000,
+    ),
+    "oneway4": Configuration(
+        "one suspicion without cause among four, whoever of whomever, one data PDU",
+        "N=4 FALSE=1 FALSE_PAIRS=0xffff DATAS=1 SENDERS=0b1111 LEN=10 VMAX=8",
+        330_000,
+    ),
+    "joiner4": Configuration(
+        "one of four crashes, comes back and crashes again",
+        "N=4 INCS=3 CRASHES=2 CRASHERS=0b10001000 LEN=12 VMAX=10",
+        105_000,
+    ),
+    "conflict4": Configuration(
+        "0 suspects 3 and 1 suspects 0, both without cause: neither removal may be possible",
+        "N=4 INCS=3 FALSE=2 FALSE_PAIRS=0b11000 FALSE_LIVES=0b1111 LEN=10 VMAX=8",
+        45_000,
+        SAFE | Check.AGREED,
+    ),
+    "crash_oneway4": Configuration(
+        "3 crashes and comes back, 0 suspects 1 without cause: no quorum without both",
+        "N=4 INCS=3 CRASHES=1 CRASHERS=0b1000 FALSE=1 FALSE_PAIRS=0b10000010 FALSE_LIVES=0b1111 LEN=12 VMAX=8",
+        31_000,
+        SAFE | Check.AGREED,
+    ),
+    "overtaken4": Configuration(
+        "3 is being let in, 2 crashes and comes back, 0 and one more are enough: the stop overtakes the recovery",
+        "N=4 INCS=3 QUORUM=2 REQUIRED=0b1 OUT=0b1000 CRASHES=1 CRASHERS=0b100 LEN=12 VMAX=9",
+        125_000,
+    ),
+    "overtaken_oneway4": Configuration(
+        "the same with a suspicion without cause of 0 of 2 instead of the crash",
+        "N=4 INCS=3 QUORUM=2 REQUIRED=0b1 OUT=0b1000 FALSE=1 FALSE_PAIRS=0b100 FALSE_LIVES=0b1111 LEN=12 VMAX=9",
+        460_000,
+    ),
+    "blocked4": Configuration(
+        "3 is being let in, 2 crashes and comes back, majority: without 3 the removal has no quorum",
+        "N=4 INCS=3 OUT=0b1000 CRASHES=1 CRASHERS=0b100 LEN=10 VMAX=8",
+        1_600,
+        SAFE | Check.AGREED,
+    ),
+}
+
+BROKEN: tuple[tuple[str, str, Check], ...] = (
+    ("BREAK_CLOSE", "oneway3", Check.CUT),
+    ("BREAK_EQUALISE", "crash3", Check.SMOOTH),
+    ("BREAK_EQUALISE", "oneway3", Check.SMOOTH),
+    ("BREAK_DECIDE", "tie3", Check.SAME),
+    ("BREAK_EARLIEST", "tie3", Check.SAME),
+    ("BREAK_EARLIEST", "tie3", Check.CUT),
+    ("BREAK_EARLIEST", "joiner3", Check.SAME),
+    ("BREAK_LATER", "crash3", Check.SMOOTH),
+    ("BREAK_LATER", "tie3", Check.AGREED),
+    ("BREAK_QUORUM", "partition3", Check.SAME),
+    ("BREAK_QUORUM", "partition3", Check.ONE),
+    ("BREAK_PROMISE", "tie3", Check.SAME),
+    ("BREAK_TWICE", "tie3", Check.SAME),
+    ("BREAK_EXPEL", "oneway3", Check.AGREED),
+    ("BREAK_RESTART", "crash3", Check.AGREED),
+    ("BREAK_NUMBER", "reopen3", Check.SAME),
+)
+"""(rule left out, configuration, property that must fail): each property fails at least once."""
+
+
+class CheckerError(Exception):
+    """The checker did not run to its end."""
+
+
+@dataclass
+class Result:
+    errors: int
+    states: int
+    complete: bool
+    """Everything was searched."""
+    depth: int
+    memory_mb: float
+    seconds: float
+    """Processor time of the search."""
+    story: list[str] = field(default_factory=list)
+    """Of an error: one line for each step."""
+
+
+def missing() -> list[str]:
+    """Programs that are needed and not there."""
+    return [name for name in ("spin", "gcc") if shutil.which(name) is None]
+
+
+def _call(folder: Path, *command: str) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    if done.returncode:
+        raise CheckerError(f"{' '.join(command[:2])}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def _number(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    if not found:
+        raise CheckerError(f"the checker does not say {pattern!r}:\n{text[-3000:]}")
+    return float(found[1])
+
+
+def run(name: str, broken: str = "", checks: Check | None = None, *, cycles: bool = False) -> Result:
+    """Search one configuration, with a rule left out if ``broken`` names one. cycles: search for runs without an end instead of
+    properties that fail. Raises CheckerError if it cannot be done, subprocess.TimeoutExpired after DEADLINE_S."""
+    configuration = CONFIGURATIONS[name]
+    wanted = int(configuration.checks if checks is None else checks)
+    options = [f"-D{define}" for define in (*configuration.defines.split(), f"CHECK={wanted}", *([broken] if broken else []))]
+    with tempfile.TemporaryDirectory(prefix="zenjun-formal-") as scratch:
+        folder = Path(scratch)
+        shutil.copy(MODEL, folder)
+        _call(folder, "spin", *options, "-a", MODEL.name)
+        # The order of steps is the subject: no reduction. What fails is found in a moment, so that compiling well does not pay.
+        flags = ["-DNOREDUCE", "-DVECTORSZ=4096", f"-DMEMLIM={MEMORY_MB}", "-DNP" if cycles else "-DSAFETY"]
+        _call(folder, "gcc", "-w", "-O0" if broken else "-O1", *flags, "-o", "pan", "pan.c")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        out = _call(folder, "./pan", f"-m{DEPTH}", "-n", "-b", *(["-l"] if cycles else []))
+        seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+        result = Result(
+            errors=int(_number(r"errors: (\d+)", out)),
+            states=int(_number(r"([\d.e+]+) states, stored", out)),
+            complete=not re.search(r"Search not completed|out of memory|depth too small|aborting", out),
+            depth=int(_number(r"depth reached (\d+)", out)),
+            memory_mb=_number(r"([\d.]+)\s+total actual memory usage", out),
+            seconds=seconds,
+        )
+        if result.errors:
+            told = subprocess.run(
+                ["./pan", "-r"], cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+            ).stdout.splitlines()
+            steps = re.compile(r"(life|station|instance) \d|  \*\*\* ")
+            result.story = [line for line in told if steps.match(line)]
+        return result
+
+
+def main(arguments: list[str]) -> int:
+    if missing():
+        print(f"missing: {', '.join(missing())}", file=sys.stderr)
+        return 1
+    if arguments:
+        result = run(arguments[0], arguments[1] if len(arguments) > 1 else "")
+        print("\n".join(result.story))
+        print(f"errors {result.errors}, states {result.states}, depth {result.depth}, complete {result.complete}")
+        return int(result.errors > 0)
+    for name in CONFIGURATIONS:
+        result = run(name)
+        print(
+            f"{name:18} {result.states:8} states  depth {result.depth:3}  errors {result.errors}  complete {result.complete}  "
+            f"{result.seconds:5.1f} s  {result.memory_mb:6.0f} MB",
+            flush=True,
+        )
+        if CONFIGURATIONS[name].cycles:
+            result = run(name, cycles=True)
+            print(
+                f"{name:18} {result.states:8} states  no run without an end: {not result.errors}  {result.seconds:5.1f} s",
+                flush=True,
+            )
+    for broken, name, check in BROKEN:
+        result = run(name, broken, check)
+        print(
+            f"{broken:15} {name:12} {check.name:7} errors {result.errors}, {len(result.story)} lines  {result.seconds:4.1f} s",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""The model of the stop and recovery agreement: what must hold holds, and each property fails when a rule is left out."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .checker import BROKEN, CONFIGURATIONS, DEADLINE_S, MODEL, WORDS, Check, missing, run
+
+pytestmark = [pytest.mark.formal, pytest.mark.timeout(3 * DEADLINE_S)]
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    if missing():
+        pytest.fail(f"missing: {', '.join(missing())} (Debian: apt-get install spin gcc)")
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_holds(name: str) -> None:
+    """Every order of the steps, to the end of every run: nothing fails."""
+    result = run(name)
+    assert not result.errors, "\n".join(result.story)
+    assert result.complete
+    assert result.states >= CONFIGURATIONS[name].states, "something that should happen does not"
+
+
+@pytest.mark.parametrize("name", [name for name, configuration in CONFIGURATIONS.items() if configuration.cycles])
+def test_every_run_ends(name: str) -> None:
+    """No sequence of steps goes on for ever. With AGREED, which is asked at each end: whatever the order, all agree at last."""
+    result = run(name, cycles=True)
+    assert not result.errors
+    assert result.complete
+    assert result.states >= CONFIGURATIONS[name].states
+
+
+@pytest.mark.parametrize(("broken", "name", "check"), BROKEN, ids=[f"{b}-{n}-{c.name}" for b, n, c in BROKEN])
+def test_fails_without_the_rule(broken: str, name: str, check: Check) -> None:
+    """The same configuration that passes above, and only the named property asked."""
+    result = run(name, broken, check)
+    assert result.errors == 1
+    assert result.story[-1].startswith("  *** "), result.story
+    assert any(words in line for line in result.story if line.startswith("  *** ") for words in WORDS[check]), result.story
+
+
+def test_every_rule_and_property_is_seen_to_fail() -> None:
+    """No switch of the model and no property is left without a failing run."""
+    switches = set(re.findall(r"BREAK_[A-Z]+", MODEL.read_text()))
+    assert switches == {broken for broken, _, _ in BROKEN}
+    assert set(Check) == {check for _, _, check in BROKEN}
+    for _, name, check in BROKEN:
+        assert check in CONFIGURATIONS[name].checks, "a property that fails here must have been asked of the good model too"

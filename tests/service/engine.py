@@ -1,0 +1,246 @@
+"""A Docker Engine of the tests' own, and in it machines whose PID 1 is systemd.
+
+The engine has its own data, its own socket and no networks: it meets neither an engine that runs here already nor the host's
+network. It dies with this process, however that ends (the kernel sends the signal), and takes its containers along. What a killed
+run has left on disk is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+OUT: Final = ROOT / "out"
+SUITE: Final = "bookworm"
+PACKAGES: Final = "systemd,systemd-sysv,dbus,python3,iproute2,procps"
+IMAGE: Final = "zenjun-test-systemd"
+PREFIX: Final = "zj-engine-"
+NEEDED: Final = ("docker", "dockerd", "mmdebstrap", "setpriv")
+ENGINE_S: Final = 60
+IMAGE_S: Final = 600
+BOOT_S: Final = 60
+COMMAND_S: Final = 60
+CAPABILITIES: Final = ("SYS_ADMIN", "NET_RAW", "NET_ADMIN", "SYS_NICE", "IPC_LOCK")
+T = TypeVar("T")
+
+
+class Missing(Exception):
+    """What the machine lacks, in words for the list of skipped tests."""
+
+
+def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 30.0, tell: Callable[[], str] = lambda: "") -> T:
+    """The condition's value as soon as it is true; fails with what ``tell`` says when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {timeout_s:g} s\n{tell()}")
+        time.sleep(0.02)
+    return value
+
+
+class Engine:
+    """``with Engine() as engine``: a running dockerd. Raises Missing."""
+
+    def __init__(self) -> None:
+        lacking = [name for name in NEEDED if shutil.which(name) is None]
+        if lacking:
+            raise Missing(f"not installed (tools/bootstrap.sh test does): {', '.join(lacking)}")
+        if os.geteuid() != 0:
+            raise Missing("a Docker Engine of the tests' own needs root")
+        self._folder = Path()
+        self._lock = -1
+        self._daemon: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Engine:
+        sweep()
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        daemon = self._daemon
+        if daemon is not None and daemon.poll() is None:
+            ids = self.docker("ps", "-aq").split()
+            if ids:
+                self.docker("rm", "-f", "-v", *ids)
+            daemon.terminate()
+            try:
+                daemon.wait(ENGINE_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait(ENGINE_S)
+        os.close(self._lock)
+        _remove(self._folder)
+
+    def _start(self) -> None:
+        log = (self._folder / "dockerd.log").open("wb")
+        arguments = [
+            *("--data-root", str(self._folder / "data"), "--exec-root", str(self._folder / "run")),
+            *("--pidfile", str(self._folder / "pid"), "--host", f"unix://{self._folder}/sock"),
+            *("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"),
+        ]
+        with log:
+            # A process group of its own: Ctrl-C is for us, who then stop it in order.
+            self._daemon = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", "dockerd", *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + ENGINE_S
+        while self._docker("version").returncode:
+            if self._daemon.poll() is not None or time.monotonic() > deadline:
+                last = (self._folder / "dockerd.log").read_text(errors="replace").splitlines()[-3:]
+                raise Missing(f"Docker Engine does not start here: {' | '.join(last)}")
+            time.sleep(0.1)
+
+    def _docker(self, *arguments: str, timeout_s: float = COMMAND_S, text: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["docker", "--host", f"unix://{self._folder}/sock", *arguments],
+            input=text, capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+
+    def docker(self, *arguments: str, timeout_s: float = COMMAND_S) -> str:
+        """Output of a docker command that must succeed."""
+        done = self._docker(*arguments, timeout_s=timeout_s)
+        assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def run(self, *arguments: str, timeout_s: float = COMMAND_S, text: str = "") -> subprocess.CompletedProcess[str]:
+        """A docker command that may fail."""
+        return self._docker(*arguments, timeout_s=timeout_s, text=text)
+
+    def image(self) -> str:
+        """A Debian with systemd, imported; its archive is made once and kept in out/. Raises Missing without a Debian mirror."""
+        archive = OUT / f"systemd-base-{SUITE}.tar"
+        if not archive.exists():
+            OUT.mkdir(exist_ok=True)
+            fresh = archive.with_suffix(f".{os.getpid()}")
+            try:
+                done = subprocess.run(
+                    ["mmdebstrap", "--quiet", "--format=tar", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(fresh)],
+                    capture_output=True, text=True, timeout=IMAGE_S, check=False,
+                )  # fmt: skip
+                if done.returncode:
+                    raise Missing(f"no base image can be made from Debian's packages: {done.stderr.strip()[-300:]}")
+                fresh.rename(archive)
+            finally:
+                fresh.unlink(missing_ok=True)
+        self.docker("import", str(archive), IMAGE, timeout_s=IMAGE_S)
+        return IMAGE
+
+
+def sweep() -> None:
+    """Remove the folders of engines whose tests are gone (case 115)."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(folder)
+            finally:
+                os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """A folder and whatever is still mounted below it."""
+    mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for point in sorted((m for m in mounted if m.startswith(f"{folder}/")), reverse=True):
+        subprocess.run(["umount", "-l", point], capture_output=True, timeout=COMMAND_S, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Machine:
+    """A container in which systemd is PID 1; without any network but what tests make inside."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self._engine = engine
+        self.name = name
+        rights = [word for capability in CAPABILITIES for word in ("--cap-add", capability)]
+        engine.docker(
+            "run", "-d", "--name", name, "--network", "none", *rights, "--security-opt", "seccomp=unconfined", "--cgroupns=host",
+            "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw", "--tmpfs", "/run", "--tmpfs", "/run/lock", IMAGE, "/sbin/init",
+        )  # fmt: skip
+        self.wait_booted()
+
+    def wait_booted(self) -> None:
+        """Until systemd answers and has nothing left to do but what may wait for an interface."""
+        wait_for(lambda: self.run("systemctl", "is-active", "basic.target").stdout.strip() == "active", "systemd is up", BOOT_S)
+
+    def reboot(self) -> None:
+        """End PID 1 and everything with it, and start again; interfaces are gone then."""
+        self._engine.docker("restart", "-t", "20", self.name, timeout_s=BOOT_S)
+        self.wait_booted()
+
+    def remove(self) -> None:
+        self._engine.docker("rm", "-f", "-v", self.name)
+
+    def copy_in(self, source: Path, target: str) -> None:
+        self._engine.docker("cp", str(source), f"{self.name}:{target}")
+
+    def write(self, path: str, text: str) -> None:
+        """Make a file, with its folder."""
+        done = self.run("sh", "-c", 'mkdir -p "$(dirname "$0")" && cat > "$0"', path, text=text)
+        assert done.returncode == 0, done.stderr
+
+    def run(self, *command: str, text: str = "", timeout_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
+        """A command as root, which may fail."""
+        return self._engine.run("exec", "-i", self.name, *command, text=text, timeout_s=timeout_s)
+
+    def ok(self, *command: str, text: str = "", timeout_s: float = COMMAND_S) -> str:
+        """Output of a command that must succeed."""
+        done = self.run(*command, text=text, timeout_s=timeout_s)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.log()}"
+        return done.stdout
+
+    def popen(self, *command: str) -> subprocess.Popen[str]:
+        """A command that goes on meanwhile."""
+        return subprocess.Popen(
+            ["docker", "--host", f"unix://{self._engine._folder}/sock", "exec", "-i", self.name, *command],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def show(self, unit: str) -> Mapping[str, str]:
+        """The unit's properties."""
+        lines = self.ok("systemctl", "show", unit).splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    def log(self, unit: str = "zenjund*") -> str:
+        """The last lines of the journal, and where the daemon found bugs in itself."""
+        bugs = [str(e.get("ZENJUN_TRACEBACK")) for e in self.entries("zenjund*", ZENJUN_EVENT="bug")]
+        last = self.run("journalctl", "--no-pager", "-o", "short-monotonic", "-u", unit, "-n", "60").stdout
+        return "\n".join([last, *bugs])
+
+    def entries(self, unit: str, **fields: str) -> list[dict[str, Any]]:
+        """The journal's entries of a unit with these fields."""
+        match = [f"{k}={v}" for k, v in fields.items()]
+        text = self.run("journalctl", "--no-pager", "-o", "json", "-u", unit, *match).stdout
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def python(self, program: str, *arguments: str, timeout_s: float = COMMAND_S) -> str:
+        """Output of a program for the interpreter that has zenjun."""
+        return self.ok("/usr/lib/zenjun/bin/python3", "-u", "-c", program, *arguments, timeout_s=timeout_s)
+
+
+@contextlib.contextmanager
+def machine(engine: Engine, name: str) -> Iterator[Machine]:
+    """A machine for the time of a test module."""
+    made = Machine(engine, name)
+    try:
+        yield made
+    finally:
+        made.remove()
