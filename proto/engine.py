@@ -77,6 +77,8 @@ class Engine:
 
     core: Core
     """The C core: ``deliver``, ``tx``, ``positions`` and, for the data path, its pointers."""
+    reset: Reset
+    """Bus: how all go back to what all have. A switched medium needs none."""
 
     def __init__(self, config: EngineConfig, *, incarnation: int, instance: int) -> None:
         """Reserve all memory.
@@ -148,7 +150,6 @@ class Engine:
         self._joining = Joining(stations=config.stations, station=config.station)
         self._joining.begin(incarnation)
         self.reset = _reset(config, self.core)
-        """Bus: how all go back to what all have. A switched medium needs none."""
         self._probe_after_ns = min(config.heartbeat_ns * 5 // 4, config.fail_timeout_ns)
         self._probed_ns = self._probes = 0
         self._views: dict[int, int] = {}  # view hash: instance; of the lineage this process is in
