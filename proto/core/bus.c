@@ -13,6 +13,8 @@
  */
 #include "zj_int.h"
 
+#define EPOCH_AHEAD 65536u /* nobody is: a member takes part in every reset */
+
 void bus_open(zj_core *c)
 {
     c->accepted = 0;
@@ -203,6 +205,8 @@ static int take_reset(zj_core *c, uint64_t now, const struct pdu *p, const uint8
         return stranger(c, now, p, mac, ZJ_DROP_INSTANCE);
     if (p->src == c->self)
         return ZJ_DROP_NONE;
+    if (epoch != (uint32_t)p->clock)
+        return ZJ_DROP_PAYLOAD;
     if (epoch < c->epoch)
         return ZJ_DROP_EPOCH;
     if (epoch > c->epoch)
@@ -218,7 +222,7 @@ int bus_take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac)
 
     if (p->instance != c->instance)
         return stranger(c, now, p, mac, ZJ_DROP_INSTANCE);
-    if (p->clock >> 32 != c->instance)
+    if (p->clock >> 32 != c->instance || (epoch > c->epoch && epoch - c->epoch > EPOCH_AHEAD))
         return ZJ_DROP_CLOCK;
     s->heard = now;
     if (mac) {
