@@ -211,6 +211,7 @@ static int take_reset(zj_core *c, uint64_t now, const struct pdu *p, const uint8
         return ZJ_DROP_EPOCH;
     if (epoch > c->epoch)
         c->phase = ZJ_P_LOST; /* R2 */
+    c->st[p->src].free_buffers = p->free_buffers; /* the log is acknowledged at once then, but not yet handed out */
     tell(c, p->bytes, p->size, mac, ZJ_DROP_NONE);
     return ZJ_DROP_NONE;
 }
@@ -449,7 +450,6 @@ void zj_reset_done(zj_core *c)
     c->progress++;
     for (uint64_t q = me->req; q < c->next; q++) /* bound: window */
         send_again(c, q);
-    c->said_free = free_slots(c);
 }
 
 int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vector)
@@ -465,6 +465,7 @@ int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vect
     put32(b + ZJW_SIZEOF_HEADER + 4 * c->n + ZJW_RESET_RESET_VIEW, c->view);
     zj_seal(b, size);
     small_send(c, size);
+    c->said_free = free_slots(c);
     return 0;
 }
 
