@@ -25,9 +25,10 @@ from ..proto.errors import UsageError
 from ..proto.groups import Groups
 from ..proto.wire import HEADER, MESSAGE, cluster_id
 from . import config as configuration
-from .clients import Clients, Facts, Listener, SocketError
+from .clients import Clients, Facts
 from .config import Config, ConfigError
 from .datapath import DataPath, now_ns
+from .listening import Listener, SocketError
 from .manager import adapted, journal_handler, passed_socket
 from .metrics import MetricsServer
 from .netlink import LinkMonitor

@@ -16,8 +16,8 @@ import struct
 from collections.abc import Mapping, MutableMapping
 from typing import Final
 
-from .clients import SocketError
 from .config import Config, StationOptions
+from .listening import SocketError
 from .observe import event_of
 
 FIRST_FD: Final = 3

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .clients import SocketError, listen
 from .config import loopback
+from .listening import SocketError, listen
 from .observe import Journal
 
 if TYPE_CHECKING:

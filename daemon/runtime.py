@@ -28,8 +28,9 @@ from ..proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Op
 from ..proto.engine import NEVER, Engine
 from ..proto.errors import UsageError
 from ..proto.wire import mtu_needed
-from .clients import Clients, Listener
+from .clients import Clients
 from .datapath import DataPath, Turn, Want, now_ns
+from .listening import Listener
 from .metrics import MetricsServer
 from .netlink import Change, LinkMonitor, LinkState
 from .observe import Journal, Notifier
@@ -313,10 +314,9 @@ class Runtime:
         if self._phase is Phase.RUNNING:
             self._dp.hold(False)
         members = [k for k, incarnation in enumerate(effect.incarnations, 1) if incarnation]
-        how = "let into" if effect.joined else "open:"
-        text = f"{how} instance {effect.instance} of {self._words(members)}"
+        text = f"{'let into ' if effect.joined else ''}instance {effect.instance} of {self._words(members)}"
         self._journal.info("open", text, instance=effect.instance, members=members, frame_max=effect.frame_max)
-        self._notifier.status(text)
+        self._notifier.status(self._is_open())
 
     def _on_changed(self, effect: Changed) -> None:
         self._instance = effect.instance
@@ -331,7 +331,11 @@ class Runtime:
             level, "view", text, now=now_ns(), key=str(effect.instance), instance=effect.instance, members=members,
             joined=list(effect.joined), left=list(effect.left),
         )  # fmt: skip
-        self._notifier.status(f"instance {effect.instance} of {self._words(members)} is open")
+        self._notifier.status(self._is_open())
+
+    def _is_open(self) -> str:
+        """The instance for people."""
+        return f"instance {self._instance} of {self._words(self._engine.membership.members)} is open"
 
     @staticmethod
     def _words(stations: Sequence[int]) -> str:
@@ -365,7 +369,7 @@ class Runtime:
             self._notifier.status(text)
         elif before:
             self._journal.event(logging.INFO, "unblocked", "nobody is waited for", now=now)
-            self._notifier.status(f"instance {self._instance} is open" if self._instance else "opening")
+            self._notifier.status(self._is_open() if self._instance else "opening")
         if self._instance or stations:
             self._clients.on_blocked(stations, quorum)
 
@@ -443,9 +447,7 @@ class Runtime:
         self.link_open = True
         self._link_index = opened.ifindex
         now = now_ns()
-        text = (
-            f"instance {self._instance} of {self._others + 1} stations is open" if self._instance else f"opening on {link.name}"
-        )
+        text = self._is_open() if self._instance else f"opening on {link.name}"
         (self._notifier.status if self._ready else self._notifier.ready)(text)
         self._ready = True
         self._clients.mtu = opened.mtu

@@ -45,8 +45,9 @@ from .openpdu import INSTANCE_MAX
 from .votes import Cast, Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of
 from .wire import Kind, view_hash
 
-CALM_TIMEOUTS: Final = 10
-"""A station that stays for so many fail time-outs is no longer one that comes and goes."""
+CALM_UNIT_NS: Final = 500_000_000
+CALM_UNITS: Final = 10
+"""A station that stays for so many units (the fail time-out, at most half a second) is no longer one that comes and goes."""
 RESEND_GAP_NS: Final = 20_000_000
 """Votes are repeated to a joiner at most so often."""
 SEQ_MASK: Final = 2**32 - 1
@@ -492,7 +493,7 @@ class Membership:
             for (v, p), cast in self._votes.items()
             if v == self.instance and p.stop and station in p.changed
             for k in cast
-            if k in self.members and k not in self._suspects and k != self._station
+            if k in self.members and k not in self._suspects and k not in self._doubtful and k != self._station
         ]
 
     def _sponsors(self, station: int) -> list[int]:
@@ -707,9 +708,9 @@ class Membership:
 
     def _hold_off(self, now: int, station: int) -> None:
         """A station that is removed again soon after it was let in is let in later each time: every change costs everybody."""
-        stayed = now - self._since_ns.get(station, -CALM_TIMEOUTS * self._fail_ns)
-        wait = self._wait_ns.get(station, 0)
-        wait = 0 if stayed >= CALM_TIMEOUTS * self._fail_ns else min(max(2 * wait, self._fail_ns // 4), 4 * self._fail_ns)
+        unit = min(self._fail_ns, CALM_UNIT_NS)
+        stayed = now - self._since_ns.get(station, now - CALM_UNITS * unit)
+        wait = 0 if stayed >= CALM_UNITS * unit else min(max(2 * self._wait_ns.get(station, 0), unit // 4), 4 * unit)
         self._wait_ns[station] = wait
         self._not_before_ns[station] = now + wait
 

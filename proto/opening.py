@@ -176,8 +176,8 @@ Outcome: TypeAlias = Effect | Recovering | UsedUp
 
 def believable(incarnation: int, known: int) -> bool:
     """May a station be told such an incarnation, where ``known`` is the last one? A nonsense number must not use up all that
-    follow: the last half of the range is reached in small steps only."""
-    return incarnation <= max(INCARNATION_MAX // 2, known + INCARNATION_STEP)
+    follow: the last eighth of the range is reached in small steps only."""
+    return incarnation <= max(INCARNATION_MAX // 8 * 7, known + INCARNATION_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +262,7 @@ class Opening:
         self._timers = Timers(Timer)
         self._heard: dict[int, Heard] = {}
         self._issued: dict[Proposal, None] = {}  # of this incarnation, in order
+        self._floor = instance  # numbers up to it may have been used in a way that this incarnation does not know
         self._next_incarnation = 0  # to be taken when the listening is over
         self._persisted = (0, instance)
         self._began_ns = 0
@@ -347,6 +348,7 @@ class Opening:
     def note_instance(self, number: int) -> list[Effect]:
         """An instance number has been proposed or seen: no other instance may ever get it."""
         self.highest = max(self.highest, min(number, INSTANCE_MAX))
+        self._floor = max(self._floor, self.highest)
         return self._make_durable(ahead=INSTANCES_AHEAD)
 
     def note_live(self, now: int) -> list[Effect]:
@@ -543,7 +545,7 @@ class Opening:
             self._quorum_since_ns = now
         if len(members) < self._config.stations and now - self._quorum_since_ns < self._config.window_ns:
             return []
-        own_number = latest.instance if latest else 0
+        own_number = latest.instance if latest else self._floor
         offered = [h.pdu.proposal for h in self._heard.values() if h.pdu.proposal and h.pdu.proposal[1:] == (members, pasts)]
         adopted = max((p for p in offered if p.instance > own_number), key=lambda p: p.instance, default=None)
         if adopted is None:
@@ -569,7 +571,10 @@ class Opening:
             proposal = heard.pdu.proposal
             if proposal is None or not proposal.incarnation_of(self._config.station):
                 deaf.append(station)
-            elif proposal.instance > latest.instance and proposal.incarnation_of(self._config.station) == self.incarnation:
+            elif (
+                proposal.instance > max(latest.instance, self._floor)
+                and proposal.incarnation_of(self._config.station) == self.incarnation
+            ):
                 offered.append(proposal)
         for station in deaf:
             self._excluded[station] = now + EXCLUDED_WINDOWS * self._config.window_ns
@@ -616,16 +621,22 @@ class Opening:
         self._quorum_since_ns = None
         self._tries = 0
 
-    def _enter_listening(self, now: int, next_incarnation: int) -> list[Effect]:
-        self._leave_instance()
+    def _forget_issued(self) -> None:
+        """Of an incarnation that is over: others may start what it issued, so that its numbers are not for the next one's
+        proposals."""
+        self._floor = max([self._floor, self.current, *(proposal.instance for proposal in self._issued)])
         self._issued.clear()
+
+    def _enter_listening(self, now: int, next_incarnation: int) -> list[Effect]:
+        self._forget_issued()
+        self._leave_instance()
         self._next_incarnation = next_incarnation
         self._timers.set(Timer.LISTENED, now + self._config.window_ns)
         return self._send(now)
 
     def _enter_proposing(self, now: int, incarnation: int) -> list[Effect]:
+        self._forget_issued()
         self._leave_instance()
-        self._issued.clear()
         self.incarnation = incarnation
         self._next_incarnation = 0
         self._timers.stop(Timer.LISTENED)

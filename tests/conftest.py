@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+NO_DOCKER = "Docker cannot be had here"
+"""How the reason begins when tests that need containers cannot run; it is shown in large letters."""
 # What a machine may honestly lack. Everything else that is skipped under ZENJUN_NO_SKIP=1 (which tools/test sets) is a failure:
 # a test that silently does not run is no test. What is skipped is listed at the end of the run either way (-ra).
 MAY_BE_MISSING = (
@@ -19,13 +21,10 @@ MAY_BE_MISSING = (
     "real-time scheduling is refused here",
     "the kernel has no time namespaces",
     "tshark is not installed",
-    "Docker cannot be had here",
+    NO_DOCKER,
     "docker compose is not installed",
     "docker-compose is not installed",
     "corosync",
-    "Docker Engine does not start here",
-    "a Docker Engine of the tests' own needs root",
-    "no base image can be made from Debian's packages",
 )
 
 
@@ -40,6 +39,14 @@ def pytest_runtest_makereport(
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid} was skipped ({reason}); ZENJUN_NO_SKIP=1 makes that a failure"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says in large letters that tests that need containers did not run."""
+    reasons = {str(r.longrepr[2]) for r in terminalreporter.stats.get("skipped", ()) if isinstance(r.longrepr, tuple)}
+    for reason in sorted(r for r in reasons if NO_DOCKER in r):
+        terminalreporter.section("TESTS THAT NEED CONTAINERS DID NOT RUN", sep="!", red=True, bold=True)
+        terminalreporter.line(reason)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

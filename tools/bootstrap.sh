@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes the checkout ready to run: system packages only where something is missing, a virtual environment in .venv, the C modules.
-# Changes nothing else on the machine. Sourced or run by tools/demo and tools/test; `tools/bootstrap.sh test` adds what the tests need,
-# a second word `docker` an engine, compose, and what makes a base image without a registry.
+# Changes nothing else on the machine. Run by tools/demo and tools/test. `tools/bootstrap.sh test` adds what all stages of the tests
+# need, `tools/bootstrap.sh run docker` an engine, compose, and what makes a base image without a registry. Where Docker cannot be had,
+# it says so and goes on: the tests of containers are skipped then, loudly, and all others run.
 set -eu
 cd "$(dirname "$0")/.."
 want=${1:-run}
@@ -18,7 +19,10 @@ for p in python3 python3.13 python3.12 python3.11; do
 done
 
 missing=
+wanted=
 need() { missing="$missing $*"; }
+want() { wanted="$wanted $*"; }
+round=${ZENJUN_BOOTSTRAP_ROUND-0}
 if [ -z "$python" ]; then
     # Where python3 is there but too old, as in Ubuntu 22.04, a newer one is packed beside it.
     if command -v python3 >/dev/null 2>&1; then need python3.11 python3.11-venv python3.11-dev; else need python3 python3-venv python3-dev; fi
@@ -44,44 +48,54 @@ if [ "$want" = test ]; then
     fi
     command -v tcpdump >/dev/null 2>&1 || [ -x /usr/sbin/tcpdump ] || need tcpdump
     command -v tmux >/dev/null 2>&1 || need tmux
-    # The Debian package, its manual pages, and a systemd to install it under.
-    command -v dh >/dev/null 2>&1 || need debhelper dpkg-dev
+    command -v spin >/dev/null 2>&1 || need spin # the formal model
+    # The Debian package and its manual pages.
+    command -v dh >/dev/null 2>&1 && command -v dpkg-buildpackage >/dev/null 2>&1 || need debhelper dpkg-dev
+    command -v git >/dev/null 2>&1 || need git
     command -v groff >/dev/null 2>&1 || need groff-base
-    command -v mmdebstrap >/dev/null 2>&1 || need mmdebstrap
-    command -v dockerd >/dev/null 2>&1 || [ -x /usr/sbin/dockerd ] || need docker.io
+    command -v setpriv >/dev/null 2>&1 || need util-linux
+    containers=docker # for that package under systemd, too
 fi
 if [ -n "$containers" ]; then
     # A client of its own package is Debian 13's way; it is looked for when docker.io did not bring one.
     if ! command -v docker >/dev/null 2>&1; then
-        if [ "${ZENJUN_BOOTSTRAP_ROUND-0}" = 0 ]; then need docker.io; else need docker-cli; fi
+        if [ "$round" = 0 ]; then want docker.io; else want docker-cli; fi
     elif ! command -v dockerd >/dev/null 2>&1 && [ ! -x /usr/sbin/dockerd ] && ! docker version >/dev/null 2>&1; then
-        need docker.io
+        want docker.io
     fi
-    docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null 2>&1 || need docker-compose
-    command -v mmdebstrap >/dev/null 2>&1 || need mmdebstrap
+    docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null 2>&1 || want docker-compose
+    command -v mmdebstrap >/dev/null 2>&1 || want mmdebstrap
 fi
-if [ -n "$missing" ]; then
-    round=$((${ZENJUN_BOOTSTRAP_ROUND-0} + 1))
-    if [ "$round" -gt 2 ]; then
-        say "zenjun: still missing after the installation:$missing"
-        exit 1
-    fi
-    if ! command -v apt-get >/dev/null 2>&1; then
-        say "zenjun: please install:$missing (this script knows only Debian's and Ubuntu's package manager)"
-        exit 1
-    fi
+if [ -n "$missing" ] && [ "$round" -ge 2 ]; then
+    say "zenjun: still missing after the installation:$missing"
+    exit 1
+fi
+if [ -n "$missing$wanted" ] && [ "$round" -lt 2 ]; then
     root=
-    if [ "$(id -u)" != 0 ]; then
-        command -v sudo >/dev/null 2>&1 || { say "zenjun: as root, run: apt-get install$missing"; exit 1; }
-        root=sudo
+    [ "$(id -u)" = 0 ] || root=sudo
+    if ! command -v apt-get >/dev/null 2>&1; then
+        why="please install:$missing$wanted (this script knows only Debian's and Ubuntu's package manager)"
+    elif [ -n "$root" ] && ! command -v sudo >/dev/null 2>&1; then
+        why="as root, run: apt-get install$missing$wanted"
+    else
+        why=
     fi
-    say "zenjun: installing$missing"
-    $root env DEBIAN_FRONTEND=noninteractive apt-get update -q >/dev/null
-    $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >/dev/null ||
-        { say "zenjun: the package manager could not install$missing"; exit 1; }
-    export ZENJUN_BOOTSTRAP_ROUND="$round"
-    exec tools/bootstrap.sh "$@" # look again with what is there now
+    if [ -n "$why" ]; then
+        say "zenjun: $why"
+        [ -z "$missing" ] || exit 1
+    else
+        say "zenjun: installing$missing$wanted"
+        apt() { $root env DEBIAN_FRONTEND=noninteractive apt-get "$@" >/dev/null; }
+        install() { apt install -y -q --no-install-recommends "$@"; }
+        apt update -q || [ -z "$missing" ]
+        # shellcheck disable=SC2086
+        [ -z "$missing" ] || install $missing || { say "zenjun: the package manager could not install$missing"; exit 1; }
+        for package in $wanted; do install "$package" || say "zenjun: the package manager could not install $package"; done
+        export ZENJUN_BOOTSTRAP_ROUND="$((round + 1))"
+        exec tools/bootstrap.sh "$@" # look again with what is there now
+    fi
 fi
+[ -z "$wanted" ] || say "zenjun: GOING ON WITHOUT$wanted: WHAT NEEDS CONTAINERS DOES NOT RUN HERE"
 
 stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py; find proto daemon tools -name '*.c' -o -name '*.h' -o -name build.py | sort |
     grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_load\.c$' | xargs cat; } | cksum)

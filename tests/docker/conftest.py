@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from zenjun.tools.lab import LabError, LabUnsupported, compose, containers
 from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.engine import Engine
 
+from ..conftest import NO_DOCKER
 from ..e2e import cluster
 
 PREFIX = "zjt-"
@@ -21,8 +24,8 @@ ZENJUN = (sys.executable, "-c", "from zenjun.tools.command import main; main()")
 """The command line of ``zenjun``."""
 TIMEOUT_S = 1200
 """Of every test: the first one of a session makes the base and the images, which is minutes. The waits inside have their own."""
-MISSING = "Docker cannot be had here"
-"""How the reason begins when the tests cannot run; tools/test shows it in large letters."""
+CALM = {"cluster": {"fail_timeout_ms": 1500}}
+"""Options of stations whose tests are not about time: a busy machine keeps them from running for a while."""
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +35,7 @@ def engine() -> Iterator[Engine]:
         try:
             found = stack.enter_context(compose.engine())
         except LabUnsupported as error:
-            pytest.skip(f"{MISSING}: {error}")
+            pytest.skip(f"{NO_DOCKER}: {error}")
         yield found
         left = [name for name in containers.names(found) if name.startswith(PREFIX)]
         for name in left:
@@ -43,16 +46,11 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def images(engine: Engine) -> Engine:
     """The engine, with images of this checkout in it."""
-    compose.build(engine, "station", "lab")
+    try:
+        compose.build(engine, "station", "lab")
+    except LabUnsupported as error:
+        pytest.skip(f"{NO_DOCKER}: {error}")
     return engine
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says in large letters that the tests of containers did not run."""
-    reasons = {str(r.longrepr[2]) for r in terminalreporter.stats.get("skipped", ()) if isinstance(r.longrepr, tuple)}
-    for reason in sorted(r for r in reasons if MISSING in r):
-        terminalreporter.section("THE TESTS OF CONTAINERS DID NOT RUN", sep="!", red=True, bold=True)
-        terminalreporter.line(reason)
 
 
 @pytest.fixture
@@ -87,7 +85,9 @@ def make_lab(images: Engine, name: str) -> Iterator[Callable[..., ContainerLab]]
     """Makes a lab of containers whose cluster is open; it goes down after the test."""
     with contextlib.ExitStack() as stack:
 
-        def make(stations: int, **settings: object) -> ContainerLab:
+        def make(stations: int, **settings: Any) -> ContainerLab:
+            options = settings.pop("options", {})
+            settings["options"] = {**CALM, **{name: {**CALM.get(name, {}), **table} for name, table in options.items()}}
             lab = stack.enter_context(ContainerLab(stations, name=name, engine=images, **settings))
             stack.enter_context(cluster.reported(lab))
             lab.start_daemons()
@@ -104,7 +104,7 @@ def lab(images: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Co
         patch.setenv("ZENJUN_LAB_HOME", str(tmp_path_factory.mktemp("labs")))
         patch.setenv("DOCKER_HOST", images.host)
         word = f"{PREFIX}{uuid.uuid4().hex[:8]}"
-        with ContainerLab(3, name=word, engine=images) as made, cluster.reported(made):
+        with ContainerLab(3, name=word, engine=images, options=CALM) as made, cluster.reported(made):
             made.start_daemons()
             made.wait_open(60)
             yield made
@@ -138,6 +138,11 @@ def output_of(*argv: str | Path, timeout_s: float = 60.0, code: int = 0) -> str:
     return done.stdout
 
 
+def take_interrupts() -> None:
+    """For ``preexec_fn``: Ctrl-C counts, also when the tests run in the background of a shell, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def open_cluster(lab: ContainerLab, timeout_s: float = 60.0) -> int:
     """Wait until all stations are in one open instance; its number. Raises LabError."""
     instance = lab.wait_open(timeout_s)
@@ -149,4 +154,4 @@ def open_cluster(lab: ContainerLab, timeout_s: float = 60.0) -> int:
     return instance
 
 
-__all__ = ["TIMEOUT_S", "ZENJUN", "LabError", "leftovers", "open_cluster", "output_of"]
+__all__ = ["CALM", "TIMEOUT_S", "ZENJUN", "LabError", "leftovers", "open_cluster", "output_of", "take_interrupts"]

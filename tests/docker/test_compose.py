@@ -19,9 +19,10 @@ from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.engine import Engine
 
 from ..e2e.cluster import core, exchange, plan, programs, reported, status, wait_for
-from .conftest import TIMEOUT_S, open_cluster, output_of
+from .conftest import CALM, TIMEOUT_S, open_cluster, output_of
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(TIMEOUT_S)]
+FAIL_TIMEOUT = str(CALM["cluster"]["fail_timeout_ms"])
 Make = Callable[..., compose.Project]
 
 
@@ -34,7 +35,11 @@ def project(request: pytest.FixtureRequest, images: Engine, name: str) -> Iterat
     made: list[compose.Project] = []
 
     def make(**settings: str) -> compose.Project:
-        made.append(compose.Project(images, name, command, LAB_HOME=str(containers.files.home()), **settings))
+        made.append(
+            compose.Project(
+                images, name, command, **{"LAB_HOME": str(containers.files.home()), "FAIL_TIMEOUT": FAIL_TIMEOUT, **settings}
+            )
+        )
         return made[-1]
 
     yield make
@@ -109,7 +114,7 @@ def test_five_stations_and_all_that_runs_beside_them(
         rng = random.Random(name)
         with programs(lab, {"red": "preack"}) as members:
             exchange(members, [plan(member, 200, rng) for member in members])
-        # The traffic generator goes on by itself after the cluster has opened anew.
+        # The traffic generator goes on by itself while members go and come.
         text = output_of(
             "docker", "exec", lab.desks[3].container, "zenjun", "recv", "-g", "traffic", "-n", "40", "-t", "60", timeout_s=90
         )

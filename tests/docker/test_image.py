@@ -142,5 +142,8 @@ def test_alone_in_its_network_it_says_so_case_111(images: Engine, run: Run) -> N
 def test_all_containers_hear_the_default_group_address_case_107(make_lab: Callable[..., ContainerLab]) -> None:
     lab = make_lab(5)
     for station in lab.stations.values():
-        peers = station.status(5.0)["peers"]
-        assert [peer["state"] for peer in peers if not peer["self"]] == ["up"] * 4
+        wait_for(
+            lambda s=station: [peer["state"] for peer in s.status(5.0)["peers"]].count("up") == 4,  # type: ignore[misc]
+            "it hears all others",
+            30,
+        )

@@ -67,20 +67,8 @@ def describe(lab: Lab) -> str:
     for station in lab.stations.values():
         try:
             said = station.status(1.0)
-            keys = (
-                "state",
-                "blocked",
-                "instance",
-                "incarnation",
-                "members",
-                "quorum",
-                "membership",
-                "window",
-                "positions",
-                "drops",
-            )
-            keys += ("kernel", "clients", "interface", "matrix")
-            brief = {key: said.get(key) for key in keys}
+            keys = "state blocked instance incarnation members quorum membership window positions drops kernel clients interface"
+            brief = {key: said.get(key) for key in keys.split()}
             brief["core"] = {k: v for k, v in said["counters"]["core"].items() if v}
             brief["datapath"] = {k: v for k, v in said["counters"]["datapath"].items() if v}
             text = json.dumps(brief)

@@ -67,8 +67,8 @@ class Talker:
         path, name = str(station.socket_path), f"talker{station.id}"
         self._connections = [connect_sync(path, name=name, timeout=CALL_S, wait=20.0) for _ in range(2)]
         options = {"order": order} if order == "op" else {"level": level}
-        self._mine = self._connections[0].join(group, **options)  # type: ignore[arg-type]
-        self._second = self._connections[1].join(group, receive=False, **options)  # type: ignore[arg-type]
+        self._mine = self._connections[0].join(group, **options)
+        self._second = self._connections[1].join(group, receive=False, **options)
         self.client = self._connections[0].welcome.client
         self._threads = [threading.Thread(target=self._guarded, args=(work,)) for work in (self._talk, self._insist)]
         for thread in self._threads:

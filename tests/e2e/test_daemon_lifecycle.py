@@ -386,15 +386,19 @@ def test_diverging_order_is_told_and_nothing_more_is_delivered() -> None:
 
             def pour(index: int) -> None:
                 with contextlib.suppress(Fenced, Timeout):
-                    for _ in range(200):
-                        groups[index].send(b"x" * 1000, level="sent", timeout=3)
+                    while not over.is_set():  # the defect needs two PDUs that wait at one time
+                        groups[index].send_many([b"x" * 1000] * 20, level="sent", timeout=3)
 
+            over = threading.Event()
             threads = [threading.Thread(target=pour, args=(i,)) for i in (0, 1)]
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join(20)
-            wait_for(lambda: any(state(s) == "fenced" for s in lab.stations.values()), "somebody notices", lab=lab)
+            try:
+                wait_for(lambda: any(state(s) == "fenced" for s in lab.stations.values()), "somebody notices", 20, lab=lab)
+            finally:
+                over.set()
+                for thread in threads:
+                    thread.join(20)
             noticed = next(s for s in lab.stations.values() if state(s) == "fenced")
             assert "the order here differs from station" in log(noticed)
             assert status(noticed)["fence"]["position"] > 0

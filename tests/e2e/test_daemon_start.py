@@ -175,7 +175,7 @@ def test_ready_and_stopping_are_notified_case_91(lab: Lab, station: Station, tmp
         daemon = station.spawn([*ZENJUND, "--config", str(station.config_path)], env=env)
         try:
             seen: list[str] = []
-            while not any("STATUS=open: instance 1" in text for text in seen) or sum(text == "WATCHDOG=1" for text in seen) < 3:
+            while not any("STATUS=instance 1 of " in text for text in seen) or sum(text == "WATCHDOG=1" for text in seen) < 3:
                 seen.append(manager.recv(4096).decode())
             assert any(text.startswith("READY=1\nSTATUS=") for text in seen)
             daemon.send_signal(signal.SIGTERM)

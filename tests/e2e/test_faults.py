@@ -279,7 +279,8 @@ def test_who_says_goodbye_is_let_go_at_once() -> None:
                 if by_hand:
                     done = lab.station(3).run([*ZENJUN, "leave", "--yes"], 20)
                     assert done.returncode == 0, done.stderr
-                    assert lab.station(3).daemon is not None and lab.station(3).daemon.wait(5) == 0
+                    daemon = lab.station(3).daemon
+                    assert daemon is not None and daemon.wait(5) == 0
                 else:
                     assert lab.station(3).stop_daemon() == 0
                 view = member.read_event("g", "view", 10)

@@ -80,11 +80,11 @@ def test_ready_waits_for_the_interface_case_89(station: Station, manager: socket
         assert not any("RELOADING" in text or "READY" in text for text in seen), "a reload must not look like being ready"
         station.link_up()
         ready = hear(manager, "READY=1")[-1].split("\n")
-        assert ready[:2] == ["READY=1", "STATUS=instance 1 of 1 stations is open"], "alone one needs no interface to be open"
+        assert ready[:2] == ["READY=1", "STATUS=instance 1 of station 1 is open"], "alone one needs no interface to be open"
         station.link_down()
         hear(manager, "waiting for interface eth0")
         station.link_up()
-        seen = hear(manager, "STATUS=instance 1 of 1 stations is open")
+        seen = hear(manager, "STATUS=instance 1 of station 1 is open")
         assert not any("READY" in text for text in seen), "that is told once"
 
 

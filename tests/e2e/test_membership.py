@@ -501,8 +501,8 @@ def test_group_views_at_a_station_that_came_back_are_those_of_the_others(five: L
             members[0].groups["g"].send(b"end")
             fast.send(b"fast one")
             assert mine.recv(10).data == b"fast one"
-            shown = []
-            ours: list[object] = []
+            shown: list[list[Message | View | Event]] = []
+            ours: list[Message | View | Event] = []
             while not any(isinstance(i, Message) and i.data == b"end" for i in ours):
                 ours += group.recv_items(10)
             for member in members:

@@ -71,14 +71,29 @@ def test_every_counter_of_the_status_under_traffic(lab: Lab) -> None:
     assert {k[2] for k in seen if k[0] == "zenjun_peer_state"} == {"1", "2", "3"}
 
 
-def test_a_blocked_cluster_is_seen(lab: Lab) -> None:
+def test_a_station_that_is_removed_and_the_want_of_a_quorum_are_seen(lab: Lab) -> None:
+    def seen(*names: str) -> tuple[float, ...]:
+        """Gauges of station 1."""
+        found = scrape(lab.station(1))
+        return tuple(found[name,] for name in names)
+
+    changes = seen("zenjun_membership_changes_total")[0]
     lab.station(3).signal(signal.SIGSTOP)
     try:
-        wait_for(lambda: ("zenjun_blocked_seconds", "silent", "3") in scrape(lab.station(1)), "it is blocked", lab=lab)
-        assert scrape(lab.station(1))["zenjun_state", "blocked"] == 1
+        wait_for(lambda: seen("zenjun_members", "zenjun_quorum") == (2, 1), "it is removed", lab=lab)
+        now = scrape(lab.station(1))
+        assert now["zenjun_state", "open"] == 1 and now["zenjun_membership_changes_total",] > changes
+        assert [k[3] for k, v in now.items() if k[0] == "zenjun_peer_state" and k[2] == "3" and v] == ["out"]
+        lab.station(2).signal(signal.SIGSTOP)
+        wait_for(
+            lambda: scrape(lab.station(1)).get(("zenjun_blocked_seconds", "silent", "2"), -1) >= 0, "2 is waited for", lab=lab
+        )
+        now = scrape(lab.station(1))
+        assert now["zenjun_quorum",] == 0 and now["zenjun_state", "open"] == 0
     finally:
-        lab.station(3).signal(signal.SIGCONT)
-    wait_for(lambda: scrape(lab.station(1))["zenjun_state", "open"] == 1, "it goes on", lab=lab)
+        for station in (2, 3):
+            lab.station(station).signal(signal.SIGCONT)
+    wait_for(lambda: seen("zenjun_members", "zenjun_quorum") == (3, 1), "all are in again", 30, lab=lab)
 
 
 def test_scrapes_leave_the_data_path_alone(lab: Lab) -> None:

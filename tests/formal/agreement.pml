@@ -186,10 +186,7 @@ static int can_propose(int l)
 {
     int set, numbers;
     if (now.st[l] != ACTIVE || !wanted(l, &set, &numbers)) return 0;
-    for (int s = REQ(l, l) - 1; s >= 0; s--)
-        if (now.log_set[VOTE(l, s)] && now.log_inst[VOTE(l, s)] == now.inst[l])
-            return now.log_set[VOTE(l, s)] != set || now.log_req[VOTE(l, s)] != numbers;
-    return 1;
+    return vote_of(l, REQ(l, l), now.inst[l], set, numbers) < 0; /* A vote stands: it is not repeated. */
 }
 
 static void send(int l, int set, int numbers)
@@ -238,6 +235,13 @@ static int accused(int l, int x)
         int set = now.log_set[VOTE(k, s)];
         if (set && now.log_inst[VOTE(k, s)] == now.inst[l] && IN(set, l) && !IN(set, x)) return 1;
     }
+    return 0;
+}
+
+/* AAS: a stop that l is told of and has not closed yet. It wins over a recovery as well. */
+static int told(int l)
+{
+    EACH_IN(x, staying(l)) if (x != l && !IN(now.forgiven[l], x) && accused(l, x)) return 1;
     return 0;
 }
 
@@ -326,6 +330,7 @@ static void receive(int l, int x)
     int set = now.log_set[VOTE(x, REQ(l, x))];
     if (set && now.log_inst[VOTE(x, REQ(l, x))] == now.inst[l]) now.forgiven[l] &= set; /* Told anew. */
     REQ(l, x)++;
+    if (told(l)) now.joins[l] = 0;
     equalise(l);
 }
 
@@ -442,7 +447,7 @@ static int can_hear_rcv(int l, int x)
     if (IN(now.let_in[l], x)) return 0;
 #endif
     if (now.st[l] != ACTIVE || now.st[x] != RECOVERING || now.closed[l] || IN(now.up[l] | now.joins[l], x)) return 0;
-    return !(stations(now.up[l]) & BIT(STATION(x)));
+    return !told(l) && !(stations(now.up[l]) & BIT(STATION(x)));
 }
 
 static void on_recovering(int l, int x)
@@ -457,7 +462,7 @@ static void on_recovering(int l, int x)
 static int can_adopt(int l, int x)
 {
     if (now.st[l] != ACTIVE || now.closed[l] || IN(now.up[l] | now.joins[l], x)) return 0;
-    if (stations(now.up[l] | now.joins[l]) & BIT(STATION(x))) return 0;
+    if (told(l) || stations(now.up[l] | now.joins[l]) & BIT(STATION(x))) return 0;
 #ifndef BREAK_TWICE
     if (IN(now.let_in[l], x)) return 0;
 #endif
@@ -552,8 +557,14 @@ static void renew(int x)
     next_life(x);
 }
 
-/* Rule 6, last: only when nothing else can happen, as the longest of the time-outs. */
-static int can_give_up(int l) { return now.st[l] == ACTIVE && now.closed[l]; }
+/* Rule 6, last: a stop, or a joiner that is waited for, is not agreed. Only when nothing else can happen, as the longest of the
+ * time-outs. */
+static int can_give_up(int l)
+{
+    if (now.st[l] != ACTIVE) return 0;
+    for (int s = 0; s < REQ(l, l); s++) if (now.log_inst[VOTE(l, s)] == now.inst[l] && now.log_set[VOTE(l, s)] & ~now.up[l]) return 1;
+    return now.closed[l] != 0;
+}
 
 static int anybody_gives_up(void)
 {

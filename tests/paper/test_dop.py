@@ -174,10 +174,10 @@ def test_figure_4_one_stop_among_four() -> None:
         assert stay.released[1] == 2
 
 
-def overtaken() -> Cluster:
+def overtaken(**options: object) -> Cluster:
     """Figure 5 up to its first step: E3 is stopped and that is agreed; now E2 has stopped and E3 has been switched on again. E1's
     STOP is late at E4."""
-    c = Cluster(quorum=2, required=(1,))  # the paper leaves survival to the application; here two of four may go on
+    c = Cluster(quorum=2, required=(1,), **options)  # the paper leaves survival to the application; here two of four may go on
     c.crash(3)
     c.until(lambda: all(c.letter(k, 3) == "S" for k in (1, 2, 4)))
     c.run(100 * MS)

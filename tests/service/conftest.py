@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from zenjun.tools.packaging import deb
 
+from ..conftest import NO_DOCKER
 from .engine import Engine, Machine, Missing, machine
 
 
@@ -26,7 +27,7 @@ def engine() -> Iterator[Engine]:
             made.image()
             yield made
     except Missing as missing:
-        pytest.skip(str(missing))
+        pytest.skip(f"{NO_DOCKER}: {missing}")
 
 
 @pytest.fixture(scope="session")

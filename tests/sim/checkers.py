@@ -704,6 +704,8 @@ class Continuity(Checker):
         if not self.patience_ns or stay.expelled or stay.crashed or facts.doomed(stay):
             return
         since = facts.now_ns - self.patience_ns
+        if sum(at > since - self.patience_ns for at in facts.expels) > 1:
+            return  # operators who contradict each other are not agreed with
         group = [stay.station]
         for other in facts.stays:
             if other is None or other is stay or other.instance.root != stay.instance.root or facts.doomed(other):

@@ -31,7 +31,9 @@ PATIENCE_NS: Final = 300 * MS
 """On top of the time-outs: how long a station may take messages that the others have left behind."""
 LOSS_MAX: Final = 0.02
 INBOX_MIN: Final = 512
-"""With less loss and larger rings than these, stations that can reach each other must be able to agree in time."""
+AGREE_NS: Final = 100 * MS
+VOTE_SLOTS: Final = 8
+"""With less loss, larger rings, more time and more buffers besides the window, stations that can reach each other must agree."""
 HOOKS: Final = (
     *("opened", "changed", "closed", "crashed", "taken", "sent", "asked"),
     *("handed", "delivered", "released", "turn", "fenced"),
@@ -96,8 +98,10 @@ class Simulation:
             and not f.burst_enter
             and f.bad_receiver < 0
             and o.inbox_frames_max >= INBOX_MIN
+            and o.give_up_timeout_ns >= o.adopt_timeout_ns + AGREE_NS
+            and o.slots >= o.window + VOTE_SLOTS
         ):
-            continuity.patience_ns = o.fail_timeout_ns + o.adopt_timeout_ns + o.give_up_timeout_ns + PATIENCE_NS
+            continuity.patience_ns = o.fail_timeout_ns + o.adopt_timeout_ns + o.give_up_timeout_ns
         quorum = self.checkers.get("quorum")
         if isinstance(quorum, checking.Quorum):
             quorum.patience_ns = 2 * o.fail_timeout_ns + o.adopt_timeout_ns + o.give_up_timeout_ns + PATIENCE_NS
@@ -289,6 +293,11 @@ class Simulation:
         for station in self.stations:
             station.count_work()
             total.update(station.work)
+        for stay in self.facts.all_stays():
+            total["stays joined" if stay.joined else "stays opened"] += 1
+            total["stays changed"] += stay.changes
+            if stay.ended and not stay.crashed:
+                total["stays expelled" if stay.expelled else "stays given up"] += 1
         return total
 
     def _note_frame(self, station: int, f: frames.Frame) -> bool:
@@ -558,7 +567,8 @@ class Simulation:
         n = self.options.stations
         if n > 1:
             asked = self.rng.randrange(n)
-            self.stations[asked].expel((asked + 1 + self.rng.randrange(n - 1)) % n)
+            if self.stations[asked].expel((asked + 1 + self.rng.randrange(n - 1)) % n):
+                self.facts.expels.append(self.clockwork.now)
 
     def _restart(self) -> None:
         station = self.stations[self.rng.randrange(self.options.stations)]

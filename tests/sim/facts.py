@@ -322,6 +322,8 @@ class Facts:
         """Virtual time, of the last event that checkers are told of."""
         self.linked_since: dict[tuple[int, int], int] = {}
         """(from, to): since when nothing but bad luck has kept frames from getting through."""
+        self.expels: list[int] = []
+        """When an operator has asked for some station's removal, and was not refused."""
         self.lives: list[set[int]] = [set() for _ in range(stations)]
         """Incarnations that each station has made durable."""
         self.absent: set[int] = set()

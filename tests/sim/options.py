@@ -6,7 +6,8 @@ Every fault is off in about half of the seeds, so that their combinations, and n
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 US: Final = 1_000
@@ -337,3 +338,78 @@ def quiet(stations: int = 3, **changes: Any) -> Options:
     }
     base.update(changes)
     return Options(**base)
+
+
+def crowded(o: Options) -> Options:
+    """The seed's faults under a steady load that lasts; stations that come and go all the while; frames that overtake others."""
+    return replace(
+        o,
+        load="steady",
+        messages=250,
+        sizes=(64, 200),
+        window=max(o.window, 8),
+        slots=max(o.slots, 64),
+        absent=0,
+        faults=replace(o.faults, restart_gap_ns=60 * MS, down_ns=20 * MS, reorder=0.4, reorder_ns=3 * MS),
+    )
+
+
+def cut_off(o: Options) -> Options:
+    """The seed's faults under such a load, one-way cuts and pauses that are longer than the time-outs."""
+    faults = replace(
+        o.faults,
+        cut_gap_ns=80 * MS,
+        cut_ns=4 * o.fail_timeout_ns,
+        partition_gap_ns=0,
+        bad_receiver=-1,
+        pause_gap_ns=80 * MS,
+        pause_ns=3 * o.fail_timeout_ns,
+    )
+    return replace(crowded(o), faults=faults)
+
+
+def talkative(o: Options) -> Options:
+    """Short pauses, some loss, and so many order-preserving messages that some are always under way."""
+    faults = Faults(loss=0.15, reorder=0.1, pause_gap_ns=80 * MS, pause_ns=3 * o.fail_timeout_ns)
+    return replace(crowded(o), messages=1200, sizes=(16, 64), op=1.0, clients=1, safety_ns=600 * MS, faults=faults)
+
+
+def stormy(o: Options) -> Options:
+    """Five stations of which few may go on; operators, restarts and cuts so often that agreements overlap, on a slow wire."""
+    faults = Faults(
+        loss=0.2, expel_gap_ns=25 * MS, restart_gap_ns=80 * MS, down_ns=5 * MS, cut_gap_ns=40 * MS, cut_ns=2 * o.fail_timeout_ns
+    )
+    return replace(
+        crowded(o),
+        stations=5,
+        frame_max=o.frame_max[:1] * 5,
+        quorum=2,
+        required=(1,),
+        messages=150,
+        inbox_frames_max=4096,
+        safety_ns=1200 * MS,
+        delay_ns=500 * US,
+        jitter_ns=1 * MS,
+        faults=faults,
+    )
+
+
+def calm(o: Options) -> Options:
+    """Three stations or more, all well; now and then an operator wants one out that is sending."""
+    n = max(3, o.stations)
+    return replace(
+        crowded(o),
+        stations=n,
+        frame_max=o.frame_max[:1] * n,
+        quorum=0,
+        required=(),
+        messages=300,
+        inbox_frames_max=4096,
+        give_up_timeout_ns=o.adopt_timeout_ns + 150 * MS,
+        safety_ns=2 * S,
+        faults=Faults(loss=0.01, expel_gap_ns=600 * MS),
+    )
+
+
+PROFILES: Final[dict[str, Callable[[Options], Options]]] = {f.__name__: f for f in (crowded, cut_off, talkative, stormy, calm)}
+"""What some defects need to be seen: changes of the options that a seed has drawn. Without a defect all is well in them too."""

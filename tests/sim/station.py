@@ -178,8 +178,7 @@ class Station:
             open_interval_ns=o.open_interval_ns,
             open_window_ns=o.open_window_ns,
         )
-        if not self.variant.survives():
-            self.disk = (0, 0)
+        self.disk = self.variant.survives(self.disk)
         incarnation, instance = self.disk
         self.mtu = o.frame_max[self.index]
         self.engine = Engine(config, incarnation=incarnation + 1, instance=instance)
@@ -211,6 +210,7 @@ class Station:
         if self.engine is not None:
             self.work.update(self.engine.core.counters())
             self.work.update({f"drop {reason}": count for reason, count in self.engine.core.drops().items()})
+            self.work.update({f"letter {move}": count for move, count in self.engine.membership.moves.items()})
 
     def leave(self) -> None:
         """Stop on purpose: say good-bye, then off."""

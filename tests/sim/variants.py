@@ -21,9 +21,9 @@ class Variant:
         """Does a Persist reach the disk before anything else happens?"""
         return True
 
-    def survives(self) -> bool:
-        """Is the disk's content still there at the next start?"""
-        return True
+    def survives(self, disk: tuple[int, int]) -> tuple[int, int]:
+        """What the next start finds of (incarnation, highest instance number)."""
+        return disk
 
     def incarnations(self, told: tuple[int, ...]) -> tuple[int, ...]:
         """What the station believes to be the members of its new instance."""
@@ -100,8 +100,15 @@ class Impatient(Variant):
 class Amnesiac(Variant):
     """Its disk says yes and has lost everything at the next start: numbers of instances and incarnations come again."""
 
-    def survives(self) -> bool:
-        return False
+    def survives(self, disk: tuple[int, int]) -> tuple[int, int]:
+        return (0, 0)
+
+
+class Numberless(Variant):
+    """Its disk keeps the incarnation and loses the instance number."""
+
+    def survives(self, disk: tuple[int, int]) -> tuple[int, int]:
+        return (disk[0], 0)
 
 
 class Misinformed(Variant):
@@ -135,7 +142,7 @@ class Growing(Variant):
 
 VARIANTS: dict[str, type[Variant]] = {
     c.__name__.lower(): c
-    for c in (Reordering, Repeating, Forgetting, Inventing, Impatient, Amnesiac, Misinformed, Wavering, Growing)
+    for c in (Reordering, Repeating, Forgetting, Inventing, Impatient, Amnesiac, Numberless, Misinformed, Wavering, Growing)
 }
 
 

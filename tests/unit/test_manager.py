@@ -11,15 +11,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from zenjun.daemon.clients import Listener
 from zenjun.daemon.config import parse
+from zenjun.daemon.listening import Listener
 from zenjun.daemon.manager import FIELD_BYTES_MAX, JournalHandler, adapted, in_journal, journal_handler, passed_socket
 from zenjun.daemon.observe import Journal, set_up
 
 GOOD = '[cluster]\nname = "c"\nstations = 3\n[station]\nid = 2\ninterface = "eth0"\n'
 CHILD = """
 import os, socket, sys
-from zenjun.daemon.clients import SocketError
+from zenjun.daemon.listening import SocketError
 from zenjun.daemon.manager import passed_socket
 os.environ["LISTEN_PID"] = str(os.getpid() + int(sys.argv[2]))
 os.dup2(int(sys.argv[1]), 3)

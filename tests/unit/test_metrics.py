@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from zenjun.daemon import metrics
-from zenjun.daemon.clients import SocketError
 from zenjun.daemon.config import ConfigError, parse
 from zenjun.daemon.datapath._datapath import ffi as dp_ffi
+from zenjun.daemon.listening import SocketError
 from zenjun.daemon.metrics import CONTENT_TYPE, READERS_MAX, REQUEST_BYTES_MAX, MetricsServer, counter_name, openmetrics
 from zenjun.daemon.observe import set_up
 from zenjun.proto.core._core import ffi as core_ffi

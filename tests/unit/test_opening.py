@@ -558,6 +558,20 @@ def test_outdated_whoever_asks_with_a_used_life_is_told_which_one() -> None:
     assert three.incarnation == 2
 
 
+def test_a_number_that_a_former_life_may_have_used_is_not_adopted() -> None:
+    """Station 1 went on alone to instance 35 (it may: it has the casting vote), and died. Station 2, which knows nothing of that,
+    proposes 35 when both are back: one number for two instances."""
+    one = Station(1, 2)
+    one.stored = (12, 42)
+    one.boot_up(START)
+    one.carry_out(one.opening.on_timeout(START + WINDOW), START + WINDOW)
+    two = OpenPdu(2, 12, 1500, Proposal(35, ((1, 13), (2, 12))), 35, 7, 10_000, 1002, False, "host2")
+    one.carry_out(one.opening.on_pdu(START + WINDOW + MS, encode_open(two, cluster=1, stations=2, seal=unsealed), b"2"), START)
+    assert not one.instances
+    said = decode_open(one.outbox[-1], 2)
+    assert said is not None and said.proposal == Proposal(43, ((1, 13), (2, 12)))
+
+
 def test_a_delayed_open_of_an_earlier_life_changes_nothing() -> None:
     net = opened()
     old = [e.pdu for e in net.stations[1].said(Send) if isinstance(e, Send)]

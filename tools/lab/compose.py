@@ -15,6 +15,8 @@ from .errors import LabError, LabTimeout, LabUnsupported
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docker"
 BUILD_S: Final = 1500.0
+_UNSUPPORTED: Final = 6
+"""Exit code of docker/build when this machine lacks something."""
 _UP_S: Final = 120.0
 _DOWN_S: Final = 120.0
 
@@ -82,7 +84,12 @@ class Project:
 
 
 def build(engine: Engine, *targets: str) -> None:
-    """Make the images of this checkout with docker/build; takes a minute the first time. Raises LabError."""
+    """Make the images of this checkout with docker/build; takes a minute the first time.
+
+    Raises LabUnsupported when there is no client of Docker or no base image can be had, LabError.
+    """
+    if shutil.which("docker") is None:
+        raise LabUnsupported("the client of Docker is not installed: install the package docker.io or docker-cli")
     _run([str(FOLDER / "build"), *targets], {**os.environ, HOST_VARIABLE: engine.host}, BUILD_S)
 
 
@@ -112,5 +119,6 @@ def _run(argv: Sequence[str], environment: Mapping[str, str], timeout_s: float) 
             process.wait()
     if process.returncode != 0:
         lines = output.strip().splitlines()
-        raise LabError(f"{Path(argv[0]).name} ended with exit code {process.returncode}: {' | '.join(lines[-3:])}")
+        kind = LabUnsupported if process.returncode == _UNSUPPORTED else LabError
+        raise kind(f"{Path(argv[0]).name} ended with exit code {process.returncode}: {' | '.join(lines[-3:])}")
     return output

@@ -519,9 +519,9 @@ class Lab:
                 if (code := daemon.poll()) is not None:
                     raise LabError(f"the daemon of station {station.id} ended with {_how(code)}: {_tail(station.log_path)}")
                 try:
-                    instances[station.id] = int(
-                        station.status(max(0.05, min(1.0, deadline - time.monotonic()))).get("instance", 0)
-                    )
+                    said = station.status(max(0.05, min(1.0, deadline - time.monotonic())))
+                    # Who is in none tells the number of its last one.
+                    instances[station.id] = int(said.get("instance", 0)) if said.get("state", "open") == "open" else 0
                 except LabError as error:
                     problems[station.id] = str(error)
             if not problems and len(set(instances.values())) == 1 and (instance := next(iter(instances.values()))):
