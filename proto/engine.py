@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum, auto
 from typing import Any, Final
 
-from .core import Core, Drop, Fault, Medium, Peer, Status, seal
+from .core import Control, Core, Drop, Fault, Medium, Peer, Status, seal
 from .effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Refused
 from .engineconfig import MS, EngineConfig, slots_for, validate
 from .errors import UsageError, invariant
@@ -166,6 +166,7 @@ class Engine:
         self._fenced = False
         self._last_instance = 0
         self._left_seen: set[int] = set()
+        self._held: list[Control] = []  # control PDUs that wait with it
         self._agreed: Opened | None = None  # waits until the driver has taken the rest of the last instance
         self._byes_left: int | None = None  # None: not leaving
         self._dropped = dict.fromkeys(CONFLICTS, 0)
@@ -371,7 +372,11 @@ class Engine:
         self.reset.observe()
         for vote in self.core.proposals():
             effects += self._absorb(now, self.membership.on_vote(now, vote))
-        for control in self.core.control():
+        waiting, self._held = [*self._held, *self.core.control()], []
+        for k, control in enumerate(waiting):
+            if self._agreed is not None:  # the next instance begins when the rest of the last one is out, and these are about it
+                self._held = waiting[k:]
+                break
             effects += self._on_control(now, control.pdu, control.mac)
         if self._bus:
             self._settle(now)
@@ -470,6 +475,8 @@ class Engine:
                         self._timers.set(Deadline.FLUSH, now)
                 case Closed():
                     out.append(outcome)
+                    self._agreed = None
+                    self._timers.stop(Deadline.FLUSH)
                     self.core.close()
                     self.membership.end()
                     self.reset.end()

@@ -333,6 +333,8 @@ class Membership:
     def on_recovering(self, now: int, station: int, incarnation: int, frame_max: int = 0) -> list[Outcome]:
         """An RCV (or OPEN) of a station that is in no instance; ``frame_max``: largest PDU it can take, bytes, 0: unknown."""
         held = self.incarnations[station - 1]
+        if not self.instance:
+            return []
         if held:
             if incarnation > held and "ignore_restart" not in self._faults:
                 if station in self._suspects:  # whatever it was suspected for: now it is proved

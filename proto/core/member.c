@@ -142,6 +142,8 @@ void zj_limit(zj_core *c, uint64_t now, uint32_t h, uint64_t limit)
         if (s->al[c->list[i]] > known)
             known = s->al[c->list[i]];
     stream_advance(c, h);
+    if (s->top < s->req) /* a former, lower limit had cut it */
+        s->top = s->noticed = s->req;
     if (known > s->req)
         stream_notice(c, h, known, now);
     if (s->req == s->top)

@@ -161,6 +161,10 @@ def _remove(folder: Path) -> None:
     mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for point in sorted((m for m in mounted if m.startswith(f"{folder}/")), reverse=True):
         subprocess.run(["umount", "-l", point], capture_output=True, timeout=COMMAND_S, check=False)
+    # Images are a hundred thousand files: rm is several times faster at them than shutil.rmtree. The lock goes last: who is
+    # interrupted here leaves what the next sweep finds.
+    parts = [str(part) for part in folder.iterdir() if part.name != "lock"] if folder.is_dir() else []
+    subprocess.run(["rm", "-rf", "--one-file-system", "--", *parts], capture_output=True, timeout=300, check=False)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -6,133 +6,45 @@ defect that proves that each can fail.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import Final
 
 from zenjun.proto.wire import Flag, Kind
 
 from . import frames
-from .facts import ACK, AT_ONCE, LEVEL_NAMES, ORDERED, PREACK, VIEW, Delivery, Facts, Instance, Life, Message, Number, Place, Stay
+from .checker import Checker, Merged, Violation, due, last_of_streams, start_of
+from .checkers_membership import Continuity, GoingOn, Instances, Quorum, Recovery
+from .facts import ACK, AT_ONCE, LEVEL_NAMES, ORDERED, PREACK, VIEW, Delivery, Facts, Life, Number, Place, Stay
 from .frames import Frame, name
 
-
-class Violation(AssertionError):
-    """A property is broken: by whom, and how."""
-
-    def __init__(self, checker: str, text: str, stations: tuple[int, ...] = ()) -> None:
-        super().__init__(f"{checker}: {text}")
-        self.checker = checker
-        self.text = text
-        self.stations = stations
-
-
-class Checker:
-    """Hooks, all optional. Stations are 0..n-1."""
-
-    name: ClassVar[str]
-
-    def __init__(self, facts: Facts) -> None:
-        self.facts = facts
-
-    def fail(self, text: str, *stations: int) -> None:
-        raise Violation(self.name, text, stations)
-
-    def opened(self, stay: Stay) -> None:
-        """``stay.station`` has started in ``stay.instance``; ``facts.stays`` still shows what it was in before."""
-
-    def changed(self, stay: Stay, before: Instance) -> None:
-        """The station has gone on from one instance to the next, which ``stay.instance`` is already."""
-
-    def closed(self, stay: Stay) -> None: ...
-
-    def crashed(self, station: int) -> None:
-        """Its process is gone; ``closed`` came before if it was in an instance."""
-
-    def taken(self, stay: Stay, message: Message, now: int) -> None:
-        """The station's core has taken a message whole."""
-
-    def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
-        """The station has broadcast this; ``facts`` already hold it. ``frame.src`` may be another's: a relayed retransmission.
-        ``fresh``: a sequenced PDU never sent before."""
-
-    def handed(self, stay: Stay, record: Delivery, number: Number | None) -> None:
-        """An order-preserving message on acceptance; not yet in ``stay.handed``."""
-
-    def delivered(self, stay: Stay, record: Delivery, number: Number | None) -> None:
-        """A message or view event at level ordered; not yet in ``stay.records``. ``number``: which message stands at its
-        place, as far as has been seen on the wire."""
-
-    def released(self, stay: Stay, level: int, old: int, new: int) -> None:
-        """The station's position of that level has moved from old to new; ``stay.positions`` already has the new ones,
-        ``stay.released`` not yet."""
-
-    def asked(self, station: int, src: int, incarnation: int, rcv: bool, now: int) -> None:
-        """The station has read an RCV of that life of ``src``, or an OPEN that says that it is in no instance."""
-
-    def turn(self, stay: Stay, frames_sent: int) -> None:
-        """A station has finished a turn."""
-
-    def fenced(self, station: int, position: int) -> None: ...
-
-    def converged(self) -> None:
-        """The healed network has delivered everything (``liveness`` judges whether it has)."""
-
-
-def due(stay: Stay, level: int, new: int) -> list[int]:
-    """Indices of the records that a level's new position releases."""
-    out = []
-    at = stay.released[level]
-    while at < len(stay.records) and (stay.records[at].position < new or stay.records[at].position == AT_ONCE):
-        out.append(at)
-        at += 1
-    return out
-
-
-class Merged:
-    """One order out of the parts that stays have of it: any two must agree wherever both have something."""
-
-    def __init__(self) -> None:
-        self._places: list[Place] = []
-        self._records: dict[Place, tuple[Delivery, Stay]] = {}
-        self._reach: dict[Stay, tuple[Place, Place]] = {}
-
-    def add(self, stay: Stay, record: Delivery) -> str:
-        """The next of a stay; what is wrong with it, or nothing."""
-        place = record.place
-        start, last = self._reach.get(stay, (begin := _start(stay), begin))
-        if place <= last:
-            return f"station {stay.station + 1} has {record.name()} after {last}"
-        between = bisect_right(self._places, last)
-        if between < bisect_left(self._places, place):
-            missing, other = self._records[self._places[between]]
-            text = f"station {stay.station + 1} goes on to {record.name()} without {missing.name()}"
-            return f"{text}, which s{other.station + 1} has"
-        known = self._records.get(place)
-        if known is None:
-            for other, (low, high) in self._reach.items():
-                if low < place < high:
-                    return f"station {stay.station + 1} has {record.name()}, s{other.station + 1} went past without it"
-            insort(self._places, place)
-            self._records[place] = (record, stay)
-        elif not known[0].same(record):
-            return f"station {stay.station + 1} has {record.name()}, s{known[1].station + 1} has {known[0].name()}"
-        self._reach[stay] = (start, place)
-        return ""
-
-    def missing_at(self, stay: Stay) -> Delivery | None:
-        """The first that somebody has and this stay, which is complete, has not."""
-        have = {r.place for r in stay.records}
-        for place in self._places[bisect_right(self._places, _start(stay)) :]:
-            if place not in have:
-                return self._records[place][0]
-        return None
-
-
-def _start(stay: Stay) -> Place:
-    """Below everything it delivers, its own first view event included."""
-    clock, src = stay.start
-    return (clock, src, 0xFFFE)
+__all__ = [
+    "CHECKERS",
+    "AckHonest",
+    "Bounded",
+    "Causality",
+    "Checker",
+    "Continuity",
+    "Digest",
+    "Fifo",
+    "Flow",
+    "GoingOn",
+    "Instances",
+    "Liveness",
+    "Monotonic",
+    "NoDuplicate",
+    "NoInvention",
+    "OpOrder",
+    "PlaceInOrder",
+    "PreackHonest",
+    "Quorum",
+    "Recovery",
+    "Silence",
+    "Survivors",
+    "TotalOrder",
+    "Views",
+    "Violation",
+]
 
 
 class TotalOrder(Checker):
@@ -187,7 +99,7 @@ class Survivors(Checker):
             if stay is None:
                 continue
             have = {r.place for r in stay.records}
-            start = _start(stay)
+            start = start_of(stay)
             for place, (record, station) in self._told.items():
                 if place > start and place not in have:
                     self.fail(f"s{station + 1} has released {record.name()}, s{stay.station + 1} has never delivered it")
@@ -344,7 +256,11 @@ class Causality(Checker):
     def delivered(self, stay: Stay, record: Delivery, number: Number | None) -> None:
         self._place(stay, record, number)
         m = self.facts.message_at(record.src, number)
-        if m is None or m.after_preack <= _start(stay) or (m.after_preack[2] == 0 and m.after_preack not in self.facts.contents):
+        if (
+            m is None
+            or m.after_preack <= start_of(stay)
+            or (m.after_preack[2] == 0 and m.after_preack not in self.facts.contents)
+        ):
             return
         at = bisect_left(stay.records, m.after_preack, key=lambda r: r.place)
         if at == len(stay.records) or stay.records[at].place != m.after_preack:
@@ -455,15 +371,6 @@ class PreackHonest(Checker):
         self.fail(f"station {stay.station + 1} pre-acknowledges {what}, but s{j + 1} {why}", stay.station, j)
 
 
-def last_of_streams(facts: Facts, stay: Stay, old: int, new: int) -> list[tuple[tuple[int, int, int], Life]]:
-    """Of the PDUs at these positions the last of each stream: streams are accepted in order."""
-    last: dict[Life, tuple[int, int, int]] = {}
-    first = facts.offset(stay.start)
-    for pdu in facts.pdus[first + old : first + new]:
-        last[pdu[1], facts.sent[pdu[:2]][0]] = pdu
-    return [(pdu, life) for life, pdu in last.items()]
-
-
 class AckHonest(Checker):
     """Released at ack: every member knows of the pre-acknowledgement and has said so on the wire; of a stream that has ended, by
     anything it has sent in the instance that began with that."""
@@ -493,280 +400,6 @@ class AckHonest(Checker):
 
     def _no(self, stay: Stay, pdu: tuple[int, int, int], j: int, why: str) -> None:
         self.fail(f"station {stay.station + 1} acknowledges s{pdu[1] + 1} seq {pdu[2]}, but s{j + 1} {why}", stay.station, j)
-
-
-class Instances(Checker):
-    """One number, one set of members, one end of each removed stream; numbers grow; a life has one stream; state is durable
-    before it is spoken of."""
-
-    name = "instances"
-
-    def __init__(self, facts: Facts) -> None:
-        super().__init__(facts)
-        self._last = [0] * facts.stations
-        self._lives: list[set[int]] = [set() for _ in range(facts.stations)]
-
-    def opened(self, stay: Stay) -> None:
-        self._enter(stay)
-
-    def changed(self, stay: Stay, before: Instance) -> None:
-        inst = stay.instance
-        if inst.number != before.number + 1:
-            self.fail(f"station {stay.station + 1} goes from instance {before.number} to {inst.number}", stay.station)
-        if inst.parent is not before:
-            other = inst.parent.number if inst.parent else "the OPEN agreement"
-            self.fail(f"instance {inst.number} follows {before.number} at s{stay.station + 1}, {other} elsewhere", stay.station)
-        self._enter(stay)
-
-    def _enter(self, stay: Stay) -> None:
-        s, inst = stay.station, stay.instance
-        if inst.number <= self._last[s]:
-            self.fail(f"station {s + 1} opens instance {inst.number} after {self._last[s]}", s)
-        self._last[s] = inst.number
-        if stay.lives in self.facts.twice:
-            self.fail(f"station {s + 1} enters instance {inst.number} as incarnation {stay.life}, which has another stream", s)
-        if inst.incarnations[s] != self.facts.life[s]:
-            self.fail(f"station {s + 1} is incarnation {self.facts.life[s]}, its instance has {inst.incarnations[s]}", s)
-
-    def members(self, inst: Instance, station: int, incarnations: tuple[int, ...]) -> None:
-        """The station says that the instance has these incarnations."""
-        if inst.incarnations != incarnations:
-            self.fail(f"instance {inst.number} has {inst.incarnations}, for station {station + 1} it has {incarnations}", station)
-
-    def ends(self, inst: Instance, station: int, reqs: dict[int, int]) -> None:
-        """The station says how far it had accepted the streams (low 32 bits) that have ended."""
-        first = inst.hints[0]
-        if any(first.get(s, value) != value for s, value in reqs.items()):
-            self.fail(f"instance {inst.number}: streams end at {first}, for station {station + 1} at {reqs}", station)
-
-    def started(self, station: int, incarnation: int) -> None:
-        """A daemon's life begins."""
-        if incarnation in self._lives[station]:
-            self.fail(f"station {station + 1} lives incarnation {incarnation} twice", station)
-        self._lives[station].add(incarnation)
-
-    def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
-        if frame.src != station + 1:
-            return
-        incarnation, instance = self.facts.disk[station]
-        spoken = frame.instance + (frame.kind in (Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK) and fresh)
-        if frame.incarnation > incarnation or spoken > instance:
-            self.fail(
-                f"station {station + 1} sends {name(frame.kind)} as incarnation {frame.incarnation} about instance {spoken};"
-                f" durable are {incarnation} and {instance}",
-                station,
-            )
-        known = self.facts.instances.get(frame.instance)
-        if frame.kind == Kind.CONFIRM and known is not None and frames.confirmed_view(frame) != known.hash:
-            self.fail(f"station {station + 1} confirms another instance {frame.instance} than the others", station)
-
-
-class Quorum(Checker):
-    """No instance without a quorum of the schema, so at most one at a time has one; who says that it has none sends no data, and
-    who is out of touch with it takes none for long."""
-
-    name = "quorum"
-
-    patience_ns: int = 0
-    """How long a station that runs may take messages after the others have gone on without it; set by the simulation, 0: not
-    judged."""
-
-    def opened(self, stay: Stay) -> None:
-        self._judge(stay)
-
-    def changed(self, stay: Stay, before: Instance) -> None:
-        self._judge(stay)
-
-    def _judge(self, stay: Stay) -> None:
-        if not self.facts.quorum(stay.instance.members):
-            members = [s + 1 for s in stay.instance.members]
-            self.fail(f"station {stay.station + 1} is in instance {stay.instance.number} of {members}: no quorum", stay.station)
-        others = [other for other in self.facts.stays if other is not None and not self.facts.doomed(other)]
-        together = {stay.station} | {other.station for other in others if other.instance.root == stay.instance.root}
-        apart = {other.station for other in others} - together
-        if self.facts.quorum(together) and self.facts.quorum(apart):
-            self.fail(f"stations {sorted(together)} and {sorted(apart)} both have quorum", *together)
-
-    def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
-        since = self.facts.blocked_since[station]
-        if fresh and frame.kind == Kind.DATA and frame.src == station + 1 and since is not None and now > since:
-            self.fail(f"station {station + 1} sends new data and says that it has no quorum", station)
-
-    def taken(self, stay: Stay, message: Message, now: int) -> None:
-        if not self.patience_ns:
-            return
-        for other in self.facts.stays:
-            if other is None or other.instance.number <= stay.instance.number or other.instance.has(*stay.lives):
-                continue
-            since = max(other.instance.began_ns, self.facts.running_since[stay.station])
-            if now - since > self.patience_ns:
-                self.fail(
-                    f"station {stay.station + 1} still takes messages in instance {stay.instance.number},"
-                    f" {(now - since) / 1e6:.0f} ms after instance {other.instance.number} began without it",
-                    stay.station,
-                    other.station,
-                )
-
-
-RESTART_NS: Final = 5_000_000
-"""So long after reading the RCV of a new life a station may still say that the former one is in operation."""
-
-
-class Recovery(Checker):
-    """Who reads an RCV of a new life holds the former one to be stopped, at once; and who has voted for a stop lets nobody in who
-    has not asked again since, or whom another station has not voted in."""
-
-    name = "recovery"
-
-    def __init__(self, facts: Facts) -> None:
-        super().__init__(facts)
-        self._read: dict[tuple[int, int], dict[int, int]] = {}
-        """(station, src) → incarnation → when it has been read last."""
-        self._restarts: dict[tuple[int, int], dict[int, int]] = {}
-        """The same of RCV alone, and first."""
-        self._stopped: dict[int, int] = {}
-        """By station: when it has voted for a stop last."""
-
-    def crashed(self, station: int) -> None:
-        for table in (self._read, self._restarts):
-            for key in [key for key in table if key[0] == station]:
-                del table[key]
-        self._stopped.pop(station, None)
-
-    def closed(self, stay: Stay) -> None:
-        self.crashed(stay.station)
-
-    def opened(self, stay: Stay) -> None:
-        for j in range(self.facts.stations):
-            self._restarts.pop((stay.station, j), None)
-
-    def changed(self, stay: Stay, before: Instance) -> None:
-        for j in stay.instance.joined:  # it may have died again meanwhile, and will say so again
-            self._restarts.pop((stay.station, j), None)
-
-    def asked(self, station: int, src: int, incarnation: int, rcv: bool, now: int) -> None:
-        self._read.setdefault((station, src), {})[incarnation] = now
-        if rcv:
-            self._restarts.setdefault((station, src), {}).setdefault(incarnation, now)
-
-    def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
-        stay = self.facts.stays[station]
-        if frame.src != station + 1 or stay is None or frame.instance != stay.instance.number:
-            return
-        if frame.kind == Kind.CONFIRM:
-            self._judge_restart(stay, frame, now)
-        elif fresh and frame.kind in (Kind.STOP, Kind.STOP_ACK):
-            self._stopped[station] = now
-        elif fresh and frame.kind == Kind.RCV_ACK:
-            self._judge_joiners(stay, frame)
-
-    def _judge_restart(self, stay: Stay, frame: Frame, now: int) -> None:
-        state, _ = frames.bitmaps(frame)
-        for j, life in enumerate(stay.instance.incarnations):
-            newer = [at for incarnation, at in self._restarts.get((stay.station, j), {}).items() if incarnation > life]
-            if life and newer and now - min(newer) > RESTART_NS and not state >> j & 1:
-                self.fail(
-                    f"station {stay.station + 1} has known for {(now - min(newer)) / 1e6:.1f} ms that s{j + 1} has restarted,"
-                    f" and says that incarnation {life} is in operation",
-                    stay.station,
-                    j,
-                )
-
-    def _judge_joiners(self, stay: Stay, frame: Frame) -> None:
-        for j, incarnation in frames.proposal(frame).changes:
-            if self._read.get((stay.station, j), {}).get(incarnation, -1) >= self._stopped.get(stay.station, 0):
-                continue
-            others = (
-                vote.proposal
-                for (s, _), stream in self.facts.streams.items()
-                if s != stay.station
-                for vote in stream.votes_for(stay.instance.number)
-            )
-            if not any(not p.stop and (j, incarnation) in p.changes for p in others):
-                self.fail(
-                    f"station {stay.station + 1} votes to let s{j + 1} in, which has not asked since the last vote for a stop",
-                    stay.station,
-                    j,
-                )
-
-
-class Continuity(Checker):
-    """Nobody gives an instance up that could have gone on: stations enough for a quorum, which have all been in it and in touch
-    with each other for longer than every time-out, agree on whatever has happened to the rest."""
-
-    name = "continuity"
-
-    patience_ns: int = 0
-    """How long is long enough; set by the simulation, 0: not judged, for frames are lost too often."""
-
-    def closed(self, stay: Stay) -> None:
-        facts = self.facts
-        if not self.patience_ns or stay.expelled or stay.crashed or facts.doomed(stay):
-            return
-        since = facts.now_ns - self.patience_ns
-        if sum(at > since - self.patience_ns for at in facts.expels) > 1:
-            return  # operators who contradict each other are not agreed with
-        group = [stay.station]
-        for other in facts.stays:
-            if other is None or other is stay or other.instance.root != stay.instance.root or facts.doomed(other):
-                continue
-            links = [link for k in group for link in ((k, other.station), (other.station, k))]
-            if other.began_ns <= since and all(facts.linked_since.get(link, 0) <= since for link in links):
-                group.append(other.station)
-        if stay.began_ns <= since and facts.quorum(group):
-            self.fail(
-                f"station {stay.station + 1} gives up instance {stay.instance.number}, in touch with stations"
-                f" {sorted(s + 1 for s in group)} for {self.patience_ns / 1e6:.0f} ms",
-                *group,
-            )
-
-
-class GoingOn(Checker):
-    """Whoever goes from one lineage to the next in one life of its process has delivered and released the same of it as all
-    others who do, at preack and at ack, before it starts the next: nothing that one of them has released is missing at another.
-    Not those whom the others had removed before."""
-
-    name = "going_on"
-
-    def __init__(self, facts: Facts) -> None:
-        super().__init__(facts)
-        self._left: dict[int, Stay] = {}
-        """By station: the stay that its process was in last."""
-        self._gone_on: dict[tuple[int, int], list[Stay]] = {}
-        """(lineage they come from, instance they start) → their former stays."""
-
-    def closed(self, stay: Stay) -> None:
-        self._left[stay.station] = stay
-
-    def crashed(self, station: int) -> None:
-        self._left.pop(station, None)
-
-    def opened(self, stay: Stay) -> None:
-        left = self._left.pop(stay.station, None)
-        if left is None or stay.joined or left.expelled or left.fenced:
-            return
-        others = self._gone_on.setdefault((left.instance.root, stay.instance.number), [])
-        for other in others:
-            if self._together(left, other) and (a := self._end(left)) != (b := self._end(other)):
-                self.fail(
-                    f"station {left.station + 1} goes on to instance {stay.instance.number} with {a},"
-                    f" s{other.station + 1} with {b} ((last PDU, last view) at preack, at ack)",
-                    left.station,
-                    other.station,
-                )
-        others.append(left)
-
-    def _together(self, a: Stay, b: Stay) -> bool:
-        last = self.facts.instances.get(max(a.viewed(PREACK), b.viewed(PREACK)))
-        return last is not None and last.has(*a.lives) and last.has(*b.lives)
-
-    def _end(self, stay: Stay) -> list[tuple[object, int]]:
-        out: list[tuple[object, int]] = []
-        for level in (PREACK, ACK):
-            position = stay.positions[level]
-            last = self.facts.pdu_at(stay, position - 1) if position else None
-            out.append((last[:2] if last else stay.start, stay.viewed(level)))
-        return out
 
 
 class Flow(Checker):

@@ -31,6 +31,7 @@ DEFAULT: Final = "unix:///var/run/docker.sock"
 _CALL_S: Final = 30.0
 _START_S: Final = 60.0
 _STOP_S: Final = 40.0
+_REMOVE_S: Final = 300.0
 _HOME: Final = "/var/lib"
 _PREFIX: Final = "zenjun-engine-"
 
@@ -315,4 +316,8 @@ def _remove_tree(folder: Path) -> None:
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for mount in sorted((m for m in mounts if m.startswith(f"{folder}/")), key=len, reverse=True):
         subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True, timeout=10)
+    # Images are a hundred thousand files: rm is several times faster at them than shutil.rmtree. The lock goes last: who is
+    # interrupted here leaves what the next sweep finds.
+    parts = [str(part) for part in folder.iterdir() if part.name != "lock"] if folder.is_dir() else []
+    subprocess.run(["rm", "-rf", "--one-file-system", "--", *parts], capture_output=True, timeout=_REMOVE_S, check=False)
     shutil.rmtree(folder, ignore_errors=True)
