@@ -155,8 +155,7 @@ class Engine:
         self._views: dict[int, int] = {}  # view hash: instance; of the lineage this process is in
         self._silence = SilenceWatch(fail_timeout_ns=config.fail_timeout_ns, progress_timeout_ns=config.progress_timeout_ns)
         self._timers = Timers(Deadline)
-        self._now = 0
-        self._began_ns = 0
+        self._now = self._began_ns = 0
         self._confirms_heard = 0
         self._beat_now = False
         self._waiting_since_ns = 0  # not in an instance since then
