@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import uvloop
 
+from ..proto.core import Medium
 from ..proto.engine import Engine, EngineConfig
 from ..proto.errors import UsageError
 from ..proto.groups import Groups
@@ -40,6 +41,9 @@ FRAME_MAX_ROOM: Final = 9000
 """Buffers take frames of a jumbo MTU even if the interface's is smaller now, so that it may grow while we run, bytes."""
 SLICE_NS: Final = 2_000_000
 """Longest stay in one turn of the data path."""
+BUS_SEND_BYTES: Final = 32 * 1024
+"""A bridge that forwards serially charges a frame to its sender's socket until it has been carried: so small a buffer is
+back-pressure, without which frames are lost in the bridge's backlog."""
 
 EPILOG: Final = """\
 exit codes: 0 stopped in order · 1 bug · 2 command line · 3 configuration · 4 missing right (CAP_NET_RAW) ·
@@ -158,6 +162,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             message_max=config.cluster.message_max,
             queue_bytes_max=config.clients.queue_bytes_max,
             clients_max=config.clients.max,
+            medium=config.cluster.medium,
         )
         report = Report(config, engine, dp, groups, rights)
         clients = Clients(dp, groups, facts, journal, report.status, engine.core.want_ack)
@@ -242,6 +247,9 @@ def _engine(config: Config, incarnation: int, instance: int, mtu: int) -> Engine
         quorum=c.quorum,
         required=tuple(sorted(c.required_stations)),
         progress_timeout_ns=c.progress_timeout_ns,
+        medium=Medium[c.medium.upper()],
+        own_timeout_ns=c.own_timeout_ns,
+        answer_each=c.confirm == "each",
         open_interval_ns=c.open_interval_ns,
         open_window_ns=c.open_window_ns,
     )
@@ -256,6 +264,7 @@ def _datapath(config: Config, engine: Engine, mtu: int) -> DataPath:
         cluster=cluster_id(config.cluster.name),
         group_mac=config.cluster.group_mac,
         ring_bytes=config.station.ring_bytes_for(mtu),
+        send_bytes=BUS_SEND_BYTES if config.cluster.medium == "bus" else 0,
         message_max=config.cluster.message_max,
         queue_bytes_max=config.clients.queue_bytes_max,
         rest_ns=config.station.rest_ns,

@@ -91,6 +91,7 @@ class Facts:
     message_max: int
     queue_bytes_max: int
     clients_max: int
+    medium: str = "switched"
 
 
 class Clients:
@@ -428,6 +429,7 @@ class Clients:
             "instance": self._instance if self._open else 0,
             "mtu": self.mtu,
             "payload_max": self.payload_max,
+            "medium": facts.medium,
         }
         self._put(connection, Frame.WELCOME, welcome, urgent=True)
         if self._blocked:
@@ -457,6 +459,11 @@ class Clients:
             )
             return
         send_only, op = bool(flags & JOIN_SEND_ONLY), bool(flags & JOIN_OP)
+        if self._facts.medium == "bus" and not send_only and (op or level != ACK):
+            what = "order op delivers on acceptance" if op else f"level {('ordered', 'preack')[level]}"
+            why = 'medium = "bus" delivers only at level ack: what is accepted, or what everybody has, may still be taken back'
+            self._error(connection, "bus-level", f"{what} cannot be had: {why}", number)
+            return
         if op and level and not send_only:
             self._error(connection, "level", "a group of order op delivers on acceptance: it has no level above ordered", number)
             return

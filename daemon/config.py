@@ -153,10 +153,6 @@ def _option(
     return field(metadata=row) if default is None else field(default=default, metadata=row)
 
 
-def _check_medium(value: str) -> str:
-    return "" if value == "switched" else 'the bus medium is not available in this version; only "switched" is'
-
-
 def _check_stations(value: list[int]) -> str:
     if len(set(value)) != len(value):
         return "a station is named twice"
@@ -257,9 +253,9 @@ class ClusterOptions:
         reason="a cluster of two has no majority without both; one of them can be given the casting vote",
     )  # fmt: skip
     medium: str = _option(
-        "switched", low=1, high=16, choices=("switched", "bus"), check=_check_medium, note="\"bus\" is refused in this version",
-        help="how the segment orders frames; only \"switched\" (any LAN) is available in this version",
-        reason="the bus medium orders by arrival and needs other rules",
+        "switched", low=1, high=16, choices=("switched", "bus"),
+        help="how the segment orders frames: \"switched\" is any LAN; \"bus\" brings all to all, own ones too, in one order",
+        reason="on a bus the order of arrival is the order; a daemon refuses a bus that does not return its frames",
     )  # fmt: skip
     ethertype: int = _option(
         ETHERTYPE, low=0x0600, high=0xFFFF, check=_check_ethertype, note="none in general use",
@@ -356,6 +352,16 @@ class ClusterOptions:
         help="how often a station that is not in an instance says so",
         reason="how fast a cluster opens against traffic while it waits",
     )  # fmt: skip
+    own_timeout_ms: int = _option(
+        20, unit="ms", low=1, high=10_000,
+        help="medium \"bus\": own frames that have not come back for so long are lost, and all stations go back to what all have",
+        reason="must exceed the round trip of the segment under load",
+    )  # fmt: skip
+    confirm: str = _option(
+        "merged", low=1, high=16, choices=("merged", "each"),
+        help="\"each\", only on a bus, for measuring: every reception is answered at once by a frame of its own",
+        reason="shows the worst case of the TO paper, n² frames a message",
+    )  # fmt: skip
     open_window_ms: int = _option(
         400, unit="ms", low=20, high=60_000,
         help="how long a proposal to open may take before it is given up; at least 4 open_interval_ms",
@@ -426,6 +432,10 @@ class ClusterOptions:
     @property
     def progress_timeout_ns(self) -> int:
         return self.progress_timeout_ms * NS_PER_MS
+
+    @property
+    def own_timeout_ns(self) -> int:
+        return self.own_timeout_ms * NS_PER_MS
 
     @property
     def open_interval_ns(self) -> int:

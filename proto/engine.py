@@ -19,34 +19,36 @@ leaves.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 from enum import IntEnum, auto
 from typing import Any, Final
 
-from .core import Control, Core, Drop, Peer, Status, seal
-from .effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened
+from .core import Control, Core, Drop, Fault, Medium, Peer, Status, seal
+from .effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Refused
+from .engineconfig import MS, EngineConfig, slots_for, validate
 from .errors import UsageError, invariant
 from .joining import Entry, Joining
 from .letters import Letter
-from .membership import FAULTS, Expelled, Membership, Outcome
+from .membership import Expelled, Membership, Outcome
 from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering, State, UsedUp
-from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, Past, decode_header, mac_text, unpack
+from .openpdu import FRAME_MAX_MIN, INSTANCE_MAX, Past, decode_header, mac_text, unpack
+from .reset import Reset
 from .silence import SilenceWatch, unheard
 from .timers import NEVER, Timers
 from .votes import Quorum, stations_of
-from .wire import CONFIRM, HEADER, MESSAGE_MAX, STATIONS_MAX, Flag, Kind, cluster_id, mtu_needed, view_hash
+from .wire import CONFIRM, HEADER, RESET, RESETS, Flag, Kind, cluster_id, mtu_needed, view_hash
 
 __all__ = ["NEVER", "Engine", "EngineConfig"]
 
-MS: Final = 1_000_000
-WINDOW_MAX: Final = 32768
-SLOTS_MIN: Final = 64
 BYES: Final = 3
 """CONFIRMs with BYE that are sent when leaving: nobody repeats them if they are lost."""
 BYE_GAP_NS: Final = 5 * MS
 VIEWS_KEPT: Final = 16
 """Own views remembered, to know how far others who come from them had got."""
+SECURED_BITS: Final = 24
+"""Bus: an OPEN's ``reached`` says in its upper bits how many PDUs are acknowledged, and in so many lower ones how many more the
+sender holds that others may have acknowledged (docs/protocol.md, "Reset"). Logs are shorter."""
 CONFLICTS: Final = {
     Drop.STATIONS: "is configured with another number of stations",
     Drop.VERSION: "speaks another protocol version",
@@ -65,74 +67,8 @@ class Deadline(IntEnum):
     BYE = auto()
     FLUSH = auto()
     """The next instance is agreed: at once, but for what is left of the last one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """What one engine is told; checked by ``Engine``, which raises ``UsageError`` for what cannot be.
-
-    ``_ns`` are durations in nanoseconds. Those of the whole cluster (schema, window, slots, first_seq) must be equal at all
-    stations: put them into ``fingerprint``.
-    """
-
-    cluster: str
-    """Name of the cluster; its CRC-32 is on the wire."""
-    stations: int
-    """n, 1..64."""
-    station: int
-    """Own number, 1..n."""
-    window_frames: int = 128
-    """W: own PDUs in flight at most, 1..32768."""
-    slots: int = 0
-    """Buffers per stream, a power of two >= 2 * window_frames; 0: the smallest such, at least 64."""
-    frame_max: int = 1500
-    """Bytes of the largest PDU a buffer holds (512..65535): the largest MTU this station will ever use."""
-    message_max: int = MESSAGE_MAX
-    """Bytes of the largest message, at most 16 MiB."""
-    first_seq: int = 0
-    """Number of the first PDU of every stream; other than 0 only to test the wrap."""
-    faults: int = 0
-    """Deliberate defects, ``enum zj_fault``; only for tests of the checkers."""
-    seed: int = 0
-    """For jitter."""
-    host_name: str = ""
-    """Told to the others, who name it in messages for people; cut to 64 bytes."""
-    fingerprint: int = 0
-    """CRC-32 of the options that must be equal in the whole cluster."""
-    boot: int = 0
-    """Random 64-bit number of this daemon's life: tells two daemons with one station number apart."""
-    confirm_delay_ns: int = 200_000
-    nak_delay_ns: int = 300_000
-    nak_retry_ns: int = 2 * MS
-    nak_retry_max_ns: int = 100 * MS
-    poll_delay_ns: int = 3 * MS
-    poll_delay_max_ns: int = 200 * MS
-    retransmit_gap_ns: int = 1 * MS
-    heartbeat_ns: int = 200 * MS
-    """A CONFIRM goes out when nothing else has for so long."""
-    fail_timeout_ns: int = 400 * MS
-    """No sign of life for so long: its stop is proposed. More than two heartbeats; see ``probe_interval_ns``."""
-    probe_interval_ns: int = 10 * MS
-    """A member not heard for 1.25 heartbeats is asked so often whether it is there, so that loss alone does not remove it."""
-    adopt_timeout_ns: int = 300 * MS
-    """What others say of a station is believed after so long, even if it is not seen here."""
-    give_up_timeout_ns: int = 2000 * MS
-    """A stop that is not agreed on within this time, for want of quorum or otherwise, ends this station's life in the
-    instance."""
-    progress_timeout_ns: int = 2000 * MS
-    """Heard, but its acks stand still behind the others' for so long: deaf, which is as good as stopped."""
-    recover_interval_ns: int = 100 * MS
-    """RCV is repeated after so long, then twice, then four times that, with jitter."""
-    quorum: int = 0
-    """Stations an instance needs at least; 0: the majority of the schema."""
-    required: tuple[int, ...] = ()
-    """Stations it cannot be without; with some, ``quorum`` may be less than the majority."""
-    membership_faults: frozenset[str] = frozenset()
-    """Rules of the agreement to break (``membership.FAULTS``); only for tests of the checkers."""
-    open_interval_ns: int = 100 * MS
-    """OPEN is repeated so often while opening, and answered at most so often once open."""
-    open_window_ns: int = 500 * MS
-    """A station counts as present for so long after its last OPEN; a newcomer listens so long before it proposes."""
+    PROBE = auto()
+    """Bus: own frames must have come back by then."""
 
 
 class Engine:
@@ -141,6 +77,8 @@ class Engine:
 
     core: Core
     """The C core: ``deliver``, ``tx``, ``positions`` and, for the data path, its pointers."""
+    reset: Reset
+    """Bus: how all go back to what all have. A switched medium needs none."""
 
     def __init__(self, config: EngineConfig, *, incarnation: int, instance: int) -> None:
         """Reserve all memory.
@@ -149,7 +87,7 @@ class Engine:
         instance: highest instance number stored, 0..``INSTANCE_MAX``.
         Raises UsageError for a configuration that cannot be, MemoryError.
         """
-        _validate(config, incarnation, instance)
+        validate(config, incarnation, instance)
         self.config = config
         self.core = Core(
             stations=config.stations,
@@ -169,7 +107,11 @@ class Engine:
             first_seq=config.first_seq,
             faults=config.faults,
             seed=config.seed,
+            medium=int(config.medium),
+            answer_each=int(config.answer_each),
+            own_timeout_ns=config.own_timeout_ns,
         )
+        self._bus = config.medium == Medium.BUS
         self._quorum = Quorum(config.stations, config.quorum or config.stations // 2 + 1, config.required)
         self.opening = Opening(
             OpeningConfig(
@@ -182,6 +124,7 @@ class Engine:
                 interval_ns=config.open_interval_ns,
                 window_ns=config.open_window_ns,
                 recover_ns=config.recover_interval_ns,
+                returns=self._bus,
             ),
             incarnation=incarnation,
             instance=instance,
@@ -206,13 +149,13 @@ class Engine:
         )
         self._joining = Joining(stations=config.stations, station=config.station)
         self._joining.begin(incarnation)
+        self.reset = _reset(config, self.core)
         self._probe_after_ns = min(config.heartbeat_ns * 5 // 4, config.fail_timeout_ns)
         self._probed_ns = self._probes = 0
         self._views: dict[int, int] = {}  # view hash: instance; of the lineage this process is in
         self._silence = SilenceWatch(fail_timeout_ns=config.fail_timeout_ns, progress_timeout_ns=config.progress_timeout_ns)
         self._timers = Timers(Deadline)
-        self._now = 0
-        self._began_ns = 0
+        self._now = self._began_ns = 0
         self._confirms_heard = 0
         self._beat_now = False
         self._waiting_since_ns = 0  # not in an instance since then
@@ -233,6 +176,8 @@ class Engine:
         """Begin to open. Call once, before anything else. The first effect is the Persist of this incarnation."""
         self._now = self._began_ns = self._waiting_since_ns = now
         self._timers.set(Deadline.WATCH, self._next_watch_ns(now))
+        if self._bus:
+            self._timers.set(Deadline.PROBE, now + self.config.bus_probe_ns)
         return self._absorb(now, self.opening.start(now))
 
     def on_frames(self, now: int, frames: Sequence[tuple[bytes, bytes]]) -> list[Effect]:
@@ -286,6 +231,8 @@ class Engine:
         """An operator wants a member out: its removal is proposed. It may come back as a new incarnation. UsageError if it is no
         member, this station itself, or if the rest would have no quorum."""
         now = self._tick(now)
+        if self._bus:
+            raise UsageError("on a bus nobody is expelled: an instance has all who are there")
         if not self.instance:
             raise UsageError("this station is in no instance")
         if station == self.config.station:
@@ -324,6 +271,8 @@ class Engine:
     def set_mac(self, mac: bytes) -> None:
         """The interface's own address (6 bytes), to name it and to know own frames that come back. May change."""
         self.opening.mac = mac
+        if self._bus and not self.opening.returned:
+            self._timers.set(Deadline.PROBE, self._now + self.config.bus_probe_ns)
 
     # ---- reads
     @property
@@ -348,7 +297,7 @@ class Engine:
 
     def own_deadline_ns(self) -> int:
         """The same without the core's deadlines, for a driver whose data path looks at those itself. Moves only by an input."""
-        return min(self._timers.next_ns(), self.opening.next_deadline_ns())
+        return min(self._timers.next_ns(), self.opening.next_deadline_ns(), self.reset.next_deadline_ns())
 
     def status(self, now: int | None = None) -> dict[str, Any]:
         """What the protocol knows of docs/status.md, JSON-able. ``now``: default, that of the last input."""
@@ -358,7 +307,7 @@ class Engine:
         own = peers[core.index]
         fence = core.fence() if self._fenced else None
         position, digest = core.digest()
-        in_flight = own.req - own.min_al if self.instance else 0
+        in_flight = own.top - own.min_al if self.instance else 0
         others = [p.free_buffers // n for i, p in enumerate(peers) if i != core.index and p.member]
         return {
             "cluster": self.config.cluster,
@@ -367,6 +316,10 @@ class Engine:
             "host": self.config.host_name,
             "instance": self.instance or self._last_instance,
             "incarnation": self.incarnation,
+            "medium": Medium(self.config.medium).name.lower(),
+            "reset": {"state": self.reset.state.name.lower(), "epoch": self.reset.epoch, "moves": dict(self.reset.moves)}
+            if self._bus
+            else None,
             "state": self._state(),
             "blocked": [
                 {"station": station, "reason": reason, "since_ms": (at - since) // MS}
@@ -415,6 +368,7 @@ class Engine:
     def _take_control(self, now: int) -> list[Effect]:
         """Votes in their streams' order, then PDUs that are not of the data path, then what has become decidable."""
         effects: list[Effect] = []
+        self.reset.observe()
         for vote in self.core.proposals():
             effects += self._absorb(now, self.membership.on_vote(now, vote))
         waiting, self._held = [*self._held, *self.core.control()], []
@@ -423,12 +377,39 @@ class Engine:
                 self._held = waiting[k:]
                 break
             effects += self._on_control(now, control.pdu, control.mac)
-        effects += self._absorb(now, self.membership.on_progress(now))
+        if self._bus:
+            self._settle(now)
+        else:
+            effects += self._absorb(now, self.membership.on_progress(now))
         return effects + self._watch_byes(now)
+
+    def _settle(self, now: int) -> None:
+        """What is to be said in a reset, and what follows from what was heard."""
+        if self.reset.settle(now):
+            self.core.step(now, False)
+
+    def _on_control_bus(self, now: int, header: dict[str, int], pdu: bytes, mac: bytes) -> list[Effect]:
+        """On a bus there are no votes, and nobody is let into a living instance."""
+        n = self.config.stations
+        kind, src = header["kind"], header["src"]
+        if self.core.is_open and header["instance"] == self.instance and src != self.config.station:
+            at = HEADER.size + 4 * n
+            if kind in RESETS:
+                epoch, _ = RESET.struct.unpack_from(pdu, at)
+                self.reset.on_pdu(now, kind, src - 1, epoch, struct.unpack_from(f">{n}I", pdu, HEADER.size))
+                return []
+            if kind in (Kind.DATA, Kind.CONFIRM) and header["incarnation"] == self.membership.incarnations[src - 1]:
+                self.reset.on_higher(now, header["clock"] & 0xFFFFFFFF)
+                return []
+        if kind != Kind.OPEN and not self.core.is_open:
+            return []  # they will come here: what this station sends while it opens ends their instance
+        return self._absorb(now, self.opening.on_pdu(now, pdu, mac))
 
     def _on_control(self, now: int, pdu: bytes, mac: bytes) -> list[Effect]:
         header = decode_header(pdu)
         kind = header["kind"] if header else 0
+        if self._bus and header is not None:
+            return self._on_control_bus(now, header, pdu, mac)
         if header is None or header["src"] == self.config.station or kind not in (Kind.CONFIRM, Kind.RCV_ACK):
             return self._absorb(now, self.opening.on_pdu(now, pdu, mac))
         self._joining.begin(self.opening.incarnation)  # opening takes a new one for several reasons
@@ -497,6 +478,7 @@ class Engine:
                     self._timers.stop(Deadline.FLUSH)
                     self.core.close()
                     self.membership.end()
+                    self.reset.end()
                     if outcome.expelled:
                         self._views.clear()  # what others have released since is not for here
                     self._enter_closed(now)
@@ -505,6 +487,10 @@ class Engine:
                     out.append(outcome)
                 case Expelled(reason, station, expelled):
                     out += self._absorb(now, self.opening.renew(now, reason, station, expelled))
+                case Recovering(station, incarnation, _) if self._bus:
+                    if self.instance and incarnation != self.membership.incarnations[station - 1]:
+                        reason = f"station {station} wants in"
+                        out += self._absorb(now, self.opening.renew(now, reason, station))
                 case Recovering(station, incarnation, frame_max):
                     out += self._absorb(now, self.membership.on_recovering(now, station, incarnation, frame_max))
                 case UsedUp(station, incarnation):
@@ -514,13 +500,18 @@ class Engine:
         return out
 
     def _may_open(self, stations: Iterable[int]) -> bool:
+        if self._bus and not self.opening.returned:
+            return False  # first it has to be seen that the medium is one
         if "no_reopen" in self.config.membership_faults and self._last_instance:
             return False
         return self._quorum(stations)
 
     def _reached(self) -> Past | None:
         """What can be said of the instance that ends: how far everybody has it, unless its order has diverged."""
-        return None if self.core.fence() else Past(*self.core.reached())
+        if self.core.fence():
+            return None
+        view, count = self.core.reached()
+        return Past(view, count << SECURED_BITS | self.core.secured() if self._bus else count)
 
     def _flush(self, now: int) -> None:
         """An instance is agreed by OPEN: the rest of the last one, as far as anybody who goes on has released it."""
@@ -528,8 +519,16 @@ class Engine:
         if proposal is None:
             return
         targets: dict[int, int] = {}
+        secured: dict[int, int] = {}
         for _, view, reached in proposal.pasts:
+            if self._bus:
+                count = reached >> SECURED_BITS
+                all_have = count + (reached & (1 << SECURED_BITS) - 1)
+                secured[view] = min(secured.get(view, all_have), all_have)
+                reached = count
             targets[view] = max(targets.get(view, 0), reached)
+        if len(secured) == 1:  # else some have gone on from there without this station, and with less
+            targets = {view: max(targets[view], count) for view, count in secured.items()}
         for view in targets:
             if view not in self._views and (late := self.membership.late_change(view)) is not None:
                 self._views[view] = max(self._views.values(), default=0) + 1
@@ -547,6 +546,8 @@ class Engine:
         self._views = {view: opened.instance}
         self.core.open(now, opened.instance, view, opened.incarnations, opened.frame_max)
         self.membership.begin(now, opened.instance, opened.incarnations)
+        if self._bus:
+            self.reset.begin([index for index, life in enumerate(opened.incarnations) if life])
         return [opened, *self._enter_open(now)]
 
     def _enter_changed(self, now: int, changed: Changed) -> None:
@@ -580,7 +581,27 @@ class Engine:
             self._say_bye(now)
         if self._timers.due(Deadline.WATCH, now):
             effects += self._watch(now)
+        if self._bus:
+            self.reset.observe()
+            self.reset.on_timeout(now)
+            self._settle(now)
+        if self._timers.due(Deadline.PROBE, now):
+            effects += self._judge_probe()
         return effects
+
+    def _judge_probe(self) -> list[Effect]:
+        """Is the medium a bus?"""
+        self._timers.stop(Deadline.PROBE)
+        if self.opening.returned:
+            return []
+        self.opening.leave()
+        wait = self.config.bus_probe_ns // MS
+        return [
+            Refused(
+                f'medium = "bus", but own frames have not come back from the segment within {wait} ms: it is no bus. Use '
+                'medium = "switched", or a bridge whose ports are in hairpin mode and which forwards serially (docs/lab.md)'
+            )
+        ]
 
     def _report_fence(self) -> list[Effect]:
         """Once per instance."""
@@ -621,7 +642,7 @@ class Engine:
             self._timers.set(Deadline.HEARTBEAT, next_ns)
             # All beat along with the first, so that now everybody has been heard: the watch need not wake us to find that out.
             self._timers.set(Deadline.WATCH, max(now + MS, self._next_watch_ns(now)))
-        if acted or core.confirm_due_ns() <= now:
+        if acted or core.confirm_due_ns() <= now or self._bus:
             core.step(now, False)
 
     def _say_bye(self, now: int) -> None:
@@ -663,7 +684,9 @@ class Engine:
         """Who has said good-bye is removed at once."""
         effects: list[Effect] = []
         for index in self._indices() if self.core.is_open else ():
-            if index != self.core.index and self.core.peer(index).left:
+            if self._bus and index != self.core.index and self.core.is_open and self.core.peer(index).left:
+                effects += self._absorb(now, self.opening.renew(now, f"station {index + 1} has left", index + 1))
+            elif index != self.core.index and self.core.peer(index).left:
                 effects += self._absorb(now, self.membership.suspect(now, (index + 1, "left")))
         return effects
 
@@ -674,7 +697,7 @@ class Engine:
             effects += self.opening.note_clock(self.core.clock)
             effects += self._watch_own(now)
         if self.core.is_open:
-            effects += self._watch_members(now)
+            effects += self._watch_bus(now) if self._bus else self._watch_members(now)
         if self.core.is_open:
             waiting = [(station, reason) for station, reason, _ in self.membership.waiting()]
             effects += self._report_blocked(now, waiting, self.membership.has_quorum)
@@ -713,6 +736,22 @@ class Engine:
             core.probe(now, quiet[self._probes % len(quiet)] - 1)  # one CONFIRM carries one question
             core.step(now, False)
         return effects
+
+    def _watch_bus(self, now: int) -> list[Effect]:
+        """Who is not there any more ends the instance; who has not been heard for a while is asked."""
+        for station, reason in self._silence.judge(now, self.core, self._indices()):
+            return self._absorb(now, self.opening.renew(now, f"station {station} is {reason}", station))
+        quiet = [
+            i
+            for i in self._indices()
+            if i != self.core.index and now - self._silence.heard_ns(self.core.peer(i)) >= self._probe_after_ns
+        ]
+        if quiet and now - self._probed_ns >= self.config.probe_interval_ns:
+            self._probes += 1
+            self._probed_ns = now
+            self.core.probe(now, quiet[self._probes % len(quiet)])
+            self.core.step(now, False)
+        return []
 
     def _watch_own(self, now: int) -> list[Effect]:
         """Own PDUs that cannot get through: larger than an MTU that has been lowered since, so that nobody can repeat them; or
@@ -843,44 +882,11 @@ def letter_of(state: int, trans: int) -> str:
     return Letter.SA.name if trans else Letter.A.name
 
 
-def slots_for(config: EngineConfig) -> int:
-    """Buffers per stream: as configured, or the smallest power of two that holds two windows."""
-    if config.slots:
-        return config.slots
-    return int(max(SLOTS_MIN, 1 << (2 * config.window_frames - 1).bit_length()))
-
-
-def _validate(config: EngineConfig, incarnation: int, instance: int) -> None:
-    """UsageError that names the field and its bounds."""
-
-    def within(name: str, value: int, low: int, high: int) -> None:
-        if not low <= value <= high:
-            raise UsageError(f"{name} is {value}; allowed: {low}..{high}")
-
-    within("stations", config.stations, 1, STATIONS_MAX)
-    within("station", config.station, 1, config.stations)
-    within("window_frames", config.window_frames, 1, WINDOW_MAX)
-    slots = slots_for(config)
-    within("slots", slots, 2 * config.window_frames, 2 * WINDOW_MAX)
-    if slots & (slots - 1):
-        raise UsageError(f"slots is {slots}; it must be a power of two")
-    within("frame_max", config.frame_max, FRAME_MAX_MIN, 65535)
-    within("message_max", config.message_max, 1, MESSAGE_MAX)
-    within("quorum", config.quorum, 0, config.stations)
-    for station in config.required:
-        within("required station", station, 1, config.stations)
-    if config.quorum and not config.required and config.quorum <= config.stations // 2:
-        raise UsageError(f"a quorum of {config.quorum} of {config.stations} needs required stations: else there may be two")
-    if unknown := config.membership_faults - FAULTS:
-        raise UsageError(f"membership_faults: {', '.join(sorted(unknown))} unknown")
-    within("incarnation", incarnation, 1, INCARNATION_MAX)
-    within("instance", instance, 0, INSTANCE_MAX)
-    for name in ("first_seq", "faults", "fingerprint"):
-        within(name, getattr(config, name), 0, 2**32 - 1)
-    for name in ("seed", "boot"):
-        within(name, getattr(config, name), 0, 2**64 - 1)
-    for field in fields(config):
-        if field.name.endswith("_ns"):
-            within(field.name, getattr(config, field.name), 1, 2**62)
-    if config.heartbeat_ns >= config.fail_timeout_ns:
-        raise UsageError("heartbeat_ns must be shorter than fail_timeout_ns")
+def _reset(config: EngineConfig, core: Core) -> Reset:
+    return Reset(
+        core,
+        index=config.station - 1,
+        repeat_ns=config.poll_delay_ns,
+        repeat_max_ns=min(config.poll_delay_max_ns, config.heartbeat_ns // 4),
+        once=bool(config.faults & Fault.RESET_ONCE),
+    )

@@ -202,6 +202,8 @@ class OpeningConfig:
     interval_ns: int
     window_ns: int
     recover_ns: int
+    returns: bool = False
+    """Own frames come back: the medium is a bus."""
 
 
 Quorum: TypeAlias = Callable[[Iterable[int]], bool]
@@ -250,6 +252,8 @@ class Opening:
         self.past = NO_PAST
         """What this process brings from the instance before."""
         self.mac = b""
+        self.returned = False
+        """An own OPEN has come back."""
         self.frame_max = frame_max
         self.moves: Counter[str] = Counter()
         """How often each state was entered from which cause."""
@@ -469,6 +473,9 @@ class Opening:
     def _on_own_number(self, now: int, pdu: OpenPdu, mac: bytes) -> list[Effect]:
         """An OPEN that bears our own station number."""
         if pdu.boot == self._config.boot:
+            self.returned = True
+            if self._config.returns:
+                return []
             return self._notice(now, "loop", 0, f"own frames come back from the segment (last from {mac_text(mac)})")
         if self.mac and mac == self.mac:
             return []  # sent by this host before the daemon was restarted

@@ -47,16 +47,20 @@ class Kind(IntEnum):
     """A station that is in no instance asks the members of a living one to let it in; laid out as OPEN."""
     RCV_ACK = 8
     """Proposal to let stations in."""
-    # The bus medium and the services; reserved here so that numbers never move.
     RST = 9
+    """Bus: a reset of this epoch is under way; A says what the sender expects. The paper's RST and RST_ACK are this one PDU."""
     RSTC = 10
+    """Bus: the sender has seen that everybody expects the same, which A says."""
+    # Reserved for the services, so that numbers never move.
     SERVICE = 11
 
 
 SEQUENCED: Final = frozenset({Kind.DATA, Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK, Kind.SERVICE})
 PROPOSALS: Final = frozenset({Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK})
 """Votes of the membership agreement (dynamic instance groups): sequenced, so that nobody misses one."""
-IMPLEMENTED: Final = frozenset({Kind.DATA, Kind.CONFIRM, Kind.NAK, Kind.OPEN, Kind.STOP, Kind.STOP_ACK, Kind.RCV, Kind.RCV_ACK})
+RESETS: Final = frozenset({Kind.RST, Kind.RSTC})
+"""Only on a bus; there the kinds of the membership agreement, and NAK, do not exist."""
+IMPLEMENTED: Final = frozenset(Kind) - {Kind.SERVICE}
 
 
 class Flag(IntFlag):
@@ -154,7 +158,11 @@ HEADER: Final = Layout(
         Field("incarnation", 4, "life of the source's daemon"),
         Field("instance", 4, "instance the source was in when it sent this"),
         Field("seq", 4, "sequenced kinds: number in the stream; others: the source's next number", "p.SEQ"),
-        Field("clock", 8, "logical clock; unsequenced: every later sequenced PDU of the source has a larger one"),
+        Field(
+            "clock",
+            8,
+            "logical clock; unsequenced: every later sequenced PDU of the source has a larger one; bus: instance << 32 | epoch",
+        ),
         Field("free_buffers", 4, "receive buffers the source has free, in PDUs, times n", "p.BUF"),
         Field("frame_max", 2, "largest PDU the source can take now, bytes"),
         Field("reserved", 2, "0"),
@@ -264,6 +272,15 @@ CHANGE: Final = Layout(
     repeat="changes",
 )
 
+RESET: Final = Layout(
+    "reset",
+    (
+        Field("epoch", 4, "number of the reset within the instance, from 1"),
+        Field("reset_view", 4, "view hash of the instance, as in CONFIRM"),
+    ),
+    "RST and RSTC payload (bus medium).",
+)
+
 VIEW: Final = Layout(
     "view",
     (
@@ -287,7 +304,7 @@ class OpenFlag(IntFlag):
     highest one is listed."""
 
 
-LAYOUTS: Final = (HEADER, MESSAGE, FRAGMENT, CONFIRM, NAK, RANGE, OPEN, MEMBER, PROPOSAL, CHANGE, VIEW)
+LAYOUTS: Final = (HEADER, MESSAGE, FRAGMENT, CONFIRM, NAK, RANGE, OPEN, MEMBER, PROPOSAL, CHANGE, RESET, VIEW)
 
 PAYLOAD: Final[dict[Kind, tuple[Layout, ...]]] = {
     Kind.DATA: (MESSAGE, FRAGMENT),
@@ -298,6 +315,8 @@ PAYLOAD: Final[dict[Kind, tuple[Layout, ...]]] = {
     Kind.STOP: (PROPOSAL, CHANGE),
     Kind.STOP_ACK: (PROPOSAL, CHANGE),
     Kind.RCV_ACK: (PROPOSAL, CHANGE),
+    Kind.RST: (RESET,),
+    Kind.RSTC: (RESET,),
 }
 
 

@@ -289,6 +289,13 @@ class ZenjunVote(Packet):
     ]
 
 
+class ZenjunReset(Packet):
+    """RST and RSTC payload (medium bus)."""
+
+    name = "zenjun reset"
+    fields_desc: ClassVar[list[Any]] = _fields(wire.RESET)
+
+
 PAYLOADS: Final[dict[wire.Kind, tuple[type[Packet], int]]] = {
     wire.Kind.DATA: (ZenjunData, 1),
     wire.Kind.CONFIRM: (ZenjunConfirm, wire.CONFIRM.size),
@@ -296,6 +303,7 @@ PAYLOADS: Final[dict[wire.Kind, tuple[type[Packet], int]]] = {
     wire.Kind.OPEN: (ZenjunOpen, wire.OPEN.size),
     wire.Kind.RCV: (ZenjunOpen, wire.OPEN.size),
     **dict.fromkeys(sorted(wire.PROPOSALS), (ZenjunVote, wire.PROPOSAL.size)),
+    **dict.fromkeys(sorted(wire.RESETS), (ZenjunReset, wire.RESET.size)),
 }
 """Payload layer of each kind and the fewest bytes that it can be read from."""
 

@@ -94,7 +94,7 @@ class OrderMismatch(ClientError, ValueError):
 
 
 class BadLevel(ClientError, ValueError):
-    """The level of delivery and the group's order do not go together."""
+    """The level of delivery and the group's order do not go together, or the cluster's medium does not have that level."""
 
 
 class NotPermitted(ClientError, PermissionError):
@@ -128,6 +128,7 @@ BY_CODE: dict[str, type[ClientError]] = {
     "name-collision": NameCollision,
     "order-mismatch": OrderMismatch,
     "level": BadLevel,
+    "bus-level": BadLevel,
     "not-permitted": NotPermitted,
     "slow-receiver": SlowReceiver,
     "busy": Busy,

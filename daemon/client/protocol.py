@@ -260,7 +260,8 @@ class ClientProtocol:
         no_self: bool = False,
         receive: bool = True,
     ) -> Membership:
-        """Queue a JOIN. Its ``joined`` ticket settles with the first view, or fails. level None: preack, or what order op has.
+        """Queue a JOIN. Its ``joined`` ticket settles with the first view, or fails. level None: preack (medium bus: ack), or
+        what order op has.
 
         A ``send_only`` handle gets no view; it settles by the answer to a MEMBERS queued behind it, unless an ERROR comes first.
         Raises BadName for a name of the wrong length, ValueError for an unknown level or order, BadLevel for a level that the
@@ -268,7 +269,8 @@ class ClientProtocol:
         """
         self._check()
         body = _group_name(name)
-        wanted = _join_level(level, order)
+        bus = self.welcome is not None and self.welcome.medium == "bus"
+        wanted = _join_level("ack" if level is None and bus and order == "total" else level, order)
         membership = Membership(self._new_handle(), name, wanted, order, send_only=send_only, receive=receive)
         self.memberships[membership.handle] = membership
         flags = LEVELS.index(wanted) | (JOIN_OP if order == "op" else 0)
@@ -562,6 +564,7 @@ class ClientProtocol:
             instance=int(w["instance"]),
             mtu=int(w.get("mtu", 0)),
             payload_max=int(w.get("payload_max", 0)),
+            medium=str(w.get("medium", "switched")),
         )
         if self.welcome.version != VERSION:
             raise ProtocolError(f"the daemon chose protocol version {self.welcome.version}; {VERSION} was offered")

@@ -191,3 +191,5 @@ class Welcome:
     mtu: int
     payload_max: int
     """Bytes of the largest message that travels in one frame."""
+    medium: str = "switched"
+    """``switched``, or ``bus``: then there is only level ack."""

@@ -189,6 +189,7 @@ class DataPath:
         cluster: int,
         group_mac: bytes,
         ring_bytes: int = 8 * 1024 * 1024,
+        send_bytes: int = 0,
         message_max: int = 16 * 1024 * 1024,
         queue_bytes_max: int = 64 * 1024 * 1024,
         rest_ns: int = 50_000,
@@ -197,7 +198,8 @@ class DataPath:
     ) -> None:
         """core: kept alive as long as this object, and used by it alone while ``turn`` runs.
         cluster: first word of every PDU; group_mac: six bytes with the multicast bit.
-        ring_bytes: receive ring, 256 KiB .. 1 GiB; message_max: at most 16 MiB; queue_bytes_max: per client, at most 1 GiB.
+        ring_bytes: receive ring, 256 KiB .. 1 GiB; send_bytes: the socket's send buffer, 0 for a large one;
+        message_max: at most 16 MiB; queue_bytes_max: per client, at most 1 GiB.
         rest_ns: sleep between batches under load, 0 never; linger_ns: wait inside a turn while news is expected;
         slice_ns: longest stay in one turn.
         Raises OSError: EINVAL for values out of range, ENOMEM, EMFILE.
@@ -209,6 +211,7 @@ class DataPath:
         config.cluster = cluster
         config.group_mac = group_mac
         config.ring_bytes = ring_bytes
+        config.send_bytes = send_bytes
         config.message_max = message_max
         config.queue_bytes_max = queue_bytes_max
         config.rest_ns = rest_ns

@@ -24,6 +24,8 @@ struct dp_config {
     uint8_t group_mac[6]; uint8_t pad[2];
     uint32_t ring_bytes;         /* receive ring */
     uint32_t message_max;
+    uint32_t send_bytes;         /* socket's send buffer; 0: large */
+    uint32_t pad2;
     uint64_t queue_bytes_max;    /* per client, undelivered frames */
     uint64_t rest_ns;            /* rest between batches under load; 0: never */
     uint64_t linger_ns;          /* wait inside the call for more while something is pending */

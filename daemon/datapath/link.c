@@ -153,7 +153,7 @@ int dp_link_open(struct dp *d, const char *ifname, uint32_t *ifindex, uint8_t ma
         error = attach_filter(fd, &d->cfg);
     if (error)
         goto fail;
-    const int yes = 1, buffer = SEND_BUFFER_BYTES;
+    const int yes = 1, buffer = d->cfg.send_bytes ? (int)d->cfg.send_bytes : SEND_BUFFER_BYTES;
     /* Both may be refused: an older kernel, no CAP_NET_ADMIN. A socket bound to one EtherType sees no outgoing frames anyway. */
     (void)setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &yes, sizeof yes);
     if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer))

@@ -22,8 +22,10 @@ __all__ = [
     "Drop",
     "Fault",
     "Fence",
+    "Medium",
     "Message",
     "Peer",
+    "Phase",
     "Positions",
     "Start",
     "Status",
@@ -78,6 +80,29 @@ class Fault(IntFlag):
     OLD_ACKS = lib.ZJ_FAULT_OLD_ACKS
     NO_WAIT_JOINER = lib.ZJ_FAULT_NO_WAIT_JOINER
     NO_PIN = lib.ZJ_FAULT_NO_PIN
+    STRICT_ACCEPT = lib.ZJ_FAULT_STRICT_ACCEPT
+    AL_LAST = lib.ZJ_FAULT_AL_LAST
+    KEEP_LATER = lib.ZJ_FAULT_KEEP_LATER
+    KEEP_LOST = lib.ZJ_FAULT_KEEP_LOST
+    RESET_ONCE = lib.ZJ_FAULT_RESET_ONCE
+    DELIVER_PREACK = lib.ZJ_FAULT_DELIVER_PREACK
+    BLIND_REPEAT = lib.ZJ_FAULT_BLIND_REPEAT
+
+
+class Medium(IntEnum):
+    """How the segment orders frames (``enum zj_medium``)."""
+
+    SWITCHED = lib.ZJ_SWITCHED
+    BUS = lib.ZJ_BUS
+
+
+class Phase(IntEnum):
+    """How a bus stands (``enum zj_phase``)."""
+
+    RUN = lib.ZJ_P_RUN
+    LOST = lib.ZJ_P_LOST
+    RESET = lib.ZJ_P_RESET
+    AGREED = lib.ZJ_P_AGREED
 
 
 class Drop(IntEnum):
@@ -103,6 +128,8 @@ class Drop(IntEnum):
     CONTROL_FULL = lib.ZJ_DROP_CONTROL_FULL
     MEMBER = lib.ZJ_DROP_MEMBER
     REMOVED = lib.ZJ_DROP_REMOVED
+    EPOCH = lib.ZJ_DROP_EPOCH
+    RESET = lib.ZJ_DROP_RESET
 
 
 class Message(NamedTuple):
@@ -271,6 +298,9 @@ class Core:
         first_seq: int = 0,
         faults: int = 0,
         seed: int = 0,
+        medium: int = 0,
+        answer_each: int = 0,
+        own_timeout_ns: int = 20_000_000,
     ) -> None:
         """Fields of ``struct zj_config`` (``self_index`` is its ``self``), same bounds. UsageError if one is out of bounds,
         MemoryError."""
@@ -297,6 +327,7 @@ class Core:
         self._records: Any = ffi.new("struct zj_face_message[]", DELIVER_MAX)
         self._record_bytes = ffi.buffer(self._records)
         self._large: Any = ffi.new("struct zj_message *")
+        self._vector: Any = ffi.new("uint32_t[]", stations)
         self._tx_buffer: Any = ffi.new("uint8_t[]", TX_BYTES)
         self._tx_bytes = ffi.buffer(self._tx_buffer)
         self._tx_sizes: Any = ffi.new("uint32_t[]", TX_MAX)
@@ -523,6 +554,53 @@ class Core:
     def probe(self, now: int, index: int) -> None:
         """Queue a CONFIRM that asks this station to answer."""
         lib.zj_probe(self._core, now, index)
+
+    # ---- reset (bus medium)
+    def phase(self) -> tuple[int, int]:
+        """(``Phase``, epoch)."""
+        return int(lib.zj_phase(self._core, self._u32)), int(self._u32[0])
+
+    def vector(self) -> tuple[int, ...]:
+        """What this station expects from each, 32 bits as on the wire."""
+        lib.zj_vector(self._core, self._vector)
+        return tuple(ffi.unpack(self._vector, self.stations))
+
+    def reset_enter(self, epoch: int) -> None:
+        """R1, R2: nothing is accepted, and nothing but RST and RSTC sent, until ``reset_done``."""
+        lib.zj_reset_enter(self._core, epoch)
+
+    def reset_cut(self, vector: Sequence[int], index: int) -> bool:
+        """R3: take out of the log what the station ``index``, which has said this vector, has not. True: something was. If it
+        had to be something that is acknowledged, the order has diverged (``fence``)."""
+        return bool(lib.zj_reset_cut(self._core, list(vector), index))
+
+    def reset_agree(self) -> None:
+        """R4: all vectors are equal; from now on a PDU of the epoch other than RST and RSTC ends the reset."""
+        lib.zj_reset_agree(self._core)
+
+    def reset_done(self) -> None:
+        """R5: the log is acknowledged as a whole, and own PDUs that are not in it are sent again."""
+        lib.zj_reset_done(self._core)
+
+    def reset_say(self, kind: int, epoch: int, vector: Sequence[int]) -> bool:
+        """Queue a RST or RSTC. False: the queue is full."""
+        return bool(lib.zj_reset_say(self._core, kind, epoch, list(vector)) == 0)
+
+    def secured(self) -> int:
+        """How many PDUs after those that ``reached`` tells some member may have handed out, as far as this station can know."""
+        return int(lib.zj_secured(self._core))
+
+    def receipts(self) -> tuple[int, int, int, int]:
+        """Positions in the receipt log: handed out, acknowledged, pre-acknowledged, accepted."""
+        out = ffi.new("uint64_t[]", 4)
+        lib.zj_receipts(self._core, out)
+        return out[0], out[1], out[2], out[3]
+
+    def entry(self, position: int) -> tuple[int, int] | None:
+        """(station index, 64-bit number) of the PDU at a position of the log; None: it is not, or no longer, known."""
+        if not lib.zj_entry(self._core, position, self._u32, self._pair):
+            return None
+        return int(self._u32[0]), int(self._pair[0])
 
     # ---- for the engine
     def control(self) -> list[Control]:

@@ -93,7 +93,7 @@ static uint64_t rows_of(const zj_core *c, uint32_t instance)
 int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
 {
     uint32_t j = p->src;
-    uint64_t own = c->st[c->self].req, rows = rows_of(c, p->instance);
+    uint64_t own = c->next, rows = rows_of(c, p->instance);
     int older = 0, newer = 0, sequenced = is_sequenced(p->kind);
 
     for (uint32_t h = 0; h < c->n; h++) { /* believe all of it or nothing */

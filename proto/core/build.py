@@ -71,7 +71,7 @@ def make_ffi(root: Path, *, sanitize: bool = False) -> Any:
         PREAMBLE,
         sources=sources,
         include_dirs=[str(core)],
-        depends=[str(core / name) for name in ("zj.h", "zj_int.h", "zj_wire.h", "face.h")],
+        depends=[str(core / name) for name in ("zj.h", "zj_int.h", "medium.h", "zj_wire.h", "face.h")],
         extra_compile_args=[*compile_args, *(SANITIZE if sanitize else [])],
         extra_link_args=SANITIZE if sanitize else [],
     )

@@ -26,6 +26,8 @@ static int valid(const struct zj_config *f)
         return 0;
     if (f->slots < 4 || f->slots > 65536 || f->slots & (f->slots - 1) || f->window < 1 || f->window > f->slots / 2)
         return 0;
+    if (f->medium > ZJ_BUS || (f->medium == ZJ_BUS && !f->own_timeout_ns))
+        return 0;
     if (f->frame_max < 512 || f->frame_max > 65535 || f->frame_max < ZJW_SIZEOF_HEADER + 8 * f->stations + 64)
         return 0;
     return f->message_max <= ZJW_MESSAGE_MAX && f->message_max >= 1;
@@ -107,6 +109,8 @@ static void enter(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, ui
     c->vote_head = c->vote_tail = 0;
     c->votes_stalled = 0;
     c->tx_last = now;
+    c->next = c->cfg.first_seq;
+    bus_open(c);
     member_set(c, members);
     order_reset(c);
 }
@@ -185,9 +189,9 @@ int zj_is_open(const zj_core *c) { return c->is_open; }
 void zj_reached(zj_core *c, uint32_t *view, uint64_t *count)
 {
     order_levels(c);
-    const struct view *v = view_at(c, c->preack);
+    const struct view *v = view_at(c, medium_reached(c));
     *view = v ? v->hash : 0;
-    *count = v ? c->preack - v->base : 0;
+    *count = v ? medium_reached(c) - v->base : 0;
 }
 
 void zj_flush(zj_core *c, uint32_t view, uint64_t count)
@@ -213,8 +217,7 @@ int zj_flushed(const zj_core *c)
 {
     if (!c->flushing || c->fenced)
         return 1;
-    return !order_left(c) && c->position == c->said_positions[ZJ_ORDERED] && c->preack == c->said_positions[ZJ_PREACK] &&
-           c->acked == c->said_positions[ZJ_ACK];
+    return !order_left(c) && medium_told(c);
 }
 
 void zj_set_frame_max(zj_core *c, uint32_t frame_max)
@@ -225,7 +228,7 @@ void zj_set_frame_max(zj_core *c, uint32_t frame_max)
 
 /* ---- reception ---- */
 
-static void tell(zj_core *c, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t drop)
+void tell(zj_core *c, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t drop)
 {
     if (c->ctl_tail - c->ctl_head == ZJ_CTL) {
         c->count.drops[ZJ_DROP_CONTROL_FULL]++;
@@ -264,7 +267,7 @@ static void tell_seldom(zj_core *c, uint64_t now, uint64_t *last, const struct p
 }
 
 /* Not to be processed, but the engine is to know. A CONFIRM says which instance lives: other PDUs must not crowd it out. */
-static int stranger(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t drop)
+int stranger(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t drop)
 {
     struct stream *s = &c->st[p->src];
     if (p->kind == ZJW_KIND_CONFIRM && s->told_instance != p->instance) {
@@ -316,7 +319,7 @@ static void confirmed(zj_core *c, const struct pdu *p)
                       get64(p->payload + ZJW_CONFIRM_DIGEST));
     if (faulty(c, ZJ_FAULT_CHATTER))
         c->chatter = 1;
-    if (p->flags & ZJW_FLAG_POLL && lacks_news(c, p)) {
+    if (p->flags & ZJW_FLAG_POLL && !c->cfg.answer_each && lacks_news(c, p)) {
         c->answer = 1;
         c->count.polls_answered++;
     }
@@ -342,7 +345,7 @@ static void pass_on(zj_core *c, uint64_t now, const struct pdu *p)
     t->asked_at = now;
 }
 
-static void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, int later)
+void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, int later)
 {
     struct stream *s = &c->st[p->src];
     s->heard = now; /* from the station itself, or passed on just now by one that hears it */
@@ -364,7 +367,7 @@ static void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, cons
     s->said_trans = get64(p->payload + ZJW_CONFIRM_TRANS);
     s->said_instance = p->instance;
     s->said_view = get32(p->payload + ZJW_CONFIRM_VIEW);
-    if (!(p->flags & ZJW_FLAG_RELAYED))
+    if (medium_repeats(c) && !(p->flags & ZJW_FLAG_RELAYED))
         pass_on(c, now, p);
     if (!later)
         return;
@@ -380,6 +383,27 @@ static int dropped(zj_core *c, int drop)
     return drop;
 }
 
+/* A PDU of a member, of the life and the sort of instance that is expected: vectors, loss, acceptance. */
+int switched_take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac)
+{
+    struct stream *s = &c->st[p->src];
+    int later = p->instance > c->instance, drop; /* later: its vectors may speak of incarnations that we do not know yet */
+    if (!later && (drop = al_merge(c, p, now)))
+        return drop;
+    if (p->instance > s->spoke) {
+        s->spoke = p->instance;
+        al_spoke(c, p->src);
+    }
+    if (!is_sequenced(p->kind)) {
+        take_unsequenced(c, now, p, mac, later);
+        return ZJ_DROP_NONE;
+    }
+    if (!mac || !s->mac_known || !memcmp(mac, s->mac, 6))
+        s->heard = now;
+    c->count.rx_data++;
+    return stream_take(c, p, now);
+}
+
 int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const uint8_t *mac)
 {
     struct pdu p;
@@ -389,7 +413,9 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
     c->count.rx_bytes += size;
     if (drop)
         return dropped(c, drop);
-    if (p.src == c->self) {
+    if (!medium_knows(c, p.kind))
+        return dropped(c, ZJ_DROP_KIND);
+    if (p.src == c->self && !medium_returns(c, &p)) {
         /* Own PDUs may be relayed by others; anything else means that the number is taken twice. */
         if (!is_sequenced(p.kind) && !(p.kind == ZJW_KIND_CONFIRM && p.flags & ZJW_FLAG_RELAYED))
             return stranger(c, now, &p, mac, ZJ_DROP_OWN);
@@ -419,27 +445,13 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
     uint64_t ahead = p.instance > c->instance ? p.instance - c->instance : 0;
     if (p.clock >> 62 || p.clock > c->clock + ZJ_CLOCK_AHEAD + (ahead << 32))
         return dropped(c, ZJ_DROP_CLOCK);
-    int later = p.instance > c->instance; /* its vectors may speak of incarnations that we do not know yet */
-    if (!later && (drop = al_merge(c, &p, now)))
-        return dropped(c, drop);
-    if (p.instance > s->spoke) {
-        s->spoke = p.instance;
-        al_spoke(c, p.src);
-    }
-    if (!is_sequenced(p.kind)) {
-        take_unsequenced(c, now, &p, mac, later);
-        return ZJ_DROP_NONE;
-    }
-    if (!mac || !s->mac_known || !memcmp(mac, s->mac, 6))
-        s->heard = now;
-    c->count.rx_data++;
-    return dropped(c, stream_take(c, &p, now));
+    return dropped(c, medium_take(c, now, &p, mac));
 }
 
 /* ---- step ---- */
 
 /* Something here is not as stable as somebody wants it: more must come, or is to be asked for. */
-static int pending(const zj_core *c)
+int switched_pending(const zj_core *c)
 {
     if ((c->building && !c->blocked) || c->acked < c->need_position || (c->want_ack && c->acked < c->position) ||
         c->preack < c->position)
@@ -454,7 +466,7 @@ static int pending(const zj_core *c)
 
 static void watch_progress(zj_core *c, uint64_t now)
 {
-    if (!pending(c)) {
+    if (!medium_pending(c)) {
         c->poll_at = ZJ_NEVER;
         c->poll_wait = c->cfg.poll_delay_ns;
     } else if (c->progress != c->progress_seen || c->poll_at == ZJ_NEVER) {
@@ -504,17 +516,19 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
     send_window(c);
     if (c->building && c->fill > c->payload_at && send_can_seal(c))
         send_seal(c);
-    confirm_if_owed(c, now, drained);
+    if (c->phase == ZJ_P_RUN)
+        confirm_if_owed(c, now, drained);
     order_levels(c); /* own broadcast may have completed a level */
     stream_free(c);
     watch_progress(c, now);
-    if (c->vote_head != c->vote_tail || c->bye || (c->watch && c->progress != c->progress_watched))
+    bus_watch(c, now);
+    if (c->vote_head != c->vote_tail || c->bye || c->phase == ZJ_P_LOST || c->reset_news || (c->watch && c->progress != c->progress_watched))
         status |= ZJ_S_CONTROL;
     if (c->tx_head != c->tx_tail)
         status |= ZJ_S_TX;
     if (order_ready(c))
         status |= ZJ_S_DELIVER;
-    if (c->position != c->said_positions[0] || c->preack != c->said_positions[1] || c->acked != c->said_positions[2])
+    if (!medium_told(c))
         status |= ZJ_S_RELEASE;
     if (c->poll_at != ZJ_NEVER)
         status |= ZJ_S_PENDING;
@@ -527,14 +541,18 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
 
 /* ---- timers of the engine ---- */
 
-uint64_t zj_poll_due(const zj_core *c) { return c->is_open ? c->poll_at : ZJ_NEVER; }
+uint64_t zj_poll_due(const zj_core *c)
+{
+    uint64_t due = c->own_due < c->poll_at ? c->own_due : c->poll_at;
+    return c->is_open ? due : ZJ_NEVER;
+}
 uint64_t zj_confirm_due(const zj_core *c) { return c->is_open ? c->confirm_due : ZJ_NEVER; }
 
 /* One of the stations whose word is missing here, as a number on the wire; 0: none. It may have said it and not been heard: then
  * its vectors equal ours, and rule C3 alone would keep it silent until its next heartbeat. */
 static uint32_t whom_to_ask(zj_core *c)
 {
-    int acks = c->acked < c->need_position || (c->want_ack && c->acked < c->position);
+    int acks = medium_acks(c) || c->acked < c->need_position || (c->want_ack && c->acked < c->position);
     uint32_t missing[ZJW_STATIONS_MAX], k = 0;
     for (uint32_t i = 0; i < c->listed; i++) {
         uint32_t j = c->list[i];
@@ -553,13 +571,13 @@ static uint32_t whom_to_ask(zj_core *c)
 uint32_t zj_poll(zj_core *c, uint64_t now)
 {
     struct stream *me = &c->st[c->self];
-    if (!c->is_open || c->poll_at > now)
+    if (!c->is_open || c->phase != ZJ_P_RUN || bus_own_lost(c, now) || c->poll_at > now)
         return 0;
     uint64_t seen = me->min_al;
     for (uint32_t i = 0; i < c->listed; i++)
         if (c->list[i] != c->self && me->al[c->list[i]] > seen)
             seen = me->al[c->list[i]];
-    for (uint64_t q = seen; q < me->req && q < seen + 4; q++)
+    for (uint64_t q = seen; medium_repeats(c) && q < me->req && q < seen + 4; q++)
         tx_slot(c, c->self, q, 1);
     confirm_build(c, now, ZJW_FLAG_POLL, whom_to_ask(c));
     c->count.tx_poll++;
@@ -575,7 +593,7 @@ void zj_want_ack(zj_core *c, uint32_t yes) { c->want_ack = yes != 0; }
 int zj_unstable(const zj_core *c)
 {
     const struct stream *me = &c->st[c->self];
-    return c->is_open && (c->building || me->min_al < me->req);
+    return c->is_open && (c->building || me->min_al < c->next);
 }
 
 /* ---- views ---- */
@@ -600,7 +618,7 @@ void zj_peer(const zj_core *c, uint32_t h, struct zj_peer *out)
 }
 
 const struct zj_counters *zj_counters(const zj_core *c) { return &c->count; }
-uint64_t zj_clock(const zj_core *c) { return c->clock; }
+uint64_t zj_clock(const zj_core *c) { return medium_clock(c); }
 
 const char *zj_drop_name(uint32_t drop)
 {
@@ -625,6 +643,8 @@ const char *zj_drop_name(uint32_t drop)
     case ZJ_DROP_CONTROL_FULL: return "control_full";
     case ZJ_DROP_MEMBER: return "member";
     case ZJ_DROP_REMOVED: return "removed";
+    case ZJ_DROP_EPOCH: return "epoch";
+    case ZJ_DROP_RESET: return "reset";
     case ZJ_DROP_COUNT: break;
     }
     return "unknown";

@@ -58,14 +58,14 @@ int zj_propose(zj_core *c, uint64_t now, uint32_t kind, const uint8_t *payload, 
     uint32_t at = ZJW_SIZEOF_HEADER + 4 * c->n, begun = c->building && c->fill > c->payload_at;
 
     (void)now;
-    if (!c->is_open || !is_vote(kind) || size > c->slot_bytes - at || me->req + begun >= me->base + c->cfg.slots)
+    if (!c->is_open || !is_vote(kind) || !medium_knows(c, kind) || size > c->slot_bytes - at || c->next + begun >= me->base + c->cfg.slots)
         return -1;
     if (begun)
         send_seal(c); /* it may hold the end of a message that a joiner would get without its beginning */
     c->building = 0;
-    memcpy(slot_of(c, me, me->req) + at, payload, size);
+    memcpy(slot_of(c, me, c->next) + at, payload, size);
     send_pdu(c, kind, 0, at, at + size);
-    *seq = me->req - 1;
+    *seq = c->next - 1;
     *clock = c->clock;
     if (kind == ZJW_KIND_RCV_ACK) {
         vote_pin(c, c->self, *seq, c->instance);

@@ -105,11 +105,9 @@ static void take_view(zj_core *c, struct zj_message *out)
 
 /* ---- what comes next ---- */
 
-enum { NOTHING, A_PDU, A_VIEW };
-
 /* The next in the total order: the least (clock, src) among the heads, or the view event if it stands before, once every
  * station of the wait set is known to have passed its clock. In a flush it is known that there is nothing before it. */
-static int choose(const zj_core *c, uint32_t *out)
+int switched_choose(const zj_core *c, uint32_t *out)
 {
     uint64_t best = ZJ_NEVER, passed = ZJ_NEVER;
     uint32_t at = 0, faults = c->cfg.faults;
@@ -154,7 +152,7 @@ static int choose(const zj_core *c, uint32_t *out)
  * for P vectors long before the log is full. One entry to spare: digests[preack - 1] is still needed. */
 static int log_full(const zj_core *c)
 {
-    return c->position - c->acked >= c->log_mask;
+    return c->position >= c->acked + c->log_mask; /* on a bus it is never above */
 }
 
 /* While a vote waits for the engine nothing is delivered but the rest of a PDU: it may say where this station's instance ends. */
@@ -165,13 +163,13 @@ int order_ready(zj_core *c)
     uint32_t h;
     if (!c->is_open || c->fenced)
         return 0;
-    return c->cur.inside || (!held_by_vote(c) && (c->dup || op_ready(c) || (!log_full(c) && choose(c, &h) != NOTHING)));
+    return c->cur.inside || (!held_by_vote(c) && (c->dup || op_ready(c) || (!log_full(c) && medium_choose(c, &h) != NOTHING)));
 }
 
 int order_left(const zj_core *c)
 {
     uint32_t h;
-    return c->cur.inside ? c->position <= c->flush_to : op_ready(c) || choose(c, &h) != NOTHING;
+    return c->cur.inside ? c->position <= c->flush_to : op_ready(c) || medium_choose(c, &h) != NOTHING;
 }
 
 static void swap_once(zj_core *c, uint32_t *h)
@@ -204,7 +202,7 @@ static int next_pdu(zj_core *c, struct zj_message *out)
     order_levels(c);
     if (log_full(c))
         return NOTHING;
-    switch (choose(c, &h)) {
+    switch (medium_choose(c, &h)) {
     case NOTHING: return NOTHING;
     case A_VIEW: take_view(c, out); return A_VIEW;
     }
@@ -293,6 +291,7 @@ int zj_next(zj_core *c, struct zj_message *out)
             continue;
         }
         const uint8_t *f = message_read(&c->cur, out);
+        out->clock = medium_place(c, out->clock);
         out->op = out->op ? 2 : 0;
         out->position = c->position - 1;
         if (f && !fragment(c, f, out->data, out->size, out))
@@ -310,7 +309,7 @@ int zj_next(zj_core *c, struct zj_message *out)
 }
 
 /* Levels 2 and 3 are positions in the same order, moved when the entry there has reached the level. */
-void order_levels(zj_core *c)
+void switched_levels(zj_core *c)
 {
     int early = faulty(c, ZJ_FAULT_EARLY_PREACK);
     if (c->flushing) { /* everybody who goes on has it, and knows that everybody has */
@@ -340,19 +339,19 @@ void zj_positions(const zj_core *cc, uint64_t out[ZJ_LEVELS])
 {
     zj_core *c = (zj_core *)(uintptr_t)cc; /* only moves the cursors it is about to report */
     order_levels(c);
-    out[ZJ_ORDERED] = c->said_positions[0] = c->position;
-    out[ZJ_PREACK] = c->said_positions[1] = c->preack;
-    out[ZJ_ACK] = c->said_positions[2] = c->acked;
+    medium_positions(c, c->said_positions);
+    memcpy(out, c->said_positions, sizeof c->said_positions);
 }
 
 /* ---- divergence ---- */
 
 void order_said(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest)
 {
-    const struct view *v = view_at(c, c->preack);
+    uint64_t at = medium_digest_at(c);
+    const struct view *v = view_at(c, at);
     *counted = v ? v->instance : 0;
-    *position = v ? c->preack - v->base : 0;
-    *digest = !v ? 0 : *position ? c->digests[(c->preack - 1) & c->log_mask] : v->seed;
+    *position = v ? at - v->base : 0;
+    *digest = !v ? 0 : *position ? c->digests[(at - 1) & c->log_mask] : v->seed;
 }
 
 static void judge(zj_core *c, uint32_t j, uint64_t position, uint64_t own, uint64_t digest)
@@ -413,8 +412,9 @@ void order_check_digests(zj_core *c)
 
 void zj_digest(const zj_core *c, uint64_t *position, uint64_t *digest)
 {
-    *position = c->preack;
-    *digest = c->preack ? c->digests[(c->preack - 1) & c->log_mask] : 0;
+    uint64_t at = medium_digest_at(c);
+    *position = at;
+    *digest = at ? c->digests[(at - 1) & c->log_mask] : 0;
 }
 
 int zj_fence(const zj_core *c, uint32_t *station, uint64_t *position, uint64_t *own, uint64_t *theirs)

@@ -81,6 +81,9 @@ static int payload_fits(const struct pdu *p, uint32_t stations)
         return h >= 1 && h <= stations && count >= 1 && count <= ZJW_NAK_RANGES_MAX &&
                size == ZJW_SIZEOF_NAK + count * ZJW_SIZEOF_RANGE && p->target >= 1;
     }
+    case ZJW_KIND_RST:
+    case ZJW_KIND_RSTC:
+        return size == ZJW_SIZEOF_RESET && !p->pack;
     case ZJW_KIND_STOP:
     case ZJW_KIND_STOP_ACK:
     case ZJW_KIND_RCV_ACK:
@@ -108,7 +111,7 @@ int pdu_read(const uint8_t *b, uint32_t size, uint32_t cluster, uint32_t station
         return ZJ_DROP_VERSION;
     p->kind = b[ZJW_HEADER_KIND];
     p->flags = b[ZJW_HEADER_FLAGS];
-    if (p->kind < ZJW_KIND_DATA || p->kind > ZJW_KIND_RCV_ACK)
+    if (p->kind < ZJW_KIND_DATA || p->kind > ZJW_KIND_RSTC)
         return ZJ_DROP_KIND;
     if (b[ZJW_HEADER_STATIONS] != stations)
         return ZJ_DROP_STATIONS;

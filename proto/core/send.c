@@ -7,7 +7,7 @@ static int ack_lags(const zj_core *c) { return c->position - c->acked > c->log_m
 /* Some station waits for level ack of everything. */
 static int all_wanted(const zj_core *c)
 {
-    if (c->want_ack || ack_lags(c))
+    if (medium_acks(c) || c->want_ack || ack_lags(c))
         return 1;
     for (uint32_t h = 0; h < c->n; h++)
         if (c->st[h].wants_ack)
@@ -83,7 +83,7 @@ int zj_too_long(const zj_core *c)
     const struct stream *me = &c->st[c->self];
     if (!c->is_open)
         return 0;
-    for (uint64_t q = me->min_al; q < me->req; q++) /* bound: window */
+    for (uint64_t q = me->min_al; q < c->next; q++) /* bound: window */
         if (meta_of(c, me, q)->size > c->limit)
             return 1;
     return 0;
@@ -91,7 +91,7 @@ int zj_too_long(const zj_core *c)
 
 int send_can_seal(const zj_core *c)
 {
-    return c->st[c->self].req < c->window_limit && !c->blocked;
+    return c->next < c->window_limit && !c->blocked && c->phase == ZJ_P_RUN;
 }
 
 void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again)
@@ -107,8 +107,8 @@ void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again)
 
 static int start(zj_core *c, int need_ack)
 {
-    struct stream *me = &c->st[c->self];
-    if (me->req >= me->base + c->cfg.slots)
+    const struct stream *me = &c->st[c->self];
+    if (c->next >= me->base + c->cfg.slots)
         return 0;
     c->build_flags = need_ack ? ZJW_FLAG_NEED_ACK : 0;
     if (need_ack || ack_pending(c))
@@ -121,12 +121,12 @@ static int start(zj_core *c, int need_ack)
 void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, uint32_t size)
 {
     struct stream *me = &c->st[c->self];
-    uint64_t seq = me->req;
+    uint64_t seq = c->next;
     struct meta *m = meta_of(c, me, seq);
     uint8_t *b = slot_of(c, me, seq);
 
-    me->req = me->top = me->noticed = seq + 1; /* its own entry of A counts it, from its transmission */
-    c->clock++;
+    c->next = me->top = seq + 1;
+    medium_number(c); /* before A is written */
     pdu_header(c, b, kind, flags, seq, c->clock, size - payload_at);
     al_say(c, b + ZJW_SIZEOF_HEADER, flags & ZJW_FLAG_PACK ? b + ZJW_SIZEOF_HEADER + 4 * c->n : NULL);
     c->said_free = free_slots(c);
@@ -135,6 +135,7 @@ void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, ui
                        .payload_crc = get32(b + ZJW_HEADER_CHECK + 4), .present = HELD,
                        .flags = (uint8_t)flags, .kind = (uint8_t)kind};
     me->last_clock = me->clock = c->clock;
+    al_raise(c, c->self, c->self, seq + 1); /* confirmed by its source from its transmission */
     if (flags & ZJW_FLAG_NEED_ACK)
         me->need_ack = seq + 1;
     if (flags & ZJW_FLAG_OP)
@@ -153,7 +154,7 @@ static uint32_t room(const zj_core *c) { return c->limit > c->fill ? c->limit - 
 
 static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
 {
-    uint8_t *b = slot_of(c, &c->st[c->self], c->st[c->self].req) + c->fill;
+    uint8_t *b = slot_of(c, &c->st[c->self], c->next) + c->fill;
     uint32_t flags = m->op ? ZJW_MFLAG_OP : 0, head = ZJW_SIZEOF_MESSAGE;
     if (frag) {
         flags |= ZJW_MFLAG_FRAGMENT | (m->done + size == m->size ? ZJW_MFLAG_LAST : 0);
@@ -196,7 +197,7 @@ uint32_t zj_payload_max(const zj_core *c)
 
 int zj_offer(zj_core *c, struct zj_offer *m)
 {
-    if (m->size > c->cfg.message_max || m->type > ZJW_TYPE_SERVICE)
+    if (m->size > c->cfg.message_max || m->type > ZJW_TYPE_SERVICE || !medium_serves(c, m))
         return -1;
     if (!c->is_open || c->fenced || c->blocked)
         return 0;
@@ -252,13 +253,34 @@ uint32_t confirm_owed(const zj_core *c)
     return owed;
 }
 
-void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
+/* A CONFIRM into b; its size. */
+uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target)
 {
-    uint8_t *b = c->confirm;
     uint32_t size = ZJW_SIZEOF_HEADER + 8 * c->n + ZJW_SIZEOF_CONFIRM;
     uint64_t position, digest;
     uint32_t counted;
 
+    pdu_header(c, b, ZJW_KIND_CONFIRM, flags | ZJW_FLAG_PACK, c->next, c->clock, ZJW_SIZEOF_CONFIRM);
+    b[ZJW_HEADER_TARGET] = (uint8_t)target;
+    al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
+    order_said(c, &counted, &position, &digest);
+    uint8_t *p = b + ZJW_SIZEOF_HEADER + 8 * c->n;
+    put64(p + ZJW_CONFIRM_STATE, c->state);
+    put64(p + ZJW_CONFIRM_TRANS, c->trans);
+    put64(p + ZJW_CONFIRM_POSITION, position);
+    put64(p + ZJW_CONFIRM_DIGEST, digest);
+    put32(p + ZJW_CONFIRM_COUNTED, counted);
+    put32(p + ZJW_CONFIRM_VIEW, c->view);
+    zj_seal(b, size);
+    return size;
+}
+
+void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
+{
+    uint8_t *b = c->confirm;
+
+    if (c->phase != ZJ_P_RUN) /* it would say that the reset is over */
+        return;
     if (!c->confirm_queued && c->tx_tail - c->tx_head >= ZJ_TXQ) { /* the link takes nothing: nothing is said, so all stays owed */
         c->confirm_due = now + c->cfg.confirm_delay_ns;
         return;
@@ -272,19 +294,7 @@ void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
         flags |= ZJW_FLAG_FENCED;
     if (c->want_ack)
         flags |= ZJW_FLAG_NEED_ACK;
-    pdu_header(c, b, ZJW_KIND_CONFIRM, flags | ZJW_FLAG_PACK, c->st[c->self].req, c->clock, ZJW_SIZEOF_CONFIRM);
-    b[ZJW_HEADER_TARGET] = (uint8_t)target;
-    al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
-    order_said(c, &counted, &position, &digest);
-    uint8_t *p = b + ZJW_SIZEOF_HEADER + 8 * c->n;
-    put64(p + ZJW_CONFIRM_STATE, c->state);
-    put64(p + ZJW_CONFIRM_TRANS, c->trans);
-    put64(p + ZJW_CONFIRM_POSITION, position);
-    put64(p + ZJW_CONFIRM_DIGEST, digest);
-    put32(p + ZJW_CONFIRM_COUNTED, counted);
-    put32(p + ZJW_CONFIRM_VIEW, c->view);
-    zj_seal(b, size);
-    c->confirm_size = size;
+    c->confirm_size = confirm_write(c, b, flags, target);
     c->said_free = free_slots(c);
     c->owed_since = 0;
     c->confirm_due = ZJ_NEVER;
@@ -304,7 +314,7 @@ void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
 
 void zj_probe(zj_core *c, uint64_t now, uint32_t h)
 {
-    if (!c->is_open || h >= c->n || h == c->self)
+    if (!c->is_open || h >= c->n || h == c->self || c->phase != ZJ_P_RUN)
         return;
     confirm_build(c, now, ZJW_FLAG_POLL, h + 1);
     c->count.tx_poll++;
@@ -312,7 +322,7 @@ void zj_probe(zj_core *c, uint64_t now, uint32_t h)
 
 void zj_heartbeat(zj_core *c, uint64_t now, uint32_t flags)
 {
-    if (!c->is_open)
+    if (!c->is_open || c->phase != ZJ_P_RUN)
         return;
     confirm_build(c, now, flags, 0);
     c->count.tx_heartbeat++;
@@ -356,7 +366,7 @@ uint32_t zj_tx(zj_core *c, struct zj_frame *out, uint32_t max)
             out[k] = (struct zj_frame){c->confirm, c->confirm_size, ZJW_KIND_CONFIRM};
             break;
         case TX_NAK:
-            out[k] = (struct zj_frame){c->naks[t->buf], c->nak_size[t->buf], t->again ? ZJW_KIND_CONFIRM : ZJW_KIND_NAK};
+            out[k] = (struct zj_frame){c->naks[t->buf], c->nak_size[t->buf], c->naks[t->buf][ZJW_HEADER_KIND]};
             break;
         }
         c->shown[k++] = i;
@@ -391,13 +401,15 @@ static void leave(zj_core *c, const struct tx *t, uint64_t now)
         c->count.tx_confirm++;
         c->count.tx_bytes += c->confirm_size;
         return;
-    case TX_NAK:
+    case TX_NAK: {
+        uint32_t kind = c->naks[t->buf][ZJW_HEADER_KIND];
         c->nak_head = (c->nak_head + 1) % ZJ_NAK_BUFS;
         if (t->again)
             c->count.tx_relay++;
         else
-            c->count.tx_nak++;
+            *(kind == ZJW_KIND_NAK ? &c->count.tx_nak : kind == ZJW_KIND_CONFIRM ? &c->count.tx_confirm : &c->count.tx_reset) += 1;
         return;
+    }
     }
 }
 

@@ -16,13 +16,19 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 3u
+#define ZJ_API_VERSION 4u
 
 typedef struct zj_core zj_core;
 
 /* Levels of receipt, in the order in which a message reaches them. */
 enum zj_level { ZJ_ORDERED = 0, ZJ_PREACK = 1, ZJ_ACK = 2 };
 #define ZJ_LEVELS 3
+
+/* How the segment orders frames (medium.h has all that differs). */
+enum zj_medium {
+    ZJ_SWITCHED = 0, /* any order: order by clock, selective repetition */
+    ZJ_BUS = 1       /* one channel: whoever hears two frames hears them in one order, own ones too: order of arrival, reset */
+};
 
 /* Why a received frame was dropped. Names for people: zj_drop_name(). */
 enum zj_drop {
@@ -46,6 +52,8 @@ enum zj_drop {
     ZJ_DROP_CONTROL_FULL,  /* control queue full */
     ZJ_DROP_MEMBER,        /* its source is no member of the instance */
     ZJ_DROP_REMOVED,       /* its source is being removed, and it stands at or beyond the limit */
+    ZJ_DROP_EPOCH,         /* bus: of another epoch than the present one */
+    ZJ_DROP_RESET,         /* bus: shows that something was lost, or came while the order is being reset */
     ZJ_DROP_COUNT
 };
 
@@ -55,7 +63,7 @@ enum zj_status {
     ZJ_S_DELIVER = 2,   /* zj_next() has something */
     ZJ_S_RELEASE = 4,   /* a level's position moved: zj_positions() */
     ZJ_S_CONTROL = 8,   /* zj_control() or zj_proposal() has something for the engine, or what zj_watch() asked for has moved,
-                         * or a member has said BYE */
+                         * or a member has said BYE, or the reset of a bus has come further (zj_phase) */
     ZJ_S_PENDING = 16,  /* something here is not stable yet: news will come soon or the poll timer will fire */
     ZJ_S_ROOM = 32,     /* the send window has room */
     ZJ_S_FENCED = 64    /* order diverged: nothing is delivered any more (zj_fence()) */
@@ -82,7 +90,15 @@ enum zj_fault {
     ZJ_FAULT_EAGER_VIEW = 1 << 16,   /* rule 4 broken: deliver a view event at once, not at its place */
     ZJ_FAULT_OLD_ACKS = 1 << 17,     /* rule 5a broken: ack entries count whatever incarnation they speak of */
     ZJ_FAULT_NO_WAIT_JOINER = 1 << 18, /* rule 5 broken: a joiner is not in the wait set */
-    ZJ_FAULT_NO_PIN = 1 << 19        /* forget PDUs that a joiner will need */
+    ZJ_FAULT_NO_PIN = 1 << 19,       /* forget PDUs that a joiner will need */
+    /* Bus medium: rules of the TO paper as they are printed, and shortcuts it suggests. */
+    ZJ_FAULT_STRICT_ACCEPT = 1 << 20,/* acceptance condition (2) with < instead of <= */
+    ZJ_FAULT_AL_LAST = 1 << 21,      /* after a reset expect the last number in the log, not the one after it */
+    ZJ_FAULT_KEEP_LATER = 1 << 22,   /* reset: take only the lost PDU out of the log, not those that its source sent after it */
+    ZJ_FAULT_KEEP_LOST = 1 << 23,    /* reset: take only those after the lost PDU out of the log */
+    ZJ_FAULT_RESET_ONCE = 1 << 24,   /* reset: everybody speaks once (reset.py) */
+    ZJ_FAULT_DELIVER_PREACK = 1 << 25, /* deliver at level preack */
+    ZJ_FAULT_BLIND_REPEAT = 1 << 26  /* send an own PDU that did not come back again, without a reset */
 };
 
 struct zj_config {
@@ -104,6 +120,10 @@ struct zj_config {
     uint64_t poll_delay_ns;     /* no progress for so long while something is pending: POLL; doubles */
     uint64_t poll_delay_max_ns;
     uint64_t retransmit_gap_ns; /* the same PDU is not retransmitted twice within */
+    uint32_t medium;            /* enum zj_medium */
+    uint32_t answer_each;       /* bus, to measure the paper's worst case: every reception is answered at once, by a CONFIRM of its
+                                 * own; answers to answers are not */
+    uint64_t own_timeout_ns;    /* bus: own PDUs that have not come back for so long are lost */
 };
 
 /* What zj_next() delivers. Three sorts:
@@ -115,7 +135,7 @@ struct zj_config {
  *   then): this is its delivery; and again at its place in the total order with op 2, only so that its levels can be counted. */
 struct zj_message {
     const uint8_t *data;
-    uint64_t clock;             /* (clock, src, index) is the place in the total order */
+    uint64_t clock;             /* (clock, src, index) is the place in the total order; bus: instance << 32 + place in the instance */
     uint64_t position;          /* of its PDU in this instance, from 0; compare with zj_positions() */
     uint32_t size;
     uint32_t group;
@@ -146,6 +166,8 @@ struct zj_counters {            /* since zj_create; frames unless said otherwise
     uint64_t tx_data, tx_bytes, tx_confirm, tx_poll, tx_nak, tx_retransmit, tx_relay, tx_heartbeat;
     uint64_t messages_sent, message_bytes_sent, messages_delivered, message_bytes_delivered, pdus_delivered;
     uint64_t naks_suppressed, retransmits_suppressed, lost_noticed, polls_answered, window_closed, digests_compared;
+    uint64_t rx_own, tx_reset, resets, pdus_cut; /* bus: own PDUs that came back and were accepted; RST and RSTC; resets begun here
+                                                  * or elsewhere; PDUs taken out of the log by them */
     uint64_t drops[ZJ_DROP_COUNT];
 };
 
@@ -278,6 +300,31 @@ void zj_block(zj_core *c, uint32_t yes);
 /* Queue a CONFIRM with POLL that asks this station to answer: is it there? */
 void zj_probe(zj_core *c, uint64_t now, uint32_t h);
 
+/* ---- reset (bus medium; proto/reset.py decides, the core carries out) ---- */
+/* RUN: all is well. LOST: something was lost, or another epoch was heard of; nothing is accepted until the engine has acted.
+ * RESET: vectors are being compared. AGREED: all were equal; a PDU of the epoch that is no RST or RSTC ends the reset (R5). */
+enum zj_phase { ZJ_P_RUN = 0, ZJ_P_LOST = 1, ZJ_P_RESET = 2, ZJ_P_AGREED = 3 };
+uint32_t zj_phase(zj_core *c, uint32_t *epoch);
+/* What this station expects from each, as on the wire. */
+void zj_vector(const zj_core *c, uint32_t *out);
+/* R1, R2: stop, this is the epoch now. Nothing that waits to be sent is. */
+void zj_reset_enter(zj_core *c, uint32_t epoch);
+/* R3: take out of the log, of each source h, what stands at or beyond vector[h]. 1: something was, or the own vector shrank. What
+ * has reached level ack is never taken out: if the vector wants it, the order has diverged (zj_fence). */
+int zj_reset_cut(zj_core *c, const uint32_t *vector, uint32_t station);
+void zj_reset_agree(zj_core *c);
+/* R5: everybody holds the same log. It is acknowledged as a whole, and own PDUs that are not in it are sent again. */
+void zj_reset_done(zj_core *c);
+/* Queue a RST or RSTC with this vector as A. 0, or -1: no room now. */
+int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vector);
+/* How many PDUs of the log, after what zj_reached tells, some member may have handed out, as far as this station can know. Final if
+ * zj_close comes next. If the stations that go on deliver as far as all of them say, they have whatever anybody has delivered. */
+uint64_t zj_secured(zj_core *c);
+/* The receipt log, by positions: handed out, acknowledged (the paper's ARL ends here), pre-acknowledged (PPL), accepted (RPL). */
+void zj_receipts(const zj_core *c, uint64_t out[4]);
+/* Entry of the log at a position that is at most a log's length before `accepted`: its source and number. 0: there is none. */
+int zj_entry(const zj_core *c, uint64_t position, uint32_t *src, uint64_t *seq);
+
 /* ---- for the engine ---- */
 /* Oldest control PDU with the MAC it came from, size 0: none. OPEN and RCV, each; a CONFIRM of a later instance, one with our
  * instance number and another view hash, and anything of no member, of another incarnation or with our own id, seldom; of a
@@ -285,7 +332,7 @@ void zj_probe(zj_core *c, uint64_t now, uint32_t h);
 struct zj_control { const uint8_t *data; uint32_t size; uint32_t drop; uint8_t mac[6]; uint8_t pad[2]; };
 int zj_control(zj_core *c, struct zj_control *out);
 uint64_t zj_nak_due(const zj_core *c);                   /* ns, or UINT64_MAX */
-uint64_t zj_poll_due(const zj_core *c);
+uint64_t zj_poll_due(const zj_core *c);                  /* likewise; bus: also the own-PDU time-out */
 uint64_t zj_confirm_due(const zj_core *c);
 uint32_t zj_nak(zj_core *c, uint64_t now);               /* queue NAKs that are due; how many */
 uint32_t zj_poll(zj_core *c, uint64_t now);              /* queue the POLL that is due; 1 if one was */
@@ -297,7 +344,7 @@ const char *zj_drop_name(uint32_t drop);
 void zj_digest(const zj_core *c, uint64_t *position, uint64_t *digest);
 /* Why fenced: station that differs, position, own and its digest. 0 if not fenced. */
 int zj_fence(const zj_core *c, uint32_t *station, uint64_t *position, uint64_t *own, uint64_t *theirs);
-uint64_t zj_clock(const zj_core *c);
+uint64_t zj_clock(const zj_core *c);                     /* no place in the order that is given from now on is below */
 int zj_too_long(const zj_core *c);                       /* 1: an own PDU that not everybody has is larger than some station takes now */
 uint64_t zj_last_tx(const zj_core *c);                   /* when a frame was last handed out by zj_tx_done */
 uint32_t zj_payload_max(const zj_core *c);               /* bytes of the largest message that is not fragmented now */

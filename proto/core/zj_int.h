@@ -155,6 +155,8 @@ struct zj_core {
     uint32_t window_now;
     uint64_t window_limit;
 
+    uint64_t next;            /* number of the next own PDU; switched: as st[self].req */
+
     /* order */
     struct entry *log;
     uint64_t *digests;
@@ -180,6 +182,12 @@ struct zj_core {
     int op_silent;
     uint64_t arrivals, dup_seq;
     uint32_t dup_src, dup, swapped;
+
+    /* bus */
+    uint64_t accepted;        /* entries of the log; those below `preack` and `acked` have reached these levels */
+    uint32_t phase, epoch;    /* enum zj_phase; always RUN on a switched medium */
+    int reset_news;           /* the core itself has ended a reset, which the engine does not know yet */
+    uint64_t own_due;         /* own PDUs must have come back by then */
 
     /* confirmation */
     uint64_t owed_since, answer_at;
@@ -267,6 +275,13 @@ static inline void cursor_set(const zj_core *c, struct cursor *cur, uint32_t h, 
 
 uint64_t zj_random(zj_core *c, uint64_t below); /* 0 <= r < below; 0 for 0 */
 
+/* core.c */
+int stranger(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t drop);
+void tell(zj_core *c, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t drop);
+void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, int later);
+int switched_take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac);
+int switched_pending(const zj_core *c);
+
 /* pdu.c */
 int pdu_read(const uint8_t *bytes, uint32_t size, uint32_t cluster, uint32_t stations, int check, struct pdu *p);
 void pdu_header(zj_core *c, uint8_t *out, uint32_t kind, uint32_t flags, uint64_t seq, uint64_t clock, uint32_t payload);
@@ -288,7 +303,9 @@ void stream_free(zj_core *c);
 void stream_nak(zj_core *c, const struct pdu *p, uint64_t now);
 /* order.c */
 void order_reset(zj_core *c);
-void order_levels(zj_core *c);
+enum { NOTHING, A_PDU, A_VIEW };
+int switched_choose(const zj_core *c, uint32_t *out);
+void switched_levels(zj_core *c);
 int order_ready(zj_core *c);
 int order_left(const zj_core *c); /* flushing: not all handed out */
 const struct view *view_at(const zj_core *c, uint64_t position); /* the last one that begins at or before it, or NULL */
@@ -314,11 +331,14 @@ void send_seal(zj_core *c);
 void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, uint32_t size); /* what lies in the next own slot */
 int send_can_seal(const zj_core *c);
 void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again);
+uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target);
 void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target); /* target: station to answer a POLL, or 0 */
 void confirm_relay(zj_core *c, const struct pdu *p); /* send another station's CONFIRM again */
 enum { OWED_NEWS = 1, OWED_ANSWER = 2 };
 uint32_t confirm_owed(const zj_core *c); /* bits of the above */
 uint32_t free_slots(const zj_core *c);
 uint32_t kept_for_votes(const zj_core *c); /* own buffers too */
+
+#include "medium.h"
 
 #endif

@@ -53,7 +53,7 @@
 #define ZJW_HEADER_INCARNATION 12u /* u32: life of the source's daemon */
 #define ZJW_HEADER_INSTANCE 16u /* u32: instance the source was in when it sent this */
 #define ZJW_HEADER_SEQ 20u /* u32: sequenced kinds: number in the stream; others: the source's next number */
-#define ZJW_HEADER_CLOCK 24u /* u64: logical clock; unsequenced: every later sequenced PDU of the source has a larger one */
+#define ZJW_HEADER_CLOCK 24u /* u64: logical clock; unsequenced: every later sequenced PDU of the source has a larger one; bus: instance << 32 | epoch */
 #define ZJW_HEADER_FREE_BUFFERS 32u /* u32: receive buffers the source has free, in PDUs, times n */
 #define ZJW_HEADER_FRAME_MAX 36u /* u16: largest PDU the source can take now, bytes */
 #define ZJW_HEADER_RESERVED 38u /* u16: 0 */
@@ -122,6 +122,11 @@
 #define ZJW_SIZEOF_CHANGE 5u
 #define ZJW_CHANGE_CHANGED 0u /* u8: station, 1..n */
 #define ZJW_CHANGE_VALUE 1u /* u32: removed: the next seq accepted from it; let in: its incarnation */
+
+/* RST and RSTC payload (bus medium). */
+#define ZJW_SIZEOF_RESET 8u
+#define ZJW_RESET_EPOCH 0u /* u32: number of the reset within the instance, from 1 */
+#define ZJW_RESET_RESET_VIEW 4u /* u32: view hash of the instance, as in CONFIRM */
 
 /* A view event as the core hands it out (never on the wire), followed by n incarnations of 4 bytes, 0: no member. */
 #define ZJW_SIZEOF_VIEW 32u

@@ -132,6 +132,9 @@ class Options:
     """The stations that have them."""
     wrapper: str = ""
     """Name of a broken Python-level variant (``variants.py``)."""
+    medium: int = 0
+    """``Medium``."""
+    own_timeout_ns: int = 20 * MS
     rules: tuple[str, ...] = ()
     """Rules of the agreement that the defective stations break (``EngineConfig.membership_faults``)."""
 

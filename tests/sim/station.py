@@ -171,6 +171,8 @@ class Station:
             probe_interval_ns=o.probe_interval_ns,
             recover_interval_ns=o.recover_interval_ns,
             progress_timeout_ns=o.progress_timeout_ns,
+            medium=o.medium,
+            own_timeout_ns=o.own_timeout_ns,
             quorum=o.quorum,
             required=o.required,
             open_interval_ns=o.open_interval_ns,

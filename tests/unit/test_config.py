@@ -99,7 +99,6 @@ def test_unknown_options_suggest() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('medium = "bus"', "not available in this version"),
         ('medium = "hub"', '"switched" or "bus"'),
         ('group_address = "01:80:c2:00:00:0e"', "locally administered"),
         ('group_address = "02:00:00:00:00:01"', "must be odd"),

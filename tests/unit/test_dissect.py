@@ -27,6 +27,7 @@ from zenjun.tools.dissect import (
     ZenjunNak,
     ZenjunOpen,
     ZenjunRange,
+    ZenjunReset,
     ZenjunVote,
     as_dict,
     complete,
@@ -195,6 +196,7 @@ def test_layers_have_the_fields_of_the_table_and_their_widths() -> None:
         "member": ZenjunMember,
         "proposal": ZenjunVote,
         "change": ZenjunChange,
+        "reset": ZenjunReset,
     }
     for layout in wire.LAYOUTS:
         if layout in (wire.FRAGMENT, wire.VIEW):  # part of a message, and never on the wire

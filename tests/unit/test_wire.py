@@ -76,7 +76,7 @@ def test_fields_stand_on_their_own_alignment_in_the_header() -> None:
 
 
 def test_sizes_that_people_and_filters_rely_on() -> None:
-    assert [layout.size for layout in wire.LAYOUTS] == [48, 12, 8, 40, 8, 8, 28, 17, 25, 5, 32]
+    assert [layout.size for layout in wire.LAYOUTS] == [48, 12, 8, 40, 8, 8, 28, 17, 25, 5, 8, 32]
     assert wire.HEADER.offset("cluster") == 0  # the kernel filter looks there
     assert wire.HEADER.offset("check") + 8 == wire.HEADER.size
 
@@ -199,7 +199,8 @@ def _ranges(count: int) -> bytes:
         ("cluster", seal(confirm(cluster=1))),
         ("version", seal(confirm(version=2))),
         ("kind", seal(confirm(kind=0))),
-        ("kind", seal(confirm(kind=wire.Kind.RST))),
+        ("kind", seal(confirm(kind=wire.Kind.SERVICE))),
+        ("payload", seal(confirm(kind=wire.Kind.RST))),
         ("kind", seal(confirm(kind=255))),
         ("stations", seal(confirm(4))),
         ("source", seal(confirm(src=0))),

@@ -16,6 +16,7 @@ from typing import Any, Final
 from ..lab import Lab
 from .cell import BenchError, Cell, Json, raw_summary, run_window, summary
 from .systems import Corosync, Raw, System, Zenjun
+from .table import BUS
 
 MODES: Final = ("throughput", "rate", "closed", "idle")
 PEERS: Final = ("corosync",)
@@ -51,6 +52,8 @@ class Plan:
     """A cell during which other programs used more of the machine than this is run again, up to ``tries`` times in all; the
     quietest run counts."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    medium: str = "switched"
+    """``bus``: the lab's bridge is one, and ours runs twice, with the paper's recovery (medium bus) and the selective one."""
 
     def quick(self) -> Plan:
         """A first impression in about half a minute: two sizes, short windows, once, no loss."""
@@ -73,7 +76,7 @@ class Plan:
 
     def cells(self) -> int:
         """How many lines the call will print."""
-        systems = int(self.ours) + 2 * len(self.peers)
+        systems = int(self.ours) * (2 if self.medium == "bus" else 1) + 2 * len(self.peers)
         rounds = list(self.rounds())
         raw = sum(1 for r in rounds if r.with_raw) if self.raw else 0
         return systems * sum(len(r.cells) for r in rounds) + raw
@@ -108,8 +111,12 @@ def run(plan: Plan, report: Report, starting: Callable[[str, Cell], None] = lamb
     gone when it returns or raises. Raises LabError when the lab cannot be made, BenchError when a peer cannot be prepared."""
     with tempfile.TemporaryDirectory(prefix="zenjun-bench.") as folder, contextlib.ExitStack() as stack:
         client = Corosync.build_client(Path(folder)) if "corosync" in plan.peers else None
-        lab = stack.enter_context(Lab(plan.stations, mtu=plan.mtu, options=plan.options))
-        systems: list[System] = [Zenjun(lab)] if plan.ours else []
+        lab = stack.enter_context(Lab(plan.stations, mtu=plan.mtu, options=plan.options, medium=plan.medium))
+        systems: list[System] = []
+        if plan.ours and plan.medium == "bus":
+            systems += [Zenjun(lab, options={"cluster": {"medium": "switched"}}), Zenjun(lab, name=BUS)]
+        elif plan.ours:
+            systems.append(Zenjun(lab))
         if client is not None:
             systems += [Corosync(lab, real_time=rr, client=client, folder=Path(folder)) for rr in (True, False)]
         for number, each in enumerate(plan.rounds()):

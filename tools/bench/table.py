@@ -11,6 +11,8 @@ from .cell import Json
 
 OURS: Final = "zenjun"
 RAW: Final = "raw"
+BUS: Final = "zenjun-bus"
+"""Our daemon with medium bus; the one with medium switched, measured beside it, keeps its name."""
 RATE_AIMS: Final = {64: 6.0, 1300: 5.0, 65536: 3.0}
 """At least so many times the best peer's throughput, by message size."""
 CPU_AIM: Final = 1 / 3
@@ -50,7 +52,7 @@ class Results:
 
     @property
     def peers(self) -> list[str]:
-        return [s for s in self.distinct("system") if s not in (OURS, RAW)]
+        return [s for s in self.distinct("system") if s not in (OURS, RAW, BUS)]
 
     def best(self, keys: dict[str, Any], path: str, choose: Callable[[Iterable[float]], float]) -> tuple[float, str] | None:
         """The best peer's median and its name. Each figure has its own best."""
@@ -219,6 +221,25 @@ def details(results: Results, stations: int) -> list[list[str]]:
     return rows
 
 
+def recoveries(results: Results, stations: int) -> list[list[str]]:
+    """Medium bus beside switched, flat out: medians over the repeats."""
+    rows = []
+    cells = {(r["size"], r["loss"]) for r in results.rows if r["mode"] == "throughput" and r["stations"] == stations}
+    for size, loss in sorted(cells):
+        keys = {"stations": stations, "mode": "throughput", "size": size, "loss": loss}
+
+        def pair(path: str, keys: dict[str, Any] = keys) -> tuple[float | None, float | None]:
+            return results.median({**keys, "system": OURS}, path), results.median({**keys, "system": BUS}, path)
+
+        rate, frames, late = pair("messages_per_s"), pair("frames.per_message"), pair("latency.p99_us")
+        share = f"{rate[1] / rate[0]:.1%}" if rate[0] and rate[1] is not None else "–"
+        rows.append(
+            [size_name(size), f"{loss:.2%}" if loss else "0", number(rate[0]), number(rate[1]), share,
+             number(frames[0]), number(frames[1]), number(late[0]), number(late[1])]
+        )  # fmt: skip
+    return rows
+
+
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     lines += [f"| {' | '.join(row)} |" for row in rows]
@@ -238,6 +259,11 @@ def render(rows: Iterable[Json], command: str | None = None) -> str:
     ]
     if command:
         parts.insert(0, f"```\n{command}\n```\n")
+    for stations in results.distinct("stations", system=BUS):
+        parts.append(f"### What the paper's recovery costs, {stations} stations\n")
+        head = ["size", "loss", "switched: msg/s", "bus: msg/s", "bus / switched", "switched: frames/msg", "bus: frames/msg",
+                "switched: p99 µs", "bus: p99 µs"]  # fmt: skip
+        parts.append(markdown(head, recoveries(results, stations)))
     for stations in results.distinct("stations"):
         mtu = "/".join(str(m) for m in results.distinct("mtu", stations=stations))
         parts.append(f"### {stations} stations, MTU {mtu}\n")

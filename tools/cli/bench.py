@@ -21,7 +21,7 @@ from ..bench.failover import render as render_failover
 from ..bench.failover import run as run_failover
 from ..bench.plan import MODES, PEERS, RAW_STATIONS_MAX, Plan, run
 from ..bench.systems import Corosync
-from ..bench.table import render, size_name
+from ..bench.table import BUS, render, size_name
 from ..lab import LabError
 from .common import FAILED, INTERRUPTED, Failure
 from .lab import exit_code_of
@@ -49,8 +49,10 @@ def _numbers(low: int, high: int) -> Callback:
     return convert
 
 
-def _shares(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[float, ...]:
+def _shares(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, ...] | None:
     """A comma-separated list of percentages (1%) or fractions (0.01)."""
+    if value is None:
+        return None
     try:
         shares = tuple(float(p.rstrip("%")) / (100 if p.endswith("%") else 1) for p in value.split(","))
     except ValueError:
@@ -111,6 +113,7 @@ Examples:
   zenjun bench --quick --peers corosync --raw  the same, with something to compare it with
   zenjun bench --peers corosync --raw --repeat 5 --out r.jsonl --table
   zenjun bench --stations 5 --mode throughput --size 1300 --loss 0,1%,5%
+  zenjun bench --medium bus --mode throughput --table   what the paper's recovery costs beside the selective one
   zenjun bench failover                        a station is killed and comes back: how long until that is known
   zenjun bench table r.jsonl                   the tables of docs/performance.md from saved lines
 
@@ -139,15 +142,20 @@ been ended).""",
     show_default=True,
     help="Message sizes in the modes rate, closed and idle.",
 )
-@click.option("--level", type=click.Choice(LEVELS), default="preack", show_default=True, help="Level of delivery.")
+@click.option("--level", type=click.Choice(LEVELS), help="Level of delivery.  [default: preack; medium bus: ack]")
+@click.option(
+    "--medium",
+    type=click.Choice(["switched", "bus"]),
+    default="switched",
+    show_default=True,
+    help="bus: in a lab that is one, medium bus beside medium switched.",
+)
 @click.option(
     "--loss",
     "losses",
     metavar="P%,…",
     callback=_shares,
-    default="0,1%",
-    show_default=True,
-    help="Random frame loss at every station's input.",
+    help="Random frame loss at every station's input.  [default: 0,1%; medium bus: 0,0.1%,1%,5%]",
 )
 @click.option(
     "--mode",
@@ -205,8 +213,9 @@ def bench(
     senders: str,
     sizes: tuple[int, ...],
     light_sizes: tuple[int, ...],
-    level: str,
-    losses: tuple[float, ...],
+    level: str | None,
+    medium: str,
+    losses: tuple[float, ...] | None,
     modes: tuple[str, ...],
     seconds: float,
     repeat: int,
@@ -233,14 +242,17 @@ def bench(
         raise click.BadParameter(f"{senders!r} is neither 'all' nor a number from 1 to {stations}", param_hint="--senders")
     if raw and (stations > RAW_STATIONS_MAX or number < 2):
         raise click.UsageError(f"--raw needs at most {RAW_STATIONS_MAX} stations and at least 2 senders")
+    if medium == "bus" and level not in (None, "ack"):
+        raise click.UsageError(f"--level {level}: a bus delivers at level ack only")
     peers = _there(peers)
     plan = Plan(
         stations=stations,
         senders=number,
         sizes=sizes,
         light_sizes=light_sizes,
-        level=level,
-        losses=losses,
+        level=level or ("ack" if medium == "bus" else "preack"),
+        medium=medium,
+        losses=losses or ((0.0, 0.001, 0.01, 0.05) if medium == "bus" else (0.0, 0.01)),
         modes=modes,
         mtu=mtu,
         seconds=seconds,
@@ -313,7 +325,7 @@ def _run(plan: Plan, out: Path | None, table_command: str | None) -> int:
         return code
     if table_command is not None:
         click.echo(render(rows, table_command))
-    return FAILED if any(not r["ok"] for r in rows if r["system"] in ("zenjun", "raw")) else 0
+    return FAILED if any(not r["ok"] for r in rows if r["system"] in ("zenjun", BUS, "raw")) else 0
 
 
 @bench.command(

@@ -31,8 +31,9 @@ WAIT_S: Final = 30.0
     "-t", "--timeout", type=click.FloatRange(min=0), help="Stop after so many seconds without a message. [default: never]"
 )
 @click.option(
-    "-l", "--level", type=click.Choice(["ordered", "preack", "ack"]), default="preack", show_default=True,
-    help="When a message is delivered: place in the order fixed; every station has it; every station knows that.",
+    "-l", "--level", type=click.Choice(["ordered", "preack", "ack"]),
+    help="When a message is delivered: place in the order fixed; every station has it; every station knows that.  "
+    "[default: preack; on a bus ack, the only one there]",
 )  # fmt: skip
 @click.option(
     "--views", is_flag=True, help="Show who joins and leaves, at its place between the messages, and the cluster's events."
@@ -45,7 +46,7 @@ def recv(
     form: str,
     count: int | None,
     timeout: float | None,
-    level: str,
+    level: str | None,
     views: bool,
     verbose: bool,
     open_group: bool,
@@ -70,7 +71,7 @@ def recv(
     seen = 0
     patience = WAIT_S if timeout is None else min(timeout, WAIT_S)
     with daemon(path, "recv", timeout=patience) as connection:
-        g = connection.join(group, cast(Level, level), open_group=open_group)
+        g = connection.join(group, cast("Level | None", level), open_group=open_group)
         if on_terminal() and not count and sys.stdout.isatty():
             say(f"group {group}, {plural(len(g.members), 'member')}; Ctrl-C ends")
         show = _Show(form, verbose, views)

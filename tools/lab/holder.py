@@ -53,6 +53,7 @@ class Settings:
     one_channel: bool
     impairment: dict[str, Any]
     remove: bool
+    hairpin: bool = False
 
 
 class Station:
@@ -109,7 +110,9 @@ class Holder:
         self._settings = settings
         self._own_user = own_user
         self._directory = Path(settings.directory)
-        self._hub = network.Hub(mtu=settings.mtu, snooping=settings.snooping, one_channel=settings.one_channel)
+        self._hub = network.Hub(
+            mtu=settings.mtu, snooping=settings.snooping, one_channel=settings.one_channel, hairpin=settings.hairpin
+        )
         self._stations: dict[int, Station] = {}
         self._unplugged: dict[int, dict[str, Any]] = {}
         self._listener: socket.socket | None = None

@@ -121,7 +121,7 @@ class Station:
         """Write the daemon's configuration: the lab's, overlaid with *options* (table → name → value)."""
         interface = self.request("describe")["interface"]["name"]
         tables: dict[str, dict[str, Any]] = {
-            "cluster": {"name": f"lab-{self._lab.name}", "stations": self._lab.size, "medium": self._lab.medium},
+            "cluster": {"name": f"lab-{self._lab.name}", "stations": self._lab.size, "medium": self._lab.daemon_medium},
             "station": {"id": self.id, "interface": interface, "socket": self.socket_path, "state_dir": self.state_directory},
             "log": {"level": "info", "format": "text"},
         }
@@ -327,7 +327,8 @@ class Lab:
 
         stations: 1 to 64. name: of the lab (default: one that no other lab has). mtu: bytes. loss, reorder, duplicate,
         corrupt: fractions of the frames each station receives; delay_ns, jitter_ns: of those; rate_bit: bits per second
-        each way. medium: ``switched``, or ``bus`` for ports that return the sender's own frames and forward serially.
+        each way. medium: ``switched``, ``bus`` for ports that return the sender's own frames and forward serially, or
+        ``hairpin``: they return them, but forward on whatever processor, so that it looks like a bus and is none.
         snooping: the bridge's multicast snooping. options: added to each daemon's configuration, table → name → value.
         directory: for the lab's files, kept at the end; by default a folder that is removed. Raises LabError, ValueError.
         """
@@ -335,8 +336,8 @@ class Lab:
             raise ValueError(f"a lab has 1 to {STATIONS_MAX} stations, not {stations}")
         if not MTU_MIN <= mtu <= MTU_MAX:
             raise ValueError(f"the MTU must be between {MTU_MIN} and {MTU_MAX} bytes, not {mtu}")
-        if medium not in ("switched", "bus"):
-            raise ValueError(f"the medium is switched or bus, not {medium!r}")
+        if medium not in ("switched", "bus", "hairpin"):
+            raise ValueError(f"the medium is switched, bus or hairpin, not {medium!r}")
         self.size = stations
         self.name = files.check_name(name or f"p{os.getpid()}-{next(_numbers)}")
         self.medium = medium
@@ -361,6 +362,11 @@ class Lab:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.down()
+
+    @property
+    def daemon_medium(self) -> str:
+        """What the daemons are told of the medium unless an option says otherwise."""
+        return "switched" if self.medium == "switched" else "bus"
 
     def up(self) -> None:
         """Make the network (no daemons yet). What a crashed lab of this name left behind is removed first.
@@ -400,6 +406,7 @@ class Lab:
             "mtu": self._mtu,
             "snooping": self._snooping,
             "one_channel": self.medium == "bus",
+            "hairpin": self.medium == "hairpin",
             "impairment": self._impairment.to_json(),
             "remove": self._own_directory,
         }

@@ -73,10 +73,12 @@ def send_frames(interface: str, frames: Sequence[bytes], deadline_s: float = 5.0
 class Hub:
     """The bridge, in the namespace of the calling process, with one port for every station plugged in."""
 
-    def __init__(self, *, mtu: int, snooping: bool, one_channel: bool) -> None:
-        """mtu: bytes. snooping: multicast snooping. one_channel: ports return the sender's frames and forward serially."""
+    def __init__(self, *, mtu: int, snooping: bool, one_channel: bool, hairpin: bool = False) -> None:
+        """mtu: bytes. snooping: multicast snooping. one_channel: ports return the sender's frames and forward serially.
+        hairpin: they return them and do not."""
         self._mtu = mtu
         self._snooping = snooping
+        self._hairpin = hairpin
         self._one_channel = one_channel
         self._ipr: Any = None
         self._bridge = 0
@@ -137,6 +139,8 @@ class Hub:
             self._ipr.link("set", index=index, state="up")
             if self._one_channel:
                 self._serialize(port, index)
+            elif self._hairpin:
+                self._ipr.brport("set", index=index, mode=1)
         self._queues.pop(station, None)
         self._shape(station)
 

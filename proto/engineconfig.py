@@ -1,0 +1,136 @@
+"""What one engine is told, and what of it cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from .core import Medium
+from .errors import UsageError
+from .membership import FAULTS
+from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX
+from .wire import MESSAGE_MAX, STATIONS_MAX
+
+MS: Final = 1_000_000
+WINDOW_MAX: Final = 32768
+SLOTS_MIN: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """What one engine is told; checked by ``Engine``, which raises ``UsageError`` for what cannot be.
+
+    ``_ns`` are durations in nanoseconds. Those of the whole cluster (schema, window, slots, first_seq) must be equal at all
+    stations: put them into ``fingerprint``.
+    """
+
+    cluster: str
+    """Name of the cluster; its CRC-32 is on the wire."""
+    stations: int
+    """n, 1..64."""
+    station: int
+    """Own number, 1..n."""
+    window_frames: int = 128
+    """W: own PDUs in flight at most, 1..32768."""
+    slots: int = 0
+    """Buffers per stream, a power of two >= 2 * window_frames; 0: the smallest such, at least 64."""
+    frame_max: int = 1500
+    """Bytes of the largest PDU a buffer holds (512..65535): the largest MTU this station will ever use."""
+    message_max: int = MESSAGE_MAX
+    """Bytes of the largest message, at most 16 MiB."""
+    first_seq: int = 0
+    """Number of the first PDU of every stream; other than 0 only to test the wrap."""
+    faults: int = 0
+    """Deliberate defects, ``enum zj_fault``; only for tests of the checkers."""
+    seed: int = 0
+    """For jitter."""
+    host_name: str = ""
+    """Told to the others, who name it in messages for people; cut to 64 bytes."""
+    fingerprint: int = 0
+    """CRC-32 of the options that must be equal in the whole cluster."""
+    boot: int = 0
+    """Random 64-bit number of this daemon's life: tells two daemons with one station number apart."""
+    confirm_delay_ns: int = 200_000
+    nak_delay_ns: int = 300_000
+    nak_retry_ns: int = 2 * MS
+    nak_retry_max_ns: int = 100 * MS
+    poll_delay_ns: int = 3 * MS
+    poll_delay_max_ns: int = 200 * MS
+    retransmit_gap_ns: int = 1 * MS
+    heartbeat_ns: int = 200 * MS
+    """A CONFIRM goes out when nothing else has for so long."""
+    fail_timeout_ns: int = 400 * MS
+    """No sign of life for so long: its stop is proposed. More than two heartbeats; see ``probe_interval_ns``."""
+    probe_interval_ns: int = 10 * MS
+    """A member not heard for 1.25 heartbeats is asked so often whether it is there, so that loss alone does not remove it."""
+    adopt_timeout_ns: int = 300 * MS
+    """What others say of a station is believed after so long, even if it is not seen here."""
+    give_up_timeout_ns: int = 2000 * MS
+    """A stop that is not agreed on within this time, for want of quorum or otherwise, ends this station's life in the
+    instance."""
+    progress_timeout_ns: int = 2000 * MS
+    """Heard, but its acks stand still behind the others' for so long: deaf, which is as good as stopped."""
+    recover_interval_ns: int = 100 * MS
+    """RCV is repeated after so long, then twice, then four times that, with jitter."""
+    quorum: int = 0
+    """Stations an instance needs at least; 0: the majority of the schema."""
+    required: tuple[int, ...] = ()
+    """Stations it cannot be without; with some, ``quorum`` may be less than the majority."""
+    membership_faults: frozenset[str] = frozenset()
+    """Rules of the agreement to break (``membership.FAULTS``); only for tests of the checkers."""
+    medium: int = Medium.SWITCHED
+    """``Medium``: how the segment orders frames."""
+    own_timeout_ns: int = 20 * MS
+    """Bus: own PDUs that have not come back for so long are lost."""
+    bus_probe_ns: int = 3000 * MS
+    """Bus: if the first own frames have not come back for so long, the medium is none, and this station stops."""
+    answer_each: bool = False
+    """Bus, to measure the TO paper's worst case: every reception is answered at once by a CONFIRM of its own."""
+    open_interval_ns: int = 100 * MS
+    """OPEN is repeated so often while opening, and answered at most so often once open."""
+    open_window_ns: int = 500 * MS
+    """A station counts as present for so long after its last OPEN; a newcomer listens so long before it proposes."""
+
+
+def slots_for(config: EngineConfig) -> int:
+    """Buffers per stream: as configured, or the smallest power of two that holds two windows."""
+    if config.slots:
+        return config.slots
+    return int(max(SLOTS_MIN, 1 << (2 * config.window_frames - 1).bit_length()))
+
+
+def validate(config: EngineConfig, incarnation: int, instance: int) -> None:
+    """UsageError that names the field and its bounds."""
+
+    def within(name: str, value: int, low: int, high: int) -> None:
+        if not low <= value <= high:
+            raise UsageError(f"{name} is {value}; allowed: {low}..{high}")
+
+    within("stations", config.stations, 1, STATIONS_MAX)
+    within("station", config.station, 1, config.stations)
+    within("window_frames", config.window_frames, 1, WINDOW_MAX)
+    slots = slots_for(config)
+    within("slots", slots, 2 * config.window_frames, 2 * WINDOW_MAX)
+    if slots & (slots - 1):
+        raise UsageError(f"slots is {slots}; it must be a power of two")
+    within("frame_max", config.frame_max, FRAME_MAX_MIN, 65535)
+    within("message_max", config.message_max, 1, MESSAGE_MAX)
+    within("quorum", config.quorum, 0, config.stations)
+    for station in config.required:
+        within("required station", station, 1, config.stations)
+    if config.quorum and not config.required and config.quorum <= config.stations // 2:
+        raise UsageError(f"a quorum of {config.quorum} of {config.stations} needs required stations: else there may be two")
+    if unknown := config.membership_faults - FAULTS:
+        raise UsageError(f"membership_faults: {', '.join(sorted(unknown))} unknown")
+    within("medium", config.medium, Medium.SWITCHED, Medium.BUS)
+    within("incarnation", incarnation, 1, INCARNATION_MAX)
+    within("instance", instance, 0, INSTANCE_MAX)
+    for name in ("first_seq", "faults", "fingerprint"):
+        within(name, getattr(config, name), 0, 2**32 - 1)
+    for name in ("seed", "boot"):
+        within(name, getattr(config, name), 0, 2**64 - 1)
+    for field in fields(config):
+        if field.name.endswith("_ns"):
+            within(field.name, getattr(config, field.name), 1, 2**62)
+    if config.heartbeat_ns >= config.fail_timeout_ns:
+        raise UsageError("heartbeat_ns must be shorter than fail_timeout_ns")

@@ -1,0 +1,134 @@
+"""A bus with a member that sends anything: well-formed frames with nonsense in every field. The engine neither raises nor hands
+out what is not acknowledged, and what it does is bounded."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from zenjun.proto import wire
+from zenjun.proto.core import Medium, seal
+from zenjun.proto.effects import Opened, Send
+from zenjun.proto.engine import Engine, EngineConfig
+from zenjun.proto.wire import Flag, Kind
+
+MS = 1_000_000
+N = 3
+HEADER = wire.HEADER
+MACS = [bytes((2, 0, 0, 0, 0, k + 1)) for k in range(N)]
+
+
+class Segment:
+    """Engines on a bus without loss."""
+
+    def __init__(self) -> None:
+        self.now = MS
+        self.engines = [
+            Engine(
+                EngineConfig(
+                    cluster="attack",
+                    stations=N,
+                    station=k + 1,
+                    medium=Medium.BUS,
+                    boot=k + 1,
+                    seed=k,
+                    window_frames=8,
+                    message_max=1 << 16,
+                    open_window_ns=20 * MS,
+                    open_interval_ns=5 * MS,
+                ),
+                incarnation=1,
+                instance=0,
+            )
+            for k in range(N)
+        ]
+        self.wire: list[tuple[int, bytes]] = []
+        self.opened: set[int] = set()
+        for k, engine in enumerate(self.engines):
+            engine.set_mac(MACS[k])
+            self.carry_out(k, engine.start(self.now))
+        for _ in range(40):
+            self.pass_time(5 * MS)
+        assert self.opened == set(range(N))
+
+    def carry_out(self, k: int, effects: list) -> None:  # type: ignore[type-arg]
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.wire.append((k, effect.pdu))
+            elif isinstance(effect, Opened):
+                self.opened.add(k)
+        core = self.engines[k].core
+        core.deliver()
+        if core.is_open or core.flushing:
+            core.positions()
+        self.wire += [(k, pdu) for pdu in core.tx(self.now)]
+
+    def pass_time(self, ns: int) -> None:
+        self.now += ns
+        sent, self.wire = self.wire, []
+        for k, engine in enumerate(self.engines):
+            self.carry_out(k, engine.on_frames(self.now, [(pdu, MACS[src]) for src, pdu in sent]))
+            self.carry_out(k, engine.on_timeout(self.now))
+
+
+def nonsense(rng: random.Random, segment: Segment, src: int) -> bytes:
+    """A frame of this station with a right checksum; most of it is right, so that it gets far."""
+    core = segment.engines[0].core
+    kind = rng.choice((Kind.DATA, Kind.CONFIRM, Kind.RST, Kind.RSTC, Kind.RST, Kind.NAK, Kind.OPEN))
+    near = [peer.req + rng.choice((0, 0, 0, 1, -1, 7, 1 << 20, -(1 << 31))) & 0xFFFFFFFF for peer in map(core.peer, range(N))]
+    epoch = core.phase()[1] + rng.choice((0, 0, 1, 2, 1000, 0xFFFFFFFF)) & 0xFFFFFFFF
+    pack = kind == Kind.CONFIRM or (kind == Kind.DATA and rng.random() < 0.5)
+    instance = segment.engines[0].instance
+    view = wire.view_hash(instance, segment.engines[0].membership.incarnations)
+    if kind in wire.RESETS:
+        payload = wire.RESET.struct.pack(rng.choice((epoch, epoch, 0)), view)
+    elif kind == Kind.CONFIRM:
+        payload = wire.CONFIRM.struct.pack(
+            0, 0, rng.choice((0, 1, 1 << 40)), rng.getrandbits(64), rng.choice((0, instance)), view
+        )
+    elif kind == Kind.DATA:
+        payload = wire.MESSAGE.struct.pack(3, 1, 1, 0, 0) + b"abc"
+    else:
+        payload = rng.randbytes(40)
+    flags = Flag.PACK if pack else rng.choice((0, Flag.POLL, Flag.RELAYED))
+    head = HEADER.struct.pack(
+        wire.cluster_id("attack"), wire.VERSION, kind, flags, N, src + 1,
+        rng.choice((0, 0, 1)), len(payload), segment.engines[0].membership.incarnations[src], instance,
+        near[src] if rng.random() < 0.8 else rng.getrandbits(32),
+        (instance << 32 | epoch) if rng.random() < 0.9 else rng.getrandbits(64), rng.getrandbits(10), 1500, 0, 0,
+    )  # fmt: skip
+    vectors = struct.pack(f">{N}I", *near) + (struct.pack(f">{N}I", *near) if pack else b"")
+    return seal(head + vectors + payload)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nonsense_from_a_member(seed: int) -> None:
+    rng = random.Random(seed)
+    segment = Segment()
+    for _ in range(150):
+        if segment.engines[0].instance and rng.random() < 0.7:
+            src = rng.choice((0, 1, 2))
+            segment.wire.append((src, nonsense(rng, segment, src)))
+        segment.pass_time(rng.choice((100_000, MS, 5 * MS)))
+        for engine in segment.engines:
+            handed, acked, preack, accepted = engine.core.receipts()
+            assert handed <= acked <= preack <= accepted
+        assert len(segment.wire) < 200
+
+
+def test_epochs_do_not_run_out() -> None:
+    """A RST of an epoch far ahead is nonsense: the next one would have no number."""
+    segment = Segment()
+    core = segment.engines[0].core
+    instance = segment.engines[0].instance
+    view = wire.view_hash(instance, segment.engines[0].membership.incarnations)
+    head = HEADER.struct.pack(
+        wire.cluster_id("attack"), wire.VERSION, Kind.RST, 0, N, 2, 0, wire.RESET.size, 1, instance, core.peer(1).req,
+        instance << 32 | 0xFFFFFFFF, 0, 1500, 0, 0,
+    )  # fmt: skip
+    vectors = struct.pack(f">{N}I", *core.vector())
+    frame = seal(head + vectors + wire.RESET.struct.pack(0xFFFFFFFF, view))
+    segment.engines[0].on_frames(segment.now, [(frame, MACS[1])])
+    assert core.phase() == (0, 0)
+    assert core.drops()["clock"] == 1

@@ -1,0 +1,71 @@
+"""``zenjun evaluate``."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from .. import evaluate as evaluation
+from ..lab import LabError
+from .common import FAILED, Failure, say
+from .lab import exit_code_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
+
+
+@click.group(epilog="What is measured, and how: docs/evaluation.md.")
+def evaluate() -> None:
+    """Measure what the papers claim, from captures of a lab on this machine."""
+
+
+def _sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    low, dash, high = value.partition("-")
+    try:
+        sizes = tuple(range(int(low), int(high if dash else low) + 1))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not like 2-8") from None
+    if not sizes or not 2 <= sizes[0] <= sizes[-1] <= 16:
+        raise click.BadParameter("between 2 and 16 stations")
+    return sizes
+
+
+@evaluate.command("to", epilog="Exit codes: 0 as the paper says · 1 not so · others as of zenjun lab.")
+@click.option("-n", "--stations", "sizes", default="2-8", show_default=True, callback=_sizes, help="Sizes of the cluster.")
+@click.option("--repeat", type=click.IntRange(1, 1000), default=20, show_default=True, help="Messages for each.")
+@click.option("--write", is_flag=True, help="Put the table into docs/evaluation.md of this checkout.")
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep the captures in this folder.")
+def to(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | None) -> int:
+    """PDUs and rounds to acknowledge one PDU on a bus: best case, and every reception answered at once (TO paper, section 4).
+
+    \b
+    Examples:
+      zenjun evaluate to                  the table, for 2 to 8 stations
+      zenjun evaluate to -n 3 --keep .    one row, and the captures to look at
+    """
+    results = {}
+    wrong = []
+    with tempfile.TemporaryDirectory(prefix="zenjun-evaluate-") as scratch:
+        folder = keep or Path(scratch)
+        for n in sizes:
+            try:
+                merged, each = (
+                    evaluation.measure(n, mode, repeat, folder / f"to-{n}-{'each' if mode else 'merged'}")
+                    for mode in (False, True)
+                )
+            except LabError as error:
+                raise Failure(str(error), exit_code_of(error)) from None
+            except ValueError as error:
+                raise Failure(f"n = {n}: {error}", FAILED) from None
+            results[n] = (merged, each)
+            if problem := evaluation.as_claimed(n, merged, each):
+                wrong.append(problem)
+            say(f"n = {n} measured")
+    made = evaluation.table(results)
+    click.echo(made)
+    if write:
+        PAGE.write_text(evaluation.refresh(PAGE.read_text(), made))
+    for problem in wrong:
+        say(f"not as the paper says: {problem}")
+    return FAILED if wrong else 0
