@@ -151,8 +151,7 @@ class Engine:
         self._joining.begin(incarnation)
         self.reset = _reset(config, self.core)
         self._probe_after_ns = min(config.heartbeat_ns * 5 // 4, config.fail_timeout_ns)
-        self._watched_ns = 0
-        self._probed_ns = self._probes = 0
+        self._watched_ns = self._probed_ns = self._probes = 0
         self._views: dict[int, int] = {}  # view hash: instance; of the lineage this process is in
         self._silence = SilenceWatch(fail_timeout_ns=config.fail_timeout_ns, progress_timeout_ns=config.progress_timeout_ns)
         self._timers = Timers(Deadline)
