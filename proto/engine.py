@@ -151,7 +151,7 @@ class Engine:
         self._joining.begin(incarnation)
         self.reset = _reset(config, self.core)
         self._probe_after_ns = min(config.heartbeat_ns * 5 // 4, config.fail_timeout_ns)
-        self._probed_ns = self._probes = 0
+        self._watched_ns = self._probed_ns = self._probes = 0
         self._views: dict[int, int] = {}  # view hash: instance; of the lineage this process is in
         self._silence = SilenceWatch(fail_timeout_ns=config.fail_timeout_ns, progress_timeout_ns=config.progress_timeout_ns)
         self._timers = Timers(Deadline)
@@ -361,6 +361,7 @@ class Engine:
         if now - self._now > self.config.fail_timeout_ns:
             self._silence.forgive(now)
             self.membership.forgive(now)
+            self._stuck.clear()
             self._waiting_since_ns = now
         self._now = max(self._now, now)
         return self._now
@@ -671,14 +672,14 @@ class Engine:
             at = min(at, now + self.config.probe_interval_ns)
         own = self.core.peer(self.core.index)
         if self._silence.suspicious or own.min_al < own.req:
-            at = min(at, now + self.config.progress_timeout_ns // 4)
+            at = min(at, self._watched_ns + self.config.progress_timeout_ns // 4)
         quiet_ns = self._silence.quiet_at_ns(self.core, self._indices(), self._probe_after_ns)
         if quiet_ns <= now:  # being asked already: again, or the time is over
             quiet_ns = min(
                 now + self.config.probe_interval_ns,
                 self._silence.quiet_at_ns(self.core, self._indices(), self.config.fail_timeout_ns),
             )
-        return min(at, quiet_ns, now + self.config.progress_timeout_ns)
+        return min(at, quiet_ns, self._watched_ns + self.config.progress_timeout_ns)
 
     def _watch_byes(self, now: int) -> list[Effect]:
         """Who has said good-bye is removed at once."""
@@ -692,6 +693,7 @@ class Engine:
 
     def _watch(self, now: int) -> list[Effect]:
         """Whom does delivery, or opening, wait for?"""
+        self._watched_ns = now
         effects = self._conflicts(now)
         if self.core.is_open:
             effects += self.opening.note_clock(self.core.clock)
@@ -772,6 +774,9 @@ class Engine:
             self._stuck[why] = (stable, since)
             if now - since >= self.config.progress_timeout_ns:
                 self._stuck.clear()
+                if self._quorum([self.config.station]):  # it can do without them, and they cannot without it
+                    deaf = [(k + 1, "deaf") for k in members if k != core.index]
+                    return self._absorb(now, self.membership.suspect(now, *deaf))
                 return self._absorb(now, self.opening.renew(now, why))
         return []
 

@@ -401,6 +401,15 @@ def test_nobody_is_deaf_for_lacking_what_its_source_alone_has() -> None:
     assert [(c.left, c.joined) for c in cluster.nodes[1].said(Changed)] == [((1,), ()), ((), (1,))]
 
 
+def test_who_can_go_on_alone_removes_those_who_receive_nothing() -> None:
+    cluster = opened(2, quorum=1, required=(1,))
+    cluster.lost = lambda source, to, pdu: source is cluster.nodes[0] and pdu[HEADER.offset("kind")] == Kind.DATA
+    cluster.send(0, b"x")
+    cluster.run(3_500 * MS)
+    assert cluster.nodes[0].left()[0] == (2,) and not cluster.nodes[0].said(Closed)
+    assert [m.data for m in cluster.nodes[0].delivered] == [b"x"]
+
+
 def test_a_deaf_station_is_removed_though_it_is_heard() -> None:
     """It sends heartbeats but takes no data in."""
     cluster = opened(3)
