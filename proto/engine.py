@@ -852,7 +852,7 @@ class Engine:
             state = "self"
         elif peer.fenced:
             state = "fenced"
-        elif station in self._blocked:
+        elif station in self._blocked and (peer.member or not self.instance or self._blocked[station][0] == "joining"):
             state = self._blocked[station][0]
         elif self.instance and not peer.member:
             state = "out" if self.membership.life_of(station) else "never seen"
