@@ -130,7 +130,7 @@ def start_of(stay: Stay) -> Place:
 def last_of_streams(facts: Facts, stay: Stay, old: int, new: int) -> list[tuple[tuple[int, int, int], Life]]:
     """Of the PDUs at these positions the last of each stream: streams are accepted in order."""
     last: dict[Life, tuple[int, int, int]] = {}
-    first = facts.offset(stay.start)
-    for pdu in facts.pdus[first + old : first + new]:
+    first = facts.offset(stay, stay.start)
+    for pdu in facts.order(stay)[first + old : first + new]:
         last[pdu[1], facts.sent[pdu[:2]][0]] = pdu
     return [(pdu, life) for life, pdu in last.items()]

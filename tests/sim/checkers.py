@@ -161,13 +161,13 @@ class PlaceInOrder(Checker):
             return
         who = f"station {stay.station + 1}"
         place = (record.clock, record.src)
-        begin = facts.offset(stay.start)
-        at = facts.offset(place) - begin
+        begin = facts.offset(stay, stay.start)
+        at = facts.offset(stay, place) - begin
         if record.type == VIEW:
             if record.position != at - 1 and not (at == 0 and record.position == AT_ONCE):
                 self.fail(f"{who} delivers {record.name()} at position {record.position}, {at} PDUs are before it", stay.station)
             return
-        if at <= 0 or facts.pdus[begin + at - 1][:2] != place:
+        if at <= 0 or facts.order(stay)[begin + at - 1][:2] != place:
             self.fail(f"{who} delivers {record.name()}, which no PDU of this order holds", stay.station, record.src)
         if record.position != at - 1:
             want = facts.pdu_at(stay, record.position)

@@ -298,8 +298,8 @@ class Facts:
         self.streams: dict[Life, Stream] = {}
         self.twice: set[Life] = set()
         """Lives that have sent something in one lineage and are in another."""
-        self.pdus: list[tuple[int, int, int]] = []
-        """(clock, src, seq) of every PDU that belongs to the order of its lineage, in that order."""
+        self.orders: dict[int, list[tuple[int, int, int]]] = {}
+        """By lineage: (clock, src, seq) of every PDU that belongs to its order, in that order."""
         self.sent: dict[tuple[int, int], tuple[int, int, int]] = {}
         """(clock, src) of every sequenced PDU sent → (incarnation, seq, instance it was sent in)."""
         self.contents: dict[Place, Number] = {}
@@ -345,18 +345,22 @@ class Facts:
         stream = self.streams.get(stay.lives)
         return stream is not None and stream.cut is not None
 
-    def offset(self, place: tuple[int, int]) -> int:
-        """PDUs of all orders up to this place."""
-        return bisect_right(self.pdus, (*place, LAST))
+    def order(self, stay: Stay) -> list[tuple[int, int, int]]:
+        """That of the stay's lineage."""
+        return self.orders.setdefault(stay.first.root, [])
+
+    def offset(self, stay: Stay, place: tuple[int, int]) -> int:
+        """PDUs of the stay's lineage up to this place."""
+        return bisect_right(self.order(stay), (*place, LAST))
 
     def pdu_at(self, stay: Stay, position: int) -> tuple[int, int, int] | None:
         """The PDU that a position of this stay means."""
-        at = self.offset(stay.start) + position
-        return self.pdus[at] if at < len(self.pdus) else None
+        order, at = self.order(stay), self.offset(stay, stay.start) + position
+        return order[at] if at < len(order) else None
 
     def after(self, stay: Stay) -> int:
         """PDUs that belong behind the start of the stay."""
-        return len(self.pdus) - self.offset(stay.start)
+        return len(self.order(stay)) - self.offset(stay, stay.start)
 
     # ---- notes
     def note_opened(self, number: int, incarnations: tuple[int, ...], now: int) -> Instance:
@@ -447,10 +451,11 @@ class Facts:
         stream.cut = stream.unwrap(value)
         stream.cut_in = instance.number
         stream.cut_at = instance.place or (0, 0)
-        first = bisect_left(self.pdus, (stream.since[0], -2, 0))
-        self.pdus[first:] = [
+        order = self.orders.setdefault(stream.root, [])
+        first = bisect_left(order, (stream.since[0], -2, 0))
+        order[first:] = [
             p
-            for p in self.pdus[first:]
+            for p in order[first:]
             if not (p[1] == stream.src and p[2] >= stream.cut and self.sent[p[:2]][0] == stream.incarnation)
         ]
 
@@ -480,7 +485,7 @@ class Facts:
     def _note_pdu(self, stream: Stream, f: frames.Frame, seq: int) -> None:
         self.sent[f.clock, stream.src] = (stream.incarnation, seq, f.instance)
         if stream.cut is None or seq < stream.cut:
-            insort(self.pdus, (f.clock, stream.src, seq))
+            insort(self.orders.setdefault(stream.root, []), (f.clock, stream.src, seq))
         if f.kind == Kind.DATA:
             for m in frames.messages(f):
                 if not m.whole:

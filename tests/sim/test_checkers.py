@@ -105,7 +105,7 @@ class History:
         payload = wire.MESSAGE.struct.pack(len(data), 7, client, 0, wire.MessageFlag.OP if op else 0) + data
         at = (instance << 32) + clock
         self.facts.note_frame(self.frame(src, Kind.DATA, seq, at, payload, instance))
-        position = [p[:2] for p in self.facts.pdus].index((at, src))
+        position = [p[:2] for p in self.facts.orders[self.instance.root]].index((at, src))
         return Delivery(src, at, position, 0, 7, client, 0, data if not op else b"", 2 if op else 0)
 
     def vote(
@@ -304,7 +304,7 @@ def test_place_counts_only_what_the_others_keep() -> None:
     h.vote(1, 3, FIRST, (0, 1), (2, FIRST))
     inst = h.change(0, (1, 1, 0))
     h.deliver(0, h.view_event(inst, 1))
-    assert [p[1] for p in h.facts.pdus] == [0, 1]
+    assert [p[1] for p in h.facts.orders[1]] == [0, 1]
     with fails("place"):
         h.deliver(1, h.view_event(inst, 2))
 
