@@ -56,6 +56,10 @@ static void sound(const uint8_t *b, size_t size, uint32_t stations)
     case ZJW_KIND_OPEN:
         CHECK(length == ZJW_SIZEOF_OPEN + ZJW_SIZEOF_MEMBER * (uint32_t)p[ZJW_OPEN_MEMBERS] + get16(p + ZJW_OPEN_NAME_LENGTH));
         break;
+    case ZJW_KIND_RST:
+    case ZJW_KIND_RSTC:
+        CHECK(length == ZJW_SIZEOF_RESET);
+        break;
     default: CHECK(!"a kind that is not implemented");
     }
 }

@@ -333,7 +333,8 @@ static void propose(struct station *s, uint32_t h, uint32_t kind)
 static void commit(struct station *s, uint32_t h)
 {
     struct zj_commit change = {.instance = s->instance + 1, .view = VIEW(s->instance + 1), .members = s->members ^ UINT64_C(1) << h,
-                               .place_clock = zj_clock(s->core), .place_src = s->config.self, .frame_max = FRAME_MAX};
+                               /* Behind everything that may be delivered by now; the engine votes first, which does the same. */
+                               .place_clock = zj_clock(s->core), .place_src = s->config.stations - 1, .frame_max = FRAME_MAX};
     struct zj_peer p;
     if (h == s->config.self)
         return;
