@@ -164,7 +164,6 @@ class Engine:
         self._stuck: dict[str, tuple[int, int]] = {}  # what is wrong with own PDUs: how far they have got, and since when
         self._fenced = False
         self._last_instance = 0
-        self._left_seen: set[int] = set()
         self._held: list[Control] = []  # control PDUs that wait with it
         self._agreed: Opened | None = None  # waits until the driver has taken the rest of the last instance
         self._byes_left: int | None = None  # None: not leaving
@@ -556,12 +555,10 @@ class Engine:
         self._views[self.membership.view] = changed.instance
         while len(self._views) > VIEWS_KEPT:
             del self._views[next(iter(self._views))]
-        self._left_seen.difference_update(changed.joined)
         self._timers.set(Deadline.WATCH, now)
 
     def _enter_open(self, now: int) -> list[Effect]:
         self._fenced = False
-        self._left_seen.clear()
         self._last_instance = self.instance
         self._silence.forgive(now)
         self._confirms_heard = self.core.confirms_heard()

@@ -33,7 +33,7 @@ vote, timer or change of membership, never per frame.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -179,7 +179,6 @@ class Membership:
         self._wait_ns: dict[int, int] = {}
         self._not_before_ns: dict[int, int] = {}
         self._lives = [0] * stations  # highest incarnation that was ever a member, by index
-        self._unsent = False  # a proposal found no buffer
         self._stuck_since_ns: int | None = None
 
     # ---- life
@@ -210,7 +209,6 @@ class Membership:
         self._votes.clear()
         self._pdus.clear()
         self._entry.clear()
-        self._unsent = False
         self._stuck_since_ns = None
         self._streams.watch(False)
         self._streams.block(False)
@@ -249,10 +247,6 @@ class Membership:
     def life_of(self, station: int) -> int:
         """The highest incarnation of it that was ever a member here: only later ones are let in."""
         return self._lives[station - 1]
-
-    def suspected(self, station: int) -> bool:
-        """Does this station hold it in AS?"""
-        return station in self._suspects
 
     def waiting(self) -> list[tuple[int, str, int]]:
         """(station, reason, since) of those that delivery waits for, by station."""
@@ -401,7 +395,7 @@ class Membership:
                 if self._accusers(k) and self.quorum(set(self.target) - {k}):
                     moved |= self._mark(now, k, "told")
             elif self.letters[k] is Letter.SSA and not self._suspects:
-                lives = [dict(p.changes)[k] for (v, p) in self._votes if v == self.instance and not p.stop and k in p.changed]
+                lives = [dict(p.changes)[k] for p, _ in self._open_votes() if not p.stop and k in p.changed]
                 self._told.pop(k, None)
                 if max(lives, default=0) > self._lives[k - 1]:
                     self._joins[k] = max(lives)
@@ -424,11 +418,11 @@ class Membership:
 
     def late_commit(self, now: int, proposal: Proposal) -> None:
         """After ``end``: tell the core of that view, which is then flushed."""
-        instance, incarnations, change = self._change_of(proposal)
+        change = self._change_of(proposal)
         if self._streams.commit(now, change):
-            self.incarnations = incarnations
+            self.incarnations = change.incarnations
             self._mine.clear()
-            invariant(instance > 0, "an instance has a number")
+            invariant(change.instance > 0, "an instance has a number")
 
     # ---- votes
     def _mark(self, now: int, station: int, reason: str) -> bool:
@@ -456,10 +450,9 @@ class Membership:
 
     def _look_again(self, now: int) -> None:
         """At the votes of this instance that have come already."""
-        for (v, p), cast in list(self._votes.items()):
-            if v == self.instance:
-                for station in cast:
-                    self._heed(now, station, p)
+        for proposal, cast in self._open_votes():
+            for station in cast:
+                self._heed(now, station, proposal)
 
     def _heed(self, now: int, station: int, proposal: Proposal) -> None:
         """What a vote of the present instance tells, beyond its counting."""
@@ -489,33 +482,31 @@ class Membership:
                 del self._told[k]
                 self._move(k, Cause.STOP_WINS)
 
+    def _open_votes(self) -> Iterator[tuple[Proposal, dict[int, Cast]]]:
+        """What has been proposed in the present instance, and who has voted for it."""
+        return ((proposal, cast) for (instance, proposal), cast in self._votes.items() if instance == self.instance)
+
+    def _staying(self, cast: Iterable[int]) -> list[int]:
+        """Those of these voters that this station does not want removed itself."""
+        return [k for k in cast if k in self.members and k not in self._suspects]
+
     def _accusers(self, station: int) -> list[int]:
-        return [
-            k
-            for (v, p), cast in self._votes.items()
-            if v == self.instance and p.stop and station in p.changed
-            for k in cast
-            if k in self.members and k not in self._suspects and k not in self._doubtful and k != self._station
-        ]
+        """Who else wants this one removed, and can be relied on."""
+        votes = (cast for p, cast in self._open_votes() if p.stop and station in p.changed)
+        return [k for cast in votes for k in self._staying(cast) if k not in self._doubtful and k != self._station]
 
     def _sponsors(self, station: int) -> list[int]:
-        return [
-            k
-            for (v, p), cast in self._votes.items()
-            if v == self.instance and not p.stop and station in p.changed
-            for k in cast
-            if k in self.members and k not in self._suspects
-        ]
+        """Who wants this one let in."""
+        votes = (cast for p, cast in self._open_votes() if not p.stop and station in p.changed)
+        return [k for cast in votes for k in self._staying(cast)]
 
     def _equalise(self, now: int) -> None:
         """Limits are what any voter who stays has accepted; one who is being removed itself proves nothing."""
         if "no_equalise" in self._faults:
             return
         said: dict[int, int] = {}
-        for (v, proposal), cast in self._votes.items():
-            if v != self.instance or not proposal.stop:
-                continue
-            if not any(k in self.members and k not in self._suspects for k in cast):
+        for proposal, cast in self._open_votes():
+            if not proposal.stop or not self._staying(cast):
                 continue
             for k, value in proposal.changes:
                 if k in self._suspects:
@@ -551,7 +542,6 @@ class Membership:
         effects: list[Outcome] = [*self._promise(self.instance + 1)]
         state, trans = self.bitmaps()
         cast = self._streams.propose(now, kind, encode_proposal(proposal, state=state, trans=trans))
-        self._unsent = cast is None
         if cast is None:
             return effects
         seq, clock, pdu = cast
@@ -564,7 +554,7 @@ class Membership:
             for k in proposal.changed:
                 if k not in self._waits:
                     self._waits[k] = now
-                    self._streams.wait_for(k - 1, clock - 1, self._frame_max.get(k, 0) or self._frame_max_least)
+                    self._streams.wait_for(k - 1, clock - 1, self._frame_max_of(k))
         return effects
 
     # ---- decisions
@@ -616,8 +606,8 @@ class Membership:
 
     def _removed_by(self) -> list[int]:
         """The voters of a complete proposal without this station."""
-        for (v, p), cast in self._votes.items():
-            if v != self.instance or not p.stop or self._station in p.members or not self.quorum(p.members):
+        for p, cast in self._open_votes():
+            if not p.stop or self._station in p.members or not self.quorum(p.members):
                 continue
             if self._voters(p) <= cast.keys():
                 return sorted(self._voters(p))
@@ -632,37 +622,38 @@ class Membership:
         lives = {k: self.incarnations[k - 1] for k in proposal.members}
         if not proposal.stop:
             lives.update(proposal.changes)
-        return (self._base) + 1, tuple(lives.get(k, 0) for k in range(1, self._n + 1))
+        return self._base + 1, tuple(lives.get(k, 0) for k in range(1, self._n + 1))
 
-    def _change_of(self, proposal: Proposal) -> tuple[int, tuple[int, ...], Commit]:
+    def _change_of(self, proposal: Proposal) -> Commit:
+        """What the core is told of a complete proposal."""
         instance, incarnations = self._after(proposal)
         cast = self._votes[instance - 1, proposal]
         voters = self._voters(proposal)
         place = max(cast[k] for k in voters)
         joined = () if proposal.stop else proposal.changed
-        change = Commit(
+        return Commit(
             instance=instance,
             view=view_hash(instance, incarnations),
             members=bits(proposal.members),
             joined=bits(joined),
             place_clock=place.clock,
             place_src=place.station - 1,
-            frame_max=min((self._frame_max.get(k, 0) or self._frame_max_least for k in joined), default=0),
+            frame_max=min(map(self._frame_max_of, joined), default=0),
             incarnations=incarnations,
             vote_seq={k - 1: cast[k].seq for k in voters},
         )
-        return instance, incarnations, change
 
     def _commit(self, now: int, proposal: Proposal) -> list[Outcome]:
         """Carry it out; nothing if the core cannot yet."""
-        instance, incarnations, change = self._change_of(proposal)
+        change = self._change_of(proposal)
         if not self._streams.commit(now, change):
             return []
+        instance = change.instance
         before, key = self.members, (self.instance, proposal)
         # The commit ends what the core kept for the instance before; what is still open starts anew below.
         effects: list[Outcome] = [*self._promise(instance)]
         self.instance = self._base = instance
-        self.incarnations = incarnations
+        self.incarnations = change.incarnations
         self._note_lives()
         joined = () if proposal.stop else proposal.changed
         left = tuple(k for k in before if k not in proposal.members)
@@ -680,12 +671,8 @@ class Membership:
             self._hold_off(now, k)
         if proposal.stop:
             if "keep_join_on_stop" not in self._faults:
-                for k in self._joins:
-                    self._move(k, Cause.STOP_WINS)
-                self._joins.clear()
-                for k in self._waits:
-                    self._streams.wait_for(k - 1, None)
-                self._waits.clear()
+                self._stop_wins()
+                self._end_waits()
         else:
             for k, incarnation in proposal.changes:
                 if self._joins.get(k) == incarnation:
@@ -694,9 +681,7 @@ class Membership:
                 self._entry[k] = (incarnation, key)
                 self._since_ns[k] = now
                 self._move(k, Cause.LET_IN)
-            for k in self._waits:  # a promise for a later union of joiners: votes for it come anew
-                self._streams.wait_for(k - 1, None)
-            self._waits.clear()
+            self._end_waits()  # a promise for a later union of joiners: votes for it come anew
         for k in [k for k in self._joins if self.incarnations[k - 1] >= self._joins[k]]:
             del self._joins[k]
         self._votes = {k: v for k, v in self._votes.items() if k[0] >= instance}
@@ -706,7 +691,13 @@ class Membership:
         self._tell_core()
         self._streams.heartbeat(now)
         self._stuck_since_ns = None  # another round, another time-out
-        return [*effects, Changed(instance, incarnations, joined, left)]
+        return [*effects, Changed(instance, change.incarnations, joined, left)]
+
+    def _end_waits(self) -> None:
+        """Delivery waits for no joiner any more."""
+        for k in self._waits:
+            self._streams.wait_for(k - 1, None)
+        self._waits.clear()
 
     def _hold_off(self, now: int, station: int) -> None:
         """A station that is removed again soon after it was let in is let in later each time: every change costs everybody."""
@@ -736,6 +727,10 @@ class Membership:
         ]
 
     # ---- small
+    def _frame_max_of(self, joiner: int) -> int:
+        """Largest PDU it can take, bytes; the least allowed if it has not said."""
+        return self._frame_max.get(joiner, 0) or self._frame_max_least
+
     def _note_lives(self) -> None:
         self._lives = [max(pair) for pair in zip(self._lives, self.incarnations, strict=True)]
 

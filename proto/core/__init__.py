@@ -243,7 +243,7 @@ class Commit(NamedTuple):
     joined: int
     place_clock: int
     place_src: int
-    incarnations: Sequence[int]
+    incarnations: tuple[int, ...]
     """Of all members, by index; 0: no member."""
     vote_seq: Mapping[int, int]
     """Of each voter, by index: ``Vote.seq`` of its vote."""

@@ -64,9 +64,9 @@ int zj_create(const struct zj_config *f, zj_core **out)
         struct stream *s = &c->st[h];
         s->data = reserve(c, (uint64_t)f->slots * c->slot_bytes);
         s->meta = reserve(c, f->slots * sizeof *s->meta);
-        s->whole = reserve(c, f->message_max); /* touched only as far as large messages need it */
-        s->op_whole = reserve(c, f->message_max);
-        ok = s->data && s->meta && s->whole && s->op_whole;
+        s->parts.whole = reserve(c, f->message_max); /* touched only as far as large messages need it */
+        s->op_parts.whole = reserve(c, f->message_max);
+        ok = s->data && s->meta && s->parts.whole && s->op_parts.whole;
     }
     if (!ok) {
         zj_destroy(c);
@@ -84,8 +84,8 @@ void zj_destroy(zj_core *c)
     for (uint32_t h = 0; c->st && h < c->n; h++) {
         free(c->st[h].data);
         free(c->st[h].meta);
-        free(c->st[h].whole);
-        free(c->st[h].op_whole);
+        free(c->st[h].parts.whole);
+        free(c->st[h].op_parts.whole);
     }
     free(c->st);
     free(c->log);

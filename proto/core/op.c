@@ -52,29 +52,6 @@ static void end(zj_core *c)
     c->progress++;
 }
 
-/* 1 when the message is whole. */
-static int fragment(zj_core *c, const uint8_t *f, struct zj_message *out)
-{
-    struct stream *s = &c->st[c->op.src];
-    uint32_t total = get32(f + ZJW_FRAGMENT_TOTAL), offset = get32(f + ZJW_FRAGMENT_OFFSET);
-    if (!offset) {
-        s->op_total = total;
-        s->op_done = 0;
-    }
-    if (total > c->cfg.message_max || total != s->op_total || offset != s->op_done) {
-        s->op_total = s->op_done = 0;
-        return 0;
-    }
-    memcpy(s->op_whole + offset, out->data, out->size);
-    s->op_done += out->size;
-    if (s->op_done < total)
-        return 0;
-    out->data = s->op_whole;
-    out->size = total;
-    s->op_total = s->op_done = 0;
-    return 1;
-}
-
 int op_next(zj_core *c, struct zj_message *out)
 {
     while (op_ready(c)) { /* bound: messages in the accepted PDUs */
@@ -85,7 +62,7 @@ int op_next(zj_core *c, struct zj_message *out)
             continue;
         }
         const uint8_t *f = message_read(&c->op, out);
-        if (!out->op || (f && !fragment(c, f, out)) || c->op_silent)
+        if (!out->op || (f && !assemble(c, &c->st[c->op.src].op_parts, f, out, 1)) || c->op_silent)
             continue;
         out->position = ZJ_NEVER;
         c->count.messages_delivered++;

@@ -89,7 +89,7 @@ static void take_view(zj_core *c, struct zj_message *out)
     c->event_head++;
     for (uint32_t h = 0; h < c->n; h++) /* what of a message came before its source's life ended will not be completed */
         if (e->changed >> h & 1)
-            c->st[h].whole_total = c->st[h].whole_done = 0;
+            c->st[h].parts.total = c->st[h].parts.done = 0;
     if (e->joined) /* who is let in knows nothing of the order before: all start the digest anew */
         c->digest = DIGEST_START;
     order_enter(c, e->instance, e->hash);
@@ -241,28 +241,25 @@ static void end_pdu(zj_core *c)
     c->count.pdus_delivered++;
 }
 
-/* A fragment goes to its source's reassembly buffer; 1 when the message is whole. Of order-preserving ones nothing is kept
- * here: they have been delivered on acceptance. */
-static int fragment(zj_core *c, const uint8_t *f, const uint8_t *data, uint32_t size, struct zj_message *out)
+int assemble(const zj_core *c, struct assembly *a, const uint8_t *f, struct zj_message *out, int keep)
 {
-    struct stream *s = &c->st[c->cur.src];
     uint32_t total = get32(f + ZJW_FRAGMENT_TOTAL), offset = get32(f + ZJW_FRAGMENT_OFFSET);
     if (!offset) {
-        s->whole_total = total;
-        s->whole_done = 0;
+        a->total = total;
+        a->done = 0;
     }
-    if (total > c->cfg.message_max || total != s->whole_total || offset != s->whole_done) {
-        s->whole_total = s->whole_done = 0; /* a source that does this is broken; its other messages are not */
+    if (total > c->cfg.message_max || total != a->total || offset != a->done) {
+        a->total = a->done = 0; /* a source that does this is broken; its other messages are not */
         return 0;
     }
-    if (!out->op)
-        memcpy(s->whole + offset, data, size);
-    s->whole_done += size;
-    if (s->whole_done < total)
+    if (keep)
+        memcpy(a->whole + offset, out->data, out->size);
+    a->done += out->size;
+    if (a->done < total)
         return 0;
-    out->data = s->whole;
+    out->data = a->whole;
     out->size = total;
-    s->whole_total = s->whole_done = 0;
+    a->total = a->done = 0;
     return 1;
 }
 
@@ -294,7 +291,8 @@ int zj_next(zj_core *c, struct zj_message *out)
         out->clock = medium_place(c, out->clock);
         out->op = out->op ? 2 : 0;
         out->position = c->position - 1;
-        if (f && !fragment(c, f, out->data, out->size, out))
+        /* Of order-preserving ones nothing is kept here: they have been delivered on acceptance. */
+        if (f && !assemble(c, &c->st[c->cur.src].parts, f, out, !out->op))
             continue;
         if (c->silent)
             continue;

@@ -62,6 +62,8 @@ struct meta {                 /* one buffer of a stream */
 enum { HELD = 1, OP_WAITS = 2 };
 _Static_assert(sizeof(struct meta) == 48, "walked through per frame: a larger one costs cache");
 
+struct assembly { uint8_t *whole; uint32_t total, done; }; /* of a source's fragmented message, bytes */
+
 struct stream {               /* station h, as seen here */
     /* every frame looks at the first 64 bytes */
     uint64_t req;             /* next expected (own: next to send) */
@@ -97,9 +99,7 @@ struct stream {               /* station h, as seen here */
     uint64_t said_state, said_trans;
     uint8_t mac[6], mac_known, left, fenced, wants_ack, closing;
     uint8_t asked_by;         /* station index + 1 that asked last, 0: none */
-    /* reassembly of its fragmented message: at its place in the order, and on acceptance */
-    uint8_t *whole, *op_whole;
-    uint32_t whole_total, whole_done, op_total, op_done;
+    struct assembly parts, op_parts; /* at its place in the order, and on acceptance */
     uint32_t op_waiting;      /* PDUs of it in the op ring */
     uint8_t *data;
     struct meta *meta;
@@ -315,6 +315,8 @@ void order_enter(zj_core *c, uint32_t instance, uint32_t hash); /* a view begins
 void order_said(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest); /* what a CONFIRM tells */
 void order_hear_digest(zj_core *c, uint32_t j, uint32_t counted, uint64_t position, uint64_t digest);
 void order_check_digests(zj_core *c);
+/* A fragment, as message_read gave it, goes to its source's assembly (`keep` 0: only counted). 1: *out is the whole message. */
+int assemble(const zj_core *c, struct assembly *a, const uint8_t *f, struct zj_message *out, int keep);
 /* op.c */
 void op_push(zj_core *c, uint32_t h, uint64_t seq);
 void op_arrived(zj_core *c); /* the instance has changed */

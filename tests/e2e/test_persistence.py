@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +12,9 @@ from pathlib import Path
 import pytest
 from zenjun.daemon.store import STATE_NAME, Record
 from zenjun.proto.opening import INSTANCES_AHEAD
-from zenjun.tools.lab import Lab, LabError, Station
+from zenjun.tools.lab import Lab, Station
 
-from .cluster import cluster, log_of, process_alive, programs, reported, status, stays, wait_for
+from .cluster import cluster, kill, log_of, members_of, process_alive, programs, reported, status, stays, together, wait_for
 from .daemon_common import refused
 
 pytestmark = pytest.mark.lab
@@ -24,32 +23,6 @@ pytestmark = pytest.mark.lab
 def stored(station: Station) -> Record:
     """What stands on disk now."""
     return Record.decode((station.state_directory / STATE_NAME).read_bytes())
-
-
-def members(station: Station) -> dict[int, int]:
-    """Incarnations of the members, by station, as this one's daemon tells."""
-    return {int(k): int(incarnation) for k, incarnation in status(station)["members"]}
-
-
-def together(lab: Lab, ids: list[int], timeout_s: float = 20.0) -> int:
-    """Wait until these stations are in one instance of exactly them; returns its number."""
-
-    def agree() -> int:
-        try:
-            told = [status(lab.station(k)) for k in ids]
-        except LabError:  # one is still starting
-            return 0
-        same = len({t["instance"] for t in told}) == 1 and all([m[0] for m in t["members"]] == ids for t in told)
-        return int(told[0]["instance"]) if same else 0
-
-    return wait_for(agree, f"one instance of {ids}", timeout_s)
-
-
-def kill(station: Station) -> None:
-    """SIGKILL, and wait until it is dead."""
-    assert station.daemon is not None
-    station.signal(signal.SIGKILL)
-    station.daemon.wait(10)
 
 
 @contextmanager
@@ -88,7 +61,7 @@ def test_numbers_survive_sigkill_at_any_moment() -> None:
     with cluster(3) as lab:
         victim, witness = lab.station(3), lab.station(1)
         together(lab, [1, 2, 3])
-        seen = {members(witness)[3]}
+        seen = {members_of(witness)[3]}
         last = stored(victim)
         with traffic(lab, [1, 2]) as done:
             for _ in range(10):
@@ -101,11 +74,11 @@ def test_numbers_survive_sigkill_at_any_moment() -> None:
                 # The moment of death is the stimulus: from before its first word to long after it has been let in.
                 threading.Event().wait(rng.choice((rng.uniform(0.0, 0.3), rng.uniform(0.3, 0.9), rng.uniform(0.9, 2.0))))
                 wait_for(lambda b=before: done[0] > b, "the others go on")  # type: ignore[misc]
-                if 3 in (now_in := members(witness)):
+                if 3 in (now_in := members_of(witness)):
                     seen.add(now_in[3])
             instance = together(lab, [1, 2, 3])
         final = status(victim)["incarnation"]
-        assert members(witness)[3] == final > max(seen - {final}), f"{final} after {sorted(seen)}"
+        assert members_of(witness)[3] == final > max(seen - {final}), f"{final} after {sorted(seen)}"
         assert final > last.incarnation, "and later than what the last life but one had on disk"
         assert stored(victim).incarnation == final and stored(victim).instance in ahead(instance)
         assert stored(witness).instance in ahead(instance)
@@ -117,7 +90,7 @@ def test_lost_memory_is_said_and_only_a_new_incarnation_is_let_in(what: str) -> 
     with cluster(3) as lab:
         victim = lab.station(3)
         together(lab, [1, 2, 3])
-        old, instance = members(lab.station(1))[3], status(victim)["instance"]
+        old, instance = members_of(lab.station(1))[3], status(victim)["instance"]
         with traffic(lab, [1, 2]) as done:
             kill(victim)
             if what == "folder":
@@ -133,7 +106,7 @@ def test_lost_memory_is_said_and_only_a_new_incarnation_is_let_in(what: str) -> 
         said = {"folder": "there is no state yet", "file": "the state file is gone", "damaged": "the state file is damaged"}[what]
         new = status(victim)["incarnation"]
         assert f"{said}; this life has incarnation " in log_of(victim) and "from the clock" in log_of(victim)
-        assert members(lab.station(1))[3] == new > old
+        assert members_of(lab.station(1))[3] == new > old
 
 
 def test_lost_memory_with_a_clock_that_was_set_back() -> None:
@@ -146,14 +119,14 @@ def test_lost_memory_with_a_clock_that_was_set_back() -> None:
         (victim.state_directory / STATE_NAME).write_bytes(record.encode())
         lab.start_daemons()
         together(lab, [1, 2, 3])
-        assert members(lab.station(1))[3] == ahead + 1
+        assert members_of(lab.station(1))[3] == ahead + 1
         kill(victim)
         together(lab, [1, 2])
         shutil.rmtree(victim.state_directory)
         victim.start_daemon()
         together(lab, [1, 2, 3])
-        assert members(lab.station(1))[3] > ahead + 1
-        assert stored(victim).incarnation == members(lab.station(1))[3]
+        assert members_of(lab.station(1))[3] > ahead + 1
+        assert stored(victim).incarnation == members_of(lab.station(1))[3]
 
 
 def ahead(instance: int) -> range:
@@ -181,7 +154,7 @@ def test_copied_state_started_elsewhere_is_refused_naming_both(spare: Lab) -> No
     """A clone of a machine with everything on it: the newcomer stops, the one that was there first goes on undisturbed."""
     original, clone = spare.station(2), spare.station(4)
     wait_for(lambda: status(original)["uptime_ms"] > 1500, "older than what could be chance")
-    before = {k: (status(spare.station(k))["instance"], members(spare.station(k))) for k in (1, 2, 3)}
+    before = {k: (status(spare.station(k))["instance"], members_of(spare.station(k))) for k in (1, 2, 3)}
     disguise(clone, original.state_directory, 2)
     with traffic(spare, [1, 2, 3]) as done:
         for _ in range(2):  # the second time its copy has a later incarnation than the original
@@ -192,7 +165,7 @@ def test_copied_state_started_elsewhere_is_refused_naming_both(spare: Lab) -> No
             assert "02:5a:4a:00:00:02" in line and "02:5a:4a:00:00:04" in line, "both are named"
             wait_for(lambda c=count: done[0] > c, "nobody is disturbed")  # type: ignore[misc]
             wait_for(lambda: "is used twice" in log_of(original), "the original says so as well")
-    after = {k: (status(spare.station(k))["instance"], members(spare.station(k))) for k in (1, 2, 3)}
+    after = {k: (status(spare.station(k))["instance"], members_of(spare.station(k))) for k in (1, 2, 3)}
     assert after == before, "same instance, same incarnations"
     assert process_alive(original)
 
@@ -200,7 +173,7 @@ def test_copied_state_started_elsewhere_is_refused_naming_both(spare: Lab) -> No
 def test_copied_state_that_was_started_first_keeps_the_number(spare: Lab) -> None:
     """The clone came up while the original was down, and both count on from the same number: now the original is the newcomer."""
     original, clone = spare.station(2), spare.station(4)
-    old = members(spare.station(1))[2]
+    old = members_of(spare.station(1))[2]
     kill(original)
     disguise(clone, original.state_directory, 2)
     clone.start_daemon()
@@ -208,15 +181,16 @@ def test_copied_state_that_was_started_first_keeps_the_number(spare: Lab) -> Non
     wait_for(clone.socket_path.exists, "the clone is up")
 
     def taken_over() -> bool:
-        return all(status(spare.station(k))["state"] == "open" and members(spare.station(k)).get(2, 0) > old for k in (1, 3, 4))
+        others = [spare.station(k) for k in (1, 3, 4)]
+        return all(status(other)["state"] == "open" and members_of(other).get(2, 0) > old for other in others)
 
     wait_for(taken_over, "the clone is station 2", 20)
     wait_for(lambda: status(clone)["uptime_ms"] > 1500, "older than what could be chance")
-    before = members(spare.station(1))
+    before = members_of(spare.station(1))
     code, line = refused(original)
     assert code == 8 and "station number 2 is used twice" in line, line
     assert "02:5a:4a:00:00:02" in line and "02:5a:4a:00:00:04" in line
-    stays(lambda: members(spare.station(1)) == before, "the members are the same", 1.0)
+    stays(lambda: members_of(spare.station(1)) == before, "the members are the same", 1.0)
     assert process_alive(clone)
 
 
