@@ -48,6 +48,25 @@ def test_up_and_down_leave_nothing(home: Path, mark: str) -> None:
         lab.counters()
 
 
+def test_an_interrupted_request_leaves_no_answer_for_the_next_one(make_lab: MakeLab) -> None:
+    """Ctrl-C falls between question and answer; what is asked while cleaning up must not get that answer."""
+    lab = make_lab(2)
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(200):
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 + number * 0.00001)
+                while True:
+                    lab.counters()
+            assert set(lab.request("info")) >= {"token", "stations", "mtu"}, "the answer to another question"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_the_networks_are_made_well_under_a_second(make_lab: MakeLab) -> None:
     started = time.process_time()
     make_lab(3)

@@ -481,6 +481,13 @@ class Lab:
             self._socket.close()
             self._socket = None
             raise LabNotFound(f"lab {self.name} does not answer any more: {error}") from error
+        except BaseException:
+            # Ctrl-C between question and answer: who cleans up would take what is still to come for the answer to its own.
+            self._socket.close()
+            self._socket = None
+            with contextlib.suppress(LabNotFound):
+                self._socket = _connect(self.directory)
+            raise
         if reply is None:
             raise LabNotFound(f"lab {self.name} has ended")
         return checked(reply)
