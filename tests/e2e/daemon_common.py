@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -95,7 +96,8 @@ class RawClient:
         self._rest = b""
         body = b"ZENJ" + struct.pack("<HH", 1, 1) + b"raw" if hello is None else hello
         if body:
-            self.put(1, body=body)
+            with contextlib.suppress(BrokenPipeError):  # refused already: why is there to be read
+                self.put(1, body=body)
 
     def put(self, kind: int, flags: int = 0, handle: int = 0, body: bytes = b"") -> None:
         self.socket.sendall(struct.pack("<IBBH", len(body), kind, flags, handle) + body)
