@@ -40,6 +40,9 @@ CLOCK_EPOCH: Final = 1_704_067_200
 """2024-01-01 00:00 UTC, seconds: a clock before this is not set, and counting from here makes 32 bits last until 2058."""
 RANDOM_BITS: Final = 2
 """Random low bits below the seconds: 2^30 s are 34 years. They tell two lives that lost their state in one second apart."""
+LOST_AHEAD_S: Final = 2
+"""By how much the clock is taken to be ahead where a state is known to be lost: the lives before, made up in this very second and
+counted up since, then stay below."""
 
 
 class StoreError(Exception):
@@ -57,13 +60,14 @@ class Remembered:
     lost: str | None
 
 
-def fresh_incarnation() -> int:
-    """A number larger than any this station has used, without having remembered one: wall-clock seconds and random low bits.
+def fresh_incarnation(ahead_s: int = 0) -> int:
+    """A number larger than any this station has used, without having remembered one: wall-clock seconds, *ahead_s* added, and
+    random low bits.
 
     Lives that remember count up by one, and a daemon does not live through four of them in a second for long, so the clock stays
     ahead. A clock that was never set (before 2024) gives a small number: peers that hold a larger one will name it.
     """
-    seconds = max(0, int(time.time()) - CLOCK_EPOCH)
+    seconds = max(0, int(time.time()) + ahead_s - CLOCK_EPOCH)
     return min(((seconds << RANDOM_BITS) | secrets.randbits(RANDOM_BITS)) + 1, INCARNATION_MAX - 2**17)
 
 
@@ -256,7 +260,7 @@ class Store:
         return Remembered(incarnation, instance, None)
 
     def _made_up(self, why: str) -> Remembered:
-        return Remembered(fresh_incarnation(), 0, why)
+        return Remembered(fresh_incarnation(0 if why is FIRST_START else LOST_AHEAD_S), 0, why)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -80,6 +80,21 @@ def test_made_up_incarnation_is_larger_than_any_remembered_life(monkeypatch: pyt
     assert fresh_incarnation() < INCARNATION_MAX
 
 
+def test_state_lost_within_the_second_in_which_it_was_made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Seen on real frames: the highest random bits, one life more, and the loss a moment later gave the same number again."""
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.9)
+    bits = iter((2**store_module.RANDOM_BITS - 1, 0))
+    monkeypatch.setattr(store_module.secrets, "randbits", lambda _: next(bits))
+    first = make(tmp_path)
+    incarnation = first.open().incarnation
+    first.persist(incarnation + 2, 1)
+    first.close()
+    (tmp_path / STATE_NAME).unlink()
+    second = make(tmp_path)
+    assert second.open().incarnation > incarnation + 2
+    second.close()
+
+
 def test_other_station_or_cluster_is_refused_naming_both(tmp_path: Path) -> None:
     store = make(tmp_path)
     store.open()
