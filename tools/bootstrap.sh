@@ -98,7 +98,7 @@ fi
 [ -z "$wanted" ] || say "zenjun: GOING ON WITHOUT$wanted: WHAT NEEDS CONTAINERS DOES NOT RUN HERE"
 
 stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py; find proto daemon tools -name '*.c' -o -name '*.h' -o -name build.py | sort |
-    grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_load\.c$' | xargs cat; } | cksum)
+    grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_load\.c$' -e '/_pcap\.c$' | xargs cat; } | cksum)
 ready=$(cat .venv/ready 2>/dev/null || :)
 # What is ready for the tests is ready to run.
 if [ "$ready" != "$stamp test" ] && { [ "$want" = test ] || [ "$ready" != "$stamp run" ]; }; then
