@@ -7,5 +7,6 @@ setup(
         "proto/core/build.py:ffi",
         "daemon/datapath/build.py:ffi",
         "tools/bench/build.py:ffi",
+        "tools/pcap/native/build.py:ffi",
     ],
 )

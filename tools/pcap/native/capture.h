@@ -1,0 +1,127 @@
+/* Capture files as bytes in a caller's buffer: pcap and pcapng records, link layers, PDUs. No allocation, no I/O; nothing is read
+ * beyond `size`, and no length in the file is believed before it is checked. Plain C that cffi parses: no macros but numbers, no bodies. */
+#ifndef ZP_CAPTURE_H
+#define ZP_CAPTURE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define ZP_INTERFACES_MAX 1024
+#define ZP_RECORD_MAX 16777216
+#define ZP_FRAME_MAX 262144
+
+enum zp_format { ZP_UNKNOWN = 0, ZP_PCAP = 1, ZP_PCAPNG = 2 };
+
+/* What zp_next and its like return. Negative: damage; nothing behind it can be found. */
+enum zp_result {
+    ZP_MORE = 0,           /* no whole record is left: `need` bytes are wanted from `at` on */
+    ZP_FRAME = 1,
+    ZP_BORDER = 2,         /* zp_scan: `at` is the first record border at or beyond `border` */
+    ZP_FULL = 3,           /* decoding: the columns have no room for one more */
+    ZP_E_MAGIC = -1,       /* neither pcap nor pcapng; detail: its first four bytes */
+    ZP_E_VERSION = -2,     /* detail: major version */
+    ZP_E_RECORD = -3,      /* pcap: a record of so many bytes cannot be */
+    ZP_E_ORDER = -4,       /* pcapng: no byte-order magic in a section header */
+    ZP_E_BLOCK = -5,       /* pcapng: a block of so many bytes cannot be */
+    ZP_E_TRAILER = -6,     /* pcapng: the length at the end of a block is another one */
+    ZP_E_INTERFACE = -7,   /* pcapng: a frame of an interface that is not described */
+    ZP_E_CAPTURED = -8,    /* pcapng: more bytes captured than the block has */
+    ZP_E_INTERFACES = -9   /* pcapng: more than ZP_INTERFACES_MAX interfaces in one section */
+};
+
+struct zp_interface {      /* of a pcapng section; a pcap file has one */
+    uint32_t link;         /* LINKTYPE_ number */
+    uint32_t snaplen;      /* 0: no limit */
+    int64_t offset_s;      /* added to time stamps */
+    uint64_t mul, div;     /* ns = ticks * mul / div >> shift */
+    uint32_t shift, pad;
+};
+
+struct zp_state {          /* what the records before a border say about those behind it; plain data, copied with a split */
+    uint32_t format;       /* enum zp_format; ZP_UNKNOWN: at the beginning of the file */
+    uint32_t big;          /* 1: big-endian */
+    uint32_t interfaces, pad;
+    uint64_t frame;        /* index in the file of the next frame, from 0 */
+    struct zp_interface interface[ZP_INTERFACES_MAX]; /* the first `interfaces` count; keep last */
+};
+
+struct zp_walk {
+    const uint8_t *data;   /* bytes of the file from offset `base` on; set by the caller, as are the next three */
+    uint64_t size;
+    uint64_t base;
+    uint64_t at;           /* next record, from `data` on; moved */
+    uint64_t need;         /* after ZP_MORE */
+    uint64_t error_at;     /* after an error: offset in the file */
+    uint64_t detail;       /* after an error: the number that is wrong */
+    struct zp_state state; /* zero, or as it was at a border */
+};
+
+struct zp_frame {
+    uint64_t offset;       /* of its record, in the (unpacked) file */
+    uint64_t index;        /* in the file, from 0 */
+    int64_t time_ns;       /* since 1970 UTC; 0 without has_time */
+    const uint8_t *data;   /* from the link-layer header on; valid as long as the caller's buffer */
+    uint32_t captured;
+    uint32_t wire;         /* bytes it had on the wire; more than captured: cut by the snap length */
+    uint32_t link;         /* LINKTYPE_ number */
+    uint32_t interface;
+    uint8_t has_time;
+    uint8_t direction;     /* 0 unknown, 1 in, 2 out (pcapng flags) */
+    uint8_t pad[6];
+};
+
+/* The next frame; blocks that are none are passed over. */
+int zp_next(struct zp_walk *w, struct zp_frame *f);
+
+struct zp_scan {           /* totals, added to; set first_ns to INT64_MAX and last_ns to INT64_MIN before */
+    uint64_t frames, bytes;
+    int64_t first_ns, last_ns; /* smallest and largest time stamp */
+    uint64_t timed;        /* frames with a time stamp */
+    uint64_t links;        /* bit 0: Ethernet, 1: SLL, 2: SLL2, 3: another link type, 4: our EtherType in one of them */
+};
+/* Over all whole records, counting. ZP_BORDER when the next record begins at or beyond file offset `border`. */
+int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_scan *s);
+
+/* ---- link layer ---- */
+struct zp_link {
+    uint64_t src_mac, dst_mac; /* 48 bits; ZP_NO_MAC: the link layer does not say */
+    const uint8_t *pdu;    /* what follows the link-layer header and all VLAN tags */
+    uint32_t captured;     /* bytes of it that are there */
+    uint32_t wire;         /* bytes of it on the wire */
+    uint32_t ethertype;    /* after all tags; 0: the frame is too short, or its link layer has none */
+    int32_t vlan;          /* of the outermost tag, 0..4095; -1: untagged */
+    uint32_t direction;    /* as in zp_frame, else from the packet type of a cooked capture */
+    uint32_t known;        /* 0: a link type that we cannot read */
+};
+void zp_link(const struct zp_frame *f, struct zp_link *out);
+
+/* ---- PDUs ---- */
+enum zp_problem {
+    ZP_P_NONE = 0,
+    ZP_P_CUT = 1,          /* not all of it was captured */
+    ZP_P_SHORT = 2,        /* shorter than header and vectors */
+    ZP_P_VERSION = 3,
+    ZP_P_KIND = 4,         /* a kind that is not known */
+    ZP_P_STATIONS = 5,     /* number of stations not 1..64 */
+    ZP_P_SOURCE = 6,       /* source or target out of range */
+    ZP_P_LENGTH = 7,       /* its length goes beyond the frame */
+    ZP_P_CHECK_HEAD = 8,   /* checksum of header and vectors */
+    ZP_P_CHECK_PAYLOAD = 9,
+    ZP_P_PAYLOAD = 10,     /* counts, offsets or sizes inside do not fit */
+    ZP_P_LINK = 11         /* not ours to judge: a link type that we cannot read */
+};
+
+struct zp_pdu {
+    const uint8_t *bytes;  /* header, vectors, payload: `size` bytes, without padding */
+    const uint8_t *ack, *pack, *payload; /* pack NULL if absent; entries of 4 bytes, network order */
+    uint64_t clock, check;
+    uint32_t size, length;
+    uint32_t cluster, incarnation, instance, seq, free_buffers;
+    uint32_t frame_max;
+    uint8_t kind, flags, n, src, target, pad[3]; /* src 1..n */
+};
+/* Read and judge a PDU by itself. Returns enum zp_problem; all of *p is valid only with ZP_P_NONE, `kind` (0: not there) always. */
+int zp_pdu(const uint8_t *bytes, uint32_t captured, uint32_t wire, struct zp_pdu *p);
+uint32_t zp_crc32c(uint32_t crc, const uint8_t *data, uint32_t size);
+
+#endif
