@@ -1,0 +1,50 @@
+"""Captures of real labs, made once for a run of the tests."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from zenjun.daemon.client import connect_sync
+from zenjun.tools.lab import Lab, LabUnsupported
+
+LONG = 5000
+"""Bytes of a message that has to be fragmented."""
+
+
+@functools.cache
+def captures(medium: str = "switched", stations: int = 3, loss: float = 0.05, messages: int = 40) -> dict[int, Path]:
+    """pcapng files by station of a lab in which every station has sent so many messages ``NUMBER from STATION``, station 1
+    then one of LONG bytes; on a switched medium the last station went away after that and came back. Skips where no lab can
+    be made."""
+    folder = Path(tempfile.mkdtemp(prefix="zenjun-pcap-"))
+    level = "ack" if medium == "bus" else "ordered"
+    try:
+        with Lab(stations, medium=medium) as lab, lab.capture(folder) as files:
+            lab.start_daemons()
+            lab.wait_open(30)
+            lab.set_loss(loss)
+            opened = [connect_sync(str(s.socket_path), name="recorded", timeout=30, wait=30) for s in lab.stations.values()]
+            groups = [c.join("recorded", level) for c in opened]
+            for k in range(messages):
+                for number, group in enumerate(groups, 1):
+                    group.send(b"%d from %d" % (k, number))
+            groups[0].send(b"L" * LONG, level, timeout=30)
+            lab.set_loss(0)
+            if medium != "bus":
+                opened[-1].close()
+                lab.station(stations).stop_daemon()
+                lab.wait_open(30, range(1, stations))
+                lab.station(stations).start_daemon()
+                lab.wait_open(30)
+            time.sleep(0.3)  # a heartbeat of everybody, in the capture
+            for c in opened[: -1 if medium != "bus" else None]:
+                c.close()
+    except LabUnsupported as error:
+        if "cannot be made here" in str(error):
+            pytest.skip(str(error))
+        raise
+    return files
