@@ -322,7 +322,7 @@ def test_what_needs_netem_is_refused_by_name_without_it(make_lab: MakeLab, tmp_p
     if lab.describe()["netem"]:
         pytest.skip("this kernel has sch_netem")
     with pytest.raises(
-        LabUnsupported, match=r"delay, reorder needs sch_netem \(CONFIG_NET_SCH_NETEM\).*loss and rate work without"
+        LabUnsupported, match=r"delay, reorder needs sch_netem \(CONFIG_NET_SCH_NETEM\).*loss, burst and rate work without"
     ):
         lab.impair(delay_ns=1_000_000, reorder=0.1, loss=1.0)
     assert reached(lab, 1, tmp_path) == {2}, "nothing was changed"

@@ -98,9 +98,9 @@ class ContainerHub(network.Hub):
             if self._one_channel:
                 self._serialize(port, self._index(port))
 
-    def _ruleset(self, stations: Sequence[int], losses: Mapping[int, float]) -> str:
+    def _ruleset(self, stations: Sequence[int], losses: Mapping[int, Impairment], **settings: Any) -> str:
         # A container that starts gets a cable from the engine a moment before anybody can set its cuts.
-        return filters.ruleset(stations, losses, self._cuts, table=self._table, port=self.port_name, only=self._all)
+        return super()._ruleset(stations, losses, table=self._table, port=self.port_name, only=self._all, **settings)
 
     def _shape(self, station: int) -> None:
         if station in self._ports:

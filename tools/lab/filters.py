@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from .errors import LabError, LabUnsupported
@@ -33,13 +33,15 @@ def ruleset(
     losses: Mapping[int, float],
     cuts: Iterable[tuple[int, int]],
     *,
+    bursts: Mapping[int, Sequence[float]] | None = None,
     table: str = TABLE,
     port: Callable[[int], str] = port_name,
     only: Iterable[int] = (),
 ) -> str:
     """The whole ruleset as one nft transaction; counters of earlier rulesets go on counting.
 
-    losses: fraction of the frames towards a station that is dropped. cuts: pairs (a, b), frames from a to b are dropped.
+    losses: fraction of the frames towards a station that is dropped. bursts: for stations with burst loss, p, r, 1-h and 1-k
+    of the Gilbert-Elliott model. cuts: pairs (a, b), frames from a to b are dropped.
     port: the bridge port of a station. only: all stations, when ports may come to the bridge by themselves: until they are
     known, they and the stations exchange nothing but IP while there are cuts.
     """
@@ -63,12 +65,43 @@ def ruleset(
         rules.append(f"add rule {table} forward {other} oifname {{ {known} }} iifname != {{ {known} }} drop")
         rules.append(f"add rule {table} forward {other} iifname {{ {known} }} oifname != {{ {known} }} drop")
     for station, loss in losses.items():
-        parts = round(loss * SCALE) or (1 if loss > 0 else 0)
-        if parts:
-            throw = "" if parts >= SCALE else f"numgen random mod {SCALE} < {parts} "
-            rules.append(f'add rule {table} forward oifname "{port(station)}" {throw}counter name lost_{station} drop')
+        if throw := _throw(loss):
+            rules.append(f'add rule {table} forward oifname "{port(station)}" {throw.lstrip()}counter name lost_{station} drop')
+    if bursts:
+        lines.append(f"add set {table} bad {{ type ifname; size 65535; flags dynamic; }}")
+        for station, model in bursts.items():
+            rules += [f"add rule {table} forward {rule}" for rule in _burst_rules(port(station), f"lost_{station}", model)]
     lines += rules or [f"delete chain {table} forward"]
     return "\n".join(lines) + "\n"
+
+
+def _burst_rules(port: str, counter: str, model: Sequence[float]) -> Iterator[str]:
+    """The Gilbert-Elliott model for one port, which is in the set "bad" while its state is bad.
+
+    Each rule ends the matter, so what a frame meets is the state before it. They are tried in this order: the state changes
+    and the frame is lost; the frame is lost; the state changes; and each throw is among what the ones before have left.
+    """
+    p, r, bad, good = model
+    drop = f"counter name {counter} drop"
+    for state, loss, change, how in (("oifname @bad ", bad, r, "delete"), ("", good, p, "add")):
+        both, lost = change * loss, (1 - change) * loss
+        throws = (
+            (both, f"{how} @bad {{ oifname }} {drop}"),
+            (lost / (1 - both) if both < 1 else 0.0, drop),
+            (change, f"{how} @bad {{ oifname }} accept"),
+            (1.0, "accept"),
+        )
+        for share, act in throws:
+            if throw := _throw(share):
+                yield f'oifname "{port}" {state}{throw.lstrip()}{act}'
+
+
+def _throw(share: float) -> str:
+    """A match of this share of the frames, empty for none of them; always with a blank at the end."""
+    parts = round(share * SCALE) or (1 if share > 0 else 0)
+    if not parts:
+        return ""
+    return " " if parts >= SCALE else f"numgen random mod {SCALE} < {parts} "
 
 
 def _nft(arguments: list[str], text: str | None, purpose: str) -> str:

@@ -310,27 +310,20 @@ class Lab:
         *,
         name: str | None = None,
         mtu: int = 1500,
-        loss: float = 0.0,
-        rate_bit: int | None = None,
-        delay_ns: int = 0,
-        jitter_ns: int = 0,
-        reorder: float = 0.0,
-        duplicate: float = 0.0,
-        corrupt: float = 0.0,
         medium: str = "switched",
         snooping: bool = False,
         options: Mapping[str, Mapping[str, Any]] | None = None,
         directory: Path | None = None,
         detached: bool = False,
+        **impairments: Any,
     ) -> None:
         """Describe a lab; nothing happens before ``up``.
 
-        stations: 1 to 64. name: of the lab (default: one that no other lab has). mtu: bytes. loss, reorder, duplicate,
-        corrupt: fractions of the frames each station receives; delay_ns, jitter_ns: of those; rate_bit: bits per second
-        each way. medium: ``switched``, ``bus`` for ports that return the sender's own frames and forward serially, or
-        ``hairpin``: they return them, but forward on whatever processor, so that it looks like a bus and is none.
-        snooping: the bridge's multicast snooping. options: added to each daemon's configuration, table → name → value.
-        directory: for the lab's files, kept at the end; by default a folder that is removed. Raises LabError, ValueError.
+        stations: 1 to 64. name: of the lab (default: one that no other lab has). mtu: bytes. medium: ``switched``, ``bus``
+        for ports that return the sender's own frames and forward serially, or ``hairpin``: they return them, but forward on
+        whatever processor, so that it looks like a bus and is none. snooping: the bridge's multicast snooping. options: added
+        to each daemon's configuration, table → name → value. directory: for the lab's files, kept at the end; by default a
+        folder that is removed. impairments: of all stations, as in ``Impairment`` (``loss=0.05``). Raises LabError, ValueError.
         """
         if not 1 <= stations <= STATIONS_MAX:
             raise ValueError(f"a lab has 1 to {STATIONS_MAX} stations, not {stations}")
@@ -349,7 +342,7 @@ class Lab:
         self._detached = detached
         self._mtu = mtu
         self._snooping = snooping
-        self._impairment = Impairment(loss, delay_ns, jitter_ns, reorder, duplicate, corrupt, rate_bit or 0)
+        self._impairment = Impairment(**{name: value for name, value in impairments.items() if value is not None})
         self._holder: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         files.check_paths(self.directory, stations)

@@ -18,13 +18,14 @@ from typing import Any, Final
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from . import filters
+from . import filters, qdiscs
 from .errors import LabError, LabUnsupported
 from .impair import Impairment
 
 BRIDGE: Final = "br0"
-_QUEUE_FRAMES: Final = 10_000
-"""Frames that netem may hold for one station."""
+_NETEM: Final = 0x10000
+_BUCKET: Final = 0x100000
+_FIFO: Final = 0x200000
 _QUEUE_MS: Final = 50
 """How long a frame may wait at a port with limited rate before it is dropped."""
 
@@ -84,7 +85,7 @@ class Hub:
         self._bridge = 0
         self._netem: bool | None = None
         self._impairments: dict[int, Impairment] = {}
-        self._queues: dict[int, tuple[bool, ...]] = {}
+        self._queues: dict[int, tuple[Any, ...]] = {}
         self._drops_before: dict[int, tuple[int, int]] = {}
         self._cuts: set[tuple[int, int]] = set()
         self._filtered = False
@@ -186,7 +187,7 @@ class Hub:
         if (names := wanted.needs_netem) and not self.has_netem():
             raise LabUnsupported(
                 f"{', '.join(names)} needs sch_netem (CONFIG_NET_SCH_NETEM), which this kernel does not have; "
-                "loss and rate work without it"
+                "loss, burst and rate work without it"
             )
         before = self._impairments.get(station, Impairment())
         self._impairments[station] = wanted
@@ -204,9 +205,11 @@ class Hub:
     def _shape(self, station: int) -> None:
         """Give the port its queues: netem, with a token bucket inside for the rate, or the bucket alone."""
         wanted = self.impairment(station)
-        netem = bool(wanted.needs_netem) or bool(wanted.loss and self.has_netem())
-        # netem keeps the reordering and the corruption of before when a change does not name them.
-        shape = (netem, bool(wanted.rate_bit), bool(wanted.reorder), bool(wanted.corrupt)) if netem or wanted.rate_bit else None
+        netem = bool(wanted.needs_netem) or bool(wanted.mean_loss and self.has_netem())
+        # netem keeps the table of before when a change does not bring another one.
+        shape = (
+            (netem, bool(wanted.rate_bit), wanted.jitter_distribution, bool(wanted.limit)) if netem or wanted.rate_bit else None
+        )
         before = self._queues.get(station)
         if shape is None and before is None:
             return
@@ -219,28 +222,30 @@ class Hub:
                 self._drops_before[station] = (lost_before + lost, overflowed_before + overflowed)
                 self._ipr.tc("del", index=index, handle="1:", parent=0xFFFFFFFF)
                 del self._queues[station]
-            verb = "change" if before == shape else "add"
+            change = before == shape
             if netem:
-                self._ipr.tc(verb, "netem", index, "1:", **_netem_options(wanted))
+                qdiscs.put(index, "netem", _NETEM, qdiscs.netem_options(wanted), change=change)
             if wanted.rate_bit:
-                inner = {"parent": 0x10001} if netem else {}
-                self._ipr.tc(verb, "tbf", index, "10:" if netem else "1:", **inner, **bucket(wanted.rate_bit, self._mtu))
+                inner = {"parent": _NETEM | 1} if netem else {}
+                handle = _BUCKET if netem else _NETEM
+                self._ipr.tc("change" if change else "add", "tbf", index, handle, **inner, **bucket(wanted.rate_bit, self._mtu))
+                if wanted.limit:
+                    options = qdiscs.fifo_options(wanted.limit)
+                    qdiscs.put(index, "pfifo", _FIFO, options, parent=handle | 1, change=change)
         if shape is not None:
             self._queues[station] = shape
 
     def _queue_drops(self, index: int) -> tuple[int, int]:
         """Frames dropped by netem (on purpose or for want of room: it counts them together) and by the token bucket."""
-        lost = overflowed = 0
+        drops = {"netem": 0, "tbf": 0}
         for qdisc in self._ipr.get_qdiscs(index=index):
-            drops = int((qdisc.get_attr("TCA_STATS") or {}).get("drop", 0))
-            if qdisc.get_attr("TCA_KIND") == "netem":
-                lost += drops
-            else:
-                overflowed += drops
-        return lost, overflowed
+            if (kind := qdisc.get_attr("TCA_KIND")) in drops:
+                drops[kind] += int((qdisc.get_attr("TCA_STATS") or {}).get("drop", 0))
+        # Each counts also what the one inside it has refused.
+        return max(0, drops["netem"] - drops["tbf"]), drops["tbf"]
 
     def _filter(self, purpose: str) -> None:
-        losses = {s: i.loss for s, i in self._impairments.items() if i.loss}
+        losses = {s: i for s, i in self._impairments.items() if i.mean_loss}
         if losses and self.has_netem():
             losses = {}
         if not losses and not self._cuts and not self._filtered:
@@ -249,8 +254,10 @@ class Hub:
         filters.apply(self._ruleset(stations, losses), purpose)
         self._filtered = True
 
-    def _ruleset(self, stations: Sequence[int], losses: Mapping[int, float]) -> str:
-        return filters.ruleset(stations, losses, self._cuts)
+    def _ruleset(self, stations: Sequence[int], losses: Mapping[int, Impairment], **settings: Any) -> str:
+        plain = {s: i.loss for s, i in losses.items() if not i.burst}
+        bursts = {s: i.all_burst for s, i in losses.items() if i.burst}
+        return filters.ruleset(stations, plain, self._cuts, bursts=bursts, **settings)
 
     @property
     def cuts(self) -> set[tuple[int, int]]:
@@ -291,16 +298,6 @@ def bucket(rate_bit: int, mtu: int) -> dict[str, Any]:
     rate = rate_bit // 8
     burst = max(rate // 1000, 2 * (mtu + 22))
     return {"rate": rate, "burst": burst, "limit": burst + rate * _QUEUE_MS // 1000}
-
-
-def _netem_options(wanted: Impairment) -> dict[str, Any]:
-    options: dict[str, Any] = {"limit": _QUEUE_FRAMES, "loss": 100 * wanted.loss, "duplicate": 100 * wanted.duplicate}
-    options |= {"delay": wanted.delay_ns // 1000, "jitter": wanted.jitter_ns // 1000}
-    if wanted.reorder:
-        options["prob_reorder"] = 100 * wanted.reorder
-    if wanted.corrupt:
-        options["prob_corrupt"] = 100 * wanted.corrupt
-    return options
 
 
 class Port:
