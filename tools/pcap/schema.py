@@ -46,10 +46,8 @@ class Problem(IntEnum):
     STATIONS = 5  # n is not 1..64
     SOURCE = 6  # source or target is not 1..n
     LENGTH = 7  # the payload is longer than the frame
-    CHECK_HEAD = 8  # checksum of header and vectors
-    CHECK_PAYLOAD = 9
-    PAYLOAD = 10  # it is not what its kind says
-    LINK = 11  # a link layer that cannot be read: nobody knows whose it is
+    CHECK = 8  # a checksum does not fit
+    PAYLOAD = 9  # the payload is not what its kind says
 
 
 class Finding(IntEnum):
