@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import zlib
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ._pcap import ffi, lib

@@ -342,6 +342,7 @@ void zp_link(const struct zp_frame *f, struct zp_link *l)
     l->vlan = -1;
     l->direction = f->direction;
     l->known = head != 0;
+    l->frame = f->wire > f->captured ? f->wire : f->captured; /* some writers say 0 */
     if (!head || f->captured < head)
         return;
     if (f->link == LINK_ETHERNET) {
@@ -369,7 +370,7 @@ void zp_link(const struct zp_frame *f, struct zp_link *l)
     }
     l->pdu = p + head;
     l->captured = f->captured - head;
-    l->wire = f->wire > head ? f->wire - head : 0;
-    if (l->wire < l->captured)
-        l->wire = l->captured; /* some writers say 0 */
+    l->wire = l->frame - head;
+    if (f->link != LINK_ETHERNET)
+        l->frame -= f->link == LINK_SLL ? 2 : 6; /* cooked headers are longer than the fourteen bytes they stand for */
 }

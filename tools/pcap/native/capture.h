@@ -88,6 +88,7 @@ struct zp_link {
     const uint8_t *pdu;    /* what follows the link-layer header and all VLAN tags */
     uint32_t captured;     /* bytes of it that are there */
     uint32_t wire;         /* bytes of it on the wire */
+    uint32_t frame;        /* bytes of the whole frame on the wire, as on Ethernet */
     uint32_t ethertype;    /* after all tags; 0: the frame is too short, or its link layer has none */
     int32_t vlan;          /* of the outermost tag, 0..4095; -1: untagged */
     uint32_t direction;    /* as in zp_frame, else from the packet type of a cooked capture */
@@ -96,7 +97,7 @@ struct zp_link {
 void zp_link(const struct zp_frame *f, struct zp_link *out);
 
 /* ---- PDUs ---- */
-enum zp_problem {
+enum zp_problem {          /* the numbers of schema.Problem */
     ZP_P_NONE = 0,
     ZP_P_CUT = 1,          /* not all of it was captured */
     ZP_P_SHORT = 2,        /* shorter than header and vectors */
@@ -105,10 +106,8 @@ enum zp_problem {
     ZP_P_STATIONS = 5,     /* number of stations not 1..64 */
     ZP_P_SOURCE = 6,       /* source or target out of range */
     ZP_P_LENGTH = 7,       /* its length goes beyond the frame */
-    ZP_P_CHECK_HEAD = 8,   /* checksum of header and vectors */
-    ZP_P_CHECK_PAYLOAD = 9,
-    ZP_P_PAYLOAD = 10,     /* counts, offsets or sizes inside do not fit */
-    ZP_P_LINK = 11         /* not ours to judge: a link type that we cannot read */
+    ZP_P_CHECK = 8,        /* a checksum: of header and vectors, or of the payload */
+    ZP_P_PAYLOAD = 9       /* counts, offsets or sizes inside do not fit */
 };
 
 struct zp_pdu {
@@ -123,5 +122,43 @@ struct zp_pdu {
 /* Read and judge a PDU by itself. Returns enum zp_problem; all of *p is valid only with ZP_P_NONE, `kind` (0: not there) always. */
 int zp_pdu(const uint8_t *bytes, uint32_t captured, uint32_t wire, struct zp_pdu *p);
 uint32_t zp_crc32c(uint32_t crc, const uint8_t *data, uint32_t size);
+
+/* ---- columns ----
+ * Arrow's layout: values, bitmaps has_X (least bit first, 1: not null), offsets of lists. Names are the tables' columns. NULL: not
+ * wanted. Every pointer has room for `capacity` rows. */
+struct zp_frames {
+    uint64_t rows, capacity;
+    int64_t *frame, *offset, *time_ns, *src_mac, *dst_mac;
+    int32_t *captured, *wire, *ethertype, *vlan;
+    int8_t *direction, *kind, *problem;
+    uint8_t *has_time_ns, *has_ethertype, *has_vlan, *has_src_mac, *has_dst_mac, *has_kind;
+    int32_t *data_offsets; /* capacity + 1 */
+    uint8_t *data;         /* the captured bytes, of longer ones the first ZP_FRAME_MAX */
+    uint64_t data_capacity; /* at least ZP_FRAME_MAX */
+};
+struct zp_pdus {
+    uint64_t rows, capacity;
+    int64_t *frame, *time_ns, *cluster, *incarnation, *instance, *seq, *clock, *free_buffers, *check;
+    int32_t *wire, *length, *frame_max;
+    int8_t *direction, *kind, *flags, *n, *src, *target;
+    int64_t *state, *trans, *position, *digest, *counted, *view;
+    uint8_t *has_time_ns;
+    uint8_t *has_confirm;  /* of the six above */
+    int32_t *ack_offsets, *pack_offsets; /* capacity + 1 */
+    int64_t *ack, *pack;
+    uint8_t *has_pack;
+    uint64_t vector_capacity; /* entries that each of ack and pack has room for, at least 64 */
+    int32_t *payload_offsets; /* capacity + 1 */
+    uint8_t *payload;
+    uint64_t payload_capacity; /* at least 65536 */
+};
+struct zp_filter {         /* what is wanted, all of it; frames without a time stamp are not if one of the times is asked for */
+    int64_t from_ns, to_ns; /* both inclusive; INT64_MIN and INT64_MAX: any, and no time stamp as well */
+    uint64_t kinds;        /* bit k: kind k; ~0: any, and other people's frames as well */
+    uint64_t sources;      /* bit s - 1: source s; ~0 likewise */
+};
+/* Rows for all records that are there, until the columns are full (ZP_FULL) or nothing is left (ZP_MORE, or damage). `frames` or
+ * `pdus` may be NULL. */
+int zp_decode(struct zp_walk *w, uint32_t ethertype, const struct zp_filter *filter, struct zp_frames *frames, struct zp_pdus *pdus);
 
 #endif

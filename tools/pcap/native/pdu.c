@@ -122,9 +122,9 @@ int zp_pdu(const uint8_t *b, uint32_t captured, uint32_t wire, struct zp_pdu *p)
     p->check = be64(b + ZJW_HEADER_CHECK);
     uint32_t sum = zj_crc32c(0, b, ZJW_HEADER_CHECK);
     if (zj_crc32c(sum, p->ack, head - ZJW_SIZEOF_HEADER) != (uint32_t)(p->check >> 32))
-        return ZP_P_CHECK_HEAD;
+        return ZP_P_CHECK;
     if (zj_crc32c(0, p->payload, p->length) != (uint32_t)p->check)
-        return ZP_P_CHECK_PAYLOAD;
+        return ZP_P_CHECK;
     p->cluster = be32(b + ZJW_HEADER_CLUSTER);
     p->incarnation = be32(b + ZJW_HEADER_INCARNATION);
     p->instance = be32(b + ZJW_HEADER_INSTANCE);
