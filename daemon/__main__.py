@@ -27,7 +27,9 @@ from ..proto.wire import HEADER, MESSAGE, cluster_id
 from . import config as configuration
 from .clients import Clients, Facts
 from .config import Config, ConfigError
-from .datapath import DataPath, now_ns
+from .datapath import SEAL_BYTES, DataPath, now_ns
+from .key import mark, path_of
+from .key import read as read_key
 from .listening import Listener, SocketError
 from .manager import adapted, journal_handler, passed_socket
 from .metrics import MetricsServer
@@ -131,9 +133,12 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             store = Store(Path(config.station.state_dir), config.cluster.name, config.station.id)
             remembered = store.open()
             undo.callback(store.close)
-            mtu = _interface_mtu(config.station.interface)
-            engine = _engine(config, remembered.incarnation + 1, remembered.instance, mtu)
-            dp = _datapath(config, engine, mtu)
+            key_path = path_of(config.station.key_file, os.environ)
+            key = read_key(key_path) if key_path else b""
+            fingerprint = config.fingerprint_with(mark(key) if key else "")
+            mtu = max(0, _interface_mtu(config.station.interface) - (SEAL_BYTES if key else 0))
+            engine = _engine(config, remembered.incarnation + 1, remembered.instance, _frame_max(config, mtu, key), fingerprint)
+            dp = _datapath(config, engine, mtu, key)
             undo.callback(dp.close)
             listener = Listener(Path(config.station.socket), config.station.socket_bits, config.station.socket_group, given)
             undo.callback(listener.close)
@@ -164,7 +169,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             clients_max=config.clients.max,
             medium=config.cluster.medium,
         )
-        report = Report(config, engine, dp, groups, rights)
+        report = Report(config, engine, dp, groups, rights, fingerprint, mark(key) if key else None)
         clients = Clients(dp, groups, facts, journal, report.status, engine.core.want_ack)
         runtime = Runtime(
             engine=engine,
@@ -175,7 +180,8 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             journal=journal,
             notifier=Notifier(os.environ, os.getpid()),
             interface=config.station.interface,
-            frame_max=_frame_max(config, mtu),
+            frame_max=_frame_max(config, mtu, key),
+            overhead=SEAL_BYTES if key else 0,
             drain_timeout_ns=config.station.drain_timeout_ns,
             others=config.cluster.stations - 1,
             reload=lambda: reload(),
@@ -213,23 +219,25 @@ def _interface_mtu(name: str) -> int:
         monitor.close()
 
 
-def _frame_max(config: Config, mtu: int) -> int:
-    """Bytes of the largest PDU there will be buffers for."""
-    return config.station.mtu or min(65535, max(mtu, FRAME_MAX_ROOM))
+def _frame_max(config: Config, mtu: int, key: bytes) -> int:
+    """Bytes of the largest PDU there will be buffers for. mtu: what the interface has for PDUs."""
+    if config.station.mtu:
+        return config.station.mtu - (SEAL_BYTES if key else 0)
+    return min(65535, max(mtu, FRAME_MAX_ROOM))
 
 
-def _engine(config: Config, incarnation: int, instance: int, mtu: int) -> Engine:
+def _engine(config: Config, incarnation: int, instance: int, frame_max: int, fingerprint: int) -> Engine:
     c = config.cluster
     wanted = EngineConfig(
         cluster=c.name,
         stations=c.stations,
         station=config.station.id,
         window_frames=c.window,
-        frame_max=_frame_max(config, mtu),
+        frame_max=frame_max,
         message_max=c.message_max,
         seed=secrets.randbits(64),
         host_name=socket.gethostname(),
-        fingerprint=config.fingerprint,
+        fingerprint=fingerprint,
         boot=secrets.randbits(64),
         confirm_delay_ns=c.confirm_delay_ns,
         nak_delay_ns=c.nak_delay_ns,
@@ -256,7 +264,7 @@ def _engine(config: Config, incarnation: int, instance: int, mtu: int) -> Engine
     return Engine(wanted, incarnation=incarnation, instance=instance)
 
 
-def _datapath(config: Config, engine: Engine, mtu: int) -> DataPath:
+def _datapath(config: Config, engine: Engine, mtu: int, key: bytes) -> DataPath:
     return DataPath(
         engine.core,
         station_index=config.station.id - 1,
@@ -270,6 +278,7 @@ def _datapath(config: Config, engine: Engine, mtu: int) -> DataPath:
         rest_ns=config.station.rest_ns,
         linger_ns=config.station.linger_ns,
         slice_ns=SLICE_NS,
+        key=key,
     )
 
 
@@ -328,8 +337,12 @@ class Report:
     runtime: Runtime
     clients: Clients
 
-    def __init__(self, config: Config, engine: Engine, dp: DataPath, groups: Groups, rights: Rights) -> None:
+    def __init__(
+        self, config: Config, engine: Engine, dp: DataPath, groups: Groups, rights: Rights, fingerprint: int, key_mark: str | None
+    ) -> None:
         self._config = config
+        self._fingerprint = fingerprint
+        self._key_mark = key_mark
         self._engine = engine
         self._dp = dp
         self._groups = groups
@@ -361,7 +374,8 @@ class Report:
         out["groups"] = self._groups.as_list()
         out["memory_bytes"]["datapath"] = self._dp.memory()
         out["rights"] = asdict(self._rights)
-        out["options"] = {**self._config.values()["cluster"], "fingerprint": self._config.fingerprint}
+        out["options"] = {**self._config.values()["cluster"], "fingerprint": self._fingerprint}
+        out["key"] = self._key_mark
         return out
 
 

@@ -480,6 +480,12 @@ class StationOptions:
         help="folder for the instance number, which must survive a crash; while it is the default, $STATE_DIRECTORY counts",
         reason="several daemons on one machine",
     )  # fmt: skip
+    key_file: str = _option(
+        "", low=0, high=4096, check=lambda value: _check_path(value) if value else "", note="empty or an absolute path",
+        help="file with the cluster's key (zenjun config key makes one): every frame bears a seal, others are dropped; empty: "
+        "the credential zenjun.key of the service manager if there is one, else no key",
+        reason="others on the segment must not be able to speak for a station",
+    )  # fmt: skip
     mtu: int = _option(
         0, unit="bytes", low=0, high=65535, check=_check_mtu, note=f"0 or at least {MTU_MIN}",
         help="largest frame to send, Ethernet header excluded; 0: what the interface says",
@@ -591,7 +597,11 @@ class Config:
     @property
     def fingerprint(self) -> int:
         """CRC-32 of the options of scope cluster as they are in force; stations with different ones open no cluster together."""
-        return zlib.crc32(self.cluster_text.encode())
+        return self.fingerprint_with("")
+
+    def fingerprint_with(self, key_mark: str) -> int:
+        """The same for a cluster with a key (``key.mark``), so that a station without one is told why it is not admitted."""
+        return zlib.crc32((self.cluster_text + (f"key={key_mark}\n" if key_mark else "")).encode())
 
     @property
     def cluster_text(self) -> str:

@@ -75,6 +75,7 @@ HELP: Final = {
     "datapath_rx_kernel_drops": "Frames the kernel dropped because the receive ring was full",
     "datapath_rx_truncated": "Frames longer than a slot of the receive ring",
     "datapath_rx_losing": "Ring slots that told of frames dropped before them",
+    "datapath_rx_unsealed": "Frames without the seal of the cluster's key",
     "datapath_tx_batches": "System calls that sent frames",
     "datapath_tx_frames": "Frames sent",
     "datapath_tx_bytes": "Bytes of frames sent",

@@ -99,12 +99,14 @@ class Runtime:
         notifier: Notifier,
         interface: str,
         frame_max: int,
+        overhead: int = 0,
         drain_timeout_ns: int,
         others: int,
         reload: Callable[[], None],
         metrics: MetricsServer | None = None,
     ) -> None:
-        """frame_max: bytes of the largest PDU this station will ever take; others: how many other stations; reload: on SIGHUP."""
+        """frame_max: bytes of the largest PDU this station will ever take; overhead: bytes of a frame behind its PDU; others: how
+        many other stations; reload: on SIGHUP."""
         self._engine = engine
         self._dp = dp
         self._clients = clients
@@ -113,6 +115,8 @@ class Runtime:
         self._journal = journal
         self._notifier = notifier
         self._frame_max = frame_max
+        self._overhead = overhead
+        self._unsealed = 0
         self.drain_timeout_ns = drain_timeout_ns
         self._others = others
         self._reload = reload
@@ -437,7 +441,7 @@ class Runtime:
             self._notifier.status(text)
             self._retry_link()
             return
-        needed = mtu_needed(self._others + 1)
+        needed = mtu_needed(self._others + 1) + self._overhead
         if opened.mtu < needed:
             self._dp.link_close()
             text = f"{link.name} carries {opened.mtu} bytes; {self._others + 1} stations need an MTU of at least {needed}"
@@ -452,12 +456,11 @@ class Runtime:
         self._ready = True
         self._clients.mtu = opened.mtu
         self._engine.set_mac(opened.mac)
-        self._apply(self._engine.set_frame_max(now, min(opened.mtu, self._frame_max)))
+        self._apply(self._engine.set_frame_max(now, min(opened.mtu - self._overhead, self._frame_max)))
         self._clients.payload_max = self._engine.core.payload_max
-        if opened.mtu > self._frame_max:
-            text = (
-                f"{link.name} carries {opened.mtu} bytes; frames stay within {self._frame_max} (station.mtu, or as at the start)"
-            )
+        if opened.mtu - self._overhead > self._frame_max:
+            most = self._frame_max + self._overhead
+            text = f"{link.name} carries {opened.mtu} bytes; frames stay within {most} (station.mtu, or as at the start)"
             self._journal.event(logging.INFO, "interface mtu", text, now=now, key="cut")
         if opened.ifindex != link.index:  # made anew between the look and the opening: look again
             self._monitor.look()
@@ -562,7 +565,20 @@ class Runtime:
         self._journal.tell_held(now)
         if self._others and not self._instance and not self._hinted and now - self._opening_since_ns > NOBODY_SEEN_NS:
             self._hint(now)
+        if self._overhead:
+            self._look_for_unsealed(now)
         self._turn()
+
+    def _look_for_unsealed(self, now: int) -> None:
+        unsealed = self._dp.counters()["rx_unsealed"]
+        if unsealed != self._unsealed:
+            self._unsealed = unsealed
+            text = (
+                f"frames without the seal of this cluster's key arrive on {self._interface} ({unsealed} so far): they are dropped"
+            )
+            self._journal.event(
+                logging.WARNING, "unsealed", text + "; a station with another key, or none?", now=now, key="unsealed"
+            )
 
     def _hint(self, now: int) -> None:
         peers = self._engine.status(now)["peers"]
@@ -571,7 +587,7 @@ class Runtime:
             seconds = (now - self._opening_since_ns) // (1000 * MS)
             text = (
                 f"no other station has been heard on {self._interface} for {seconds} s: are they on the same segment and VLAN, "
-                "with the same cluster name and EtherType? (CAP_NET_RAW alone puts no container on the LAN: docs/daemon.md)"
+                "with the same cluster name, EtherType and key? (CAP_NET_RAW alone puts no container on the LAN: docs/daemon.md)"
             )
             self._journal.warning("nobody seen", text)
             self._notifier.status(text)
@@ -597,7 +613,7 @@ class Runtime:
         watch = self._monitor.watch
         link = watch.link
         state = {LinkState.UP: "up", LinkState.DOWN: "down", LinkState.ABSENT: "absent", LinkState.UNFIT: "down"}[watch.state]
-        mtu = link.mtu if link is not None else 0
+        mtu = link.mtu - self._overhead if link is not None else 0
         return {
             "name": link.name if link is not None else self._interface,
             "index": link.index if link is not None else None,

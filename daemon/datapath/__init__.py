@@ -22,6 +22,8 @@ __all__ = [
     "E_PROTOCOL",
     "E_SLOW",
     "HANDLES_MAX",
+    "KEY_BYTES",
+    "SEAL_BYTES",
     "ClientInfo",
     "CorePointers",
     "DataPath",
@@ -34,6 +36,7 @@ __all__ = [
     "Want",
     "link_filter",
     "now_ns",
+    "seal",
 ]
 
 CLIENTS_MAX: Final[int] = lib.DP_CLIENTS_MAX
@@ -43,6 +46,9 @@ E_PROTOCOL: Final[int] = lib.DP_E_PROTOCOL
 """``Take.error``: the client sent a malformed frame; it has been told and is being closed."""
 E_SLOW: Final[int] = lib.DP_E_SLOW
 """``Take.error``: the client let more than ``queue_bytes_max`` pile up; it has been told and is being closed."""
+KEY_BYTES: Final[int] = lib.DP_KEY_BYTES
+SEAL_BYTES: Final[int] = lib.DP_SEAL_BYTES
+"""Behind every PDU of a cluster that has a key."""
 TIME_MAX: Final = 2**64 - 1
 TURN: Final = struct.Struct("=IIQQ")
 """``struct dp_turn_result``."""
@@ -171,6 +177,13 @@ def link_filter(ethertype: int, cluster: int) -> list[tuple[int, int, int, int]]
     return [(code, jt, jf, k) for code, jt, jf, k in struct.iter_unpack("=HBBI", ffi.buffer(buffer))]
 
 
+def seal(key: bytes, pdu: bytes) -> bytes:
+    """What stands behind a PDU in a frame: SipHash-2-4 of it, SEAL_BYTES, network byte order. key: KEY_BYTES."""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a key of {len(key)} bytes, not {KEY_BYTES}")
+    return int(lib.dp_seal(key, pdu, len(pdu))).to_bytes(SEAL_BYTES, "big")
+
+
 def _check(code: int) -> int:
     if code < 0:
         raise OSError(-code, os.strerror(-code))
@@ -195,6 +208,7 @@ class DataPath:
         rest_ns: int = 50_000,
         linger_ns: int = 50_000,
         slice_ns: int = 5_000_000,
+        key: bytes = b"",
     ) -> None:
         """core: kept alive as long as this object, and used by it alone while ``turn`` runs.
         cluster: first word of every PDU; group_mac: six bytes with the multicast bit.
@@ -202,6 +216,7 @@ class DataPath:
         message_max: at most 16 MiB; queue_bytes_max: per client, at most 1 GiB.
         rest_ns: sleep between batches under load, 0 never; linger_ns: wait inside a turn while news is expected;
         slice_ns: longest stay in one turn.
+        key: KEY_BYTES, or none: then every frame sent bears a seal under it, and frames without are dropped and counted.
         Raises OSError: EINVAL for values out of range, ENOMEM, EMFILE.
         """
         config = ffi.new("struct dp_config *")
@@ -217,6 +232,11 @@ class DataPath:
         config.rest_ns = rest_ns
         config.linger_ns = linger_ns
         config.slice_ns = slice_ns
+        if key:
+            if len(key) != KEY_BYTES:
+                raise OSError(errno.EINVAL, f"a key of {len(key)} bytes, not {KEY_BYTES}")
+            config.sealed = 1
+            config.key = key
         self._core = core
         out = ffi.new("struct dp **")
         api = ffi.cast("struct zj_api *", core.api_pointer)

@@ -23,7 +23,7 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MODULE = "zenjun.daemon.datapath._datapath"
-SOURCES = ("link.c", "queue.c", "groups.c", "input.c", "output.c", "clients.c", "turn.c")
+SOURCES = ("link.c", "seal.c", "queue.c", "groups.c", "input.c", "output.c", "clients.c", "turn.c")
 FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Wconversion", "-fvisibility=hidden"]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g"]
 

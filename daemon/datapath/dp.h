@@ -12,6 +12,8 @@
 #define DP_CLIENTS_MAX 256
 #define DP_HANDLES_MAX 1024      /* per client: handles 1..1023 */
 #define DP_ALL_STATIONS 0xffff
+#define DP_KEY_BYTES 16
+#define DP_SEAL_BYTES 8         /* behind every PDU where the cluster has a key */
 
 struct dp;
 struct zj_core;
@@ -25,7 +27,8 @@ struct dp_config {
     uint32_t ring_bytes;         /* receive ring */
     uint32_t message_max;
     uint32_t send_bytes;         /* socket's send buffer; 0: large */
-    uint32_t pad2;
+    uint32_t sealed;             /* 1: every frame bears a seal under this key, and only such frames are taken */
+    uint8_t key[16];             /* DP_KEY_BYTES */
     uint64_t queue_bytes_max;    /* per client, undelivered frames */
     uint64_t rest_ns;            /* rest between batches under load; 0: never */
     uint64_t linger_ns;          /* wait inside the call for more while something is pending */
@@ -61,7 +64,7 @@ struct dp_take { uint8_t *data; uint32_t size; uint32_t slot; uint8_t type, flag
 #define DP_E_SLOW (-1002)
 
 struct dp_counters {
-    uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing;
+    uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing, rx_unsealed;
     uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors;
     uint64_t turns, rests, lingers, client_reads, client_writes, client_bytes_in, client_bytes_out, slow_disconnects;
 };
@@ -128,6 +131,7 @@ const struct dp_counters *dp_counters(const struct dp *d);
 uint64_t dp_memory(const struct dp *d);
 
 /* ---- tests and tools ---- */
+uint64_t dp_seal(const uint8_t key[16], const uint8_t *data, uint32_t size); /* SipHash-2-4 */
 /* The classic BPF program that dp_link_open attaches; returns the number of instructions (each 8 bytes: u16 code, u8 jt, jf, u32 k). */
 uint32_t dp_filter(uint32_t ethertype, uint32_t cluster, uint8_t *out, uint32_t max);
 

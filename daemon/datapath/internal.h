@@ -127,7 +127,8 @@ struct dp_link {
     uint32_t tries;              /* of the frame in front, without success */
     uint64_t retry_at, retry_ns; /* transmit queue full: not before, and the wait; 0: no wait */
     struct mmsghdr messages[DP_TX_BATCH];
-    struct iovec parts[DP_TX_BATCH][2];
+    struct iovec parts[DP_TX_BATCH][3];
+    uint8_t seals[DP_TX_BATCH][DP_SEAL_BYTES];
     struct zj_frame frames[DP_TX_BATCH];
 };
 
@@ -247,6 +248,10 @@ struct dp {
 };
 
 /* ---- link.c ---- */
+/* ---- seal.c ---- */
+void seal_put(const struct dp *d, uint8_t tag[DP_SEAL_BYTES], const uint8_t *pdu, uint32_t size);
+int seal_fits(const struct dp *d, const uint8_t *pdu, uint32_t size);
+
 void link_init(struct dp *d);
 uint32_t link_receive(struct dp *d, uint64_t now, uint32_t *drained);
 uint32_t link_transmit(struct dp *d, uint64_t now, uint32_t *more);

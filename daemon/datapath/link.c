@@ -33,7 +33,8 @@ void link_init(struct dp *d)
     for (uint32_t i = 0; i < DP_TX_BATCH; i++) {
         l->parts[i][0] = (struct iovec){l->header, sizeof l->header};
         l->messages[i].msg_hdr.msg_iov = l->parts[i];
-        l->messages[i].msg_hdr.msg_iovlen = 2;
+        l->parts[i][2] = (struct iovec){l->seals[i], DP_SEAL_BYTES};
+        l->messages[i].msg_hdr.msg_iovlen = d->cfg.sealed ? 3 : 2;
     }
 }
 
@@ -305,7 +306,10 @@ uint32_t link_receive(struct dp *d, uint64_t now, uint32_t *drained)
             d->counters.rx_truncated++;
         } else if (length >= ETH_HLEN && (uint32_t)h->tp_mac + length <= l->slot_bytes) {
             const uint8_t *frame = slot + h->tp_mac;
-            (void)d->api->rx(d->core, now, frame + ETH_HLEN, length - ETH_HLEN, frame + ETH_ALEN);
+            if (d->cfg.sealed && !seal_fits(d, frame + ETH_HLEN, length - ETH_HLEN))
+                d->counters.rx_unsealed++;
+            else
+                (void)d->api->rx(d->core, now, frame + ETH_HLEN, length - ETH_HLEN, frame + ETH_ALEN);
         }
         __atomic_store_n(&h->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
         slot = next;
@@ -337,13 +341,16 @@ uint32_t link_transmit(struct dp *d, uint64_t now, uint32_t *more)
         const uint32_t count = d->api->tx(d->core, l->frames, DP_TX_BATCH);
         if (count == 0)
             return total;
-        for (uint32_t i = 0; i < count; i++)
+        for (uint32_t i = 0; i < count; i++) {
             l->parts[i][1] = (struct iovec){(void *)(uintptr_t)l->frames[i].data, l->frames[i].size};
+            if (d->cfg.sealed)
+                seal_put(d, l->seals[i], l->frames[i].data, l->frames[i].size);
+        }
         const int sent = sendmmsg(l->fd, l->messages, count, MSG_DONTWAIT);
         if (sent > 0) {
             uint64_t bytes = 0;
             for (uint32_t i = 0; i < (uint32_t)sent; i++)
-                bytes += ETH_HLEN + l->frames[i].size;
+                bytes += l->messages[i].msg_len;
             d->counters.tx_batches++;
             d->counters.tx_frames += (uint32_t)sent;
             d->counters.tx_bytes += bytes;
@@ -388,8 +395,11 @@ int dp_link_send(struct dp *d, const uint8_t *pdu, uint32_t size)
         return -ENOTCONN;
     if (l->error)
         return l->error;
-    struct iovec parts[2] = {{l->header, sizeof l->header}, {(void *)(uintptr_t)pdu, size}};
-    const struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    uint8_t seal[DP_SEAL_BYTES];
+    struct iovec parts[3] = {{l->header, sizeof l->header}, {(void *)(uintptr_t)pdu, size}, {seal, sizeof seal}};
+    const struct msghdr message = {.msg_iov = parts, .msg_iovlen = d->cfg.sealed ? 3 : 2};
+    if (d->cfg.sealed)
+        seal_put(d, seal, pdu, size);
     ssize_t sent;
     do
         sent = sendmsg(l->fd, &message, MSG_DONTWAIT);

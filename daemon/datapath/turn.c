@@ -32,7 +32,7 @@ int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_c
     if (cfg->size != sizeof *cfg || !api || api->version != ZJ_API_VERSION || api->size != sizeof *api || !core)
         return -EINVAL;
     if (cfg->self >= ZJW_STATIONS_MAX || cfg->ethertype < 0x600 || cfg->ethertype > 0xffff || !(cfg->group_mac[0] & 1) ||
-        cfg->message_max > ZJW_MESSAGE_MAX || cfg->queue_bytes_max > 1ull << 30 || cfg->ring_bytes > 1u << 30)
+        cfg->sealed > 1 || cfg->message_max > ZJW_MESSAGE_MAX || cfg->queue_bytes_max > 1ull << 30 || cfg->ring_bytes > 1u << 30)
         return -EINVAL;
     struct dp *d = calloc(1, sizeof *d);
     if (!d)

@@ -342,7 +342,7 @@ def test_the_template_is_the_unit_with_the_instance_in_its_paths() -> None:
         swaps = (
             ("/etc/zenjun/zenjund.toml", "/etc/zenjun/%i.toml"), ("zenjund.socket", "zenjund@%i.socket"),
             ("zenjund.service", "zenjund@%i.service"), ("/run/zenjun/zenjund.sock", "/run/zenjun/%i.sock"),
-            ("StateDirectory=zenjun\n", "StateDirectory=zenjun/%i\n"),
+            ("StateDirectory=zenjun\n", "StateDirectory=zenjun/%i\n"), (":zenjun.key", ":zenjun.%i.key"),
         )  # fmt: skip
         for old, new in swaps:
             plain = plain.replace(old, new)

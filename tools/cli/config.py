@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ...daemon import config as options
+from ...daemon import key as keys
 from .common import FAILED, OK
 
 
@@ -19,6 +20,7 @@ def config() -> None:
     Examples:
       zenjun config example > zenjund.toml
       zenjun config check zenjund.toml
+      zenjun config key > zenjun.key
     """
 
 
@@ -61,3 +63,14 @@ def example() -> None:
       zenjun config example | sudo tee /etc/zenjun/zenjund.toml
     """
     click.echo(options.example(), nl=False)
+
+
+@config.command(epilog="What a key does, and what not: docs/service.md, docs/protocol.md.")
+def key() -> None:
+    """Print a new random key for a cluster. All its stations need the same file, which only the daemon's user may read.
+
+    \b
+    Example:
+      umask 077; zenjun config key > /etc/credstore/zenjun.key
+    """
+    click.echo(keys.new_text(), nl=False)

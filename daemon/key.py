@@ -1,0 +1,58 @@
+"""The cluster's key: 16 bytes that all stations share, in a file of their own.
+
+With a key every frame bears a seal (``datapath/seal.c``), and frames without one are dropped and counted. It keeps out who is on
+the segment without having it. It hides nothing, and recorded frames can be sent again (docs/protocol.md, "Sealed frames").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import stat
+import string
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ..proto.errors import UsageError
+
+KEY_BYTES: Final = 16
+CREDENTIAL: Final = "zenjun.key"
+"""Name under which a service manager hands the key over: LoadCredential= of systemd.exec(5)."""
+_FILE_BYTES_MAX: Final = 4096
+
+
+def new_text() -> str:
+    """A random key as the line that a key file holds."""
+    return secrets.token_hex(KEY_BYTES) + "\n"
+
+
+def path_of(option: str, environ: Mapping[str, str]) -> Path | None:
+    """The file to read: the option's, else the credential that the manager has put into $CREDENTIALS_DIRECTORY; None: no key."""
+    if option:
+        return Path(option)
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    if folder and (found := Path(folder) / CREDENTIAL).exists():
+        return found
+    return None
+
+
+def read(path: Path) -> bytes:
+    """The key in a file. Raises UsageError, one line that names the file and never what is in it."""
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            data = file.read(_FILE_BYTES_MAX)
+    except OSError as error:
+        raise UsageError(f"the key file {path} cannot be read: {error.strerror or error}") from None
+    if mode & 0o007:
+        raise UsageError(f"the key file {path} is open to everybody (mode {mode:04o}): chmod 600 {path}")
+    text = data.decode("ascii", "replace").strip()
+    if len(text) != 2 * KEY_BYTES or not set(text) <= set(string.hexdigits):
+        raise UsageError(f"the key file {path} does not hold {2 * KEY_BYTES} hexadecimal digits (zenjun config key makes one)")
+    return bytes.fromhex(text)
+
+
+def mark(key: bytes) -> str:
+    """What may be shown of a key, eight digits: equal at stations that have the same one."""
+    return hashlib.blake2s(key, digest_size=4, person=b"zenjunky").hexdigest()
