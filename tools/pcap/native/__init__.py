@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import zlib
 from typing import Any, Final, Protocol
 
@@ -69,10 +70,40 @@ class _Source(Protocol):
     def close(self) -> None: ...
 
 
+class _Pipe:
+    """A stream that cannot seek, whose first bytes have been looked at."""
+
+    def __init__(self, raw: io.FileIO) -> None:
+        self._raw = raw
+        self.first = b""
+        while len(self.first) < 4 and (more := raw.read(4 - len(self.first))):
+            self.first += more
+
+    def readinto(self, buffer: memoryview) -> int:
+        if not self.first:
+            return self._raw.readinto(buffer) or 0
+        n = min(len(self.first), len(buffer))
+        buffer[:n], self.first = self.first[:n], self.first[n:]
+        return n
+
+    def read(self, size: int) -> bytes:
+        if not self.first:
+            return self._raw.read(size) or b""
+        piece, self.first = self.first[:size], self.first[size:]
+        return piece
+
+    @property
+    def closed(self) -> bool:
+        return self._raw.closed
+
+    def close(self) -> None:
+        self._raw.close()
+
+
 class _Gzip:
     """A gzip stream (of several members, too) that gives everything before the place where it is cut or damaged."""
 
-    def __init__(self, raw: io.RawIOBase) -> None:
+    def __init__(self, raw: io.FileIO | _Pipe) -> None:
         self._raw = raw
         self._engine = zlib.decompressobj(31)
         self._waiting = b""
@@ -108,11 +139,11 @@ class _Gzip:
 class _Zstd:
     """A zstd stream; gives everything before the place where it is cut or damaged, but for the rest of one block."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, raw: io.FileIO | _Pipe) -> None:
         import pyarrow as pa
 
         self._error: type[Exception] = pa.ArrowException
-        self._stream = pa.CompressedInputStream(pa.OSFile(path), "zstd")
+        self._stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
         self.cut = ""
 
     def readinto(self, buffer: memoryview) -> int:
@@ -145,12 +176,17 @@ class Reader:
     ``fail``. Memory: one chunk, or one record if that is longer. Offsets are those of the unpacked file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], start: int = 0, end: int | None = None, state: bytes = b"") -> None:
-        """start, end, state: a range as ``files.splits`` gives it; the whole file without them. Raises OSError."""
+    def __init__(
+        self, path: str | os.PathLike[str], start: int = 0, end: int | None = None, state: bytes = b"", *, own_mac: int = 0
+    ) -> None:
+        """path: "-" is standard input; a pipe will do. start, end, state: a range as ``files.Split`` has it; the whole file
+        without them. own_mac: see ``zp_state``. Raises OSError."""
         self.path = os.fspath(path)
         self.end = end
         self.walk: Any = ffi.new("struct zp_walk *")
         self.state_set(state)
+        if own_mac:
+            self.walk.state.own_mac = own_mac
         self._buffer = bytearray(CHUNK_BYTES)
         self._map: Any = ffi.from_buffer(self._buffer)
         self._size = 0
@@ -160,23 +196,21 @@ class Reader:
         """After the last fill: bytes of a record that is cut."""
         self.cut = ""
         """After the last fill: why the stream ended too early, for compressed files."""
-        raw = io.FileIO(self.path)
+        raw = io.FileIO(sys.stdin.fileno(), closefd=False) if self.path == "-" else io.FileIO(self.path)
         try:
-            self.compression = compression_of(os.pread(raw.fileno(), 4, 0))
-            self._source: _Source = self._open(raw)
+            pipe = None if raw.seekable() else _Pipe(raw)
+            self.compression = compression_of(os.pread(raw.fileno(), 4, 0) if pipe is None else pipe.first)
+            self._source: _Source = self._open(pipe or raw)
             if start:
                 self._skip(start)
         except BaseException:
             raw.close()
             raise
 
-    def _open(self, raw: io.FileIO) -> _Source:
+    def _open(self, raw: io.FileIO | _Pipe) -> _Source:
         if self.compression == "gzip":
             return _Gzip(raw)
-        if self.compression == "zstd":
-            raw.close()
-            return _Zstd(self.path)
-        return raw
+        return _Zstd(raw) if self.compression == "zstd" else raw
 
     def _skip(self, start: int) -> None:
         if isinstance(self._source, io.FileIO):

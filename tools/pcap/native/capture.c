@@ -286,6 +286,21 @@ static int next_pcapng(struct zp_walk *w, struct zp_frame *f)
     }
 }
 
+static uint64_t mac48(const uint8_t *p) { return (uint64_t)be16(p) << 32 | be32(p + 2); }
+
+/* Where the format does not say it: PACKET_OUTGOING or PACKET_HOST, BROADCAST, MULTICAST, OTHERHOST; or the address. */
+static uint8_t direction_of(const struct zp_frame *f, uint64_t own_mac)
+{
+    uint32_t kind = 5;
+    if (f->link == LINK_SLL && f->captured >= 2)
+        kind = be16(f->data);
+    else if (f->link == LINK_SLL2 && f->captured >= 11)
+        kind = f->data[10];
+    else if (f->link == LINK_ETHERNET && own_mac && f->captured >= 12)
+        return mac48(f->data + 6) == own_mac ? 2 : 1;
+    return kind == 4 ? 2 : kind < 4 ? 1 : 0;
+}
+
 int zp_next(struct zp_walk *w, struct zp_frame *f)
 {
     if (w->state.format == ZP_UNKNOWN) {
@@ -293,7 +308,10 @@ int zp_next(struct zp_walk *w, struct zp_frame *f)
         if (known <= 0)
             return known;
     }
-    return w->state.format == ZP_PCAP ? next_pcap(w, f) : next_pcapng(w, f);
+    int r = w->state.format == ZP_PCAP ? next_pcap(w, f) : next_pcapng(w, f);
+    if (r == ZP_FRAME && !f->direction)
+        f->direction = direction_of(f, w->state.own_mac);
+    return r;
 }
 
 int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_scan *s)
@@ -321,9 +339,33 @@ int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_sc
     return ZP_BORDER;
 }
 
-/* ---- link layer ---- */
+int zp_census(struct zp_walk *w, uint32_t ethertype, uint64_t enough, struct zp_census *c)
+{
+    struct zp_frame f;
+    struct zp_link l;
+    struct zp_pdu p;
+    int r;
+    while (c->pdus < enough) {
+        if ((r = zp_next(w, &f)) != ZP_FRAME)
+            return r;
+        zp_link(&f, &l);
+        if (l.ethertype != ethertype || zp_pdu(l.pdu, l.captured, l.wire, &p) != ZP_P_NONE)
+            continue;
+        uint32_t s = p.src - 1u;
+        c->pdus++;
+        c->all[s]++;
+        c->out[s] += l.direction == 2;
+        if (c->mac[s] == l.src_mac)
+            c->weight[s]++;
+        else if (c->weight[s])
+            c->weight[s]--;
+        else
+            c->mac[s] = l.src_mac, c->weight[s] = 1;
+    }
+    return ZP_FULL;
+}
 
-static uint64_t mac48(const uint8_t *p) { return (uint64_t)be16(p) << 32 | be32(p + 2); }
+/* ---- link layer ---- */
 
 static int is_tag(uint32_t type) { return type == 0x8100 || type == 0x88a8 || type == 0x9100; }
 
@@ -336,7 +378,7 @@ static int has_ethertype(uint32_t hardware)
 void zp_link(const struct zp_frame *f, struct zp_link *l)
 {
     const uint8_t *p = f->data;
-    uint32_t head = f->link == LINK_ETHERNET ? 14 : f->link == LINK_SLL ? 16 : f->link == LINK_SLL2 ? 20 : 0, kind = 0;
+    uint32_t head = f->link == LINK_ETHERNET ? 14 : f->link == LINK_SLL ? 16 : f->link == LINK_SLL2 ? 20 : 0;
     memset(l, 0, sizeof *l);
     l->src_mac = l->dst_mac = ZP_NO_MAC;
     l->vlan = -1;
@@ -350,18 +392,14 @@ void zp_link(const struct zp_frame *f, struct zp_link *l)
         l->src_mac = mac48(p + 6);
         l->ethertype = be16(p + 12);
     } else if (f->link == LINK_SLL) {
-        kind = be16(p);
         if (be16(p + 4) == 6)
             l->src_mac = mac48(p + 6);
         l->ethertype = has_ethertype(be16(p + 2)) ? be16(p + 14) : 0;
     } else {
-        kind = p[10];
         if (p[11] == 6)
             l->src_mac = mac48(p + 12);
         l->ethertype = has_ethertype(be16(p + 8)) ? be16(p) : 0;
     }
-    if (f->link != LINK_ETHERNET && !l->direction)
-        l->direction = kind == 4 ? 2 : kind < 4 ? 1 : 0; /* PACKET_OUTGOING; host, broadcast, multicast, other host */
     while (is_tag(l->ethertype) && f->captured - head >= 4) { /* bound: each takes four captured bytes */
         if (l->vlan < 0)
             l->vlan = be16(p + head) & 0xfff;

@@ -42,6 +42,7 @@ struct zp_state {          /* what the records before a border say about those b
     uint32_t big;          /* 1: big-endian */
     uint32_t interfaces, pad;
     uint64_t frame;        /* index in the file of the next frame, from 0 */
+    uint64_t own_mac;      /* set by the caller: frames without a direction from this address go out, others come in; 0: not known */
     struct zp_interface interface[ZP_INTERFACES_MAX]; /* the first `interfaces` count; keep last */
 };
 
@@ -66,7 +67,7 @@ struct zp_frame {
     uint32_t link;         /* LINKTYPE_ number */
     uint32_t interface;
     uint8_t has_time;
-    uint8_t direction;     /* 0 unknown, 1 in, 2 out (pcapng flags) */
+    uint8_t direction;     /* 0 unknown, 1 in, 2 out: pcapng flags, packet type of a cooked capture, else by own_mac */
     uint8_t pad[6];
 };
 
@@ -82,6 +83,16 @@ struct zp_scan {           /* totals, added to; set first_ns to INT64_MAX and la
 /* Over all whole records, counting. ZP_BORDER when the next record begins at or beyond file offset `border`. */
 int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_scan *s);
 
+/* Who speaks in a capture, to tell whose it is. */
+struct zp_census {
+    uint64_t pdus;         /* valid ones of ours so far */
+    uint64_t out[64];      /* sent by the capturing machine, by source station (index: station - 1) */
+    uint64_t all[64];
+    uint64_t mac[64], weight[64]; /* the source address that most of them came from */
+};
+/* Over all whole records, until `enough` PDUs have been seen (ZP_FULL). */
+int zp_census(struct zp_walk *w, uint32_t ethertype, uint64_t enough, struct zp_census *c);
+
 /* ---- link layer ---- */
 struct zp_link {
     uint64_t src_mac, dst_mac; /* 48 bits; ZP_NO_MAC: the link layer does not say */
@@ -91,7 +102,7 @@ struct zp_link {
     uint32_t frame;        /* bytes of the whole frame on the wire, as on Ethernet */
     uint32_t ethertype;    /* after all tags; 0: the frame is too short, or its link layer has none */
     int32_t vlan;          /* of the outermost tag, 0..4095; -1: untagged */
-    uint32_t direction;    /* as in zp_frame, else from the packet type of a cooked capture */
+    uint32_t direction;    /* as in zp_frame */
     uint32_t known;        /* 0: a link type that we cannot read */
 };
 void zp_link(const struct zp_frame *f, struct zp_link *out);

@@ -1,0 +1,269 @@
+"""Capture files: finding them, whose they are, whether they are whole, and ranges of them that can be read apart."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from ...proto import wire
+from .native import CaptureDamage, Reader, ffi, lib
+
+SPLIT_BYTES: Final = 32 << 20
+"""Bytes of a split: some tenths of a second of work, so that progress is seen and all cores end together."""
+_NAME: Final = re.compile(r"\.(pcap|pcapng|cap)\d*(\.(gz|zst|zstd))?$", re.IGNORECASE)
+_STATION_WORD: Final = re.compile(r"(?:^|[^a-z0-9])(?:s|st|station|node)[-_ ]?0*([1-9]\d?)(?!\d)", re.IGNORECASE)
+_STATION_BARE: Final = re.compile(r"^0*([1-9]\d?)(?:\.|$)")
+_CENSUS_PDUS: Final = 2000
+_CENSUS_BYTES: Final = 64 << 20
+"""How much of a file is looked at to tell whose it is."""
+_NEVER: Final = 1 << 62
+_LINKS: Final = ((1, "ethernet"), (2, "linux_sll"), (4, "linux_sll2"), (8, "other"))
+
+
+class FilesError(Exception):
+    """What the user named cannot be used at all; one line for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A range of a capture between two record borders, with what its reader must know of the part before it."""
+
+    path: str
+    file: int
+    station: int
+    number: int
+    """Which split of its file, from 0."""
+    start: int
+    end: int | None
+    """Offsets in the unpacked file; None: to the end."""
+    state: bytes
+
+
+@dataclass
+class Capture:
+    """One capture file after the scan. Bytes are those of the file, offsets those of the unpacked one."""
+
+    path: str
+    file: int = 0
+    """Its number in the tables."""
+    station: int = 0
+    """Whose capture it is, 1..64; 0: not known."""
+    own_mac: int = 0
+    """Address that the station sends from; 0: not known or not needed."""
+    format: str = ""
+    link_types: str = ""
+    frames: int = 0
+    bytes: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    ours: bool = False
+    """Whether there are frames of our EtherType in it."""
+    truncated: bool = False
+    tail_bytes: int = 0
+    problem: str | None = None
+    """What is wrong with it, in one line with path and offset; what stands before that place is used."""
+    splits: list[Split] = field(default_factory=list)
+    end: int = 0
+    """Offset behind the last whole record."""
+    end_state: bytes = b""
+
+    def reader(self) -> Reader:
+        """Over the whole file, up to where it is good. Raises OSError."""
+        return Reader(self.path, own_mac=self.own_mac)
+
+
+def find(names: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The capture files among *names*: files as they are, folders searched for files called *.pcap, *.pcapng or *.cap (with
+    number, .gz or .zst behind). Each file once, sorted within its folder. Raises FilesError."""
+    found: dict[Path, None] = {}
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if _NAME.search(p.name) and p.is_file())
+            if not inside:
+                raise FilesError(f"{path}: no capture in this folder (*.pcap, *.pcapng, *.cap, also with .gz or .zst)")
+            found.update(dict.fromkeys(inside))
+        elif path.exists():
+            found[path] = None
+        else:
+            raise FilesError(f"{path}: no such file or folder")
+    if not found:
+        raise FilesError("no capture given")
+    return list(found)
+
+
+def station_of_path(path: str | os.PathLike[str]) -> int:
+    """The station a path names (s1, station-1, node_1 in the file's name or the nearest folder's, or 1.pcapng), 0: none."""
+    parts = Path(path).absolute().parts[::-1][:3]
+    for part in parts:
+        if word := _STATION_WORD.search(part):
+            return _valid(int(word[1]))
+    for part in parts[:2]:
+        if bare := _STATION_BARE.search(part):
+            return _valid(int(bare[1]))
+    return 0
+
+
+def _valid(station: int) -> int:
+    return station if 1 <= station <= wire.STATIONS_MAX else 0
+
+
+def _look(capture: Capture, ethertype: int) -> None:
+    """Station, if it is not known, and own address, if directions are missing, from the first frames."""
+    census = ffi.new("struct zp_census *")
+    with Reader(capture.path) as reader:
+        while reader.offset < _CENSUS_BYTES:
+            result = lib.zp_census(reader.walk, ethertype, _CENSUS_PDUS, census)
+            if result != lib.ZP_MORE or not reader.fill():
+                break
+    sent = list(census.out)
+    if not capture.station and any(sent):
+        capture.station = 1 + sent.index(max(sent))
+    if capture.station and not any(sent) and census.weight[capture.station - 1]:
+        capture.own_mac = int(census.mac[capture.station - 1]) & ((1 << 48) - 1)
+
+
+def scan(
+    path: str | os.PathLike[str],
+    *,
+    station: int = 0,
+    ethertype: int = wire.ETHERTYPE,
+    split_bytes: int = SPLIT_BYTES,
+    start: Capture | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Capture:
+    """Read all record headers of a file: is it whole, what is in it, where can it be cut. Never raises for what is in the file:
+    see ``Capture.problem``. start: an earlier result; only what has been added since is read, and only its splits are given.
+    on_bytes: called with the bytes done since the last call."""
+    capture = Capture(os.fspath(path), station=station)
+    try:
+        capture.bytes = Path(path).stat().st_size
+        if start is None:
+            _look(capture, ethertype)
+        else:
+            capture = replace(start, bytes=capture.bytes, splits=[], truncated=False, tail_bytes=0, problem=None)
+        with Reader(path, capture.end, None, capture.end_state, own_mac=capture.own_mac) as reader:
+            _scan(reader, capture, ethertype, split_bytes, len(start.splits) if start else 0, on_bytes)
+    except OSError as error:
+        capture.problem = f"{capture.path}: {error.strerror or error}"
+    return capture
+
+
+def _scan(
+    reader: Reader, capture: Capture, ethertype: int, split_bytes: int, number: int, on_bytes: Callable[[int], None] | None
+) -> None:
+    totals = ffi.new("struct zp_scan *", {"first_ns": (1 << 63) - 1, "last_ns": -(1 << 63)})
+    splittable = not reader.compression
+    at, state = reader.offset, reader.state()
+    border, told = at + split_bytes, at
+
+    def cut(end: int | None) -> None:
+        nonlocal at, state, number, border
+        capture.splits.append(Split(capture.path, capture.file, capture.station, number, at, end, state))
+        number += 1
+        at, state = reader.offset, reader.state()
+        border = at + split_bytes
+
+    damage: CaptureDamage | None = None
+    while True:
+        result = lib.zp_scan(reader.walk, border if splittable else _NEVER, ethertype, totals)
+        if result == lib.ZP_BORDER:
+            cut(reader.offset)
+        elif result < 0:
+            damage = reader.fail(result)
+            break
+        elif not reader.fill():
+            break
+        elif on_bytes is not None and splittable:
+            on_bytes(reader.offset - told)
+            told = reader.offset
+    if on_bytes is not None:
+        on_bytes(reader.offset - told if splittable else capture.bytes)
+    if reader.offset > at:
+        cut(reader.offset)
+    capture.frames += int(totals.frames)
+    if totals.timed:
+        capture.first_ns = min(int(totals.first_ns), capture.first_ns if capture.first_ns is not None else int(totals.first_ns))
+        capture.last_ns = max(int(totals.last_ns), capture.last_ns if capture.last_ns is not None else int(totals.last_ns))
+    known = set(capture.link_types.split()) | {name for bit, name in _LINKS if totals.links & bit}
+    capture.link_types = " ".join(name for _, name in _LINKS if name in known)
+    capture.ours = capture.ours or bool(totals.links & 16)
+    capture.end, capture.end_state = reader.offset, reader.state()
+    kinds = {lib.ZP_PCAP: "pcap", lib.ZP_PCAPNG: "pcapng"}
+    capture.format = " ".join(filter(None, (kinds.get(int(reader.walk.state.format), ""), reader.compression)))
+    capture.tail_bytes = 0 if damage else reader.tail_bytes
+    capture.truncated = bool(capture.tail_bytes or reader.cut)
+    if damage is not None:
+        capture.problem = str(damage)
+    elif reader.walk.state.format == lib.ZP_UNKNOWN or not capture.end:
+        size = reader.tail_bytes
+        what = f"cut in the file's header, after {size} bytes" if size else "the file is empty"
+        capture.problem = f"{capture.path}: offset 0: {reader.cut or what}"
+
+
+def stations(captures: Sequence[Capture], given: Mapping[str, int]) -> None:
+    """Set ``station`` from *given* (path or folder as named by the user → station), else from the path."""
+    places = {Path(name).absolute(): station for name, station in given.items()}
+    for capture in captures:
+        path = Path(capture.path).absolute()
+        chosen = [places[p] for p in (path, *path.parents) if p in places]
+        capture.station = chosen[0] if chosen else station_of_path(path)
+
+
+def gather(
+    names: Iterable[str | os.PathLike[str]],
+    *,
+    stations_given: Mapping[str, int] | None = None,
+    ethertype: int = wire.ETHERTYPE,
+    split_bytes: int = SPLIT_BYTES,
+    on_bytes: Callable[[int, int], None] | None = None,
+) -> list[Capture]:
+    """All captures that *names* stand for, scanned, numbered from 0 by station and time of their first frame.
+
+    stations_given: path (file or folder) → station, for files whose path does not tell. on_bytes: (done, total), from several
+    threads. A file whose station cannot be told, or that is damaged, has ``problem`` set. Raises FilesError."""
+    paths = find(names)
+    given = dict(stations_given or {})
+    for name, station in given.items():
+        if not 1 <= station <= wire.STATIONS_MAX:
+            raise FilesError(f"station {station} is not 1..{wire.STATIONS_MAX}")
+        if not Path(name).exists():
+            raise FilesError(f"{name}: no such file or folder")
+    captures = [Capture(os.fspath(path)) for path in paths]
+    stations(captures, given)
+    total = sum(path.stat().st_size for path in paths if path.exists())
+    done = 0
+
+    def step(count: int) -> None:
+        nonlocal done
+        done += count
+        if on_bytes is not None:
+            on_bytes(min(done, total), total)
+
+    def one(capture: Capture) -> Capture:
+        return scan(capture.path, station=capture.station, ethertype=ethertype, split_bytes=split_bytes, on_bytes=step)
+
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        captures = list(pool.map(one, captures))
+    return number(captures)
+
+
+def number(captures: Sequence[Capture], first: int = 0) -> list[Capture]:
+    """In the order of the tables, with file numbers from *first* on; says of files without a station that they have none."""
+    ordered = sorted(captures, key=lambda c: (c.station, c.first_ns if c.first_ns is not None else _NEVER, c.path))
+    for index, capture in enumerate(ordered, first):
+        capture.file = index
+        if not capture.station and capture.problem is None:
+            capture.problem = (
+                f"{capture.path}: cannot tell which station's capture this is: name it --station N={capture.path}"
+                if capture.ours
+                else f"{capture.path}: none of its {capture.frames} frames is of this protocol, and its name says no station"
+            )
+        usable = bool(capture.station)
+        capture.splits = [replace(s, file=index, station=capture.station) for s in capture.splits] if usable else []
+    return ordered
