@@ -11,23 +11,20 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Final
 
 import click
 
 from ...proto import wire
-from ..capturefile import LINK_ETHERNET, LINK_LINUX_SLL, LINK_LINUX_SLL2, CaptureError, CaptureFile, Record
+from ..capturefile import LINK_ETHERNET, CaptureError, CaptureFile, Record
+from ..pcap.pdu import decode, place
+from ..pcap.text import Style, details, line, seconds
 from .common import FAILED, TIMED_OUT, UNSUPPORTED
-
-if TYPE_CHECKING:
-    from scapy.packet import Packet
-
-    from ..dissect import Zenjun
+from .pcap.options import ethertype_option
 
 FRAME_BYTES_MAX: Final = 65536 + 64
 BATCH_MAX: Final = 256
@@ -157,80 +154,6 @@ class Live:
         return Record(time_ns, LINK_ETHERNET, data, len(data), self.interface)
 
 
-# ---- text ----
-
-
-def _numbers(values: Iterable[int]) -> str:
-    return ",".join(str(value) for value in values)
-
-
-def _body(pdu: Zenjun, plain: dict[str, Any]) -> str:
-    """What the kind adds to the line."""
-    if pdu.kind == wire.Kind.DATA and "messages" in plain:
-        messages = plain["messages"]
-        size = sum(message["size"] for message in messages)
-        pieces = [
-            f"{message['offset']}+{message['size']}/{message['total']}" for message in messages if "FRAGMENT" in message["mflags"]
-        ]
-        plural = "" if len(messages) == 1 else "s"
-        return f"{len(messages)} message{plural} {size} B" + (f"  fragment {' '.join(pieces)}" if pieces else "")
-    if pdu.kind == wire.Kind.CONFIRM and "digest" in plain:
-        return f"position {plain['position']}  digest {plain['digest']}"
-    if pdu.kind == wire.Kind.NAK and "ranges" in plain:
-        ranges = (
-            str(r["first"]) if r["span"] == 1 else f"{r['first']}..{r['first'] + r['span'] - 1 & 0xFFFFFFFF}"
-            for r in plain["ranges"]
-        )
-        return f"asks station {pdu.target} for stream {plain['stream']}: {' '.join(ranges)}"
-    if pdu.kind == wire.Kind.OPEN and "proposed" in plain:
-        members = _numbers(member["station"] for member in plain["proposed"])
-        started = "started " if "STARTED" in plain["oflags"] else ""
-        return f"{started}instance {plain['proposal']} of {members or 'nobody yet'}  host {plain['host']!r}"
-    return ""
-
-
-def line(record: Record, pdu: Zenjun, plain: dict[str, Any]) -> str:
-    """One PDU as one line: time, station, kind, flags, seq, clock, vectors and what the kind adds."""
-    when = datetime.fromtimestamp(record.time_ns // 1_000_000_000).strftime("%H:%M:%S")
-    parts = [
-        f"{when}.{record.time_ns % 1_000_000_000:09d}",
-        f"station {pdu.src}.{pdu.incarnation}",
-        f"{plain['kind']!s:8}",
-        f"{'seq' if pdu.kind in wire.SEQUENCED else 'next'} {pdu.seq}",
-        f"instance {pdu.instance}",
-        f"clock {pdu.clock}",
-        f"ack {_numbers(plain['ack'])}",
-    ]
-    if "pack" in plain:
-        parts.append(f"pack {_numbers(plain['pack'])}")
-    flags = [flag for flag in plain["flags"] if flag != "PACK"]
-    if flags:
-        parts.append("+".join(flags))
-    if body := _body(pdu, plain):
-        parts.append(body)
-    if plain["check_ok"] is False:
-        parts.append("BAD CHECKSUM")
-    if not plain["complete"]:
-        parts.append("CUT" if plain["check_ok"] is None else "MALFORMED")
-    return "  ".join(parts)
-
-
-def details(plain: dict[str, Any]) -> Iterator[str]:
-    """All fields of a PDU, one line each."""
-    for name, value in plain.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            for item in value:
-                yield f"    {name:20} " + "  ".join(f"{key} {_value(entry)}" for key, entry in item.items())
-        else:
-            yield f"    {name:20} {_value(value)}"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(str(entry) for entry in value) or "-"
-    return str(value)
-
-
 # ---- the command ----
 
 
@@ -251,16 +174,8 @@ class Printer:
     other_links: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from scapy.layers.l2 import CookedLinux, CookedLinuxV2
-
-        from .. import dissect
-
-        self._dissect = dissect
-        self._layers: dict[int, type[Packet]] = {
-            LINK_ETHERNET: dissect.Ether,
-            LINK_LINUX_SLL: CookedLinux,
-            LINK_LINUX_SLL2: CookedLinuxV2,
-        }
+        self._style = Style.of(self.out)
+        self._ethertypes = {wire.ETHERTYPE, self.ethertype}
 
     @property
     def done(self) -> bool:
@@ -268,42 +183,28 @@ class Printer:
 
     def show(self, record: Record) -> None:
         """Print the record if it holds a PDU that the filters want."""
-        layer = self._layers.get(record.link_type)
-        if layer is None:
+        found = place(record.link_type, record.data)
+        if found is None:
             self.other_links[record.link_type] = self.other_links.get(record.link_type, 0) + 1
             return
-        pdu = self._dissect.find(layer(record.data))
-        if pdu is None:
-            self.bad += self._ours(layer(record.data))
+        if found.ethertype not in self._ethertypes:
             return
-        if self.cluster is not None and pdu.cluster != self.cluster:
+        plain = decode(record.data[found.at :])
+        if plain is None:
+            self.bad += found.ethertype == self.ethertype
             return
-        plain = self._dissect.as_dict(pdu)
-        if (self.kinds and str(plain["kind"]) not in self.kinds) or (self.stations and pdu.src not in self.stations):
+        if self.cluster is not None and int(plain["cluster"], 16) != self.cluster:
+            return
+        if (self.kinds and str(plain["kind"]) not in self.kinds) or (self.stations and plain["src"] not in self.stations):
             return
         self.printed += 1
         if self.as_json:
             about = {"time_ns": record.time_ns, "interface": record.interface, "bytes": record.wire_length}
             self.out.write(json.dumps(about | plain) + "\n")
             return
-        self.out.write(line(record, pdu, plain) + "\n")
+        self.out.write(line(seconds(record.time_ns), plain, self._style) + "\n")
         if self.verbose:
-            self.out.writelines(text + "\n" for text in details(plain))
-
-    def _ours(self, frame: Any) -> bool:
-        """Whether a frame without a zenjun layer is of our EtherType, that is, too short for a header."""
-        below = frame.lastlayer().underlayer
-        return below is not None and self.ethertype in (below.fields.get("type"), below.fields.get("proto"))
-
-
-def _ethertype(_context: click.Context, _option: click.Parameter, text: str) -> int:
-    try:
-        value = int(text, 0)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no number; write it like 0x88b5") from None
-    if not 0x0600 <= value <= 0xFFFF:
-        raise click.BadParameter(f"{text} is not in 0x0600..0xffff")
-    return value
+            self.out.writelines(text + "\n" for text in details(plain, self._style.width))
 
 
 def _fail(message: str, code: int = FAILED) -> int:
@@ -371,7 +272,7 @@ Examples:
 \b
 Exit status:
   0  all was printed: files read, --count reached, --timeout over, or Ctrl-C
-  1  an interface or a file cannot be read, a file is no capture, or scapy is missing
+  1  an interface or a file cannot be read, a file is no capture
   2  wrong usage
   4  --count was given and fewer PDUs came (before --timeout, or in the files)
   6  no right to capture (CAP_NET_RAW)""",
@@ -398,14 +299,7 @@ Exit status:
     help="Only PDUs of this source station (may be repeated).",
 )
 @click.option("--cluster", metavar="NAME", help="Only PDUs of this cluster.")
-@click.option(
-    "--ethertype",
-    metavar="NUMBER",
-    default=f"{wire.ETHERTYPE:#06x}",
-    show_default=True,
-    callback=_ethertype,
-    help="EtherType of the PDUs.",
-)
+@ethertype_option
 @click.option("-v", "--verbose", is_flag=True, help="All fields of every PDU, one line each.")
 @click.pass_context
 def sniff(
@@ -431,11 +325,6 @@ def sniff(
         raise click.UsageError("give either -i IFACE or at least one capture file")
     if files and timeout is not None:
         raise click.UsageError("--timeout is for a live capture")
-    try:
-        from .. import dissect
-    except ImportError as error:
-        context.exit(_fail(str(error)))
-    dissect.bind(ethertype)
     printer = Printer(
         sys.stdout,
         as_json,

@@ -1,13 +1,14 @@
-"""Options that the commands of this folder share."""
+"""Options that commands of this folder share, and what they make of the files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from ....proto import wire
+from ..common import Failure
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,3 +34,30 @@ def ethertype_option(f: F) -> F:
         callback=ethertype,
         help="EtherType of the PDUs.",
     )(f)
+
+
+def stations(texts: Sequence[str]) -> tuple[frozenset[int], dict[str, int]]:
+    """What --station says: ``N`` chooses, ``N=FILE`` says whose capture a file is."""
+    chosen, given = set(), {}
+    for text in texts:
+        number, equals, path = text.partition("=")
+        if not number.isdigit() or not 1 <= int(number) <= wire.STATIONS_MAX or (equals and not path):
+            raise click.BadParameter(
+                f"{text!r} is neither a station, 1..{wire.STATIONS_MAX}, nor like 2=FILE", param_hint="'--station'"
+            )
+        if equals:
+            given[path] = int(number)
+        else:
+            chosen.add(int(number))
+    return frozenset(chosen), given
+
+
+def known(text: str) -> str:
+    """What a name of a file is for people."""
+    return "standard input" if text == "-" else text
+
+
+def unreadable(command: str, error: OSError) -> Failure:
+    """A file that cannot be opened."""
+    where = f"{known(str(error.filename))}: " if error.filename else ""
+    return Failure(f"{where}{error.strerror or error}", command=command)

@@ -4,16 +4,16 @@
 
 #include "capture.h"
 
-/* zm_filter.use: which of the fields behind it count */
+/* zm_filter.use: which of the fields behind it count. BAD: only frames with a problem; RELATIVE: the times count from base_ns. */
 #define ZM_CLUSTER 1
 #define ZM_INCARNATION 2
 #define ZM_INSTANCE 4
 #define ZM_SEQ 8
 #define ZM_GROUP 16
 #define ZM_TEXT 32
-#define ZM_BAD 64        /* only frames with a problem */
+#define ZM_BAD 64
 #define ZM_DIRECTION 128
-#define ZM_RELATIVE 256  /* the times count from base_ns */
+#define ZM_RELATIVE 256
 
 struct zm_filter {         /* what is wanted, all of it */
     int64_t from_ns, to_ns; /* both inclusive; INT64_MIN and INT64_MAX: any, and frames without a time stamp too */
@@ -44,12 +44,14 @@ struct zm_hit {
  * header is asked for. */
 int zm_next(struct zp_walk *w, struct zm_filter *filter, struct zm_hit *hit);
 
-/* zm_hit.why */
-#define ZM_IS_COPY 1       /* the PDU itself */
-#define ZM_IS_ASKED 2      /* a NAK for it */
-#define ZM_IS_ACK 4        /* the first PDU of its source, in this capture, whose A says that it has it */
-#define ZM_IS_PACK 8       /* the first of its source whose P says that everybody has it */
-#define ZM_IS_RESET 16     /* bus: RST or RSTC, the first of its source in its epoch, while not everybody has acknowledged it */
+/* zm_hit.why. COPY: the PDU itself; ASKED: a NAK for it; ACK: the first PDU of its source, in this capture, whose A says that it has
+ * it; PACK: the first of its source whose P says that everybody has it; RESET: bus, RST or RSTC, the first of its source in its epoch
+ * while that one has not said in P that everybody has it. */
+#define ZM_IS_COPY 1
+#define ZM_IS_ASKED 2
+#define ZM_IS_ACK 4
+#define ZM_IS_PACK 8
+#define ZM_IS_RESET 16
 
 struct zm_track {          /* one sequenced PDU, and what was seen of it so far; zero all but the first five */
     uint32_t ethertype, cluster, incarnation, instance, seq; /* instance: its own; nothing of an earlier one counts */

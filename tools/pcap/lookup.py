@@ -1,0 +1,278 @@
+"""Frames of captures by what is in them: C walks the files and hands over only those that match, so that looking for a few PDUs
+in a large capture costs what reading it costs. Memory is bounded by one chunk for each open file.
+
+Several files are merged by time, each station's clock corrected if offsets are given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from ...proto import wire
+from . import files
+from .native import CaptureDamage, Reader, ffi, lib
+from .pdu import decode, place
+from .schema import Problem
+
+ANY_TIME: Final = (-(1 << 63), (1 << 63) - 1)
+ALL: Final = (1 << 64) - 1
+SEQUENCE_NUMBERS: Final = 1 << 32
+MERGED_MAX: Final = 200
+"""Files open at one time."""
+Correction = Callable[[int, int], int]
+"""(station, time in ns by its clock) → the common clock's time."""
+
+
+class Capture(NamedTuple):
+    """A file and whose capture it is; 0: not known."""
+
+    path: str
+    station: int
+    own_mac: int = 0
+    """Address that tells sent from received frames where the file does not; 0: not needed, or not known."""
+
+    @property
+    def name(self) -> str:
+        return "standard input" if self.path == "-" else self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of ours, whole or not."""
+
+    capture: Capture
+    index: int
+    """In its file, from 0."""
+    offset: int
+    """Of its record in the (unpacked) file."""
+    time_ns: int | None
+    """By the capturing machine's clock, corrected if that was asked for."""
+    direction: int
+    """0 unknown, 1 in, 2 out."""
+    link: int
+    """LINKTYPE_ number."""
+    data: bytes
+    """What was captured, from the link-layer header on."""
+    wire: int
+    """Bytes on the wire."""
+    problem: Problem
+    why: int = 0
+    """Of a message's life: the ZM_IS_… numbers of native/match.h."""
+    interface: int = 0
+
+    @property
+    def pdu(self) -> bytes:
+        """The PDU with its padding."""
+        found = place(self.link, self.data)
+        return b"" if found is None else self.data[found.at :]
+
+    def decoded(self) -> dict[str, Any] | None:
+        """All fields; None: too short for a header."""
+        return decode(self.pdu)
+
+    @property
+    def source_mac(self) -> bytes:
+        """Sender's address; empty for cooked captures."""
+        return self.data[6:12] if self.link == 1 else b""
+
+
+@dataclass
+class Selection:
+    """What is wanted, all of it; empty sets and None: anything."""
+
+    ethertype: int = wire.ETHERTYPE
+    kinds: frozenset[int] = frozenset()
+    sources: frozenset[int] = frozenset()
+    since_ns: int | None = None
+    until_ns: int | None = None
+    """Both inclusive, by the capturing machine's clock; frames without a time are not in any span."""
+    base_ns: int | None = None
+    """What the two count from if ``relative``; None: the first frame of ours in each file."""
+    relative: bool = False
+    seqs: tuple[int, int] | None = None
+    """First and last, 32 bits; may wrap."""
+    incarnation: int | None = None
+    instance: int | None = None
+    cluster: int | None = None
+    group: int | None = None
+    text: bytes | None = None
+    bad: bool = False
+    direction: int | None = None
+
+    def c_struct(self) -> tuple[Any, Any]:
+        """struct zm_filter *, and what must live as long as it."""
+        out = ffi.new("struct zm_filter *")
+        out.from_ns = ANY_TIME[0] if self.since_ns is None else self.since_ns
+        out.to_ns = ANY_TIME[1] if self.until_ns is None else self.until_ns
+        out.kinds = sum(1 << kind for kind in self.kinds) if self.kinds else ALL
+        out.sources = sum(1 << source - 1 for source in self.sources) if self.sources else ALL
+        out.ethertype = self.ethertype
+        use = lib.ZM_RELATIVE if self.relative else 0
+        if self.base_ns is not None:
+            out.base_ns, out.base_known = self.base_ns, 1
+        for value, flag, name in (
+            (self.cluster, lib.ZM_CLUSTER, "cluster"),
+            (self.incarnation, lib.ZM_INCARNATION, "incarnation"),
+            (self.instance, lib.ZM_INSTANCE, "instance"),
+            (self.group, lib.ZM_GROUP, "group"),
+            (self.direction, lib.ZM_DIRECTION, "direction"),
+        ):
+            if value is not None:
+                use |= flag
+                setattr(out, name, value)
+        if self.seqs is not None:
+            use |= lib.ZM_SEQ
+            out.seq_first = self.seqs[0]
+            out.seq_span = min((self.seqs[1] - self.seqs[0]) % SEQUENCE_NUMBERS + 1, SEQUENCE_NUMBERS - 1)
+        keep = None
+        if self.text is not None:
+            use |= lib.ZM_TEXT
+            keep = ffi.from_buffer(self.text)
+            out.text, out.text_size = keep, len(self.text)
+        out.use = use | (lib.ZM_BAD if self.bad else 0)
+        return out, keep
+
+
+@dataclass
+class Track:
+    """The PDU whose life is looked for; one for each capture."""
+
+    cluster: int
+    src: int
+    incarnation: int
+    instance: int
+    seq: int
+    ethertype: int = wire.ETHERTYPE
+
+    def c_struct(self) -> Any:
+        return ffi.new(
+            "struct zm_track *",
+            {name: getattr(self, name) for name in ("ethertype", "cluster", "incarnation", "instance", "seq", "src")},
+        )
+
+
+@dataclass
+class Notes:
+    """What went wrong with files that were read as far as possible; lines for people."""
+
+    lines: list[str] = field(default_factory=list)
+    damaged: int = 0
+    """Files that could not be read to their end."""
+
+    def damage(self, error: Exception) -> None:
+        self.damaged += 1
+        self.lines.append(str(error))
+
+
+def captures(paths: Sequence[str], stations: Mapping[str, int] | None = None, ethertype: int = wire.ETHERTYPE) -> list[Capture]:
+    """The captures among files, folders and "-", with their stations: as given, else by their paths, else by what is in them.
+    Raises FilesError for names that lead nowhere; what is in a file is not looked at closely."""
+    out: list[Capture] = []
+    given = {str(Path(path)): number for path, number in (stations or {}).items()}
+    for path in paths:
+        for found in ["-"] if path == "-" else [str(p) for p in files.find([path])]:
+            about = files.Capture(found, station=given.get(found) or (0 if found == "-" else files.station_of_path(found)))
+            if found != "-" and Path(found).is_file():
+                with contextlib.suppress(OSError):
+                    files._look(about, ethertype)
+            if not any(found == c.path for c in out):
+                out.append(Capture(found, about.station, about.own_mac))
+    return out
+
+
+def frames(
+    capture: Capture, wanted: Selection | Track, notes: Notes, waiting: Callable[[], None] | None = None
+) -> Iterator[Frame]:
+    """Frames of one file that match, in its order. Damage, and a cut at the end, go to ``notes``. ``waiting`` is called before
+    more of a pipe is read, which may take long. Raises OSError."""
+    if isinstance(wanted, Selection):
+        state, keep = wanted.c_struct()
+        step = lib.zm_next
+    else:
+        state, keep, step = wanted.c_struct(), None, lib.zm_follow
+    hit = ffi.new("struct zm_hit *")
+    with Reader(capture.path, own_mac=capture.own_mac) as reader:
+        while True:
+            result = step(reader.walk, state, hit)
+            if result == lib.ZP_MORE:
+                if waiting is not None:
+                    waiting()
+                if not reader.fill():
+                    break
+            elif result < 0:
+                notes.damage(reader.fail(result))
+                return
+            else:
+                yield _frame(capture, hit)
+        del keep
+        if reader.walk.state.format == lib.ZP_UNKNOWN:
+            empty = not reader.tail_bytes
+            notes.damage(CaptureDamage(capture.name, 0, "the file is empty" if empty else "too short for a capture"))
+        elif reader.cut or reader.tail_bytes:
+            why = reader.cut or "the last record is cut"
+            notes.lines.append(f"{capture.name}: offset {reader.offset}: {why}; all before it was read")
+
+
+def first_time(captures: Iterable[Capture], ethertype: int) -> int | None:
+    """The earliest of the first time stamps in the files (not of pipes: reading them cannot be undone)."""
+    times = []
+    for capture in captures:
+        if capture.path != "-" and Path(capture.path).is_file():
+            first = next((f.time_ns for f in frames(capture, Selection(ethertype), Notes()) if f.time_ns is not None), None)
+            times += [] if first is None else [first]
+    return min(times, default=None)
+
+
+def _frame(capture: Capture, hit: Any) -> Frame:
+    f = hit.frame
+    return Frame(
+        capture,
+        int(f.index),
+        int(f.offset),
+        int(f.time_ns) if f.has_time else None,
+        int(hit.link.direction),
+        int(f.link),
+        bytes(ffi.buffer(f.data, f.captured)),
+        int(f.wire),
+        Problem(int(hit.problem)),
+        int(hit.why),
+        int(f.interface),
+    )
+
+
+def _timed(source: Iterable[Frame], correct: Correction | None, position: int) -> Iterator[tuple[int, int, int, Frame]]:
+    last = ANY_TIME[0]
+    for number, frame in enumerate(source):
+        if frame.time_ns is not None:
+            if correct is not None:
+                time_ns = correct(frame.capture.station, frame.time_ns)
+                frame = _moved(frame, time_ns)
+            last = frame.time_ns if frame.time_ns is not None else last
+        yield last, position, number, frame
+
+
+def _moved(frame: Frame, time_ns: int) -> Frame:
+    return Frame(
+        frame.capture, frame.index, frame.offset, time_ns, frame.direction, frame.link, frame.data, frame.wire, frame.problem,
+        frame.why, frame.interface,
+    )  # fmt: skip
+
+
+def merged(
+    sources: Sequence[Capture],
+    wanted: Selection | Track,
+    notes: Notes,
+    correct: Correction | None = None,
+    waiting: Callable[[], None] | None = None,
+) -> Iterator[Frame]:
+    """Frames of all files by time; those without one stay behind the one before them in their file."""
+    if len(sources) > MERGED_MAX:
+        raise ValueError(f"{len(sources)} files at once are more than {MERGED_MAX}; join them first (mergecap)")
+    streams = [_timed(frames(capture, wanted, notes, waiting), correct, k) for k, capture in enumerate(sources)]
+    for *_, frame in heapq.merge(*streams, key=lambda entry: entry[:3]):
+        yield frame
