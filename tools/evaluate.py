@@ -116,9 +116,10 @@ def judge(pdus: Sequence[Seen]) -> Exchange:
     return Exchange(len(pdus), rounds)
 
 
-def measure(n: int, each: bool, repeats: int, folder: Path) -> list[Exchange]:
-    """Send ``repeats`` lone messages in a lab of n stations on a bus. ``each``: every reception is answered at once. LabError."""
-    with Lab(n + 1, medium="bus", options={"cluster": {**QUIET, "confirm": "each" if each else "merged"}}) as lab:
+def measure(n: int, each: bool, repeats: int, folder: Path, name: str | None = None) -> list[Exchange]:
+    """Send ``repeats`` lone messages in a lab of n stations on a bus. ``each``: every reception is answered at once. ``name``: of
+    the lab. LabError."""
+    with Lab(n + 1, name=name, medium="bus", options={"cluster": {**QUIET, "confirm": "each" if each else "merged"}}) as lab:
         ids = range(1, n + 1)
         for number in ids:
             lab.station(number).start_daemon({"cluster": {"stations": n, **lab.options["cluster"]}})
