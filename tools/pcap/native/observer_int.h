@@ -133,7 +133,8 @@ struct zo_observer {
 };
 
 static inline uint64_t widen(uint64_t ref, uint32_t x) { return ref + (uint64_t)(int64_t)(int32_t)(x - (uint32_t)ref); }
-static inline int is_vote(uint32_t kind) { return kind == ZJW_KIND_STOP || kind == ZJW_KIND_STOP_ACK || kind == ZJW_KIND_RCV_ACK; }
+static inline int is_vote(uint32_t kind) { return kind == ZJW_KIND_STOP || kind == ZJW_KIND_STOP_ACK ||
+                                          kind == ZJW_KIND_RCV_ACK; }
 static inline int is_member(const struct zo_observer *o, uint32_t h) { return (int)(o->view.members >> h & 1); }
 static inline struct slot *slot_at(const struct stream *s, uint64_t seq) { return &s->slots[seq & (s->cap - 1)]; }
 static inline struct slot *slot_of(const struct stream *s, uint64_t seq)

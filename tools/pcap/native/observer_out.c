@@ -318,7 +318,8 @@ void note_instance(struct zo_observer *o, const struct zp_pdu *p)
         hash = be32(p->payload + ZJW_CONFIRM_VIEW);
         state = be64(p->payload + ZJW_CONFIRM_STATE);
         trans = be64(p->payload + ZJW_CONFIRM_TRANS);
-        if (k->heard && k->confirmed && p->incarnation == k->incarnation && p->instance == k->instance && hash == k->hash && state == k->state &&
+        if (k->heard && k->confirmed && p->incarnation == k->incarnation && p->instance == k->instance && hash == k->hash &&
+            state == k->state &&
             trans == k->trans && flags == k->flags)
             return;
         k->hash = hash;

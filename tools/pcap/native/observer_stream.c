@@ -90,7 +90,8 @@ void merge(struct zo_observer *o, const struct zp_pdu *p)
 {
     uint32_t j = p->src - 1u;
     struct stream *from = o->cur[j];
-    if (!o->open || !from || from->incarnation != p->incarnation || p->instance < from->joined_at || p->instance > o->view.instance)
+    if (!o->open || !from || from->incarnation != p->incarnation || p->instance < from->joined_at ||
+        p->instance > o->view.instance)
         return;
     if (p->instance > from->spoke) {
         from->spoke = p->instance;
@@ -175,7 +176,8 @@ static int messages_read(struct zo_observer *o, struct slot *q, const struct zp_
     if (p->kind != ZJW_KIND_DATA)
         return 1;
     for (const uint8_t *a = b; a < end; k++) /* the PDU has been checked: its messages fill it */
-        a += be32(a + ZJW_MESSAGE_SIZE) + ZJW_SIZEOF_MESSAGE + (a[ZJW_MESSAGE_MFLAGS] & ZJW_MFLAG_FRAGMENT ? ZJW_SIZEOF_FRAGMENT : 0);
+        a += be32(a + ZJW_MESSAGE_SIZE) + ZJW_SIZEOF_MESSAGE + (a[ZJW_MESSAGE_MFLAGS] & ZJW_MFLAG_FRAGMENT ?
+                                                                ZJW_SIZEOF_FRAGMENT : 0);
     if (k > q->room) {
         struct msg *m = realloc(q->msg, k * sizeof *m);
         if (!m) {
@@ -187,7 +189,8 @@ static int messages_read(struct zo_observer *o, struct slot *q, const struct zp_
     }
     for (q->messages = 0; q->messages < k; q->messages++) {
         struct msg *m = &q->msg[q->messages];
-        *m = (struct msg){.size = be32(b + ZJW_MESSAGE_SIZE), .group = be32(b + ZJW_MESSAGE_GROUP), .client = (uint16_t)be16(b + ZJW_MESSAGE_CLIENT),
+        *m = (struct msg){.size = be32(b + ZJW_MESSAGE_SIZE), .group = be32(b + ZJW_MESSAGE_GROUP), .client = (uint16_t)be16(b +
+        * ZJW_MESSAGE_CLIENT),
                           .type = b[ZJW_MESSAGE_TYPE], .mflags = b[ZJW_MESSAGE_MFLAGS]};
         b += ZJW_SIZEOF_MESSAGE;
         if (m->mflags & ZJW_MFLAG_FRAGMENT) {
@@ -255,8 +258,10 @@ struct slot *stream_put(struct zo_observer *o, struct stream *s, const struct zp
         if (q->check == p->check)
             count_copy(o, q, p, out, relayed);
         else {
-            find(o, &(struct finding){.what = F_CONFLICT, .src = p->src, .incarnation = p->incarnation, .seq = seq - BASE, .count = 1,
-                                      .clock = q->clock, .until = p->clock, .other_src = p->src, .other = q->check, .value = p->check});
+            find(o, &(struct finding){.what = F_CONFLICT, .src = p->src, .incarnation = p->incarnation, .seq = seq - BASE,
+                                      .count = 1,
+                                      .clock = q->clock, .until = p->clock, .other_src = p->src, .other = q->check,
+                                          .value = p->check});
             late_copy(o, s, p, seq, out, relayed);
         }
         return NULL;
@@ -334,12 +339,15 @@ void stream_gap_tell(struct zo_observer *o, struct stream *s, uint64_t until)
 static void accept(struct zo_observer *o, struct stream *s, struct slot *q)
 {
     if (q->clock <= s->last_clock && !o->total.bus)
-        find(o, &(struct finding){.what = F_SENDER_ORDER, .src = s->src + 1, .incarnation = s->incarnation, .seq = q->seq - BASE, .count = 1,
+        find(o, &(struct finding){.what = F_SENDER_ORDER, .src = s->src + 1, .incarnation = s->incarnation, .seq = q->seq - BASE,
+                                  .count = 1,
                                   .clock = q->clock, .until = s->last_clock, .other_src = s->src + 1, .other = q->seq - BASE - 1,
                                   .value = q->clock});
     else if (q->clock <= s->clock && !o->total.bus)
-        find(o, &(struct finding){.what = F_PROMISE, .src = s->src + 1, .incarnation = s->incarnation, .seq = q->seq - BASE, .count = 1,
-                                  .clock = q->clock, .until = s->clock, .other_src = s->src + 1, .other = NEVER, .value = q->clock});
+        find(o, &(struct finding){.what = F_PROMISE, .src = s->src + 1, .incarnation = s->incarnation, .seq = q->seq - BASE,
+                                  .count = 1,
+                                  .clock = q->clock, .until = s->clock, .other_src = s->src + 1, .other = NEVER,
+                                      .value = q->clock});
     stream_gap_tell(o, s, q->clock);
     s->last_clock = q->clock;
     if (q->clock > s->clock)

@@ -1,0 +1,217 @@
+/* The observer: frames in, rows out. See observer.h; streams, order and instances are in the files beside this one. */
+#include "observer_int.h"
+
+struct zo_observer *zo_new(uint32_t station, uint32_t ethertype, struct zo_columns *tables)
+{
+    struct zo_observer *o = calloc(1, sizeof *o);
+    if (!o || station < 1 || station > ZJW_STATIONS_MAX) {
+        free(o);
+        return NULL;
+    }
+    o->self = station - 1;
+    o->ethertype = ethertype;
+    o->tables = tables;
+    o->gate = NEVER;
+    o->log_cap = 1024;
+    o->last_ordered = NO_TIME;
+    o->log = malloc(o->log_cap * sizeof *o->log);
+    o->digests = malloc(DIGESTS * sizeof *o->digests);
+    o->digests_ok = calloc(DIGESTS, 1);
+    if (!o->log || !o->digests || !o->digests_ok) {
+        zo_free(o);
+        return NULL;
+    }
+    return o;
+}
+
+void zo_free(struct zo_observer *o)
+{
+    if (!o)
+        return;
+    for (uint32_t h = 0; h < ZJW_STATIONS_MAX; h++)
+        for (uint32_t i = 0; i < LIVES; i++)
+            stream_free(o->streams[h][i]);
+    free(o->log);
+    free(o->digests);
+    free(o->digests_ok);
+    free(o);
+}
+
+const struct zo_totals *zo_totals(const struct zo_observer *o) { return &o->total; }
+
+static int has_room(const struct zo_observer *o)
+{
+    for (uint32_t t = 0; t < ZO_TABLES; t++)
+        if (o->tables[t].capacity - o->tables[t].rows < (o->tables[t].capacity < 2 * ROOM ? o->tables[t].capacity / 2 : ROOM))
+            return 0;
+    return 1;
+}
+
+/* Passed on by somebody else than its source? */
+static int is_relayed(struct zo_observer *o, const struct zp_pdu *p, const struct zp_link *l, int out)
+{
+    struct speaker *k = &o->speakers[p->src - 1];
+    int own = p->src == o->self + 1;
+    if (p->kind == ZJW_KIND_CONFIRM || p->kind == ZJW_KIND_NAK) {
+        if (p->flags & ZJW_FLAG_RELAYED)
+            return 1;
+        if (out == own)
+            k->mac = l->src_mac;
+        return 0;
+    }
+    if (out || own)
+        return out != own;
+    return k->mac && l->src_mac != UINT64_MAX && l->src_mac != k->mac;
+}
+
+static void promise(struct zo_observer *o, const struct zp_pdu *p)
+{
+    struct stream *s = o->cur[p->src - 1];
+    if (!o->open || !s || s->incarnation != p->incarnation || p->instance > o->view.instance || p->instance < s->joined_at ||
+        o->total.bus)
+        return;
+    uint64_t next = widen(s->req, p->seq);
+    if (p->src == o->self + 1 && next > s->req && next - s->req <= SLOTS_MOST) /* what it has sent,
+        the capture would have seen before */
+        stream_skip(o, s, next);
+    if (p->clock > s->promise_clock && p->clock > s->clock) {
+        s->promise_clock = p->clock;
+        s->promise_next = next;
+        stream_promise(s);
+    }
+}
+
+static void take(struct zo_observer *o, const struct zp_pdu *p, const struct zp_link *l)
+{
+    int own = p->src == o->self + 1, out = l->direction == 2 || (!l->direction && own);
+    int sequenced = p->kind == ZJW_KIND_DATA || is_vote(p->kind), relayed = is_relayed(o, p, l, out), opening;
+    struct speaker *k = &o->speakers[p->src - 1];
+
+    o->total.own += own && out;
+    note_instance(o, p);
+    if (p->kind == ZJW_KIND_CONFIRM) {
+        note_confirm(o, p, l->direction);
+        announced(o, p);
+    } else if (!sequenced || is_vote(p->kind)) {
+        note_control(o, p, l->direction);
+    }
+    opening = p->kind == ZJW_KIND_OPEN || p->kind == ZJW_KIND_RCV;
+    if (p->kind == ZJW_KIND_RST || p->kind == ZJW_KIND_RSTC || (p->kind == ZJW_KIND_DATA && !(uint32_t)p->clock))
+        o->total.bus = 1;
+    if (opening)
+        open_add(o, p);
+    if (!opening && p->instance >= k->last_instance) {
+        k->last_instance = p->instance;
+        k->last_incarnation = p->incarnation;
+    }
+    if (sequenced) {
+        struct stream *s = stream_of(o, p->src - 1u, p->incarnation, 1);
+        if (s)
+            stream_put(o, s, p, out, relayed);
+        if (is_vote(p->kind))
+            vote_add(o, p);
+        if (s && own && out && s->started && s == o->cur[o->self]) { /* its own numbers have no gaps */
+            uint64_t seq = widen(s->req, p->seq);
+            if (seq > s->req && seq - s->req <= SLOTS_MOST)
+                stream_skip(o, s, seq);
+        }
+        if (s)
+            stream_advance(o, s);
+    }
+    if (!opening && !(p->flags & ZJW_FLAG_RELAYED && own)) {
+        instance_seen(o, p);
+        merge(o, p);
+        if (!sequenced)
+            promise(o, p);
+    }
+    holes(o, 0);
+    if (!o->open)
+        return;
+    passed_note(o);
+    deliver(o);
+    announced_check(o, 0);
+}
+
+/* The first PDU from or to the station says which cluster this is about. */
+static int ours(struct zo_observer *o, const struct zp_pdu *p)
+{
+    if (!o->fixed && o->self < p->n) {
+        o->fixed = 1;
+        o->n = p->n;
+        o->total.cluster = p->cluster;
+        o->total.stations = p->n;
+    }
+    if (o->fixed && p->cluster == o->total.cluster && p->n == o->n)
+        return 1;
+    o->total.strange++;
+    return 0;
+}
+
+static int drain(struct zo_observer *o)
+{
+    retire(o, 2);
+    o->draining = o->retired != o->tail;
+    return !o->draining;
+}
+
+int zo_feed(struct zo_observer *o, struct zp_walk *w, uint32_t file)
+{
+    struct zp_frame f;
+    struct zp_link l;
+    struct zp_pdu p;
+    int r;
+
+    o->file = file;
+    for (;;) { /* bound: frames in the buffer */
+        if ((o->draining && !drain(o)) || !has_room(o))
+            return ZP_FULL;
+        if ((r = zp_next(w, &f)) != ZP_FRAME)
+            return r;
+        o->frame = f.index;
+        o->now = f.has_time ? f.time_ns : NO_TIME;
+        zp_link(&f, &l);
+        if (l.ethertype == o->ethertype && l.known) {
+            if (zp_pdu(l.pdu, l.captured, l.wire, &p) != ZP_P_NONE) {
+                o->total.damaged++;
+            } else if (ours(o, &p)) {
+                int out = l.direction == 2 || !l.direction;
+                if (out && p.src == o->self + 1 && p.incarnation != o->life && !(p.flags & ZJW_FLAG_RELAYED)) {
+                    life_end(o);
+                    if (o->draining) { /* first the rows of the former life; this frame again afterwards */
+                        o->life = p.incarnation;
+                        w->at = f.offset - w->base;
+                        w->state.frame--;
+                        continue;
+                    }
+                    o->life = p.incarnation;
+                }
+                o->total.pdus++;
+                take(o, &p, &l);
+            }
+        }
+        o->total.frames++;
+    }
+}
+
+int zo_end(struct zo_observer *o)
+{
+    if (!o->ending) {
+        if (!has_room(o))
+            return ZP_FULL;
+        o->ending = 1;
+        life_end(o);
+        rates_flush(o);
+    }
+    if (!drain(o))
+        return ZP_FULL;
+    for (; o->end_src < ZJW_STATIONS_MAX; o->end_src++, o->end_life = 0)
+        for (; o->end_life < LIVES; o->end_life++, o->end_at = 0) {
+            struct stream *s = o->streams[o->end_src][o->end_life];
+            for (; s && o->end_at < s->cap; o->end_at++) {
+                if (!room(o, ZO_TRANSMISSIONS))
+                    return ZP_FULL;
+                row_transmission(o, s, &s->slots[o->end_at]);
+            }
+        }
+    return o->failed ? ZP_E_INTERFACES - 1 : ZP_MORE;
+}
