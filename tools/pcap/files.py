@@ -25,6 +25,10 @@ _NEVER: Final = 1 << 62
 _LINKS: Final = ((1, "ethernet"), (2, "linux_sll"), (4, "linux_sll2"), (8, "other"))
 
 
+State = bytes
+"""What a reader must know of the part of a file before its range (``Reader.state``)."""
+
+
 class FilesError(Exception):
     """What the user named cannot be used at all; one line for people."""
 
@@ -68,9 +72,11 @@ class Capture:
     problem: str | None = None
     """What is wrong with it, in one line with path and offset; what stands before that place is used."""
     splits: list[Split] = field(default_factory=list)
+    splits_before: int = 0
+    """Splits that earlier scans have given."""
     end: int = 0
     """Offset behind the last whole record."""
-    end_state: bytes = b""
+    end_state: State = b""
 
     def reader(self) -> Reader:
         """Over the whole file, up to where it is good. Raises OSError."""
@@ -147,25 +153,24 @@ def scan(
             _look(capture, ethertype)
         else:
             capture = replace(start, bytes=capture.bytes, splits=[], truncated=False, tail_bytes=0, problem=None)
+            capture.splits_before += len(start.splits)
         with Reader(path, capture.end, None, capture.end_state, own_mac=capture.own_mac) as reader:
-            _scan(reader, capture, ethertype, split_bytes, len(start.splits) if start else 0, on_bytes)
+            _scan(reader, capture, ethertype, split_bytes, on_bytes)
     except OSError as error:
         capture.problem = f"{capture.path}: {error.strerror or error}"
     return capture
 
 
-def _scan(
-    reader: Reader, capture: Capture, ethertype: int, split_bytes: int, number: int, on_bytes: Callable[[int], None] | None
-) -> None:
+def _scan(reader: Reader, capture: Capture, ethertype: int, split_bytes: int, on_bytes: Callable[[int], None] | None) -> None:
     totals = ffi.new("struct zp_scan *", {"first_ns": (1 << 63) - 1, "last_ns": -(1 << 63)})
     splittable = not reader.compression
     at, state = reader.offset, reader.state()
     border, told = at + split_bytes, at
 
     def cut(end: int | None) -> None:
-        nonlocal at, state, number, border
+        nonlocal at, state, border
+        number = capture.splits_before + len(capture.splits)
         capture.splits.append(Split(capture.path, capture.file, capture.station, number, at, end, state))
-        number += 1
         at, state = reader.offset, reader.state()
         border = at + split_bytes
 
@@ -227,8 +232,13 @@ def gather(
 
     stations_given: path (file or folder) → station, for files whose path does not tell. on_bytes: (done, total), from several
     threads. A file whose station cannot be told, or that is damaged, has ``problem`` set. Raises FilesError."""
+    captures = named(names, stations_given or {})
+    return number(scan_all([(c, None) for c in captures], ethertype=ethertype, split_bytes=split_bytes, on_bytes=on_bytes))
+
+
+def named(names: Iterable[str | os.PathLike[str]], given: Mapping[str, int]) -> list[Capture]:
+    """The captures, not looked into yet, with the stations that *given* or their paths say. Raises FilesError."""
     paths = find(names)
-    given = dict(stations_given or {})
     for name, station in given.items():
         if not 1 <= station <= wire.STATIONS_MAX:
             raise FilesError(f"station {station} is not 1..{wire.STATIONS_MAX}")
@@ -236,7 +246,19 @@ def gather(
             raise FilesError(f"{name}: no such file or folder")
     captures = [Capture(os.fspath(path)) for path in paths]
     stations(captures, given)
-    total = sum(path.stat().st_size for path in paths if path.exists())
+    return captures
+
+
+def scan_all(
+    wanted: Sequence[tuple[Capture, Capture | None]],
+    *,
+    ethertype: int,
+    split_bytes: int = SPLIT_BYTES,
+    on_bytes: Callable[[int, int], None] | None = None,
+) -> list[Capture]:
+    """``scan`` of several files, a few at a time; the second of each pair is an earlier result to go on from, or None."""
+    sizes = [Path(c.path).stat().st_size if Path(c.path).exists() else 0 for c, _ in wanted]
+    total = sum(size - (start.end if start else 0) for size, (_, start) in zip(sizes, wanted, strict=True))
     done = 0
 
     def step(count: int) -> None:
@@ -245,12 +267,14 @@ def gather(
         if on_bytes is not None:
             on_bytes(min(done, total), total)
 
-    def one(capture: Capture) -> Capture:
-        return scan(capture.path, station=capture.station, ethertype=ethertype, split_bytes=split_bytes, on_bytes=step)
+    def one(pair: tuple[Capture, Capture | None]) -> Capture:
+        capture, start = pair
+        return scan(
+            capture.path, station=capture.station, ethertype=ethertype, split_bytes=split_bytes, start=start, on_bytes=step
+        )
 
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        captures = list(pool.map(one, captures))
-    return number(captures)
+        return list(pool.map(one, wanted))
 
 
 def number(captures: Sequence[Capture], first: int = 0) -> list[Capture]:

@@ -136,11 +136,11 @@ class Session:
         try:
             spark = builder.getOrCreate()
         finally:
-            for name, value in before.items():
-                if value is None:
+            for name, old in before.items():
+                if old is None:
                     os.environ.pop(name, None)
                 else:
-                    os.environ[name] = value
+                    os.environ[name] = old
         hush()
         self._spark = spark
 
@@ -223,9 +223,7 @@ class Session:
                 with contextlib.suppress(Exception):
                     self._spark.stop()
         else:
-            server = getattr(getattr(self._spark, "_sc", None), "_accumulatorServer", None)
-            if server is not None:
-                server.handle_error = lambda *_: None  # that the JVM has hung up is no news
+            _hang_up(self._spark)
             _end(process)
             self._thread.join(5)
             _forget(self._spark)
@@ -252,6 +250,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
+def _hang_up(spark: Any) -> None:
+    """PySpark and py4j are not to tell that the JVM does not answer any more."""
+    from pyspark import SparkContext
+
+    server = getattr(getattr(spark, "_sc", None), "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+    if SparkContext._gateway is not None:
+        SparkContext._gateway._gateway_client.is_connected = False  # objects that go from now on need not be told of
+
+
 def _forget(spark: Any) -> None:
     """PySpark keeps the connection to a JVM that has gone in class attributes; the next session needs its own."""
     from pyspark import SparkContext
@@ -266,9 +275,8 @@ def _forget(spark: Any) -> None:
     SparkContext._jvm = None
     SparkSession._instantiatedSession = None
     if gateway is not None:
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of every connection it cannot close
         with contextlib.suppress(Exception):
-            gateway.shutdown()
+            gateway.close()
 
 
 def hush() -> None:
