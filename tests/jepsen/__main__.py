@@ -10,11 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import history as histories
+from zenjun.tools.verdict import history as histories
+from zenjun.tools.verdict import judge
+
 from .broken import DEFECTS
-from .checker import judge
-from .plan import draw
-from .runner import run
+from .runner import draw, run
 
 
 def say(text: str) -> None:
@@ -44,17 +44,17 @@ def main(argv: list[str]) -> int:
     seed = secrets.randbelow(10**9) if args.seed is None else args.seed
     say(f"seed {seed}")
     if args.plan:
-        say("\n".join(map(str, draw(seed, args.seconds, args.stations))))
+        say("\n".join(f"{act.begin_ms:7d} ms  {act}" for act in draw(seed, args.seconds, args.stations)))
         return 0
     folder = args.out or Path(tempfile.mkdtemp(prefix="zenjun-jepsen-"))
     began = time.monotonic()
     outcome = run(seed=seed, seconds=args.seconds, folder=folder, stations=args.stations, defect=args.defect, say=say)
-    say(outcome.report.text)
+    say((folder / "report.txt").read_text())
     say(f"converged after {outcome.converged_ms} ms, {outcome.rounds} rounds of last words")
     say(f"{time.monotonic() - began:.0f} s in all")
     say(f"histories and logs: {outcome.folder}")
-    say("VIOLATED" if outcome.failed else "all properties hold")
-    return 1 if outcome.failed else 0
+    say("all properties hold" if outcome.held else "VIOLATED")
+    return 0 if outcome.held else 1
 
 
 def _judge(folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""A daemon with a deliberate defect: ``python -m tests.jepsen.broken DEFECT [options of zenjund]``.
+"""A daemon with a deliberate defect: ``python tests/jepsen/broken.py DEFECT [options of zenjund]``.
 
 For runs that the checker must not pass. Defects are the membership's own (``membership_faults`` of the engine) and those of the
 core (``enum zj_fault``, by name in lower case).
@@ -22,7 +22,7 @@ DEFECTS = sorted({*FAULTS, *CORE})
 def main(argv: list[str]) -> int:
     """Exit code of the daemon, 2 for an unknown defect."""
     if not argv or argv[0] not in DEFECTS:
-        sys.stderr.write(f"usage: python -m tests.jepsen.broken DEFECT [options of zenjund]; one of {', '.join(DEFECTS)}\n")
+        sys.stderr.write(f"usage: python tests/jepsen/broken.py DEFECT [options of zenjund]; one of {', '.join(DEFECTS)}\n")
         return 2
     defect = argv[0]
     extra: dict[str, Any] = {"faults": int(CORE[defect])} if defect in CORE else {"membership_faults": frozenset({defect})}

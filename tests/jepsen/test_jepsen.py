@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from zenjun.tools.scenario.plan import Act
 
-from .plan import Fault
 from .runner import ROOT, run
 
 SEED_VARIABLE = "ZENJUN_JEPSEN_SEED"
@@ -37,9 +37,10 @@ def test_a_minute_of_faults(tmp_path: Path) -> None:
     again = f"python -m tests.jepsen --seconds {SECONDS:g} --seed {seed}"
     say(again)
     outcome = run(seed=seed, seconds=SECONDS, folder=tmp_path / "run", say=say)
-    figures = outcome.report.figures
-    say(outcome.report.text)
-    assert not outcome.failed, f"{again}\nhistories in {outcome.folder}\n{outcome.report.text}"
+    report = outcome.judgement.report
+    figures = report.figures
+    say(report.text)
+    assert outcome.held, f"{again}\nhistories in {outcome.folder}\n{report.text}"
     assert figures["sent_done"] > 500 and figures["delivered_safe"] > 5000, f"hardly anything was sent: {figures}"
     assert figures["instances"] > 3, f"the members hardly changed: {figures}"
 
@@ -48,6 +49,8 @@ def test_a_minute_of_faults(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_cluster_that_ignores_the_quorum_does_not_pass(tmp_path: Path) -> None:
     """The canary: the same programs and the same judge, with daemons that go on in both halves of a partition."""
-    plan = [Fault(1, "partition", 1000, 3500, (1, 2))]
-    outcome = run(seed=1, seconds=4.0, folder=tmp_path / "run", faults=plan, defect="no_quorum", converge_s=5.0)
-    assert {"quorate", "same_members", "common_order"} <= set(outcome.report.violations), outcome.report.text
+    acts = [Act(1, "partition", 1000, 3500, groups=((1, 2),))]
+    outcome = run(seed=1, seconds=4.0, folder=tmp_path / "run", acts=acts, defect="no_quorum", converge_s=5.0)
+    report = outcome.judgement.report
+    assert not outcome.held
+    assert {"quorate", "same_members", "common_order"} <= set(report.violations), report.text

@@ -23,6 +23,7 @@ from ..lab import Impairment, Lab, LabError, LabNotFound, LabTimeout, LabUnsuppo
 from ..lab import files as lab_files
 from ..lab import impair as units
 from ..lab.lab import all_labs, take_down
+from . import labrun
 from .common import FAILED, INTERRUPTED, TIMED_OUT, UNREACHABLE, UNSUPPORTED, Failure
 
 _EXIT_CODES: Final[dict[type[LabError], int]] = {
@@ -800,3 +801,6 @@ def log(name: str, number: int, follow: bool) -> None:
         os.execvp(argv[0], argv)
     except OSError as error:
         raise LabUnsupported(f"{shlex.join(argv)}: {error.strerror}") from error
+
+
+lab.add_command(labrun.run)

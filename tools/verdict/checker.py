@@ -1,7 +1,8 @@
 """The properties of the membership chapter, judged only from what programs were told (``history.py``).
 
-Nothing here asks a daemon. ``CHECKS`` is the registry; every check yields one line per violation, and ``test_checker.py`` has a
-planted violation for each.
+Nothing here asks a daemon. ``CHECKS`` is the registry; every check yields one line per violation, and the tests have a planted
+violation for each. Where programs are in several groups, the checks of one group's sequence judge each group by itself; those of
+``WHOLE`` judge all together: places, instances and members are the cluster's.
 
 *Safe* is what was delivered at preack or ack. What a program at level ordered got is judged as far as a program of the same
 station in the same instance had it safe; beyond that a station that dies or is expelled may have seen what nobody else will.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from .history import SLOTS, VIEW_INDEX, Connection, History, Item, Life, Place, Sent
+from .history import VIEW_INDEX, Connection, History, Item, Life, Place, Sent
 
 SHOWN_MAX: Final = 5
 """Violations of one check that are listed; the rest is counted."""
@@ -312,9 +313,12 @@ def one_instance_at_a_time(context: Context) -> Iterator[str]:
 
 def numbers_grow(context: Context) -> Iterator[str]:
     """For a program instance numbers only grow, and a station that comes back is a new incarnation."""
-    for slot in {(c.station, c.slot) for c in context.history.connections}:
+    programs = defaultdict(list)
+    for connection in sorted(context.history.connections, key=lambda c: c.t):
+        programs[connection.station, connection.slot, connection.group].append(connection)
+    for connections in programs.values():
         last = 0
-        for connection in sorted((c for c in context.history.connections if (c.station, c.slot) == slot), key=lambda c: c.t):
+        for connection in connections:
             fresh = True
             for item in connection.items:
                 if item.kind == "view" or (item.kind == "event" and item.name in ("open", "reopened")):
@@ -421,14 +425,14 @@ def convergence(context: Context) -> Iterator[str]:
         yield "not everybody got everybody's last message within the time allowed"
         return
     suffix = f".l{rounds[-1]['number']}"
-    wanted = {(station, slot) for station in range(1, history.stations + 1) for slot in SLOTS}
-    alive = {(life.connection.station, life.connection.slot): life for life in context.lives if life.alive}
+    everybody = history.last
+    wanted = {(station, slot) for station in everybody for slot in history.slots}
+    alive = {k: life for life in context.lives if (k := (life.connection.station, life.connection.slot)) in wanted and life.alive}
     for station, slot in sorted(wanted - alive.keys()):
         yield f"station {station}'s program at {slot} is not there at the end"
     instances = {life.tags[-1] for life in alive.values()}
     if len(instances) > 1:
         yield f"the run ends in instances {sorted(instances)}"
-    everybody = tuple(range(1, history.stations + 1))
     for instance in instances:
         if (sets := context.stations_of().get(instance, set())) and sets != {everybody}:
             yield f"the run ends in instance {instance} with stations {sorted(sets)}"
@@ -451,6 +455,15 @@ CHECKS: Final[dict[str, Check]] = {
 }  # fmt: skip
 
 
+WHOLE: Final = frozenset({"same_members", "same_view", "quorate", "one_instance_at_a_time", "numbers_grow", "no_breakdown"})
+"""Checks of the whole cluster; ``one_place`` looks at both, since all groups share the places."""
+
+
+def about(check: str) -> str:
+    """What a check is for, in one sentence."""
+    return (CHECKS[check].__doc__ or "").strip().splitlines()[0]
+
+
 @dataclass(slots=True)
 class Report:
     """What the checks found, and how much they had to look at."""
@@ -470,14 +483,31 @@ class Report:
 def judge(history: History) -> Report:
     """Run all checks."""
     context = Context(history)
+    groups = {name: Context(part) for name, part in history.by_group().items()}
     report = Report()
     for name, check in CHECKS.items():
-        found = list(check(context))
+        if name in WHOLE or len(groups) < 2:
+            found = list(check(context))
+        else:
+            found = [f"group {group}: {line}" for group, part in groups.items() for line in check(part)]
+        if name == "one_place" and len(groups) > 1:
+            found += _shared_places(context)
         if found:
             rest = [f"and {len(found) - SHOWN_MAX} more"] if len(found) > SHOWN_MAX else []
             report.violations[name] = found[:SHOWN_MAX] + rest
     report.figures = figures(context)
     return report
+
+
+def _shared_places(context: Context) -> Iterator[str]:
+    """Two messages of different groups at one place: every message has a place of its own."""
+    at: dict[Place, tuple[str, Life]] = {}
+    for life in context.lives:
+        for item in context.judged[id(life)]:
+            if item.kind == "message":
+                name, other = at.setdefault(_place(item), (item.name, life))
+                if name != item.name:
+                    yield f"at {item.place} {life} has {item.name}, {other} has {name}"
 
 
 def figures(context: Context) -> dict[str, int]:
@@ -520,4 +550,4 @@ def history_end(context: Context) -> int:
     return max((item.t for life in context.lives for item in life.items), default=0)
 
 
-__all__ = ["CHECKS", "VIEW_INDEX", "Report", "judge"]
+__all__ = ["CHECKS", "VIEW_INDEX", "WHOLE", "Report", "about", "judge"]

@@ -5,7 +5,7 @@ All times ``t`` are nanoseconds of CLOCK_MONOTONIC, which all processes of one m
 
 | k | written when | members besides ``t`` |
 |---|---|---|
-| connect | the daemon has answered | ``c`` connection, ``station``, ``slot``, ``client``, ``level`` |
+| connect | the daemon has answered | ``c`` connection, ``station``, ``slot``, ``client``, ``level``, ``group`` (may be missing) |
 | send | before the message is queued | ``c``, ``m`` its name, ``level`` waited for |
 | result | the fate of a message is told | ``c``, ``m``, ``r``: done, undecided (then ``reached``), refused, lost, timeout |
 | message | delivered | ``c``, ``m``, ``p`` place, ``from`` [station, client], ``whole``: its bytes are as sent |
@@ -13,7 +13,11 @@ All times ``t`` are nanoseconds of CLOCK_MONOTONIC, which all processes of one m
 | view | the cluster's members change | ``c``, ``p``, ``instance``, ``members`` [[station, incarnation]], ``joined``, ``left`` |
 | event | anything else the daemon says | ``c``, ``name``, ``detail`` |
 | end | the connection is over | ``c``, ``why`` (``bye``: closed on purpose), ``error``: name of the exception |
-| fault, healed, converged, round, died | the runner's marks | see ``runner.py`` |
+| run, began, fault, healed, converged, round, died | the runner's marks | below |
+
+``run``: ``seed``, ``stations``, ``quorum``, ``last`` (stations there at the end), ``levels``. ``began``: time 0 of the plan.
+``fault``: ``what``, ``number``, ``does`` (begin or end). ``converged``: ``took_ms`` since healed. ``round``: ``number``,
+``complete``. ``died``, a daemon that ended by itself: ``station``, ``code``, ``log``.
 """
 
 from __future__ import annotations
@@ -30,9 +34,11 @@ VIEW_INDEX: Final = 1 << 16
 """Index of a change of members in a place: larger than that of any message."""
 SLOTS: Final = ("ordered", "preack", "ack")
 """Each recorder keeps one connection per level of delivery."""
+BUS_SLOTS: Final = ("ack",)
+"""On a bus the other levels may be taken back, and cannot be had."""
 SAFE: Final = frozenset({"preack", "ack"})
 """Levels at which nothing that was delivered may be taken back."""
-MARKS: Final = frozenset({"run", "fault", "healed", "converged", "round", "died"})
+MARKS: Final = frozenset({"run", "began", "fault", "healed", "converged", "round", "died"})
 
 
 @dataclass(slots=True)
@@ -79,6 +85,8 @@ class Connection:
     slot: str
     client: int
     t: int
+    group: str = ""
+    """The process group it is in."""
     items: list[Item] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
     end: str | None = None
@@ -124,6 +132,26 @@ class History:
     marks: list[dict[str, Any]] = field(default_factory=list)
     sent: dict[str, Sent] = field(default_factory=dict)
     """By name."""
+    finalists: tuple[int, ...] = ()
+    """Stations that must be there at the end; empty: all."""
+    slots: tuple[str, ...] = SLOTS
+    """What programs there were at each station."""
+
+    @property
+    def last(self) -> tuple[int, ...]:
+        """Stations that must be there at the end."""
+        return self.finalists or tuple(range(1, self.stations + 1))
+
+    def by_group(self) -> dict[str, History]:
+        """A history for each process group, by name: its connections and what they sent, and all marks."""
+        names = sorted({connection.group for connection in self.connections})
+        return {name: self._only(name) for name in names}
+
+    def _only(self, group: str) -> History:
+        out = History(self.stations, self.quorum, marks=self.marks, finalists=self.finalists, slots=self.slots)
+        out.connections = [connection for connection in self.connections if connection.group == group]
+        out.sent = {name: sent for name, sent in self.sent.items() if sent.connection.group == group}
+        return out
 
     def lives(self) -> list[Life]:
         """Every connection cut at its breaks, those without anything delivered left out."""
@@ -137,9 +165,11 @@ class Unreadable(Exception):
     """A history contradicts itself: the recorder is wrong, not the cluster."""
 
 
-def read(paths: Iterable[Path], stations: int, quorum: int) -> History:
+def read(
+    paths: Iterable[Path], stations: int, quorum: int, finalists: tuple[int, ...] = (), slots: tuple[str, ...] = SLOTS
+) -> History:
     """Read the files of one run. A last line without an end is left out: its writer was killed. Raises Unreadable."""
-    history = History(stations, quorum)
+    history = History(stations, quorum, finalists=finalists, slots=slots)
     for path in sorted(paths):
         load(history, _lines(path), path.name)
     return history
@@ -168,7 +198,7 @@ def _take(history: History, open_: dict[str, Connection], r: dict[str, Any]) -> 
         history.marks.append(r)
         return
     if kind == "connect":
-        connection = Connection(r["c"], int(r["station"]), r["slot"], int(r["client"]), t)
+        connection = Connection(r["c"], int(r["station"]), r["slot"], int(r["client"]), t, r.get("group", ""))
         if open_.setdefault(connection.id, connection) is not connection:
             raise ValueError("a connection begins twice")
         history.connections.append(connection)

@@ -1,9 +1,10 @@
-"""A program at one station that sends, takes what comes, and writes everything down: ``python -m tests.jepsen.recorder``.
+"""A program at one station that sends, takes what comes, and writes everything down: ``python -m zenjun.tools.verdict.recorder``.
 
-One connection per level of delivery, made again whenever its daemon is gone. What happens is appended to a file without
+One connection per level of delivery and group, made again whenever its daemon is gone. What happens is appended to a file without
 buffering (``history.py`` has the table of records). Lines on standard input say which phase begins: ``random`` traffic, ``final``
-(everybody says the same again and again until all hear all), ``settle`` (nothing new), ``last N`` (one message each), ``end``.
-Standard output has one JSON object per line with what the runner waits for.
+(everybody says the same again and again until all hear all), ``settle`` (nothing new), ``last N`` (one message each), ``end``;
+``load JSON`` changes what is sent in the random phase. Standard output has one JSON object per line: what the runner waits for,
+or ``news``, a change of the cluster that this station was told.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from zenjun.daemon.client import (
+from ...daemon.client import (
     BadName,
     ClientError,
     ConnectionClosed,
@@ -31,22 +34,48 @@ from zenjun.daemon.client import (
     Undecided,
     connect,
 )
-from zenjun.daemon.client.aio import Connection, Group
-
+from ...daemon.client.aio import Connection, Group
 from .history import SLOTS
 
-GROUP: Final = "jepsen"
+GROUP: Final = "verdict"
 CALL_S: Final = 60.0
 """Deadline of every call; longer than any fault, so that it only ends what hangs."""
 UNDER_WAY_MAX: Final = 60
 """Messages of one connection whose fate is open; while there are so many nothing is sent."""
-GAP_S: Final = 0.25
-"""Mean time between bursts of one connection in the random phase."""
-BURST_MAX: Final = 5
 FINAL_GAP_S: Final = 0.3
 LEVELS: Final = ("sent", "ordered", "preack", "preack", "ack")
 SIZES: Final = (0, 0, 0, 40, 300, 1400, 6000)
 """Bytes of filling after the name; the last ones take several frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the programs of one station send in the random phase."""
+
+    rate: float = 36.0
+    """Messages a second of all of them together, on average; 0: none."""
+    burst: tuple[int, int] = (1, 5)
+    """Messages at once, each number equally likely."""
+    sizes: tuple[tuple[int, int], ...] = tuple((size, size) for size in SIZES)
+    """Bytes of filling: one of these ranges, then a number out of it, each equally likely."""
+    levels: tuple[str, ...] = LEVELS
+    """What their senders wait for, each equally likely."""
+
+    def text(self) -> str:
+        """As one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Load:
+        """What ``text`` gave."""
+        data = json.loads(text)
+        sizes = tuple((int(low), int(high)) for low, high in data["sizes"])
+        low, high = data["burst"]
+        return cls(float(data["rate"]), (int(low), int(high)), sizes, tuple(data["levels"]))
+
+    def gap_s(self, programs: int) -> float:
+        """Mean time between bursts of one of so many programs; the rate is not 0."""
+        return programs * (self.burst[0] + self.burst[1]) / 2 / self.rate
 
 
 def body(name: str, filling: int) -> bytes:
@@ -82,10 +111,13 @@ class Journal:
 
 
 class Slot:
-    """The connections at one level, one after the other."""
+    """The connections at one level in one group, one after the other."""
 
-    def __init__(self, recorder: Recorder, level: str) -> None:
+    def __init__(self, recorder: Recorder, level: str, group: str = GROUP, mark: str = "") -> None:
+        """mark: tells the slots of the same level apart in names."""
         self.level = level
+        self.group = group
+        self.letter = f"{level[0]}{mark}"
         self._recorder = recorder
         self._session = 0
         self._number = 0
@@ -110,13 +142,20 @@ class Slot:
         while not self._recorder.over:
             self._session += 1
             self._number = 0
-            self._id = f"{self._recorder.station}.{self.level[0]}.{self._session}"
+            self._id = f"{self._recorder.station}.{self.letter}.{self._session}"
             connection = None
             why, error = "cancelled", ""
             try:
-                connection = await connect(name=self._id, wait=CALL_S, timeout=CALL_S)
+                connection = await self._connect()
+                if connection is None:
+                    break
                 self._write(
-                    "connect", station=self._recorder.station, slot=self.level, client=connection.welcome.client, level=self.level
+                    "connect",
+                    station=self._recorder.station,
+                    slot=self.level,
+                    client=connection.welcome.client,
+                    level=self.level,
+                    group=self.group,
                 )
                 await self._live(connection)
                 why = "bye"
@@ -133,8 +172,24 @@ class Slot:
                         await connection.close(timeout=1.0 if why == "bye" else 0.0)
             await asyncio.sleep(0.01)
 
+    async def _connect(self) -> Connection | None:
+        """A connection, or None: it is over before there was one."""
+
+        async def wait() -> Connection:
+            return await connect(name=self._id, wait=None, timeout=CALL_S)
+
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(wait()), asyncio.create_task(self._recorder.ended.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        made: asyncio.Task[Connection] = tasks[0]
+        return None if made.cancelled() else made.result()
+
     async def _live(self, connection: Connection) -> None:
-        group = await connection.join(GROUP, self.level, timeout=CALL_S)  # type: ignore[arg-type]
+        group = await connection.join(self.group, self.level, timeout=CALL_S)  # type: ignore[arg-type]
         tasks = [
             asyncio.create_task(self._read(group)),
             asyncio.create_task(self._send(group)),
@@ -171,6 +226,7 @@ class Slot:
                 "k": "group", "c": self._id, "p": item.place, "instance": item.instance, "reason": item.reason, **members,
             }  # fmt: skip
         detail = dict(item.detail)
+        self._recorder.news(self, detail)
         if detail["event"] == "view":
             return {
                 "k": "view",
@@ -205,12 +261,13 @@ class Slot:
             phase, number = recorder.phase
             gap = FINAL_GAP_S
             if phase == "random":
-                gap = rng.expovariate(1 / GAP_S)
-                for _ in range(rng.randrange(1, BURST_MAX + 1)):
+                load = recorder.load
+                gap = rng.expovariate(1 / load.gap_s(len(recorder.slots))) if load.rate else CALL_S
+                for _ in range(rng.randint(*load.burst) if load.rate else 0):
                     if self.under_way < UNDER_WAY_MAX:
-                        self._start(group, "r", rng.choice(LEVELS), rng.choice(SIZES))
+                        self._start(group, "r", rng.choice(load.levels), rng.randint(*rng.choice(load.sizes)))
             elif phase == "final" and self.under_way < UNDER_WAY_MAX:
-                self._start(group, "f", "preack", 0)
+                self._start(group, "f", recorder.final_level, 0)
             elif phase == "last" and said < number:
                 said = number
                 self._start(group, f"l{number}", "ack", 0)
@@ -219,7 +276,7 @@ class Slot:
     def _start(self, group: Group, kind: str, level: str, filling: int) -> None:
         """Begin to send one message. Tasks start in the order in which they are made, and so the messages are queued."""
         self._number += 1
-        name = f"{self._recorder.station}.{self.level[0]}.{self._session}.{self._number}.{kind}"
+        name = f"{self._id}.{self._number}.{kind}"
         task = asyncio.create_task(self._one(group, name, kind, level, filling))
         self._sends.add(task)
         task.add_done_callback(self._ended)
@@ -250,15 +307,19 @@ class Slot:
 class Recorder:
     """All slots of one station, and the phase they are in."""
 
-    def __init__(self, station: int, seed: int, path: Path) -> None:
+    def __init__(self, station: int, seed: int, path: Path, load: Load, groups: int = 1, levels: Sequence[str] = SLOTS) -> None:
         self.station = station
         self.rng = random.Random(seed)
+        self.load = load
         self.journal = Journal(path)
         self.phase: tuple[str, int] = ("random", 0)
         self.ended = asyncio.Event()
         self._changed = asyncio.Event()
-        self.slots = [Slot(self, level) for level in SLOTS]
+        marks = [""] if groups == 1 else [str(number) for number in range(1, groups + 1)]
+        self.slots = [Slot(self, level, f"{GROUP}{mark}", mark) for mark in marks for level in levels]
+        self.final_level = "preack" if "preack" in levels else "ack"
         self._told = ""
+        self._news: set[tuple[Any, ...]] = set()
 
     @property
     def over(self) -> bool:
@@ -283,8 +344,21 @@ class Recorder:
         text = json.dumps(state)
         if text != self._told:
             self._told = text
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    def news(self, slot: Slot, detail: dict[str, Any]) -> None:
+        """Tell the runner of a change of the cluster, the first time one of our programs is told; of what is done to this station
+        when the first program is."""
+        known = (detail["event"], detail.get("instance"))
+        fresh = slot is self.slots[0] if detail["event"] in ("expelled", "fenced") else known not in self._news
+        if detail["event"] in ("view", "expelled", "reopened", "fenced") and fresh:
+            self._news.add(known)
+            kept = ("event", "instance", "members", "joined", "left")
+            self._say(json.dumps({"news": {key: detail[key] for key in kept if key in detail}}))
 
     async def run(self) -> None:
         """Until told to end, or until standard input is closed: the runner is gone."""
@@ -298,7 +372,10 @@ class Recorder:
                 phase, _, number = line.strip().partition(" ")
                 if phase == "end":
                     break
-                self.phase = (phase, int(number or 0))
+                if phase == "load":
+                    self.load = Load.parse(number)
+                else:
+                    self.phase = (phase, int(number or 0))
                 self._changed.set()
                 self._changed = asyncio.Event()
                 self.tell()
@@ -314,16 +391,19 @@ class Recorder:
                 raise result
 
 
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Exit code 0: everything is written down."""
-    parser = argparse.ArgumentParser(prog="python -m tests.jepsen.recorder")
+    parser = argparse.ArgumentParser(prog="python -m zenjun.tools.verdict.recorder")
     parser.add_argument("station", type=int)
     parser.add_argument("seed", type=int)
     parser.add_argument("path", type=Path)
+    parser.add_argument("--load", type=Load.parse, default=Load(), help="JSON; what is sent in the random phase")
+    parser.add_argument("--groups", type=int, default=1)
+    parser.add_argument("--levels", default=",".join(SLOTS), help="of delivery, a connection for each")
     args = parser.parse_args(argv)
 
     async def run() -> None:
-        await Recorder(args.station, args.seed, args.path).run()
+        await Recorder(args.station, args.seed, args.path, args.load, args.groups, args.levels.split(",")).run()
 
     asyncio.run(run())
     return 0

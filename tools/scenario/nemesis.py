@@ -1,0 +1,287 @@
+"""Does to a lab what the plan says, undoes it, and knows at any time what must be true of the network and of the daemons."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ...daemon.client import ClientError, ConnectionClosed, connect_sync
+from ..lab import Impairment, Lab, LabError, LabNotFound, Station
+from ..verdict.recorder import Journal
+from .model import listing
+from .plan import Act
+
+_END_S: Final = 15.0
+"""A daemon that gets SIGTERM drains, and says goodbye."""
+_ADMIN_S: Final = 5.0
+_CUTTING: Final = ("partition", "cut")
+_IMPAIRING: Final = ("loss", "impair")
+_ENDING: Final = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}
+_LINKS: Final[dict[str, tuple[Callable[[Station], None], str]]] = {
+    "link-down": (Station.link_down, "link-up"),
+    "cable-out": (Station.cable_out, "cable-in"),
+    "delete-interface": (Station.delete_interface, "create-interface"),
+}
+_MENDING: Final[dict[str, Callable[[Station], None]]] = {
+    "link-up": Station.link_up,
+    "cable-in": Station.cable_in,
+    "create-interface": Station.create_interface,
+}
+
+Start = Callable[[int], None]
+"""Starts the daemon of a station."""
+
+
+class Nemesis:
+    """Carries out acts. A fault that several acts cause at once ends with the last of them."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        start: Start,
+        journal: Journal,
+        say: Callable[[str], None],
+        *,
+        load: Callable[[Act], None] = lambda act: None,
+        absent: Iterable[int] = (),
+        base: Impairment = Impairment(),  # noqa: B008 (frozen)
+    ) -> None:
+        """start: of a daemon. say: a line for a person. load: changes what is sent. absent: stations whose daemon does not run.
+        base: impairment of all stations from the beginning."""
+        self._lab = lab
+        self._start_daemon = start
+        self._journal = journal
+        self._say = say
+        self._load = load
+        self._active: list[Act] = []
+        """Cuts and impairments in force, in the order of their beginning."""
+        self._down = set(absent)
+        """Stations whose daemon we have ended, or not started."""
+        self._base = dict.fromkeys(lab.stations, base)
+        self._set = dict.fromkeys(lab.stations, Impairment())
+        """What is set at each station."""
+        self._mend: dict[tuple[str, int], tuple[Act, Callable[[], None]]] = {}
+        """By what is broken (the word that mends it) and station: the last act that broke it, and what mends it."""
+        self._links: list[Act] = []
+        """Acts upon interfaces that have not ended."""
+        self._cut = False
+        """Whether there are cuts."""
+
+    def prepare(self) -> None:
+        """Set the impairments of the beginning. Raises LabError."""
+        self._network()
+
+    def begin(self, act: Act) -> None:
+        """The act takes place. Raises LabError."""
+        self._mark(act, "begin")
+        if act.do in (*_CUTTING, *_IMPAIRING):
+            self._active.append(act)
+            self._network()
+        elif act.do == "heal":
+            self._active = [active for active in self._active if active.do not in _CUTTING]
+            self._network()
+        elif act.do == "clear":
+            self._clear(set(act.stations))
+        elif act.do == "load":
+            self._load(act)
+        elif act.do == "expel":
+            self._expel(act)
+        elif act.do in (*_LINKS, *_MENDING, "rename", "mtu", "mac"):
+            for station in act.stations:
+                self._link(act, self._lab.station(station))
+        else:
+            for station in act.stations:
+                self._process(act.do, station)
+
+    def end(self, act: Act) -> None:
+        """The act's time is over: what it broke is mended, as far as nothing else keeps it broken. Raises LabError."""
+        self._mark(act, "end")
+        if act.do in (*_CUTTING, *_IMPAIRING):
+            self._active = [active for active in self._active if active.number != act.number]
+            self._network()
+        elif act.do in (*_ENDING, "leave"):
+            for station in act.stations:
+                self._start(station)
+        elif act.do == "pause":
+            for station in act.stations:
+                self._process("resume", station)
+        else:
+            self._links = [other for other in self._links if other.number != act.number]
+            for key, (broken_by, mend) in list(self._mend.items()):
+                still = any(other.do == act.do and key[1] in other.stations for other in self._links)
+                if broken_by.do == act.do and key[1] in act.stations and not still:
+                    del self._mend[key]
+                    mend()
+
+    def end_all(self, there: Collection[int]) -> None:
+        """Mend everything; of the daemons that do not run, start those of these stations. Raises LabError."""
+        self._active.clear()
+        self._base = dict.fromkeys(self._lab.stations, Impairment())
+        self._network()
+        for _, mend in self._mend.values():
+            mend()
+        self._mend.clear()
+        for station in self._lab.stations:
+            if self.still_there(station):
+                self._lab.station(station).signal(signal.SIGCONT)
+            elif station in there:
+                self._start(station)
+
+    # ---- daemons
+
+    def still_there(self, station: int) -> bool:
+        """Whether the daemon that should be running there is; one that has ended by itself is marked, and started again."""
+        if station in self._down:
+            return False
+        daemon = self._lab.station(station).daemon
+        code = daemon.poll() if daemon is not None else None
+        if code is None:
+            return True
+        tail: list[str] = []
+        with contextlib.suppress(OSError, LabError):
+            self._lab.refresh_log(station)
+            tail = self._lab.station(station).log_path.read_text(errors="replace").splitlines()[-3:]
+        self._journal.write({"k": "died", "station": station, "code": code, "log": " | ".join(tail)})
+        self._say(f"the daemon of station {station} ended by itself with {code}")
+        self._down.add(station)
+        self._start(station)
+        return True
+
+    def _process(self, do: str, station: int) -> None:
+        if do == "start":
+            self._start(station)
+        elif not self.still_there(station):
+            return
+        elif do in _ENDING:
+            self._end(station, _ENDING[do])
+        elif do == "restart":
+            self._end(station, signal.SIGTERM)
+            self._start(station)
+        elif do == "leave":
+            self._down.add(station)
+            self._operate(station, lambda connection: connection.leave_cluster())
+        else:
+            self._lab.station(station).signal(signal.SIGSTOP if do == "pause" else signal.SIGCONT)
+
+    def _end(self, station: int, number: int) -> None:
+        self._down.add(station)
+        with contextlib.suppress(LabNotFound):  # it has ended this moment
+            self._lab.station(station).signal(number)
+
+    def _start(self, station: int) -> None:
+        if station not in self._down:
+            return
+        daemon = self._lab.station(station).daemon
+        if daemon is not None and daemon.poll() is None:
+            with contextlib.suppress(LabNotFound):
+                daemon.send_signal(signal.SIGCONT)  # one that is stopped does not take SIGTERM
+            daemon.wait(_END_S)
+        self._start_daemon(station)
+        self._down.discard(station)
+
+    def _expel(self, act: Act) -> None:
+        up = [station for station in self._lab.stations if station not in self._down and station not in act.stations]
+        by = next(iter(act.others), None) or next(iter(up), None)
+        if by is None:
+            raise LabError(f"no station is left that could expel {listing(act.stations)}")
+        for station in act.stations:
+            self._operate(by, lambda connection, station=station: connection.expel(station))  # type: ignore[misc]
+
+    def _operate(self, station: int, order: Callable[[Any], Any]) -> None:
+        """Give the daemon of a station an operator's order. Raises LabError."""
+        try:
+            with connect_sync(str(self._lab.station(station).socket_path), name="scenario", timeout=_ADMIN_S) as connection:
+                order(connection)
+        except ConnectionClosed:
+            return
+        except ClientError as error:
+            raise LabError(f"station {station} does not take the order: {error}") from error
+
+    # ---- the network
+
+    def _network(self) -> None:
+        """Set all cuts and impairments to what is in force."""
+        pairs: set[tuple[int, int]] = set()
+        wanted = dict(self._base)
+        for act in self._active:
+            if act.do == "partition":
+                pairs |= self._parted(act)
+            elif act.do == "cut":
+                pairs |= {(a, b) for a in act.stations for b in act.others if a != b}
+                if act.values.get("both"):
+                    pairs |= {(b, a) for a in act.stations for b in act.others if a != b}
+            else:
+                for station in act.stations:
+                    wanted[station] = wanted[station].changed(dict(act.values))
+        if pairs or self._cut:
+            self._lab.request("cuts", how="set", pairs=sorted(pairs))
+        self._cut = bool(pairs)
+        for station, impairment in wanted.items():
+            if impairment != self._set[station]:
+                self._lab.impair([station], **impairment.to_json())
+                self._set[station] = impairment
+
+    def _parted(self, act: Act) -> set[tuple[int, int]]:
+        home = dict.fromkeys(self._lab.stations, -1)
+        home |= {station: number for number, group in enumerate(act.groups) for station in group}
+        return {(a, b) for a in home for b in home if home[a] != home[b]}
+
+    def _clear(self, stations: set[int]) -> None:
+        for station in stations:
+            self._base[station] = Impairment()
+        for number, act in enumerate(self._active):
+            if act.do in _IMPAIRING:
+                self._active[number] = replace(act, stations=tuple(s for s in act.stations if s not in stations))
+        self._network()
+
+    def _link(self, act: Act, station: Station) -> None:
+        """Break or mend an interface."""
+        if act.do in _MENDING:
+            self._mend.pop((act.do, station.id), None)
+            self._links = [other for other in self._links if _LINKS.get(other.do, (None, ""))[1] != act.do]
+            self._mended(act.do, station)
+        elif act.do in _LINKS:
+            break_it, word = _LINKS[act.do]
+            break_it(station)
+            self._broken(act, word, station, lambda: self._mended(word, station))
+        elif act.do == "rename":
+            before = str(station.interface["name"])
+            station.rename_interface(act.values["to"])
+            self._broken(act, "rename", station, lambda: station.rename_interface(before))
+        elif act.do == "mtu":
+            mtu = int(station.interface["mtu"])
+            station.set_mtu(act.values["mtu"], act.values.get("port_mtu"))
+            if act.end_ms is not None:
+                self._broken(act, "mtu", station, lambda: station.set_mtu(mtu))
+        else:
+            station.set_mac(act.values["mac"])
+
+    def _broken(self, act: Act, word: str, station: Station, mend: Callable[[], None]) -> None:
+        self._links.append(act)
+        self._mend[word, station.id] = (act, mend)
+
+    @staticmethod
+    def _mended(word: str, station: Station) -> None:
+        if word != "create-interface" or not station.interface["present"]:
+            _MENDING[word](station)
+
+    def _mark(self, act: Act, does: str) -> None:
+        self._journal.write({"k": "fault", "what": str(act), "number": act.number, "does": does})
+        self._say(str(act) if does == "begin" else f"end of {act.do} {listing(act.stations) if act.stations else ''}".rstrip())
+
+
+def carry_out(nemesis: Nemesis, acts: Sequence[Act], began: float) -> None:
+    """Begin and end all acts at their times; what is late is done at once. Raises LabError."""
+    steps = [(act.begin_ms, 0, act) for act in acts]
+    steps += [(act.end_ms, 1, act) for act in acts if act.end_ms is not None]
+    for at_ms, ends, act in sorted(steps, key=lambda step: (step[0], step[1], step[2].number)):
+        # The plan's times are the stimulus; nothing is waited for here.
+        time.sleep(max(0.0, began + at_ms / 1000 - time.monotonic()))
+        if ends:
+            nemesis.end(act)
+        else:
+            nemesis.begin(act)
