@@ -21,10 +21,10 @@ from rich.console import Console
 
 from ..lab import Impairment, Lab, LabError, LabNotFound, LabTimeout, LabUnsupported, Station
 from ..lab import files as lab_files
-from ..lab import impair as units
 from ..lab.lab import all_labs, take_down
 from . import labrun
 from .common import FAILED, INTERRUPTED, TIMED_OUT, UNREACHABLE, UNSUPPORTED, Failure
+from .impairments import SHARE, TIME, Quantity, impairment_options
 
 _EXIT_CODES: Final[dict[type[LabError], int]] = {
     LabNotFound: UNREACHABLE,
@@ -55,27 +55,6 @@ class _LabGroup(click.Group):
             sys.exit(INTERRUPTED)
 
 
-class _Quantity(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
-    """A number with a unit, as parsed by one of the functions of ``impair``."""
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-SHARE = _Quantity("share", units.parse_fraction)
-TIME = _Quantity("time", units.parse_time_ns)
-RATE = _Quantity("rate", units.parse_rate_bit)
-
-
 def parse_stations(text: str) -> list[int] | None:
     """``1,3-5`` → [1, 3, 4, 5]; ``all`` → None. Raises ValueError."""
     if text == "all":
@@ -89,7 +68,7 @@ def parse_stations(text: str) -> list[int] | None:
     return numbers
 
 
-STATIONS = _Quantity("stations", parse_stations)
+STATIONS = Quantity("stations", parse_stations)
 
 
 def _name_option(function: F) -> F:
@@ -103,23 +82,6 @@ def _stations_option(*, required: bool = False, text: str = "Stations: 2 or 1,3 
         return click.option("-s", "--station", "stations", type=STATIONS, required=required, help=text)(function)
 
     return decorate
-
-
-_IMPAIRMENTS: Final = (
-    click.option("--loss", type=SHARE, help="Share of frames each station loses by itself, as in 5%."),
-    click.option("--delay", "delay_ns", type=TIME, help="Delay of frames, as in 5ms (sch_netem)."),
-    click.option("--jitter", "jitter_ns", type=TIME, help="Variation of the delay, as in 2ms (sch_netem)."),
-    click.option("--reorder", type=SHARE, help="Share of frames that overtake the delayed ones (sch_netem)."),
-    click.option("--duplicate", type=SHARE, help="Share of frames received twice (sch_netem)."),
-    click.option("--corrupt", type=SHARE, help="Share of frames with one bit wrong (sch_netem)."),
-    click.option("--rate", "rate_bit", type=RATE, help="Speed of the links each way, as in 100mbit; 0 for no limit."),
-)
-
-
-def _impairment_options(function: F) -> F:
-    for option in reversed(_IMPAIRMENTS):
-        function = option(function)
-    return function
 
 
 @contextlib.contextmanager
@@ -183,7 +145,7 @@ def lab() -> None:
 @lab.command()
 @click.option("-n", "--stations", "count", type=click.IntRange(1, 64), default=3, show_default=True, help="How many stations.")
 @_name_option
-@_impairment_options
+@impairment_options
 @click.option("--mtu", type=click.IntRange(68, 65535), default=1500, show_default=True, help="Of all links, bytes.")
 @click.option("--medium", type=click.Choice(["switched", "bus"]), default="switched", show_default=True, help="See docs/lab.md.")
 @click.option("--snooping", is_flag=True, help="Switch the bridge's multicast snooping on.")
@@ -540,7 +502,7 @@ def _parse_signal(text: str) -> int:
 @_name_option
 @_stations_option(required=True)
 @click.option(
-    "--signal", "number", type=_Quantity("signal", _parse_signal), default="KILL", show_default=True, help="Name or number."
+    "--signal", "number", type=Quantity("signal", _parse_signal), default="KILL", show_default=True, help="Name or number."
 )
 def kill(name: str, stations: list[int] | None, number: int) -> None:
     """Send daemons a signal.
@@ -647,15 +609,16 @@ def loss(name: str, stations: list[int] | None, share: float) -> None:
 @lab.command()
 @_name_option
 @_stations_option()
-@_impairment_options
+@impairment_options
 def impair(name: str, stations: list[int] | None, **impairments: Any) -> None:
     """Change impairments of stations; those not named stay as they are.
 
     \b
     Examples:
       zenjun lab impair --rate 100mbit
-      zenjun lab impair -s 2 --delay 5ms --jitter 2ms
-      zenjun lab impair --loss 0% --rate 0
+      zenjun lab impair -s 2 --delay 5ms --jitter 2ms --distribution normal
+      zenjun lab impair --burst 5%x4
+      zenjun lab impair --loss 0% --rate 0 --burst none
     """
     changes = {key: value for key, value in impairments.items() if value is not None}
     if not changes:
@@ -665,7 +628,7 @@ def impair(name: str, stations: list[int] | None, **impairments: Any) -> None:
 
 @lab.command()
 @_name_option
-@_impairment_options
+@impairment_options
 def hold(name: str, **impairments: Any) -> None:
     """Impair the containers of a lab, also those that are started again later, until Ctrl-C; then end all faults.
 
