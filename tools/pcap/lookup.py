@@ -179,7 +179,7 @@ def captures(paths: Sequence[str], stations: Mapping[str, int] | None = None, et
             about = files.Capture(found, station=given.get(found) or (0 if found == "-" else files.station_of_path(found)))
             if found != "-" and Path(found).is_file():
                 with contextlib.suppress(OSError):
-                    files._look(about, ethertype)
+                    files.look(about, ethertype)
             if not any(found == c.path for c in out):
                 out.append(Capture(found, about.station, about.own_mac))
     return out
