@@ -25,6 +25,7 @@ from ..lab.lab import all_labs, take_down
 from . import labrun
 from .common import FAILED, INTERRUPTED, TIMED_OUT, UNREACHABLE, UNSUPPORTED, Failure
 from .impairments import SHARE, TIME, Quantity, impairment_options
+from .labuml import uml
 
 _EXIT_CODES: Final[dict[type[LabError], int]] = {
     LabNotFound: UNREACHABLE,
@@ -767,3 +768,6 @@ def log(name: str, number: int, follow: bool) -> None:
 
 
 lab.add_command(labrun.run)
+
+
+lab.add_command(uml)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import selectors
 import shlex
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from . import files
 from .errors import LabError, LabTimeout, LabUnsupported
 
 DEADLINE_S: Final = 270.0
@@ -37,6 +39,10 @@ INSIDE: Final = "ZENJUN_UML"
 """Set to 1 in the environment of the program."""
 _INSMOD_PATH: Final = "/usr/sbin:/sbin:/usr/bin:/bin"
 _GRACE_S: Final = 3.0
+_FOLDER: Final = "zenjun-uml-"
+_LOCK: Final = "lock"
+_OLD_S: Final = 10.0
+"""A folder younger than this may not have its lock yet."""
 _PR_SET_PDEATHSIG: Final = 1
 _BEGIN: Final = b"---- zenjun uml: begin ----"
 _END: Final = b"---- zenjun uml: end "
@@ -126,6 +132,23 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+@contextlib.contextmanager
+def _exchange() -> Iterator[Path]:
+    """A folder for the files of one run; those of runs whose caller was killed are removed, too."""
+    for old in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError):
+            lock_stat = (old / _LOCK).stat()
+            if lock_stat.st_uid == os.getuid() and time.time() - lock_stat.st_mtime > _OLD_S and not files.in_use(old):
+                shutil.rmtree(old)
+    with tempfile.TemporaryDirectory(prefix=_FOLDER) as name:
+        lock = os.open(Path(name) / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield Path(name)
+        finally:
+            os.close(lock)
+
+
 def _lines(process: subprocess.Popen[bytes], end: float) -> Iterator[bytes]:
     """Lines of the console until it is closed. Raises LabTimeout."""
     assert process.stdout is not None
@@ -176,8 +199,7 @@ def run(
     kernel = find()
     say = say or _say
     end = time.monotonic() + deadline_s
-    with tempfile.TemporaryDirectory(prefix="zenjun-uml-") as name:
-        exchange = Path(name)
+    with _exchange() as exchange:
         (exchange / "environment").write_text(_environment())
         init = exchange / "init"
         init.write_text(_init(command, Path.cwd(), exchange, [path.absolute() for path in write]))
@@ -189,7 +211,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={"PATH": os.defpath, "HOME": name, "TMPDIR": _memory_folder(memory_mib)},
+            env={"PATH": os.defpath, "HOME": str(exchange), "TMPDIR": _memory_folder(memory_mib)},
             start_new_session=True,  # Ctrl-C at the terminal is for this process to handle
             preexec_fn=_die_with_parent,
         )
