@@ -1,0 +1,96 @@
+"""Run several commands at the same time, each in a process group of its own: for stages in which nothing depends on time.
+
+    python -m tests.lanes [--deadline SECONDS] NAME=COMMAND…
+
+COMMAND is a line for the shell. What a lane says is in out/lanes/NAME.log, and shown when it has ended: its last lines, all of it
+when it failed. The first that fails ends the others; so do Ctrl-C and the deadline. Exit code: 0 all ended well, 1 not so, 130.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent.parent / "out" / "lanes"
+TAIL_LINES = 4
+GRACE_S = 10.0
+
+
+def _start(name: str, command: str) -> subprocess.Popen[bytes]:
+    """With the default actions of the signals: a shell's background jobs ignore Ctrl-C, and tests of it would fail there."""
+    with (FOLDER / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            ["sh", "-euc", command],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+
+def _end(running: dict[str, subprocess.Popen[bytes]]) -> None:
+    """SIGINT to the groups of what still runs, SIGKILL to what does not heed it."""
+    for number, patience in ((signal.SIGINT, GRACE_S), (signal.SIGKILL, GRACE_S)):
+        for lane in running.values():
+            if lane.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(lane.pid, number)
+        until = time.monotonic() + patience
+        for lane in running.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                lane.wait(max(0.0, until - time.monotonic()))
+
+
+def _tell(name: str, code: int, seconds: float) -> None:
+    lines = (FOLDER / f"{name}.log").read_text(errors="replace").splitlines()
+    print(f"-- {name}: {'passed' if code == 0 else f'FAILED ({code})'} after {seconds:.0f} s", flush=True)
+    for line in lines if code else lines[-TAIL_LINES:]:
+        print(f"   {line}", flush=True)
+
+
+def run(lanes: dict[str, str], deadline_s: float) -> int:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    running = {name: _start(name, command) for name, command in lanes.items()}
+    try:
+        while running:
+            for name, lane in list(running.items()):
+                if (code := lane.poll()) is None:
+                    continue
+                del running[name]
+                _tell(name, code, time.monotonic() - begun)
+                if code:
+                    return 1
+            if time.monotonic() > begun + deadline_s:
+                for name in running:
+                    print(f"-- {name}: not done within {deadline_s:g} s", flush=True)
+                    _tell(name, -1, time.monotonic() - begun)
+                return 1
+            time.sleep(0.1)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        _end(running)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.lanes", description="Commands at the same time.")
+    parser.add_argument("--deadline", type=float, default=900.0, metavar="SECONDS")
+    parser.add_argument("lanes", nargs="+", metavar="NAME=COMMAND")
+    options = parser.parse_args(argv)
+    lanes = dict(lane.partition("=")[::2] for lane in options.lanes)
+    if not all(name and command for name, command in lanes.items()):
+        parser.error("a lane is NAME=COMMAND")
+    return run(lanes, options.deadline)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,61 @@
+"""Lanes of tools/test: one that fails is a failure, and nothing goes on running behind it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 30.0
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.lanes", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def lanes(*arguments: str) -> tuple[int, str]:
+    process = start(*arguments)
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out
+
+
+def alive(path: Path) -> bool:
+    return Path(f"/proc/{path.read_text().strip()}").exists()
+
+
+def test_all_pass(tmp_path: Path) -> None:
+    """They run at the same time: each waits for what the other makes."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    wait = "until [ -e {} ]; do sleep 0.05; done; echo done {}"
+    code, out = lanes(f"t1=touch {a}; {wait.format(b, 1)}", f"t2=touch {b}; {wait.format(a, 2)}")
+    assert code == 0 and "t1: passed" in out and "t2: passed" in out and "done 1" in out and "done 2" in out
+
+
+def test_one_that_fails_ends_the_others_and_shows_all_it_said(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    code, out = lanes(f"t1=echo $$ > {pid}; sleep 60 & wait", f"t2=until [ -s {pid} ]; do sleep 0.05; done; seq 1 9; exit 3")
+    assert code == 1 and "t2: FAILED (3)" in out and all(f"   {n}\n" in out for n in range(1, 10))
+    assert not alive(pid)
+
+
+def test_the_deadline_ends_what_hangs(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    code, out = lanes("--deadline", "0.5", f"t1=echo $$ > {pid}; exec sleep 60")
+    assert code == 1 and "t1: not done within 0.5 s" in out and not alive(pid)
+
+
+def test_interrupt_ends_all(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    process = start(f"t1=echo $$ > {pid}; exec sleep 60")
+    until = time.monotonic() + PATIENCE_S
+    while not (pid.exists() and pid.read_text().strip()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130 and not alive(pid)
