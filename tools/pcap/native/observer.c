@@ -71,9 +71,8 @@ static void promise(struct zo_observer *o, const struct zp_pdu *p)
         o->total.bus)
         return;
     uint64_t next = widen(s->req, p->seq);
-    if (p->src == o->self + 1 && next > s->req && next - s->req <= SLOTS_MOST) /* what it has sent,
-        the capture would have seen before */
-        stream_skip(o, s, next);
+    if (p->src == o->self + 1)
+        hole_note(o, s, next);
     if (p->clock > s->promise_clock && p->clock > s->clock) {
         s->promise_clock = p->clock;
         s->promise_next = next;
@@ -110,11 +109,8 @@ static void take(struct zo_observer *o, const struct zp_pdu *p, const struct zp_
             stream_put(o, s, p, out, relayed);
         if (is_vote(p->kind))
             vote_add(o, p);
-        if (s && own && out && s->started && s == o->cur[o->self]) { /* its own numbers have no gaps */
-            uint64_t seq = widen(s->req, p->seq);
-            if (seq > s->req && seq - s->req <= SLOTS_MOST)
-                stream_skip(o, s, seq);
-        }
+        if (s && own && out && s->started && s == o->cur[o->self])
+            hole_note(o, s, widen(s->req, p->seq));
         if (s)
             stream_advance(o, s);
     }

@@ -1,8 +1,6 @@
 /* Replays one station's capture by the protocol's own rules and tells, in columns, what the station had and did: the order in
- * which
- * it came to deliver, when each PDU reached which level, views, what was announced. An implementation of its own: it shares the
- * field
- * table with the core, nothing else. Memory is bounded by the windows of the streams. Plain C that cffi parses. */
+ * which it came to deliver, when each PDU reached which level, views, what was announced. An implementation of its own: with the core
+ * it shares the field table, nothing else. Memory is bounded by the windows of the streams. Plain C that cffi parses. */
 #ifndef ZO_OBSERVER_H
 #define ZO_OBSERVER_H
 
@@ -18,8 +16,7 @@ enum zo_table {            /* tables of schema.py, columns in its order without 
 };
 
 /* One table's columns, in Arrow's layout, each with room for `capacity` rows; the caller empties it when zo_feed says ZP_FULL:
- * rows
- * to 0, bitmaps to zeros. */
+ * rows to 0, bitmaps to zeros. */
 struct zo_columns {
     uint32_t rows, capacity, columns;
     uint32_t next;         /* column that is written next, within a row */
@@ -54,8 +51,7 @@ void zo_free(struct zo_observer *o);
 /* ---- digests of blocks of the order ---- */
 
 /* Rows of `order` in its order, `rows` of them, as columns. Adds up cells: rows with the same view, clock >> 12 and number of
- * `cuts`
- * (sorted clocks) below the clock; a cell is a run of such rows: (view, block, segment) → XOR of the rows' hashes and their
+ * `cuts` (clocks) below the clock; a cell is a run of such rows: (view, block, segment) → XOR of the rows' hashes and their
  * count. Returns the
  * number of cells written, at most `most`; *done: rows used, fewer than `rows` if there was no room. */
 uint64_t zo_blocks(uint64_t rows, const int64_t *view, const int64_t *clock, const int8_t *src, const int64_t *incarnation,
@@ -67,8 +63,7 @@ uint64_t zo_blocks(uint64_t rows, const int64_t *view, const int64_t *clock, con
                    uint64_t *done);
 
 /* The same rows by their sources' streams: cells of (src, incarnation, seq >> 12). `table` has room for `most` open cells, which
- * the
- * caller zeroes before the first call and writes out after the last; returns how many are in use, or `most` + 1 if there is no
+ * the caller zeroes before the first call and writes out after the last; returns how many are in use, or `most` + 1 if there is no
  * room. */
 struct zo_cell { int64_t incarnation, block, digest, count, low, high; int32_t src, used; };
 uint64_t zo_streams(uint64_t rows, const int8_t *src, const int64_t *incarnation, const int64_t *seq, const int64_t *payload_crc,

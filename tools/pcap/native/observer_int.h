@@ -18,11 +18,13 @@
 #define VOTES 512u
 #define OPENS 32u
 #define EVENTS 16u
+#define STEPS 6u                  /* changes that one CONFIRM may tell of */
 #define VIEWS 16u                 /* remembered, to compare digests */
 #define PENDING 32u               /* digests of one speaker that are not reached yet */
 #define PASSES 4096u
 #define ROOM 33000u               /* rows that must be free in each table before a frame is taken */
 #define HOLE_FRAMES 64u           /* a frame that is acknowledged may come later in the capture by so many */
+#define OWN_FRAMES 4096u          /* own ones: sending may have failed, and they are sent again when somebody asks */
 
 struct msg { uint64_t first; uint32_t size, total, offset, group; uint16_t client; uint8_t type, mflags, shown, pad[3]; };
 
@@ -48,6 +50,7 @@ struct stream {
     uint64_t part_first;          /* fragments: number of the first one */
     uint32_t part_total, part_done;
     uint32_t joined_at, left_at, spoke;
+    uint32_t since;               /* started: nothing of an earlier instance is of it */
     uint32_t cap;
     uint8_t started, closed, seen, pad;
     struct slot *slots;
@@ -101,6 +104,7 @@ struct zo_observer {
     uint32_t life, own_instance;  /* of the station; highest instance in which it has sent */
     int open, draining, ending;
     uint32_t join_last;
+    uint32_t first_seq;           /* of every stream, learned from the own one */
     struct view view;             /* agreed */
     struct view shown;            /* whose event was delivered last */
     int has_shown, joining;
@@ -125,7 +129,7 @@ struct zo_observer {
 
     struct vote votes[VOTES];
     uint32_t vote_tail;
-    struct view opens[OPENS];
+    struct view opens[OPENS], steps[STEPS];
     uint32_t open_tail;
     struct speaker speakers[ZJW_STATIONS_MAX];
     uint32_t end_src, end_life;
@@ -171,6 +175,7 @@ void stream_promise(struct stream *s);
 void stream_gap_tell(struct zo_observer *o, struct stream *s, uint64_t until);
 void stream_free(struct stream *s);
 void levels_row(struct zo_observer *o, struct stream *s);
+void hole_note(struct zo_observer *o, struct stream *s, uint64_t to);
 void merge(struct zo_observer *o, const struct zp_pdu *p);
 void holes(struct zo_observer *o, int all);
 

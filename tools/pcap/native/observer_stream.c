@@ -84,6 +84,17 @@ void levels_row(struct zo_observer *o, struct stream *s)
     s->acked = b;
 }
 
+/* The station has it, and its capture has not shown it. */
+void hole_note(struct zo_observer *o, struct stream *s, uint64_t to)
+{
+    if (to <= s->req || to <= s->hole_to || to - s->req > SLOTS_MOST)
+        return;
+    if (s->hole_to <= s->req)
+        s->hole_since = o->total.frames;
+    s->hole_to = to;
+    o->any_hole = 1;
+}
+
 /* What a PDU's vectors tell counts at once, whatever brings them; of a stream only if its source then meant this life of it
  * (rule 5a). The station's own word counts from its own frames: a receipt counts once it has been broadcast. */
 void merge(struct zo_observer *o, const struct zp_pdu *p)
@@ -125,12 +136,8 @@ void merge(struct zo_observer *o, const struct zp_pdu *p)
                     levels_row(o, s);
             }
         }
-        if (j == o->self && s->al[j] > s->req && s->al[j] > s->hole_to) { /* it has what its capture has not shown */
-            if (s->hole_to <= s->req)
-                s->hole_since = o->total.frames;
-            s->hole_to = s->al[j];
-            o->any_hole = 1;
-        }
+        if (j == o->self)
+            hole_note(o, s, s->al[j]);
     }
 }
 
@@ -189,9 +196,11 @@ static int messages_read(struct zo_observer *o, struct slot *q, const struct zp_
     }
     for (q->messages = 0; q->messages < k; q->messages++) {
         struct msg *m = &q->msg[q->messages];
-        *m = (struct msg){.size = be32(b + ZJW_MESSAGE_SIZE), .group = be32(b + ZJW_MESSAGE_GROUP), .client = (uint16_t)be16(b +
-        * ZJW_MESSAGE_CLIENT),
-                          .type = b[ZJW_MESSAGE_TYPE], .mflags = b[ZJW_MESSAGE_MFLAGS]};
+        *m = (struct msg){.size = be32(b + ZJW_MESSAGE_SIZE),
+                          .group = be32(b + ZJW_MESSAGE_GROUP),
+                          .client = (uint16_t)be16(b + ZJW_MESSAGE_CLIENT),
+                          .type = b[ZJW_MESSAGE_TYPE],
+                          .mflags = b[ZJW_MESSAGE_MFLAGS]};
         b += ZJW_SIZEOF_MESSAGE;
         if (m->mflags & ZJW_MFLAG_FRAGMENT) {
             m->total = be32(b + ZJW_FRAGMENT_TOTAL);
@@ -254,10 +263,21 @@ struct slot *stream_put(struct zo_observer *o, struct stream *s, const struct zp
     uint64_t seq = s->started ? widen(s->req, p->seq) : s->seen ? widen(s->top, p->seq) : BASE + p->seq;
     struct slot *q = slot_of(s, seq);
 
+    if (q && q->state == HELD && !s->started && q->instance < p->instance) { /* of one that was passed over */
+        row_transmission(o, s, q);
+        q->state = EMPTY;
+        q = NULL;
+    }
+    if (s->started && p->instance < s->since) {
+        late_copy(o, s, p, seq, out, relayed);
+        return NULL;
+    }
     if (q && q->state == HELD) {
-        if (q->check == p->check)
+        if (q->check == p->check) {
             count_copy(o, q, p, out, relayed);
-        else {
+        } else if (q->instance != p->instance) {
+            late_copy(o, s, p, seq, out, relayed);
+        } else {
             find(o, &(struct finding){.what = F_CONFLICT, .src = p->src, .incarnation = p->incarnation, .seq = seq - BASE,
                                       .count = 1,
                                       .clock = q->clock, .until = p->clock, .other_src = p->src, .other = q->check,
@@ -303,13 +323,16 @@ void stream_start(struct zo_observer *o, struct stream *s, uint64_t seq, uint64_
     s->started = 1;
     s->closed = 0;
     s->req = s->ordered = s->retire = seq;
+    for (uint32_t i = 0; i < s->cap; i++) /* they were taken for numbers of another round of 2^32 */
+        s->slots[i].seq = widen(seq, (uint32_t)s->slots[i].seq);
+    s->top = s->seen ? widen(seq, (uint32_t)s->top) : seq;
     s->top = s->top > seq ? s->top : seq;
     s->clock = s->last_clock = clock;
     s->limit = NEVER;
     s->promise_clock = s->promise_next = 0;
     s->hole_to = s->gap_count = s->claimed = 0;
     s->part_total = s->part_done = 0;
-    s->joined_at = s->left_at = s->spoke = 0;
+    s->joined_at = s->left_at = s->spoke = s->since = 0;
     for (uint32_t j = 0; j < ZJW_STATIONS_MAX; j++)
         s->al[j] = s->pack[j] = seq;
     s->min_al = s->acked = seq;
@@ -402,7 +425,7 @@ void holes(struct zo_observer *o, int all)
         struct stream *s = o->cur[h];
         if (!s || s->hole_to <= s->req)
             continue;
-        if (!all && o->total.frames - s->hole_since < HOLE_FRAMES) {
+        if (!all && o->total.frames - s->hole_since < (h == o->self ? OWN_FRAMES : HOLE_FRAMES)) {
             o->any_hole = 1;
             continue;
         }

@@ -1,6 +1,5 @@
 /* The observer's instances: votes and OPENs as they were said, and which of them the station has carried out. What it is in, it
- * says
- * itself, by number and view hash; members, place, closing numbers and beginnings of streams come from the votes. */
+ * says itself, by number and view hash; members, place, closing numbers and beginnings of streams come from the votes. */
 #include "observer_int.h"
 
 static uint32_t crc32_of(uint32_t instance, const uint32_t *incarnations, uint32_t n)
@@ -165,6 +164,25 @@ static void add_column(struct zo_observer *o, const struct view *v, uint32_t h)
     }
 }
 
+/* The stream begins anew: what is there of a former instance is not of it. */
+static void forget_before(struct zo_observer *o, struct stream *s, uint32_t instance)
+{
+    s->seen = 0;
+    s->top = 0;
+    for (uint32_t i = 0; i < s->cap; i++) {
+        struct slot *q = &s->slots[i];
+        if (q->state == EMPTY)
+            continue;
+        if (q->state == LOST || q->instance < instance) {
+            row_transmission(o, s, q);
+            q->state = EMPTY;
+        } else {
+            s->seen = 1;
+            s->top = q->seq + 1 > s->top ? q->seq + 1 : s->top;
+        }
+    }
+}
+
 static void commit(struct zo_observer *o, const struct view *v)
 {
     uint64_t former = o->view.members;
@@ -182,8 +200,9 @@ static void commit(struct zo_observer *o, const struct view *v)
     member_streams(o);
     for (uint32_t h = 0; h < o->n; h++)
         if (v->joined >> h & 1 && o->cur[h]) {
-            stream_start(o, o->cur[h], BASE, v->place_clock);
-            o->cur[h]->joined_at = v->instance;
+            forget_before(o, o->cur[h], v->instance);
+            stream_start(o, o->cur[h], BASE + o->first_seq, v->place_clock);
+            o->cur[h]->joined_at = o->cur[h]->since = v->instance;
         }
     for (uint32_t h = 0; h < o->n; h++)
         if (v->joined >> h & 1)
@@ -200,8 +219,8 @@ static void commit(struct zo_observer *o, const struct view *v)
     o->events[o->event_tail++ % EVENTS] = o->view;
 }
 
-/* One or more steps of agreed changes from `from` to the instance with this number and hash; the steps are carried out in order.
- * */
+/* One or more steps of agreed changes from `from` to the instance with this number and hash; the steps are carried out in
+ * order. */
 static int find_path(struct zo_observer *o, const struct view *from, uint32_t instance, uint32_t hash, struct view *steps,
                      uint32_t depth)
 {
@@ -224,22 +243,26 @@ static int find_path(struct zo_observer *o, const struct view *from, uint32_t in
     return 0;
 }
 
-static int try_change(struct zo_observer *o, uint32_t instance, uint32_t hash)
+/* Whether this view, or what was agreed after it, is the instance with this number and hash; then steps[0..count) lead there. */
+static int leads_to(struct zo_observer *o, const struct view *v, uint32_t instance, uint32_t hash, struct view *steps, int *count)
 {
-    static const uint32_t most = 6;
-    if (instance - o->view.instance > most)
+    *count = 0;
+    if (v->instance == instance)
+        return v->hash == hash;
+    if (instance < v->instance || instance - v->instance > STEPS)
         return 0;
-    struct view *steps = malloc(most * sizeof *steps);
-    int count = 0;
-    if (!steps) {
-        o->failed = 1;
+    *count = find_path(o, v, instance, hash, steps, instance - v->instance);
+    return *count > 0;
+}
+
+static int try_change(struct zo_observer *o, uint32_t instance, uint32_t hash, struct view *steps)
+{
+    int count;
+    if (!leads_to(o, &o->view, instance, hash, steps, &count))
         return 0;
-    }
-    count = find_path(o, &o->view, instance, hash, steps, instance - o->view.instance);
     for (int i = 0; i < count; i++)
         commit(o, &steps[i]);
-    free(steps);
-    return count;
+    return 1;
 }
 
 /* ---- beginnings ---- */
@@ -273,25 +296,6 @@ static void begun(struct zo_observer *o)
         }
 }
 
-/* The stream begins anew: what is there of a former instance is not of it. */
-static void forget_before(struct zo_observer *o, struct stream *s, uint32_t instance)
-{
-    s->seen = 0;
-    s->top = 0;
-    for (uint32_t i = 0; i < s->cap; i++) {
-        struct slot *q = &s->slots[i];
-        if (q->state == EMPTY)
-            continue;
-        if (q->state == LOST || q->instance < instance) {
-            row_transmission(o, s, q);
-            q->state = EMPTY;
-        } else {
-            s->seen = 1;
-            s->top = q->seq + 1 > s->top ? q->seq + 1 : s->top;
-        }
-    }
-}
-
 /* How far a stream is held without a gap from there on. */
 static uint64_t held_to(const struct stream *s, uint64_t seq)
 {
@@ -301,28 +305,37 @@ static uint64_t held_to(const struct stream *s, uint64_t seq)
     return seq;
 }
 
-/* Streams start at the same number everywhere: 0, or near the end of the numbers in tests. */
-static uint64_t first_of(const struct zo_observer *o, const struct zp_pdu *p)
+/* Streams start at the same number everywhere: 0, but for tests. A CONFIRM of a station that has delivered nothing yet, and the PDUs
+ * before it, say at which. */
+static uint64_t first_of(struct zo_observer *o, const struct zp_pdu *p)
 {
-    const struct stream *me = stream_of((struct zo_observer *)(uintptr_t)o, o->self, o->life, 0);
+    const struct stream *me = stream_of(o, o->self, o->life, 0);
     uint64_t seq = BASE + p->seq;
     const struct slot *q;
-    while (me && seq > BASE && (q = slot_of(me, seq - 1)) && q->state == HELD)
-        seq--;
-    return seq - BASE >= UINT32_MAX / 2 ? seq : BASE;
+    if (!be64(p->payload + ZJW_CONFIRM_POSITION)) {
+        if (me && me->seen)
+            seq = widen(me->top, p->seq);
+        while (me && (q = slot_of(me, seq - 1)) && q->state == HELD)
+            seq--;
+        o->first_seq = (uint32_t)seq;
+    }
+    return BASE + o->first_seq;
 }
 
-static int try_open(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash)
+static int try_open(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash, struct view *steps)
 {
+    int count;
     uint32_t known = o->open_tail < OPENS ? o->open_tail : OPENS;
     for (uint32_t i = 0; i < known; i++) {
         const struct view *v = &o->opens[i];
-        if (v->instance != p->instance || v->hash != hash || v->incarnations[o->self] != o->life)
+        if (v->incarnations[o->self] != o->life || !leads_to(o, v, p->instance, hash, steps, &count))
             continue;
         uint64_t first = first_of(o, p);
         for (uint32_t h = 0; h < o->n; h++) { /* has the capture seen all that the station has? */
             const struct stream *s = v->members >> h & 1 ? stream_of(o, h, v->incarnations[h], 0) : NULL;
             uint64_t said = widen(first, be32(p->ack + 4 * h));
+            if (count && h != o->self) /* another life of it may be meant */
+                continue;
             if (v->members >> h & 1 && said > first && held_to(s, first) < said)
                 return 0;
         }
@@ -331,18 +344,21 @@ static int try_open(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash
             if (o->cur[h]) {
                 forget_before(o, o->cur[h], v->instance);
                 stream_start(o, o->cur[h], first, v->place_clock);
-                o->cur[h]->joined_at = v->instance;
+                o->cur[h]->joined_at = o->cur[h]->since = v->instance;
             }
         o->view.from_clock = v->place_clock;
         order_enter(o, &o->view);
         begun(o);
+        for (int k = 0; k < count; k++)
+            commit(o, &steps[k]);
         return 1;
     }
     return 0;
 }
 
-static int try_join(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash)
+static int try_join(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash, struct view *steps)
 {
+    int count;
     static const uint32_t nobody[ZJW_STATIONS_MAX];
     for (uint32_t k = 0; k < votes_known(o); k++) {
         const struct vote *a = vote_back(o, k);
@@ -350,16 +366,18 @@ static int try_join(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash
         int mine = 0;
         for (uint32_t i = 0; i < a->changes; i++)
             mine |= a->changed[i] == o->self && a->value[i] == o->life;
-        if (a->stop || a->instance + 1 != p->instance || !mine || !outcome(o, a, 0, nobody, &v) || v.hash != hash)
+        if (a->stop || !mine || !outcome(o, a, 0, nobody, &v) || !leads_to(o, &v, p->instance, hash, steps, &count))
             continue;
+        uint64_t first = first_of(o, p);
         begin(o, &v);
         for (uint32_t h = 0; h < o->n; h++) {
             struct stream *s = o->cur[h];
             if (!s)
                 continue;
             if (v.joined >> h & 1) {
-                stream_start(o, s, BASE, v.place_clock);
-                s->joined_at = v.instance;
+                forget_before(o, s, v.instance);
+                stream_start(o, s, first, v.place_clock);
+                s->joined_at = s->since = v.instance;
                 continue;
             }
             uint64_t after = (s->seen ? widen(s->top, v.vote_seq[h]) : BASE + v.vote_seq[h]) + 1, clock = v.place_clock;
@@ -371,14 +389,15 @@ static int try_join(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash
         o->joining = 1;
         o->events[o->event_tail++ % EVENTS] = o->view;
         begun(o);
+        for (int i = 0; i < count; i++)
+            commit(o, &steps[i]);
         return 1;
     }
     return 0;
 }
 
 /* The capture begins in the middle of an instance, or has lost its beginning: members are those whom the station's CONFIRM does
- * not
- * hold to be out, the streams begin with what it expects, and the order where all clocks that it can have seen are passed. */
+ * not hold to be out, the streams begin with what it expects, and the order where all clocks that it can have seen are passed. */
 static int try_resume(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash)
 {
     uint64_t out = be64(p->payload + ZJW_CONFIRM_STATE) ^ be64(p->payload + ZJW_CONFIRM_TRANS);
@@ -487,7 +506,7 @@ void instance_seen(struct zo_observer *o, const struct zp_pdu *p)
     if (!confirm || p->instance > o->own_instance)
         return;
     if (o->open && p->instance > o->view.instance) {
-        if (try_change(o, p->instance, hash) || !own)
+        if (try_change(o, p->instance, hash, o->steps) || !own)
             return;
         find(o, &(struct finding){.what = F_VIEW_UNKNOWN, .src = p->src, .incarnation = p->incarnation, .seq = p->seq,
                                   .clock = p->clock, .until = NEVER,
@@ -497,7 +516,7 @@ void instance_seen(struct zo_observer *o, const struct zp_pdu *p)
     if (!own)
         return;
     if (!o->open && !o->draining && !(p->flags & ZJW_FLAG_BYE))
-        (void)(try_open(o, p, hash) || try_join(o, p, hash) || try_resume(o, p, hash));
+        (void)(try_open(o, p, hash, o->steps) || try_join(o, p, hash, o->steps) || try_resume(o, p, hash));
     if (o->open && p->instance == o->view.instance)
         lift_limits(o, p);
 }
