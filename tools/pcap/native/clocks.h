@@ -1,0 +1,33 @@
+/* What one capture says about its clock: when PDUs were first sent and received. */
+#ifndef ZP_CLOCKS_H
+#define ZP_CLOCKS_H
+
+#include "capture.h"
+
+/* zk_mark.what */
+#define ZK_SENT 1
+#define ZK_RECEIVED 2
+
+struct zk_mark {           /* one event; of a PDU's several ones the first counts */
+    uint64_t key;          /* of the PDU: the same at every station */
+    int64_t time_ns;
+    uint8_t src, what;
+    uint8_t pad[6];
+};
+
+struct zk_state {          /* set the first three, the rest zero; goes on over the files of one station */
+    uint32_t station, ethertype;
+    uint64_t mask;         /* only PDUs whose key has none of these bits, to bound memory: the same ones everywhere */
+    uint32_t incarnation, life; /* own one; how many were seen, 2: at least two */
+    uint32_t base_known;   /* where the own stream was when the capture began: */
+    uint32_t base_seq, base_instance, first_seq, first_known, age, age_known, pad;
+    uint64_t base_clock;
+    uint64_t frames;       /* of ours, whole */
+    uint64_t untimed;      /* of them without a time stamp or direction */
+    uint64_t unproven;     /* own ones that may have been sent before the capture began, too: not used */
+};
+
+/* Marks for all records that are there, until there is no room (ZP_FULL) or nothing is left. *rows: how many there are. */
+int zk_collect(struct zp_walk *w, struct zk_state *s, struct zk_mark *marks, uint64_t capacity, uint64_t *rows);
+
+#endif
