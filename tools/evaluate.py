@@ -3,6 +3,8 @@
 One more station than the cluster has looks on: its port of the bridge sees every frame once, whoever sent it. Each message is
 sent when the segment has been silent for a while; what is seen from its DATA PDU to the next silence belongs to it. Nothing is
 believed but the frames: that everybody has acknowledged is read from the P vectors, rounds from what each vector covers first.
+
+`zenjun evaluate all` counts the same captures in Spark (pcap/evaluation.py); the two must agree.
 """
 
 from __future__ import annotations
@@ -33,8 +35,6 @@ QUIET: Final = {
     "own_timeout_ms": 1000,
 }
 """Timers so slow that a starved process makes nobody ask: the counts are those of the message alone."""
-BEGIN: Final = "<!-- table: zenjun evaluate to -->"
-END: Final = "<!-- end -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +181,3 @@ def as_claimed(n: int, merged: Iterable[Exchange], each: Iterable[Exchange]) -> 
         if exchange.pdus != n * n - n + 1:
             return f"n = {n}, every reception answered: {exchange.pdus} PDUs"
     return ""
-
-
-def refresh(text: str, made: str) -> str:
-    """The page with the table between its marks replaced. ValueError if it has none."""
-    head, mark, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not mark or not end:
-        raise ValueError(f"the page has no {BEGIN} … {END}")
-    return f"{head}{BEGIN}\n{made}\n{END}{tail}"

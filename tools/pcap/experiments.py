@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,15 +83,17 @@ class Load:
     def steady(self, rate: float, seconds: float, events: Mapping[float, Callable[[], None]] | None = None) -> int:
         """Offer messages at even distances for so long, each station in turn; returns how many. All are confirmed in the end.
 
-        events: what is done meanwhile, by seconds from the beginning.
+        events: what is done meanwhile, by seconds from the beginning, each in a thread: sending does not wait for it.
         """
         begin = time.monotonic()
         due = sorted((events or {}).items())
+        working: list[threading.Thread] = []
         sent = 0
         payload = bytes(MESSAGE_BYTES)
         while (now := time.monotonic() - begin) < seconds:
             while due and due[0][0] <= now:
-                due.pop(0)[1]()
+                working.append(threading.Thread(target=due.pop(0)[1]))
+                working[-1].start()
             for _ in range(int(now * rate) - sent):
                 self._members[sent % len(self._members)][1].send(payload, "sent")
                 sent += 1
@@ -98,6 +101,8 @@ class Load:
                 connection.serve(0.0)
             time.sleep(max(0.0, min(0.002, (sent + 1) / rate - (time.monotonic() - begin))))
         self.flush()
+        for thread in working:
+            thread.join(PATIENCE_S)
         return sent
 
     def flood(self, messages: int) -> None:
@@ -171,8 +176,10 @@ def window(n: int, frames: int, flood: int, folder: Path) -> Run:
     name = f"window-{n}-{frames}"
     phases: list[Phase] = []
     with _cluster(n, f"e{name}", {"window_frames": frames}) as lab, Load(lab, range(1, n + 1)) as load:
-        with lab.capture(folder / name), _phase(phases):
-            load.flood(flood // n)
+        with lab.capture(folder / name):
+            time.sleep(SETTLE_S)
+            with _phase(phases):
+                load.flood(flood // n)
         return Run(name, folder / name, n, _window(lab), tuple(phases))
 
 

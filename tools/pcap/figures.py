@@ -16,6 +16,7 @@ LETTER_MEANING: Final = {"AS": "AS: stop seen, being agreed", "S": "S: stopped",
 LEVEL_NAMES: Final = {"seen": "arrived", "ordered": "ordered", "preack": "preack (safe)", "acked": "ack"}
 VOICE_GAP_S: Final = 0.5
 """A station that says nothing for so long is drawn as absent."""
+LOSS_BUCKETS: Final = 5
 LINES_MAX: Final = 16
 """More stations than that are drawn as one line: all together."""
 
@@ -67,15 +68,12 @@ def loss(span: Span, losses: Sequence[tuple[int, int, int, int]], again: Sequenc
 
     def draw(figure: Any, shape: Shape) -> None:
         left, right = axes_of(figure, 2, shape)
-        share = _by_station([(b, s, 100.0 * lost / expected) for b, s, expected, lost in losses if expected])
-        if "all stations" in share:
-            total: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-            for b, _, expected, lost in losses:
-                total[b][0] += expected
-                total[b][1] += lost
-            share = {"all stations": {b: 100.0 * lost / expected for b, (expected, lost) in total.items() if expected}}
-        series = {label: _filled(span, counted, 1.0) for label, counted in share.items()}
-        lines(left, series, steps=True)
+        # Shares of a few frames say nothing: several buckets together, unless there are few anyway.
+        coarse = Span(span.first_ns, span.last_ns, span.pdus, span.bucket_ns * LOSS_BUCKETS)
+        sent = _by_station([(b // LOSS_BUCKETS, s, expected) for b, s, expected, _ in losses])
+        gone = _by_station([(b // LOSS_BUCKETS, s, lost) for b, s, _, lost in losses])
+        share = {label: {b: 100.0 * gone[label][b] / n for b, n in counted.items() if n} for label, counted in sent.items()}
+        lines(left, {label: _filled(coarse, counted, 1.0) for label, counted in share.items()}, steps=True)
         left.set_ylabel("% of frames lost on the way")
         scale = 1e9 / span.bucket_ns
         sums: dict[str, dict[int, float]] = {"by the source": defaultdict(float), "by other stations": defaultdict(float)}

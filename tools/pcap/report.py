@@ -175,11 +175,15 @@ class Report:
         own, cross = self.tables.own_latencies(), self.tables.cross_latencies()
         unsure = figures.uncertainty(self.tables.clocks, self.tables.stations)
         if unsure is None:
-            words = "The clocks of some stations could not be compared: differences between stations are shown as captured. "
+            words = "The clocks of some stations could not be compared: differences between stations are shown as captured."
         elif unsure:
-            words = f"Differences between two stations' clocks are known to ±{_duration(unsure)}: the shaded bands. "
+            worst = sum(sorted(c.worst_ns for c in self.tables.clocks.values())[-2:])
+            words = (
+                f"Differences between two stations' clocks are known to ±{_duration(unsure)} for 95 of 100 PDUs (shaded),"
+                f" and never worse than ±{_duration(worst)}."
+            )
         else:
-            words = "All captures were taken by one clock. "
+            words = "All captures were taken by one clock."
         text = (
             "From the first transmission of a DATA PDU until each level is reached: by the source's own capture, and at all other"
             " stations. " + words
@@ -288,12 +292,12 @@ class Report:
     def _exchange(self, target: str, rows: Sequence[Any], why: str) -> str:
         one = rows[0]
         found = self.tables.exchange(rows)
-        marks = [
-            figures.Mark(row.station, at, figures.LEVEL_NAMES[level].split()[0])
-            for row in rows
-            for level in LEVELS
-            if (at := row[f"{level}_at"]) is not None
-        ]
+        reached: dict[tuple[int, int], list[str]] = defaultdict(list)
+        for row in rows:
+            for level in LEVELS:
+                if (at := row[f"{level}_at"]) is not None:
+                    reached[row.station, at].append(figures.LEVEL_NAMES[level].split()[0])
+        marks = [figures.Mark(station, at, ", ".join(names)) for (station, at), names in reached.items()]
         shown = figures.arrows(found, self._stations())[:150]
         title = f"DATA {one.src}:{one.seq}, {why}"
         text = (
@@ -413,7 +417,7 @@ class Report:
 
 
 def _minus(time_ns: int | None, clock: Clock) -> int | None:
-    return None if time_ns is None else time_ns - clock.offset_ns
+    return None if time_ns is None else clock.common(time_ns)
 
 
 def _utc(time_ns: int) -> str:

@@ -269,8 +269,8 @@ def stop_text(found: Stop) -> str:
     bitmaps = _markdown(("s", "station", "STATE", "TRANS", "letters"), [(f"{at:.3f}", *rest) for at, *rest in found.bitmaps])
     return (
         f"Between the last frame of its first life and its return, the survivors sent at least {found.least} DATA PDUs in every"
-        f" 10 ms (mean before: {found.usual:.1f}); the longest time without any DATA PDU was {found.longest_ms:.1f} ms, the longest in"
-        f" which no message became safe {found.safe_ms:.0f} ms.\n\n{events}\n\n{bitmaps}"
+        f" 10 ms (mean before: {found.usual:.1f}); the longest time without any DATA PDU was {found.longest_ms:.1f} ms,"
+        f" the longest in which no message became safe {found.safe_ms:.0f} ms.\n\n{events}\n\n{bitmaps}"
     )
 
 

@@ -6,6 +6,7 @@ machines are brought to one clock by the offsets given; all others stay as captu
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,17 +22,98 @@ ROWS: Final = 10
 EVENTS: Final = 4000
 """Rows of a time line that are drawn at most; the report says so when there are more."""
 SILENCE_PIECES: Final = 20_000
+PIECES: Final = 16
+"""Straight lines that a drifting clock is made of."""
 LEVELS: Final = ("ordered", "preack", "acked")
 _SEQUENCED: Final = ", ".join(str(int(k)) for k in sorted(SEQUENCED))
 _LETTERS: Final = {(0, 0): "A", (1, 1): "AS", (1, 0): "S", (0, 1): "SA"}
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
-    """How far a station's capture clock is ahead of the reference, ns, and how far that may be wrong. None: nobody knows."""
+class Piece:
+    """From ``begin_ns`` of its own time on, a clock is ``offset_ns`` ahead of the common one, and gains ``ppm`` on it."""
 
-    offset_ns: int = 0
+    begin_ns: int
+    offset_ns: int
+    ppm: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How a station's capture clock differs from the common one, by pieces in order; none: not at all, or nobody knows."""
+
+    pieces: tuple[Piece, ...] = ()
     uncertainty_ns: int | None = 0
+    """How far that may be wrong, at the times of 95 of 100 PDUs; None: nobody knows."""
+    worst_ns: int = 0
+    """The same at all times."""
+
+    @property
+    def offset_ns(self) -> int:
+        """In the beginning."""
+        return self.pieces[0].offset_ns if self.pieces else 0
+
+    def common(self, time_ns: int) -> int:
+        """A time of this clock by the common one."""
+        found = [piece for piece in self.pieces if piece.begin_ns <= time_ns] or list(self.pieces[:1])
+        if not found:
+            return time_ns
+        piece = found[-1]
+        return time_ns - piece.offset_ns - int((time_ns - piece.begin_ns) * piece.ppm * 1e-6)
+
+    def sql(self, time: str) -> str:
+        """SQL: how far this clock is ahead at a time of its own."""
+
+        def one(piece: Piece) -> str:
+            gain = f" + CAST(({time} - {piece.begin_ns}L) * {piece.ppm * 1e-6:.12e}D AS BIGINT)" if piece.ppm else ""
+            return f"({piece.offset_ns}L{gain})"
+
+        if len(self.pieces) < 2:
+            return one(self.pieces[0]) if self.pieces else "0L"
+        later = " ".join(f"WHEN {time} >= {piece.begin_ns}L THEN {one(piece)}" for piece in reversed(self.pieces[1:]))
+        return f"(CASE {later} ELSE {one(self.pieces[0])} END)"
+
+
+def clocks_of(estimate: Any, spans: Mapping[int, tuple[int, int]]) -> dict[int, Clock]:
+    """Clocks for SQL from an estimate (clocks.py): a straight line where one does, else ``PIECES`` lines, and new ones at steps.
+
+    spans: station → first and last time of its captures.
+    """
+    alignment = estimate.alignment
+    return {
+        station: _clock(alignment, station, span, estimate.marks[station].times_ns)
+        if station in alignment.stations and alignment.aligned(station)
+        else Clock((), None)
+        for station, span in spans.items()
+    }
+
+
+def _clock(alignment: Any, station: int, span: tuple[int, int], times_ns: Any) -> Clock:
+    import numpy as np
+
+    first, last = span
+    steps = [t + round(alignment.rough[station]) for t in alignment.breaks_ns]
+    edges = sorted({first, last + 1, *(t for t in steps if first < t <= last)})
+    pieces: list[Piece] = []
+    for low, high in itertools.pairwise(edges):
+        knots = np.linspace(low, high - 1, PIECES + 1).astype(np.int64)
+        offsets, unsure = alignment.offset_ns(station, knots), alignment.uncertainty_ns(station, knots)
+        # One line through the places that are known best, if it is nowhere outside of what is possible.
+        third = PIECES // 3
+        i, j = int(np.argmin(unsure[: third + 1])), PIECES - int(np.argmin(unsure[::-1][: third + 1]))
+        slope = float(offsets[j] - offsets[i]) / max(1, int(knots[j] - knots[i]))
+        line = offsets[i] + slope * (knots - knots[i]).astype(np.float64)
+        if bool(np.all(np.abs(offsets - line) <= unsure)):
+            pieces.append(Piece(low, round(float(line[0])), slope * 1e6))
+            continue
+        for a, b in itertools.pairwise(range(PIECES + 1)):
+            width = max(1, int(knots[b] - knots[a]))
+            pieces.append(Piece(int(knots[a]), round(float(offsets[a])), float(offsets[b] - offsets[a]) / width * 1e6))
+    made = Clock(tuple(pieces))
+    sample = times_ns[:: max(1, len(times_ns) // 4000)]
+    used = np.array([t - made.common(int(t)) for t in sample], dtype=np.float64)
+    wrong = np.abs(used - alignment.offset_ns(station, sample)) + alignment.uncertainty_ns(station, sample)
+    return Clock(made.pieces, round(float(np.quantile(wrong, 0.95))), round(float(np.max(wrong))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +160,6 @@ class Tables:
     spark: Any
     folder: Path
     clocks: Mapping[int, Clock] = field(default_factory=dict)
-    _offset: str = field(default="0L", init=False)
     stations: tuple[int, ...] = field(default=(), init=False)
     """That have captured."""
     span: Span = field(default=Span(0, 0, 0, 1), init=False)
@@ -98,21 +179,20 @@ class Tables:
         return rows
 
     def _views(self) -> None:
-        offsets = {s: c.offset_ns for s, c in self.clocks.items() if c.offset_ns}
-        pairs = ", ".join(f"{s}, {o}L" for s, o in sorted(offsets.items()))
-        self._offset = f"coalesce(map({pairs})[station], 0L)" if pairs else "0L"
         captured = ", ".join(map(str, self.stations)) or "0"
         first = min(self.stations, default=0)
         # A transmission is known from the direction; from captures that have none, by who is the source. Of stations without a
         # capture, the first capture shows what arrived.
         self.spark.sql(f"""
-            SELECT *, time_ns - {self._offset} AS at,
+            SELECT *, {self.at("station", "time_ns")} AS at,
                    CASE WHEN direction = 2 THEN station ELSE src END AS sender
             FROM pdus
             WHERE direction = 2 OR (direction = 0 AND station = src)
                OR (station = {first} AND direction <> 2 AND src NOT IN ({captured}))
         """).createOrReplaceTempView("sent")
-        row = self.sql(f"SELECT min(time_ns - {self._offset}) a, max(time_ns - {self._offset}) b, count(*) n FROM pdus")[0]
+        row = self.sql(
+            f"SELECT min({self.at('station', 'time_ns')}) a, max({self.at('station', 'time_ns')}) b, count(*) n FROM pdus"
+        )[0]
         low, high = row.a or 0, row.b or 0
         self.span = Span(low, high, row.n, bucket_for(high - low + 1))
 
@@ -120,9 +200,15 @@ class Tables:
         """SQL: number of the piece of time; ``time`` is on the common clock."""
         return f"CAST(floor(({time} - {self.span.first_ns}L) / {self.span.bucket_ns}) AS INT)"
 
-    def aligned(self, station: str, time: str) -> str:
+    def at(self, station: str, time: str) -> str:
         """SQL: a station's time on the common clock."""
-        return f"({time} - {self._offset.replace('station', station)})"
+        known = [
+            (number, clock) for number, clock in sorted(self.clocks.items()) if any(p.offset_ns or p.ppm for p in clock.pieces)
+        ]
+        if not known:
+            return time
+        cases = " ".join(f"WHEN {number} THEN {clock.sql(time)}" for number, clock in known)
+        return f"({time} - CASE {station} {cases} ELSE 0L END)"
 
     # What was on the wire
 
@@ -148,7 +234,7 @@ class Tables:
     def delivered(self) -> list[tuple[int, int, int, int]]:
         """(bucket, station, PDUs, payload bytes) that became safe (level preack) there."""
         rows = self.sql(f"""
-            SELECT {self.bucket(self.aligned("station", "preack_ns"))} b, station, sum(messages) n, sum(bytes) bytes
+            SELECT {self.bucket(self.at("station", "preack_ns"))} b, station, sum(messages) n, sum(bytes) bytes
             FROM `order` WHERE preack_ns IS NOT NULL AND kind = {int(Kind.DATA)} GROUP BY 1, 2 ORDER BY 1, 2
         """)
         return [(r.b, r.station, r.n, r.bytes) for r in rows]
@@ -159,7 +245,7 @@ class Tables:
             SELECT src, kind, incarnation, seq, check, min(at) at, sum(sent) sent, sum(IF(station = src, sent, 0)) own,
                    map_from_entries(collect_list(struct(station, struct(sent, received)))) who
             FROM (SELECT station, src, kind, incarnation, seq, check, sum(sent) sent, sum(received) received,
-                         min(first_ns - {self._offset}) at
+                         min({self.at("station", "first_ns")}) at
                   FROM transmissions GROUP BY station, src, kind, incarnation, seq, check)
             GROUP BY src, kind, incarnation, seq, check
         """).createOrReplaceTempView("moved")
@@ -175,7 +261,7 @@ class Tables:
         covered = ", ".join(
             f"({r.station}, {r.a}L, {r.b}L)"
             for r in self.sql(
-                f"SELECT station, min(first_ns - {self._offset}) a, max(last_ns - {self._offset}) b"
+                f"SELECT station, min({self.at('station', 'first_ns')}) a, max({self.at('station', 'last_ns')}) b"
                 " FROM files WHERE first_ns IS NOT NULL GROUP BY station"
             )
         )
@@ -194,7 +280,7 @@ class Tables:
         """(bucket of the first transmission, source, again by the source, by other stations), of PDUs of the streams."""
         rows = self.sql(f"""
             SELECT {self.bucket("at")} b, src, sum(greatest(0, own - 1)) own, sum(other) other FROM (
-                SELECT src, min(first_ns - {self._offset}) at, sum(IF(station = src, sent, 0)) own,
+                SELECT src, min({self.at("station", "first_ns")}) at, sum(IF(station = src, sent, 0)) own,
                        sum(IF(station <> src, sent, 0)) other
                 FROM transmissions WHERE kind IN ({_SEQUENCED}) GROUP BY src, kind, incarnation, seq, check)
             WHERE own > 1 OR other > 0 GROUP BY 1, 2 ORDER BY 1, 2
@@ -229,9 +315,9 @@ class Tables:
     def cross_latencies(self) -> dict[tuple[int, str], Distribution]:
         """(station, level): from the first transmission at the source to arrival (``seen``) and each level at another station."""
         shares = _shares()
-        start = self.aligned("o.station", "o.sent_ns")
+        start = self.at("o.station", "o.sent_ns")
         columns = ", ".join(
-            f"approx_percentile({self.aligned('r.station', f'r.{name}_ns')} - {start}, {shares}, 2000) {name},"
+            f"approx_percentile({self.at('r.station', f'r.{name}_ns')} - {start}, {shares}, 2000) {name},"
             f" count(r.{name}_ns) n_{name}"
             for name in ("seen", *LEVELS)
         )
@@ -248,14 +334,16 @@ class Tables:
 
     def views(self) -> list[Any]:
         """View events, at most ``EVENTS``."""
-        return self.sql(f"SELECT *, time_ns - {self._offset} AS at FROM views ORDER BY time_ns, view, station LIMIT {EVENTS}")
+        return self.sql(
+            f"SELECT *, {self.at('station', 'time_ns')} AS at FROM views ORDER BY time_ns, view, station LIMIT {EVENTS}"
+        )
 
     def instances(self) -> list[Any]:
         """Changes of what each station said of itself and the others, as the best capture of it shows: its own, or the first."""
         captured = ", ".join(map(str, self.stations)) or "0"
         first = min(self.stations, default=0)
         return self.sql(f"""
-            SELECT src, time_ns - {self._offset} AS at, incarnation, instance, state, trans, flags FROM instances
+            SELECT src, {self.at("station", "time_ns")} AS at, incarnation, instance, state, trans, flags FROM instances
             WHERE time_ns IS NOT NULL AND (station = src OR (station = {first} AND src NOT IN ({captured})))
             ORDER BY at, src LIMIT {EVENTS}
         """)
@@ -263,7 +351,8 @@ class Tables:
     def resets(self) -> list[Any]:
         """Bus: first and last frame of each reset (instance and epoch)."""
         return self.sql(f"""
-            SELECT instance, proposal AS epoch, min(time_ns - {self._offset}) AS at, max(time_ns - {self._offset}) AS until,
+            SELECT instance, proposal AS epoch, min({self.at("station", "time_ns")}) AS at,
+                   max({self.at("station", "time_ns")}) AS until,
                    count(DISTINCT src) AS speakers
             FROM control WHERE kind IN ({int(Kind.RST)}, {int(Kind.RSTC)}) GROUP BY 1, 2 ORDER BY 3 LIMIT {EVENTS}
         """)
@@ -273,7 +362,7 @@ class Tables:
     def slowest(self, limit: int = ROWS) -> list[Any]:
         """Own DATA PDUs that took longest from their first transmission to level ack at the source."""
         return self.sql(f"""
-            SELECT station, src, incarnation, seq, view, messages, bytes, copies, sent_ns, sent_ns - {self._offset} AS at,
+            SELECT station, src, incarnation, seq, view, messages, bytes, copies, sent_ns, {self.at("station", "sent_ns")} AS at,
                    ordered_ns - sent_ns AS ordered, preack_ns - sent_ns AS preack, acked_ns - sent_ns AS acked
             FROM `order` WHERE station = src AND sent_ns IS NOT NULL AND acked_ns IS NOT NULL AND kind = {int(Kind.DATA)}
             ORDER BY acked DESC, src, seq LIMIT {limit}
@@ -283,7 +372,8 @@ class Tables:
         """PDUs of the streams that were sent most often, by whomever."""
         return self.sql(f"""
             SELECT src, incarnation, seq, kind, sum(sent) AS times, sum(IF(station = src, 0, sent)) AS others,
-                   sum(received) AS received, min(first_ns - {self._offset}) AS at, max(last_ns - {self._offset}) AS until
+                   sum(received) AS received, min({self.at("station", "first_ns")}) AS at,
+                   max({self.at("station", "last_ns")}) AS until
             FROM transmissions WHERE kind IN ({_SEQUENCED}) GROUP BY 1, 2, 3, 4 HAVING times > 1
             ORDER BY times DESC, src, seq LIMIT {limit}
         """)
@@ -294,7 +384,7 @@ class Tables:
 
     def capture_gaps(self, limit: int = ROWS) -> list[tuple[int, int, int]]:
         """(station, begin, length): longest times without any frame in a station's captures."""
-        return self._gaps(f"(SELECT station, time_ns - {self._offset} AS at FROM frames)", "station", "at", limit)
+        return self._gaps(f"(SELECT station, {self.at('station', 'time_ns')} AS at FROM frames)", "station", "at", limit)
 
     def _gaps(self, source: str, who: str, time: str, limit: int) -> list[tuple[int, int, int]]:
         # Least and greatest time of each small piece, then neighbours: no sort of all frames, and only gaps within one piece are
@@ -314,7 +404,7 @@ class Tables:
     def bad_frames(self) -> list[Any]:
         """Damaged frames by problem and station, with the first of each."""
         return self.sql(f"""
-            SELECT station, problem, count(*) AS n, min_by(struct(file, frame, offset, time_ns - {self._offset} AS at),
+            SELECT station, problem, count(*) AS n, min_by(struct(file, frame, offset, {self.at("station", "time_ns")} AS at),
                    struct(file, frame)) AS one
             FROM frames WHERE problem <> 0 GROUP BY station, problem ORDER BY n DESC, station, problem LIMIT 100
         """)
@@ -323,7 +413,7 @@ class Tables:
         """What the replay of the captures noticed, by kind and station, with the first of each."""
         return self.sql(f"""
             SELECT station, what, count(*) AS n, sum(count) AS pdus,
-                   min_by(struct(src, seq, file, frame, time_ns - {self._offset} AS at), struct(file, frame)) AS one
+                   min_by(struct(src, seq, file, frame, {self.at("station", "time_ns")} AS at), struct(file, frame)) AS one
             FROM findings GROUP BY station, what ORDER BY what, station LIMIT 200
         """)
 
@@ -333,7 +423,7 @@ class Tables:
         """Its row in the order of each station, the latest life of the source first unless one is named."""
         life = "" if incarnation is None else f"AND incarnation = {incarnation}"
         rows = self.sql(f"""
-            SELECT *, {", ".join(f"{n}_ns - {self._offset} AS {n}_at" for n in ("sent", "seen", *LEVELS))}
+            SELECT *, {", ".join(f"{self.at('station', n + '_ns')} AS {n}_at" for n in ("sent", "seen", *LEVELS))}
             FROM `order` WHERE src = {src} AND seq = {seq} {life} ORDER BY incarnation DESC, station LIMIT 1000
         """)
         return [row for row in rows if row.incarnation == rows[0].incarnation]
@@ -353,8 +443,8 @@ class Tables:
         own = f"kind IN ({_SEQUENCED}) AND src = {one.src} AND incarnation = {one.incarnation} AND seq = {one.seq & 0xFFFFFFFF}L"
         return self.sql(f"""
             WITH around AS (
-                SELECT *, time_ns - {self._offset} AS at, ({own}) AS itself FROM pdus
-                WHERE time_ns - {self._offset} BETWEEN {low} AND {high}),
+                SELECT *, {self.at("station", "time_ns")} AS at, ({own}) AS itself FROM pdus
+                WHERE {self.at("station", "time_ns")} BETWEEN {low} AND {high}),
             firsts AS (
                 SELECT src, min_by(check, at) FILTER (WHERE {covers.format("ack")}) AS a,
                        min_by(check, at) FILTER (WHERE pack IS NOT NULL AND {covers.format("pack")}) AS p
@@ -370,9 +460,9 @@ class Tables:
         """PDUs of some kinds between two moments on the common clock, by time: for the diagram of a reset or a vote."""
         numbers = ", ".join(str(int(k)) for k in kinds)
         return self.sql(f"""
-            SELECT station, time_ns - {self._offset} AS at, direction, kind, flags, src, target, seq, check, wire,
+            SELECT station, {self.at("station", "time_ns")} AS at, direction, kind, flags, src, target, seq, check, wire,
                    false AS itself, false AS covers, false AS knows
-            FROM pdus WHERE time_ns - {self._offset} BETWEEN {low_ns} AND {high_ns} AND kind IN ({numbers})
+            FROM pdus WHERE {self.at("station", "time_ns")} BETWEEN {low_ns} AND {high_ns} AND kind IN ({numbers})
             ORDER BY at, station LIMIT {limit}
         """)
 
