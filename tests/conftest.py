@@ -11,6 +11,8 @@ import pytest
 
 NO_DOCKER = "Docker cannot be had here"
 """How the reason begins when tests that need containers cannot run; it is shown in large letters."""
+NO_UML = "User-Mode Linux cannot be had here"
+"""The same for tests under a kernel that has sch_netem."""
 # What a machine may honestly lack. Everything else that is skipped under ZENJUN_NO_SKIP=1 (which tools/test sets) is a failure:
 # a test that silently does not run is no test. What is skipped is listed at the end of the run either way (-ra).
 MAY_BE_MISSING = (
@@ -22,6 +24,7 @@ MAY_BE_MISSING = (
     "the kernel has no time namespaces",
     "tshark is not installed",
     NO_DOCKER,
+    NO_UML,
     "docker compose is not installed",
     "docker-compose is not installed",
     "corosync",
@@ -42,11 +45,12 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says in large letters that tests that need containers did not run."""
+    """Says in large letters that tests that need containers, or another kernel, did not run."""
     reasons = {str(r.longrepr[2]) for r in terminalreporter.stats.get("skipped", ()) if isinstance(r.longrepr, tuple)}
-    for reason in sorted(r for r in reasons if NO_DOCKER in r):
-        terminalreporter.section("TESTS THAT NEED CONTAINERS DID NOT RUN", sep="!", red=True, bold=True)
-        terminalreporter.line(reason)
+    for lack, what in ((NO_DOCKER, "CONTAINERS"), (NO_UML, "USER-MODE LINUX (SCH_NETEM)")):
+        for reason in sorted(r for r in reasons if lack in r):
+            terminalreporter.section(f"TESTS THAT NEED {what} DID NOT RUN", sep="!", red=True, bold=True)
+            terminalreporter.line(reason)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from zenjun.tools.lab import Lab
+from zenjun.tools.lab import Lab, uml
 
 from ..e2e import cluster
 from .measure import calm
@@ -26,6 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def needs_netem(lab: Lab) -> None:
     """Skips the test where there is none; under the User-Mode Linux kernel, where there must be one, it fails."""
     if not lab.describe()["netem"]:
+        assert uml.INSIDE not in os.environ, "the User-Mode Linux kernel has no sch_netem"
         pytest.skip(f"{NO_NETEM} (tests/uml runs this under one that has it)")
 
 

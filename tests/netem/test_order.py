@@ -5,15 +5,22 @@ All programs send at once, and must get the same sequence, byte for byte, with n
 
 from __future__ import annotations
 
+import contextlib
 import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from zenjun.daemon.client import Message
 from zenjun.tools.lab import Lab
 
-from ..e2e.cluster import core, drops, exchange, plan, programs, same_views
+from ..e2e.cluster import compare, core, drops, exchange, plan, programs, same_views
 from ..e2e.test_order import settled
 from . import bounds
+from .measure import calm, read
 
 MS = 1_000_000
 MESSAGES = 3000
@@ -56,7 +63,6 @@ def test_one_order(segment: Lab, name: str) -> None:
         same_views(members, "g")
         frames = segment.counters()
     lost, received = (sum(frames[s][k] - frames_before[s][k] for s in frames) for k in ("lost", "received"))
-    print(f"{name}: {received} frames received, {lost} lost")
     settled(segment)
     assert received > FRAMES
     if list(fault) == ["loss"]:
@@ -73,3 +79,70 @@ def test_one_order(segment: Lab, name: str) -> None:
         assert sum(now[s][1]["check"] - before[s][1]["check"] for s in now)
     if "duplicate" in fault:
         assert grown("rx_duplicate")
+
+
+@pytest.mark.parametrize("name", ["loss-5", "burst"])
+def test_captures_of_the_daemons_frames_lack_what_the_queues_say(segment: Lab, tmp_path: Path, name: str) -> None:
+    """What stations sent, by captures at the senders, less what others received, by captures there, is what the queues have
+    dropped: for each receiver, to the frame. The daemons are stopped while captures begin and end, so that nothing is under way.
+    """
+    rng = random.Random(name)
+    with programs(segment, {"g": "preack"}) as members:
+        with stopped(segment):
+            before = segment.counters()
+            segment.impair(None, **FAULTS[name])
+            paths = segment.start_capture(tmp_path, ring_mib=16)
+        exchange(members, [plan(m, MESSAGES // 4, rng, chunk=100, size_max=SIZE) for m in members], 150)
+        with stopped(segment):
+            results = segment.stop_capture()
+            after = segment.counters()
+            calm(segment)
+    settled(segment)
+    assert not any(result["dropped"] for result in results.values())
+    frames = {s: [data for data, _ in read(path)] for s, path in paths.items()}
+    own = {s: bytes.fromhex(str(station.interface["mac"]).replace(":", "")) for s, station in segment.stations.items()}
+    total = 0
+    for s in segment.stations:
+        sent = [
+            f for other in own if other != s for f in frames[other] if f[6:12] == own[other] and (f[0] & 1 or f[:6] == own[s])
+        ]
+        got = [f for f in frames[s] if f[6:12] != own[s]]
+        lost = after[s]["lost"] - before[s]["lost"]
+        total += lost
+        assert len(sent) - len(got) == lost, f"station {s}: {len(sent)} sent to it, {len(got)} received, {lost} dropped"
+        assert not Counter(got) - Counter(sent)
+        if name == "loss-5":
+            bounds.check_hits(f"lost towards station {s}", lost, len(sent), 0.05)
+            with pytest.raises(AssertionError, match="not between"):  # the check can fail
+                bounds.check_hits(f"lost towards station {s}", lost, len(sent), 0.15)
+    assert total > 20
+
+
+@contextlib.contextmanager
+def stopped(lab: Lab) -> Iterator[None]:
+    """Nobody sends while the block runs."""
+    for station in lab.stations.values():
+        station.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for station in lab.stations.values():
+            station.signal(signal.SIGCONT)
+
+
+def test_the_comparison_notices_what_is_wrong() -> None:
+    """Two messages exchanged, one lost, one doubled, one with another byte: each is found."""
+    right = [Message(b"%d" % k, "g", 1 + k % 3, 1, (1, k, 1), False) for k in range(20)]
+    sent = [(m.station, m.client, m.data) for m in right]
+    compare("right", [right, list(right)], sent)
+    other = right[7]._replace(data=b"8")
+    for wrong in (
+        [*right[:5], right[6], right[5], *right[7:]],
+        right[:-1],
+        [*right[:9], *right[8:]],
+        [*right[:7], other, *right[8:]],
+    ):
+        with pytest.raises(AssertionError, match="differs from sequence 0"):
+            compare("wrong", [right, wrong], sent)
+        with pytest.raises(AssertionError):
+            compare("wrong everywhere", [wrong, wrong], sent)
