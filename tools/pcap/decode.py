@@ -70,8 +70,9 @@ def column_type(table: str, name: str) -> pa.DataType:
 class Columns:
     """Columns of one table that C fills, and the batches made of them."""
 
-    def __init__(self, table: str, names: Sequence[str], constants: dict[str, int]) -> None:
-        """names: the columns wanted, in this order; constants: values of those that are the same in all rows."""
+    def __init__(self, table: str, names: Sequence[str], constants: dict[str, int], made: pa.Schema | None = None) -> None:
+        """names: the columns wanted, in this order; constants: values of those that are the same in all rows; made: schema of
+        the batches if it is to differ from the table's in what Arrow takes for the same (names in lists, nullability)."""
         import pyarrow as pa
 
         self._pa = pa
@@ -81,7 +82,7 @@ class Columns:
         self._kinds = {name: kinds.get(name) for name in names}
         full = schema.arrow(table, station=True)
         fields = [full.field(name) if name in full.names else pa.field(name, pa.binary()) for name in names]
-        self.schema = pa.schema(fields)
+        self.schema = made if made is not None else pa.schema(fields)
         self._same = {
             name: pa.repeat(pa.scalar(value, self.schema.field(name).type), ROWS_MAX)
             for name, value in constants.items()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ...proto import wire
 from .native import CaptureDamage, Reader, ffi, lib
@@ -21,7 +21,7 @@ _STATION_BARE: Final = re.compile(r"^0*([1-9]\d?)(?:\.|$)")
 _CENSUS_PDUS: Final = 2000
 _CENSUS_BYTES: Final = 64 << 20
 """How much of a file is looked at to tell whose it is."""
-_NEVER: Final = 1 << 62
+_INT64_MAX: Final = (1 << 63) - 1
 _LINKS: Final = ((1, "ethernet"), (2, "linux_sll"), (4, "linux_sll2"), (8, "other"))
 
 
@@ -46,6 +46,9 @@ class Split:
     end: int | None
     """Offsets in the unpacked file; None: to the end."""
     state: bytes
+    first_ns: int | None = None
+    last_ns: int | None = None
+    """Least and greatest time stamp in it."""
 
 
 @dataclass
@@ -119,8 +122,8 @@ def _valid(station: int) -> int:
     return station if 1 <= station <= wire.STATIONS_MAX else 0
 
 
-def _look(capture: Capture, ethertype: int) -> None:
-    """Station, if it is not known, and own address, if directions are missing, from the first frames."""
+def look(capture: Capture, ethertype: int = wire.ETHERTYPE) -> None:
+    """Set its station, if that is not known, and own address, if directions are missing, by its first frames. Raises OSError."""
     census = ffi.new("struct zp_census *")
     with Reader(capture.path) as reader:
         while reader.offset < _CENSUS_BYTES:
@@ -150,7 +153,7 @@ def scan(
     try:
         capture.bytes = Path(path).stat().st_size
         if start is None:
-            _look(capture, ethertype)
+            look(capture, ethertype)
         else:
             capture = replace(start, bytes=capture.bytes, splits=[], truncated=False, tail_bytes=0, problem=None)
             capture.splits_before += len(start.splits)
@@ -162,23 +165,38 @@ def scan(
 
 
 def _scan(reader: Reader, capture: Capture, ethertype: int, split_bytes: int, on_bytes: Callable[[int], None] | None) -> None:
-    totals = ffi.new("struct zp_scan *", {"first_ns": (1 << 63) - 1, "last_ns": -(1 << 63)})
     splittable = not reader.compression
     at, state = reader.offset, reader.state()
     border, told = at + split_bytes, at
+    links = 0
 
-    def cut(end: int | None) -> None:
-        nonlocal at, state, border
+    def fresh() -> Any:
+        return ffi.new("struct zp_scan *", {"first_ns": _INT64_MAX, "last_ns": -_INT64_MAX - 1})
+
+    totals = fresh()
+
+    def cut() -> None:
+        """What has been scanned since the last border is a split."""
+        nonlocal at, state, border, totals, links
+        capture.frames += int(totals.frames)
+        links |= int(totals.links)
+        first, last = (int(totals.first_ns), int(totals.last_ns)) if totals.timed else (None, None)
+        if first is not None and last is not None:
+            capture.first_ns = first if capture.first_ns is None else min(first, capture.first_ns)
+            capture.last_ns = last if capture.last_ns is None else max(last, capture.last_ns)
         number = capture.splits_before + len(capture.splits)
-        capture.splits.append(Split(capture.path, capture.file, capture.station, number, at, end, state))
+        if reader.offset > at:
+            split = Split(capture.path, capture.file, capture.station, number, at, reader.offset, state, first, last)
+            capture.splits.append(split)
         at, state = reader.offset, reader.state()
         border = at + split_bytes
+        totals = fresh()
 
     damage: CaptureDamage | None = None
     while True:
-        result = lib.zp_scan(reader.walk, border if splittable else _NEVER, ethertype, totals)
+        result = lib.zp_scan(reader.walk, border if splittable else _INT64_MAX, ethertype, totals)
         if result == lib.ZP_BORDER:
-            cut(reader.offset)
+            cut()
         elif result < 0:
             damage = reader.fail(result)
             break
@@ -189,15 +207,10 @@ def _scan(reader: Reader, capture: Capture, ethertype: int, split_bytes: int, on
             told = reader.offset
     if on_bytes is not None:
         on_bytes(reader.offset - told if splittable else capture.bytes)
-    if reader.offset > at:
-        cut(reader.offset)
-    capture.frames += int(totals.frames)
-    if totals.timed:
-        capture.first_ns = min(int(totals.first_ns), capture.first_ns if capture.first_ns is not None else int(totals.first_ns))
-        capture.last_ns = max(int(totals.last_ns), capture.last_ns if capture.last_ns is not None else int(totals.last_ns))
-    known = set(capture.link_types.split()) | {name for bit, name in _LINKS if totals.links & bit}
+    cut()
+    known = set(capture.link_types.split()) | {name for bit, name in _LINKS if links & bit}
     capture.link_types = " ".join(name for _, name in _LINKS if name in known)
-    capture.ours = capture.ours or bool(totals.links & 16)
+    capture.ours = capture.ours or bool(links & 16)
     capture.end, capture.end_state = reader.offset, reader.state()
     kinds = {lib.ZP_PCAP: "pcap", lib.ZP_PCAPNG: "pcapng"}
     capture.format = " ".join(filter(None, (kinds.get(int(reader.walk.state.format), ""), reader.compression)))
@@ -209,6 +222,14 @@ def _scan(reader: Reader, capture: Capture, ethertype: int, split_bytes: int, on
         size = reader.tail_bytes
         what = f"cut in the file's header, after {size} bytes" if size else "the file is empty"
         capture.problem = f"{capture.path}: offset 0: {reader.cut or what}"
+
+
+def between(path: str, start: int, end: int, state: State, split_bytes: int = SPLIT_BYTES, *, own_mac: int = 0) -> list[Split]:
+    """Splits of the part of a file between two record borders that an earlier scan has given. Raises OSError, CaptureDamage."""
+    capture = Capture(path)
+    with Reader(path, start, end, state, own_mac=own_mac) as reader:
+        _scan(reader, capture, wire.ETHERTYPE, split_bytes, None)
+    return capture.splits
 
 
 def stations(captures: Sequence[Capture], given: Mapping[str, int]) -> None:
@@ -279,7 +300,7 @@ def scan_all(
 
 def number(captures: Sequence[Capture], first: int = 0) -> list[Capture]:
     """In the order of the tables, with file numbers from *first* on; says of files without a station that they have none."""
-    ordered = sorted(captures, key=lambda c: (c.station, c.first_ns if c.first_ns is not None else _NEVER, c.path))
+    ordered = sorted(captures, key=lambda c: (c.station, c.first_ns if c.first_ns is not None else _INT64_MAX, c.path))
     for index, capture in enumerate(ordered, first):
         capture.file = index
         if not capture.station and capture.problem is None:

@@ -53,9 +53,7 @@ def ethertype_option(ctx: click.Context, parameter: click.Parameter, value: str)
     metavar="N=FILE",
     help="Whose capture a file or folder is, where its name does not tell. May be given several times.",
 )
-@click.option(
-    "--master", metavar="URL", help="Spark cluster to do it on; its workers need zenjun[spark]. [default: this process]"
-)
+@click.option("--master", metavar="URL", help="Spark cluster to do it on; its workers need zenjun[spark].")
 @click.option(
     "--ethertype",
     default=f"{wire.ETHERTYPE:#06x}",

@@ -51,6 +51,7 @@ _MAGICS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"<", "markup, perhaps an error page saved in place of a download"),
 )
 """First bytes of files that people mistake for captures, and what to say."""
+_NAMED_BY: Final = max(len(magic) for magic, _ in _MAGICS)
 
 
 class CaptureDamage(Exception):
@@ -271,12 +272,14 @@ class Reader:
 
     def head(self) -> bytes:
         """The first bytes in the buffer."""
-        return bytes(memoryview(self._buffer)[: min(self._size, 16)])
+        return bytes(memoryview(self._buffer)[: min(self._size, _NAMED_BY)])
 
     def fail(self, result: int) -> CaptureDamage:
         """The error for a negative result of a C function."""
         where = int(self.walk.error_at)
         if result == lib.ZP_E_MAGIC:
+            self.walk.need = _NAMED_BY
+            self.fill()
             return CaptureDamage(self.path, where, unknown_format(self.head()))
         return CaptureDamage(self.path, where, _ERRORS[result].format(int(self.walk.detail)))
 

@@ -1,0 +1,208 @@
+"""Finding captures, whose they are, splits, and what has been read already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scapy.layers.l2 import Ether
+from zenjun.tools.pcap import files, generate
+from zenjun.tools.pcap.files import FilesError, between, find, gather, station_of_path
+from zenjun.tools.pcap.manifest import Manifest, part_name
+
+from .built import PDUS
+from .shapes import NS, enhanced, frames, interface, pcap, pcapng, section, walk
+
+
+@pytest.mark.parametrize(
+    ("path", "station"),
+    [
+        ("s1.pcapng", 1),
+        ("station-12.pcap", 12),
+        ("station_03.pcap.gz", 3),
+        ("lab/s2/eth0.pcap", 2),
+        ("run-s3-late.pcap", 3),
+        ("s1_00017_20261128120000.pcapng", 1),
+        ("s2/00017.pcapng", 2),
+        ("node7.pcap3", 7),
+        ("3.pcapng", 3),
+        ("03.pcapng", 3),
+        ("S4.PCAP", 4),
+        ("s3/s1.pcap", 1),
+        ("2026.pcapng", 0),
+        ("eth0.pcap", 0),
+        ("hosts1.pcap", 0),
+        ("s99.pcap", 0),
+        ("s0.pcap", 0),
+        ("s123.pcap", 0),
+        ("tests5x.pcap", 0),
+    ],
+)
+def test_station_of_a_path(path: str, station: int) -> None:
+    assert station_of_path(f"/captures/{path}") == station
+
+
+def test_find(tmp_path: Path) -> None:
+    for name in ("s1/a.pcap", "s1/a.pcap1", "s2/b.pcapng.gz", "s2/c.CAP.zst", "s2/notes.txt", "odd"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    names = [str(p.relative_to(tmp_path)) for p in find([tmp_path, tmp_path / "odd", tmp_path / "odd"])]
+    assert names == ["s1/a.pcap", "s1/a.pcap1", "s2/b.pcapng.gz", "s2/c.CAP.zst", "odd"]
+    for wrong in ([], [tmp_path / "nix"]):
+        with pytest.raises(FilesError):
+            find(wrong)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FilesError, match="no capture in this folder"):
+        find([tmp_path / "empty"])
+
+
+def test_the_station_is_seen_from_the_frames(tmp_path: Path) -> None:
+    made = generate.captures(tmp_path, pdus=50, seen_by=[3])
+    path = made.files[0].rename(tmp_path / "dump.pcapng")
+    assert gather([path])[0].station == 3
+    assert gather([path], stations_given={str(path): 2})[0].station == 2
+    assert gather([path], stations_given={str(tmp_path): 1})[0].station == 1
+
+
+def test_a_station_that_cannot_be_told(tmp_path: Path) -> None:
+    path = tmp_path / "dump.pcap"
+    path.write_bytes(pcap([(NS, bytes(Ether(src="02:00:00:00:00:02") / PDUS["one"]))]))
+    (capture,) = gather([path])
+    assert capture.problem == f"{path}: cannot tell which station's capture this is: name it --station N={path}"
+    assert capture.splits == []
+    (capture,) = gather([path], stations_given={str(path): 2})
+    assert (capture.problem, capture.station, capture.own_mac, len(capture.splits)) == (None, 2, 0x020000000002, 1)
+    path.write_bytes(pcap(frames()))
+    path.write_bytes(pcap([(NS, bytes(60))]))
+    assert "none of its 1 frames is of this protocol" in str(gather([path])[0].problem)
+    with pytest.raises(FilesError, match="station 65"):
+        gather([path], stations_given={str(path): 65})
+    with pytest.raises(FilesError, match="no such file"):
+        gather([path], stations_given={"nix": 1})
+
+
+def test_order_and_numbers(tmp_path: Path) -> None:
+    for name, start in (("s2.pcap", 0), ("s1-b.pcap", 50), ("s1-a.pcap", 100), ("s1-c.pcap", 20)):
+        (tmp_path / name).write_bytes(pcap([(NS + start * 10**9, d) for _, d in frames()]))
+    assert [(c.file, Path(c.path).name) for c in gather([tmp_path])] == [
+        (0, "s1-c.pcap"),
+        (1, "s1-b.pcap"),
+        (2, "s1-a.pcap"),
+        (3, "s2.pcap"),
+    ]
+
+
+def test_splits_are_exact_and_carry_the_section(tmp_path: Path) -> None:
+    """Every split alone gives its frames, though the interfaces are described in the first and change in the middle."""
+    data = section() + interface() + interface(resolution=6)
+    many = frames(200)
+    for k, (time, frame) in enumerate(many):
+        if k == 100:
+            data += section(">") + interface(">", resolution=6) + interface(">", resolution=9)
+        order, fine = "<>"[k >= 100], k % 2 == (k >= 100)
+        data += enhanced(time if fine else time // 1000, frame, order, number=k % 2)
+    path = tmp_path / "s1.pcapng"
+    path.write_bytes(data)
+    whole = walk(path)[0]
+    assert [f.data for f in whole] == [d for _, d in many]
+    for size in (1, 500, 3000, 1 << 20):
+        capture = files.scan(path, station=1, split_bytes=size)
+        assert (capture.splits[0].start, capture.splits[-1].end) == (0, len(data))
+        parts = [walk(path, start=s.start, end=s.end, state=s.state)[0] for s in capture.splits]
+        assert [frame for part in parts for frame in part] == whole
+        assert len(parts) > 1 or size == 1 << 20
+        for split, part in zip(capture.splits, parts, strict=True):
+            assert (split.first_ns, split.last_ns) == (min(f.time_ns for f in part), max(f.time_ns for f in part))  # type: ignore[type-var]
+
+
+def test_a_record_longer_than_the_split(tmp_path: Path) -> None:
+    path = tmp_path / "s1.pcap"
+    path.write_bytes(pcap([(NS, bytes(100_000))] * 3))
+    assert len(files.scan(path, split_bytes=1000).splits) == 3
+
+
+def test_between(tmp_path: Path) -> None:
+    path = tmp_path / "s1.pcapng"
+    path.write_bytes(pcapng(frames(50)))
+    capture = files.scan(path, split_bytes=1000)
+    first, last = capture.splits[1], capture.splits[3]
+    again = between(str(path), first.start, last.end or 0, first.state, 1000)
+    assert [(s.start, s.end, s.state) for s in again] == [(s.start, s.end, s.state) for s in capture.splits[1:4]]
+
+
+def test_unreadable(tmp_path: Path) -> None:
+    capture = files.scan(tmp_path / "s1.pcap")
+    assert capture.problem == f"{tmp_path / 's1.pcap'}: No such file or directory"
+
+
+# ---- what has been read already ----
+
+
+def saved(folder: Path, names: list[Path]) -> list[tuple[str, int, int, int]]:
+    """Pretend to have ingested what is pending; (file, its number, splits, first split's number) of each."""
+    folder.mkdir(exist_ok=True)
+    manifest = Manifest.load(folder, 0x88B5)
+    pending = manifest.pending(names)
+    manifest.add(pending)
+    manifest.save()
+    return [(Path(c.path).name, c.file, len(c.splits), c.splits[0].number if c.splits else -1) for c in pending]
+
+
+def test_a_folder_that_captures_rotate_into(tmp_path: Path) -> None:
+    out, source = tmp_path / "out", tmp_path / "in"
+    source.mkdir()
+    a, b = source / "s1-1.pcapng", source / "s1-2.pcapng"
+    a.write_bytes(pcapng(frames(3)))
+    assert saved(out, [source]) == [("s1-1.pcapng", 0, 1, 0)]
+    assert saved(out, [source]) == []
+    whole = pcapng(frames(6))
+    a.write_bytes(whole[: len(pcapng(frames(4))) + 17])  # cut within the fifth
+    b.write_bytes(pcapng(frames(2)))
+    assert saved(out, [source]) == [("s1-1.pcapng", 0, 1, 1), ("s1-2.pcapng", 1, 1, 0)]
+    a.write_bytes(whole)
+    assert saved(out, [source]) == [("s1-1.pcapng", 0, 1, 2)]
+    assert [c.frames for c in Manifest.load(out, 0x88B5).captures] == [6, 2]
+    b.write_bytes(pcapng([(NS, b"x" * 60)] * 5))  # the ring has come round
+    assert saved(out, [source]) == [("s1-2.pcapng", 2, 1, 0)]
+    assert [c.frames for c in Manifest.load(out, 0x88B5).captures] == [6, 2, 5]
+    b.touch()
+    assert saved(out, [source])[0][2] == 0  # nothing new in it
+
+
+def test_a_file_that_was_no_capture_yet(tmp_path: Path) -> None:
+    path = tmp_path / "s1.pcapng"
+    path.write_bytes(b"")
+    assert saved(tmp_path / "out", [path]) == [("s1.pcapng", 0, 0, -1)]
+    path.write_bytes(pcapng(frames()))
+    assert saved(tmp_path / "out", [path]) == [("s1.pcapng", 1, 1, 0)]
+
+
+def test_left_overs_are_removed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = tmp_path / "s1.pcapng"
+    path.write_bytes(pcapng(frames()))
+    saved(out, [path])
+    folder = out / "pdus" / "station=1"
+    folder.mkdir(parents=True)
+    keep, two, three = folder / part_name(0, 0), folder / part_name(0, 1), folder / ".part-00001-00000.parquet.tmp"
+    for name in (keep, two, three):
+        name.write_bytes(b"x")
+    Manifest.load(out, 0x88B5).tidy(["pdus"])
+    assert list(folder.iterdir()) == [keep]
+
+
+def test_folders_that_are_something_else(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "a").write_bytes(b"")
+    with pytest.raises(FilesError, match="holds no tables"):
+        Manifest.load(tmp_path / "letters", 0x88B5)
+    with pytest.raises(FilesError, match=r"Not a directory|holds no tables"):
+        Manifest.load(tmp_path / "letters" / "a", 0x88B5)
+    (tmp_path / "letters" / "manifest.json").write_text("{")
+    with pytest.raises(FilesError, match="damaged"):
+        Manifest.load(tmp_path / "letters", 0x88B5)
+    path = tmp_path / "s1.pcapng"
+    path.write_bytes(pcapng(frames()))
+    saved(tmp_path / "out", [path])
+    with pytest.raises(FilesError, match="0x88b5"):
+        Manifest.load(tmp_path / "out", 0x1234)
