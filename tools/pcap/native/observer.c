@@ -78,6 +78,11 @@ static void promise(struct zo_observer *o, const struct zp_pdu *p)
         s->promise_next = next;
         stream_promise(s);
     }
+    if (p->clock > s->sure_clock && (!s->word_clock || s->word_next >= next)) {
+        s->word_clock = p->clock;
+        s->word_next = next;
+        stream_sure(o, s);
+    }
 }
 
 static void take(struct zo_observer *o, const struct zp_pdu *p, const struct zp_link *l)

@@ -1,5 +1,6 @@
 /* Replays one station's capture by the protocol's own rules and tells, in columns, what the station had and did: the order in
- * which it came to deliver, when each PDU reached which level, views, what was announced. An implementation of its own: with the core
+ * which it came to deliver, when each PDU reached which level, views, what was announced. An implementation of its own: with the
+ * core
  * it shares the field table, nothing else. Memory is bounded by the windows of the streams. Plain C that cffi parses. */
 #ifndef ZO_OBSERVER_H
 #define ZO_OBSERVER_H
@@ -50,23 +51,19 @@ void zo_free(struct zo_observer *o);
 
 /* ---- digests of blocks of the order ---- */
 
-/* Rows of `order` in its order, `rows` of them, as columns. Adds up cells: rows with the same view, clock >> 12 and number of
- * `cuts` (clocks) below the clock; a cell is a run of such rows: (view, block, segment) → XOR of the rows' hashes and their
- * count. Returns the
- * number of cells written, at most `most`; *done: rows used, fewer than `rows` if there was no room. */
-uint64_t zo_blocks(uint64_t rows, const int64_t *view, const int64_t *clock, const int8_t *src, const int64_t *incarnation,
-                   const int64_t *seq,
-                   const int64_t *payload_crc, const int64_t *head_crc, uint64_t cuts, const int64_t *cut_view,
-                       const int64_t *cut_clock,
-                   uint64_t most, int64_t *out_view, int64_t *out_block, int32_t *out_segment, int64_t *out_digest,
-                       int64_t *out_count,
-                   uint64_t *done);
+/* Rows of `order`, in its order, as columns. */
+struct zo_rows { uint64_t rows; const int64_t *view, *clock, *incarnation, *seq, *payload_crc, *head_crc; const int8_t *src; };
+/* A cell: the rows with the same view, clock >> 12 and number of cuts below the clock. XOR of the rows' hashes, and how many. */
+struct zo_block { int64_t view, block, segment, digest, count; };
+/* Cuts are (view, clock), in any order. Adds up runs of rows of one cell, at most `most`, and returns how many there are; *done:
+ * rows used, fewer than there are if there was no room. *mixed counts rows that do not stand behind the one before them, in the
+ * same view; *mixed_at is the first of them. */
+uint64_t zo_blocks(const struct zo_rows *in, uint64_t from, uint64_t cuts, const int64_t *cut_view, const int64_t *cut_clock,
+                   uint64_t most, struct zo_block *out, uint64_t *done, uint64_t *mixed, uint64_t *mixed_at);
 
-/* The same rows by their sources' streams: cells of (src, incarnation, seq >> 12). `table` has room for `most` open cells, which
- * the caller zeroes before the first call and writes out after the last; returns how many are in use, or `most` + 1 if there is no
- * room. */
-struct zo_cell { int64_t incarnation, block, digest, count, low, high; int32_t src, used; };
-uint64_t zo_streams(uint64_t rows, const int8_t *src, const int64_t *incarnation, const int64_t *seq, const int64_t *payload_crc,
-                    const int64_t *head_crc, uint64_t most, struct zo_cell *table);
+/* The same rows by their sources' streams: (src, incarnation, seq >> 12), seq of 32 bits. `table` has room for `most` cells, of
+ * which `used` are in use; returns how many are afterwards, or most + 1 if there is no room. */
+struct zo_cell { int64_t src, incarnation, block, digest, count, low, high; };
+uint64_t zo_streams(const struct zo_rows *in, uint64_t most, uint64_t used, struct zo_cell *table);
 
 #endif

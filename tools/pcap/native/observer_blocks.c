@@ -9,84 +9,75 @@ static uint64_t stir(uint64_t h, uint64_t v)
     return h ^ h >> 32;
 }
 
-uint64_t zo_blocks(uint64_t rows, const int64_t *view, const int64_t *clock, const int8_t *src, const int64_t *incarnation,
-                   const int64_t *seq,
-                   const int64_t *payload_crc, const int64_t *head_crc, uint64_t cuts, const int64_t *cut_view,
-                       const int64_t *cut_clock,
-                   uint64_t most, int64_t *out_view, int64_t *out_block, int32_t *out_segment, int64_t *out_digest,
-                       int64_t *out_count,
-                   uint64_t *done)
+uint64_t zo_blocks(const struct zo_rows *in, uint64_t from, uint64_t cuts, const int64_t *cut_view, const int64_t *cut_clock,
+                   uint64_t most,
+                   struct zo_block *out, uint64_t *done, uint64_t *mixed, uint64_t *mixed_at)
 {
-    uint64_t cells = 0, i = 0;
+    uint64_t cells = 0, i = from;
     int64_t low = 0, high = 0; /* clocks of the present cell: low < clock <= high */
-    int open = 0;
-    for (; i < rows; i++) {
-        int64_t c = clock[i];
-        if (!open || view[i] != out_view[cells - 1] || c <= low || c > high) {
-            int32_t segment = 0;
+    for (; i < in->rows; i++) {
+        int64_t c = in->clock[i], view = in->view[i];
+        if (i && in->view[i - 1] == view && (in->clock[i - 1] > c || (in->clock[i - 1] == c && in->src[i - 1] >= in->src[i])) &&
+            !(*mixed)++)
+            *mixed_at = i;
+        if (!cells || view != out[cells - 1].view || c <= low || c > high) {
             if (cells == most)
                 break;
+            struct zo_block *b = &out[cells++];
+            *b = (struct zo_block){.view = view, .block = c >> 12};
             low = (c >> 12 << 12) - 1;
             high = low + 4096;
             for (uint64_t k = 0; k < cuts; k++) {
-                if (cut_view[k] != view[i])
+                if (cut_view[k] != view)
                     continue;
                 if (cut_clock[k] < c) {
-                    segment++;
+                    b->segment++;
                     low = cut_clock[k] > low ? cut_clock[k] : low;
                 } else {
                     high = cut_clock[k] < high ? cut_clock[k] : high;
                 }
             }
-            out_view[cells] = view[i];
-            out_block[cells] = c >> 12;
-            out_segment[cells] = segment;
-            out_digest[cells] = out_count[cells] = 0;
-            cells++;
-            open = 1;
         }
-        uint64_t h = stir((uint64_t)c, (uint64_t)(uint32_t)seq[i] << 8 ^ (uint64_t)src[i]);
-        h = stir(h, (uint64_t)incarnation[i]);
-        h = stir(h, (uint64_t)payload_crc[i] << 32 ^ (uint64_t)head_crc[i]);
-        out_digest[cells - 1] ^= (int64_t)h;
-        out_count[cells - 1]++;
+        uint64_t h = stir((uint64_t)c, (uint64_t)(uint32_t)in->seq[i] << 8 ^ (uint64_t)in->src[i]);
+        h = stir(h, (uint64_t)in->incarnation[i]);
+        h = stir(h, (uint64_t)in->payload_crc[i] << 32 ^ (uint64_t)in->head_crc[i]);
+        out[cells - 1].digest ^= (int64_t)h;
+        out[cells - 1].count++;
     }
     *done = i;
     return cells;
 }
 
-uint64_t zo_streams(uint64_t rows, const int8_t *src, const int64_t *incarnation, const int64_t *seq, const int64_t *payload_crc,
-                    const int64_t *head_crc, uint64_t most, struct zo_cell *table)
+uint64_t zo_streams(const struct zo_rows *in, uint64_t most, uint64_t used, struct zo_cell *table)
 {
-    uint64_t used = 0;
-    struct zo_cell *last[128] = {0};
-    while (used < most && table[used].used)
-        used++;
-    for (uint64_t i = 0; i < rows; i++) {
-        uint32_t s = (uint32_t)src[i] & 127;
-        int64_t block = (int64_t)(uint32_t)seq[i] >> 12;
+    struct zo_cell *last[ZJW_STATIONS_MAX] = {0};
+    for (uint64_t i = 0; i < in->rows; i++) {
+        uint32_t s = (uint32_t)(in->src[i] - 1) % ZJW_STATIONS_MAX;
+        int64_t seq = (uint32_t)in->seq[i], block = seq >> 12;
         struct zo_cell *c = last[s];
-        if (!c || c->block != block || c->incarnation != incarnation[i]) {
-            for (c = NULL; !c;) {
-                for (uint64_t k = used; k-- > 0 && !c;) /* the newest are the likely ones */
-                    if (table[k].src == src[i] && table[k].block == block && table[k].incarnation == incarnation[i])
-                        c = &table[k];
-                if (c)
-                    break;
+        if (!c || c->block != block || c->incarnation != in->incarnation[i] || c->src != in->src[i]) {
+            c = NULL;
+            for (uint64_t k = used; k-- > 0 && !c;) /* the newest are the likely ones */
+                if (table[k].block == block && table[k].src == in->src[i] && table[k].incarnation == in->incarnation[i])
+                    c = &table[k];
+            if (!c) {
                 if (used == most)
                     return most + 1;
                 c = &table[used++];
-                *c = (struct zo_cell){.incarnation = incarnation[i], .block = block, .src = src[i], .used = 1, .low = INT64_MAX,
-                                      .high = INT64_MIN};
+                *c = (struct zo_cell){.src = in->src[i],
+                                      .incarnation = in->incarnation[i],
+                                      .block = block,
+                                      .low = seq,
+                                      .high = seq};
             }
             last[s] = c;
         }
-        uint64_t h = stir((uint64_t)incarnation[i] << 8 ^ (uint64_t)src[i], (uint32_t)seq[i]);
-        h = stir(h, (uint64_t)payload_crc[i] << 32 ^ (uint64_t)head_crc[i]);
+        uint64_t h = stir((uint64_t)in->incarnation[i] << 8 ^ (uint64_t)in->src[i], (uint64_t)seq);
+        h = stir(h, (uint64_t)in->payload_crc[i] << 32 ^ (uint64_t)in->head_crc[i]);
         c->digest ^= (int64_t)h;
         c->count++;
-        c->low = seq[i] < c->low ? seq[i] : c->low;
-        c->high = seq[i] > c->high ? seq[i] : c->high;
+        c->low = seq < c->low ? seq : c->low;
+        c->high = seq > c->high ? seq : c->high;
     }
     return used;
 }

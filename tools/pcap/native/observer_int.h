@@ -43,6 +43,10 @@ struct stream {
     uint64_t req, ordered, retire, top; /* next accepted; next delivered; next whose row is written; one past the highest seen */
     uint64_t clock, last_clock;   /* known to have passed; of the last accepted one */
     uint64_t limit, promise_next, promise_clock;
+    uint64_t sure, sure_clock;    /* the same as req and clock, of what the station itself has said that it has accepted:
+        the capture may
+                                   * show what it has not read, or has not taken because it was no member yet */
+    uint64_t word_next, word_clock; /* a promise that waits for `sure` */
     uint64_t al[ZJW_STATIONS_MAX], pack[ZJW_STATIONS_MAX], min_al, acked;
     uint64_t hole_to, hole_since; /* acknowledged by the station up to; frames ago */
     uint64_t gap_first, gap_count, gap_clock; /* lost to the capture, not told yet */
@@ -59,7 +63,7 @@ struct stream {
 
 struct view {
     uint32_t instance, hash, incarnations[ZJW_STATIONS_MAX], limit[ZJW_STATIONS_MAX], vote_seq[ZJW_STATIONS_MAX];
-    uint64_t members, joined, left, place_clock, seed, from_clock;
+    uint64_t members, joined, left, place_clock, seed, from_clock, vote_clock[ZJW_STATIONS_MAX];
     uint32_t place_src;           /* 1..n, 0: nothing before it */
     int64_t time;
     uint8_t opened, seed_known, complete, known; /* known: members and place */
@@ -172,6 +176,7 @@ struct slot *stream_put(struct zo_observer *o, struct stream *s, const struct zp
 void stream_advance(struct zo_observer *o, struct stream *s);
 void stream_skip(struct zo_observer *o, struct stream *s, uint64_t to);
 void stream_promise(struct stream *s);
+void stream_sure(const struct zo_observer *o, struct stream *s);
 void stream_gap_tell(struct zo_observer *o, struct stream *s, uint64_t until);
 void stream_free(struct stream *s);
 void levels_row(struct zo_observer *o, struct stream *s);

@@ -116,8 +116,10 @@ static uint64_t passed_by(const struct zo_observer *o, int others)
 {
     uint64_t passed = o->gate;
     for (uint32_t h = 0; h < o->n; h++)
-        if (is_member(o, h) && !(others && h == o->self) && o->cur[h]->clock < passed)
-            passed = o->cur[h]->clock;
+        if (is_member(o, h) && !(others && h == o->self)) {
+            uint64_t clock = others ? o->cur[h]->clock : o->cur[h]->sure_clock;
+            passed = clock < passed ? clock : passed;
+        }
     return passed;
 }
 
@@ -147,7 +149,7 @@ static int64_t order_time(struct zo_observer *o, const struct slot *q)
 static void pass_lost(struct zo_observer *o, struct stream *s)
 {
     struct slot *q;
-    while (s->ordered < s->req && (q = slot_of(s, s->ordered)) && q->state == LOST) {
+    while (s->ordered < s->sure && (q = slot_of(s, s->ordered)) && q->state == LOST) {
         s->retire = s->retire == s->ordered ? s->ordered + 1 : s->retire;
         s->ordered++;
         s->part_total = s->part_done = 0;
@@ -161,10 +163,10 @@ static struct slot *choose(struct zo_observer *o, struct stream **from)
     for (uint32_t h = 0; h < o->n; h++)
         for (uint32_t i = 0; i < LIVES; i++) {
             struct stream *s = o->streams[h][i];
-            if (!s || !s->started || s->ordered >= s->req)
+            if (!s || !s->started || s->ordered >= s->sure)
                 continue;
             pass_lost(o, s);
-            struct slot *q = s->ordered < s->req ? slot_of(s, s->ordered) : NULL;
+            struct slot *q = s->ordered < s->sure ? slot_of(s, s->ordered) : NULL;
             if (q && (!best || q->clock < best->clock)) {
                 best = q;
                 *from = s;

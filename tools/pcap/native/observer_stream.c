@@ -136,8 +136,10 @@ void merge(struct zo_observer *o, const struct zp_pdu *p)
                     levels_row(o, s);
             }
         }
-        if (j == o->self)
+        if (j == o->self) {
             hole_note(o, s, s->al[j]);
+            stream_sure(o, s);
+        }
     }
 }
 
@@ -329,7 +331,9 @@ void stream_start(struct zo_observer *o, struct stream *s, uint64_t seq, uint64_
     s->top = s->top > seq ? s->top : seq;
     s->clock = s->last_clock = clock;
     s->limit = NEVER;
-    s->promise_clock = s->promise_next = 0;
+    s->promise_clock = s->promise_next = s->word_clock = 0;
+    s->sure = seq;
+    s->sure_clock = clock;
     s->hole_to = s->gap_count = s->claimed = 0;
     s->part_total = s->part_done = 0;
     s->joined_at = s->left_at = s->spoke = s->since = 0;
@@ -346,6 +350,21 @@ void stream_promise(struct stream *s)
     if (s->promise_clock > s->clock)
         s->clock = s->promise_clock;
     s->promise_clock = 0;
+}
+
+/* What the station has said, or carried out, it has; of its own PDUs all. */
+void stream_sure(const struct zo_observer *o, struct stream *s)
+{
+    uint64_t to = s->src == o->self || s->closed || s->al[o->self] > s->req ? s->req : s->al[o->self];
+    for (; s->sure < to; s->sure++) { /* bound: slots */
+        const struct slot *q = slot_of(s, s->sure);
+        if (q && q->state == HELD && q->clock > s->sure_clock)
+            s->sure_clock = q->clock;
+    }
+    if (s->word_clock && s->word_next <= s->sure && s->limit == NEVER) {
+        s->sure_clock = s->word_clock > s->sure_clock ? s->word_clock : s->sure_clock;
+        s->word_clock = 0;
+    }
 }
 
 /* What the capture lacks of the stream stands behind gap_clock and before `until`. */
@@ -391,6 +410,7 @@ void stream_advance(struct zo_observer *o, struct stream *s)
             accept(o, s, q);
     }
     stream_promise(s);
+    stream_sure(o, s);
 }
 
 /* Everything below `to` was there, whatever the capture shows. */

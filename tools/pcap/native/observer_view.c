@@ -104,6 +104,7 @@ static int outcome(const struct zo_observer *o, const struct vote *a, uint64_t m
             return 0;
         out->incarnations[h] = cast->incarnation;
         out->vote_seq[h] = cast->seq;
+        out->vote_clock[h] = cast->clock;
         if (cast->clock > out->place_clock || (cast->clock == out->place_clock && h + 1 > out->place_src)) {
             out->place_clock = cast->clock;
             out->place_src = h + 1;
@@ -140,6 +141,7 @@ static void end_stream(struct zo_observer *o, struct stream *s, const struct vie
     s->req = s->req < limit ? s->req : limit;
     stream_gap_tell(o, s, v->place_clock);
     s->closed = 1;
+    stream_sure(o, s);
     s->left_at = v->instance;
     s->hole_to = 0;
     for (uint32_t j = 0; j < o->n; j++) {
@@ -305,7 +307,8 @@ static uint64_t held_to(const struct stream *s, uint64_t seq)
     return seq;
 }
 
-/* Streams start at the same number everywhere: 0, but for tests. A CONFIRM of a station that has delivered nothing yet, and the PDUs
+/* Streams start at the same number everywhere: 0, but for tests. A CONFIRM of a station that has delivered nothing yet, and the
+ * PDUs
  * before it, say at which. */
 static uint64_t first_of(struct zo_observer *o, const struct zp_pdu *p)
 {
@@ -380,9 +383,8 @@ static int try_join(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash
                 s->joined_at = s->since = v.instance;
                 continue;
             }
-            uint64_t after = (s->seen ? widen(s->top, v.vote_seq[h]) : BASE + v.vote_seq[h]) + 1, clock = v.place_clock;
-            const struct slot *q = slot_of(s, after - 1);
-            stream_start(o, s, after, q ? q->clock : clock);
+            uint64_t after = (s->seen ? widen(s->top, v.vote_seq[h]) : BASE + v.vote_seq[h]) + 1;
+            stream_start(o, s, after, v.vote_clock[h]);
             s->joined_at = v.instance - 1;
         }
         o->view.from_clock = v.place_clock - 1;
@@ -479,6 +481,8 @@ static void own_vote(struct zo_observer *o, const struct zp_pdu *p)
         s->limit = limit > s->ordered ? limit : s->ordered;
         s->req = s->req < s->limit ? s->req : s->limit;
         s->clock = s->clock < p->clock ? s->clock : p->clock - 1; /* what was captured, but not read before the vote */
+        s->sure_clock = s->sure_clock < p->clock ? s->sure_clock : p->clock - 1;
+        s->word_clock = 0;
     }
 }
 
