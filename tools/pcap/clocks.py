@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -538,22 +538,24 @@ def _why_none(marks: Mapping[int, Marks]) -> str:
     return "no PDU was seen both where it was sent and where it was received"
 
 
-def correction(captures: Sequence[Capture], ethertype: int, say: Callable[[str], None]) -> Correction:
-    """Puts times of all stations on one clock, for merging; tells on which, and how well that is known."""
-    found = estimate(captures, ethertype)
-    made = found.alignment
+def correction(captures: Sequence[Capture], ethertype: int) -> tuple[Correction | None, str]:
+    """Puts times of all stations on one clock; None if they seem to be on one already. And what is to be said of that, for
+    people. Raises ClockError, OSError."""
+    made = estimate(captures, ethertype).alignment
     start, end = made.span_ns()
-    known = [s for s in made.stations if made.aligned(s)]
     over = np.linspace(0, end - start, 1000).astype(np.int64) + start
-    worst = max(float(made.uncertainty_ns(s, over + round(made.rough[s])).max()) for s in known)
-    say(f"times are those of station {made.reference}'s clock, ± {worst / 1000:.1f} µs")
-    for station in made.stations:
-        if station not in known:
-            say(f"station {station} could not be aligned: its times are its own")
+    bounds = {s: made.interval_ns(made.reference, s, over) for s in made.stations}
+    unknown = [s for s in made.stations if not made.aligned(s)]
+    unknown += [c.station for c in captures if c.station not in made.stations and c.station not in unknown]
+    known = {s: b for s, b in bounds.items() if s not in unknown}
+    worst = max(float((high - low).max()) / 2 for low, high in known.values())
+    if not unknown and all(bool((low <= 0).all() and (high >= 0).all()) for low, high in known.values()):
+        return None, f"all clocks agree, as far as can be told (± {worst / 1000:.1f} µs): times are left as they are"
+    text = f"times are those of station {made.reference}'s clock, ± {worst / 1000:.1f} µs"
+    if unknown:
+        text += f"; not aligned, by their own clocks: {', '.join(str(s) for s in sorted(set(unknown)))}"
 
     def correct(station: int, time_ns: int) -> int:
-        if station not in made.stations:
-            return time_ns
-        return int(made.reference_time_ns(station, time_ns)[0])
+        return int(made.reference_time_ns(station, time_ns)[0]) if station in known else time_ns
 
-    return correct
+    return correct, text

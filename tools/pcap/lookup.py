@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -74,6 +74,10 @@ class Frame:
     def decoded(self) -> dict[str, Any] | None:
         """All fields; None: too short for a header."""
         return decode(self.pdu)
+
+    def at(self, time_ns: int) -> Frame:
+        """The same frame at another time."""
+        return replace(self, time_ns=time_ns)
 
     @property
     def source_mac(self) -> bytes:
@@ -250,17 +254,9 @@ def _timed(source: Iterable[Frame], correct: Correction | None, position: int) -
     for number, frame in enumerate(source):
         if frame.time_ns is not None:
             if correct is not None:
-                time_ns = correct(frame.capture.station, frame.time_ns)
-                frame = _moved(frame, time_ns)
+                frame = frame.at(correct(frame.capture.station, frame.time_ns))
             last = frame.time_ns if frame.time_ns is not None else last
         yield last, position, number, frame
-
-
-def _moved(frame: Frame, time_ns: int) -> Frame:
-    return Frame(
-        frame.capture, frame.index, frame.offset, time_ns, frame.direction, frame.link, frame.data, frame.wire, frame.problem,
-        frame.why, frame.interface,
-    )  # fmt: skip
 
 
 def merged(

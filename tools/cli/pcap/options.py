@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ....proto import wire
-from ..common import Failure
+from ..common import Failure, say
+
+if TYPE_CHECKING:
+    from ...pcap.lookup import Capture, Correction
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,3 +64,19 @@ def unreadable(command: str, error: OSError) -> Failure:
     """A file that cannot be opened."""
     where = f"{known(str(error.filename))}: " if error.filename else ""
     return Failure(f"{where}{error.strerror or error}", command=command)
+
+
+def one_clock(command: str, captures: Sequence[Capture], kind: int) -> Correction | None:
+    """What puts the captures' times on one clock, if they are not on one; says so. Raises Failure if that cannot be done."""
+    try:
+        from ...pcap.clocks import ClockError, correction
+    except ImportError as error:
+        raise Failure(f"aligning clocks needs {error.name}: pip install 'zenjun[spark]'", command=command) from None
+    if any(c.path == "-" for c in captures):
+        raise click.UsageError("clocks cannot be aligned from a pipe: it can be read only once")
+    try:
+        correct, text = correction(captures, kind)
+    except ClockError as error:
+        raise Failure(f"the clocks cannot be aligned: {error}", command=command) from None
+    say(f"zenjun {command}: {text}")
+    return correct

@@ -13,7 +13,7 @@ from ...pcap.show import Printer, When, moment, numbers
 from ...pcap.show import show as print_frames
 from ...pcap.text import Style
 from ..common import Failure, say
-from .options import ethertype_option, stations, unreadable
+from .options import ethertype_option, one_clock, stations, unreadable
 
 WHO = "pcap show"
 
@@ -161,11 +161,7 @@ def show(
             _set_times(wanted, found, since, until)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-        correct = None
-        if align:
-            from ...pcap.clocks import correction
-
-            correct = correction(found, ethertype, say)
+        correct = one_clock(WHO, found, ethertype) if align else None
         printer = Printer(sys.stdout, Style.of(sys.stdout), verbose, as_bytes, as_json, relative)
         waiting = sys.stdout.flush if "-" in files else None
         print_frames(merged(found, wanted, notes, correct, waiting), printer, count)
