@@ -373,7 +373,7 @@ class _Reader:
             return given, config.parse(files.to_toml(tables))
         except (config.ConfigError, TypeError) as error:
             for problem in error.problems if isinstance(error, config.ConfigError) else [error]:
-                self.say("options", getattr(problem, "text", str(problem)))
+                self.say("options", getattr(problem, "message", str(problem)))
             return given, None
 
     def load_changes(self, table: Table, path: str) -> dict[str, Any]:

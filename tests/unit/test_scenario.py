@@ -1,0 +1,431 @@
+"""Scenario files: what is read, what is refused and how it is said, what a seed makes of it, and the verdicts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from zenjun.tools.cli import cli
+from zenjun.tools.lab import Impairment, Lab
+from zenjun.tools.scenario import ScenarioError, parse, ready, resolve
+from zenjun.tools.scenario.model import KINDS, Range, Scenario
+from zenjun.tools.scenario.plan import Act, plan
+from zenjun.tools.scenario.reader import changed_loads
+from zenjun.tools.scenario.verdict import judge_run
+from zenjun.tools.verdict.checker import CHECKS
+from zenjun.tools.verdict.history import History, load
+from zenjun.tools.verdict.recorder import LEVELS, Load
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = 'about = "x"\nstations = 5\n'
+
+
+def read(text: str, **options: Any) -> Scenario:
+    """A scenario of five stations with these lines."""
+    return parse(f"{HEAD}{text}" + ("" if "[expect]" in text else "\n[expect]\n"), "x", **options)
+
+
+def at(*lines: str) -> str:
+    return "\n[[at]]\n" + "\n".join(lines) + "\n"
+
+
+# ---- what is read
+
+
+def test_everything_a_file_can_say() -> None:
+    scenario = parse(
+        """
+        about = "all of it"
+        stations = 4
+        seed = 9
+        end = "20s"
+        absent = [4]
+        [network]
+        medium = "switched"
+        mtu = 9000
+        loss = "1.5%"
+        rate = "10mbit"
+        burst = "1%,25%"
+        [options.cluster]
+        fail_timeout_ms = 1000
+        quorum = 3
+        [load]
+        rate = 50
+        burst = [2, 4]
+        sizes = [0, "1k", "1k-64k"]
+        levels = ["ack"]
+        groups = 2
+        senders = "1-2"
+        [[at]]
+        t = "1s-2s"
+        do = "cut"
+        from = [1, 2]
+        to = "3-4"
+        both = true
+        for = "500ms"
+        [[at]]
+        t = "3s"
+        do = "kill"
+        stations = "random 2"
+        [expect]
+        members = [1, 2, 3]
+        changes = { min = 2, max = 6 }
+        removed = []
+        silence_max = 4
+        sent = { min = 7 }
+        refused = 0
+        [[expect.silent]]
+        stations = 3
+        from = "1s"
+        until = "2s"
+        """,
+        "all",
+    )
+    assert (scenario.stations, scenario.seed, scenario.end_ms, scenario.absent) == (4, 9, 20_000, (4,))
+    assert scenario.mtu == 9000 and scenario.quorum == 3 and scenario.fail_timeout_ms == 1000 and scenario.groups == 2
+    assert scenario.impairment == Impairment(loss=0.015, rate_bit=10_000_000, burst=(0.01, 0.25))
+    wanted = Load(50.0, (2, 4), ((0, 0), (1024, 1024), (1024, 65536)), ("ack",))
+    assert scenario.loads[1] == scenario.loads[2] == wanted
+    assert scenario.loads[3].rate == scenario.loads[4].rate == 0
+    cut, kill = scenario.timeline
+    assert (cut.t, cut.lasts, cut.stations.numbers, cut.others.numbers) == ((1000, 2000), (500, 500), (1, 2), (3, 4))
+    assert cut.values == {"both": True} and kill.stations.draw == 2
+    expect = scenario.expect
+    assert expect.members == (1, 2, 3) and expect.removed == () and expect.silence_max == 4.0
+    assert (expect.changes, expect.sent, expect.refused) == (Range(2, 6), Range(7), Range(0, 0))
+    assert [str(window) for window in expect.silent] == ["3 from 1 s to 2 s"]
+
+
+def test_what_is_left_out_has_a_default() -> None:
+    scenario = read(at('t = "2s"', 'do = "pause"', "stations = 1", 'for = "1s-2s"'))
+    assert scenario.end_ms == 5000, "a second after the last thing"
+    assert scenario.expect.members == (1, 2, 3, 4, 5) and scenario.expect.sent == Range(1) and scenario.quorum == 3
+    assert scenario.loads == dict.fromkeys(range(1, 6), Load())
+
+
+def test_another_number_of_stations() -> None:
+    text = at('t = "1s"', 'do = "kill"', 'stations = "all"')
+    assert plan(read(text, stations=7), 1)[0].stations == tuple(range(1, 8))
+    with pytest.raises(ScenarioError, match="station 2 does not exist: there are 1 to 1"):
+        read(at('t = "1s"', 'do = "kill"', "stations = 2"), stations=1)
+
+
+def test_on_a_bus_senders_wait_for_what_cannot_be_taken_back() -> None:
+    scenario = read('[network]\nmedium = "bus"\n')
+    assert scenario.levels == ("ack",) and set(scenario.loads[1].levels) == {"sent", "ack"}
+    with pytest.raises(ScenarioError, match=r"load.levels.*allowed: sent, ack"):
+        read('[network]\nmedium = "bus"\n[load]\nlevels = ["ordered"]\n')
+
+
+# ---- what is refused
+
+WRONG = [
+    ("stations = ", "no TOML: .*line 3"),
+    ("[nonsense]\n", r"nonsense: unknown key; allowed: about, stations, seed"),
+    ("sead = 1\n", "sead: unknown key; did you mean seed?"),
+    ("seed = -1\n", "seed: -1: an integer 0 to "),
+    ("seed = true\n", "seed: true: an integer"),
+    ("end = 5\n", "end: 5: a time is wanted"),
+    ('end = "soon"\n', 'end: "soon": a time is wanted, as in "2s" or "500ms"'),
+    ("absent = [6]\n", "absent: .*station 6 does not exist: there are 1 to 5"),
+    ("absent = [2, 2]\n", "absent: .*a station is named twice"),
+    ('needs = ["magic"]\n', "needs: .*allowed: netem"),
+    ("network = 5\n", "network: 5: a table is wanted"),
+    ('[network]\nmedium = "ring"\n', 'network.medium: "ring": allowed: switched, bus'),
+    ("[network]\nmtu = 20\n", "network.mtu: 20: an integer 68 to 65535 is wanted"),
+    ("[network]\nloss = 2.0\n", "network: loss must be between 0 % and 100 %"),
+    ('[network]\nloss = "many"\n', "network.loss: \"many\": 'many' is no share"),
+    ("[network]\nloss = [1]\n", "network: |network.loss: "),
+    ("[network]\ndelay = 5\n", 'network.delay: 5: a number, or text with its unit, as in "5ms" is wanted'),
+    ('[network]\njitter = "5ms"\n', "network: jitter varies the delay: give a delay too"),
+    ('[network]\ndelay = "5ms"\n', 'needs: "netem" is missing: network: delay needs it'),
+    ('[network]\ndelya = "5ms"\n', "network.delya: unknown key; did you mean delay?"),
+    ("[options.cluster]\nfail_timeuot_ms = 5\n", "options: cluster.fail_timeuot_ms is unknown; did you mean fail_timeout_ms?"),
+    ("[options.cluster]\nfail_timeout_ms = 5\n", "options: cluster.fail_timeout_ms .*20..600000"),
+    ("[options.cluster]\nstations = 5\n", "options.cluster.stations: the lab sets this option"),
+    ("[options.clutser]\n", "options.clutser: unknown key; did you mean cluster?"),
+    ("[load]\nrate = -1\n", "load.rate: -1: a number 0 to 10000 is wanted"),
+    ("[load]\nburst = [5, 1]\n", "load.burst: .*bounds grow"),
+    ("[load]\nburst = [1, 2, 3]\n", "load.burst: .*two bounds"),
+    ("[load]\nsizes = []\n", "load.sizes: .*a list of sizes is wanted"),
+    ('[load]\nsizes = ["6k-1k"]\n', "load.sizes: .*sizes grow"),
+    ('[load]\nsizes = ["big"]\n', "load.sizes: .*a number of bytes is wanted"),
+    ('[load]\nlevels = ["preak"]\n', "load.levels: .*did you mean preack?"),
+    ("[load]\ngroups = 9\n", "load.groups: 9: an integer 1 to 8 is wanted"),
+    ("[at]\n", r"at: write each thing on the time line as a table \[\[at\]\]"),
+    (at('do = "kill"', "stations = 1"), r"at\[1\] \(kill\): t is missing"),
+    (at('t = "1s"'), r"at\[1\]: t and do are wanted"),
+    (at('t = "1s"', 'do = "kil"'), r'at\[1\]: do = "kil": did you mean kill\?'),
+    (at('t = "1s"', "do = 5"), r"at\[1\]: do = 5: allowed: partition, cut"),
+    (at('t = "1s"', 'do = "kill"'), r"at\[1\] \(kill\): stations is missing"),
+    (at('t = "3s-1s"', 'do = "heal"'), r"at\[1\] \(heal\).t: .*times grow"),
+    (at("t = 1", 'do = "heal"'), r"at\[1\] \(heal\).t: 1: a time is wanted, .*1s-3s"),
+    (at('t = "1s"', 'do = "heal"', 'for = "1s"'), r"at\[1\] \(heal\).for: unknown key"),
+    (at('t = "1s"', 'do = "kill"', "station = 1"), r"at\[1\] \(kill\).station: unknown key; did you mean stations\?"),
+    (at('t = "1s"', 'do = "kill"', "stations = []"), r"stations: .*at least one station is wanted"),
+    (at('t = "1s"', 'do = "kill"', 'stations = "random 9"'), "1 to 5 stations can be drawn"),
+    (at('t = "1s"', 'do = "kill"', 'stations = "some"'), 'stations are wanted: 2, .*"random"'),
+    (at('t = "1s"', 'do = "partition"'), "groups is missing"),
+    (at('t = "1s"', 'do = "partition"', "groups = [[1], [1, 2]]"), "a station is in two groups"),
+    (at('t = "1s"', 'do = "partition"', "groups = 1"), "a list of groups is wanted"),
+    (at('t = "1s"', 'do = "cut"', "from = 1"), "to is missing"),
+    (at('t = "1s"', 'do = "cut"', "from = 1", "to = 2", 'both = "yes"'), "both: .*true or false is wanted"),
+    (at('t = "1s"', 'do = "loss"'), "share is missing"),
+    (at('t = "1s"', 'do = "loss"', 'share = "200%"'), r"at\[1\] \(loss\).loss: "),
+    (at('t = "1s"', 'do = "impair"'), "name at least one impairment: loss, delay, jitter"),
+    (at('t = "1s"', 'do = "impair"', 'corrupt = "1%"'), r'needs: "netem" is missing: at\[1\] \(impair\): corrupt needs it'),
+    (at('t = "1s"', 'do = "mtu"', "stations = 1"), "mtu is missing"),
+    (at('t = "1s"', 'do = "mac"', "stations = 1", 'mac = "01:00:00:00:00:00"'), "a locally administered address is wanted"),
+    (at('t = "1s"', 'do = "random"'), r"at\[1\] \(random\): for is missing"),
+    (at('t = "1s"', 'do = "random"', 'for = "2s"', 'faults = ["kil"]'), "faults: .*did you mean kill?"),
+    ('end = "1s"\n' + at('t = "2s"', 'do = "heal"'), "end: 1 s is before the last thing on the time line"),
+    ("[expect]\nmembers = [9]\n", "expect.members: .*station 9 does not exist"),
+    ("[expect]\nchanges = { least = 2 }\n", "expect.changes: .*bounds as in { min = 2, max = 6 }"),
+    ("[expect]\nchanges = { min = 3, max = 2 }\n", "expect.changes: .*min is above max"),
+    ("[expect]\nchanges = -1\n", "expect.changes: -1: a number is wanted, or bounds"),
+    ("[expect]\nsilence_max = 0\n", "expect.silence_max: 0: a number 1 to 1000 is wanted"),
+    ("[expect]\nmember = [1]\n", "expect.member: unknown key; did you mean members?"),
+    ("[expect]\nsilent = 1\n", r"expect.silent: write each window as a table \[\[expect.silent\]\]"),
+    ('[expect]\n[[expect.silent]]\nstations = 1\nfrom = "1s"\n', r"expect.silent\[1\]: until is missing"),
+    (
+        '[expect]\n[[expect.serves]]\nstations = 1\nfrom = "1s"\nuntil = "9s"\n',
+        r"expect.serves\[1\]: from before until, and until not after the end \(1 s\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG, ids=[str(number) for number in range(len(WRONG))])
+def test_what_is_wrong_is_refused_and_named(text: str, says: str) -> None:
+    with pytest.raises(ScenarioError, match=says):
+        read(text)
+
+
+def test_what_must_be_there() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        parse("", "x", "file.toml")
+    assert caught.value.problems == [f"scenario: {key} is missing" for key in ("about", "stations", "expect")]
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        parse(HEAD + 'sead = 1\n[load]\nrate = -1\n[[at]]\ndo = "kil"\nt = "1s"\n[expect]\nmember = 1\n', "x", "my.toml")
+    assert len(caught.value.problems) == 4
+    assert all(line.startswith("my.toml: ") for line in str(caught.value).splitlines())
+
+
+def test_every_field_of_an_impairment_can_be_set() -> None:
+    """Also one that is added to ``Impairment`` later: by its name, without its unit."""
+    text = (
+        '[network]\nloss = "1%"\ndelay = "5ms"\njitter = "2ms"\nreorder = "1%"\nduplicate = "1%"\ncorrupt = 0.01\n'
+        'rate = "1mbit"\n'
+        'burst = ["1%", "25%"]\njitter_distribution = "normal"\nreorder_correlation = "5%"\nreorder_gap = 3\nlimit = 500\n'
+    )
+    told = read('needs = ["netem"]\n' + text).impairment.to_json()
+    assert [name for name, value in told.items() if value == Impairment().to_json()[name]] == []
+
+
+# ---- plans
+
+
+def test_a_plan_comes_from_the_seed() -> None:
+    scenario = read(
+        at('t = "1s-9s"', 'do = "kill"', 'stations = "random 2"', 'for = "1s-3s"')
+        + at('t = "2s"', 'do = "random"', 'for = "10s"')
+        + at('t = "500ms"', 'do = "heal"')
+    )
+    plans = [plan(scenario, seed) for seed in range(30)]
+    assert all(plan(scenario, seed) == acts for seed, acts in enumerate(plans)) and len({str(acts) for acts in plans}) == 30
+    for acts in plans:
+        assert [act.begin_ms for act in acts] == sorted(act.begin_ms for act in acts)
+        assert [act.number for act in acts] == list(range(1, len(acts) + 1))
+        assert acts[0].do == "heal" and all((act.end_ms or 0) <= 12_000 for act in acts)
+        assert any(act.do == "kill" and len(act.stations) == 2 for act in acts)
+    assert len({act.begin_ms for acts in plans for act in acts}) > 30
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (Act(1, "partition", 0, 500, groups=((1, 2),)), "partition 1,2 | the rest for 500 ms"),
+        (Act(1, "partition", 0, groups=((1, 2), (3,))), "partition 1,2 | 3"),
+        (Act(1, "cut", 0, stations=(1,), others=(2, 3)), "cut 1 unheard by 2,3"),
+        (Act(1, "cut", 0, stations=(1,), others=(2,), values={"both": True}), "cut 1 and 2"),
+        (Act(1, "loss", 0, stations=(1, 2), values={"loss": 0.05}), "loss 5% at 1,2"),
+        (Act(1, "impair", 0, stations=(1,), values={"rate_bit": 0}), "no impairment at 1"),
+        (Act(1, "expel", 0, stations=(1,), others=(2,)), "expel 1 by 2"),
+        (Act(1, "mtu", 0, stations=(1,), values={"mtu": 1000}), "mtu 1 mtu 1000"),
+    ],
+)
+def test_acts_in_words(act: Act, words: str) -> None:
+    assert str(act) == words
+
+
+def test_changes_of_the_load() -> None:
+    loads = changed_loads({1: Load(10.0), 2: Load(10.0)}, {"senders": (2,)})
+    assert (loads[1].rate, loads[2].rate) == (0.0, 10.0)
+    assert {load.rate for load in changed_loads(loads, {"rate": 5.0, "senders": (1, 2)}).values()} == {5.0}
+    assert all(Load.parse(load.text()) == load for load in loads.values())
+    assert Load().levels == LEVELS
+
+
+# ---- verdicts
+
+
+def history(*, instances: int = 1, removed: list[int] | None = None, messages: tuple[int, ...] = (2,)) -> History:
+    """Two stations; station 1 says something at each of these seconds. Too short for the checks, long enough for what is
+    expected."""
+    second = 1_000_000_000
+    out = History(2, 2)
+    for station in (1, 2):
+        records: list[dict[str, Any]] = [
+            {"t": 0, "k": "connect", "c": f"{station}.p.1", "station": station, "slot": "preack", "client": 1, "level": "preack"}
+        ]
+        for number, t in enumerate(messages, 1):
+            name = f"1.p.1.{number}.r"
+            if station == 1:
+                records.append({"t": t * second, "k": "send", "c": "1.p.1", "m": name, "level": "preack"})
+            records.append(
+                {
+                    "t": t * second + 1,
+                    "k": "message",
+                    "c": f"{station}.p.1",
+                    "m": name,
+                    "p": [t, 1, 0],
+                    "from": [1, 1],
+                    "whole": True,
+                }
+            )
+            if station == 1:
+                records.append({"t": t * second + 2, "k": "result", "c": "1.p.1", "m": name, "r": "done"})
+        for instance in range(1, instances + 1):
+            view = {"instance": instance, "members": [[1, 1], [2, 1]], "joined": [], "left": removed or []}
+            records.append({"t": 60 * second, "k": "view", "c": f"{station}.p.1", "p": [2**40 + instance, 1, 0], **view})
+        load(out, records)
+    return out
+
+
+def judged(expect: str, told: History, counters: dict[str, int] | None = None) -> dict[str, bool]:
+    scenario = parse(f'about = "x"\nstations = 2\nend = "60s"\n[expect]\n{expect}', "x")
+    found = judge_run(scenario, told, counters or {"lost": 0, "cut": 0}, 0)
+    names = [verdict.name for verdict in found.verdicts]
+    assert names[: len(CHECKS)] == list(CHECKS) and not found.held, "a stub of a history never converges"
+    return {verdict.name: verdict.held for verdict in found.verdicts[len(CHECKS) :]}
+
+
+@pytest.mark.parametrize(
+    ("expect", "told", "held"),
+    [
+        ("sent = { min = 1 }", history(), True),
+        ("sent = { min = 2 }", history(), False),
+        ("refused = 0", history(), True),
+        ("refused = 1", history(), False),
+        ("changes = 2", history(instances=3), True),
+        ("changes = { max = 1 }", history(instances=3), False),
+        ("removed = []", history(), True),
+        ("removed = []", history(removed=[2]), False),
+        ("removed = [2]", history(removed=[2]), True),
+        ("removed = [1, 2]", history(removed=[2]), False),
+        ("silence_max = 3", history(messages=(2, 3)), True),
+        ("silence_max = 2", history(messages=(2, 3)), False),
+        ("lost = 0", history(), True),
+        ("lost = { min = 1 }", history(), False),
+        ("cut = { min = 1 }", history(), False),
+        ('silent = [{ stations = [1, 2], from = "3s", until = "9s" }]', history(), True),
+        ('silent = [{ stations = [2], from = "1s", until = "9s" }]', history(), False),
+        ('serves = [{ stations = "all", from = "1s", until = "3s" }]', history(), True),
+        ('serves = [{ stations = [1], from = "3s", until = "4s" }]', history(), False),
+    ],
+)
+def test_what_is_expected_is_judged(expect: str, told: History, held: bool) -> None:
+    verdicts = judged(expect, told)
+    name = f"expect.{expect.split()[0]}"
+    assert verdicts[name] is held
+
+
+# ---- the ready-made ones
+
+
+@pytest.mark.parametrize("name", sorted(ready()))
+def test_every_ready_made_scenario_is_right(name: str) -> None:
+    """Its file is read without a complaint, every station is named that there is, it is short, and it says what it needs."""
+    scenario = parse(ready()[name].read_text(), name)
+    assert scenario.end_ms <= 30_000, "half a minute at most"
+    assert len(scenario.about) > 20 and not scenario.about.endswith(".")
+    acts = plan(scenario, scenario.seed)
+    assert {act.do for act in acts} <= set(KINDS)
+    netem = [act for act in acts if act.do == "impair" and scenario.impairment.changed(dict(act.values)).needs_netem]
+    assert ("netem" in scenario.needs) == bool(netem or scenario.impairment.needs_netem)
+    # The lab takes it as well.
+    Lab(scenario.stations, medium=scenario.medium, mtu=scenario.mtu, options=scenario.options)
+
+
+def test_what_is_installed_is_what_is_in_the_folder() -> None:
+    """The package has them by a link, which ends in the wheel as files."""
+    folder = ROOT / "docker" / "scenarios"
+    assert {path.stem for path in folder.glob("*.toml")} == set(ready())
+    assert len(ready()) >= 12
+    project = (ROOT / "pyproject.toml").read_text()
+    for package in ("zenjun.tools.verdict", "zenjun.tools.scenario", "zenjun.tools.scenario.ready"):
+        assert f'"{package}",' in project
+    assert '"zenjun.tools.scenario.ready" = ["*.toml"]' in project
+    assert "COPY docker/scenarios" in (ROOT / "docker" / "Dockerfile").read_text()
+
+
+def test_the_manual_lists_them_all_and_every_word_of_the_format() -> None:
+    text = (ROOT / "docs" / "scenarios.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-z0-9-]+)` \| (.+?) \|", text, re.MULTILINE))
+    for name, path in ready().items():
+        scenario = parse(path.read_text(), name)
+        needs = f" (needs {', '.join(scenario.needs)})" if scenario.needs else ""
+        assert rows.get(name) == f"{scenario.about}{needs}", name
+    for do, kind in KINDS.items():
+        assert kind.about in text, do
+        assert all(f"`{key}`" in text for key in (*kind.required, *kind.optional)), do
+
+
+def test_names_and_paths(tmp_path: Path) -> None:
+    assert resolve("partition-heal") == ready()["partition-heal"]
+    assert resolve("./mine") == Path("mine") and resolve("mine.toml") == Path("mine.toml")
+    with pytest.raises(ScenarioError, match=r"did you mean partition-heal\?"):
+        resolve("partition-heel")
+    with pytest.raises(ScenarioError, match="there are all-die, "):
+        resolve("zzz")
+
+
+# ---- the command, without a lab
+
+
+def call(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, ["lab", "run", *words], standalone_mode=False)
+    shown = done.output
+    if done.exception is not None:
+        return int(getattr(done.exception, "exit_code", 1)), f"{shown}{getattr(done.exception, 'message', done.exception)}"
+    return int(done.return_value or 0), shown
+
+
+def test_the_list_names_all_and_what_they_need() -> None:
+    code, text = call("--list")
+    assert code == 0
+    lines = {line.split()[0]: line for line in text.splitlines()}
+    assert set(lines) == set(ready())
+    assert "(needs netem)" in lines["jitter-reorder"] and "needs" not in lines["partition-heal"]
+
+
+def test_wrong_usage_is_exit_code_2(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text('about = "x"\nstations = 3\nsead = 5\n[expect]\n')
+    (tmp_path / "runner.jsonl").write_text("")
+    for words, says in (
+        ((), "say which scenario"),
+        (("nothing-like-it",), "no scenario of this name"),
+        ((str(wrong),), "sead: unknown key; did you mean seed?"),
+        ((str(tmp_path / "missing.toml"),), "No such file"),
+        (("loss-1", "--name", "x", "--docker"), "leave out --docker and --keep"),
+        (("loss-1", "--out", str(tmp_path)), "has the files of another run"),
+        (("partition-heal", "-n", "2"), "station 3 does not exist: there are 1 to 2"),
+    ):
+        code, text = call(*words)
+        assert code == 2 and says in text, (words, code, text)
