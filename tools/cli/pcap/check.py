@@ -1,0 +1,197 @@
+"""``zenjun pcap check``: verdicts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..common import FAILED, OK, UNREACHABLE, UNSUPPORTED, USAGE, Failure, plural, say
+from .options import ethertype_option
+
+if TYPE_CHECKING:
+    from ...pcap.evidence import Where
+    from ...pcap.verdicts import Judgement
+
+COMMAND = "pcap check"
+
+
+def station_option(ctx: click.Context, parameter: click.Parameter, value: Sequence[str]) -> dict[str, int]:
+    """Callback for --station N=FILE, given several times: path → station."""
+    given: dict[str, int] = {}
+    for text in value:
+        number, mark, path = text.partition("=")
+        if not mark or not number.isdigit() or not path or not 1 <= int(number) <= 64:
+            raise click.BadParameter(f"{text!r} is not N=FILE with N from 1 to 64")
+        given[path] = int(number)
+    return given
+
+
+@click.command("check")
+@click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILES|DIR...")
+@click.option(
+    "--station",
+    "stations",
+    multiple=True,
+    callback=station_option,
+    metavar="N=FILE",
+    help="Whose capture a file or folder is, where its name does not tell. May be given several times.",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Spark that does the work: a cluster, or local[*]. By default Spark is started on this machine if there is much to do"
+    " (over 256 MB of captures); less is done sooner without.",
+)
+@click.option(
+    "--work",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where the tables go, and stay. [default: a temporary folder, removed at the end]",
+)
+@ethertype_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(
+    captures: tuple[Path, ...],
+    stations: dict[str, int],
+    master: str | None,
+    work: Path | None,
+    ethertype: int,
+    as_json: bool,
+) -> int:
+    """Judge from the captures of all stations whether the cluster kept its promises: the same total order everywhere, each
+    sender's order, causality, nothing lost, doubled or invented, views at one place, equal digests.
+
+    FILES are captures (pcap, pcapng, also .gz and .zst) or folders of them; or one DIR of tables made by 'zenjun pcap ingest'.
+    For each promise broken the first divergence is shown, with the frames around it.
+
+    \b
+    Examples:
+      zenjun pcap check frames                     a folder with one capture for each station
+      zenjun pcap check s1.pcap s2.pcap s3.pcap    the same, by name
+      zenjun pcap check tables --json              tables made before, for another program
+
+    Exit code 1 if a promise was broken (or a file is damaged), 3 if there was nothing to judge.
+    """
+    from ...pcap.progress import Progress
+
+    with Progress() as progress:
+        judgement, problems = _run(captures, stations, master, work, ethertype, progress)
+    if as_json:
+        click.echo(json.dumps(judgement.as_dict() | {"damaged": problems}))
+    else:
+        _table(judgement)
+        _broken(judgement)
+        for note in judgement.notes:
+            click.echo(f"note: {note}")
+    return _code(judgement, problems)
+
+
+def _run(
+    captures: Sequence[Path], stations: dict[str, int], master: str | None, work: Path | None, ethertype: int, progress: Any
+) -> tuple[Judgement, list[str]]:
+    from ...pcap.checking import check as judge
+    from ...pcap.files import FilesError
+    from ...pcap.java import JavaError
+    from ...pcap.session import Session, SessionError, is_local
+
+    try:
+        size = _bytes(captures)
+        if master is None and size > _MUCH:
+            master = "local[*]"
+        with _folder(work) as folder:
+            if master is None:
+                return judge(captures, folder, None, progress, stations_given=stations, ethertype=ethertype)
+            with Session(master, progress=progress, small=is_local(master) and size < _MUCH) as session:
+                # On one machine threads replay the captures while Spark comes up.
+                return judge(captures, folder, session, progress, stations_given=stations, ethertype=ethertype)
+    except FilesError as error:
+        raise Failure(str(error), USAGE, COMMAND) from None
+    except JavaError as error:
+        raise Failure(str(error), UNSUPPORTED, COMMAND) from None
+    except (SessionError, OSError) as error:
+        raise Failure(str(error), FAILED, COMMAND) from None
+
+
+_MUCH = 256 << 20
+
+
+def _bytes(captures: Sequence[Path]) -> int:
+    """Of captures, or of orders in tables, roughly; what is not there counts nothing."""
+    out = 0
+    for path in captures:
+        found = [path] if path.is_file() else list(path.rglob("*")) if path.is_dir() else []
+        out += sum(p.stat().st_size for p in found if p.is_file())
+    return out
+
+
+@contextmanager
+def _folder(work: Path | None) -> Iterator[Path]:
+    if work is not None:
+        work.mkdir(parents=True, exist_ok=True)
+        yield work
+        return
+    folder = Path(tempfile.mkdtemp(prefix="zenjun-check-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---- output ----
+
+
+def _table(judgement: Judgement) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ...pcap.verdicts import TITLES
+
+    console = Console(highlight=False, soft_wrap=True)
+    rows = []
+    for name, verdict in judgement.verdicts.items():
+        promise, unit = TITLES[name]
+        state = {True: "kept", False: "BROKEN", None: "not judged"}[verdict.kept]
+        count = len(verdict.violations) + verdict.more
+        compared = f"{verdict.compared:,} {unit}" if verdict.compared else "nothing to compare"
+        rows.append((state, promise, compared, f"{count:,} violations" if count > 1 else "1 violation" if count else ""))
+    if not console.is_terminal:
+        widths = [max(len(row[k]) for row in rows) for k in range(4)]
+        for row in rows:
+            click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    colours = {"kept": "green", "BROKEN": "bold red", "not judged": "yellow"}
+    for row in rows:
+        table.add_row(f"[{colours[row[0]]}]{row[0]}[/]", *row[1:])
+    console.print(table)
+
+
+def _broken(judgement: Judgement) -> None:
+    for verdict in judgement.verdicts.values():
+        for violation in verdict.violations:
+            click.echo(f"\n{verdict.name}: {violation.text}")
+            for where in violation.evidence:
+                click.echo(f"  {_frame(where)}")
+        if verdict.violations and verdict.more:
+            click.echo(f"  … and {plural(verdict.more, 'more violation')} that follow from these or are like them")
+
+
+def _frame(where: Where) -> str:
+    note = f"{where.note}: " if where.note else ""
+    return f"{note}{where.path or f'file {where.file}'}, frame {where.frame}" + (f"\n    {where.text}" if where.text else "")
+
+
+def _code(judgement: Judgement, problems: Sequence[str]) -> int:
+    if judgement.kept is None:
+        say(f"zenjun {COMMAND}: there was nothing to judge: no station's capture shows it delivering anything")
+        return UNREACHABLE
+    if problems:
+        say(f"zenjun {COMMAND}: {plural(len(problems), 'file')} with problems, see above; the rest was judged")
+    return FAILED if problems or not judgement.kept else OK
