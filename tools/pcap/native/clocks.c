@@ -22,7 +22,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-static uint64_t key_of(const struct zp_pdu *p)
+uint64_t zk_key(const struct zp_pdu *p)
 {
     uint64_t about = (uint64_t)p->kind << 56 | (uint64_t)p->flags << 48 | (uint64_t)p->src << 32 | p->incarnation;
     return mix(p->check ^ mix(about ^ mix((uint64_t)p->cluster << 32 | p->seq)));
@@ -95,7 +95,7 @@ int zk_collect(struct zp_walk *w, struct zk_state *s, struct zk_mark *marks, uin
             s->unproven++;
             continue;
         }
-        uint64_t key = key_of(&p);
+        uint64_t key = zk_key(&p);
         if (key & s->mask)
             continue;
         struct zk_mark *m = &marks[(*rows)++];
@@ -104,5 +104,36 @@ int zk_collect(struct zp_walk *w, struct zk_state *s, struct zk_mark *marks, uin
         m->time_ns = f.time_ns;
         m->src = p.src;
         m->what = sent ? ZK_SENT : ZK_RECEIVED;
+    }
+}
+
+int zk_copies(struct zp_walk *w, uint32_t ethertype, uint64_t first, struct zk_copy *copies, uint64_t capacity, uint64_t *rows,
+              uint64_t *damaged)
+{
+    for (;;) {
+        if (*rows >= capacity)
+            return ZP_FULL;
+        struct zp_frame f;
+        struct zp_link l;
+        struct zp_pdu p;
+        int result = zp_next(w, &f);
+        if (result != ZP_FRAME)
+            return result;
+        zp_link(&f, &l);
+        if (l.ethertype != ethertype)
+            continue;
+        if (zp_pdu(l.pdu, l.captured, l.wire, &p) != ZP_P_NONE) {
+            ++*damaged;
+            continue;
+        }
+        struct zk_copy *c = &copies[(*rows)++];
+        memset(c, 0, sizeof *c);
+        c->key = zk_key(&p);
+        c->time_ns = f.has_time ? f.time_ns : INT64_MIN;
+        c->index = first + f.index;
+        c->mac = l.src_mac;
+        c->kind = p.kind;
+        c->src = p.src;
+        c->direction = (uint8_t)l.direction;
     }
 }

@@ -27,7 +27,22 @@ struct zk_state {          /* set the first three, the rest zero; goes on over t
     uint64_t unproven;     /* own ones that may have been sent before the capture began, too: not used */
 };
 
+/* A number that stands for the PDU, the same at every station and for every copy. */
+uint64_t zk_key(const struct zp_pdu *p);
+
 /* Marks for all records that are there, until there is no room (ZP_FULL) or nothing is left. *rows: how many there are. */
 int zk_collect(struct zp_walk *w, struct zk_state *s, struct zk_mark *marks, uint64_t capacity, uint64_t *rows);
+
+struct zk_copy {           /* one frame with a valid PDU, for comparing captures */
+    uint64_t key;
+    int64_t time_ns;       /* INT64_MIN: none */
+    uint64_t index;        /* in its file, from `first` */
+    uint64_t mac;          /* of its sender; all ones: not known */
+    uint8_t kind, src, direction;
+    uint8_t pad[5];
+};
+/* Rows for all valid PDUs. *damaged: counts frames of ours that hold none. Results as zk_collect. */
+int zk_copies(struct zp_walk *w, uint32_t ethertype, uint64_t first, struct zk_copy *copies, uint64_t capacity, uint64_t *rows,
+              uint64_t *damaged);
 
 #endif

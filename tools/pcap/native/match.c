@@ -70,6 +70,8 @@ static int wanted(const struct zm_filter *f, struct zm_hit *hit)
         return 0;
     if (f->use & ZM_DIRECTION && hit->link.direction != f->direction)
         return 0;
+    if (f->use & ZM_FRAMES && hit->frame.index < f->first_frame)
+        return 0;
     if (in_header(f) && (hit->link.captured < ZJW_SIZEOF_HEADER || !header_wanted(f, hit->link.pdu)))
         return 0;
     struct zp_pdu p;
@@ -108,6 +110,8 @@ int zm_next(struct zp_walk *w, struct zm_filter *filter, struct zm_hit *hit)
             filter->base_ns = hit->frame.time_ns;
             filter->base_known = 1;
         }
+        if (filter->use & ZM_FRAMES && hit->frame.index > filter->last_frame)
+            return ZP_FULL;
         if (wanted(filter, hit))
             return ZP_FRAME;
         hit->skipped++;

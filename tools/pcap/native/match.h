@@ -4,7 +4,8 @@
 
 #include "capture.h"
 
-/* zm_filter.use: which of the fields behind it count. BAD: only frames with a problem; RELATIVE: the times count from base_ns. */
+/* zm_filter.use: which of the fields behind it count. BAD: only frames with a problem; RELATIVE: the times count from base_ns;
+ * FRAMES: nothing behind last_frame is looked at, the end is ZP_FULL. */
 #define ZM_CLUSTER 1
 #define ZM_INCARNATION 2
 #define ZM_INSTANCE 4
@@ -14,6 +15,7 @@
 #define ZM_BAD 64
 #define ZM_DIRECTION 128
 #define ZM_RELATIVE 256
+#define ZM_FRAMES 512
 
 struct zm_filter {         /* what is wanted, all of it */
     int64_t from_ns, to_ns; /* both inclusive; INT64_MIN and INT64_MAX: any, and frames without a time stamp too */
@@ -29,6 +31,7 @@ struct zm_filter {         /* what is wanted, all of it */
     uint32_t text_size;
     uint32_t base_known;
     uint32_t pad;
+    uint64_t first_frame, last_frame; /* in the file */
     const uint8_t *text;   /* in the payload */
 };
 
