@@ -9,7 +9,7 @@ import click
 
 from .. import evaluate as evaluation
 from ..lab import LabError
-from .common import FAILED, Failure, say
+from .common import FAILED, UNSUPPORTED, Failure, say
 from .lab import exit_code_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
@@ -31,12 +31,53 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     return sizes
 
 
+@evaluate.command("all", epilog="Exit codes: 0 as the papers say · 1 not so · others as of zenjun lab. Takes about four minutes.")
+@click.option("-n", "--stations", "sizes", default="2-8", show_default=True, callback=_sizes, help="Sizes of the cluster.")
+@click.option(
+    "--repeat", type=click.IntRange(1, 1000), default=20, show_default=True, help="Lone messages for each size and mode."
+)
+@click.option("--write", is_flag=True, help="Put tables and plots into docs/evaluation.md of this checkout.")
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep captures and tables in this folder.")
+def everything(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | None) -> int:
+    """All numbers of the papers that can be measured so far: labs run, their captures are counted in Spark.
+
+    \b
+    Examples:
+      zenjun evaluate all                 the tables
+      zenjun evaluate all --write         the same into docs/evaluation.md, with plots
+      zenjun evaluate all -n 3 --keep .   for one size, and the captures and tables to look at
+    """
+    try:
+        from ..pcap import ingest, java, session, study
+    except ImportError as error:
+        raise Failure(f"zenjun evaluate all needs {error.name}: pip install 'zenjun[spark]'", FAILED) from None
+    with tempfile.TemporaryDirectory(prefix="zenjun-evaluate-") as scratch:
+        folder = keep or Path(scratch)
+        try:
+            java.find()  # before minutes of labs
+            recorded = study.record(sizes, repeat, folder / "captures", say)
+            with session.Session() as spark:
+                counted = study.count(recorded, folder / "tables", spark, say)
+        except LabError as error:
+            raise Failure(str(error), exit_code_of(error)) from None
+        except java.JavaError as error:
+            raise Failure(str(error), UNSUPPORTED) from None
+        except (session.SessionError, ingest.IngestError, LookupError) as error:
+            raise Failure(str(error), FAILED) from None
+    for name, made in study.blocks(counted).items():
+        click.echo(f"## {name}\n\n{made}\n")
+    if write:
+        study.write(counted, PAGE)
+    for problem in counted.problems:
+        say(f"not as it should be: {problem}")
+    return FAILED if counted.problems else 0
+
+
 @evaluate.command("to", epilog="Exit codes: 0 as the paper says · 1 not so · others as of zenjun lab.")
 @click.option("-n", "--stations", "sizes", default="2-8", show_default=True, callback=_sizes, help="Sizes of the cluster.")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=20, show_default=True, help="Messages for each.")
-@click.option("--write", is_flag=True, help="Put the table into docs/evaluation.md of this checkout.")
 @click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep the captures in this folder.")
-def to(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | None) -> int:
+def to(sizes: tuple[int, ...], repeat: int, keep: Path | None) -> int:
     """PDUs and rounds to acknowledge one PDU on a bus: best case, and every reception answered at once (TO paper, section 4).
 
     \b
@@ -64,8 +105,6 @@ def to(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | None) -> i
             say(f"n = {n} measured")
     made = evaluation.table(results)
     click.echo(made)
-    if write:
-        PAGE.write_text(evaluation.refresh(PAGE.read_text(), made))
     for problem in wrong:
         say(f"not as the paper says: {problem}")
     return FAILED if wrong else 0

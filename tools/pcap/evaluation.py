@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
 from typing import Any, Final
 
-from ...proto.wire import PROPOSALS, Kind
+from ...proto.wire import PROPOSALS, Kind, MessageType
+from . import schema
 from .experiments import Phase, Run
 from .summary import LEVELS, STEPS, Tables, letter
 
@@ -86,88 +89,97 @@ class Cost:
     expected: int
     """Receipts there should have been, of all PDUs at all stations."""
     lost: int
-    latencies: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Level → ms at ``QUANTILES``, at the source, from the first transmission."""
-    kept: int = 0
-    """High-water mark over the stations: PDUs accepted and not yet known to be acknowledged by all (level ack)."""
+    latencies: dict[str, tuple[float, ...]]
+    """Level → ms at 0, 1/STEPS … 1 of the DATA PDUs, at the source, from the first transmission."""
+    kept: int
+    """High-water mark over the stations: PDUs accepted and not yet known to be everywhere (level preack)."""
+    kept_ack: int
+    """The same until level ack."""
 
     @property
     def control_per_data(self) -> float:
         """Control PDUs for each DATA PDU."""
         return (self.confirms + self.other) / self.data if self.data else 0.0
 
-
-def _phases(run: Run) -> str:
-    values = ", ".join(f"({i}, {p.begin_ns}L, {p.end_ns}L)" for i, p in enumerate(run.phases))
-    return f"(SELECT * FROM VALUES {values} AS t(phase, a, b))"
-
-
-def costs(tables: Tables, run: Run) -> list[Cost]:
-    """Count each phase of a run. The captures must be of one clock, and there must be one of each station."""
-    phases = _phases(run)
-    sent = {
-        r.phase: r
-        for r in tables.sql(f"""
-            SELECT p.phase, count_if(kind = {int(Kind.DATA)}) AS data, count_if(kind = {int(Kind.CONFIRM)}) AS confirms,
-                   count_if(kind NOT IN ({int(Kind.DATA)}, {int(Kind.CONFIRM)})) AS other, sum(wire) AS bytes,
-                   count(DISTINCT IF(kind = {int(Kind.DATA)}, struct(src, incarnation, seq), NULL)) AS once
-            FROM sent JOIN {phases} p ON at BETWEEN p.a AND p.b GROUP BY p.phase
-        """)
-    }
-    messages = {
-        r.phase: r.n
-        for r in tables.sql(f"""
-            SELECT p.phase, count(*) AS n FROM messages m JOIN `order` o
-                 ON m.station = o.station AND m.src = o.src AND m.incarnation = o.incarnation AND m.seq = o.seq
-            JOIN {phases} p ON o.sent_ns BETWEEN p.a AND p.b
-            WHERE m.station = m.src AND m.type = 0 GROUP BY p.phase
-        """)
-    }
-    losses = _losses(tables, phases)
-    latencies = _latencies(tables, phases)
-    kept = _kept(tables, phases)
-    return [
-        Cost(
-            run, phase, messages.get(i, 0), sent[i].once, sent[i].data - sent[i].once, sent[i].confirms, sent[i].other,
-            sent[i].bytes, *losses.get(i, (0, 0)), latencies.get(i, {}), kept.get(i, 0),
-        )
-        for i, phase in enumerate(run.phases) if i in sent
-    ]  # fmt: skip
+    def latency_ms(self, level: str, share: float) -> float | None:
+        """Quantile, ms."""
+        found = self.latencies.get(level)
+        return None if found is None else found[round(share * STEPS)]
 
 
-def _losses(tables: Tables, phases: str) -> dict[int, tuple[int, int]]:
-    tables.losses()  # makes the view ``moved``
-    stations = ", ".join(f"({s})" for s in tables.stations)
-    rows = tables.sql(f"""
-        SELECT p.phase, sum(sent - coalesce(who[c.station].sent, 0)) AS expected,
-               sum(greatest(0, sent - coalesce(who[c.station].sent, 0) - coalesce(who[c.station].received, 0))) AS lost
-        FROM moved JOIN {phases} p ON at BETWEEN p.a AND p.b
-        JOIN (SELECT * FROM VALUES {stations} AS t(station)) c ON c.station <> src
-        WHERE sent > 0 GROUP BY p.phase
-    """)
-    return {r.phase: (int(r.expected), int(r.lost)) for r in rows}
+def costs(spark: Any, runs: Sequence[tuple[Run, Path]]) -> list[Cost]:
+    """Count all phases of all runs, each with the folder of its tables, in their order.
+
+    All runs go through each query together: what a query costs beside its rows is paid once. Captures must be of one clock, and
+    there must be one of each station.
+    """
+    session = spark.newSession()
+    for name in ("pdus", "order", "messages", "transmissions"):
+        parts = [schema.read(session, folder, name).selectExpr(f"{i} AS run", "*") for i, (_, folder) in enumerate(runs)]
+        reduce(lambda a, b: a.unionByName(b), parts).createOrReplaceTempView(name)
+    places = [(i, k, phase) for i, (run, _) in enumerate(runs) for k, phase in enumerate(run.phases)]
+    values = ", ".join(f"({i}, {k}, {runs[i][0].stations}, {p.begin_ns}L, {p.end_ns}L)" for i, k, p in places)
+    session.sql(f"SELECT * FROM VALUES {values} AS t(run, phase, n, a, b)").createOrReplaceTempView("phases")
+    sent, messages, losses, times = (
+        {(r.run, r.phase): r for r in session.sql(query).collect()} for query in (_SENT, _MESSAGES, _LOST, _LATENCIES)
+    )
+    kept = {level: {(r.run, r.phase): r.kept for r in session.sql(_kept(level)).collect()} for level in ("preack", "acked")}
+    out = []
+    for i, k, phase in places:
+        key = (i, k)
+        if key not in sent:
+            continue
+        s, lost = sent[key], losses.get(key)
+        found = {name: tuple(q / 1e6 for q in times[key][name]) for name in LEVELS if key in times and times[key][name]}
+        out.append(
+            Cost(
+                runs[i][0], phase, messages[key].n if key in messages else 0, s.once, s.data - s.once, s.confirms, s.other, s.bytes,
+                int(lost.expected) if lost else 0, int(lost.lost) if lost else 0, found,
+                int(kept["preack"].get(key, 0)), int(kept["acked"].get(key, 0)),
+            )
+        )  # fmt: skip
+    return out
 
 
-def _latencies(tables: Tables, phases: str) -> dict[int, dict[str, tuple[float, ...]]]:
-    shares = f"array({', '.join(f'{q}D' for q in QUANTILES)})"
-    columns = ", ".join(f"percentile({name}_ns - sent_ns, {shares}) AS {name}" for name in LEVELS)
-    rows = tables.sql(f"""
-        SELECT p.phase, {columns} FROM `order` JOIN {phases} p ON sent_ns BETWEEN p.a AND p.b
-        WHERE station = src AND kind = {int(Kind.DATA)} GROUP BY p.phase
-    """)
-    return {r.phase: {name: tuple(q / 1e6 for q in r[name]) for name in LEVELS if r[name]} for r in rows}
+_DATA, _CONFIRM = int(Kind.DATA), int(Kind.CONFIRM)
+_SENT: Final = f"""
+    SELECT run, phase, count_if(kind = {_DATA}) AS data, count_if(kind = {_CONFIRM}) AS confirms,
+           count_if(kind NOT IN ({_DATA}, {_CONFIRM})) AS other, sum(wire) AS bytes,
+           count(DISTINCT IF(kind = {_DATA}, struct(src, incarnation, seq), NULL)) AS once
+    FROM pdus JOIN phases USING (run) WHERE direction = 2 AND time_ns BETWEEN a AND b GROUP BY run, phase
+"""
+_MESSAGES: Final = f"""
+    SELECT run, phase, count(*) AS n FROM messages m JOIN `order` o USING (run, station, src, incarnation, seq)
+    JOIN phases USING (run) WHERE station = src AND type = {int(MessageType.USER)} AND sent_ns BETWEEN a AND b GROUP BY run, phase
+"""
+# Of each PDU, every other station should have received what all others sent of it; who has no row of it has received nothing.
+_LOST: Final = """
+    SELECT run, phase, sum(total * (n - 1) - aggregate(others, 0L, (sum, o) -> sum + o.sent)) AS expected,
+           sum(aggregate(others, 0L, (sum, o) -> sum + greatest(0L, total - o.sent - o.received)) + (n - 1 - size(others)) * total)
+           AS lost
+    FROM (SELECT run, src, kind, incarnation, seq, check, sum(sent) AS total, min(first_ns) AS at,
+                 collect_list(IF(station <> src, struct(sent, received), NULL)) AS others
+          FROM (SELECT run, station, src, kind, incarnation, seq, check, sum(sent) AS sent, sum(received) AS received,
+                       min(first_ns) AS first_ns FROM transmissions GROUP BY run, station, src, kind, incarnation, seq, check)
+          GROUP BY run, src, kind, incarnation, seq, check)
+    JOIN phases USING (run) WHERE total > 0 AND at BETWEEN a AND b GROUP BY run, phase
+"""
+_SHARES: Final = f"array({', '.join(f'{i / STEPS:g}D' for i in range(STEPS + 1))})"
+_LATENCIES: Final = f"""
+    SELECT run, phase, {", ".join(f"percentile({name}_ns - sent_ns, {_SHARES}) AS {name}" for name in LEVELS)}
+    FROM `order` JOIN phases USING (run) WHERE station = src AND kind = {_DATA} AND sent_ns BETWEEN a AND b GROUP BY run, phase
+"""
 
 
-def _kept(tables: Tables, phases: str) -> dict[int, int]:
-    """Running sum over +1 at acceptance and -1 at level ack."""
-    rows = tables.sql(f"""
-        WITH steps AS (
-            SELECT station, accepted_ns AS at, 1 AS step FROM `order` WHERE accepted_ns IS NOT NULL AND acked_ns IS NOT NULL
-            UNION ALL SELECT station, acked_ns, -1 FROM `order` WHERE accepted_ns IS NOT NULL AND acked_ns IS NOT NULL),
-        level AS (SELECT station, at, sum(step) OVER (PARTITION BY station ORDER BY at, step) AS kept FROM steps)
-        SELECT p.phase, max(kept) AS kept FROM level JOIN {phases} p ON at BETWEEN p.a AND p.b GROUP BY p.phase
-    """)
-    return {r.phase: int(r.kept) for r in rows}
+def _kept(level: str) -> str:
+    """SQL: greatest running sum over +1 at acceptance and -1 at the level."""
+    rows = f"FROM `order` WHERE accepted_ns IS NOT NULL AND {level}_ns IS NOT NULL"
+    return f"""
+        WITH steps AS (SELECT run, station, accepted_ns AS at, 1 AS step {rows} UNION ALL
+                       SELECT run, station, {level}_ns, -1 {rows}),
+        sums AS (SELECT run, at, sum(step) OVER (PARTITION BY run, station ORDER BY at, step) AS kept FROM steps)
+        SELECT run, phase, max(kept) AS kept FROM sums JOIN phases USING (run) WHERE at BETWEEN a AND b GROUP BY run, phase
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,30 +290,4 @@ def _bits(bitmap: int, n: int) -> str:
     return "".join(str(bitmap >> j & 1) for j in range(n))
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """A latency distribution of one cluster size under one load."""
-
-    stations: int
-    level: str
-    count: int
-    quantiles_ms: tuple[float, ...]
-    """0, 1/STEPS … 1."""
-
-
-def distributions(tables: Tables, run: Run, phase: Phase) -> list[Distribution]:
-    """Latency at the source by level, of the DATA PDUs that were first sent in a phase."""
-    shares = f"array({', '.join(f'{i / STEPS:g}D' for i in range(STEPS + 1))})"
-    out = []
-    columns = ", ".join(f"percentile({name}_ns - sent_ns, {shares}) AS {name}, count({name}_ns) AS n_{name}" for name in LEVELS)
-    for r in tables.sql(f"""
-        SELECT {columns} FROM `order`
-        WHERE station = src AND kind = {int(Kind.DATA)} AND sent_ns BETWEEN {phase.begin_ns} AND {phase.end_ns}
-    """):
-        out += [
-            Distribution(run.stations, name, r[f"n_{name}"], tuple(q / 1e6 for q in r[name])) for name in LEVELS if r[name]
-        ]  # fmt: skip
-    return out
-
-
-__all__ = ["Cost", "Distribution", "Exchange", "Stop", "costs", "distributions", "exchanges", "stop"]
+__all__ = ["Cost", "Exchange", "Stop", "costs", "exchanges", "stop"]

@@ -28,6 +28,12 @@ SETTLE_S: Final = 0.3
 """Recorded before the first and after the last message: longer than any timer that a message can set off."""
 
 
+BEFORE_S: Final = 0.5
+DEAD_S: Final = 1.2
+AFTER_S: Final = 0.8
+"""Of a stop and recovery: load before, from the death to the start of the new life, and after the return."""
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """A part of a run in which the same was asked of the cluster all the time; by the clock that stamps the captures too."""
@@ -80,17 +86,24 @@ class Load:
     def __exit__(self, *what: object) -> None:
         self._stack.close()
 
-    def steady(self, rate: float, seconds: float, events: Mapping[float, Callable[[], None]] | None = None) -> int:
+    def steady(
+        self,
+        rate: float,
+        seconds: float,
+        events: Mapping[float, Callable[[], None]] | None = None,
+        until: threading.Event | None = None,
+    ) -> int:
         """Offer messages at even distances for so long, each station in turn; returns how many. All are confirmed in the end.
 
         events: what is done meanwhile, by seconds from the beginning, each in a thread: sending does not wait for it.
+        until: ends it earlier.
         """
         begin = time.monotonic()
         due = sorted((events or {}).items())
         working: list[threading.Thread] = []
         sent = 0
         payload = bytes(MESSAGE_BYTES)
-        while (now := time.monotonic() - begin) < seconds:
+        while (now := time.monotonic() - begin) < seconds and not (until is not None and until.is_set()):
             while due and due[0][0] <= now:
                 working.append(threading.Thread(target=due.pop(0)[1]))
                 working[-1].start()
@@ -108,10 +121,16 @@ class Load:
     def flood(self, messages: int) -> None:
         """Every station at once sends so many messages of ``FLOOD_BYTES``, as fast as they go through."""
         payload = bytes(FLOOD_BYTES)
-        for connection, group in self._members:
+
+        def send(group: SyncGroup) -> None:
             for _ in range(messages):
                 group.send(payload, "sent")
-            connection.serve(0.0)
+
+        threads = [threading.Thread(target=send, args=(group,)) for _, group in self._members]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         self.flush()
 
     def flush(self) -> None:
@@ -121,8 +140,9 @@ class Load:
 
 
 @contextlib.contextmanager
-def _cluster(n: int, name: str, options: Mapping[str, Any] | None = None) -> Iterator[Lab]:
-    with Lab(n, name=name, options={"cluster": dict(options or {})}) as lab:
+def _cluster(n: int, folder: Path, options: Mapping[str, Any] | None = None) -> Iterator[Lab]:
+    """A cluster whose captures, in this folder, begin before its daemons do: so that the order is known from its first PDU on."""
+    with Lab(n, name=f"e{folder.name}", options={"cluster": dict(options or {})}) as lab, lab.capture(folder):
         lab.start_daemons()
         lab.wait_open(PATIENCE_S)
         yield lab
@@ -148,7 +168,7 @@ def loads(n: int, rates: Sequence[float], seconds: float, flood: int, folder: Pa
     """
     name = f"load-{n}"
     phases: list[Phase] = []
-    with _cluster(n, f"e{name}") as lab, Load(lab, range(1, n + 1)) as load, lab.capture(folder / name):
+    with _cluster(n, folder / name) as lab, Load(lab, range(1, n + 1)) as load:
         time.sleep(SETTLE_S)
         for rate in rates:
             with _phase(phases, rate):
@@ -162,7 +182,7 @@ def losses(n: int, fractions: Sequence[float], rate: float, seconds: float, fold
     """The same load while every station loses more and more frames."""
     name = f"loss-{n}"
     phases: list[Phase] = []
-    with _cluster(n, f"e{name}") as lab, Load(lab, range(1, n + 1)) as load, lab.capture(folder / name):
+    with _cluster(n, folder / name) as lab, Load(lab, range(1, n + 1)) as load:
         time.sleep(SETTLE_S)
         for fraction in fractions:
             with _phase(phases, rate, fraction):
@@ -175,11 +195,10 @@ def window(n: int, frames: int, flood: int, folder: Path) -> Run:
     """All stations at once as fast as they may, with a window of so many frames."""
     name = f"window-{n}-{frames}"
     phases: list[Phase] = []
-    with _cluster(n, f"e{name}", {"window_frames": frames}) as lab, Load(lab, range(1, n + 1)) as load:
-        with lab.capture(folder / name):
-            time.sleep(SETTLE_S)
-            with _phase(phases):
-                load.flood(flood // n)
+    with _cluster(n, folder / name, {"window_frames": frames}) as lab, Load(lab, range(1, n + 1)) as load:
+        time.sleep(SETTLE_S)
+        with _phase(phases):
+            load.flood(flood // n)
         return Run(name, folder / name, n, _window(lab), tuple(phases))
 
 
@@ -190,16 +209,22 @@ def stop_and_recovery(n: int, rate: float, folder: Path) -> Run:
     """
     name = f"stop-{n}"
     phases: list[Phase] = []
-    with _cluster(n, f"e{name}") as lab, Load(lab, range(1, n)) as load, lab.capture(folder / name):
+    with _cluster(n, folder / name) as lab, Load(lab, range(1, n)) as load:
 
         def strike() -> None:
             lab.station(n).signal(signal.SIGKILL)
 
         def start() -> None:
             lab.station(n).start_daemon()
+            with contextlib.suppress(LabError):
+                lab.wait_open(PATIENCE_S)
+                time.sleep(AFTER_S)
+            over.set()
 
+        over = threading.Event()
+        time.sleep(SETTLE_S)
         with _phase(phases, rate):
-            load.steady(rate, 3.5, {0.5: strike, 1.7: start})
+            load.steady(rate, PATIENCE_S, {BEFORE_S: strike, BEFORE_S + DEAD_S: start}, over)
         members = lab.station(1).status(PATIENCE_S)["members"]
         if len(members) != n:
             raise LabError(f"station {n} has not come back: members {members}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from . import plots
-from .evaluation import QUANTILES, Cost, Distribution, Exchange, Stop
+from .evaluation import QUANTILES, Cost, Exchange, Stop
 from .figures import LEVEL_NAMES
 from .plots import Shape, colour, dash, legend, lines, plain_log
 from .summary import LEVELS, STEPS
@@ -128,8 +128,8 @@ def _offered(cost: Cost) -> str:
 
 
 def _quantiles(cost: Cost, level: str) -> str:
-    found = cost.latencies.get(level)
-    return " / ".join(f"{q:.2f}" for q in found) if found else "–"
+    found = [q for share in QUANTILES if (q := cost.latency_ms(level, share)) is not None]
+    return " / ".join(f"{q:.2f}" for q in found) or "–"
 
 
 def load_plot(costs: Sequence[Cost]) -> plots.Drawing:
@@ -153,15 +153,18 @@ def load_plot(costs: Sequence[Cost]) -> plots.Drawing:
     return draw
 
 
-def latency_plot(found: Sequence[Distribution]) -> plots.Drawing:
-    """Distributions of each level for the sizes measured: one plot for each level."""
+def latency_plot(costs: Sequence[Cost]) -> plots.Drawing:
+    """Distributions of each level, a line for each of these phases: one plot for each level."""
 
     def draw(figure: Any, shape: Shape) -> None:
         made = figure.subplots(1, len(LEVELS), sharey=True)
         shares = [100.0 * i / STEPS for i in range(STEPS + 1)]
         for axes, level in zip(made, LEVELS, strict=True):
-            for index, d in enumerate(d for d in found if d.level == level):
-                axes.plot(d.quantiles_ms, shares, color=colour(index), linestyle=dash(index), label=f"n = {d.stations}")
+            for index, c in enumerate(costs):
+                if level in c.latencies:
+                    axes.plot(
+                        c.latencies[level], shares, color=colour(index), linestyle=dash(index), label=f"n = {c.run.stations}"
+                    )
             plain_log(axes, "x")
             axes.set_xlabel(f"ms until {LEVEL_NAMES[level]}")
             axes.set_ylim(0, 100)
@@ -211,8 +214,8 @@ def loss_plot(costs: Sequence[Cost]) -> plots.Drawing:
         )
         left.set_ylabel("PDUs per 100 DATA PDUs")
         series = {}
-        for index, share in enumerate(QUANTILES):
-            series[f"{100 * share:g} %"] = (x, [c.latencies["acked"][index] for c in costs])
+        for share in QUANTILES:
+            series[f"{100 * share:g} %"] = (x, [c.latency_ms("acked", share) or 0.0 for c in costs])
         lines(right, series, markers=True, first=3)
         right.set_ylabel("ms until level ack")
         for axes in (left, right):
@@ -228,11 +231,20 @@ def loss_plot(costs: Sequence[Cost]) -> plots.Drawing:
 
 def buffers_table(costs: Sequence[Cost]) -> str:
     """High-water marks of the receipt log, in PDUs and in windows."""
-    heads = ("n", "window W", "messages/s offered", "most PDUs kept at a station", "in windows W", "n", "n²")
+    heads = (
+        "n",
+        "window W",
+        "messages/s offered",
+        "most kept until preack",
+        "in windows W",
+        "most kept until ack",
+        "in windows W",
+        "n²",
+    )
     rows = [
         (
             c.run.stations, c.run.window, _offered(c), c.kept,
-            f"{c.kept / c.run.window:.2f}", c.run.stations, c.run.stations**2,
+            f"{c.kept / c.run.window:.2f}", c.kept_ack, f"{c.kept_ack / c.run.window:.2f}", c.run.stations**2,
         )
         for c in costs
     ]  # fmt: skip
@@ -246,11 +258,10 @@ def buffers_plot(costs: Sequence[Cost]) -> plots.Drawing:
         axes = figure.subplots()
         flood = sorted((c for c in costs if not c.phase.rate), key=lambda c: c.run.stations)
         sizes = sorted({c.run.stations for c in flood})
-        lines(axes, {"n": (sizes, sizes), "paper, at most: n²": (sizes, [n * n for n in sizes])})
-        axes.plot(
-            [c.run.stations for c in flood], [max(0.01, c.kept / c.run.window) for c in flood],
-            color=colour(2), marker="o", linestyle="none", label="measured",
-        )  # fmt: skip
+        lines(axes, {"one window of each station: n": (sizes, sizes), "paper, at most: n²": (sizes, [n * n for n in sizes])})
+        for index, (label, marker) in enumerate((("until preack", "o"), ("until ack", "s")), 2):
+            kept = [max(0.01, (c.kept if index == 2 else c.kept_ack) / c.run.window) for c in flood]
+            axes.plot([c.run.stations for c in flood], kept, color=colour(index), marker=marker, linestyle="none", label=label)
         plain_log(axes, "y")
         axes.set_xticks(sizes)
         axes.set_xlabel("stations n")

@@ -9,8 +9,8 @@ from typing import Final
 
 from ...proto import wire
 from .. import evaluate
-from . import evaluation, experiments, files, ingest, results, schema
-from .evaluation import Cost, Distribution, Exchange, Stop
+from . import evaluation, experiments, files, ingest, results, schema, tables
+from .evaluation import Cost, Exchange, Stop
 from .experiments import Run
 from .plots import Drawing
 from .session import Session
@@ -50,7 +50,6 @@ class Study:
 
     exchanges: dict[int, tuple[list[Exchange], list[Exchange]]] = field(default_factory=dict)
     loads: list[Cost] = field(default_factory=list)
-    latencies: list[Distribution] = field(default_factory=list)
     losses: list[Cost] = field(default_factory=list)
     windows: list[Cost] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
@@ -78,29 +77,27 @@ def record(sizes: Sequence[int], repeats: int, folder: Path, note: Callable[[str
     return out
 
 
-def tables(run: Run, folder: Path, session: Session) -> Tables:
-    """All tables of one run."""
-    raise NotImplementedError
+def _tables(run: Run, folder: Path) -> Path:
+    """Make all tables of one run, without Spark: they are small. Returns their folder."""
+    captures = files.gather([run.folder])
+    ingest.ingest(captures, folder / run.name)
+    tables.derive(captures, folder / run.name)
+    return folder / run.name
 
 
 def count(recorded: Recorded, folder: Path, session: Session, note: Callable[[str], None]) -> Study:
     """Count every run; ``folder`` is where the tables go."""
     out = Study()
-    note("counting: lone messages")
+    note("counting")
     _count_exchanges(recorded, folder / "exchanges", session, out)
-    for kind, runs, into in (
-        ("load", recorded.loads, out.loads), ("loss", recorded.losses, out.losses), ("window", recorded.windows, out.windows),
-    ):  # fmt: skip
-        for run in runs:
-            note(f"counting: {kind}, n = {run.stations}")
-            made = tables(run, folder / run.name, session)
-            into += evaluation.costs(made, run)
-            if kind == "load":
-                (phase,) = (p for p in run.phases if p.rate == LATENCY_RATE)
-                out.latencies += evaluation.distributions(made, run, phase)
+    runs = [*recorded.loads, *recorded.losses, *recorded.windows]
+    costs = evaluation.costs(session.spark, [(run, _tables(run, folder)) for run in runs])
+    out.loads = [c for c in costs if c.run in recorded.loads]
+    out.losses = [c for c in costs if c.run in recorded.losses]
+    out.windows = [c for c in costs if c.run in recorded.windows]
     for run in recorded.stops:
-        note(f"counting: stop and recovery, n = {run.stations}")
-        out.stops.append(evaluation.stop(tables(run, folder / run.name, session), run, run.stations))
+        made = Tables(session.spark, _tables(run, folder))
+        out.stops.append(evaluation.stop(made, run, run.stations))
     return out
 
 
@@ -139,7 +136,12 @@ def drawings(study: Study) -> Mapping[str, tuple[Drawing, str, str, float]]:
     made: dict[str, tuple[Drawing, str, str, float]] = {
         "to": (results.exchanges_plot(study.exchanges), "PDUs for one message", "PDUs until level ack at all, against n", 3.4),
         "load": (results.load_plot(study.loads), "Control PDUs against load", "Control PDUs per DATA PDU, against load", 3.2),
-        "latency": (results.latency_plot(study.latencies), "Latency by level", f"At {LATENCY_RATE:g} messages per second", 3.2),
+        "latency": (
+            results.latency_plot([c for c in study.loads if c.phase.rate == LATENCY_RATE]),
+            "Latency by level",
+            f"At {LATENCY_RATE:g} messages per second",
+            3.2,
+        ),
         "loss": (results.loss_plot(study.losses), "Cost of loss", "PDUs per 100 DATA PDUs and latency, against loss", 3.2),
         "buffers": (results.buffers_plot(flood), "Receipt log", "Most PDUs kept at a station, in windows, against n", 3.2),
     }
