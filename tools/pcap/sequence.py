@@ -196,7 +196,7 @@ def summary(life: Life, style: Style, doubt: str) -> Iterator[str]:
         [
             f"sent {len(copies)} time{'s' if len(copies) != 1 else ''}",
             f"by {numbers(sorted({s.by for s in copies if s.by})) or 'a station without capture'}",
-            f"asked for {len(asked)} times" if asked else "never asked for",
+            f"asked for {len(asked)} time{'s' if len(asked) != 1 else ''}" if asked else "never asked for",
             f"begins {seconds(life.begin_ns)}",
         ],
         style.width,
