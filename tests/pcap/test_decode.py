@@ -245,7 +245,7 @@ def test_filters(tmp_path: Path) -> None:
         (Filter(sources=frozenset({1, 64})), lambda r: r["src"] == 1),
         (Filter(sources=frozenset({65, 0, -1})), lambda r: False),
         (Filter(kinds=frozenset({200, -1})), lambda r: False),
-        (Filter(low, kinds=frozenset({1}), sources=frozenset({2})), lambda r: r["time_ns"] >= low and r["kind"] == 1 < r["src"] < 3),
+        (Filter(low, 1 << 62, frozenset({1}), frozenset({2})), lambda r: r["time_ns"] >= low and r["kind"] == 1 < r["src"] < 3),
         (Filter(from_ns=1 << 70), lambda r: False),
     ):  # fmt: skip
         assert rows(made.files[0], "pdus", wanted=wanted) == [row for row in everything if keeps(row)], wanted

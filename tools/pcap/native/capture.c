@@ -229,7 +229,7 @@ static int begin_section(struct zp_walk *w, const uint8_t *p, uint64_t left)
 {
     struct zp_state *s = &w->state;
     if (left < BLOCK_LEAST)
-        return more(w, SECTION_LEAST);
+        return more(w, BLOCK_LEAST);
     uint32_t magic = (uint32_t)p[8] << 24 | (uint32_t)p[9] << 16 | (uint32_t)p[10] << 8 | p[11];
     if (magic != 0x1a2b3c4du && magic != 0x4d3c2b1au)
         return damaged(w, ZP_E_ORDER, magic);
