@@ -36,6 +36,10 @@ UNICODE: Final = Signs()
 ASCII: Final = Signs("o", "-", ">", "<", "@", "x", "|")
 
 
+def plural(times: int) -> str:
+    return "once" if times == 1 else f"{times} times"
+
+
 def brief(ns: int) -> str:
     """A time in few characters."""
     size = abs(ns)
@@ -194,7 +198,7 @@ def summary(life: Life, style: Style, doubt: str) -> Iterator[str]:
     asked = [s for s in life.sendings if "asked" in s.what.split("+")]
     yield fold(
         [
-            f"sent {len(copies)} time{'s' if len(copies) != 1 else ''}",
+            f"sent {plural(len(copies))}",
             f"by {numbers(sorted({s.by for s in copies if s.by})) or 'a station without capture'}",
             f"asked for {len(asked)} time{'s' if len(asked) != 1 else ''}" if asked else "never asked for",
             f"begins {seconds(life.begin_ns)}",
