@@ -19,6 +19,25 @@ static uint32_t crc32_of(uint32_t instance, const uint32_t *incarnations, uint32
 
 static void hash_view(const struct zo_observer *o, struct view *v) { v->hash = crc32_of(v->instance, v->incarnations, o->n); }
 
+/* Rule 1 and 5: from its own vote on the station accepts nothing more of whom it removes, and waits for whom it lets in. */
+static void own_vote(struct zo_observer *o, const struct vote *v)
+{
+    if (v->src != o->self || v->incarnation != o->life || !o->open || v->instance != o->view.instance)
+        return;
+    if (!v->stop) {
+        o->gate = v->clock - 1 < o->gate ? v->clock - 1 : o->gate;
+        return;
+    }
+    for (uint32_t i = 0; i < v->changes; i++) {
+        struct stream *s = v->changed[i] < o->n ? o->cur[v->changed[i]] : NULL;
+        if (!s || s->src == o->self)
+            continue;
+        s->limit = widen(s->sure, v->value[i]);
+        s->sure_clock = s->sure_clock < v->clock ? s->sure_clock : v->clock - 1; /* captured, but not read before the vote */
+        s->word_clock = 0;
+    }
+}
+
 /* ---- what was proposed ---- */
 
 void vote_add(struct zo_observer *o, const struct zp_pdu *p)
@@ -40,6 +59,7 @@ void vote_add(struct zo_observer *o, const struct zp_pdu *p)
             return;
     }
     o->votes[o->vote_tail++ % VOTES] = v;
+    own_vote(o, &v);
 }
 
 void open_add(struct zo_observer *o, const struct zp_pdu *p)
@@ -219,6 +239,8 @@ static void commit(struct zo_observer *o, const struct view *v)
         if (o->cur[h])
             stream_advance(o, o->cur[h]);
     o->events[o->event_tail++ % EVENTS] = o->view;
+    for (uint32_t k = votes_known(o); k-- > 0;) /* given before this was known */
+        own_vote(o, vote_back(o, k));
 }
 
 /* One or more steps of agreed changes from `from` to the instance with this number and hash; the steps are carried out in
@@ -462,30 +484,6 @@ void life_end(struct zo_observer *o)
     memset(o->cur, 0, sizeof o->cur);
 }
 
-/* Rule 1 and 5: from its own vote on the station accepts nothing more of whom it removes, and waits for whom it lets in. */
-static void own_vote(struct zo_observer *o, const struct zp_pdu *p)
-{
-    const uint8_t *b = p->payload + ZJW_SIZEOF_PROPOSAL;
-    if (!o->open || p->instance != o->view.instance)
-        return;
-    if (p->kind == ZJW_KIND_RCV_ACK) {
-        o->gate = p->clock - 1 < o->gate ? p->clock - 1 : o->gate;
-        return;
-    }
-    for (uint32_t i = 0; i < p->payload[ZJW_PROPOSAL_CHANGES]; i++, b += ZJW_SIZEOF_CHANGE) {
-        uint32_t h = b[ZJW_CHANGE_CHANGED] - 1u;
-        struct stream *s = h < o->n ? o->cur[h] : NULL;
-        if (!s || h == o->self)
-            continue;
-        uint64_t limit = widen(s->req, be32(b + ZJW_CHANGE_VALUE));
-        s->limit = limit > s->ordered ? limit : s->ordered;
-        s->req = s->req < s->limit ? s->req : s->limit;
-        s->clock = s->clock < p->clock ? s->clock : p->clock - 1; /* what was captured, but not read before the vote */
-        s->sure_clock = s->sure_clock < p->clock ? s->sure_clock : p->clock - 1;
-        s->word_clock = 0;
-    }
-}
-
 static void lift_limits(struct zo_observer *o, const struct zp_pdu *p)
 {
     uint64_t state = be64(p->payload + ZJW_CONFIRM_STATE);
@@ -505,8 +503,6 @@ void instance_seen(struct zo_observer *o, const struct zp_pdu *p)
 
     if (own && (confirm || is_vote(p->kind) || p->kind == ZJW_KIND_DATA) && p->instance > o->own_instance)
         o->own_instance = p->instance;
-    if (own && is_vote(p->kind))
-        own_vote(o, p);
     if (!confirm || p->instance > o->own_instance)
         return;
     if (o->open && p->instance > o->view.instance) {
