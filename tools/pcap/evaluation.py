@@ -133,7 +133,8 @@ def costs(spark: Any, runs: Sequence[tuple[Run, Path]]) -> list[Cost]:
         found = {name: tuple(q / 1e6 for q in times[key][name]) for name in LEVELS if key in times and times[key][name]}
         out.append(
             Cost(
-                runs[i][0], phase, messages[key].n if key in messages else 0, s.once, s.data - s.once, s.confirms, s.other, s.bytes,
+                runs[i][0], phase, messages[key].n if key in messages else 0, s.once, s.data - s.once, s.confirms,
+                s.other, s.bytes,
                 int(lost.expected) if lost else 0, int(lost.lost) if lost else 0, found,
                 int(kept["preack"].get(key, 0)), int(kept["acked"].get(key, 0)),
             )
@@ -155,8 +156,8 @@ _MESSAGES: Final = f"""
 # Of each PDU, every other station should have received what all others sent of it; who has no row of it has received nothing.
 _LOST: Final = """
     SELECT run, phase, sum(total * (n - 1) - aggregate(others, 0L, (sum, o) -> sum + o.sent)) AS expected,
-           sum(aggregate(others, 0L, (sum, o) -> sum + greatest(0L, total - o.sent - o.received)) + (n - 1 - size(others)) * total)
-           AS lost
+           sum(aggregate(others, 0L, (sum, o) -> sum + greatest(0L, total - o.sent - o.received))
+               + (n - 1 - size(others)) * total) AS lost
     FROM (SELECT run, src, kind, incarnation, seq, check, sum(sent) AS total, min(first_ns) AS at,
                  collect_list(IF(station <> src, struct(sent, received), NULL)) AS others
           FROM (SELECT run, station, src, kind, incarnation, seq, check, sum(sent) AS sent, sum(received) AS received,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from .plots import DARK, JOINS, LIGHT, variables
@@ -137,3 +138,14 @@ def page(title: str, lead: str, sections: Sequence[tuple[str, str, str]]) -> str
         f'<body><header><h1>{html.escape(title)}</h1>{lead}</header><nav aria-label="Contents"><ul>{contents}</ul></nav>\n'
         f"<main>{''.join(body for _, _, body in sections)}</main></body></html>\n"
     )
+
+
+class NoSuchMessage(Exception):
+    """The message that was asked for is not in the captures; the text is for people."""
+
+
+def write(text: str, path: Path) -> None:
+    """Write the page whole or not at all. OSError."""
+    scratch = path.with_name(f".{path.name}.part")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,7 +64,7 @@ class Report:
     """(source, incarnation, number) of a message → id of its diagram."""
 
     def html(self) -> str:
-        """The page. Raises LookupError if the message asked for is in no station's order."""
+        """The page. Raises page.NoSuchMessage if the message asked for is in no station's order."""
         self.span = self.tables.span
         self.note("counting frames, losses and latencies")
         rates = self.tables.rates()
@@ -282,7 +282,7 @@ class Report:
             rows = self.tables.message(src, seq, incarnation)
             if not rows:
                 if index == 0 and self.message:
-                    raise LookupError(f"message {src}:{seq} is in no station's order")
+                    raise page.NoSuchMessage(f"message {src}:{seq} is in no station's order")
                 continue
             target = f"message-{src}-{rows[0].incarnation}-{seq}"
             self.drawn[src, rows[0].incarnation, seq] = target
@@ -447,11 +447,4 @@ def _opinion(state: int, trans: int) -> str:
     return ", ".join(f"{j}: {what}" for j, what in said if what != "A") or "nobody"
 
 
-def write(text: str, path: Path) -> None:
-    """Write the page whole or not at all. OSError."""
-    scratch = path.with_name(f".{path.name}.part")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
-
-
-__all__ = ["Frames", "Mapping", "Report", "Verdict", "write"]
+__all__ = ["Frames", "Report", "Verdict"]

@@ -1,0 +1,99 @@
+"""``zenjun pcap report``."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+import click
+
+from ..common import FAILED, OK, UNSUPPORTED, USAGE, Failure, say
+from .options import ethertype_option, stations
+
+COMMAND = "pcap report"
+_MESSAGE = re.compile(r"(\d+)(?:\.(\d+))?:(\d+)(?::\d+)?")
+
+
+def message_option(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[int, int, int | None] | None:
+    """Callback: SRC:SEQ or SRC.INCARNATION:SEQ, an index of the message in its PDU is allowed and makes no difference."""
+    if text is None:
+        return None
+    found = _MESSAGE.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not like 2:17 or 2.1000:17, source and number of a PDU")
+    source, incarnation, seq = found.groups()
+    return int(source), int(seq), int(incarnation) if incarnation else None
+
+
+@click.command(
+    "report",
+    epilog="Exit codes: 0 written, all promises kept · 1 written, and one is broken or a capture damaged · others: docs/cli.md.",
+)
+@click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILES...|DIR")
+@click.option(
+    "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="PAGE", help="The HTML file to write."
+)
+@click.option(
+    "--message", metavar="SRC:SEQ", callback=message_option, help="Draw the way of this message. [default: the slowest ones]"
+)
+@click.option("--title", metavar="TEXT", help="Heading of the page.")
+@click.option(
+    "--one-clock", is_flag=True, help="All captures were taken on one machine (a lab): times are compared as they are, exactly."
+)
+@click.option(
+    "--station", "given", multiple=True, metavar="N=FILE", help="Whose capture a file is, where its name does not tell."
+)
+@click.option("--master", metavar="URL", default="local[*]", show_default=True, help="Spark cluster to do it on.")
+@click.option("--work", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep the tables in this folder.")
+@ethertype_option
+def report(
+    captures: tuple[Path, ...], out: Path, message: tuple[int, int, int | None] | None, title: str | None, one_clock: bool,
+    given: tuple[str, ...], master: str, work: Path | None, ethertype: int,
+) -> int:  # fmt: skip
+    """Write one HTML page: verdicts, who was a member when, latencies, throughput, losses, one message on its way, and what
+    stands out.
+
+    FILES are captures of all stations, or folders of them; DIR is a folder of tables (zenjun pcap ingest). The page works
+    offline, needs no script and asks for nothing.
+
+    \b
+    Examples:
+      zenjun pcap report frames --out report.html
+      zenjun pcap report --one-clock --message 2:17 frames --out report.html
+      zenjun pcap report tables --out report.html
+    """
+    from ...pcap import files, ingest, java, page, reporting
+    from ...pcap import session as sparks
+    from ...pcap.progress import Progress
+
+    _, places = stations(given)
+    with Progress() as progress, tempfile.TemporaryDirectory(prefix="zenjun-report-") as scratch:
+        try:
+            with sparks.Session(master, progress=progress, small=sparks.is_local(master) and _bytes(captures) < _MUCH) as session:
+                made, judgement, problems = reporting.make(
+                    captures, work or Path(scratch) / "tables", session, progress,
+                    stations_given=places, ethertype=ethertype, one_clock=one_clock,
+                )  # fmt: skip
+                made.message, made.title = message, title or made.title
+                with session.job("counting"):
+                    text = made.html()
+            page.write(text, out)
+        except files.FilesError as error:
+            raise Failure(str(error), USAGE, COMMAND) from None
+        except java.JavaError as error:
+            raise Failure(str(error), UNSUPPORTED, COMMAND) from None
+        except (sparks.SessionError, ingest.IngestError, page.NoSuchMessage) as error:
+            raise Failure(str(error), FAILED, COMMAND) from None
+    state = {True: "all promises kept", False: "a promise is BROKEN", None: "nothing to judge"}[judgement.kept]
+    say(f"{out}: {state}, {len(text) / 1e6:.1f} MB")
+    return FAILED if problems or judgement.kept is False else OK
+
+
+_MUCH = 256 << 20
+
+
+def _bytes(names: tuple[Path, ...]) -> int:
+    """Of captures or tables; what is not there counts nothing."""
+    found = (p for name in names for p in ([name] if name.is_file() else name.rglob("*") if name.is_dir() else []))
+    return sum(p.stat().st_size for p in found if p.is_file())
