@@ -218,18 +218,22 @@ class PcapStream(_Decoding, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if options.table == "files":
             raise OptionError(f"{NAME}: the table files is no stream")
         self._last: dict[str, Any] = {"files": {}}
+        self._once = False
         self._fixed: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         return {"files": {}}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._fixed = self._look(self._last)
+        # What is there now can only be told from where the query stands, which the first call of latestOffset says.
+        self._once = True
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         if self._fixed is not None:
             return self._fixed
         self._last = self._look(start or self._last)
+        if self._once:
+            self._fixed = self._last
         return self._last
 
     def _look(self, before: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,227 @@
+"""Captures to Parquet: all rows, bad files beside good ones, growing folders, a full disk, Ctrl-C, and the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from zenjun.tools.cli import cli
+from zenjun.tools.cli import run as run_command
+from zenjun.tools.pcap import files, generate, schema
+from zenjun.tools.pcap.decode import Columns, Decoder
+from zenjun.tools.pcap.ingest import IngestError, ingest
+from zenjun.tools.pcap.session import Session
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MAIN = "from zenjun.tools.command import main; main()"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("captures")
+    generate.captures(made, pdus=2000)
+    return made
+
+
+def rows(out: Path, table: str) -> list[dict[str, Any]]:
+    return list(pq.read_table(out / table).to_pylist())
+
+
+def decoded(captures: list[files.Capture], table: str) -> list[dict[str, Any]]:
+    found = []
+    for capture in captures:
+        for split in capture.splits:
+            columns = Columns(table, schema.arrow(table).names, {"file": split.file})
+            for _, batch in Decoder(split, [columns]):
+                found += [row | {"station": split.station} for row in batch.to_pylist()]
+    return found
+
+
+def by_place(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(found, key=lambda row: (row["file"], row["frame"]))
+
+
+def test_everything_is_in_the_tables(folder: Path, tmp_path: Path) -> None:
+    captures = files.gather([folder], split_bytes=100_000)
+    result = ingest(captures, tmp_path / "out")
+    assert (result.frames, result.pdus, result.stations, result.problems) == (7500, 7500, [1, 2, 3], [])
+    for table in ("frames", "pdus"):
+        assert by_place(rows(tmp_path / "out", table)) == by_place(decoded(captures, table))
+        part = next((tmp_path / "out" / table).rglob("*.parquet"))
+        assert pq.read_schema(part).equals(schema.arrow(table))
+    assert [row["frames"] for row in rows(tmp_path / "out", "files")] == [2500, 2500, 2500]
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+
+
+def test_spark_writes_and_reads_the_same(folder: Path, tmp_path: Path, session: Session) -> None:
+    captures = files.gather([folder], split_bytes=100_000)
+    assert ingest(captures, tmp_path / "spark", session).pdus == 7500
+    ingest(captures, tmp_path / "threads")
+    for table in ("frames", "pdus"):
+        assert by_place(rows(tmp_path / "spark", table)) == by_place(rows(tmp_path / "threads", table))
+        read = schema.read(session.spark, tmp_path / "spark", table)
+        assert sorted(tuple(r) for r in read.select("file", "frame").collect()) == sorted(
+            (row["file"], row["frame"]) for row in rows(tmp_path / "threads", table)
+        )
+    vectors = schema.read(session.spark, tmp_path / "spark", "pdus").selectExpr("sum(ack[0])", "sum(pack[2])", "sum(seq)").first()
+    plain = rows(tmp_path / "threads", "pdus")
+    assert tuple(vectors) == (sum(r["ack"][0] for r in plain), sum(r["pack"][2] for r in plain), sum(r["seq"] for r in plain))
+
+
+def test_bad_files_beside_good_ones(folder: Path, tmp_path: Path) -> None:
+    """The good ones are in the tables, of a damaged one what stands before the damage; each is told with file and offset."""
+    source = tmp_path / "in"
+    source.mkdir()
+    whole = (folder / "s1.pcapng").read_bytes()
+    (source / "s1.pcapng").write_bytes(whole)
+    (source / "s2.pcapng").write_bytes(b"")
+    (source / "s3.pcapng").write_bytes(os.urandom(4) + b"\0" * 100)
+    (source / "s4.pcapng").write_bytes(whole[:10])
+    (source / "s5.pcapng").write_bytes(whole[:100_000])
+    (source / "s6.pcapng").write_bytes(whole + b"\6\0\0\0\7\0\0\0" + bytes(20))
+    (source / "s7.pcapng").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(40))
+    captures = files.gather([source])
+    result = ingest(captures, tmp_path / "out")
+    assert [line.split(": offset ")[0] for line in result.problems] == [str(source / f"s{k}.pcapng") for k in (2, 3, 4, 6, 7)]
+    assert f"offset {len(whole)}: damaged: a block of 7 bytes" in result.problems[3]
+    counts = {row["station"]: row["frames"] for row in rows(tmp_path / "out", "files")}
+    assert (counts[1], counts[6]) == (2500, 2500) and 0 < counts[5] < 2500
+    assert result.frames == 5000 + counts[5]
+    assert {row["station"] for row in rows(tmp_path / "out", "files") if row["truncated"]} >= {5}
+
+
+def test_nothing_at_all_to_decode(tmp_path: Path) -> None:
+    (tmp_path / "s1.pcapng").write_bytes(b"nothing")
+    result = ingest(files.gather([tmp_path / "s1.pcapng"]), tmp_path / "out")
+    assert (result.frames, len(result.problems)) == (0, 1)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    captures = files.gather([folder], split_bytes=100_000)
+
+    def full(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as m:
+        m.setattr(pq.ParquetWriter, "write_table", full)
+        with pytest.raises(IngestError, match=r"out: no space left on the disk$"):
+            ingest(captures, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    ingest(captures[:1], tmp_path / "out")
+    before = sorted((tmp_path / "out").rglob("*"))
+    with monkeypatch.context() as m:
+        m.setattr(pq.ParquetWriter, "write_table", full)
+        with pytest.raises(IngestError):
+            ingest(captures[1:], tmp_path / "out")
+    assert [p for p in sorted((tmp_path / "out").rglob("*")) if p.is_file()] == [p for p in before if p.is_file()]
+
+
+def test_a_really_full_disk(folder: Path, tmp_path: Path) -> None:
+    """A file system of its own with no room."""
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mounted)], capture_output=True, check=False
+    ).returncode:
+        mounted.rmdir()
+        (tmp_path / "small").symlink_to("/dev/full")  # not as good, but every user's
+        with pytest.raises((IngestError, files.FilesError)):
+            ingest(files.gather([folder]), tmp_path / "small" / "out")
+        return
+    try:
+        with pytest.raises(IngestError, match="no space left on the disk"):
+            ingest(files.gather([folder]), mounted / "out")
+        assert not (mounted / "out").exists()
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
+
+
+def test_a_folder_that_grows(folder: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    whole = (folder / "s1.pcapng").read_bytes()
+    (source / "s1.pcapng").write_bytes(whole[:300_000])
+    command = ["pcap", "ingest", str(source), "--out", str(out)]
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    first = len(rows(out, "frames"))
+    assert 0 < first < 2500
+    (source / "s1.pcapng").write_bytes(whole)
+    (source / "s2.pcapng").write_bytes((folder / "s2.pcapng").read_bytes())
+    assert CliRunner().invoke(cli, command).exit_code == 0
+    found = by_place(rows(out, "frames"))
+    assert [(row["file"], row["frame"]) for row in found] == [(f, k) for f in (0, 1) for k in range(2500)]
+    assert [row["offset"] for row in found[:2500]] == [
+        row["offset"] for row in by_place(decoded(files.gather([folder]), "frames"))[:2500]
+    ]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0 and "nothing new" in done.output
+
+
+# ---- the command ----
+
+
+def command(*arguments: str | Path) -> tuple[int, str]:
+    done = CliRunner().invoke(cli, ["pcap", "ingest", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+def test_the_command(folder: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, "pcap", "ingest", str(folder), "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "7,500 frames, 7,500 PDUs of stations 1 2 3" in done.stdout
+    assert done.stderr.startswith("looking into the captures …\n")
+
+
+def test_the_command_says_what_is_wrong(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    cases = [
+        (["nix", "--out", str(tmp_path / "o")], 2, "nix: no such file or folder"),
+        ([str(folder), "--out", str(folder)], 2, "holds no tables of captures"),
+        ([str(folder), "--out", str(tmp_path / "o"), "--station", "99=x"], 2, "is not N=FILE"),
+        ([str(folder), "--out", str(tmp_path / "o"), "--ethertype", "7"], 2, "is not an EtherType"),
+        ([str(folder), "--out", "/proc/nope"], 1, "/proc/nope"),
+    ]
+    for arguments, code, text in cases:
+        assert run_command(["pcap", "ingest", *arguments]) == code, arguments
+        said = capfd.readouterr().err
+        assert text in said and "Traceback" not in said
+    bad = tmp_path / "s1.pcapng"
+    bad.write_bytes(b"pcap?")
+    assert run_command(["pcap", "ingest", str(bad), str(folder), "--out", str(tmp_path / "o")]) == 1
+    said = capfd.readouterr()
+    assert f"{bad}: offset 0: neither pcap nor pcapng" in said.err and "1 file with problems" in said.err
+    assert "7,500 frames" in said.out
+
+
+def test_ctrl_c_removes_what_was_begun(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    generate.captures(source, bytes_each=150 << 20)
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "pcap", "ingest", str(source), "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    deadline = time.monotonic() + 60
+    while not list(out.rglob("*.parquet")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in said
+    assert not out.exists()
