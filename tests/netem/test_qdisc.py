@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 def test_loss_by_counters_and_captures(lab: Lab, tmp_path: Path, loss: float) -> None:
     """The queue says it dropped exactly what is missing at the receiver, and that is what chance makes of the share set: once
     in a million tests it would be more or less than allowed. Each receiver has its own luck."""
-    count = 5000
+    count = 2500
     lab.impair([2, 3], loss=loss)
     flows = flow(lab, tmp_path, count, (2, 3))
     for station, seen in flows.items():
@@ -32,13 +32,13 @@ def test_loss_by_counters_and_captures(lab: Lab, tmp_path: Path, loss: float) ->
         bounds.check_hits(f"missing at station {station}", missing, count, loss)
         assert seen.numbers == sorted(seen.numbers)
         with pytest.raises(AssertionError, match="which is not between"):  # the check can fail
-            bounds.check_hits("another share than was set", missing, count, 2 * loss + 0.02)
+            bounds.check_hits("another share than was set", missing, count, 2 * loss + 0.04)
     both = sum(a and b for a, b in zip(flows[2].missing, flows[3].missing, strict=True))
     bounds.check_hits("missing at both", both, count, loss**2)
 
 
 def test_burst_loss_has_the_models_mean_and_length(lab: Lab, tmp_path: Path) -> None:
-    p, r, count, bursts = 0.05, 0.25, 8000, 250
+    p, r, count, bursts = 0.1, 0.25, 4000, 200
     lab.impair([2], burst=(p, r))
     seen = flow(lab, tmp_path, count)[2]
     assert seen.lost == sum(seen.missing) == count - len(seen.got)
@@ -48,15 +48,15 @@ def test_burst_loss_has_the_models_mean_and_length(lab: Lab, tmp_path: Path) -> 
     for other in ((p, 2 * r), (2 * p, r)):  # the check can fail
         with pytest.raises(AssertionError, match=r"not (of|between)"):
             bounds.check_bursts(seen.missing, *other, bursts)
-    # As many losses, each by itself, come in bursts of 1.2 frames.
+    # As many losses, each by itself, come in bursts of 1.4 frames.
     lab.impair([2], burst=(), loss=burst_loss((p, r, 1, 0)))
     with pytest.raises(AssertionError, match="bursts of"):
-        bounds.check_bursts(flow(lab, tmp_path, count)[2].missing, p, r, bursts)
+        bounds.check_bursts(flow(lab, tmp_path, count // 4)[2].missing, p, r, bursts // 4)
 
 
 def test_burst_with_all_four_shares_and_loss_on_top(lab: Lab, tmp_path: Path) -> None:
     """A state that never changes back is a plain share, so each of the four can be told from the others."""
-    count = 4000
+    count = 1000
     lab.impair([2], burst=(0.0, 0.5, 1.0, 0.1), loss=0.2)  # always good: 1-k, and of what is left the loss
     bounds.check_hits("lost in the good state", flow(lab, tmp_path, count)[2].lost, count, 1 - 0.9 * 0.8)
     lab.impair([2], burst=(1.0, 1e-9, 0.6, 0.0), loss=0.0)  # bad from the second frame on: 1-h
@@ -66,7 +66,7 @@ def test_burst_with_all_four_shares_and_loss_on_top(lab: Lab, tmp_path: Path) ->
 def test_delay_and_jitter(lab: Lab, tmp_path: Path) -> None:
     """25 ms ± 10 ms: nothing comes before 15 ms, half of all by 25 ms and a quarter by 20 ms as far as chance and the machine's
     own delay let it; and frames overtake each other."""
-    count = 1000
+    count = 600
     lab.impair([2], delay_ns=25 * MS)
     assert min(t for times in flow(lab, tmp_path, 200)[2].transit_ns.values() for t in times) >= 25 * MS
     lab.impair([2], jitter_ns=10 * MS)
@@ -92,7 +92,7 @@ def test_distribution_of_the_jitter(lab: Lab, tmp_path: Path, name: str) -> None
 
     A frame may come later than its delay, by what the machine needs, but never earlier: a fifth of the jitter is allowed.
     """
-    count, delay, jitter = 1500, 400 * MS, 100 * MS
+    count, delay, jitter = 1000, 400 * MS, 100 * MS
     lab.impair([2], delay_ns=delay, jitter_ns=jitter, jitter_distribution=name)
     times = [t for each in flow(lab, tmp_path, count)[2].transit_ns.values() for t in each]
     assert len(times) == count
@@ -116,7 +116,7 @@ def check_distribution(times: list[int], name: str, delay: int, jitter: int) -> 
 
 
 def test_reorder_sends_a_share_at_once(lab: Lab, tmp_path: Path) -> None:
-    count, delay = 2000, 500 * MS
+    count, delay = 1000, 500 * MS
     lab.impair([2], delay_ns=delay, reorder=0.25)
     seen = flow(lab, tmp_path, count)[2]
     times = {number: each[0] for number, each in seen.transit_ns.items()}
@@ -124,18 +124,18 @@ def test_reorder_sends_a_share_at_once(lab: Lab, tmp_path: Path) -> None:
     bounds.check_hits("sent at once", early, count, 0.25)
     assert overtaken(seen) > count // 2
     with pytest.raises(AssertionError, match="not between"):  # the check can fail
-        bounds.check_hits("sent at once", early, count, 0.35)
+        bounds.check_hits("sent at once", early, count, 0.45)
     # With a gap, every fifth frame exactly.
     lab.impair([2], reorder=1.0, reorder_gap=5)
-    seen = flow(lab, tmp_path, 500)[2]
+    seen = flow(lab, tmp_path, 250)[2]
     early_ones = [number for number, each in seen.transit_ns.items() if each[0] < delay]
-    assert len(early_ones) == 100
+    assert len(early_ones) == 50
     assert len({number % 5 for number in early_ones}) == 1
     # Throws that follow the one before come out alike: far fewer changes between early and late.
     lab.impair([2], reorder=0.5, reorder_gap=0, reorder_correlation=0.0)
-    loose = changes(flow(lab, tmp_path, 500)[2], delay)
+    loose = changes(flow(lab, tmp_path, 300)[2], delay)
     lab.impair([2], reorder_correlation=0.95)
-    assert changes(flow(lab, tmp_path, 500)[2], delay) < loose / 2
+    assert changes(flow(lab, tmp_path, 300)[2], delay) < loose / 2
 
 
 def changes(seen: Flow, delay: int) -> int:
@@ -145,7 +145,7 @@ def changes(seen: Flow, delay: int) -> int:
 
 
 def test_duplicates(lab: Lab, tmp_path: Path) -> None:
-    count = 4000
+    count = 1500
     lab.impair([2], duplicate=0.1)
     seen = flow(lab, tmp_path, count)[2]
     numbers = seen.numbers
@@ -154,13 +154,13 @@ def test_duplicates(lab: Lab, tmp_path: Path) -> None:
     assert max(numbers.count(n) for n in set(numbers[:50])) <= 2
     bounds.check_hits("doubled", doubled, count, 0.1)
     with pytest.raises(AssertionError, match="not between"):  # the check can fail
-        bounds.check_hits("doubled", doubled, count, 0.2)
+        bounds.check_hits("doubled", doubled, count, 0.25)
     lab.impair([2], duplicate=1.0)
     assert sorted(flow(lab, tmp_path, 200)[2].numbers) == sorted([*range(200), *range(200)])
 
 
 def test_corruption_is_one_bit(lab: Lab, tmp_path: Path) -> None:
-    count = 4000
+    count = 1500
     lab.impair([2], corrupt=0.05)
     seen = flow(lab, tmp_path, count)[2]
     assert len(seen.got) == count
@@ -199,10 +199,10 @@ def test_everything_at_once_and_then_nothing(lab: Lab, tmp_path: Path) -> None:
         rate_bit=10**9,
         limit=5000,
     )
-    seen = flow(lab, tmp_path, 1000)[2]
+    seen = flow(lab, tmp_path, 500)[2]
     assert seen.lost > 0
     shown = lab.describe()["stations"][1]["impairment"]
     assert shown["jitter_distribution"] == "normal" and shown["burst"] == [0.05, 0.25, 1.0, 0.0]
     lab.impair([2], delay_ns=0, duplicate=0.0, corrupt=0.0, burst=[], rate_bit=0, limit=0)
-    seen = flow(lab, tmp_path, 500)[2]
+    seen = flow(lab, tmp_path, 200)[2]
     assert [data for data, _ in seen.got] == [data for data, _ in seen.sent]
