@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from zenjun.tools.lab import Lab, LabError, LabNotFound, LabUnsupported
 
+from ..netem import bounds
 from .support import wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(60)]
@@ -328,26 +329,59 @@ def test_what_needs_netem_is_refused_by_name_without_it(make_lab: MakeLab, tmp_p
     assert reached(lab, 1, tmp_path) == {2}, "nothing was changed"
     with pytest.raises(LabUnsupported, match="duplicate needs sch_netem"):
         Lab(2, duplicate=0.5).up()
+    with pytest.raises(LabError, match="must be one of uniform, normal"):
+        lab.impair(jitter_distribution="flat")
+    with pytest.raises(LabError, match="no such impairment: lose"):
+        lab.impair(lose=1.0)
 
 
-def test_delay_and_duplicates_with_netem(make_lab: MakeLab, tmp_path: Path) -> None:
-    lab = make_lab(2)
-    if not lab.describe()["netem"]:
-        pytest.skip("this kernel has no sch_netem")
-    lab.impair([2], delay_ns=20_000_000, duplicate=1.0)
+def test_burst_loss_with_and_without_netem(make_lab: MakeLab, tmp_path: Path) -> None:
+    """The nftables rules are the same model: mean loss and mean length of a burst are in their exact bounds."""
+    lab = make_lab(3)
+    p, r, total, bursts = 0.1, 0.25, 6000, 300
+    lab.impair([2, 3], burst=(p, r))
     with lab.capture(tmp_path) as paths:
-        lab.stations[1].inject(frame(1, 1))
-        settle(lab, 2, 2)
-    sent = [(note.tshigh << 32) + note.tslow for _, note in read(paths[1])]
-    got = [(note.tshigh << 32) + note.tslow for _, note in read(paths[2])]
-    assert len(got) == 2
-    assert 20e6 <= got[0] - sent[0] < 60e6
-    lab.impair([2], delay_ns=0, duplicate=0.0, corrupt=1.0)
-    lab.impair([2], corrupt=0.0, delay_ns=1_000)
-    for number in range(10, 20):
-        assert reached(lab, 1, tmp_path, number) == {2}, "no longer corrupted"
-    lab.impair([2], delay_ns=0, loss=1.0)
-    assert reached(lab, 1, tmp_path) == set()
+        lab.stations[1].inject(*(frame(1, n) for n in range(total)))
+        settle(lab, 2, total)
+        settle(lab, 3, total)
+    lost = {}
+    for station in (2, 3):
+        got = set(numbers(paths[station]))
+        lost[station] = [n not in got for n in range(total)]
+        assert lab.counters()[station]["lost"] == sum(lost[station])
+        bounds.check_bursts(lost[station], p, r, bursts)
+        for other in ((2 * p, r), (p, 2 * r)):  # the check can fail
+            with pytest.raises(AssertionError, match=r"not (of|between)"):
+                bounds.check_bursts(lost[station], *other, bursts)
+    assert lost[2] != lost[3], "each receiver has states of its own"
+    # 1-h and 1-k, and a loss on top: a state that is never left is a plain share.
+    for model, loss, share in (((0.0, 1.0, 1.0, 0.1), 0.2, 0.28), ((1.0, 1e-9, 0.6), 0.0, 0.6)):
+        before = lab.counters()[2]["lost"]
+        lab.impair([2], burst=model, loss=loss)
+        lab.stations[1].inject(*(frame(1, n) for n in range(2000)))
+        settle(lab, 2, total + 2000)
+        total += 2000
+        bounds.check_hits("lost", lab.counters()[2]["lost"] - before, 2000, share)
+    lab.impair(burst=(), loss=0.0)
+    assert reached(lab, 1, tmp_path) == {2, 3}
+
+
+def test_a_limit_is_a_queue_of_frames_before_the_rate(make_lab: MakeLab) -> None:
+    lab = make_lab(2)
+    lab.impair([2], rate_bit=64_000, limit=10)
+    lab.stations[1].inject(*(frame(1, n, 1000) for n in range(100)))
+    # The bucket's first burst, those that waited, and a few that found a place meanwhile.
+    settled = lab.counters()[2]
+    assert settled["queue_drops"] > 60
+    wait_for(lambda: lab.counters()[2]["received"] >= 10, "what waited has come")
+    lab.impair([2], limit=100)
+    before = lab.counters()[2]["queue_drops"]
+    lab.stations[1].inject(*(frame(1, n, 100) for n in range(50)))
+    assert lab.counters()[2]["queue_drops"] == before, "a change of the limit alone"
+    lab.impair([2], limit=0, rate_bit=0)
+    if not lab.describe()["netem"]:
+        with pytest.raises(LabUnsupported, match="limit without rate needs sch_netem"):
+            lab.impair([2], limit=10)
 
 
 def test_loss_without_nft_names_the_package(make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 from zenjun.tools.lab import Lab
 from zenjun.tools.lab.lab import all_labs
 from zenjun.tools.scenario import parse, play
+from zenjun.tools.scenario.model import KINDS
 from zenjun.tools.scenario.plan import plan
 from zenjun.tools.scenario.play import own
 
@@ -75,6 +76,13 @@ def test_ready_made_scenarios_hold(name: str, tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir()} >= {"plan.txt", "report.txt", "runner.jsonl", "zenjund-1.log", "station-2.jsonl"}
     times = [float(line.split()[0]) for line in lines if line.split()[1:2] == ["s"]]
     assert len(times) > 3 and times == sorted(times), "a time line"
+
+
+def test_every_word_of_the_time_line(tmp_path: Path) -> None:
+    file = Path(__file__).with_name("every.toml")
+    scenario = parse(file.read_text(), "every")
+    assert {entry.do for entry in scenario.timeline} == set(KINDS)
+    assert "every: all " in run(file, "--out", tmp_path / "out")
 
 
 def test_an_expectation_that_is_not_met_is_exit_code_1(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import statistics
+import struct
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
-from zenjun.tools.lab import Impairment, Lab, LabError, files, filters, impair
+from zenjun.tools.lab import Impairment, Lab, LabError, distributions, files, filters, impair, qdiscs
 
 
 @pytest.mark.parametrize(("text", "value"), [("5%", 0.05), ("0.05", 0.05), ("0", 0.0), ("100%", 1.0), (" 0.1 % ", 0.001)])
@@ -45,12 +49,127 @@ def test_formats_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [{"loss": 1.1}, {"loss": -0.1}, {"delay_ns": -1}, {"jitter_ns": 5}, {"reorder": 0.1}, {"rate_bit": 1}, {"delay_ns": 10**12}],
+    ("text", "model"),
+    [
+        ("1%,25%", (0.01, 0.25, 1.0, 0.0)),
+        ("1% 25% 80%", (0.01, 0.25, 0.8, 0.0)),
+        ("0.01, 0.25, 0.8, 0.001", (0.01, 0.25, 0.8, 0.001)),
+        ("20%x4", (0.0625, 0.25, 1.0, 0.0)),
+        ("none", ()),
+        ("0", ()),
+    ],
 )
-def test_impairments_out_of_range_are_refused(bad: dict[str, float]) -> None:
+def test_bursts(text: str, model: tuple[float, ...]) -> None:
+    assert impair.parse_burst(text) == pytest.approx(model)
+
+
+def test_a_burst_by_mean_and_length_has_them() -> None:
+    model = impair.parse_burst("5%x4")
+    assert (impair.burst_loss(model), impair.burst_length(model)) == pytest.approx((0.05, 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("1%", "two to four"),
+        ("1%,2%,3%,4%,5%", "two to four"),
+        ("1%,0%", "never leave"),
+        ("1%x", "write 5%x4"),
+        ("5%x0.5", "write 5%x4"),
+        ("0%x4", "write 5%x4"),
+        ("90%x2", "have to touch"),
+        ("1%,abc", "no share"),
+        ("1,25", "did you mean 25%"),
+    ],
+)
+def test_wrong_bursts_say_how_to_write_them(text: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=hint):
+        impair.parse_burst(text)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"loss": 1.1},
+        {"loss": -0.1},
+        {"delay_ns": -1},
+        {"jitter_ns": 5},
+        {"reorder": 0.1},
+        {"rate_bit": 1},
+        {"delay_ns": 10**12},
+        {"burst": (0.1,)},
+        {"burst": (0.1, 0.0)},
+        {"burst": (0.1, 0.5, 1.5)},
+        {"jitter_distribution": "flat", "delay_ns": 2, "jitter_ns": 1},
+        {"jitter_distribution": "normal"},
+        {"reorder_gap": 5},
+        {"reorder_correlation": 0.5},
+        {"limit": -1},
+        {"limit": 10**9},
+        {"delay_ns": 1, "reorder": 0.1, "reorder_correlation": 1.5},
+    ],
+)
+def test_impairments_out_of_range_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
-        Impairment(**bad)  # type: ignore[arg-type]
+        Impairment(**bad)
+
+
+def test_impairments_survive_json() -> None:
+    wanted = Impairment(
+        burst=(0.1, 0.5), loss=0.1, delay_ns=5, jitter_ns=2, jitter_distribution="pareto", reorder=0.1, reorder_gap=3, limit=9
+    )
+    assert Impairment.from_json(json.loads(json.dumps(wanted.to_json()))) == wanted
+    assert Impairment.from_json(json.loads(json.dumps(Impairment().to_json()))) == Impairment()
+
+
+def test_what_depends_on_another_impairment_ends_with_it() -> None:
+    late = Impairment(delay_ns=5, jitter_ns=2, jitter_distribution="normal", reorder=0.1, reorder_gap=3, reorder_correlation=0.1)
+    assert late.changed({"reorder": 0.0}).reorder_gap == 0
+    assert late.changed({"jitter_ns": 0}).jitter_distribution == "uniform"
+    assert late.changed({"delay_ns": 0}) == Impairment()
+    with pytest.raises(ValueError, match="give a delay too"):
+        late.changed({"delay_ns": 0, "jitter_ns": 1})
+
+
+def test_loss_and_burst_together_are_one_model() -> None:
+    both = Impairment(loss=0.2, burst=(0.1, 0.3, 0.5, 0.1))
+    assert both.all_burst == pytest.approx((0.1, 0.3, 0.6, 0.28))
+    assert both.mean_loss == pytest.approx(0.25 * 0.6 + 0.75 * 0.28)
+    assert Impairment(loss=0.2).mean_loss == 0.2
+
+
+@pytest.mark.parametrize(("name", "mean", "deviation"), [("normal", 0, 1), ("pareto", 0, 0.82), ("paretonormal", 0, 0.85)])
+def test_tables_of_distributions(name: str, mean: float, deviation: float) -> None:
+    """Growing numbers of 16 bits, with the mean and the deviation that are documented, in units of the jitter."""
+    table = distributions.table(name)
+    assert list(table) == sorted(table) and len(table) <= 16384 and max(map(abs, table)) < 2**15
+    scaled = [value / distributions.SCALE for value in table]
+    assert statistics.mean(scaled) == pytest.approx(mean, abs=0.04)
+    assert statistics.pstdev(scaled) == pytest.approx(deviation, abs=0.01)
+    assert distributions.table("uniform") == ()
+
+
+def test_netem_options_are_what_the_kernel_reads() -> None:
+    """struct tc_netem_qopt, then every attribute, so that a change leaves nothing of before."""
+    plain = qdiscs.netem_options(Impairment(loss=0.5, delay_ns=64_000, duplicate=1.0))
+    assert struct.unpack_from("=6I", plain) == (1000, 10_000, 2**31, 0, 2**32 - 1, 0)
+    assert _attributes(plain[24:]).keys() == {1, 3, 4, 10, 11}
+    burst = qdiscs.netem_options(Impairment(burst=(0.25, 0.5, 0.75, 0.0), loss=0.0, limit=7))
+    assert struct.unpack_from("=6I", burst) == (0, 7, 0, 0, 0, 0)
+    model = _attributes(_attributes(burst[24:])[5])[2]
+    assert [value / 2**32 for value in struct.unpack("=4I", model)] == pytest.approx([0.25, 0.5, 0.25, 0.0])
+    late = _attributes(qdiscs.netem_options(Impairment(delay_ns=10**9, jitter_ns=7, jitter_distribution="normal"))[24:])
+    assert len(late[2]) == 2 * distributions.SIZE
+    assert struct.unpack("=q", late[10]) == (10**9,) and struct.unpack("=q", late[11]) == (7,)
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    found = {}
+    while data:
+        length, kind = struct.unpack_from("=HH", data)
+        found[kind & 0x7FFF] = data[4:length]
+        data = data[(length + 3) & ~3 :]
+    return found
 
 
 def test_impairment_names_what_needs_netem() -> None:
@@ -68,6 +187,21 @@ def test_ruleset_throws_for_each_receiver() -> None:
     assert 'oifname "s1" numgen random mod 1000000 < 50000 counter name lost_1 drop' in text
     assert 'oifname "s2" counter name lost_2 drop' in text
     assert 'oifname "s2" iifname { "s1", "s3" } counter name cut_2 drop' in text
+
+
+def test_ruleset_of_bursts_keeps_the_state_in_a_set() -> None:
+    text = filters.ruleset([1, 2], {2: 0.5}, [], bursts={1: (0.1, 0.25, 1.0, 0.0)})
+    assert "add set bridge zenjun bad { type ifname" in text
+    rules = [line for line in text.splitlines() if 'oifname "s1"' in line]
+    assert rules == [
+        f'add rule bridge zenjun forward oifname "s1" {rule}'
+        for rule in (
+            "oifname @bad numgen random mod 1000000 < 250000 delete @bad { oifname } counter name lost_1 drop",
+            "oifname @bad counter name lost_1 drop",
+            "numgen random mod 1000000 < 100000 add @bad { oifname } accept",
+            "accept",
+        )
+    ]
 
 
 def test_a_tiny_loss_is_not_rounded_to_none() -> None:

@@ -94,6 +94,8 @@ def _burst_rules(port: str, counter: str, model: Sequence[float]) -> Iterator[st
         for share, act in throws:
             if throw := _throw(share):
                 yield f'oifname "{port}" {state}{throw.lstrip()}{act}'
+            if share >= 1:
+                break
 
 
 def _throw(share: float) -> str:
