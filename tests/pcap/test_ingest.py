@@ -192,7 +192,7 @@ def test_the_command_says_what_is_wrong(folder: Path, tmp_path: Path, capfd: pyt
         (["nix", "--out", str(tmp_path / "o")], 2, "nix: no such file or folder"),
         ([str(folder), "--out", str(folder)], 2, "holds no tables of captures"),
         ([str(folder), "--out", str(tmp_path / "o"), "--station", "99=x"], 2, "is not N=FILE"),
-        ([str(folder), "--out", str(tmp_path / "o"), "--ethertype", "7"], 2, "is not an EtherType"),
+        ([str(folder), "--out", str(tmp_path / "o"), "--ethertype", "7"], 2, "7 is not in 0x0600..0xffff"),
         ([str(folder), "--out", "/proc/nope"], 1, "/proc/nope"),
     ]
     for arguments, code, text in cases:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ....proto import wire
-from ...pcap import files, java
-from ...pcap import ingest as work
-from ...pcap import session as sparks
-from ...pcap.manifest import Manifest
-from ...pcap.progress import Progress, amount
 from ..common import FAILED, OK, UNSUPPORTED, USAGE, Failure, plural, say
+from .options import ethertype_option
+
+if TYPE_CHECKING:
+    from ...pcap.ingest import Result
+    from ...pcap.progress import Progress
+    from ...pcap.session import Session
 
 COMMAND = "pcap ingest"
+NEEDS = "pip install 'zenjun[spark]'"
 
 
 def station_option(ctx: click.Context, parameter: click.Parameter, value: Sequence[str]) -> dict[str, int]:
@@ -29,22 +32,9 @@ def station_option(ctx: click.Context, parameter: click.Parameter, value: Sequen
     return given
 
 
-def ethertype_option(ctx: click.Context, parameter: click.Parameter, value: str) -> int:
-    """Callback for --ethertype: a number, also hexadecimal."""
-    try:
-        number = int(value, 0)
-    except ValueError:
-        number = 0
-    if not 0x0600 <= number <= 0xFFFF:
-        raise click.BadParameter(f"{value!r} is not an EtherType: 0x0600 to 0xffff")
-    return number
-
-
 @click.command("ingest")
 @click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILES...")
-@click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Where the tables go."
-)
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where the tables go.")
 @click.option(
     "--station",
     "stations",
@@ -53,17 +43,16 @@ def ethertype_option(ctx: click.Context, parameter: click.Parameter, value: str)
     metavar="N=FILE",
     help="Whose capture a file or folder is, where its name does not tell. May be given several times.",
 )
-@click.option("--master", metavar="URL", help="Spark cluster to do it on; its workers need zenjun[spark].")
 @click.option(
-    "--ethertype",
-    default=f"{wire.ETHERTYPE:#06x}",
-    show_default=True,
-    callback=ethertype_option,
-    metavar="TYPE",
-    help="Of the PDUs.",
+    "--master",
+    metavar="URL",
+    help="Spark cluster that does it; files and DIR must be the same for its workers, which need zenjun[spark]. [default: none;"
+    " threads of this process are quicker on one machine]",
 )
+@ethertype_option
 def ingest(captures: tuple[Path, ...], out: Path, stations: dict[str, int], master: str | None, ethertype: int) -> int:
-    """Turn captures into Parquet tables, partitioned by station.
+    """Turn captures into Parquet tables, partitioned by station: frames, PDUs, and the order, messages, views and more that a
+    replay of each station's capture gives.
 
     FILES are pcap or pcapng files (also .gz and .zst) of all stations, or folders of them. A DIR of an earlier run is added to:
     what has been read already is passed over, and a file that has grown is read on from where it ended.
@@ -75,40 +64,72 @@ def ingest(captures: tuple[Path, ...], out: Path, stations: dict[str, int], mast
 
     Exit code 1 if some file was damaged; what was good of it, and all others, are in the tables.
     """
-    with Progress() as progress:
-        try:
-            result = run(captures, out, stations, master, ethertype, progress)
-        except files.FilesError as error:
-            raise Failure(str(error), USAGE, COMMAND) from None
-        except java.JavaError as error:
-            raise Failure(str(error), UNSUPPORTED, COMMAND) from None
-        except (sparks.SessionError, work.IngestError) as error:
-            raise Failure(str(error), FAILED, COMMAND) from None
-    return report(result)
+    try:
+        from ...pcap import files, java
+        from ...pcap import ingest as work
+        from ...pcap import session as sparks
+        from ...pcap.progress import Progress
+
+        with Progress() as progress:
+            result = _run(captures, out, stations, master, ethertype, progress)
+    except ImportError as error:
+        raise Failure(f"{error.name} is missing: {NEEDS}", UNSUPPORTED, COMMAND) from None
+    except files.FilesError as error:
+        raise Failure(str(error), USAGE, COMMAND) from None
+    except java.JavaError as error:
+        raise Failure(str(error), UNSUPPORTED, COMMAND) from None
+    except (sparks.SessionError, work.IngestError) as error:
+        raise Failure(str(error), FAILED, COMMAND) from None
+    return _report(result)
 
 
-def run(
+def _run(
     captures: Sequence[Path], out: Path, stations: dict[str, int], master: str | None, ethertype: int, progress: Progress
-) -> work.Result:
-    """Scan, then decode: by threads of this process, which on one machine is quicker than by Spark, or on the cluster named."""
+) -> Result:
+    from ...pcap.session import Session
+
+    if master is None:
+        return _work(captures, out, stations, ethertype, progress, None)
+    with Session(master, progress=progress) as session:  # comes up while the captures are looked into
+        return _work(captures, out, stations, ethertype, progress, session)
+
+
+def _work(
+    captures: Sequence[Path],
+    out: Path,
+    stations: dict[str, int],
+    ethertype: int,
+    progress: Progress,
+    session: Session | None,
+) -> Result:
+    """Scan, decode, and replay the stations of which there is something new."""
+    from ...pcap import ingest as work
+    from ...pcap import tables
+    from ...pcap.manifest import Manifest
+    from ...pcap.progress import amount
+
     progress.phase("looking into the captures", unit=amount)
     manifest = Manifest.load(out, ethertype)
     pending = manifest.pending(captures, stations_given=stations, on_bytes=progress.at)
     for capture in pending:
         if capture.problem is not None:
             progress.note(capture.problem)
-    if master is None:
-        return work.ingest(pending, out, None, progress, ethertype=ethertype, manifest=manifest)
-    with sparks.Session(master, progress=progress) as session:
-        return work.ingest(pending, out, session, progress, ethertype=ethertype, manifest=manifest)
+    result = work.ingest(pending, out, session, progress, ethertype=ethertype, manifest=manifest)
+    # Also those that an interrupted run has left without.
+    without = {c.station for c in result.all if c.splits_before and not (out / "transmissions" / f"station={c.station}").exists()}
+    if todo := without | set(result.stations):
+        tables.derive(result.all, out, session, progress, ethertype=ethertype, stations=todo)
+    return result
 
 
-def report(result: work.Result) -> int:
+def _report(result: Result) -> int:
     """The summary, and the exit code."""
+    from ...pcap.progress import amount
+
     cut = sum(capture.truncated for capture in result.captures)
     click.echo(
         f"{result.out}: {plural(len(result.captures), 'file')}, {plural(result.frames, 'frame')}, {plural(result.pdus, 'PDU')} of"
-        f" stations {' '.join(map(str, result.stations)) or '-'}, {amount(result.bytes)} in {result.seconds:.1f} s"
+        f" stations {' '.join(map(str, result.stations)) or '-'}, {amount(result.bytes)} decoded in {result.seconds:.1f} s"
         + (f"; {plural(cut, 'file')} ended within a record" if cut else "")
     )
     if not result.captures:
