@@ -54,6 +54,9 @@ if [ "$want" = test ]; then
     command -v git >/dev/null 2>&1 || need git
     command -v groff >/dev/null 2>&1 || need groff-base
     command -v setpriv >/dev/null 2>&1 || need util-linux
+    # A kernel that has sch_netem, and what loads its modules.
+    command -v linux.uml >/dev/null 2>&1 || want user-mode-linux
+    command -v insmod >/dev/null 2>&1 || [ -x /usr/sbin/insmod ] || [ -x /sbin/insmod ] || want kmod
     containers=docker # for that package under systemd, too
 fi
 if [ -n "$containers" ]; then
@@ -95,7 +98,7 @@ if [ -n "$missing$wanted" ] && [ "$round" -lt 2 ]; then
         exec tools/bootstrap.sh "$@" # look again with what is there now
     fi
 fi
-[ -z "$wanted" ] || say "zenjun: GOING ON WITHOUT$wanted: WHAT NEEDS CONTAINERS DOES NOT RUN HERE"
+[ -z "$wanted" ] || say "zenjun: GOING ON WITHOUT$wanted: WHAT NEEDS CONTAINERS OR USER-MODE LINUX DOES NOT RUN HERE"
 
 stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py; find proto daemon tools -name '*.c' -o -name '*.h' -o -name build.py | sort |
     grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_load\.c$' -e '/_pcap\.c$' | xargs cat; } | cksum)

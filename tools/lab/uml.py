@@ -68,7 +68,7 @@ mkdir /run/zenjun-uml
 mount -t hostfs -o {exchange} host /run/zenjun-uml
 version=$(uname -r)
 for module in {modules}; do
-    file=$(find "{modules_root}/$version" -name "$module.ko" | head -n 1)
+    file=$(find "{modules_root}/$version" -name "$module.ko*" | head -n 1)
     if [ -n "$file" ]; then insmod "$file"; fi
 done
 set +e
