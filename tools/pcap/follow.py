@@ -38,7 +38,8 @@ class Name(NamedTuple):
     src: int
     incarnation: int | None
     seq: int
-    index: int | None
+    message: int | None
+    """Which one in its PDU."""
 
 
 def name(text: str) -> Name:
@@ -115,7 +116,9 @@ def find(captures: Sequence[Capture], wanted: Name | bytes, ethertype: int, note
             plain = frame.decoded()
             if frame.problem or plain is None:
                 continue
-            found.setdefault((plain["cluster"], plain["src"], plain["incarnation"], plain["seq"], plain["check"]), frame)
+            # On a bus a reset makes a station send its PDUs again with other vectors: the payload's checksum stays.
+            key = (plain["cluster"], plain["src"], plain["incarnation"], plain["seq"], plain["check"][8:])
+            found.setdefault(key, frame)
             if len(found) > CANDIDATES_SHOWN:
                 break
     if not found:
@@ -140,9 +143,9 @@ def _index(frame: Frame, wanted: Name | bytes) -> int | None:
     messages = plain.get("messages", [])
     if isinstance(wanted, bytes):
         return next((k for k, m in enumerate(messages) if wanted in bytes.fromhex(m["data"])), None)
-    if wanted.index is not None and wanted.index >= len(messages):
+    if wanted.message is not None and wanted.message >= len(messages):
         raise FollowError(f"this PDU has {len(messages)} messages, numbered from 0")
-    return wanted.index if wanted.index is not None else (0 if len(messages) == 1 else None)
+    return wanted.message if wanted.message is not None else (0 if len(messages) == 1 else None)
 
 
 def follow(

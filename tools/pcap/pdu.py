@@ -159,9 +159,9 @@ def decode(pdu: bytes) -> dict[str, Any] | None:
     whole = len(pdu) >= end
     out["check_ok"] = check_ok(pdu, head, end, raw["check"]) if whole else None
     payload = pdu[at : at + length]
-    if at < head:  # the vectors are cut: nobody knows what follows
-        values, used, good = {}, 0, False
-    else:
+    values: dict[str, Any] = {}
+    used, good = 0, False
+    if at >= head:  # else the vectors are cut, and nobody knows what follows
         values, used, good = _payload(kind, payload)
     out["complete"] = bool(whole and good and used == len(payload) and (payload or kind == wire.Kind.DATA))
     out |= values

@@ -5,6 +5,7 @@ The diagram has a column for each station; where the terminal is too narrow for 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -92,7 +93,11 @@ def diagram(life: Life, style: Style, signs: Signs = UNICODE) -> Iterator[str]:
     for station, at in places.items():
         _put(head, at - 1, f"s{station}")
     yield "".join(head).rstrip()
-    rows: list[tuple[int, str]] = [(s.at_ns, _arrows(s, life, places, size, column, style, signs)) for s in life.sendings]
+    rows: list[tuple[int, str]] = []
+    for s in life.sendings:
+        note, *more = textwrap.wrap(_note(s, life), max(8, width - size - 1)) or [""]
+        rows.append((s.at_ns, f"{_arrows(s, life, places, size, column, style, signs)} {note}"))
+        rows += [(s.at_ns, "".join(_empty(places, size, signs)) + " " + text) for text in more]
     for time, station, names in _moments(life):
         canvas = _empty(places, size, signs)
         _put(canvas, places[station], f"{signs.life} {names}")
@@ -147,7 +152,7 @@ def _arrows(sending: Sending, life: Life, places: dict[int, int], size: int, col
     if start is not None:
         canvas[start] = signs.back if sending.by in others else signs.point
     what = sending.what.split("+")[0]
-    return style.paint(_timed(canvas, sending.at_ns, life).ljust(size), _COLOURS[what]) + " " + _note(sending, life)
+    return style.paint(_timed(canvas, sending.at_ns, life).ljust(size), _COLOURS[what])
 
 
 def _list(life: Life, style: Style) -> Iterator[str]:
@@ -172,8 +177,8 @@ def _text_of(message: dict[str, Any]) -> str:
     )
 
 
-def summary(life: Life, style: Style, doubt: str) -> Iterator[str]:
-    """What is known, in lines. doubt: what is to be said of the clocks."""
+def summary(life: Life, style: Style) -> Iterator[str]:
+    """What is known, in lines."""
     pdu = life.pdu
     identity = f"{pdu['src']}.{pdu['incarnation']}:{pdu['seq']}"
     pieces = [f"{pdu['kind']} {identity}", f"instance {pdu['instance']}", f"{life.size} bytes"]
@@ -200,15 +205,13 @@ def summary(life: Life, style: Style, doubt: str) -> Iterator[str]:
         [
             f"sent {plural(len(copies))}",
             f"by {numbers(sorted({s.by for s in copies if s.by})) or 'a station without capture'}",
-            f"asked for {len(asked)} time{'s' if len(asked) != 1 else ''}" if asked else "never asked for",
+            f"asked for {plural(len(asked))}" if asked else "never asked for",
             f"begins {seconds(life.begin_ns)}",
         ],
         style.width,
     )
     for station in life.stations:
         yield fold(_station(life, station), style.width)
-    if doubt:
-        yield doubt
 
 
 def _station(life: Life, station: int) -> list[str]:

@@ -93,7 +93,7 @@ def follow(
     try:
         found = captures(paths, given, ethertype)
         several = len({c.station for c in found}) > 1
-        correct = one_clock(WHO, found, ethertype) if align and several else None
+        correct = one_clock(WHO, found, ethertype, must=False) if align and several else None
         life = life_of(found, wanted, ethertype=ethertype, correct=correct, notes=notes)
         if levels:
             add_levels(life, found, ethertype=ethertype, correct=correct)
@@ -108,11 +108,9 @@ def follow(
     if as_object:
         click.echo(json.dumps(as_json(life)))
     else:
-        for line in summary(life, style, ""):
-            click.echo(line)
-        click.echo()
-        for line in diagram(life, style, UNICODE if _signs() else ASCII):
-            click.echo(line)
+        signs = UNICODE if _signs() else ASCII
+        for line in [*summary(life, style), "", *diagram(life, style, signs)]:
+            click.echo(line if signs is UNICODE else line.replace("µ", "u"))
     for note in dict.fromkeys(notes.lines):
         say(f"zenjun {WHO}: {note}")
     context.exit(1 if notes.damaged else 0)

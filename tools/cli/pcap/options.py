@@ -66,8 +66,9 @@ def unreadable(command: str, error: OSError) -> Failure:
     return Failure(f"{where}{error.strerror or error}", command=command)
 
 
-def one_clock(command: str, captures: Sequence[Capture], kind: int) -> Correction | None:
-    """What puts the captures' times on one clock, if they are not on one; says so. Raises Failure if that cannot be done."""
+def one_clock(command: str, captures: Sequence[Capture], kind: int, *, must: bool = True) -> Correction | None:
+    """What puts the captures' times on one clock, if they are not on one; says so. If that cannot be done: Failure, or, unless it
+    ``must``, a line, and times stay as they are."""
     try:
         from ...pcap.clocks import ClockError, correction
     except ImportError as error:
@@ -77,6 +78,10 @@ def one_clock(command: str, captures: Sequence[Capture], kind: int) -> Correctio
     try:
         correct, text = correction(captures, kind)
     except ClockError as error:
-        raise Failure(f"the clocks cannot be aligned: {error}", command=command) from None
+        text = f"the clocks cannot be aligned: {error}"
+        if must:
+            raise Failure(text, command=command) from None
+        say(f"zenjun {command}: {text}; times are left as they are")
+        return None
     say(f"zenjun {command}: {text}")
     return correct
