@@ -107,6 +107,8 @@ class Selection:
     text: bytes | None = None
     bad: bool = False
     direction: int | None = None
+    numbers: tuple[int, int] | None = None
+    """First and last frame in the file."""
 
     def c_struct(self) -> tuple[Any, Any]:
         """struct zm_filter *, and what must live as long as it."""
@@ -133,6 +135,9 @@ class Selection:
             use |= lib.ZM_SEQ
             out.seq_first = self.seqs[0]
             out.seq_span = min((self.seqs[1] - self.seqs[0]) % SEQUENCE_NUMBERS + 1, SEQUENCE_NUMBERS - 1)
+        if self.numbers is not None:
+            use |= lib.ZM_FRAMES
+            out.first_frame, out.last_frame = max(0, self.numbers[0]), self.numbers[1]
         keep = None
         if self.text is not None:
             use |= lib.ZM_TEXT
@@ -208,6 +213,8 @@ def frames(
                     waiting()
                 if not reader.fill():
                     break
+            elif result == lib.ZP_FULL:
+                return
             elif result < 0:
                 notes.damage(reader.fail(result))
                 return
