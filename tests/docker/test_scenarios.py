@@ -78,6 +78,13 @@ def test_a_scenario_makes_its_own_containers(images: Engine, name: str, tmp_path
     assert not [lab for lab in containers.names(images) if lab.startswith("p")], "its containers are gone"
 
 
+def test_every_word_of_the_time_line_on_containers(images: Engine, name: str, tmp_path: Path) -> None:
+    file = tmp_path / "every.toml"
+    file.write_text((Path(__file__).parents[1] / "lab" / "every.toml").read_text().replace("= 1000", "= 1500"))
+    text = output_of(*ZENJUN, "lab", "run", file, "--docker", "--out", tmp_path / "out", timeout_s=180)
+    assert "every: all " in text, text
+
+
 def test_a_scenario_in_a_lab_that_stays(make_lab: Callable[..., ContainerLab], name: str, tmp_path: Path) -> None:
     lab = make_lab(3)
     file = tmp_path / "freeze.toml"

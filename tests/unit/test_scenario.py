@@ -256,7 +256,12 @@ def test_a_plan_comes_from_the_seed() -> None:
         (Act(1, "loss", 0, stations=(1, 2), values={"loss": 0.05}), "loss 5% at 1,2"),
         (Act(1, "impair", 0, stations=(1,), values={"rate_bit": 0}), "no impairment at 1"),
         (Act(1, "expel", 0, stations=(1,), others=(2,)), "expel 1 by 2"),
-        (Act(1, "mtu", 0, stations=(1,), values={"mtu": 1000}), "mtu 1 mtu 1000"),
+        (Act(1, "mtu", 0, stations=(1,), values={"mtu": 1000}), "mtu 1000 at 1"),
+        (Act(1, "rename", 0, stations=(1,), values={"to": "wan"}), "rename 1 to wan"),
+        (
+            Act(1, "load", 0, values={"rate": 60.0, "burst": (1, 3), "sizes": ((0, 0), (5, 9))}),
+            "load rate 60 burst 1-3 sizes 0,5-9",
+        ),
     ],
 )
 def test_acts_in_words(act: Act, words: str) -> None:
@@ -309,7 +314,7 @@ def history(*, instances: int = 1, removed: list[int] | None = None, messages: t
 
 def judged(expect: str, told: History, counters: dict[str, int] | None = None) -> dict[str, bool]:
     scenario = parse(f'about = "x"\nstations = 2\nend = "60s"\n[expect]\n{expect}', "x")
-    found = judge_run(scenario, told, counters or {"lost": 0, "cut": 0}, 0)
+    found = judge_run(scenario, told, counters or {"lost": 0, "cut": 0, "orders": 0}, 0)
     names = [verdict.name for verdict in found.verdicts]
     assert names[: len(CHECKS)] == list(CHECKS) and not found.held, "a stub of a history never converges"
     return {verdict.name: verdict.held for verdict in found.verdicts[len(CHECKS) :]}
@@ -322,6 +327,8 @@ def judged(expect: str, told: History, counters: dict[str, int] | None = None) -
         ("sent = { min = 2 }", history(), False),
         ("refused = 0", history(), True),
         ("refused = 1", history(), False),
+        ("orders_refused = 0", history(), True),
+        ("orders_refused = 1", history(), False),
         ("changes = 2", history(instances=3), True),
         ("changes = { max = 1 }", history(instances=3), False),
         ("removed = []", history(), True),

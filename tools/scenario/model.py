@@ -130,6 +130,8 @@ class Expect:
     sent: Range = Range(1)
     """Messages whose sender was told that they are done."""
     refused: Range | None = None
+    orders_refused: Range = Range(0, 0)
+    """`expel` and `leave` that a daemon did not take."""
     lost: Range | None = None
     """Frames dropped by impairments; of all stations that keep their cable."""
     cut: Range | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ...daemon.client import ClientError, ConnectionClosed, connect_sync
+from ...daemon.client import ClientError, ConnectionClosed, NotReachable, connect_sync
 from ..lab import Impairment, Lab, LabError, LabNotFound, Station
 from ..verdict.recorder import Journal
 from .model import listing
@@ -70,6 +70,8 @@ class Nemesis:
         """Acts upon interfaces that have not ended."""
         self._cut = False
         """Whether there are cuts."""
+        self.refused = 0
+        """Operator's orders that a daemon did not take."""
 
     def prepare(self) -> None:
         """Set the impairments of the beginning. Raises LabError."""
@@ -192,14 +194,15 @@ class Nemesis:
             self._operate(by, lambda connection, station=station: connection.expel(station))  # type: ignore[misc]
 
     def _operate(self, station: int, order: Callable[[Any], Any]) -> None:
-        """Give the daemon of a station an operator's order. Raises LabError."""
+        """Give the daemon of a station an operator's order; one that it refuses is counted."""
         try:
             with connect_sync(str(self._lab.station(station).socket_path), name="scenario", timeout=_ADMIN_S) as connection:
                 order(connection)
-        except ConnectionClosed:
-            return
         except ClientError as error:
-            raise LabError(f"station {station} does not take the order: {error}") from error
+            if isinstance(error, ConnectionClosed) and not isinstance(error, NotReachable):
+                return  # it was told to leave
+            self.refused += 1
+            self._say(f"  station {station} refuses: {error}")
 
     # ---- the network
 

@@ -37,10 +37,12 @@ class Act:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        words = [] if self.do in ("loss", "impair") else [self.do]
+        words = [] if self.do in ("loss", "impair", "mtu", "mac") else [self.do]
         if self.do in ("loss", "impair"):
             told = Impairment().changed(dict(self.values)).describe() if _stands_alone(self.values) else str(dict(self.values))
             words += [told or "no impairment", f"at {listing(self.stations)}"]
+        elif self.do in ("mtu", "mac"):
+            words += [*(f"{key} {value}" for key, value in self.values.items()), f"at {listing(self.stations)}"]
         elif self.groups:
             words.append(" | ".join(map(listing, self.groups)) + (" | the rest" if len(self.groups) == 1 else ""))
         elif self.stations:
@@ -49,11 +51,22 @@ class Act:
             words.append(("and " if self.values.get("both") else "unheard by ") + listing(self.others))
         elif self.others:
             words.append(f"by {listing(self.others)}")
-        if self.do not in ("loss", "impair", "random"):
-            words += [f"{key} {value}" for key, value in self.values.items() if key != "both"]
+        if self.do == "load":
+            words += [f"{key} {_plain(value)}" for key, value in self.values.items()]
+        elif self.do == "rename":
+            words.append(f"to {self.values['to']}")
         if self.end_ms is not None:
             words.append(f"for {self.end_ms - self.begin_ms} ms")
         return " ".join(words)
+
+
+def _plain(value: Any) -> str:
+    """A value of a load in words: bounds with a dash."""
+    if not isinstance(value, tuple):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    if len(value) == 2 and all(isinstance(each, int) for each in value):
+        return str(value[0]) if value[0] == value[1] else f"{value[0]}-{value[1]}"
+    return ",".join(_plain(each) for each in value)
 
 
 def _stands_alone(changes: Mapping[str, Any]) -> bool:

@@ -108,7 +108,7 @@ class _Run:
         self.began_ns = 0
         self.converged_ms: int | None = None
         self.rounds = 0
-        self.counters = {"lost": 0, "cut": 0}
+        self.counters = {"lost": 0, "cut": 0, "orders": 0}
         self._lab = lab
         self._folder = folder
         self._journal = journal
@@ -219,6 +219,7 @@ class _Run:
             self._end(programs, last, converge_s)
             for station in last:
                 nemesis.still_there(station)
+            self.counters["orders"] = nemesis.refused
             programs.dismiss()
 
     def _begin(self) -> None:
@@ -242,7 +243,7 @@ class _Run:
 
     def _count(self) -> None:
         for counted in self._lab.counters().values():
-            for name in self.counters:
+            for name in ("lost", "cut"):
                 self.counters[name] += counted[name]
 
     def keep(self) -> None:

@@ -34,7 +34,19 @@ BURST_MAX: Final = 1_000
 _SIZE: Final = re.compile(r"(\d+)\s*([kM]?)(?:i?B)?")
 _TOP: Final = ("about", "stations", "seed", "end", "needs", "absent", "network", "options", "load", "at", "expect")
 _LOAD: Final = ("rate", "burst", "sizes", "levels", "senders")
-_EXPECT: Final = ("members", "changes", "removed", "silence_max", "sent", "refused", "lost", "cut", "silent", "serves")
+_EXPECT: Final = (
+    "members",
+    "changes",
+    "removed",
+    "silence_max",
+    "sent",
+    "refused",
+    "orders_refused",
+    "lost",
+    "cut",
+    "silent",
+    "serves",
+)
 _IMPAIRMENTS: Final = {f.name.removesuffix("_ns").removesuffix("_bit"): f for f in fields(Impairment)}
 """By the word in a file: ``delay`` is a time and ``rate`` a rate, whatever their unit inside."""
 
@@ -461,6 +473,7 @@ class _Reader:
             silence_max=self.get(table, "expect", "silence_max", _number(1, 1000), None),
             sent=self.get(table, "expect", "sent", _range, Range(1)),
             refused=self.get(table, "expect", "refused", _range, None),
+            orders_refused=self.get(table, "expect", "orders_refused", _range, Range(0, 0)),
             lost=self.get(table, "expect", "lost", _range, None),
             cut=self.get(table, "expect", "cut", _range, None),
             **windows,

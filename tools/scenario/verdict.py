@@ -36,7 +36,8 @@ class Judgement:
 def judge_run(scenario: Scenario, history: History, counters: Mapping[str, int], began_ns: int) -> Judgement:
     """Judge the histories of a run.
 
-    counters: ``lost`` and ``cut`` frames of all stations together. began_ns: when the time line began, monotonic.
+    counters: ``lost`` and ``cut`` frames of all stations together, ``orders`` that were refused. began_ns: when the time line
+    began, monotonic.
     """
     report = judge(history)
     verdicts = [_of_check(name, report) for name in CHECKS]
@@ -58,6 +59,7 @@ def _expected(
     yield _count("sent", figures.get("sent_done", 0), expect.sent, "messages known to be delivered")
     counts = (
         ("refused", figures.get("sent_refused", 0), expect.refused, "messages refused"),
+        ("orders_refused", counters["orders"], expect.orders_refused, "orders of an operator refused"),
         ("changes", changes(context), expect.changes, "instances after the first"),
         ("lost", counters["lost"], expect.lost, "frames lost by impairments"),
         ("cut", counters["cut"], expect.cut, "frames dropped by cuts"),
