@@ -17,7 +17,7 @@ from .verdicts import Judgement, judge
 
 def is_tables(path: Path) -> bool:
     """Whether a folder holds tables (``zenjun pcap ingest``) and not captures."""
-    return path.is_dir() and any((path / table).is_dir() for table in ("files", "order", "pdus"))
+    return path.is_dir() and any((path / table).is_dir() for table in ("files", "order", "pdus", "views"))
 
 
 def sources_of(captures: Iterable[Capture]) -> dict[int, Source]:
@@ -52,7 +52,7 @@ def check(
     progress = progress or Progress(quiet=True)
     if len(names) == 1 and is_tables(names[0]):
         folder = names[0]
-        captures = Manifest.load(folder, ethertype).captures
+        captures = _recorded(folder, ethertype)
         missing = {c.station for c in captures if c.station} - _replayed(folder)
     elif any(is_tables(name) for name in names):
         raise FilesError("give either captures or one folder of tables")
@@ -61,6 +61,7 @@ def check(
         progress.phase("looking into the captures", unit=amount)
         captures = files.gather(names, stations_given=stations_given, ethertype=ethertype, on_bytes=progress.at)
         missing = {c.station for c in captures if c.station and c.ours}
+        tables.write_files(captures, folder)
     problems = [c.problem for c in captures if c.problem is not None]
     for problem in problems:
         progress.note(problem)
@@ -73,6 +74,21 @@ def check(
         return judge(folder, sources, ethertype=ethertype, on_done=progress.at), problems
     with session.job("comparing") as spark:
         return judge(folder, sources, spark, ethertype=ethertype), problems
+
+
+def _recorded(folder: Path, ethertype: int) -> list[Capture]:
+    """The captures that tables come from; none if they are only known by name, or not at all."""
+    try:
+        return Manifest.load(folder, ethertype).captures
+    except FilesError:
+        pass
+    rows = []
+    for path in sorted((folder / "files").glob("*.parquet")):
+        import pyarrow.parquet as pq
+
+        rows += pq.ParquetFile(path).read().to_pylist()
+    kept = ("path", "file", "station", "first_ns", "last_ns", "truncated", "problem")
+    return [Capture(**{name: row[name] for name in kept}) for row in rows]
 
 
 def _replayed(folder: Path) -> set[int]:

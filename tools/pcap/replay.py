@@ -32,6 +32,16 @@ _PLAIN: Final = frozenset({"payload_crc", "head_crc", "check", "digest", "derive
 """Columns of nothing but different values."""
 
 
+def options(made: pa.Schema) -> dict[str, Any]:
+    """How Parquet files with these columns are written."""
+    numbers = {c.name for c in made if c.type == pa.int64()}
+    return {
+        "compression": "zstd",
+        "use_dictionary": [c.name for c in made if c.name not in _DELTA | _PLAIN and not pa.types.is_boolean(c.type)],
+        "column_encoding": dict.fromkeys(sorted(numbers & _DELTA), "DELTA_BINARY_PACKED"),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """What one replay has come to; the observer's own counts (observer.h)."""
@@ -119,16 +129,7 @@ class _Table:
         batch = pa.RecordBatch.from_arrays([self._array(k, c.type, rows) for k, c in enumerate(self.schema)], schema=self.schema)
         if self._writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            numbers = {c.name for c in self.schema if c.type == pa.int64()}
-            delta = sorted(numbers & _DELTA)
-            self._writer = pq.ParquetWriter(
-                self._temporary,
-                self.schema,
-                compression="zstd",
-                use_dictionary=[c.name for c in self.schema if c.name not in _DELTA | _PLAIN and not pa.types.is_boolean(c.type)],
-                column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
-                write_statistics=True,
-            )
+            self._writer = pq.ParquetWriter(self._temporary, self.schema, **options(self.schema))
         self._writer.write_batch(batch, row_group_size=CAPACITY)
         self._clear()
 

@@ -97,6 +97,17 @@ def _threads(todo: Sequence[_Task], out: str, ethertype: int, total: int, progre
         return list(pool.map(lambda task: _one(task, out, ethertype, step), todo))
 
 
+def write_files(captures: Iterable[Capture], out: Path) -> None:
+    """The table ``files``, where no ingest has made it. Raises OSError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    made = schema.arrow("files")
+    rows = [{name: getattr(capture, name) for name in made.names} for capture in captures]
+    (out / "files").mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema=made), out / "files" / "part-0.parquet")
+
+
 # ---- for notebooks and reports ----
 
 

@@ -471,7 +471,9 @@ class Court:
         covered = spans(self.tables.views)
         found = blocks.compare(blocks.tasks(self.tables.folder), covered, spark, on_done)
         self.verdicts[ORDER].compared = self.verdicts[LOSS].compared = found.pairs
-        self.verdicts[SENDER].compared = self.verdicts[CAUSE].compared = self.verdicts[DUPLICATE].compared = found.rows
+        self.verdicts[SENDER].compared = self.verdicts[DUPLICATE].compared = found.rows
+        if self.tables.files("transmissions"):  # else nobody has replayed what these tables come from
+            self.verdicts[CAUSE].compared = found.rows
         self.verdicts[INVENTION].compared = found.streams
         for station, (count, (view, clock, src)) in sorted(found.mixed.items()):
             cell = Place(view, clock - 1, clock)

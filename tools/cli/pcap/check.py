@@ -46,8 +46,8 @@ def station_option(ctx: click.Context, parameter: click.Parameter, value: Sequen
 @click.option(
     "--master",
     metavar="URL",
-    help="Spark that does the work: a cluster, or local[*]. By default Spark is started on this machine if there is much to do"
-    " (over 256 MB of captures); less is done sooner without.",
+    help="Spark that does the work: a cluster, local[*], or none for threads of this process. [default: local[*] if there is much"
+    " to do, over 256 MB of captures or tables; else none, which is sooner done]",
 )
 @click.option(
     "--work",
@@ -103,13 +103,12 @@ def _run(
 
     try:
         size = _bytes(captures)
-        if master is None and size > _MUCH:
-            master = "local[*]"
+        if master is None:
+            master = "local[*]" if size > _MUCH else _NONE
         with _folder(work) as folder:
-            if master is None:
+            if master == _NONE:
                 return judge(captures, folder, None, progress, stations_given=stations, ethertype=ethertype)
             with Session(master, progress=progress, small=is_local(master) and size < _MUCH) as session:
-                # On one machine threads replay the captures while Spark comes up.
                 return judge(captures, folder, session, progress, stations_given=stations, ethertype=ethertype)
     except FilesError as error:
         raise Failure(str(error), USAGE, COMMAND) from None
@@ -120,6 +119,7 @@ def _run(
 
 
 _MUCH = 256 << 20
+_NONE = "none"
 
 
 def _bytes(captures: Sequence[Path]) -> int:

@@ -142,6 +142,13 @@ static int outcome(const struct zo_observer *o, const struct vote *a, uint64_t m
     return 1;
 }
 
+/* Given before it was known that the station is in this instance. */
+static void own_votes(struct zo_observer *o)
+{
+    for (uint32_t k = votes_known(o); k-- > 0;) /* the latest last */
+        own_vote(o, vote_back(o, k));
+}
+
 /* ---- from an instance to the next ---- */
 
 static void member_streams(struct zo_observer *o)
@@ -239,8 +246,7 @@ static void commit(struct zo_observer *o, const struct view *v)
         if (o->cur[h])
             stream_advance(o, o->cur[h]);
     o->events[o->event_tail++ % EVENTS] = o->view;
-    for (uint32_t k = votes_known(o); k-- > 0;) /* given before this was known */
-        own_vote(o, vote_back(o, k));
+    own_votes(o);
 }
 
 /* One or more steps of agreed changes from `from` to the instance with this number and hash; the steps are carried out in
@@ -318,6 +324,7 @@ static void begun(struct zo_observer *o)
             levels_row(o, o->cur[h]);
             stream_advance(o, o->cur[h]);
         }
+    own_votes(o);
 }
 
 /* How far a stream is held without a gap from there on. */
