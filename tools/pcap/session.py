@@ -61,7 +61,8 @@ def _cores(master: str) -> int:
 
 
 class Session:
-    """Spark, local (a JVM of our own) or at *master* (in Spark's ordinary way). The constructor returns at once while Spark comes up beside it.
+    """Spark, local (a JVM of our own) or at *master* (in Spark's ordinary way). The constructor returns at once while Spark comes
+    up beside it.
 
     ``spark`` waits until it is there. Use as a context manager: at the end the JVM is ended and its files are removed, also after
     Ctrl-C. One at a time in a process.
