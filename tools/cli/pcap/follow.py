@@ -97,6 +97,8 @@ def follow(
         life = life_of(found, wanted, ethertype=ethertype, correct=correct, notes=notes)
         if levels:
             add_levels(life, found, ethertype=ethertype, correct=correct)
+            if not life.levels:
+                say(f"zenjun {WHO}: these captures do not show its place in the order, nor which levels it reached")
     except FollowError as error:
         raise Failure(str(error), USAGE if "\n" in str(error) else 1, command=WHO) from None
     except FilesError as error:
