@@ -148,6 +148,31 @@ def test_a_lab_that_is_up_stays_without_faults(make_lab: Callable[..., Lab], tmp
     assert lab.wait_open(20) >= 1
 
 
+def test_interrupted_it_leaves_a_lab_of_others_as_it_was(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    lab = make_lab(3, name="mine", options={"cluster": {"fail_timeout_ms": 1500}})
+    lab.start_daemons()
+    lab.wait_open(20)
+    file = tmp_path / "faults.toml"
+    file.write_text(
+        'about = "broken when it is interrupted"\nstations = 3\nend = "60s"\n'
+        '[[at]]\nt = "100ms"\ndo = "delete-interface"\nstations = 1\n'
+        '[[at]]\nt = "200ms"\ndo = "kill"\nstations = 2\n[expect]\n'
+    )
+    with subprocess.Popen(
+        [*ZENJUN, "lab", "run", file, "--name", "mine"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if "kill 2" in line)
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 130 and "Traceback" not in rest, rest
+    assert lab.wait_open(30) >= 1
+
+
 def test_a_lab_can_be_kept(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "calm.toml"
     file.write_text(CALM + "[expect]\n")

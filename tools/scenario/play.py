@@ -118,6 +118,8 @@ class _Run:
         self._speaking = threading.Lock()
         self._told: set[tuple[Any, ...]] = set()
         self._loads = dict(scenario.loads)
+        self._lent = False
+        """Whether the lab was there before, and stays."""
 
     # ---- beginning
 
@@ -133,6 +135,7 @@ class _Run:
             )
         there = [station for station in lab.stations if station not in scenario.absent]
         running = [s for s, station in lab.stations.items() if (d := station.daemon) is not None and d.poll() is None]
+        self._lent = bool(running)
         if running:
             self._join_in(running)
         else:
@@ -210,8 +213,9 @@ class _Run:
             self._begin()
             if text := scenario.impairment.describe():
                 self.say(0.0, f"all stations: {text}")
-            carry_out(nemesis, acts, self.began_ns / 1e9)
-            time.sleep(max(0.0, self.began_ns / 1e9 + scenario.end_ms / 1000 - time.monotonic()))
+            with self._mended_if_lent(nemesis):
+                carry_out(nemesis, acts, self.began_ns / 1e9)
+                time.sleep(max(0.0, self.began_ns / 1e9 + scenario.end_ms / 1000 - time.monotonic()))
             self._count()
             nemesis.end_all(last)
             self._journal.write({"k": "healed"})
@@ -221,6 +225,17 @@ class _Run:
                 nemesis.still_there(station)
             self.counters["orders"] = nemesis.refused
             programs.dismiss()
+
+    @contextlib.contextmanager
+    def _mended_if_lent(self, nemesis: Nemesis) -> Iterator[None]:
+        """A lab that stays is not left broken when the time line is cut short."""
+        try:
+            yield
+        except BaseException:
+            if self._lent:
+                with _undisturbed(), contextlib.suppress(LabError):
+                    nemesis.end_all(self._lab.stations)
+            raise
 
     def _begin(self) -> None:
         self.began_ns = time.monotonic_ns()
@@ -285,12 +300,13 @@ def lent(lab: Lab) -> Iterator[Lab]:
     try:
         yield lab
     finally:
-        with contextlib.suppress(LabError):
-            lab.heal()
-            lab.impair(None, **Impairment().to_json())
-        for station in lab.stations.values():
+        with _undisturbed():
             with contextlib.suppress(LabError):
-                station.signal(signal.SIGCONT)
+                lab.heal()
+                lab.impair(None, **Impairment().to_json())
+            for station in lab.stations.values():
+                with contextlib.suppress(LabError):
+                    station.signal(signal.SIGCONT)
 
 
 @contextlib.contextmanager
@@ -300,9 +316,25 @@ def own(lab: Lab, *, keep: bool = False) -> Iterator[Lab]:
     try:
         yield lab
     except BaseException:
-        lab.down(grace_s=0.0)
+        with _undisturbed():
+            lab.down(grace_s=0.0)
         raise
     if keep:
         lab.detach()
     else:
-        lab.down(grace_s=0.5)
+        with _undisturbed():
+            lab.down(grace_s=0.5)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not keep the first from taking everything down."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
