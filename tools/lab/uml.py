@@ -72,11 +72,15 @@ for module in {modules}; do
     if [ -n "$file" ]; then insmod "$file"; fi
 done
 set +e
-echo '{begin}'
-(. /run/zenjun-uml/environment; cd {folder} && exec {command}) </dev/null
+# Through a pipe: the console is a terminal, on which programs write colours.
+mkfifo /run/zenjun-uml.out
+cat /run/zenjun-uml.out &
+exec 3>/run/zenjun-uml.out
+echo '{begin}' >&3
+(. /run/zenjun-uml/environment; cd {folder} && exec {command}) </dev/null >&3 2>&1 3>&-
 code=$?
 sync
-echo '{end}'$code
+echo '{end}'$code >&3
 while :; do sleep 100; done
 """
 
@@ -95,7 +99,7 @@ def _environment() -> str:
     """The caller's environment as a shell script."""
     kept = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT and name.isidentifier()}
     kept |= {INSIDE: "1", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": kept.get("COLUMNS", "130")}
-    kept["PATH"] = f"{kept.get('PATH', os.defpath)}:{_INSMOD_PATH}"
+    kept["PATH"] = f"{kept.get('PATH', os.defpath)}:{Path(sys.executable).parent}:{_INSMOD_PATH}"
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in kept.items())
 
 
