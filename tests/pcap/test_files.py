@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,8 @@ def test_find(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     names = [str(p.relative_to(tmp_path)) for p in find([tmp_path, tmp_path / "odd", tmp_path / "odd"])]
     assert names == ["s1/a.pcap", "s1/a.pcap1", "s2/b.pcapng.gz", "s2/c.CAP.zst", "odd"]
-    for wrong in ([], [tmp_path / "nix"]):
+    os.mkfifo(tmp_path / "pipe")
+    for wrong in ([], [tmp_path / "nix"], [tmp_path / "pipe"], ["/dev/null"]):
         with pytest.raises(FilesError):
             find(wrong)
     (tmp_path / "empty").mkdir()

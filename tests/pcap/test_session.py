@@ -113,10 +113,19 @@ def test_progress_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zenjun.tools.pcap.progress.LINE_EVERY_S", 0.0)
     progress.phase("deciding", unit=amount)
     progress.at(1500, 3_000_000)
+    progress.phase("counting", noun="sheep")
+    progress.at(1, 2000)
     progress.note("a note")
     progress.close()
     progress.at(1, 1)
-    assert out.getvalue().splitlines() == ["reading …", "deciding …", "deciding: 1.5 kB of 3.0 MB", "a note"]
+    assert out.getvalue().splitlines() == [
+        "reading …",
+        "deciding …",
+        "deciding: 1.5 kB of 3.0 MB",
+        "counting …",
+        "counting: 1 of 2,000 sheep",
+        "a note",
+    ]
 
 
 def test_progress_on_a_terminal() -> None:

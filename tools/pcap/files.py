@@ -97,8 +97,10 @@ def find(names: Iterable[str | os.PathLike[str]]) -> list[Path]:
             if not inside:
                 raise FilesError(f"{path}: no capture in this folder (*.pcap, *.pcapng, *.cap, also with .gz or .zst)")
             found.update(dict.fromkeys(inside))
-        elif path.exists():
+        elif path.is_file():
             found[path] = None
+        elif path.exists():
+            raise FilesError(f"{path}: no regular file; captures are read more than once: save it first")
         else:
             raise FilesError(f"{path}: no such file or folder")
     if not found:

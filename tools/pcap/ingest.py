@@ -204,7 +204,7 @@ def _account(result: Result, written: Iterable[Written]) -> None:
 def _by_threads(splits: Sequence[Split], task: Callable[[Split], Written], progress: Progress) -> list[Written]:
     """C and Arrow run without Python's lock."""
     done: list[Written] = []
-    progress.phase("decoding", unit=lambda n: f"{n:.0f} splits")
+    progress.phase("decoding", noun="splits")
     pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1)
     try:
         waiting = {pool.submit(task, split) for split in splits}
@@ -225,7 +225,7 @@ def _by_spark(session: Session, splits: Sequence[Split], task: Callable[[Split],
     if not splits:
         return []
     size = sum((split.end or 0) - split.start for split in splits)
-    progress.phase(f"decoding {amount(size)}", unit=lambda n: f"{n:.0f} splits")
+    progress.phase(f"decoding {amount(size)}", noun="splits")
     context = spark.sparkContext
     with tracked(context, progress, "decoding captures", say=False):
         found: list[Written] = context.parallelize(list(splits), len(splits)).map(task).collect()

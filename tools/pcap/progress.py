@@ -25,6 +25,7 @@ class Progress:
         self._lock = threading.Lock()
         self._what = ""
         self._unit: Callable[[float], str] = str
+        self._noun = ""
         self._next_line = 0.0
         self._rich: Any = None
         self._task: Any = None
@@ -37,10 +38,10 @@ class Progress:
             self._rich = Rich(*columns, TimeElapsedColumn(), console=Console(file=self._stream), transient=True)
             self._rich.start()
 
-    def phase(self, what: str, *, unit: Callable[[float], str] = lambda n: f"{n:,.0f}") -> None:
-        """Something new begins; *what* says what is being done, *unit* writes amounts of it."""
+    def phase(self, what: str, *, unit: Callable[[float], str] = lambda n: f"{n:,.0f}", noun: str = "") -> None:
+        """Something new begins; *what* says what is being done, *unit* writes amounts of it, *noun* names what is counted."""
         with self._lock:
-            self._what, self._unit = what, unit
+            self._what, self._unit, self._noun = what, unit, noun
             self._next_line = time.monotonic() + LINE_EVERY_S
             if self._quiet:
                 return
@@ -56,7 +57,7 @@ class Progress:
         with self._lock:
             if self._quiet:
                 return
-            state = f"{self._unit(done)} of {self._unit(total)}"
+            state = f"{self._unit(done)} of {self._unit(total)} {self._noun}".rstrip()
             if self._rich is not None:
                 if self._task is not None:
                     self._rich.update(self._task, completed=done, total=max(total, 1), state=state)
@@ -107,7 +108,7 @@ def tracked(context: Any, progress: Progress, what: str, *, say: bool = True) ->
     """While the block runs Spark jobs from this thread: their tasks, done and in all, as a phase of *progress*. context: the
     SparkContext. say: False if the phase has been announced already."""
     if say:
-        progress.phase(what, unit=lambda n: f"{n:.0f} tasks")
+        progress.phase(what, noun="tasks")
     group = f"zenjun-{id(progress)}-{time.monotonic_ns()}"
     context.setJobGroup(group, what, interruptOnCancel=True)
     over = threading.Event()
