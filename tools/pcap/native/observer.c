@@ -85,6 +85,27 @@ static void promise(struct zo_observer *o, const struct zp_pdu *p)
     }
 }
 
+/* Vectors and promises, and what follows for the order. */
+static void take_word(struct zo_observer *o, const struct zp_pdu *p, int sequenced)
+{
+    merge(o, p);
+    if (!sequenced)
+        promise(o, p);
+    holes(o, 0);
+    if (!o->open)
+        return;
+    passed_note(o);
+    deliver(o);
+}
+
+/* A bus brings own frames back. Only there is the clock of DATA an epoch, and are there resets. */
+static int is_bus(const struct zp_pdu *p, const struct zp_link *l, const struct speaker *k, int own_in)
+{
+    if (p->kind == ZJW_KIND_RST || p->kind == ZJW_KIND_RSTC || (p->kind == ZJW_KIND_DATA && !(uint32_t)p->clock))
+        return 1;
+    return own_in && k->mac && l->src_mac == k->mac;
+}
+
 static void take(struct zo_observer *o, const struct zp_pdu *p, const struct zp_link *l)
 {
     int own = p->src == o->self + 1, out = l->direction == 2 || (!l->direction && own);
@@ -100,36 +121,36 @@ static void take(struct zo_observer *o, const struct zp_pdu *p, const struct zp_
         note_control(o, p, l->direction);
     }
     opening = p->kind == ZJW_KIND_OPEN || p->kind == ZJW_KIND_RCV;
-    if (p->kind == ZJW_KIND_RST || p->kind == ZJW_KIND_RSTC || (p->kind == ZJW_KIND_DATA && !(uint32_t)p->clock))
+    if (!o->total.bus && is_bus(p, l, k, own && !out)) {
         o->total.bus = 1;
+        if (o->open)
+            bus_begin(o, o->view.opened && !o->tail);
+    }
     if (opening)
         open_add(o, p);
     if (!opening && p->instance >= k->last_instance) {
         k->last_instance = p->instance;
         k->last_incarnation = p->incarnation;
     }
-    if (sequenced) {
-        struct stream *s = stream_of(o, p->src - 1u, p->incarnation, 1);
-        if (s)
-            stream_put(o, s, p, out, relayed);
+    struct stream *s = sequenced ? stream_of(o, p->src - 1u, p->incarnation, 1) : NULL;
+    if (s) {
+        stream_put(o, s, p, out, relayed);
         if (is_vote(p->kind))
             vote_add(o, p);
-        if (s && own && out && s->started && s == o->cur[o->self])
+        if (own && out && s->started && s == o->cur[o->self] && !o->total.bus)
             hole_note(o, s, widen(s->req, p->seq));
-        if (s)
+        if (!o->total.bus)
             stream_advance(o, s);
     }
-    if (!opening && !(p->flags & ZJW_FLAG_RELAYED && own)) {
+    if (!opening && !(p->flags & ZJW_FLAG_RELAYED && own))
         instance_seen(o, p);
-        merge(o, p);
-        if (!sequenced)
-            promise(o, p);
-    }
-    holes(o, 0);
+    if (o->total.bus)
+        bus_take(o, p, s, out);
+    else if (!opening && !(p->flags & ZJW_FLAG_RELAYED && own))
+        take_word(o, p, sequenced);
     if (!o->open)
         return;
-    passed_note(o);
-    deliver(o);
+    retire(o, 0);
     announced_check(o, 0);
 }
 

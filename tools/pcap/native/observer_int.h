@@ -31,6 +31,7 @@ struct msg { uint64_t first; uint32_t size, total, offset, group; uint16_t clien
 enum { EMPTY, HELD, LOST };
 struct slot {                     /* one sequenced PDU */
     uint64_t seq, clock, check, frame;
+    uint64_t arrival, epoch;      /* frames before it was first received; its clock as on the wire */
     int64_t first, last, accepted, ordered, preack, acked;
     uint64_t wire;                /* bytes of all copies */
     uint32_t file, instance, bytes, sent, received, relayed, messages, room;
@@ -118,6 +119,10 @@ struct zo_observer {
     int any_hole;
     uint64_t covered;             /* nothing up to this clock is still to come */
 
+    uint64_t bus_tail;            /* bus: end of the log; o->tail is what has been handed out */
+    uint32_t bus_epoch;
+    int bus_lost, bus_blind;      /* a reset is due; places are not known any more */
+
     struct entry *log;
     uint64_t log_cap, retired, preack, acked, tail;
     uint64_t position, base;      /* digests: all ever; of the present view's event */
@@ -191,6 +196,12 @@ void order_enter(struct zo_observer *o, const struct view *v);
 void announced(struct zo_observer *o, const struct zp_pdu *p);
 void announced_check(struct zo_observer *o, int all);
 void passed_note(struct zo_observer *o);
+void order_take(struct zo_observer *o, struct stream *s, struct slot *q);
+int log_room(struct zo_observer *o);
+
+/* observer_bus.c */
+void bus_take(struct zo_observer *o, const struct zp_pdu *p, struct stream *s, int out);
+void bus_begin(struct zo_observer *o, int from_beginning);
 
 /* observer_view.c */
 void vote_add(struct zo_observer *o, const struct zp_pdu *p);

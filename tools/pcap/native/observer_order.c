@@ -48,9 +48,11 @@ static void levels(struct zo_observer *o)
     }
 }
 
-static int log_room(struct zo_observer *o)
+/* For one more entry. */
+int log_room(struct zo_observer *o)
 {
-    if (o->tail - o->retired < o->log_cap)
+    uint64_t end = o->total.bus ? o->bus_tail : o->tail;
+    if (end - o->retired < o->log_cap)
         return 1;
     if (o->log_cap < LOG_MOST) {
         struct entry *log = malloc(2 * o->log_cap * sizeof *log);
@@ -58,15 +60,15 @@ static int log_room(struct zo_observer *o)
             o->failed = 1;
             return 0;
         }
-        for (uint64_t i = o->retired; i != o->tail; i++)
+        for (uint64_t i = o->retired; i != end; i++)
             log[i & (2 * o->log_cap - 1)] = o->log[i & (o->log_cap - 1)];
         free(o->log);
         o->log = log;
         o->log_cap *= 2;
         return 1;
     }
-    retire(o, 2);
-    return o->tail - o->retired < o->log_cap;
+    retire(o, o->total.bus ? 0 : 2);
+    return end - o->retired < o->log_cap;
 }
 
 /* ---- views ---- */
@@ -185,6 +187,12 @@ static void check_cause(struct zo_observer *o, const struct stream *s, const str
             continue;
         uint64_t a = widen(t->ordered, ack[h]);
         const struct slot *r;
+        if (o->total.bus && a > t->ordered)
+            find(o, &(struct finding){.what = F_CAUSALITY, .src = s->src + 1, .incarnation = s->incarnation, .seq = q->seq - BASE,
+                                      .count = 1, .clock = q->clock, .until = NEVER, .other_src = h + 1, .other = a - 1 - BASE,
+                                      .value = a - BASE});
+        if (o->total.bus)
+            continue;
         if (a <= t->ordered || (r = slot_of(t, a - 1)) == NULL || r->state != HELD)
             continue;
         if (r->clock >= q->clock)
@@ -218,7 +226,7 @@ static void assemble(struct stream *s, struct slot *q)
     }
 }
 
-static void take_pdu(struct zo_observer *o, struct stream *s, struct slot *q)
+void order_take(struct zo_observer *o, struct stream *s, struct slot *q)
 {
     uint64_t place = o->position - o->base;
     check_cause(o, s, q);
@@ -261,7 +269,7 @@ void deliver(struct zo_observer *o)
         }
         if (!log_room(o))
             break;
-        take_pdu(o, s, q);
+        order_take(o, s, q);
     }
     levels(o);
     retire(o, 0);

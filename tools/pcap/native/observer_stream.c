@@ -219,6 +219,8 @@ static void count_copy(const struct zo_observer *o, struct slot *q, const struct
     if (!(q->sent + q->received))
         q->first = o->now;
     q->last = o->now;
+    if (!out && !q->received)
+        q->arrival = o->total.frames;
     q->wire += p->size;
     q->sent += out != 0;
     q->received += !out;
@@ -270,6 +272,11 @@ struct slot *stream_put(struct zo_observer *o, struct stream *s, const struct zp
         q->state = EMPTY;
         q = NULL;
     }
+    if (q && q->state == HELD && o->total.bus && seq >= s->req && q->check != p->check) { /* sent again after a reset */
+        row_transmission(o, s, q);
+        q->state = EMPTY;
+        q = NULL;
+    }
     if (s->started && p->instance < s->since) {
         late_copy(o, s, p, seq, out, relayed);
         return NULL;
@@ -277,7 +284,7 @@ struct slot *stream_put(struct zo_observer *o, struct stream *s, const struct zp
     if (q && q->state == HELD) {
         if (q->check == p->check) {
             count_copy(o, q, p, out, relayed);
-        } else if (q->instance != p->instance) {
+        } else if (q->instance != p->instance || (o->total.bus && q->epoch != p->clock)) {
             late_copy(o, s, p, seq, out, relayed);
         } else {
             find(o, &(struct finding){.what = F_CONFLICT, .src = p->src, .incarnation = p->incarnation, .seq = seq - BASE,
@@ -297,7 +304,7 @@ struct slot *stream_put(struct zo_observer *o, struct stream *s, const struct zp
         }
     }
     q->state = HELD;
-    q->clock = p->clock;
+    q->clock = q->epoch = p->clock;
     q->check = p->check;
     q->instance = p->instance;
     q->kind = p->kind;

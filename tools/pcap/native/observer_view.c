@@ -322,9 +322,12 @@ static void begun(struct zo_observer *o)
     for (uint32_t h = 0; h < o->n; h++)
         if (o->cur[h]) {
             levels_row(o, o->cur[h]);
-            stream_advance(o, o->cur[h]);
+            if (!o->total.bus)
+                stream_advance(o, o->cur[h]);
         }
     own_votes(o);
+    if (o->total.bus)
+        bus_begin(o, o->view.opened);
 }
 
 /* How far a stream is held without a gap from there on. */
@@ -468,8 +471,10 @@ void life_end(struct zo_observer *o)
 {
     if (!o->open)
         return;
-    holes(o, 1);
-    deliver(o);
+    if (!o->total.bus) {
+        holes(o, 1);
+        deliver(o);
+    }
     struct stream *me = o->cur[o->self];
     if (me && me->claimed > me->top)
         find(o, &(struct finding){.what = F_NEVER_SENT, .src = me->src + 1, .incarnation = me->incarnation, .seq = me->top - BASE,
@@ -515,7 +520,8 @@ void instance_seen(struct zo_observer *o, const struct zp_pdu *p)
     if (o->open && p->instance > o->view.instance) {
         if (try_change(o, p->instance, hash, o->steps) || !own)
             return;
-        find(o, &(struct finding){.what = F_VIEW_UNKNOWN, .src = p->src, .incarnation = p->incarnation, .seq = p->seq,
+        if (!o->total.bus) /* there every instance begins like the first one */
+            find(o, &(struct finding){.what = F_VIEW_UNKNOWN, .src = p->src, .incarnation = p->incarnation, .seq = p->seq,
                                   .clock = p->clock, .until = NEVER,
                                   .other = NEVER, .value = p->instance});
         life_end(o);
