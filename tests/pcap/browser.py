@@ -1,4 +1,4 @@
-"""A headless Chromium that a test asks questions: DevTools protocol over a pipe, in a network namespace with no network at all."""
+"""A headless Chromium that a test asks questions: DevTools protocol over a pipe, in a namespace with no network at all."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ import pytest
 
 PATIENCE_S = 60.0
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--disable-quic", "--hide-scrollbars", "--disable-dev-shm-usage", "--remote-debugging-pipe",
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-quic", "--hide-scrollbars", "--disable-dev-shm-usage",
+    "--remote-debugging-pipe",
 )  # fmt: skip
 
 

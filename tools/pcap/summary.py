@@ -26,6 +26,14 @@ PIECES: Final = 16
 """Straight lines that a drifting clock is made of."""
 LEVELS: Final = ("ordered", "preack", "acked")
 _SEQUENCED: Final = ", ".join(str(int(k)) for k in sorted(SEQUENCED))
+_SMALL_BYTES: Final = 64 << 20
+_SMALL: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Little data is counted before code for it would have been compiled: half the processor time."""
 _LETTERS: Final = {(0, 0): "A", (1, 1): "AS", (1, 0): "S", (0, 1): "SA"}
 
 
@@ -166,6 +174,9 @@ class Tables:
 
     def __post_init__(self) -> None:
         self.spark = self.spark.newSession()  # the names of the views are this one's own
+        if sum(path.stat().st_size for path in Path(self.folder).rglob("*.parquet")) < _SMALL_BYTES:
+            for key, value in _SMALL.items():
+                self.spark.conf.set(key, value)
         for name in schema.TABLES:
             schema.read(self.spark, self.folder, name).createOrReplaceTempView(name)
         self.stations = tuple(
