@@ -304,6 +304,17 @@ def test_several_files_by_time_and_whose_they_are(folder: Path) -> None:
     assert run(str(folder), "--station", "x").exit_code == 2 and run(str(folder), "--station", "3=").exit_code == 2
 
 
+def test_more_files_than_are_open_at_a_time(tmp_path: Path) -> None:
+    """Rotated captures: those of one station follow each other, however they are called."""
+    source = random.Random(2)
+    names = source.sample(range(1000), 130)
+    for k, number in enumerate(names):
+        for station in (1, 2):
+            raw = frame(pdu(Kind.DATA, station, k, [0, 0], data(b"x")), station)
+            write(tmp_path / f"s{station}" / f"{number}.pcapng", [Rec(START_NS + 2 * k + station, raw, 2)])
+    assert [(o["station"], o["seq"]) for o in objects(str(tmp_path))] == [(s, k) for k in range(130) for s in (1, 2)]
+
+
 def test_packed_files_and_pipes(folder: Path) -> None:
     raw = (folder / "s1.pcapng").read_bytes()
     (folder / "p").mkdir()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,8 +23,8 @@ from .schema import Problem
 ANY_TIME: Final = (-(1 << 63), (1 << 63) - 1)
 ALL: Final = (1 << 64) - 1
 SEQUENCE_NUMBERS: Final = 1 << 32
-MERGED_MAX: Final = 200
-"""Files open at one time."""
+MERGED_MAX: Final = 100
+"""Files open at one time. If there are more, those of one station are taken one after the other, by their first times."""
 Correction = Callable[[int, int], int]
 """(station, time in ns by its clock) → the common clock's time."""
 
@@ -266,6 +267,13 @@ def _timed(source: Iterable[Frame], correct: Correction | None, position: int) -
         yield last, position, number, frame
 
 
+def _in_order(sources: Sequence[Capture], ethertype: int) -> list[list[Capture]]:
+    """The files of each station by their first times."""
+    begins = {capture: first_time([capture], ethertype) or 0 for capture in sources}
+    ordered = sorted(sources, key=lambda c: (c.station, begins[c], c.path))
+    return [list(group) for _, group in itertools.groupby(ordered, key=lambda c: c.station)]
+
+
 def merged(
     sources: Sequence[Capture],
     wanted: Selection | Track,
@@ -274,8 +282,12 @@ def merged(
     waiting: Callable[[], None] | None = None,
 ) -> Iterator[Frame]:
     """Frames of all files by time; those without one stay behind the one before them in their file."""
+    groups = [[capture] for capture in sources]
     if len(sources) > MERGED_MAX:
-        raise ValueError(f"{len(sources)} files at once are more than {MERGED_MAX}; join them first (mergecap)")
-    streams = [_timed(frames(capture, wanted, notes, waiting), correct, k) for k, capture in enumerate(sources)]
+        groups = _in_order(sources, wanted.ethertype)
+    streams = [
+        _timed(itertools.chain.from_iterable(frames(c, wanted, notes, waiting) for c in group), correct, k)
+        for k, group in enumerate(groups)
+    ]
     for *_, frame in heapq.merge(*streams, key=lambda entry: entry[:3]):
         yield frame
