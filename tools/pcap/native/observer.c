@@ -52,7 +52,7 @@ static int is_relayed(struct zo_observer *o, const struct zp_pdu *p, const struc
 {
     struct speaker *k = &o->speakers[p->src - 1];
     int own = p->src == o->self + 1;
-    if (p->kind == ZJW_KIND_CONFIRM || p->kind == ZJW_KIND_NAK) {
+    if (p->kind == ZJW_KIND_CONFIRM || p->kind == ZJW_KIND_NAK || p->kind == ZJW_KIND_OPEN || p->kind == ZJW_KIND_RCV) {
         if (p->flags & ZJW_FLAG_RELAYED)
             return 1;
         if (out == own)
@@ -128,6 +128,8 @@ static void take(struct zo_observer *o, const struct zp_pdu *p, const struct zp_
     }
     if (opening)
         open_add(o, p);
+    if (opening && own && out)
+        opened_seen(o, p);
     if (!opening && p->instance >= k->last_instance) {
         k->last_instance = p->instance;
         k->last_incarnation = p->incarnation;

@@ -208,5 +208,6 @@ void vote_add(struct zo_observer *o, const struct zp_pdu *p);
 void open_add(struct zo_observer *o, const struct zp_pdu *p);
 void instance_seen(struct zo_observer *o, const struct zp_pdu *p); /* a PDU that may tell which instance the station is in */
 void life_end(struct zo_observer *o);
+void opened_seen(struct zo_observer *o, const struct zp_pdu *p);
 
 #endif

@@ -357,6 +357,45 @@ static uint64_t first_of(struct zo_observer *o, const struct zp_pdu *p)
     return BASE + o->first_seq;
 }
 
+static void begin_opened(struct zo_observer *o, const struct view *v, uint64_t first)
+{
+    begin(o, v);
+    for (uint32_t h = 0; h < o->n; h++)
+        if (o->cur[h]) {
+            forget_before(o, o->cur[h], v->instance);
+            stream_start(o, o->cur[h], first, v->place_clock);
+            o->cur[h]->joined_at = o->cur[h]->since = v->instance;
+        }
+    o->view.from_clock = v->place_clock;
+    order_enter(o, &o->view);
+    begun(o);
+}
+
+/* On a bus every change is an opening, and PDUs follow it at once: its own OPEN that says so is the station's first word there.
+ * */
+void opened_seen(struct zo_observer *o, const struct zp_pdu *p)
+{
+    const uint8_t *b = p->payload;
+    uint32_t known = o->open_tail < OPENS ? o->open_tail : OPENS, instance = be32(b + ZJW_OPEN_PROPOSAL);
+    if (p->kind != ZJW_KIND_OPEN || !(b[ZJW_OPEN_OFLAGS] & ZJW_OFLAG_STARTED) || p->instance != instance || !o->total.bus ||
+        (o->open && instance <= o->view.instance) || instance <= o->own_instance)
+        return;
+    for (uint32_t i = 0; i < known; i++) {
+        const struct view *v = &o->opens[i];
+        uint64_t listed = 0;
+        for (uint32_t k = 0; k < b[ZJW_OPEN_MEMBERS]; k++)
+            listed |= UINT64_C(1) << (b[ZJW_SIZEOF_OPEN + k * ZJW_SIZEOF_MEMBER + ZJW_MEMBER_STATION] - 1u);
+        if (v->instance != instance || v->members != listed || v->incarnations[o->self] != o->life)
+            continue;
+        life_end(o);
+        if (o->draining)
+            return;
+        o->own_instance = instance;
+        begin_opened(o, v, BASE + o->first_seq);
+        return;
+    }
+}
+
 static int try_open(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash, struct view *steps)
 {
     int count;
@@ -374,16 +413,7 @@ static int try_open(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash
             if (v->members >> h & 1 && said > first && held_to(s, first) < said)
                 return 0;
         }
-        begin(o, v);
-        for (uint32_t h = 0; h < o->n; h++)
-            if (o->cur[h]) {
-                forget_before(o, o->cur[h], v->instance);
-                stream_start(o, o->cur[h], first, v->place_clock);
-                o->cur[h]->joined_at = o->cur[h]->since = v->instance;
-            }
-        o->view.from_clock = v->place_clock;
-        order_enter(o, &o->view);
-        begun(o);
+        begin_opened(o, v, first);
         for (int k = 0; k < count; k++)
             commit(o, &steps[k]);
         return 1;
@@ -490,6 +520,7 @@ void life_end(struct zo_observer *o)
         o->past[(o->past_count - 1) % VIEWS].end = o->position;
     }
     o->has_shown = o->open = 0;
+    retire(o, 2);
     o->draining = o->retired != o->tail;
     o->past_count = 0;
     o->joining = 0;
