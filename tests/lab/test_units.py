@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 import struct
@@ -9,7 +10,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
+from zenjun.tools.cli.impairments import impairment_options
 from zenjun.tools.lab import Impairment, Lab, LabError, distributions, files, filters, impair, qdiscs
 
 
@@ -120,6 +124,36 @@ def test_impairments_survive_json() -> None:
     )
     assert Impairment.from_json(json.loads(json.dumps(wanted.to_json()))) == wanted
     assert Impairment.from_json(json.loads(json.dumps(Impairment().to_json()))) == Impairment()
+
+
+def test_options_of_commands_are_the_impairments() -> None:
+    """Every one has an option, and what people write arrives in the units of ``Impairment``."""
+    given: dict[str, Any] = {}
+
+    @click.command()
+    @impairment_options
+    def take(**values: Any) -> None:
+        given.update(values)
+
+    words = "--loss 1% --burst 5%x4 --delay 25ms --jitter 10ms --distribution pareto --reorder 25% --reorder-gap 5 "
+    words += "--reorder-correlation 50% --duplicate 2% --corrupt 3% --rate 10mbit --limit 100"
+    done = CliRunner().invoke(take, words.split())
+    assert done.exit_code == 0, done.output
+    assert given.keys() == {field.name for field in dataclasses.fields(Impairment)}
+    assert Impairment(**given) == Impairment(
+        loss=0.01,
+        burst=impair.parse_burst("5%x4"),
+        delay_ns=25_000_000,
+        jitter_ns=10_000_000,
+        jitter_distribution="pareto",
+        reorder=0.25,
+        reorder_gap=5,
+        reorder_correlation=0.5,
+        duplicate=0.02,
+        corrupt=0.03,
+        rate_bit=10_000_000,
+        limit=100,
+    )
 
 
 def test_what_depends_on_another_impairment_ends_with_it() -> None:
