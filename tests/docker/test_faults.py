@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from zenjun.tools.lab import LabError, LabNotFound, LabUnsupported
+from zenjun.tools.lab import Impairment, LabError, LabNotFound, LabUnsupported
 from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.engine import Engine
 
@@ -59,7 +59,7 @@ def healed(lab: ContainerLab) -> Iterator[None]:
     try:
         yield
     finally:
-        lab.impair(None, loss=0.0, rate_bit=0)
+        lab.impair(None, **Impairment().to_json())
         lab.heal()
         open_cluster(lab)
 
@@ -79,13 +79,31 @@ def test_loss_is_what_was_asked_for_and_is_repaired(lab: ContainerLab, loss: flo
         for number in (2, 3):
             lost = after[number]["lost"] - before[number]["lost"]
             seen = after[number]["received"] - before[number]["received"]
-            # netem takes from the frames that are counted as sent to the station; rules take before.
-            offered = seen if lab.describe()["netem"] else seen + lost
+            offered = seen + lost
             assert offered >= 4000
             assert abs(lost - offered * loss) <= SIGMAS * math.sqrt(offered * loss * (1 - loss)), (number, lost, offered)
         repaired = {number: core(station)["rx_repaired"] for number, station in lab.stations.items()}
         all_talk(lab, f"loss {loss}", 800)
         assert all(core(station)["rx_repaired"] > repaired[number] for number, station in lab.stations.items())
+
+
+def test_loss_in_bursts_and_a_queue_length(lab: ContainerLab) -> None:
+    """The mean loss of the Gilbert-Elliott model; and settings that other processes find again."""
+    p, r = 0.1, 0.25
+    with healed(lab):
+        before = lab.counters()
+        lab.impair([2], burst=(p, r))
+        flood(lab, 1, 4000)
+        after = lab.counters()
+        lost, seen = (after[2][key] - before[2][key] for key in ("lost", "received"))
+        share = p / (p + r)
+        # Neighbours go together: what the one frame does says something about the next.
+        deviation = math.sqrt(share * (1 - share) * (2 - p - r) / (p + r) / (lost + seen))
+        assert abs(lost / (lost + seen) - share) <= SIGMAS * deviation, (lost, seen)
+        output_of(*ZENJUN, "lab", "impair", "--name", lab.name, "--rate", "10mbit", "--limit", "50")
+        text = output_of(*ZENJUN, "lab", "status", "--name", lab.name)
+        assert "burst 10% 25% 100% 0% (loses 28.57%), rate 10mbit, limit 50" in text
+        all_talk(lab, "bursts of lost frames", 200)
 
 
 def test_loss_of_one_station_only(lab: ContainerLab) -> None:
