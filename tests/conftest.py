@@ -22,6 +22,7 @@ MAY_BE_MISSING = (
     "an ordinary user can read neither this checkout nor a Python for it",
     "real-time scheduling is refused here",
     "the kernel has no time namespaces",
+    "the kernel has no macvlan",
     "tshark is not installed",
     NO_DOCKER,
     NO_UML,
