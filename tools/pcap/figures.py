@@ -129,7 +129,7 @@ def latencies(
         shares = [100.0 * i / STEPS for i in range(STEPS + 1)]
         for axes, found, names, title in (
             (left, own, LEVELS, "at the source, one clock: exact"),
-            (right, cross, ("seen", *LEVELS), "at the other stations, two clocks"),
+            (right, cross, ("seen", *LEVELS), "at the other stations" + (", two clocks" if uncertainty_ns != 0 else "")),
         ):
             axes.set_title(title, loc="left", pad=30 if not shape.narrow else 36)
             floor = 1e-3

@@ -29,7 +29,9 @@ nav ul{{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;list-style:none;padding:0;m
 table{{border-collapse:collapse;font-size:.9rem;margin:.5rem 0;font-variant-numeric:tabular-nums;overflow-wrap:normal}}
 caption{{text-align:left;font-weight:600;padding:.2rem 0}}
 th,td{{text-align:left;padding:.22rem .8rem .22rem 0;border-bottom:1px solid var(--grid);vertical-align:top}}
-th{{font-weight:600;white-space:nowrap}}
+th{{font-weight:600}}
+thead th{{white-space:nowrap}}
+tbody th{{min-width:4rem}}
 td.n,th.n{{text-align:right}}
 tr.mark td,tr.mark th{{background:var(--soft);font-weight:600}}
 tr:target td,tr:target th,figure:target{{background:var(--soft)}}

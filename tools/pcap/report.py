@@ -153,7 +153,7 @@ class Report:
         rows = [
             (
                 v.view, v.station, self._when(v.at), _bits(v.members), _bits(v.joined), _bits(v.left),
-                None if v.place_clock is None else f"({v.place_clock}, {v.place_src})",
+                _place(v.place_clock, v.place_src),
             )
             for v in sorted(views, key=lambda v: (v.view, v.station))[:200]
         ]  # fmt: skip
@@ -434,6 +434,12 @@ def _duration(ns: int) -> str:
         if abs(ns) >= unit:
             return f"{ns / unit:.4g} {name}"
     return f"{ns} ns"
+
+
+def _place(clock: int | None, source: int | None) -> str | None:
+    if clock is None:
+        return None
+    return f"({clock}, {source})" if source else "the beginning"
 
 
 def _bits(bitmap: int | None) -> str | None:
