@@ -253,7 +253,8 @@ def test_filters(tmp_path: Path) -> None:
 
 def test_batches_end_where_the_columns_are_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows, vectors and bytes each end a batch; nothing is lost or twice at the seam."""
-    made = generate.captures(tmp_path, pdus=400, seen_by=[1], stations=5)
+    made = generate.captures(tmp_path, pdus=1500, seen_by=[1], stations=5)
+    assert made.bytes > 2 * lib.ZP_FRAME_MAX
     path = made.files[0]
     pdus, frames = rows(path, "pdus", extra=("payload",)), rows(path, "frames", extra=("data",))
     assert [row["frame"] for row in pdus] == list(range(made.frames))

@@ -24,6 +24,8 @@ from .progress import Progress, amount, tracked
 from .session import Session
 
 TABLES: Final = ("frames", "pdus")
+_SPLITS_OF_A_TASK_MAX: Final = 8
+_TASKS_OF_A_CORE: Final = 4
 _ROWS_OF_A_GROUP: Final = 1 << 18
 _RISING: Final = frozenset({"frame", "offset", "time_ns", "seq", "clock", "position"})
 """Columns whose differences are small: kept as such."""
@@ -224,12 +226,25 @@ def _by_spark(session: Session, splits: Sequence[Split], task: Callable[[Split],
     spark = session.wait()
     if not splits:
         return []
-    size = sum((split.end or 0) - split.start for split in splits)
-    progress.phase(f"decoding {amount(size)}", noun="splits")
     context = spark.sparkContext
+    # A task costs Spark and its Python worker as much as a split does us, so several splits make one; yet enough tasks that all
+    # cores end together.
+    size = min(_SPLITS_OF_A_TASK_MAX, max(1, len(splits) // (_TASKS_OF_A_CORE * context.defaultParallelism)))
+    groups = [list(splits[at : at + size]) for at in range(0, len(splits), size)]
+    progress.phase(f"decoding {amount(sum((split.end or 0) - split.start for split in splits))}", noun="tasks")
     with tracked(context, progress, "decoding captures", say=False):
-        found: list[Written] = context.parallelize(list(splits), len(splits)).map(task).collect()
-    return found
+        found: list[list[Written]] = context.parallelize(groups, len(groups)).map(partial(_each, task)).collect()
+    return [written for group in found for written in group]
+
+
+def _each(task: Callable[[Split], Written], splits: Sequence[Split]) -> list[Written]:
+    """One after the other, until one cannot write."""
+    done: list[Written] = []
+    for split in splits:
+        done.append(task(split))
+        if done[-1].error is not None:
+            break
+    return done
 
 
 def _write_files(out: Path, captures: Sequence[Capture]) -> None:
