@@ -95,6 +95,19 @@ class Life:
     """Of a fragmented message: its PDUs, with when each was first sent or seen."""
     stations: tuple[int, ...] = ()
     conflicts: int = 0
+    bus: bool = False
+    """The captures are of a bus: the order is that of arrival, and the clock says the epoch."""
+
+    @property
+    def place(self) -> dict[str, int] | None:
+        """(clock, source) in the total order; on a bus the clock is made of the position, if that is known."""
+        clock = int(self.pdu["clock"])
+        if self.bus:
+            known = next((v for v in self.levels.values() if v["position"] is not None and v["view"] is not None), None)
+            if known is None:
+                return None
+            clock = (known["view"] << 32) + known["position"]
+        return {"clock": clock, "src": int(self.pdu["src"])}
 
     @property
     def begin_ns(self) -> int:
@@ -312,13 +325,14 @@ def add_levels(
             mine = [c for c in captures if c.station == station]
             if progress is not None:
                 progress(f"replaying station {station}")
-            replay(
+            totals = replay(
                 list(enumerate(c.path for c in mine)),
                 station,
                 scratch,
                 ethertype=ethertype,
                 own_mac=next((c.own_mac for c in mine if c.own_mac), 0),
             )
+            life.bus = life.bus or bool(totals.bus)
             path = Path(scratch) / "order" / f"station={station}" / "part-0.parquet"
             if path.exists():
                 found = _levels(path, life.pdu, station, correct)
@@ -390,7 +404,7 @@ def as_json(life: Life) -> dict[str, Any]:
     return {
         "pdu": head | {"bytes": life.size, "messages": messages},
         "index": life.index,
-        "place": {"clock": plain["clock"], "src": plain["src"]},
+        "place": life.place,
         "sendings": [
             {
                 "what": s.what.split("+"),

@@ -182,7 +182,11 @@ def summary(life: Life, style: Style) -> Iterator[str]:
     pdu = life.pdu
     identity = f"{pdu['src']}.{pdu['incarnation']}:{pdu['seq']}"
     pieces = [f"{pdu['kind']} {identity}", f"instance {pdu['instance']}", f"{life.size} bytes"]
-    yield fold([*pieces, f"place (clock {pdu['clock']}, station {pdu['src']})"], style.width)
+    if life.bus:
+        pieces.append(f"epoch {pdu['clock'] & 0xFFFFFFFF}")
+    if life.place is not None:
+        pieces.append(f"place (clock {life.place['clock']}, station {life.place['src']})")
+    yield fold(pieces, style.width)
     for k, message in enumerate(pdu.get("messages", [])):
         if life.index is not None and k != life.index:
             continue
