@@ -317,6 +317,8 @@ class Court:
                     f" give {row['value'] & (1 << 64) - 1:016x}"
                 )
                 self._once(DIGESTS, row["station"], row["view"] or 0, text, [at(row)])
+            elif what is Finding.NEVER_SENT and not self._lost_nothing(row["station"]):
+                self.notes.append(f"{who}: its capture lacks its last PDUs, from {name(key)} on")
             elif what is Finding.NEVER_SENT:
                 text = f"others acknowledge PDU {name(key)} of {who}, which it has not sent"
                 self.verdicts[INVENTION].add(text, [at(row)])
@@ -337,13 +339,17 @@ class Court:
 
     def _hole(self, row: Row) -> None:
         """A capture that says it lost nothing has no holes: then the station acknowledged what never arrived."""
-        mine = [s for s in self.sources.values() if s.station == row["station"]]
-        if row["src"] == row["station"] or not mine or any(s.dropped != 0 or not s.whole for s in mine):
+        if row["src"] == row["station"] or not self._lost_nothing(row["station"]):
             return
         text = (
             f"station {row['station']} acknowledged PDU {name(key_of(row))}, which never arrived there: its capture lost no frame"
         )
         self.verdicts[LOSS].add(text, [at(row)])
+
+    def _lost_nothing(self, station: int) -> bool:
+        """Whether all of a station's captures are whole and say that nothing was dropped."""
+        mine = [s for s in self.sources.values() if s.station == station]
+        return bool(mine) and all(s.dropped == 0 and s.whole for s in mine)
 
     def _around(self, finding: Row, key: PduKey) -> list[Where]:
         """The frame at which it was noticed, and how others have the PDU."""

@@ -339,7 +339,8 @@ static uint64_t held_to(const struct stream *s, uint64_t seq)
     return seq;
 }
 
-/* Streams start at the same number everywhere: 0, but for tests. A CONFIRM of a station that has delivered nothing yet, and the
+/* Streams start at the same number everywhere: 0, or in tests shortly before numbers wrap. A CONFIRM of a station that has
+ * delivered nothing yet, and the
  * PDUs
  * before it, say at which. */
 static uint64_t first_of(struct zo_observer *o, const struct zp_pdu *p)
@@ -352,7 +353,7 @@ static uint64_t first_of(struct zo_observer *o, const struct zp_pdu *p)
             seq = widen(me->top, p->seq);
         while (me && (q = slot_of(me, seq - 1)) && q->state == HELD)
             seq--;
-        o->first_seq = (uint32_t)seq;
+        o->first_seq = (uint32_t)seq > UINT32_MAX / 2 ? (uint32_t)seq : 0;
     }
     return BASE + o->first_seq;
 }
