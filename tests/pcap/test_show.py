@@ -301,6 +301,8 @@ def test_several_files_by_time_and_whose_they_are(folder: Path) -> None:
     assert {o["station"] for o in objects(str(folder), "--station", f"9={other}")} == {1, 9}
     result = run(str(folder), "--station", "5")
     assert result.exit_code == 1 and "no capture is of station 5" in result.output
+    result = run(str(folder), "--station", "9=/no/such")
+    assert result.exit_code == 1 and "not among the captures" in result.output
     assert run(str(folder), "--station", "x").exit_code == 2 and run(str(folder), "--station", "3=").exit_code == 2
 
 
@@ -327,6 +329,12 @@ def test_packed_files_and_pipes(folder: Path) -> None:
             [*ZENJUN, "show", "-", "--since", "1.5"], input=data_in, capture_output=True, timeout=60, check=True
         )
         assert len(done.stdout.splitlines()) == 5, done.stderr
+    fifo = folder / "fifo"
+    os.mkfifo(fifo)
+    with subprocess.Popen([*ZENJUN, "show", str(fifo)], stdout=subprocess.PIPE) as process:
+        fifo.write_bytes(raw)
+        assert process.stdout is not None and len(process.stdout.read().splitlines()) == 20
+    fifo.unlink()
     done = subprocess.run([*ZENJUN, "show", "-", "--since", "12:00:00"], input=raw, capture_output=True, timeout=60, check=False)
     assert done.returncode == 2 and b"give the date as well" in done.stderr
 

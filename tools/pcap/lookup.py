@@ -179,19 +179,29 @@ class Notes:
         self.lines.append(str(error))
 
 
-def captures(paths: Sequence[str], stations: Mapping[str, int] | None = None, ethertype: int = wire.ETHERTYPE) -> list[Capture]:
+def captures(
+    paths: Sequence[str],
+    stations: Mapping[str, int] | None = None,
+    ethertype: int = wire.ETHERTYPE,
+    *,
+    pipes: bool = False,
+) -> list[Capture]:
     """The captures among files, folders and "-", with their stations: as given, else by their paths, else by what is in them.
-    Raises FilesError for names that lead nowhere; what is in a file is not looked at closely."""
+    pipes: files that can be read once only will do. Raises FilesError for names that lead nowhere."""
     out: list[Capture] = []
     given = {str(Path(path)): number for path, number in (stations or {}).items()}
     for path in paths:
-        for found in ["-"] if path == "-" else [str(p) for p in files.find([path])]:
-            about = files.Capture(found, station=given.get(found) or (0 if found == "-" else files.station_of_path(found)))
-            if found != "-" and Path(found).is_file():
+        once = path == "-" or (pipes and Path(path).exists() and not Path(path).is_dir() and not Path(path).is_file())
+        for found in [path] if once else [str(p) for p in files.find([path])]:
+            about = files.Capture(found, station=given.get(found) or (0 if once else files.station_of_path(found)))
+            if not once:
                 with contextlib.suppress(OSError):
                     files.look(about, ethertype)
             if not any(found == c.path for c in out):
                 out.append(Capture(found, about.station, about.own_mac))
+    for path in given:
+        if not any(path == c.path for c in out):
+            raise files.FilesError(f"{path}: --station names it, and it is not among the captures")
     return out
 
 

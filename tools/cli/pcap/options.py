@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -73,7 +74,7 @@ def one_clock(command: str, captures: Sequence[Capture], kind: int, *, must: boo
         from ...pcap.clocks import ClockError, correction
     except ImportError as error:
         raise Failure(f"aligning clocks needs {error.name}: pip install 'zenjun[spark]'", command=command) from None
-    if any(c.path == "-" for c in captures):
+    if not all(Path(c.path).is_file() for c in captures):
         raise click.UsageError("clocks cannot be aligned from a pipe: it can be read only once")
     try:
         correct, text = correction(captures, kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -154,7 +155,7 @@ def show(
         raise click.UsageError("--text: an empty text is in every PDU")
     notes = Notes()
     try:
-        found = [c for c in captures(files, given, ethertype) if not chosen or c.station in chosen]
+        found = [c for c in captures(files, given, ethertype, pipes=True) if not chosen or c.station in chosen]
         if not found:
             raise Failure(f"no capture is of station {', '.join(map(str, sorted(chosen)))}", command=WHO)
         try:
@@ -163,7 +164,7 @@ def show(
             raise click.UsageError(str(error)) from None
         correct = one_clock(WHO, found, ethertype) if align else None
         printer = Printer(sys.stdout, Style.of(sys.stdout), verbose, as_bytes, as_json, relative)
-        waiting = sys.stdout.flush if "-" in files else None
+        waiting = None if all(Path(c.path).is_file() for c in found) else sys.stdout.flush
         print_frames(merged(found, wanted, notes, correct, waiting), printer, count)
         sys.stdout.flush()
     except FilesError as error:
