@@ -67,7 +67,9 @@ def check(
         progress.note(problem)
     if missing:
         usable = [c for c in captures if c.station and c.ours]
-        tables.derive(usable, folder, session, progress, ethertype=ethertype, stations=missing)
+        # On one machine threads replay the captures while Spark is still coming up.
+        workers = None if session is None or session.local else session
+        tables.derive(usable, folder, workers, progress, ethertype=ethertype, stations=missing)
     sources = sources_of(captures)
     if session is None:
         progress.phase("comparing", unit=lambda n: f"{n:.0f} parts")
