@@ -23,7 +23,6 @@ MAY_BE_MISSING = (
     "real-time scheduling is refused here",
     "the kernel has no time namespaces",
     "the kernel has no macvlan",
-    "tshark is not installed",
     NO_DOCKER,
     NO_UML,
     "docker compose is not installed",

@@ -54,6 +54,8 @@ if [ "$want" = test ]; then
     command -v git >/dev/null 2>&1 || need git
     command -v groff >/dev/null 2>&1 || need groff-base
     command -v setpriv >/dev/null 2>&1 || need util-linux
+    command -v tshark >/dev/null 2>&1 || need tshark # the dissector in Lua, and a second opinion on captures
+    command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || want chromium # looks at the report
     # A kernel that has sch_netem, and what loads its modules.
     command -v linux.uml >/dev/null 2>&1 || want user-mode-linux
     command -v insmod >/dev/null 2>&1 || [ -x /usr/sbin/insmod ] || [ -x /sbin/insmod ] || want kmod
@@ -98,7 +100,7 @@ if [ -n "$missing$wanted" ] && [ "$round" -lt 2 ]; then
         exec tools/bootstrap.sh "$@" # look again with what is there now
     fi
 fi
-[ -z "$wanted" ] || say "zenjun: GOING ON WITHOUT$wanted: WHAT NEEDS CONTAINERS OR USER-MODE LINUX DOES NOT RUN HERE"
+[ -z "$wanted" ] || say "zenjun: GOING ON WITHOUT$wanted: WHAT NEEDS IT DOES NOT RUN HERE"
 
 stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py; find proto daemon tools -name '*.c' -o -name '*.h' -o -name build.py | sort |
     grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_load\.c$' -e '/_pcap\.c$' | xargs cat; } | cksum)
@@ -108,7 +110,7 @@ if [ "$ready" != "$stamp test" ] && { [ "$want" = test ] || [ "$ready" != "$stam
     say "zenjun: setting up .venv (Python packages, C modules)"
     # Also repairs one that was cut short while it was made, or moved with the checkout.
     { .venv/bin/python -m pip --version && grep -F "$PWD/.venv" .venv/bin/activate; } >/dev/null 2>&1 || "$python" -m venv .venv
-    extra='[scapy]' # for zenjun sniff
+    extra=
     [ "$want" = test ] && extra='[dev]'
     .venv/bin/python -m pip install -qq --disable-pip-version-check "setuptools>=77" "cffi>=1.16"
     .venv/bin/python -m pip install -qq --disable-pip-version-check --no-build-isolation -e ".$extra"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import random
-import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -378,8 +377,6 @@ def test_as_the_python_reader(tmp_path: Path) -> None:
 
 
 def test_as_tshark(tmp_path: Path) -> None:
-    if shutil.which("tshark") is None:
-        pytest.skip("tshark is not installed")
     for path in variety(tmp_path):
         said = subprocess.run(
             ["tshark", "-r", str(path), "-T", "fields", "-e", "frame.time_epoch", "-e", "frame.cap_len", "-e", "frame.len"],

@@ -267,6 +267,22 @@ def test_a_program_that_connects_starts_the_daemon(box: Machine) -> None:
     assert mode == "root:zenjun 660"
 
 
+def test_the_credential_is_the_key(box: Machine) -> None:
+    """No such file is no key; with the same file everywhere the cluster is sealed; the daemon's user alone may read it."""
+    assert status(box, 1)["key"] is None
+    box.ok("sh", "-c", "umask 077; mkdir -p /etc/credstore; zenjun config key > /etc/credstore/zenjun.s1.key")
+    for station in STATIONS[1:]:
+        box.ok("cp", "-p", "/etc/credstore/zenjun.s1.key", f"/etc/credstore/zenjun.s{station}.key")
+    box.ok("systemctl", "restart", *map(unit, STATIONS))
+    wait_open(box)
+    marks = {status(box, station)["key"] for station in STATIONS}
+    assert len(marks) == 1 and None not in marks
+    box.ok("sh", "-c", "rm /etc/credstore/zenjun.*.key")
+    box.ok("systemctl", "restart", *map(unit, STATIONS))
+    wait_open(box)
+    assert {status(box, station)["key"] for station in STATIONS} == {None}
+
+
 def test_what_a_restart_does_not_mend_is_not_restarted(box: Machine) -> None:
     box.write("/etc/zenjun/wrong.toml", "nonsense")
     assert box.run("systemctl", "start", "zenjund@wrong.service").returncode != 0

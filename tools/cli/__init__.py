@@ -36,7 +36,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "demo": Entry("demo", "demo", "Show total order in a lab with loss."),
     "bench": Entry("bench", "bench", "Measure throughput, latency and failover, side by side with others."),
     "evaluate": Entry("evaluate", "evaluate", "Measure what the papers claim, from captures."),
-    "sniff": Entry("sniff", "sniff", "Decode PDUs, live or from capture files.", "scapy>=2.5,<3"),
+    "sniff": Entry("sniff", "sniff", "Decode PDUs, live or from capture files."),
     "pcap": Entry("pcap", "pcap", "Judge, show and measure captures of a cluster."),
     "completion": Entry("complete", "completion", "Print the completion script for a shell."),
     "version": Entry("complete", "version", "Print the version."),
