@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from pathlib import Path
 
@@ -48,13 +49,15 @@ def everything(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | No
       zenjun evaluate all -n 3 --keep .   for one size, and the captures and tables to look at
     """
     try:
+        for name in ("pyspark", "pyarrow", "matplotlib"):  # before minutes of labs
+            importlib.import_module(name)
         from ..pcap import ingest, java, session, study
     except ImportError as error:
-        raise Failure(f"zenjun evaluate all needs {error.name}: pip install 'zenjun[spark]'", FAILED) from None
+        raise Failure(f"needs {error.name}: pip install 'zenjun[spark]'", FAILED, "evaluate all") from None
     with tempfile.TemporaryDirectory(prefix="zenjun-evaluate-") as scratch:
         folder = keep or Path(scratch)
         try:
-            java.find()  # before minutes of labs
+            java.find()
             recorded = study.record(sizes, repeat, folder / "captures", say)
             with session.Session() as spark:
                 counted = study.count(recorded, folder / "tables", spark, say)

@@ -169,7 +169,8 @@ def latency_plot(costs: Sequence[Cost]) -> plots.Drawing:
             axes.set_xlabel(f"ms until {LEVEL_NAMES[level]}")
             axes.set_ylim(0, 100)
         made[0].set_ylabel("% of DATA PDUs")
-        legend(made[0], shape, 3)
+        handles, labels = made[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=7)
 
     return draw
 
@@ -221,7 +222,7 @@ def loss_plot(costs: Sequence[Cost]) -> plots.Drawing:
         for axes in (left, right):
             axes.set_xlabel("% of frames lost at each station")
             axes.set_ylim(bottom=0)
-            legend(axes, shape, 3)
+            legend(axes, shape, 2)
 
     return draw
 
@@ -286,29 +287,41 @@ def stop_text(found: Stop) -> str:
 
 
 def stop_plot(found: Stop) -> plots.Drawing:
-    """DATA PDUs of the survivors in each 10 ms."""
+    """DATA PDUs of the survivors, all together, in each 10 ms."""
 
     def draw(figure: Any, shape: Shape) -> None:
         axes = figure.subplots()
-        lines(
-            axes,
-            {f"station {s}": ([at for at, _ in points], [n for _, n in points]) for s, points in found.data.items()},
-            steps=True,
-        )
-        top = axes.get_ylim()[1] * 1.25
+        times = [at for at, _ in next(iter(found.data.values()))]
+        sums = [sum(counts) for counts in zip(*([n for _, n in points] for points in found.data.values()), strict=True)]
+        lines(axes, {f"stations {', '.join(map(str, sorted(found.data)))} together": (times, sums)}, steps=True)
+        top = max(1, *sums) * 1.6
         axes.set_ylim(0, top)
-        told: set[str] = set()
-        for at, words in found.events:
-            short = words.split(" of station")[0] if words.startswith("first") and " of " in words else words.split(", ")[-1]
-            if short not in told:
-                told.add(short)
-                axes.axvline(at, color=colour(6), linewidth=0.8, linestyle=":")
-                axes.text(at, top, f" {short}", rotation=90, va="top", ha="right", fontsize=shape.letters - 2)
+        for at, words in _moments(found):
+            axes.axvline(at, color=colour(6), linewidth=0.8, linestyle=":")
+            axes.text(at, top, f"{words} ", rotation=90, va="top", ha="right", fontsize=shape.letters - 1.5)
         axes.set_xlabel("seconds since the last frame of the station that was killed")
         axes.set_ylabel("DATA PDUs in 10 ms")
         legend(axes, shape, 4)
 
     return draw
+
+
+def _moments(found: Stop) -> list[tuple[float, str]]:
+    """What to write at which line: the first of each kind of event, those that cannot be told apart in a drawing together."""
+    out: list[tuple[float, list[str]]] = []
+    told: set[str] = set()
+    for at, words in found.events:
+        short = "view" if "is in instance" in words else words.split(" of station")[0].removeprefix("first ")
+        if short == "view":
+            short = words.split(", ")[-1].split(" station")[0] + " it"
+        if short in told:
+            continue
+        told.add(short)
+        if out and at - out[-1][0] < 0.06:
+            out[-1][1].append(short)
+        else:
+            out.append((at, [short]))
+    return [(at, ", ".join(words)) for at, words in out]
 
 
 def write(page: Path, blocks: Mapping[str, str], drawings: Mapping[str, tuple[plots.Drawing, str, str, float]]) -> None:

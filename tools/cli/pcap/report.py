@@ -63,11 +63,22 @@ def report(
       zenjun pcap report --one-clock --message 2:17 frames --out report.html
       zenjun pcap report tables --out report.html
     """
+    try:
+        return _write(captures, out, message, title, one_clock, stations(given)[1], master, work, ethertype)
+    except ImportError as error:
+        if (error.name or "").startswith("zenjun"):
+            raise
+        raise Failure(f"needs {error.name}: pip install 'zenjun[spark]'", FAILED, COMMAND) from None
+
+
+def _write(
+    captures: tuple[Path, ...], out: Path, message: tuple[int, int, int | None] | None, title: str | None, one_clock: bool,
+    places: dict[str, int], master: str, work: Path | None, ethertype: int,
+) -> int:  # fmt: skip
     from ...pcap import files, ingest, java, page, reporting
     from ...pcap import session as sparks
     from ...pcap.progress import Progress
 
-    _, places = stations(given)
     with Progress() as progress, tempfile.TemporaryDirectory(prefix="zenjun-report-") as scratch:
         try:
             with sparks.Session(master, progress=progress, small=sparks.is_local(master) and _bytes(captures) < _MUCH) as session:
