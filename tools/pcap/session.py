@@ -134,7 +134,9 @@ class Session:
         for key, value in self._conf.items():
             builder = builder.config(key, value)
         environment: dict[str, str] = {}
-        if self._process is not None:
+        if not self.local:
+            self._submit()
+        else:
             port, secret = self._connection()
             environment = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret, "PYSPARK_PYTHON": sys.executable}
         before = {name: os.environ.get(name) for name in environment}
@@ -149,6 +151,20 @@ class Session:
                     os.environ[name] = old
         hush()
         self._spark = spark
+
+    def _submit(self) -> None:
+        """Start the driver's JVM by Spark's own scripts, with what it says in the log."""
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        conf = SparkConf(loadDefaults=False).setAll(list(self._conf.items()))
+        with self.log.open("wb") as log:
+            popen = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
+            start: Any = launch_gateway
+            gateway = start(conf, popen)
+        self._process = gateway.proc
+        SparkContext._ensure_initialized(gateway=gateway)
 
     def _connection(self) -> tuple[int, str]:
         """Port and secret that the JVM writes when it is ready."""
@@ -177,8 +193,7 @@ class Session:
         if self._error is not None:
             if isinstance(self._error, (SessionError, java.JavaError, ImportError)):
                 raise self._error
-            first = str(self._error).strip().splitlines() or [type(self._error).__name__]
-            raise SessionError(f"Spark at {self.master} did not start: {first[0]}{self.log_tail()}")
+            raise SessionError(f"Spark at {self.master} did not start: {_reason(self._error)}{self.log_tail()}")
         return self._spark
 
     @property
@@ -221,16 +236,15 @@ class Session:
         if self._closed:
             return
         self._closed = True
-        process = self._process
-        if process is None:
+        if not self.local:
             while self._thread.is_alive():
                 self._thread.join(0.2)
             if self._spark is not None:
                 with contextlib.suppress(Exception):
-                    self._spark.stop()
-        else:
+                    self._spark.stop()  # the cluster is to know
+        if self._process is not None:
             _hang_up(self._spark)
-            _end(process)
+            _end(self._process)
             self._thread.join(5)
             _forget(self._spark)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -254,6 +268,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
+
+
+def _reason(error: BaseException) -> str:
+    """One line of what py4j says in many: that of the exception in the JVM."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    thrown = [line for line in lines if line.startswith(": ")]
+    return (thrown or lines)[0].removeprefix(": ")
 
 
 def _hang_up(spark: Any) -> None:
