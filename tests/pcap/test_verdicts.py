@@ -25,7 +25,7 @@ from zenjun.tools.pcap import checking, tables
 from zenjun.tools.pcap.evidence import dropped
 from zenjun.tools.pcap.verdicts import TITLES, Judgement
 
-from . import planted
+from . import planted, recorded
 from .planted import Pdu
 
 STATIONS = 3
@@ -126,6 +126,12 @@ def test_a_lossy_run_that_is_right_keeps_every_promise(tmp_path: Path) -> None:
     views = {row["view"] for row in planted.rows(tmp_path, "views", 1)}
     assert len(views) >= 5  # opened, without 3, with it, without it, with it
     assert all(row["complete"] for s in (1, 2, 3) for row in planted.rows(tmp_path, "views", s))
+
+
+def test_a_bus_with_loss_keeps_them_too(tmp_path: Path) -> None:
+    judgement, _ = checking.check([next(iter(recorded.captures("bus").values())).parent], tmp_path)
+    assert _broken(judgement) == {}
+    assert all(v.compared > 0 for v in judgement.verdicts.values()), judgement.as_dict()
 
 
 def test_another_order_at_one_station(tmp_path: Path) -> None:
