@@ -193,10 +193,12 @@ class Stop:
     """What happened when, by time."""
     bitmaps: tuple[tuple[float, int, str, str, str], ...]
     """(time, station, STATE, TRANS, letters) of each change that a survivor announced, bits of station 1 first."""
-    least: int
-    """DATA PDUs of all survivors in that 10 ms between death and return in which they were fewest."""
     usual: float
-    """Mean of the same before the death."""
+    """DATA PDUs of all survivors in 10 ms, mean before the death."""
+    agreeing: float
+    """The same from the death until the last survivor is in the instance without the station."""
+    without: float
+    """The same from then until the station is back."""
     longest_ms: float
     """Longest time without any DATA PDU of a survivor between death and return."""
     safe_ms: float
@@ -232,15 +234,20 @@ def stop(tables: Tables, run: Run, victim: int) -> Stop:
     low, high = (begin - died) // STOP_BUCKET_NS + 1, min(end - died, back - died + 500_000_000) // STOP_BUCKET_NS
     data = {s: tuple((b * STOP_BUCKET_NS / 1e9, by.get(b, 0)) for b in range(low, high)) for s, by in sorted(counted.items())}
     sums = [sum(by.get(b, 0) for by in counted.values()) for b in range(low, high)]
-    between = sums[-low : (back - died) // STOP_BUCKET_NS - low]
+    agreed = (max(v.at for v in without) - died) // STOP_BUCKET_NS - low
+    returned = (back - died) // STOP_BUCKET_NS - low
     return Stop(
         data,
         tuple(_events(tables, died, back, victim, lives, without, again)),
         tuple(_bitmaps(tables, died, back, victim, run.stations)),
-        min(between), sum(sums[:-low]) / max(1, -low),
+        _mean(sums[:-low]), _mean(sums[-low:agreed]), _mean(sums[agreed:returned]),
         _longest(tables, f"SELECT at FROM ({first}) WHERE sender <> {victim}", died, back),
         _longest(tables, f"SELECT preack_ns AS at FROM `order` WHERE station <> {victim} AND preack_ns IS NOT NULL", died, back),
     )  # fmt: skip
+
+
+def _mean(values: Sequence[int]) -> float:
+    return sum(values) / max(1, len(values))
 
 
 def _longest(tables: Tables, times: str, low: int, high: int) -> float:

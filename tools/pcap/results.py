@@ -279,11 +279,15 @@ def stop_text(found: Stop) -> str:
     """What happened when, the bitmaps, and how data went on."""
     events = _markdown(("s", "what"), [(f"{at:.3f}", words) for at, words in found.events])
     bitmaps = _markdown(("s", "station", "STATE", "TRANS", "letters"), [(f"{at:.3f}", *rest) for at, *rest in found.bitmaps])
-    return (
-        f"Between the last frame of its first life and its return, the survivors sent at least {found.least} DATA PDUs in every"
-        f" 10 ms (mean before: {found.usual:.1f}); the longest time without any DATA PDU was {found.longest_ms:.1f} ms,"
-        f" the longest in which no message became safe {found.safe_ms:.0f} ms.\n\n{events}\n\n{bitmaps}"
+    means = (
+        f"{found.usual:.2f} before the death, {found.agreeing:.2f} from then until all survivors are in the next instance,"
+        f" {found.without:.2f} until the station is back"
     )
+    longest = (
+        f"The longest time without any DATA PDU of theirs was {found.longest_ms:.1f} ms, the longest in which no message became safe"
+        f" {found.safe_ms:.0f} ms."
+    )
+    return f"DATA PDUs of the survivors in 10 ms, on average: {means}. {longest}\n\n{events}\n\n{bitmaps}"
 
 
 def stop_plot(found: Stop) -> plots.Drawing:
