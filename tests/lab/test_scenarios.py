@@ -45,8 +45,9 @@ for = "2500ms"
 
 
 @pytest.fixture(autouse=True)
-def machine(make_lab: Callable[..., Lab]) -> None:
-    """Skips where no lab can be made."""
+def machine(make_lab: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skips where no lab can be made; what commands keep is kept in the test's folder."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     make_lab(1).down()
 
 
@@ -91,7 +92,7 @@ def test_an_expectation_that_is_not_met_is_exit_code_1(tmp_path: Path) -> None:
     text = run(file, code=1)
     assert "VIOLATED  expect.changes" in text and "expected: 3" in text and "VIOLATED  expect.removed" in text
     assert "holds     expect.serves" in text and "calm: VIOLATED: expect.changes, expect.removed" in text
-    kept = Path(text.splitlines()[-1].removeprefix("histories and logs: "))
+    kept = tmp_path / Path(text.splitlines()[-1].removeprefix("histories and logs: ")).name
     assert (kept / "report.txt").exists(), "what did not hold is kept"
 
 

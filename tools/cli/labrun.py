@@ -70,6 +70,8 @@ def run(
         raise click.UsageError("--name plays in a lab that is up already, and stays: leave out --docker and --keep")
     if out is not None and (out / LEFT_BY_A_RUN).exists():
         raise click.UsageError(f"--out: {out} has the files of another run; give an empty folder")
+    from ..lab import LabUnsupported
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     attached = None if name is None else _attached(name)
     scenario = _read(what, attached.size if attached is not None and count is None else count)
@@ -80,11 +82,11 @@ def run(
     folder = out or Path(tempfile.mkdtemp(prefix="zenjun-run-"))
     try:
         outcome = _play(scenario, made, folder, seed)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, LabUnsupported):
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    except BaseException:
+    except Exception:
         click.echo(f"histories and logs: {folder}", err=True)
         raise
     _show(scenario, outcome)
