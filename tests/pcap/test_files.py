@@ -208,3 +208,15 @@ def test_folders_that_are_something_else(tmp_path: Path) -> None:
     saved(tmp_path / "out", [path])
     with pytest.raises(FilesError, match="0x88b5"):
         Manifest.load(tmp_path / "out", 0x1234)
+
+
+def test_a_scan_goes_on_from_an_earlier_one(tmp_path: Path) -> None:
+    path = tmp_path / "s1.pcapng"
+    whole = pcapng(frames(20))
+    path.write_bytes(whole[:1000])
+    first = files.scan(path, split_bytes=300)
+    path.write_bytes(whole)
+    second = files.scan(path, split_bytes=300, start=first)
+    assert [s.number for s in first.splits + second.splits] == list(range(len(first.splits) + len(second.splits)))
+    assert second.splits[0].start == first.end and second.frames == 20 and first.frames < 20
+    assert (second.first_ns, second.last_ns) == (NS, NS + 19 * 1_000_001)

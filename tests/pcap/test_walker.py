@@ -237,6 +237,7 @@ DAMAGES = {
     "pcap record": (_damaged(24 + 16 + 60 + 8, 0x7FFFFFFF, pcap(THREE)), 100, "a record of 2147483647 bytes"),
     "pcapng version": (section()[:12] + struct.pack("<HH", 2, 0) + section()[16:], 0, "version 2"),
     "byte order": (_damaged(8, 0x11111111, NG), 0, "byte-order magic 11111111"),
+    "byte order, and cut": (section()[:8] + b"\x11" * 4 + bytes(4), 0, "byte-order magic 11111111"),
     "section length": (_damaged(4, 12, NG), 0, "a block of 12 bytes"),
     "block length 0": (_damaged(EPB2 + 4, 0, NG), EPB2, "a block of 0 bytes"),
     "block length odd": (_damaged(EPB2 + 4, 93, NG), EPB2, "a block of 93 bytes"),
