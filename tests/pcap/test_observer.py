@@ -150,6 +150,27 @@ def test_frames_that_make_no_sense(tmp_path: Path) -> None:
         assert len(planted.rows(tmp_path / str(seed), "order", 1)) == totals.ordered
 
 
+def test_several_captures_of_one_station_are_one(tmp_path: Path) -> None:
+    path = _long()[3]
+    whole = run(path, 3, tmp_path / "whole")
+    half = whole.frames // 2
+    for name, first in (("a", True), ("b", False)):
+        count = [0]
+
+        def change(_pdu: Pdu, count: list[int] = count, first: bool = first) -> list[Pdu] | None:
+            count[0] += 1
+            return None if (count[0] <= half) is first else []
+
+        planted.rewrite(path, tmp_path / name, change)
+    replay([(5, str(tmp_path / "a")), (6, str(tmp_path / "b"))], 3, tmp_path / "parts")
+    keys = [
+        [(r["view"], r["position"], r["clock"], r["src"], r["acked_ns"]) for r in planted.rows(tmp_path / x, "order", 3)]
+        for x in ("whole", "parts")
+    ]
+    assert keys[0] == keys[1] and keys[0]
+    assert {r["file"] for r in planted.rows(tmp_path / "parts", "order", 3)} == {5, 6}
+
+
 # ---- a real bus
 
 

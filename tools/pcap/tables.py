@@ -82,19 +82,25 @@ def _threads(todo: Sequence[_Task], out: str, ethertype: int, total: int, progre
     """C and Arrow run without Python's lock."""
     from .progress import amount
 
-    done, lock = 0, threading.Lock()
+    done, lock, stop = 0, threading.Lock(), threading.Event()
     if progress is not None:
         progress.phase("replaying captures", unit=amount)
 
     def step(count: int) -> None:
         nonlocal done
+        if stop.is_set():
+            raise InterruptedError
         with lock:
             done += count
         if progress is not None:
             progress.at(min(done, total), total)
 
     with ThreadPoolExecutor(max_workers=max(1, min(len(todo), os.cpu_count() or 1))) as pool:
-        return list(pool.map(lambda task: _one(task, out, ethertype, step), todo))
+        try:
+            return list(pool.map(lambda task: _one(task, out, ethertype, step), todo))
+        except BaseException:
+            stop.set()  # or the end of the program waits for the others
+            raise
 
 
 def write_files(captures: Iterable[Capture], out: Path) -> None:

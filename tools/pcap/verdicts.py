@@ -387,6 +387,14 @@ class Court:
                     verdict.add(text, [w for row in (among[0], odd) for w in self._entered(row)])
                     break
 
+    def fenced(self) -> None:
+        """Stations that have seen an order that is not theirs, and deliver nothing any more."""
+        import pyarrow.dataset as ds
+
+        rows = self.tables.rows("instances", None, ds.field("flags") >= int(wire.Flag.FENCED), ("src", "instance"), 1 << 10)
+        for src, instance in sorted({(row["src"], row["instance"]) for row in rows}):
+            self.notes.append(f"station {src} has fenced itself in instance {instance}: a digest was not its own")
+
     def _entered(self, view: Row) -> list[Where]:
         import pyarrow.dataset as ds
 
@@ -634,6 +642,7 @@ def judge(
     rows = court.compare(spark, on_done)
     court.findings()
     court.views()
+    court.fenced()
     court.digests(spark)
     found = [w for v in court.verdicts.values() for violation in v.violations for w in violation.evidence]
     look_up(found, sources, ethertype)

@@ -96,11 +96,13 @@ def check(
 def _run(
     captures: Sequence[Path], stations: dict[str, int], master: str | None, work: Path | None, ethertype: int, progress: Any
 ) -> tuple[Judgement, list[str]]:
-    from ...pcap.checking import check as judge
-    from ...pcap.files import FilesError
-    from ...pcap.java import JavaError
-    from ...pcap.session import Session, SessionError, is_local
-
+    try:
+        from ...pcap.checking import check as judge
+        from ...pcap.files import FilesError
+        from ...pcap.java import JavaError
+        from ...pcap.session import Session, SessionError, is_local
+    except ImportError as error:
+        raise Failure(f"{error.name} is missing: pip install 'zenjun[spark]'", UNSUPPORTED, COMMAND) from None
     try:
         size = _bytes(captures)
         if master is None:
@@ -114,6 +116,8 @@ def _run(
         raise Failure(str(error), USAGE, COMMAND) from None
     except JavaError as error:
         raise Failure(str(error), UNSUPPORTED, COMMAND) from None
+    except ImportError as error:
+        raise Failure(f"{error.name} is missing: pip install 'zenjun[spark]'", UNSUPPORTED, COMMAND) from None
     except (SessionError, OSError) as error:
         raise Failure(str(error), FAILED, COMMAND) from None
 
