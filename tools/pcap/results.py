@@ -284,8 +284,8 @@ def stop_text(found: Stop) -> str:
         f" {found.without:.2f} until the station is back"
     )
     longest = (
-        f"The longest time without any DATA PDU of theirs was {found.longest_ms:.1f} ms, the longest in which no message became safe"
-        f" {found.safe_ms:.0f} ms."
+        f"The longest time without any DATA PDU of theirs was {found.longest_ms:.1f} ms, the longest in which no message became"
+        f" safe {found.safe_ms:.0f} ms."
     )
     return f"DATA PDUs of the survivors in 10 ms, on average: {means}. {longest}\n\n{events}\n\n{bitmaps}"
 
