@@ -315,9 +315,10 @@ def _moments(found: Stop) -> list[tuple[float, str]]:
     out: list[tuple[float, list[str]]] = []
     told: set[str] = set()
     for at, words in found.events:
-        short = "view" if "is in instance" in words else words.split(" of station")[0].removeprefix("first ")
-        if short == "view":
-            short = words.split(", ")[-1].split(" station")[0] + " it"
+        short = words.split(" of station")[0].removeprefix("first ")
+        if "is in instance" in words:
+            short = f"view {words.split(', ')[-1].split(' station')[0]} it"
+        short = {"last frame": "killed", "frame": "started again"}.get(short, short)
         if short in told:
             continue
         told.add(short)
