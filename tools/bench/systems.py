@@ -183,8 +183,9 @@ class Corosync(System):
         folder = self.folder / f"{self.name}-{station}"
         (folder / "state").mkdir(parents=True, exist_ok=True)
         (folder / "corosync.conf").write_text(self._configuration(folder))
-        # Several daemons on one machine: /run (its lock file) must be each one's own.
-        script = 'mount -t tmpfs tmpfs /run && exec corosync -f -c "$0"'
+        # Several daemons on one machine: /run (its lock file) must be each one's own; so must /dev/shm, because a daemon that is
+        # killed leaves megabytes there, which go with its mounts.
+        script = 'mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /dev/shm && exec corosync -f -c "$0"'
         argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(folder / "corosync.conf")]
         with (folder / "output").open("ab") as output:
             return self.lab.station(station).spawn(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
