@@ -20,7 +20,6 @@ HERE: Final = Path(__file__).resolve().parent
 OPEN_S: Final = 20.0
 """Longest wait for a cluster of ours to open."""
 COMMAND_S: Final = 15.0
-SHARED_MEMORY: Final = Path("/dev/shm")
 STOP_S: Final = 5.0
 
 
@@ -287,16 +286,10 @@ system {{
 
 
 def _end(daemon: subprocess.Popen[bytes]) -> None:
-    """Kill a corosync that may have ended already, and remove what it leaves in shared memory then."""
+    """Kill a corosync that may have ended already."""
     if daemon.poll() is None:
         daemon.send_signal(signal.SIGKILL)
     daemon.wait(STOP_S)
-    for name in (f"qb-{daemon.pid}-*", f"qb-corosync-{daemon.pid}-*"):
-        for left in SHARED_MEMORY.glob(name):
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
 
 
 def compiler() -> str | None:
