@@ -54,7 +54,7 @@ class Place:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Stream:
-    """A cell of a stream: numbers of 32 bits, block << 12 and so on."""
+    """A cell of a stream: the numbers block << 12 and so on."""
 
     src: int
     incarnation: int

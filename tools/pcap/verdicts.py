@@ -27,6 +27,7 @@ FINDINGS_MAX: Final = 10_000
 SLACK_NS: Final = 50_000_000
 """How far the clocks of two capturing machines are believed to be apart where nothing else tells what came first."""
 _SEQ: Final = (1 << 32) - 1
+_BLOCK: Final = 1 << blocks.BLOCK_BITS
 _CONFIRM: Final = int(wire.Kind.CONFIRM)
 _ROW: Final = ("view", "clock", "src", "incarnation", "seq", "kind", "payload_crc", "head_crc", "seen_ns", "file", "frame")
 
@@ -196,10 +197,8 @@ class Tables:
         import pyarrow.dataset as ds
 
         f, low = ds.field, stream.block << blocks.BLOCK_BITS
-        high = low + (1 << blocks.BLOCK_BITS)
         where = (f("src") == stream.src) & (f("incarnation") == stream.incarnation)
-        rows = self.rows("order", station, where & (f("seq") >= low) & (f("seq") < high), _ROW, 1 << 16)
-        return rows or [r for r in self.rows("order", station, where, _ROW, 1 << 16) if low <= r["seq"] & _SEQ < high]
+        return self.rows("order", station, where & (f("seq") >= low) & (f("seq") < low + _BLOCK), _ROW, 1 << 16)
 
     def find(self, station: int, key: PduKey) -> Row | None:
         """The row of one PDU, wherever it stands."""
@@ -210,17 +209,20 @@ class Tables:
         rows = self.rows("order", station, where, _ROW, 1)
         return rows[0] if rows else None
 
-    def sent(self, stream: Stream) -> dict[int, set[int]]:
-        """Number → checks of what the source itself sent, by its own capture."""
+    def sent(self, stream: Stream, reach: tuple[int, int] | None) -> dict[int, set[int]]:
+        """Number of 32 bits → checks of what the source itself sent, by its own capture; reach: of that stream."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
         import pyarrow.dataset as ds
 
         f, low = ds.field, stream.block << blocks.BLOCK_BITS
         where = (f("src") == stream.src) & (f("incarnation") == stream.incarnation) & (f("sent") > 0) & (f("kind") != _CONFIRM)
+        number = f("seq")
+        if low > _SEQ or reach is None or reach[1] > _SEQ:  # captures may differ in how often they have seen them wrap
+            number, low = pc.bit_wise_and(number, pa.scalar(_SEQ, pa.int64())), low & _SEQ
         out: dict[int, set[int]] = {}
-        for row in self.rows("transmissions", stream.src, where, ("seq", "check")):
-            number = row["seq"] & _SEQ
-            if low <= number < low + (1 << blocks.BLOCK_BITS):
-                out.setdefault(number, set()).add(row["check"])
+        for row in self.rows("transmissions", stream.src, where & (number >= low) & (number < low + _BLOCK), ("seq", "check")):
+            out.setdefault(row["seq"] & _SEQ, set()).add(row["check"])
         return out
 
     def reach(self, src: int, incarnation: int) -> tuple[int, int] | None:
@@ -566,8 +568,9 @@ class Court:
 
     def _sent(self, key: PduKey, row: Row) -> bool | None:
         """Did its source send this very PDU? None: its capture cannot tell."""
-        stream = Stream(key[0], key[1], key[2] >> blocks.BLOCK_BITS)
-        return self._sent_among(key, row, self.tables.sent(stream), self.tables.reach(key[0], key[1]))
+        reach = self.tables.reach(key[0], key[1])
+        sent = self.tables.sent(Stream(key[0], key[1], row["seq"] >> blocks.BLOCK_BITS), reach)
+        return self._sent_among(key, row, sent, reach)
 
     def _sent_among(self, key: PduKey, row: Row, sent: dict[int, set[int]], reach: tuple[int, int] | None) -> bool | None:
         if reach is None or self.tables.in_hole(key[0], key):
@@ -599,7 +602,8 @@ class Court:
             if station == stream.src or total == sums.get(stream.src) or stream.src not in self.tables.stations():
                 continue
             if sent is None:
-                sent, reach = self.tables.sent(stream), self.tables.reach(stream.src, stream.incarnation)
+                reach = self.tables.reach(stream.src, stream.incarnation)
+                sent = self.tables.sent(stream, reach)
             for row in rows:
                 if self._sent_among(key_of(row), row, sent, reach) is False:
                     self._invented(key_of(row), row)

@@ -61,7 +61,7 @@ struct zo_block { int64_t view, block, segment, digest, count; };
 uint64_t zo_blocks(const struct zo_rows *in, uint64_t from, uint64_t cuts, const int64_t *cut_view, const int64_t *cut_clock,
                    uint64_t most, struct zo_block *out, uint64_t *done, uint64_t *mixed, uint64_t *mixed_at);
 
-/* The same rows by their sources' streams: (src, incarnation, seq >> 12), seq of 32 bits. `table` has room for `most` cells, of
+/* The same rows by their sources' streams: (src, incarnation, seq >> 12). `table` has room for `most` cells, of
  * which `used` are in use; returns how many are afterwards, or most + 1 if there is no room. */
 struct zo_cell { int64_t src, incarnation, block, digest, count, low, high; };
 uint64_t zo_streams(const struct zo_rows *in, uint64_t most, uint64_t used, struct zo_cell *table);

@@ -53,7 +53,7 @@ uint64_t zo_streams(const struct zo_rows *in, uint64_t most, uint64_t used, stru
     struct zo_cell *last[ZJW_STATIONS_MAX] = {0};
     for (uint64_t i = 0; i < in->rows; i++) {
         uint32_t s = (uint32_t)(in->src[i] - 1) % ZJW_STATIONS_MAX;
-        int64_t seq = (uint32_t)in->seq[i], block = seq >> 12;
+        int64_t seq = in->seq[i], block = seq >> 12;
         struct zo_cell *c = last[s];
         if (!c || c->block != block || c->incarnation != in->incarnation[i] || c->src != in->src[i]) {
             c = NULL;
@@ -72,7 +72,7 @@ uint64_t zo_streams(const struct zo_rows *in, uint64_t most, uint64_t used, stru
             }
             last[s] = c;
         }
-        uint64_t h = stir((uint64_t)in->incarnation[i] << 8 ^ (uint64_t)in->src[i], (uint64_t)seq);
+        uint64_t h = stir((uint64_t)in->incarnation[i] << 8 ^ (uint64_t)in->src[i], (uint32_t)seq);
         h = stir(h, (uint64_t)in->payload_crc[i] << 32 ^ (uint64_t)in->head_crc[i]);
         c->digest ^= (int64_t)h;
         c->count++;

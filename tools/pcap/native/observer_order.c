@@ -186,20 +186,14 @@ static void check_cause(struct zo_observer *o, const struct stream *s, const str
         if (!t || t == s || q->instance < t->joined_at || q->clock <= o->shown.from_clock)
             continue;
         uint64_t a = widen(t->ordered, ack[h]);
-        const struct slot *r;
-        if (o->total.bus && a > t->ordered)
+        const struct slot *r = slot_of(t, a - 1);
+        int behind = a > t->ordered && a - t->ordered <= SLOTS_MOST;
+        uint64_t clock = r && r->state == HELD ? r->clock : !r && behind ? NEVER :
+            0; /* what has not even come will stand behind */
+        if (o->total.bus ? behind : clock >= q->clock)
             find(o, &(struct finding){.what = F_CAUSALITY, .src = s->src + 1, .incarnation = s->incarnation, .seq = q->seq - BASE,
-                                      .count = 1, .clock = q->clock, .until = NEVER, .other_src = h + 1, .other = a - 1 - BASE,
-                                      .value = a - BASE});
-        if (o->total.bus)
-            continue;
-        if (a <= t->ordered || (r = slot_of(t, a - 1)) == NULL || r->state != HELD)
-            continue;
-        if (r->clock >= q->clock)
-            find(o, &(struct finding){.what = F_CAUSALITY, .src = s->src + 1, .incarnation = s->incarnation,
-                                      .seq = q->seq - BASE, .count = 1,
-                                      .clock = q->clock, .until = r->clock, .other_src = h + 1, .other = a - 1 - BASE,
-                                          .value = a - BASE});
+                                      .count = 1, .clock = q->clock, .until = o->total.bus ? NEVER : clock, .other_src = h + 1,
+                                      .other = a - 1 - BASE, .value = a - BASE});
     }
 }
 
