@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import random
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -82,7 +84,9 @@ def test_numbers_that_wrap(tmp_path: Path) -> None:
 
 @functools.cache
 def _long() -> dict[int, Path]:
-    return simulated.capture(simulated.simulation(6, first_seq=0), Path(tempfile.mkdtemp(prefix="zenjun-observer-")))
+    folder = Path(tempfile.mkdtemp(prefix="zenjun-observer-"))
+    atexit.register(shutil.rmtree, folder, True)
+    return simulated.capture(simulated.simulation(6, first_seq=0), folder)
 
 
 def test_a_capture_that_begins_late(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ each fault planted into it is found, and put down to the promise that it breaks.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import shutil
@@ -52,10 +53,17 @@ def _all_talk(lab: Lab, stations: range, count: int = MESSAGES) -> None:
         thread.join()
 
 
+def _folder() -> Path:
+    """One that lasts as long as the run of the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="zenjun-verdicts-"))
+    atexit.register(shutil.rmtree, folder, True)
+    return folder
+
+
 @functools.cache
 def lossy() -> Path:
     """Captures with 5 % loss: station 3 is killed and comes back, is cut off and comes back."""
-    folder = Path(tempfile.mkdtemp(prefix="zenjun-verdicts-"))
+    folder = _folder()
     everybody, others = range(1, STATIONS + 1), range(1, STATIONS)
     try:
         with Lab(STATIONS) as lab, lab.capture(folder):
@@ -91,7 +99,7 @@ def _judge(folder: Path, work: Path) -> Judgement:
 
 @functools.cache
 def _derived() -> Path:
-    work = Path(tempfile.mkdtemp(prefix="zenjun-verdicts-"))
+    work = _folder()
     _judge(lossy(), work)
     return work
 
