@@ -184,7 +184,7 @@ def _broken(judgement: Judgement) -> None:
             for where in violation.evidence:
                 click.echo(f"  {_frame(where)}")
         if verdict.violations and verdict.more:
-            click.echo(f"  … and {plural(verdict.more, 'more violation')} that follow from these or are like them")
+            click.echo(f"  … and {plural(verdict.more, 'more violation')}, following from these or like them")
 
 
 def _frame(where: Where) -> str:
