@@ -150,7 +150,7 @@ def test_a_folder_that_grows(folder: Path, tmp_path: Path) -> None:
     source.mkdir()
     whole = (folder / "s1.pcapng").read_bytes()
     (source / "s1.pcapng").write_bytes(whole[:300_000])
-    command = ["pcap", "ingest", str(source), "--out", str(out)]
+    command = ["pcap", "ingest", "--master", "none", str(source), "--out", str(out)]
     assert CliRunner().invoke(cli, command).exit_code == 0
     first = len(rows(out, "frames"))
     assert 0 < first < 2500
@@ -170,7 +170,7 @@ def test_a_folder_that_grows(folder: Path, tmp_path: Path) -> None:
 
 
 def command(*arguments: str | Path) -> tuple[int, str]:
-    done = CliRunner().invoke(cli, ["pcap", "ingest", *map(str, arguments)])
+    done = CliRunner().invoke(cli, ["pcap", "ingest", "--master", "none", *map(str, arguments)])
     return done.exit_code, done.output
 
 
@@ -192,17 +192,17 @@ def test_the_command_says_what_is_wrong(folder: Path, tmp_path: Path, capfd: pyt
     cases = [
         (["nix", "--out", str(tmp_path / "o")], 2, "nix: no such file or folder"),
         ([str(folder), "--out", str(folder)], 2, "holds no tables of captures"),
-        ([str(folder), "--out", str(tmp_path / "o"), "--station", "99=x"], 2, "is not N=FILE"),
+        ([str(folder), "--out", str(tmp_path / "o"), "--station", "99=x"], 2, "is neither a station, 1..64, nor like 2=FILE"),
         ([str(folder), "--out", str(tmp_path / "o"), "--ethertype", "7"], 2, "7 is not in 0x0600..0xffff"),
         ([str(folder), "--out", "/proc/nope"], 1, "/proc/nope"),
     ]
     for arguments, code, text in cases:
-        assert run_command(["pcap", "ingest", *arguments]) == code, arguments
+        assert run_command(["pcap", "ingest", "--master", "none", *arguments]) == code, arguments
         said = capfd.readouterr().err
         assert text in said and "Traceback" not in said
     bad = tmp_path / "s1.pcapng"
     bad.write_bytes(b"pcap?")
-    assert run_command(["pcap", "ingest", str(bad), str(folder), "--out", str(tmp_path / "o")]) == 1
+    assert run_command(["pcap", "ingest", "--master", "none", str(bad), str(folder), "--out", str(tmp_path / "o")]) == 1
     said = capfd.readouterr()
     assert f"{bad}: offset 0: neither pcap nor pcapng" in said.err and "1 file with problems" in said.err
     assert "7,500 frames" in said.out

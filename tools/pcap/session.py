@@ -306,9 +306,15 @@ def _forget(spark: Any) -> None:
             gateway.close()
 
 
+def _told(record: logging.LogRecord) -> bool:
+    """Filter: not what py4j says, to the root logger and with its stack, of Ctrl-C while it waits; the exception goes on."""
+    return not str(record.msg).startswith("KeyboardInterrupt while sending command")
+
+
 def hush() -> None:
     """PySpark prints each SQL error as a JSON line with the JVM's whole stack; what is raised says enough."""
     from pyspark.logger import PySparkLogger
 
+    logging.getLogger().addFilter(_told)
     for name in _QUIET:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)

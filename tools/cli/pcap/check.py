@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..common import FAILED, OK, UNREACHABLE, UNSUPPORTED, USAGE, Failure, plural, say
-from .options import ethertype_option
+from .options import NO_SPARK, ethertype_option, little, master_option, places_option
 
 if TYPE_CHECKING:
     from ...pcap.evidence import Where
@@ -22,33 +22,10 @@ if TYPE_CHECKING:
 COMMAND = "pcap check"
 
 
-def station_option(ctx: click.Context, parameter: click.Parameter, value: Sequence[str]) -> dict[str, int]:
-    """Callback for --station N=FILE, given several times: path → station."""
-    given: dict[str, int] = {}
-    for text in value:
-        number, mark, path = text.partition("=")
-        if not mark or not number.isdigit() or not path or not 1 <= int(number) <= 64:
-            raise click.BadParameter(f"{text!r} is not N=FILE with N from 1 to 64")
-        given[path] = int(number)
-    return given
-
-
 @click.command("check")
 @click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILES|DIR...")
-@click.option(
-    "--station",
-    "stations",
-    multiple=True,
-    callback=station_option,
-    metavar="N=FILE",
-    help="Whose capture a file or folder is, where its name does not tell. May be given several times.",
-)
-@click.option(
-    "--master",
-    metavar="URL",
-    help="Spark that does the work: a cluster, local[*], or none for threads of this process. [default: local[*] if there is much"
-    " to do, over 256 MB of captures or tables; else none, which is sooner done]",
-)
+@places_option
+@master_option
 @click.option(
     "--work",
     type=click.Path(file_okay=False, path_type=Path),
@@ -59,8 +36,8 @@ def station_option(ctx: click.Context, parameter: click.Parameter, value: Sequen
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(
     captures: tuple[Path, ...],
-    stations: dict[str, int],
-    master: str | None,
+    places: dict[str, int],
+    master: str,
     work: Path | None,
     ethertype: int,
     as_json: bool,
@@ -76,13 +53,14 @@ def check(
       zenjun pcap check frames                     a folder with one capture for each station
       zenjun pcap check s1.pcap s2.pcap s3.pcap    the same, by name
       zenjun pcap check tables --json              tables made before, for another program
+      zenjun pcap check --master none frames       without Spark and Java: little is sooner done so
 
     Exit code 1 if a promise was broken (or a file is damaged), 3 if there was nothing to judge.
     """
     from ...pcap.progress import Progress
 
     with Progress() as progress:
-        judgement, problems = _run(captures, stations, master, work, ethertype, progress)
+        judgement, problems = _run(captures, places, master, work, ethertype, progress)
     if as_json:
         click.echo(json.dumps(judgement.as_dict() | {"damaged": problems}))
     else:
@@ -94,7 +72,7 @@ def check(
 
 
 def _run(
-    captures: Sequence[Path], stations: dict[str, int], master: str | None, work: Path | None, ethertype: int, progress: Any
+    captures: Sequence[Path], places: dict[str, int], master: str, work: Path | None, ethertype: int, progress: Any
 ) -> tuple[Judgement, list[str]]:
     try:
         from ...pcap.checking import check as judge
@@ -104,14 +82,11 @@ def _run(
     except ImportError as error:
         raise Failure(f"{error.name} is missing: pip install 'zenjun[spark]'", UNSUPPORTED, COMMAND) from None
     try:
-        size = _bytes(captures)
-        if master is None:
-            master = "local[*]" if size > _MUCH else _NONE
         with _folder(work) as folder:
-            if master == _NONE:
-                return judge(captures, folder, None, progress, stations_given=stations, ethertype=ethertype)
-            with Session(master, progress=progress, small=is_local(master) and size < _MUCH) as session:
-                return judge(captures, folder, session, progress, stations_given=stations, ethertype=ethertype)
+            if master == NO_SPARK:
+                return judge(captures, folder, None, progress, stations_given=places, ethertype=ethertype)
+            with Session(master, progress=progress, small=is_local(master) and little(captures)) as session:
+                return judge(captures, folder, session, progress, stations_given=places, ethertype=ethertype)
     except FilesError as error:
         raise Failure(str(error), USAGE, COMMAND) from None
     except JavaError as error:
@@ -120,19 +95,6 @@ def _run(
         raise Failure(f"{error.name} is missing: pip install 'zenjun[spark]'", UNSUPPORTED, COMMAND) from None
     except (SessionError, OSError) as error:
         raise Failure(str(error), FAILED, COMMAND) from None
-
-
-_MUCH = 256 << 20
-_NONE = "none"
-
-
-def _bytes(captures: Sequence[Path]) -> int:
-    """Of captures, or of orders in tables, roughly; what is not there counts nothing."""
-    out = 0
-    for path in captures:
-        found = [path] if path.is_file() else list(path.rglob("*")) if path.is_dir() else []
-        out += sum(p.stat().st_size for p in found if p.is_file())
-    return out
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ....proto import wire
 from ..common import FAILED, OK, UNSUPPORTED, USAGE, Failure, plural, say
-from .options import ethertype_option
+from .options import NO_SPARK, ethertype_option, little, master_option, places_option
 
 if TYPE_CHECKING:
     from ...pcap.ingest import Result
@@ -21,36 +20,13 @@ COMMAND = "pcap ingest"
 NEEDS = "pip install 'zenjun[spark]'"
 
 
-def station_option(ctx: click.Context, parameter: click.Parameter, value: Sequence[str]) -> dict[str, int]:
-    """Callback for --station N=FILE, given several times: path → station."""
-    given: dict[str, int] = {}
-    for text in value:
-        number, mark, path = text.partition("=")
-        if not mark or not number.isdigit() or not path or not 1 <= int(number) <= wire.STATIONS_MAX:
-            raise click.BadParameter(f"{text!r} is not N=FILE with N from 1 to {wire.STATIONS_MAX}")
-        given[path] = int(number)
-    return given
-
-
 @click.command("ingest")
 @click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILES...")
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where the tables go.")
-@click.option(
-    "--station",
-    "stations",
-    multiple=True,
-    callback=station_option,
-    metavar="N=FILE",
-    help="Whose capture a file or folder is, where its name does not tell. May be given several times.",
-)
-@click.option(
-    "--master",
-    metavar="URL",
-    help="Spark cluster that does it; files and DIR must be the same for its workers, which need zenjun[spark]. [default: none;"
-    " threads of this process are quicker on one machine]",
-)
+@places_option
+@master_option
 @ethertype_option
-def ingest(captures: tuple[Path, ...], out: Path, stations: dict[str, int], master: str | None, ethertype: int) -> int:
+def ingest(captures: tuple[Path, ...], out: Path, places: dict[str, int], master: str, ethertype: int) -> int:
     """Turn captures into Parquet tables, partitioned by station: frames, PDUs, and the order, messages, views and more that a
     replay of each station's capture gives.
 
@@ -71,7 +47,7 @@ def ingest(captures: tuple[Path, ...], out: Path, stations: dict[str, int], mast
         from ...pcap.progress import Progress
 
         with Progress() as progress:
-            result = _run(captures, out, stations, master, ethertype, progress)
+            result = _run(captures, out, places, master, ethertype, progress)
     except ImportError as error:
         raise Failure(f"{error.name} is missing: {NEEDS}", UNSUPPORTED, COMMAND) from None
     except files.FilesError as error:
@@ -83,21 +59,20 @@ def ingest(captures: tuple[Path, ...], out: Path, stations: dict[str, int], mast
     return _report(result)
 
 
-def _run(
-    captures: Sequence[Path], out: Path, stations: dict[str, int], master: str | None, ethertype: int, progress: Progress
-) -> Result:
-    from ...pcap.session import Session
+def _run(captures: Sequence[Path], out: Path, places: dict[str, int], master: str, ethertype: int, progress: Progress) -> Result:
+    from ...pcap.session import Session, is_local
 
-    if master is None:
-        return _work(captures, out, stations, ethertype, progress, None)
-    with Session(master, progress=progress) as session:  # comes up while the captures are looked into
-        return _work(captures, out, stations, ethertype, progress, session)
+    if master == NO_SPARK:
+        return _work(captures, out, places, ethertype, progress, None)
+    small = is_local(master) and little(captures)
+    with Session(master, progress=progress, small=small) as session:  # comes up while the captures are looked into
+        return _work(captures, out, places, ethertype, progress, session)
 
 
 def _work(
     captures: Sequence[Path],
     out: Path,
-    stations: dict[str, int],
+    places: dict[str, int],
     ethertype: int,
     progress: Progress,
     session: Session | None,
@@ -110,7 +85,7 @@ def _work(
 
     progress.phase("looking into the captures", unit=amount)
     manifest = Manifest.load(out, ethertype)
-    pending = manifest.pending(captures, stations_given=stations, on_bytes=progress.at)
+    pending = manifest.pending(captures, stations_given=places, on_bytes=progress.at)
     for capture in pending:
         if capture.problem is not None:
             progress.note(capture.problem)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ...pcap.lookup import Capture, Correction
 
 F = TypeVar("F", bound=Callable[..., Any])
+NO_SPARK = "none"
+"""--master: threads of this process do the work."""
+_LITTLE_BYTES = 256 << 20
+"""Up to here a quick start of Spark counts for more than what its second compiler could do."""
 
 
 def ethertype(_context: click.Context, _option: click.Parameter, text: str) -> int:
@@ -54,6 +58,44 @@ def stations(texts: Sequence[str]) -> tuple[frozenset[int], dict[str, int]]:
         else:
             chosen.add(int(number))
     return frozenset(chosen), given
+
+
+def places(_context: click.Context, _option: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
+    """Callback for --station N=FILE, given several times: path → station."""
+    chosen, given = stations(texts)
+    if chosen:
+        raise click.BadParameter(f"'{min(chosen)}' is not like 2=FILE")
+    return given
+
+
+def places_option(f: F) -> F:
+    """--station: whose capture a file is."""
+    return click.option(
+        "--station",
+        "places",
+        multiple=True,
+        callback=places,
+        metavar="N=FILE",
+        help="Whose capture a file or folder is, where its name does not tell. May be given several times.",
+    )(f)
+
+
+def master_option(f: F) -> F:
+    """--master: which Spark does the work."""
+    return click.option(
+        "--master",
+        metavar="URL",
+        default="local[*]",
+        show_default=True,
+        help="Spark that does the work: local[*] is a session of this command's own, URL a cluster whose workers see the same"
+        f" files and have zenjun[spark]; {NO_SPARK}: threads of this process, without Java.",
+    )(f)
+
+
+def little(names: Sequence[Path]) -> bool:
+    """Whether captures or tables are small; what is not there counts nothing."""
+    found = (p for name in names for p in ([name] if name.is_file() else name.rglob("*") if name.is_dir() else []))
+    return sum(p.stat().st_size for p in found if p.is_file()) < _LITTLE_BYTES
 
 
 def known(text: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ..common import FAILED, OK, UNSUPPORTED, USAGE, Failure, say
-from .options import ethertype_option, stations
+from .options import NO_SPARK, ethertype_option, little, master_option, places_option
 
 COMMAND = "pcap report"
 _MESSAGE = re.compile(r"(\d+)(?:\.(\d+))?:(\d+)(?::\d+)?")
@@ -41,15 +41,13 @@ def message_option(_context: click.Context, _option: click.Parameter, text: str 
 @click.option(
     "--one-clock", is_flag=True, help="All captures were taken on one machine (a lab): times are compared as they are, exactly."
 )
-@click.option(
-    "--station", "given", multiple=True, metavar="N=FILE", help="Whose capture a file is, where its name does not tell."
-)
-@click.option("--master", metavar="URL", default="local[*]", show_default=True, help="Spark cluster to do it on.")
+@places_option
+@master_option
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep the tables in this folder.")
 @ethertype_option
 def report(
     captures: tuple[Path, ...], out: Path, message: tuple[int, int, int | None] | None, title: str | None, one_clock: bool,
-    given: tuple[str, ...], master: str, work: Path | None, ethertype: int,
+    places: dict[str, int], master: str, work: Path | None, ethertype: int,
 ) -> int:  # fmt: skip
     """Write one HTML page: verdicts, who was a member when, latencies, throughput, losses, one message on its way, and what
     stands out.
@@ -64,7 +62,7 @@ def report(
       zenjun pcap report tables --out report.html
     """
     try:
-        return _write(captures, out, message, title, one_clock, stations(given)[1], master, work, ethertype)
+        return _write(captures, out, message, title, one_clock, places, master, work, ethertype)
     except ImportError as error:
         if (error.name or "").startswith("zenjun"):
             raise
@@ -75,13 +73,15 @@ def _write(
     captures: tuple[Path, ...], out: Path, message: tuple[int, int, int | None] | None, title: str | None, one_clock: bool,
     places: dict[str, int], master: str, work: Path | None, ethertype: int,
 ) -> int:  # fmt: skip
+    if master == NO_SPARK:
+        raise click.UsageError("the report is counted in Spark: --master local[*], or a cluster")
     from ...pcap import files, ingest, java, page, reporting
     from ...pcap import session as sparks
     from ...pcap.progress import Progress
 
     with Progress() as progress, tempfile.TemporaryDirectory(prefix="zenjun-report-") as scratch:
         try:
-            with sparks.Session(master, progress=progress, small=sparks.is_local(master) and _bytes(captures) < _MUCH) as session:
+            with sparks.Session(master, progress=progress, small=sparks.is_local(master) and little(captures)) as session:
                 made, judgement, problems = reporting.make(
                     captures, work or Path(scratch) / "tables", session, progress,
                     stations_given=places, ethertype=ethertype, one_clock=one_clock,
@@ -99,12 +99,3 @@ def _write(
     state = {True: "all promises kept", False: "a promise is BROKEN", None: "nothing to judge"}[judgement.kept]
     say(f"{out}: {state}, {len(text) / 1e6:.1f} MB")
     return FAILED if problems or judgement.kept is False else OK
-
-
-_MUCH = 256 << 20
-
-
-def _bytes(names: tuple[Path, ...]) -> int:
-    """Of captures or tables; what is not there counts nothing."""
-    found = (p for name in names for p in ([name] if name.is_file() else name.rglob("*") if name.is_dir() else []))
-    return sum(p.stat().st_size for p in found if p.is_file())
