@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
-from .common import FAILED, INTERRUPTED, PIPE_CLOSED, Failure, exit_code_of
-
-
-class Entry(NamedTuple):
-    """Where a command lives, and its line in the overview, which must not cost an import."""
-
-    module: str
-    attribute: str
-    help: str
-    extra: str = ""
-    """What to install if the module cannot be imported."""
-
+from .common import FAILED, INTERRUPTED, PIPE_CLOSED, exit_code_of
+from .lazy import Entry, LazyGroup
 
 COMMANDS: Final[dict[str, Entry]] = {
     "send": Entry("send", "send", "Broadcast messages to a group."),
@@ -47,50 +36,13 @@ VARIABLE: Final = "_ZENJUN_COMPLETE"
 """Set by the completion scripts."""
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called for, so that ``zenjun send`` does not pay for the laboratory."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        try:
-            module = importlib.import_module(f".{entry.module}", __package__)
-        except ImportError as error:
-            raise Failure(_missing(cmd_name, entry, error)) from None
-        command = getattr(module, entry.attribute)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{entry.module}.{entry.attribute} is no command")
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        import difflib
-
-        name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in COMMANDS:
-            close = difflib.get_close_matches(name, COMMANDS, n=1)
-            ctx.fail(
-                f"no such command {name!r}"
-                + (f"; did you mean {close[0]!r}?" if close else f"; commands are {', '.join(COMMANDS)}")
-            )
-        return super().resolve_command(ctx, args)
-
-
-def _missing(name: str, entry: Entry, error: ImportError) -> str:
-    if entry.extra and not (error.name or "").startswith("zenjun"):
-        return f"zenjun {name} needs {error.name}: pip install '{entry.extra}'"
-    return f"zenjun {name} is not available in this installation: {error}"
+class _Commands(LazyGroup):
+    entries = COMMANDS
+    package = __name__
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done · 1 failed · 2 usage · 3 daemon not reachable · 4 timeout · 5 service ended (docs/cli.md).",
 )

@@ -1,0 +1,64 @@
+"""A group whose commands are imported when they are called for, so that ``zenjun send`` does not pay for the laboratory."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import ClassVar, NamedTuple
+
+import click
+
+from .common import Failure
+
+
+class Entry(NamedTuple):
+    """Where a command lives, and its line in the overview, which must not cost an import."""
+
+    module: str
+    attribute: str
+    help: str
+    extra: str = ""
+    """What to install if the module cannot be imported."""
+
+
+class LazyGroup(click.Group):
+    """A subclass says what it has in ``entries`` and where their modules are in ``package``; ``prefix`` is how it is called."""
+
+    entries: ClassVar[dict[str, Entry]] = {}
+    package: ClassVar[str] = ""
+    prefix: ClassVar[str] = "zenjun"
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.entries.get(cmd_name)
+        if entry is None:
+            return None
+        try:
+            module = importlib.import_module(f".{entry.module}", self.package)
+        except ImportError as error:
+            raise Failure(self._missing(cmd_name, entry, error)) from None
+        command = getattr(module, entry.attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{entry.module}.{entry.attribute} is no command")
+        return command
+
+    def _missing(self, name: str, entry: Entry, error: ImportError) -> str:
+        if entry.extra and not (error.name or "").startswith("zenjun"):
+            return f"{self.prefix} {name} needs {error.name}: pip install '{entry.extra}'"
+        return f"{self.prefix} {name} is not available in this installation: {error}"
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in self.entries.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in self.entries:
+            close = difflib.get_close_matches(name, self.entries, n=1)
+            ctx.fail(
+                f"no such command {name!r}"
+                + (f"; did you mean {close[0]!r}?" if close else f"; commands are {', '.join(self.entries)}")
+            )
+        return super().resolve_command(ctx, args)
