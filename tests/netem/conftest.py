@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from zenjun.tools.lab import Lab, uml
 
 from ..e2e import cluster
+
+# A hook: what every station says is in the report of a failure.
+from ..e2e.conftest import pytest_runtest_makereport  # noqa: F401
 from .measure import calm
 
 NO_NETEM = "this kernel has no sch_netem"
@@ -22,17 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.netem)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds what every station says to the report of a failure."""
-    report = yield
-    if report.failed and call.when == "call" and (text := cluster.describe_live()):
-        report.sections.append(("stations", text))
-    return report
 
 
 def needs_netem(lab: Lab) -> None:

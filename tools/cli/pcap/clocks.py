@@ -10,11 +10,10 @@ import click
 
 from ....proto import wire
 from ...pcap.clocks import RATE_PPM, Alignment, ClockError, Estimate, estimate
-from ...pcap.files import FilesError
 from ...pcap.lookup import captures
 from ...pcap.text import Style, fold, seconds, span
 from ..common import Failure, plural, say
-from .options import ethertype_option, stations, unreadable
+from .options import ethertype_option, reading, stations
 
 WHO = "pcap clocks"
 
@@ -160,14 +159,11 @@ def clocks(
     chosen, given = stations(of_stations)
     if chosen:
         raise click.UsageError("--station says whose capture a file is: --station N=FILE")
-    try:
-        found = estimate(captures(files, given, ethertype), ethertype, rate_ppm=drift_max, reference=reference)
-    except (FilesError, ClockError) as error:
-        raise Failure(str(error), command=WHO) from None
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise unreadable(WHO, error) from None
+    with reading(WHO):
+        try:
+            found = estimate(captures(files, given, ethertype), ethertype, rate_ppm=drift_max, reference=reference)
+        except ClockError as error:
+            raise Failure(str(error), command=WHO) from None
     known = report(found, points)
     if as_json:
         click.echo(json.dumps(known))

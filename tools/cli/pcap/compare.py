@@ -13,12 +13,11 @@ import numpy as np
 from ....proto import wire
 from ...pcap.compare import Comparison, Side, around, side
 from ...pcap.compare import compare as comparison
-from ...pcap.files import FilesError
 from ...pcap.lookup import captures
 from ...pcap.show import Printer
 from ...pcap.text import Style, fold, span
-from ..common import Failure, plural, say
-from .options import ethertype_option, one_clock, stations, unreadable
+from ..common import plural, say
+from .options import ethertype_option, one_clock, reading, stations
 
 WHO = "pcap compare"
 _QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
@@ -176,20 +175,15 @@ def compare(
     _, given = stations(of_stations)
     if "-" in (a, b):
         raise click.UsageError("captures are read several times: give files, not a pipe")
-    try:
-        sides = [side(path, captures([path], given, ethertype)) for path in (a, b)]
-        every = [c for s in sides for c in s.files]
-        two = sides[0].station and sides[1].station and sides[0].station != sides[1].station
-        correct = one_clock(WHO, every, ethertype, must=False) if align and two else None
-        found = comparison(sides[0], sides[1], ethertype=ethertype, correct=correct)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
-    except FilesError as error:
-        raise Failure(str(error), command=WHO) from None
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise unreadable(WHO, error) from None
+    with reading(WHO):
+        try:
+            sides = [side(path, captures([path], given, ethertype)) for path in (a, b)]
+            every = [c for s in sides for c in s.files]
+            two = sides[0].station and sides[1].station and sides[0].station != sides[1].station
+            correct = one_clock(WHO, every, ethertype, must=False) if align and two else None
+            found = comparison(sides[0], sides[1], ethertype=ethertype, correct=correct)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
     if as_object:
         click.echo(json.dumps(as_json(found)))
     elif not quiet:

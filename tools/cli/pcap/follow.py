@@ -7,14 +7,13 @@ import sys
 
 import click
 
-from ...pcap.files import FilesError
 from ...pcap.follow import FollowError, Name, add_levels, as_json, name
 from ...pcap.follow import follow as life_of
 from ...pcap.lookup import Notes, captures
 from ...pcap.sequence import ASCII, UNICODE, diagram, summary
 from ...pcap.text import Style
 from ..common import USAGE, Failure, say
-from .options import ethertype_option, one_clock, stations, unreadable
+from .options import ethertype_option, one_clock, reading, stations
 
 WHO = "pcap follow"
 
@@ -90,23 +89,18 @@ def follow(
         raise click.UsageError("captures are read several times: give files, not a pipe")
     notes = Notes()
     style = Style.of(sys.stdout)
-    try:
-        found = captures(paths, given, ethertype)
-        several = len({c.station for c in found}) > 1
-        correct = one_clock(WHO, found, ethertype, must=False) if align and several else None
-        life = life_of(found, wanted, ethertype=ethertype, correct=correct, notes=notes)
-        if levels:
-            add_levels(life, found, ethertype=ethertype, correct=correct)
-            if not life.levels:
-                say(f"zenjun {WHO}: these captures do not show its place in the order, nor which levels it reached")
-    except FollowError as error:
-        raise Failure(str(error), USAGE if "\n" in str(error) else 1, command=WHO) from None
-    except FilesError as error:
-        raise Failure(str(error), command=WHO) from None
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise unreadable(WHO, error) from None
+    with reading(WHO):
+        try:
+            found = captures(paths, given, ethertype)
+            several = len({c.station for c in found}) > 1
+            correct = one_clock(WHO, found, ethertype, must=False) if align and several else None
+            life = life_of(found, wanted, ethertype=ethertype, correct=correct, notes=notes)
+            if levels:
+                add_levels(life, found, ethertype=ethertype, correct=correct)
+                if not life.levels:
+                    say(f"zenjun {WHO}: these captures do not show its place in the order, nor which levels it reached")
+        except FollowError as error:
+            raise Failure(str(error), USAGE if "\n" in str(error) else 1, command=WHO) from None
     if as_object:
         click.echo(json.dumps(as_json(life)))
     else:

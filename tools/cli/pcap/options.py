@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -103,10 +104,20 @@ def known(text: str) -> str:
     return "standard input" if text == "-" else text
 
 
-def unreadable(command: str, error: OSError) -> Failure:
-    """A file that cannot be opened."""
-    where = f"{known(str(error.filename))}: " if error.filename else ""
-    return Failure(f"{where}{error.strerror or error}", command=command)
+@contextmanager
+def reading(command: str) -> Iterator[None]:
+    """What is wrong with files in this block is the one line that the command ends with."""
+    from ...pcap.files import FilesError
+
+    try:
+        yield
+    except FilesError as error:
+        raise Failure(str(error), command=command) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        where = f"{known(str(error.filename))}: " if error.filename else ""
+        raise Failure(f"{where}{error.strerror or error}", command=command) from None
 
 
 def one_clock(command: str, captures: Sequence[Capture], kind: int, *, must: bool = True) -> Correction | None:

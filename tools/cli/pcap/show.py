@@ -8,13 +8,12 @@ from pathlib import Path
 import click
 
 from ....proto import wire
-from ...pcap.files import FilesError
 from ...pcap.lookup import Capture, Notes, Selection, captures, first_time, merged
 from ...pcap.show import Printer, When, moment, numbers
 from ...pcap.show import show as print_frames
 from ...pcap.text import Style
 from ..common import Failure, say
-from .options import ethertype_option, one_clock, stations, unreadable
+from .options import ethertype_option, one_clock, reading, stations
 
 WHO = "pcap show"
 
@@ -154,7 +153,7 @@ def show(
     if text == "":
         raise click.UsageError("--text: an empty text is in every PDU")
     notes = Notes()
-    try:
+    with reading(WHO):
         found = [c for c in captures(files, given, ethertype, pipes=True) if not chosen or c.station in chosen]
         if not found:
             raise Failure(f"no capture is of station {', '.join(map(str, sorted(chosen)))}", command=WHO)
@@ -167,12 +166,6 @@ def show(
         waiting = None if all(Path(c.path).is_file() for c in found) else sys.stdout.flush
         print_frames(merged(found, wanted, notes, correct, waiting), printer, count)
         sys.stdout.flush()
-    except FilesError as error:
-        raise Failure(str(error), command=WHO) from None
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise unreadable(WHO, error) from None
     for note in notes.lines:
         say(f"zenjun {WHO}: {note}")
     context.exit(1 if notes.damaged else 0)
