@@ -11,7 +11,7 @@ from typing import Any
 from zenjun.proto import wire
 from zenjun.tools.pcap.native import ffi, lib
 
-_EPB = 6
+_EPB, _ISB = 6, 5
 _HEAD = wire.ETHERNET_HEADER
 OUT, IN = 2, 1
 
@@ -119,20 +119,29 @@ def pdus(path: Path) -> Iterator[Pdu]:
 def rewrite(source: Path, target: Path, change: Callable[[Pdu], list[Pdu] | None]) -> int:
     """Copy a capture; *change* gives what is to stand in a PDU's place (sealed anew), None: the PDU as it is. Returns how many
     frames were changed."""
-    changed = 0
+    changed = frames = 0
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as out:
         for block in _blocks(source.read_bytes()):
             found = _split(block)
             put = None if found is None else change(found[0])
             if found is None or put is None:
-                out.write(block)
+                frames += struct.unpack_from("<I", block)[0] == _EPB
+                out.write(_received(block, frames))
                 continue
             changed += 1
+            frames += len(put)
             for pdu in put:
                 pdu.seal()
                 out.write(_join(block, pdu, found[2]))
     return changed
+
+
+def _received(block: bytes, frames: int) -> bytes:
+    """Interface statistics of the lab, with the frames that are in the file."""
+    if struct.unpack_from("<I", block)[0] != _ISB or struct.unpack_from("<HH", block, 20) != (4, 8):
+        return block
+    return block[:24] + struct.pack("<Q", frames) + block[32:]
 
 
 def with_clock(key: tuple[int, int, int], clock: int) -> Callable[[Pdu], list[Pdu] | None]:

@@ -29,8 +29,8 @@ def sources_of(captures: Iterable[Capture]) -> dict[int, Source]:
             c.station,
             c.own_mac,
             c.last_ns,
-            not (c.truncated or c.problem),
-            dropped(c.path) if c.station else None,
+            not (c.truncated or c.problem or c.cut),
+            dropped(c.path, c.frames) if c.station else None,
         )
         for c in captures
     }
@@ -89,8 +89,8 @@ def _recorded(folder: Path, ethertype: int) -> list[Capture]:
         import pyarrow.parquet as pq
 
         rows += pq.ParquetFile(path).read().to_pylist()
-    kept = ("path", "file", "station", "first_ns", "last_ns", "truncated", "problem")
-    return [Capture(**{name: row[name] for name in kept}) for row in rows]
+    kept = ("path", "file", "station", "frames", "first_ns", "last_ns", "truncated", "cut", "problem")
+    return [Capture(**{name: row[name] for name in kept if name in row}) for row in rows]
 
 
 def _replayed(folder: Path) -> set[int]:

@@ -14,6 +14,7 @@ from ...proto import wire
 SPAN_NS: Final = 1_000_000
 """Frames are looked for by time first: a capture's time stamps may run back by so much."""
 _ISB: Final = 5
+_ISB_IFRECV: Final = 4
 _ISB_IFDROP: Final = 5
 _TAIL_BLOCKS: Final = 64
 _TAIL_BYTES: Final = 1 << 16
@@ -45,7 +46,8 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A capture file as the verdicts need it. dropped: frames that the capture says it had no room for; None: it does not say."""
+    """A capture file as the verdicts need it. whole: it ends with a record, and no frame is cut. dropped: frames missing
+    in it by its own word; None: it does not say."""
 
     file: int
     path: str
@@ -95,8 +97,9 @@ def _fill(source: Source, wanted: list[Where], ethertype: int) -> None:
             break
 
 
-def dropped(path: str) -> int | None:
-    """How many frames a pcapng file says the capture lost (its last interface statistics); None: it says nothing, is of another
+def dropped(path: str, frames: int | None = None) -> int | None:
+    """How many frames a pcapng file says the capture lost (its last interface statistics), or received and does not hold:
+    *frames* is how many there are in it (who filters captures copies their statistics). None: it says nothing, is of another
     format or compressed."""
     try:
         with Path(path).open("rb") as file:
@@ -107,10 +110,10 @@ def dropped(path: str) -> int | None:
             tail = file.read()
     except OSError:
         return None
-    return _dropped(tail)
+    return _dropped(tail, frames)
 
 
-def _dropped(tail: bytes) -> int | None:
+def _dropped(tail: bytes, frames: int | None) -> int | None:
     """Blocks end with their length, so that they can be read from the end."""
     found: int | None = None
     end = len(tail)
@@ -125,22 +128,24 @@ def _dropped(tail: bytes) -> int | None:
             break
         start = end - size
         if struct.unpack_from(order + "I", tail, start)[0] == _ISB:
-            lost = _option(order, tail[start + 20 : end - 4])
+            options = tail[start + 20 : end - 4]
+            lost, received = _option(order, options, _ISB_IFDROP), _option(order, options, _ISB_IFRECV)
             if lost is not None:
-                found = max(found or 0, lost)
+                missing = max(0, received - frames) if received is not None and frames is not None else 0
+                found = max(found or 0, lost, missing)
         elif found is not None:
             break
         end = start
     return found
 
 
-def _option(order: str, options: bytes) -> int | None:
+def _option(order: str, options: bytes, wanted: int) -> int | None:
     at = 0
     while at + 4 <= len(options):
         code, size = struct.unpack_from(order + "HH", options, at)
         if code == 0:
             break
-        if code == _ISB_IFDROP and size == 8 and at + 12 <= len(options):
+        if code == wanted and size == 8 and at + 12 <= len(options):
             return int(struct.unpack_from(order + "Q", options, at + 4)[0])
         at += 4 + (size + 3 & ~3)
     return None

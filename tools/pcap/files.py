@@ -70,6 +70,8 @@ class Capture:
     last_ns: int | None = None
     ours: bool = False
     """Whether there are frames of our EtherType in it."""
+    cut: bool = False
+    """Whether some of them are cut by the snap length."""
     truncated: bool = False
     tail_bytes: int = 0
     problem: str | None = None
@@ -213,6 +215,7 @@ def _scan(reader: Reader, capture: Capture, ethertype: int, split_bytes: int, on
     known = set(capture.link_types.split()) | {name for bit, name in _LINKS if links & bit}
     capture.link_types = " ".join(name for _, name in _LINKS if name in known)
     capture.ours = capture.ours or bool(links & 16)
+    capture.cut = capture.cut or bool(links & 32)
     capture.end, capture.end_state = reader.offset, reader.state()
     kinds = {lib.ZP_PCAP: "pcap", lib.ZP_PCAPNG: "pcapng"}
     capture.format = " ".join(filter(None, (kinds.get(int(reader.walk.state.format), ""), reader.compression)))

@@ -25,7 +25,7 @@ _VERSION: Final = 1
 _HEAD_BYTES: Final = 4096
 _PART: Final = re.compile(r"^part-(\d+)-(\d+)\.parquet$")
 _SAVED: Final = (
-    *("path", "file", "station", "own_mac", "format", "link_types", "frames", "bytes", "first_ns", "last_ns", "ours"),
+    *("path", "file", "station", "own_mac", "format", "link_types", "frames", "bytes", "first_ns", "last_ns", "ours", "cut"),
     *("truncated", "tail_bytes", "problem", "splits_before", "end"),
 )
 
@@ -148,7 +148,9 @@ def part_name(file: int, number: int) -> str:
 
 
 def _capture(row: Mapping[str, Any]) -> Capture:
-    return Capture(**{name: row[name] for name in _SAVED}, end_state=bytes.fromhex(row["end_state"]))
+    return Capture(
+        **{name: row[name] for name in _SAVED if name != "cut" or name in row}, end_state=bytes.fromhex(row["end_state"])
+    )
 
 
 def _same_head(done: _Done) -> bool:

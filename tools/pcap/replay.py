@@ -23,6 +23,9 @@ TABLES: Final = ("order", "messages", "transmissions", "views", "instances", "an
 """In the order of enum zo_table."""
 CAPACITY: Final = int(lib.ZO_CAPACITY)
 _LIST: Final = 64
+_CENSUS_STEP: Final = 100
+_CENSUS_BYTES: Final = 64 << 20
+"""How much of a capture is looked through for the station's first own PDU."""
 _DELTA: Final = frozenset(
     {"clock", "seq", "frame", "position", "sent_ns", "seen_ns", "accepted_ns", "ordered_ns", "preack_ns", "acked_ns", "time_ns"}
     | {"first_ns", "last_ns", "first_seq"}
@@ -160,6 +163,10 @@ class _Replay:
             raise MemoryError("no memory for the observer")
         self.observer = ffi.gc(made, lib.zo_free)
 
+    def of(self, cluster: int, stations: int) -> None:
+        """Whose PDUs count; else the first one decides."""
+        lib.zo_cluster(self.observer, cluster, stations)
+
     def flush(self) -> None:
         for table in self.tables:
             table.flush(least=CAPACITY // 4)
@@ -188,6 +195,22 @@ class _Replay:
             table.flush()
 
 
+def _cluster(captures: Sequence[tuple[int, str]], station: int, ethertype: int, own_mac: int) -> tuple[int, int] | None:
+    """(cluster, stations of its schema) of the first PDU that the station sends; None: its captures do not begin with any.
+    Another cluster may be on the same segment. Raises OSError."""
+    own = station - 1
+    for _, path in captures:
+        census = ffi.new("struct zp_census *")
+        with Reader(path, own_mac=own_mac) as reader:
+            while reader.offset < _CENSUS_BYTES and not census.out[own]:
+                result = lib.zp_census(reader.walk, ethertype, census.pdus + _CENSUS_STEP, census)
+                if result < 0 or (result == lib.ZP_MORE and not reader.fill()):
+                    break
+        if census.n[own]:
+            return int(census.cluster[own]), int(census.n[own])
+    return None
+
+
 def replay(
     captures: Sequence[tuple[int, str]],
     station: int,
@@ -201,6 +224,8 @@ def replay(
     ``out/<table>/station=N/part-0.parquet`` for those that have rows. own_mac: address the station sends from, for captures
     without directions. A damaged file is used up to the damage, and named in the result. Raises OSError."""
     run = _Replay(station, Path(out), ethertype)
+    if (cluster := _cluster(captures, station, ethertype, own_mac)) is not None:
+        run.of(*cluster)
     problems: list[str] = []
     done = False
     try:

@@ -383,6 +383,7 @@ FILES: Final = Table(
         _c("first_ns", "long", "ns since 1970", "least time stamp", null=True),
         _c("last_ns", "long", "ns since 1970", "greatest time stamp", null=True),
         _c("truncated", "bool", "", "ends in the middle of a record"),
+        _c("cut", "bool", "", "frames of ours in it are cut by the snap length"),
         _c("tail_bytes", "long", "bytes", "behind the last whole record"),
         _c("problem", "text", "", "what is wrong with it, with the offset", null=True),
     ),

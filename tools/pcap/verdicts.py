@@ -24,12 +24,12 @@ SHOWN_MAX: Final = 5
 LOOK_MAX: Final = 200
 """Cells that are read because they differ."""
 FINDINGS_MAX: Final = 10_000
-SLACK_NS: Final = 50_000_000
-"""How far the clocks of two capturing machines are believed to be apart where nothing else tells what came first."""
 _SEQ: Final = (1 << 32) - 1
 _BLOCK: Final = 1 << blocks.BLOCK_BITS
 _CONFIRM: Final = int(wire.Kind.CONFIRM)
-_ROW: Final = ("view", "clock", "src", "incarnation", "seq", "kind", "payload_crc", "head_crc", "seen_ns", "file", "frame")
+_ROW: Final = (
+    *("view", "clock", "src", "incarnation", "seq", "kind", "payload_crc", "head_crc", "seen_ns", "preack_ns", "file", "frame"),
+)
 
 ORDER, SENDER, CAUSE, LOSS, DUPLICATE, INVENTION, VIEWS, DIGESTS = (
     "order",
@@ -349,9 +349,9 @@ class Court:
         self.verdicts[LOSS].add(text, [at(row)])
 
     def _lost_nothing(self, station: int) -> bool:
-        """Whether all of a station's captures are whole and say that nothing was dropped."""
+        """Whether a station's capture is whole and says that nothing was dropped. Between two files nobody may have captured."""
         mine = [s for s in self.sources.values() if s.station == station]
-        return bool(mine) and all(s.dropped == 0 and s.whole for s in mine)
+        return len(mine) == 1 and mine[0].dropped == 0 and mine[0].whole
 
     def _around(self, finding: Row, key: PduKey) -> list[Where]:
         """The frame at which it was noticed, and how others have the PDU."""
@@ -526,8 +526,22 @@ class Court:
                     text = f"PDU {name(key)} is another one at station {s} than at station {have[0]}"
                     self._once(DUPLICATE, s, cell.view, text, [at(a), at(b)])
             for s in stations:
-                if key not in rows[s] and not self.tables.in_hole(s, key):
-                    self._missing(key, s, rows[have[0]][key], rows)
+                if key in rows[s] or self.tables.in_hole(s, key):
+                    continue
+                promised = next((rows[h][key] for h in have if not self._undecided(rows[h][key], s)), None)
+                if promised is not None:
+                    self._missing(key, s, promised, rows)
+
+    def _undecided(self, row: Row, other: int) -> bool:
+        """Whether the row's station had the PDU at level `ordered` only when its instance went on without it, at *other*: what
+        it then has may be lost there."""
+        if row["preack_ns"] is not None:
+            return False
+        later = (v for v in self.tables.views if v["station"] == other and v["view"] > row["view"])
+        went_on = min(later, key=lambda v: v["view"], default=None)
+        if went_on is None:
+            return False
+        return went_on["left"] is None or went_on["place_src"] == 0 or bool(went_on["left"] >> (row["station"] - 1) & 1)
 
     def _another_place(self, key: PduKey, a: Row, b: Row, rows: dict[int, dict[PduKey, Row]]) -> None:
         text = f"PDU {name(key)} stands at {place(a)} at station {a['station']} and at {place(b)} at station {b['station']}"
@@ -580,13 +594,18 @@ class Court:
             return any(c & (1 << 64) - 1 == check for c in sent[key[2]])
         if key[2] < reach[0] & _SEQ:
             return None
-        if key[2] >= reach[1] & _SEQ:
-            ends = [s.last_ns for s in self.sources.values() if s.station == key[0]]
-            seen = row["seen_ns"]
-            if seen is None or not ends or any(end is None for end in ends):
-                return None
-            return None if max(end for end in ends if end is not None) < seen + SLACK_NS else False
+        if key[2] >= reach[1] & _SEQ:  # whether its capture went on, only itself can tell, by who acknowledges the PDU there
+            return False if any(self._covers(f, key) for f in self._never_sent) else None
         return False
+
+    @cached_property
+    def _never_sent(self) -> list[Row]:
+        return [f for f in self.tables.findings if f["what"] == Finding.NEVER_SENT and self._lost_nothing(f["station"])]
+
+    @staticmethod
+    def _covers(finding: Row, key: PduKey) -> bool:
+        number = (key[2] - finding["seq"]) & _SEQ
+        return key[:2] == (finding["src"], finding["incarnation"]) and bool(number < finding["count"])
 
     def _invented(self, key: PduKey, row: Row) -> None:
         text = f"station {row['station']} delivered PDU {name(key)} at {place(row)}, which its source never sent"

@@ -335,6 +335,8 @@ int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_sc
         s->links |= f.link == LINK_ETHERNET ? 1u : f.link == LINK_SLL ? 2u : f.link == LINK_SLL2 ? 4u : 8u;
         if (l.ethertype == ethertype)
             s->links |= 16u;
+        if (f.captured < f.wire && (l.ethertype == ethertype || !l.ethertype))
+            s->links |= 32u;
     }
     return ZP_BORDER;
 }
@@ -352,6 +354,8 @@ int zp_census(struct zp_walk *w, uint32_t ethertype, uint64_t enough, struct zp_
         if (l.ethertype != ethertype || zp_pdu(l.pdu, l.captured, l.wire, &p) != ZP_P_NONE)
             continue;
         uint32_t s = p.src - 1u;
+        if (!c->n[s] || (l.direction == 2 && !c->out[s]))
+            c->cluster[s] = p.cluster, c->n[s] = p.n;
         c->pdus++;
         c->all[s]++;
         c->out[s] += l.direction == 2;

@@ -78,7 +78,8 @@ struct zp_scan {           /* totals, added to; set first_ns to INT64_MAX and la
     uint64_t frames, bytes;
     int64_t first_ns, last_ns; /* smallest and largest time stamp */
     uint64_t timed;        /* frames with a time stamp */
-    uint64_t links;        /* bit 0: Ethernet, 1: SLL, 2: SLL2, 3: another link type, 4: our EtherType in one of them */
+    uint64_t links;        /* bit 0: Ethernet, 1: SLL, 2: SLL2, 3: another link type, 4: our EtherType in one of them, 5: frames of ours
+                            * (or too short to tell) cut by the snap length */
 };
 /* Over all whole records, counting. ZP_BORDER when the next record begins at or beyond file offset `border`. */
 int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_scan *s);
@@ -89,6 +90,7 @@ struct zp_census {
     uint64_t out[64];      /* sent by the capturing machine, by source station (index: station - 1) */
     uint64_t all[64];
     uint64_t mac[64], weight[64]; /* the source address that most of them came from */
+    uint32_t cluster[64], n[64]; /* of the first that went out, or of the first; n 0: none */
 };
 /* Over all whole records, until `enough` PDUs have been seen (ZP_FULL). */
 int zp_census(struct zp_walk *w, uint32_t ethertype, uint64_t enough, struct zp_census *c);

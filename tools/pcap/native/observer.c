@@ -156,15 +156,19 @@ static void take(struct zo_observer *o, const struct zp_pdu *p, const struct zp_
     announced_check(o, 0);
 }
 
-/* The first PDU from or to the station says which cluster this is about. */
+void zo_cluster(struct zo_observer *o, uint32_t cluster, uint32_t n)
+{
+    o->fixed = 1;
+    o->n = n > ZJW_STATIONS_MAX ? ZJW_STATIONS_MAX : n;
+    o->total.cluster = cluster;
+    o->total.stations = o->n;
+}
+
+/* If nobody has said which cluster this is about, the first PDU does. */
 static int ours(struct zo_observer *o, const struct zp_pdu *p)
 {
-    if (!o->fixed && o->self < p->n) {
-        o->fixed = 1;
-        o->n = p->n;
-        o->total.cluster = p->cluster;
-        o->total.stations = p->n;
-    }
+    if (!o->fixed && o->self < p->n)
+        zo_cluster(o, p->cluster, p->n);
     if (o->fixed && p->cluster == o->total.cluster && p->n == o->n)
         return 1;
     o->total.strange++;

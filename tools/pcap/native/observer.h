@@ -42,6 +42,8 @@ struct zo_totals {
 struct zo_observer;
 /* station: 1..64. tables: ZO_TABLES of them, which stay the caller's. NULL: no memory. */
 struct zo_observer *zo_new(uint32_t station, uint32_t ethertype, struct zo_columns *tables);
+/* Whose PDUs count. Without it the first one in the capture decides, and that may be of another cluster on the segment. */
+void zo_cluster(struct zo_observer *o, uint32_t cluster, uint32_t n);
 /* Takes all frames that are there. ZP_MORE, ZP_FULL (empty the tables, call again) or damage, as zp_next. */
 int zo_feed(struct zo_observer *o, struct zp_walk *w, uint32_t file);
 /* After the last file. ZP_FULL: empty the tables, call again; ZP_MORE: done, the tables hold the last rows. */

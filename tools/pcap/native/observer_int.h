@@ -65,6 +65,7 @@ struct stream {
 struct view {
     uint32_t instance, hash, incarnations[ZJW_STATIONS_MAX], limit[ZJW_STATIONS_MAX], vote_seq[ZJW_STATIONS_MAX];
     uint64_t members, joined, left, place_clock, seed, from_clock, vote_clock[ZJW_STATIONS_MAX];
+    uint64_t issued;              /* opened: who has proposed it */
     uint32_t place_src;           /* 1..n, 0: nothing before it */
     int64_t time;
     uint8_t opened, seed_known, complete, known; /* known: members and place */

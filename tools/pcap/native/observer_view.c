@@ -81,9 +81,13 @@ void open_add(struct zo_observer *o, const struct zp_pdu *p)
     v.place_clock = (uint64_t)v.instance << 32;
     v.joined = v.members;
     hash_view(o, &v);
+    if (v.incarnations[p->src - 1] == p->incarnation)
+        v.issued = UINT64_C(1) << (p->src - 1);
     for (uint32_t i = 0; i < known; i++)
-        if (o->opens[i].hash == v.hash && o->opens[i].instance == v.instance)
+        if (o->opens[i].hash == v.hash && o->opens[i].instance == v.instance) {
+            o->opens[i].issued |= v.issued;
             return;
+        }
     o->opens[o->open_tail++ % OPENS] = v;
 }
 
@@ -397,13 +401,15 @@ void opened_seen(struct zo_observer *o, const struct zp_pdu *p)
     }
 }
 
-static int try_open(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash, struct view *steps)
+/* all: only what all its members are seen to have proposed. Who proposed something else may have let the station in. */
+static int try_open(struct zo_observer *o, const struct zp_pdu *p, uint32_t hash, struct view *steps, int all)
 {
     int count;
     uint32_t known = o->open_tail < OPENS ? o->open_tail : OPENS;
     for (uint32_t i = 0; i < known; i++) {
         const struct view *v = &o->opens[i];
-        if (v->incarnations[o->self] != o->life || !leads_to(o, v, p->instance, hash, steps, &count))
+        if (v->incarnations[o->self] != o->life || (all && v->issued != v->members) ||
+            !leads_to(o, v, p->instance, hash, steps, &count))
             continue;
         uint64_t first = first_of(o, p);
         for (uint32_t h = 0; h < o->n; h++) { /* has the capture seen all that the station has? */
@@ -507,9 +513,10 @@ void life_end(struct zo_observer *o)
         deliver(o);
     }
     struct stream *me = o->cur[o->self];
-    if (me && me->claimed > me->top)
-        find(o, &(struct finding){.what = F_NEVER_SENT, .src = me->src + 1, .incarnation = me->incarnation, .seq = me->top - BASE,
-                                  .count = me->claimed - me->top, .clock = NEVER, .until = NEVER, .other = NEVER,
+    uint64_t sent = me ? me->top > me->req ? me->top : me->req : 0; /* a hole counts as sent: the station has said so */
+    if (me && me->claimed > sent)
+        find(o, &(struct finding){.what = F_NEVER_SENT, .src = me->src + 1, .incarnation = me->incarnation, .seq = sent - BASE,
+                                  .count = me->claimed - sent, .clock = NEVER, .until = NEVER, .other = NEVER,
                                       .value = NEVER});
     for (uint32_t h = 0; h < o->n; h++)
         if (o->cur[h])
@@ -561,7 +568,8 @@ void instance_seen(struct zo_observer *o, const struct zp_pdu *p)
     if (!own)
         return;
     if (!o->open && !o->draining && !(p->flags & ZJW_FLAG_BYE))
-        (void)(try_open(o, p, hash, o->steps) || try_join(o, p, hash, o->steps) || try_resume(o, p, hash));
+        (void)(try_open(o, p, hash, o->steps, 1) || try_join(o, p, hash, o->steps) || try_open(o, p, hash, o->steps, 0) ||
+               try_resume(o, p, hash));
     if (o->open && p->instance == o->view.instance)
         lift_limits(o, p);
 }

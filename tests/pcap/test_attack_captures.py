@@ -1,0 +1,152 @@
+"""Verdicts under attack: clusters that are right must not be accused, whatever captures lack; what is broken must be told."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from zenjun.tools.pcap import checking
+from zenjun.tools.pcap.verdicts import Judgement
+
+from . import planted, simulated
+
+
+def lost_nothing(path: Path, received: int = 1) -> Path:
+    """Let a pcapng file say so, as the lab's do."""
+    options = struct.pack("=HHQHHQHH", 4, 8, received, 5, 8, 0, 0, 0)
+    size = 24 + len(options)
+    with path.open("ab") as file:
+        file.write(struct.pack("=IIIII", 5, size, 0, 0, 0) + options + struct.pack("=I", size))
+    return path
+
+
+def judged(folder: Path, work: Path) -> Judgement:
+    judgement, problems = checking.check([folder], work)
+    assert not problems
+    return judgement
+
+
+def broken(judgement: Judgement) -> dict[str, list[str]]:
+    return {n: [x.text for x in v.violations] for n, v in judgement.verdicts.items() if v.kept is False}
+
+
+# ---- clusters that are right
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(18, id="the last word of who was removed"),
+        pytest.param(41, id="let in where it would have opened"),
+        pytest.param(128, id="the last word of who was removed, of three"),
+    ],
+)
+def test_a_simulated_cluster_is_right(seed: int, tmp_path: Path) -> None:
+    for path in simulated.capture(simulated.simulation(seed, first_seq=0), tmp_path / "captures").values():
+        lost_nothing(path)
+    judgement = judged(tmp_path / "captures", tmp_path / "work")
+    assert broken(judgement) == {}
+    assert judgement.kept is True
+
+
+@functools.cache
+def _long() -> dict[int, Path]:
+    folder = Path(tempfile.mkdtemp(prefix="zenjun-attack-"))
+    atexit.register(shutil.rmtree, folder, True)
+    return simulated.capture(simulated.simulation(6, first_seq=0), folder)
+
+
+Blocks = list[bytes]
+
+
+def _blocks(path: Path) -> Blocks:
+    return list(planted._blocks(path.read_bytes()))
+
+
+def _with(tmp_path: Path, change: Callable[[Blocks], list[Blocks]], station: int = 1) -> Judgement:
+    """Judge the captures with that of one station changed into these; each says that it lost nothing."""
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    for number, path in _long().items():
+        for k, blocks in enumerate(change(_blocks(path)) if number == station else [_blocks(path)]):
+            there = folder / f"station-{number}.{k}.pcapng"
+            there.write_bytes(b"".join(blocks))
+            lost_nothing(there)
+    return judged(folder, tmp_path / "work")
+
+
+def _cut(block: bytes, snap: int) -> bytes:
+    captured = struct.unpack_from("<I", block, 20)[0] if struct.unpack_from("<I", block)[0] == 6 else 0
+    if captured <= snap:
+        return block
+    options = block[28 + captured + -captured % 4 : -4]
+    size = 32 + snap + -snap % 4 + len(options)
+    kept = block[28 : 28 + snap] + bytes(-snap % 4)
+    head = struct.pack("<II", 6, size) + block[8:20] + struct.pack("<I", snap) + block[24:28]
+    return head + kept + options + struct.pack("<I", size)
+
+
+def _later(block: bytes, by_ns: int) -> bytes:
+    if struct.unpack_from("<I", block)[0] != 6:
+        return block
+    high, low = struct.unpack_from("<II", block, 12)
+    time_ns = (high << 32 | low) + by_ns
+    return block[:12] + struct.pack("<II", time_ns >> 32, time_ns & 0xFFFFFFFF) + block[20:]
+
+
+def test_cut_frames_are_not_lost_ones(tmp_path: Path) -> None:
+    """A capture with a short snap length has dropped nothing, and lacks PDUs all the same."""
+    judgement = _with(tmp_path, lambda blocks: [[_cut(b, 300) for b in blocks]])
+    assert broken(judgement) == {}
+    assert any("lacks" in note for note in judgement.notes)
+    files = pq.read_table(tmp_path / "work" / "files").to_pylist()
+    assert [f["station"] for f in files if f["cut"]] == [1]
+
+
+def test_a_pause_between_two_captures_is_no_loss(tmp_path: Path) -> None:
+    def two(blocks: Blocks) -> list[Blocks]:
+        n = len(blocks)
+        return [blocks[: n // 3], blocks[:2] + blocks[n // 2 :]]
+
+    assert broken(_with(tmp_path, two)) == {}
+
+
+def test_a_filtered_capture_has_lost_nothing_and_lacks_much(tmp_path: Path) -> None:
+    """Wireshark's tools copy the statistics of the capture that they take frames from."""
+    path = _long()[1]
+    thinned = tmp_path / "station-1.pcapng"
+    thinned.write_bytes(b"".join(b for k, b in enumerate(_blocks(path)) if k < 2 or k % 40))
+    lost_nothing(thinned, received=len(_blocks(path)) - 2)
+    for number in set(_long()) - {1}:
+        shutil.copy(_long()[number], tmp_path)
+    assert broken(judged(tmp_path, tmp_path / "work")) == {}
+
+
+def test_a_clock_that_is_ahead_proves_no_invention(tmp_path: Path) -> None:
+    """The capture of station 1 ends early, and its clock is five seconds ahead of the others."""
+    judgement = _with(tmp_path, lambda blocks: [[_later(b, 5 * 10**9) for b in blocks[: len(blocks) // 2]]])
+    assert broken(judgement) == {}
+
+
+def test_another_cluster_on_the_segment(tmp_path: Path) -> None:
+    """Its frame is the first one in the capture; the station's own cluster is judged all the same."""
+
+    def foreign(blocks: Blocks) -> list[Blocks]:
+        first = next(s for b in blocks if (s := planted._split(b)) is not None and s[0].direction == planted.IN)
+        block = next(b for b in blocks if planted._split(b) is not None)
+        pdu = first[0].copy()
+        pdu["cluster"] ^= 0x1234
+        pdu.seal()
+        return [[*blocks[:2], planted._join(block, pdu, first[2]), *blocks[2:]]]
+
+    judgement = _with(tmp_path, foreign)
+    assert broken(judgement) == {}
+    rows = [len(planted.rows(tmp_path / "work", "order", s)) for s in (1, 2, 3)]
+    assert min(rows) > 500
