@@ -72,6 +72,21 @@ def test_files_are_read_only_but_for_folders_named(place: Path) -> None:
     other.rmdir()
 
 
+def test_the_current_folder_is_seen_and_read_only_also_below_what_is_in_memory(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen with a checkout in /tmp: it could be written."""
+    here = place / "here"
+    here.mkdir()
+    (here / "file").write_text("hello")
+    monkeypatch.chdir(here)
+    code, lines = run("sh", "-c", "cat file; echo x >other")
+    assert code != 0 and lines[0].startswith("hello")
+    assert [path.name for path in here.iterdir()] == ["file"]
+    (here / "file").unlink()
+    here.rmdir()
+
+
 @pytest.fixture
 def command(place: Path) -> Iterator[subprocess.Popen[bytes]]:
     """``zenjun lab uml`` with a program that says "ready" and stays."""

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -59,7 +59,11 @@ for folder in {memory}; do
     mkdir -p "$folder"
     mount -t tmpfs -o mode=1777 tmp "$folder"
 done
-# Folders of the machine below those, and those that may be written.
+# Folders of the machine below those, and then those that may be written.
+for folder in {hidden}; do
+    mkdir -p "$folder"
+    mount -r -t hostfs -o "$folder" host "$folder"
+done
 for folder in {shared}; do
     mkdir -p "$folder"
     mount -t hostfs -o "$folder" host "$folder"
@@ -106,10 +110,15 @@ def _environment() -> str:
 def _init(command: Sequence[str], folder: Path, exchange: Path, write: Sequence[Path]) -> str:
     seen = [folder, *(Path(p) for p in {sys.prefix, sys.base_prefix}), Path(__file__).resolve().parents[2]]
     hidden = [path for path in seen if any(path.is_relative_to(own) for own in _OWN_MEMORY)]
+
+    def words(paths: Iterable[Path]) -> str:
+        return " ".join(shlex.quote(str(path)) for path in dict.fromkeys(path.absolute() for path in paths))
+
     return _INIT.format(
         path=_INSMOD_PATH,
         memory=" ".join(_OWN_MEMORY),
-        shared=" ".join(shlex.quote(str(path.absolute())) for path in dict.fromkeys([*hidden, *write])),
+        hidden=words(path for path in sorted(hidden) if path not in write),
+        shared=words(write),
         exchange=shlex.quote(str(exchange)),
         modules=" ".join(MODULES),
         modules_root=MODULES_ROOT,
