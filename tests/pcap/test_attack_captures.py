@@ -7,12 +7,16 @@ import functools
 import shutil
 import struct
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from zenjun.tools.pcap import checking
+from zenjun.tools.bench.verdicts import generate as verdict_tables
+from zenjun.tools.pcap import blocks, checking, schema, verdicts
 from zenjun.tools.pcap.verdicts import Judgement
 
 from . import planted, simulated
@@ -66,7 +70,7 @@ def _long() -> dict[int, Path]:
 Blocks = list[bytes]
 
 
-def _blocks(path: Path) -> Blocks:
+def _of(path: Path) -> Blocks:
     return list(planted._blocks(path.read_bytes()))
 
 
@@ -75,9 +79,9 @@ def _with(tmp_path: Path, change: Callable[[Blocks], list[Blocks]], station: int
     folder = tmp_path / "captures"
     folder.mkdir()
     for number, path in _long().items():
-        for k, blocks in enumerate(change(_blocks(path)) if number == station else [_blocks(path)]):
+        for k, packed in enumerate(change(_of(path)) if number == station else [_of(path)]):
             there = folder / f"station-{number}.{k}.pcapng"
-            there.write_bytes(b"".join(blocks))
+            there.write_bytes(b"".join(packed))
             lost_nothing(there)
     return judged(folder, tmp_path / "work")
 
@@ -122,8 +126,8 @@ def test_a_filtered_capture_has_lost_nothing_and_lacks_much(tmp_path: Path) -> N
     """Wireshark's tools copy the statistics of the capture that they take frames from."""
     path = _long()[1]
     thinned = tmp_path / "station-1.pcapng"
-    thinned.write_bytes(b"".join(b for k, b in enumerate(_blocks(path)) if k < 2 or k % 40))
-    lost_nothing(thinned, received=len(_blocks(path)) - 2)
+    thinned.write_bytes(b"".join(b for k, b in enumerate(_of(path)) if k < 2 or k % 40))
+    lost_nothing(thinned, received=len(_of(path)) - 2)
     for number in set(_long()) - {1}:
         shutil.copy(_long()[number], tmp_path)
     assert broken(judged(tmp_path, tmp_path / "work")) == {}
@@ -150,3 +154,90 @@ def test_another_cluster_on_the_segment(tmp_path: Path) -> None:
     assert broken(judgement) == {}
     rows = [len(planted.rows(tmp_path / "work", "order", s)) for s in (1, 2, 3)]
     assert min(rows) > 500
+
+
+# ---- tables that are wrong in many places
+
+
+def _change(folder: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """The order of station 3, changed."""
+    path = folder / "order" / "station=3" / "part-0.parquet"
+    table = change(pq.read_table(path, partitioning=None))
+    pq.write_table(table, path, row_group_size=4096)
+
+
+def _neighbours_swapped(table: pa.Table) -> pa.Table:
+    order = [k ^ 1 for k in range(table.num_rows // 2 * 2)]
+    for name in ("src", "seq", "payload_crc", "head_crc", "incarnation"):
+        k = table.schema.get_field_index(name)
+        table = table.set_column(k, table.schema.field(k), table[name].take(pa.array([*order, *range(len(order), len(table))])))
+    return table
+
+
+def test_a_station_that_is_wrong_everywhere_takes_no_longer(tmp_path: Path) -> None:
+    """What is not shown is not looked for: this once took 36 seconds."""
+    verdict_tables(tmp_path, 3, 20_000)
+    _change(tmp_path, _neighbours_swapped)
+    begun = time.monotonic()
+    judgement = verdicts.judge(tmp_path, {})
+    assert time.monotonic() - begun < 10
+    order = judgement.verdicts["order"]
+    assert order.kept is False and len(order.violations) + order.more > 15_000
+    assert order.violations[0].evidence
+
+
+def test_a_station_that_lacks_a_source_takes_no_longer(tmp_path: Path) -> None:
+    verdict_tables(tmp_path, 3, 20_000)
+    _change(tmp_path, lambda t: t.filter(pc.or_(pc.not_equal(t["src"], 1), pc.less(t["position"], 5000))))
+    begun = time.monotonic()
+    judgement = verdicts.judge(tmp_path, {})
+    assert time.monotonic() - begun < 10
+    loss = judgement.verdicts["loss"]
+    assert len(loss.violations) + loss.more > 4000
+
+
+def _riddled(folder: Path, rows: int, every: int) -> None:
+    """Station 3's capture lacks a PDU here and there, and its replay knows it."""
+    verdict_tables(folder, 3, rows)
+    names = schema.arrow("findings")
+    found: list[dict[str, int]] = []
+
+    def thin(table: pa.Table) -> pa.Table:
+        lost = table.filter(pa.array([k % every == 0 for k in range(table.num_rows)]))
+        found.extend(
+            dict.fromkeys(names.names, 0)
+            | {"what": 1, "src": r["src"], "incarnation": r["incarnation"], "seq": r["seq"], "count": 1, "file": 2}
+            for r in lost.to_pylist()
+        )
+        return table.filter(pa.array([k % every != 0 for k in range(table.num_rows)]))
+
+    _change(folder, thin)
+    path = folder / "findings" / "station=3" / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(found, schema=names), path)
+
+
+def test_many_holes_hide_no_violation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that differ only by holes of a capture do not use up what is looked into, nor do they accuse."""
+    monkeypatch.setattr(verdicts, "LOOK_MAX", 2)
+    monkeypatch.setattr(verdicts, "FINDINGS_MAX", 5)
+    _riddled(tmp_path, 40_000, 500)
+    right = verdicts.judge(tmp_path, {})
+    assert broken(right) == {} and right.verdicts["loss"].kept is True
+    assert any("lacks 80 PDUs" in note for note in right.notes)
+    _change(tmp_path, lambda t: t.filter(pc.not_equal(t["position"], 39_800)))
+    assert list(broken(verdicts.judge(tmp_path, {}))) == ["loss"]
+
+
+def test_what_was_not_looked_into_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BAD_MAX", 2)
+    _riddled(tmp_path, 40_000, 500)
+    judgement = verdicts.judge(tmp_path, {})
+    assert judgement.verdicts["order"].kept is None and judgement.verdicts["loss"].kept is None
+    assert any("not looked into" in note for note in judgement.notes)
+
+
+def test_more_holes_than_are_kept_in_mind_accuse_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "HOLES_MAX", 10)
+    _riddled(tmp_path, 10_000, 500)
+    assert broken(verdicts.judge(tmp_path, {})) == {}

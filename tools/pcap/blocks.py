@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 BLOCK_BITS: Final = 12
 GROUPS_OF_A_TASK: Final = 16
 """Row groups: about a million rows."""
-BAD_MAX: Final = 1000
+BAD_MAX: Final = 2000
 """Cells that differ are looked into, at most so many; the rest are counted."""
 COLUMNS: Final = ("view", "clock", "src", "incarnation", "seq", "payload_crc", "head_crc")
 _STREAM_CELLS: Final = 1 << 16

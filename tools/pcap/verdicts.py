@@ -7,9 +7,10 @@ nobody: what stands in a hole is left out, and counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +23,11 @@ from .schema import Finding
 SHOWN_MAX: Final = 5
 """Violations of one promise that are told in full; the rest are counted."""
 LOOK_MAX: Final = 200
-"""Cells that are read because they differ."""
-FINDINGS_MAX: Final = 10_000
+"""Cells in which something is found to be broken; more are not read."""
+FINDINGS_MAX: Final = 1_000
+HOLES_MAX: Final = 1 << 18
+"""Of one station's capture; what has more is not judged for what it lacks."""
+_STREAMS_KEPT: Final = 64
 _SEQ: Final = (1 << 32) - 1
 _BLOCK: Final = 1 << blocks.BLOCK_BITS
 _CONFIRM: Final = int(wire.Kind.CONFIRM)
@@ -54,6 +58,9 @@ TITLES: Final = {
 """Verdict → (what is promised, what is counted)."""
 
 Row = dict[str, Any]
+Evidence = Callable[[], Iterable[Where]]
+"""What is looked for only if it will be shown."""
+_HOLE: Final = ("src", "incarnation", "seq", "count")
 PduKey = tuple[int, int, int]
 """Source, incarnation, number of 32 bits."""
 
@@ -75,17 +82,19 @@ class Verdict:
     violations: list[Violation] = field(default_factory=list)
     more: int = 0
     """Violations beyond those that are told."""
+    unseen: bool = False
+    """Not all that differs has been looked into."""
 
     @property
     def kept(self) -> bool | None:
-        return False if self.violations else True if self.compared else None
+        return False if self.violations else True if self.compared and not self.unseen else None
 
-    def add(self, text: str, evidence: Iterable[Where] = ()) -> None:
+    def add(self, text: str, evidence: Evidence) -> None:
         """Another violation; not told if there are many."""
         if any(v.text == text for v in self.violations):
             return
         if len(self.violations) < SHOWN_MAX:
-            self.violations.append(Violation(text, list(evidence)))
+            self.violations.append(Violation(text, list(evidence())))
         else:
             self.more += 1
 
@@ -132,6 +141,10 @@ class Tables:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._open: dict[Path, Any] = {}
+        self._streams = lru_cache(maxsize=_STREAMS_KEPT)(self._stream)
+        self.sent = lru_cache(maxsize=_STREAMS_KEPT)(self._sent)
+        self.reach = cache(self._reach)
 
     def stations(self) -> list[int]:
         """That have an order or views."""
@@ -146,17 +159,22 @@ class Tables:
         self, table: str, station: int | None, where: Any = None, columns: Sequence[str] = (), most: int = 1 << 20
     ) -> list[Row]:
         """Rows that a filter lets through, with ``station``, in the order of the table; at most so many."""
-        import pyarrow.dataset as ds
-
         out: list[Row] = []
         for path in self.files(table, station):
             number = int(path.parent.name.partition("=")[2])
-            data = ds.dataset(path, schema=schema.arrow(table), format="parquet")
+            data = self._dataset(table, path)
             found = data.head(most - len(out), columns=list(columns) or None, filter=where, use_threads=False)
             out += [row | {"station": number} for row in found.to_pylist()]
             if len(out) >= most:
                 break
         return out
+
+    def _dataset(self, table: str, path: Path) -> Any:
+        import pyarrow.dataset as ds
+
+        if path not in self._open:
+            self._open[path] = ds.dataset(path, schema=schema.arrow(table), format="parquet")
+        return self._open[path]
 
     @cached_property
     def views(self) -> list[Row]:
@@ -165,24 +183,40 @@ class Tables:
 
     @cached_property
     def findings(self) -> list[Row]:
-        """The first of them."""
-        return self.rows("findings", None, most=FINDINGS_MAX)
+        """The first of each kind and station."""
+        import pyarrow.dataset as ds
+
+        kinds = [ds.field("what") == int(what) for what in Finding]
+        return [r for s in self.stations() for kind in kinds for r in self.rows("findings", s, kind, most=FINDINGS_MAX)]
 
     @cached_property
-    def holes(self) -> dict[int, list[Row]]:
-        """Station → what its capture is known to lack."""
-        out: dict[int, list[Row]] = {}
-        for row in self.findings:
-            if row["what"] == Finding.GAP:
-                out.setdefault(row["station"], []).append(row)
+    def holes(self) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
+        """Station, source, incarnation → what the station's capture is known to lack: (number of 32 bits, how many), sorted."""
+        import pyarrow.dataset as ds
+
+        out: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        for station in self.stations():
+            rows = self.rows("findings", station, ds.field("what") == int(Finding.GAP), _HOLE, HOLES_MAX)
+            if len(rows) == HOLES_MAX:
+                self.riddled.add(station)
+            for row in rows:
+                out.setdefault((station, row["src"], row["incarnation"]), []).append((row["seq"] & _SEQ, row["count"]))
+        for found in out.values():
+            found.sort()
         return out
+
+    @cached_property
+    def riddled(self) -> set[int]:
+        """Stations whose captures have more holes than are kept in mind."""
+        return set()
 
     def in_hole(self, station: int, key: PduKey) -> bool:
         """Whether the station's capture is known to lack this PDU."""
-        return any(
-            row["src"] == key[0] and row["incarnation"] == key[1] and (key[2] - row["seq"]) & _SEQ < row["count"]
-            for row in self.holes.get(station, ())
-        )
+        found = self.holes.get((station, key[0], key[1]), [])
+        if station in self.riddled:
+            return True
+        at = bisect_right(found, (key[2], 1 << 64))
+        return any((key[2] - seq) & _SEQ < count for seq, count in found[max(0, at - 1) : at] or found[-1:])
 
     def order(self, station: int, place: Place) -> list[Row]:
         """The rows of a cell."""
@@ -194,22 +228,24 @@ class Tables:
 
     def of_stream(self, station: int, stream: Stream) -> list[Row]:
         """The rows of a cell of a stream."""
+        return self._streams(station, stream)
+
+    def _stream(self, station: int, stream: Stream) -> list[Row]:
         import pyarrow.dataset as ds
 
         f, low = ds.field, stream.block << blocks.BLOCK_BITS
         where = (f("src") == stream.src) & (f("incarnation") == stream.incarnation)
         return self.rows("order", station, where & (f("seq") >= low) & (f("seq") < low + _BLOCK), _ROW, 1 << 16)
 
-    def find(self, station: int, key: PduKey) -> Row | None:
-        """The row of one PDU, wherever it stands."""
-        import pyarrow.dataset as ds
+    def find(self, station: int, key: PduKey, near: int = 0) -> Row | None:
+        """The row of one PDU, wherever it stands. near: its number in another capture, which may be unwrapped otherwise."""
+        for number in dict.fromkeys((near or key[2], key[2])):
+            rows = self.of_stream(station, Stream(key[0], key[1], number >> blocks.BLOCK_BITS))
+            if (row := next((r for r in rows if r["seq"] & _SEQ == key[2]), None)) is not None:
+                return row
+        return None
 
-        f = ds.field
-        where = (f("src") == key[0]) & (f("incarnation") == key[1]) & (f("seq") == key[2])
-        rows = self.rows("order", station, where, _ROW, 1)
-        return rows[0] if rows else None
-
-    def sent(self, stream: Stream, reach: tuple[int, int] | None) -> dict[int, set[int]]:
+    def _sent(self, stream: Stream, reach: tuple[int, int] | None) -> dict[int, set[int]]:
         """Number of 32 bits → checks of what the source itself sent, by its own capture; reach: of that stream."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -225,7 +261,7 @@ class Tables:
             out.setdefault(row["seq"] & _SEQ, set()).add(row["check"])
         return out
 
-    def reach(self, src: int, incarnation: int) -> tuple[int, int] | None:
+    def _reach(self, src: int, incarnation: int) -> tuple[int, int] | None:
         """(first number sent, next number said) of a source's own frames; None: its capture has none."""
         import pyarrow.compute as pc
         import pyarrow.dataset as ds
@@ -234,7 +270,7 @@ class Tables:
         where = (f("src") == src) & (f("incarnation") == incarnation) & (f("sent") > 0)
         low, high = None, None
         for path in self.files("transmissions", src):
-            data = ds.dataset(path, schema=schema.arrow("transmissions"), format="parquet")
+            data = self._dataset("transmissions", path)
             for batch in data.to_batches(columns=["seq", "kind"], filter=where):
                 if not batch.num_rows:
                     continue
@@ -270,6 +306,18 @@ def at(row: Row, note: str = "") -> Where:
     return Where(row["station"], row["file"], row["frame"], time_ns, note)
 
 
+def _at(*rows: Row) -> list[Where]:
+    return [at(row) for row in rows]
+
+
+def _near(row: Row, station: int, there: Collection[Row]) -> list[Where]:
+    """What stands before and after a row's place at a station that lacks it."""
+    before = [r for r in there if r["clock"] <= row["clock"]]
+    after = [r for r in there if r["clock"] > row["clock"]]
+    out = [at(max(before, key=_by_place), f"the one before it at station {station}")] if before else []
+    return out + ([at(min(after, key=_by_place), f"the one after it at station {station}")] if after else [])
+
+
 def key_of(row: Row) -> PduKey:
     """What a PDU is called."""
     return row["src"], row["incarnation"], row["seq"] & _SEQ
@@ -294,44 +342,46 @@ class Court:
 
     def findings(self) -> None:
         """From the replays."""
-        holes: dict[int, int] = {}
         for row in self.tables.findings:
             what = Finding(row["what"])
             who = f"station {row['station']}"
             key = key_of(row)
             if what is Finding.GAP:
-                holes[row["station"]] = holes.get(row["station"], 0) + row["count"]
                 self._hole(row)
             elif what is Finding.CONFLICT:
                 text = f"{who} received two PDUs called {name(key)}, with different contents"
-                self.verdicts[DUPLICATE].add(text, self._around(row, key))
+                self.verdicts[DUPLICATE].add(text, partial(self._around, row, key))
             elif what in (Finding.SENDER_ORDER, Finding.PROMISE):
                 before = "the one before it" if what is Finding.SENDER_ORDER else "its source had promised"
                 text = f"at {who}, PDU {name(key)} stands at {place(row)}, which is not beyond what {before} says"
-                self.verdicts[SENDER].add(text, self._around(row, key))
+                self.verdicts[SENDER].add(text, partial(self._around, row, key))
             elif what is Finding.CAUSALITY:
                 cause = f"{row['other_src']}:{row['other_value']}"
                 text = f"at {who}, PDU {name(key)} stands at {place(row)}, before {cause}, which its source had accepted"
-                self.verdicts[CAUSE].add(text, self._around(row, key))
+                self.verdicts[CAUSE].add(text, partial(self._around, row, key))
             elif what is Finding.DIGEST:
                 text = (
                     f"{who} announced digest {row['other_value'] & (1 << 64) - 1:016x} for position {row['seq']}; its own frames"
                     f" give {row['value'] & (1 << 64) - 1:016x}"
                 )
-                self._once(DIGESTS, row["station"], row["view"] or 0, text, [at(row)])
+                self._once(DIGESTS, row["station"], row["view"] or 0, text, partial(_at, row))
             elif what is Finding.NEVER_SENT and not self._lost_nothing(row["station"]):
                 self.notes.append(f"{who}: its capture lacks its last PDUs, from {name(key)} on")
             elif what is Finding.NEVER_SENT:
                 text = f"others acknowledge PDU {name(key)} of {who}, which it has not sent"
-                self.verdicts[INVENTION].add(text, [at(row)])
+                self.verdicts[INVENTION].add(text, partial(_at, row))
             elif what is Finding.VIEW_UNKNOWN:
                 self.notes.append(f"{who} is in instance {row['value']}: how it came there, its capture does not show")
             elif what is Finding.RESUMED:
                 self.notes.append(f"{who}: the capture begins within instance {row['value']}; earlier places are not judged")
-        for station, count in sorted(holes.items()):
-            self.notes.append(f"station {station}: its capture lacks {count} PDUs that it had; places there are not judged")
+        lacking: dict[int, int] = {}
+        for (station, _, _), found in self.tables.holes.items():
+            lacking[station] = lacking.get(station, 0) + sum(count for _, count in found)
+        for station, total in sorted(lacking.items()):
+            more = "more than " if station in self.tables.riddled else ""
+            self.notes.append(f"station {station}: its capture lacks {more}{total} PDUs that it had; places there are not judged")
 
-    def _once(self, verdict: str, station: int, group: int, text: str, evidence: Iterable[Where]) -> None:
+    def _once(self, verdict: str, station: int, group: int, text: str, evidence: Evidence) -> None:
         """The first of a kind is told, its consequences are counted."""
         if (verdict, station, group) in self._told:
             self.verdicts[verdict].more += 1
@@ -346,7 +396,7 @@ class Court:
         text = (
             f"station {row['station']} acknowledged PDU {name(key_of(row))}, which never arrived there: its capture lost no frame"
         )
-        self.verdicts[LOSS].add(text, [at(row)])
+        self.verdicts[LOSS].add(text, partial(_at, row))
 
     def _lost_nothing(self, station: int) -> bool:
         """Whether a station's capture is whole and says that nothing was dropped. Between two files nobody may have captured."""
@@ -386,8 +436,11 @@ class Court:
                         f"instance {number} has another {what} at station {odd['station']} than at station {among[0]['station']}:"
                         f" {_view_text(odd, what)} and {_view_text(among[0], what)}"
                     )
-                    verdict.add(text, [w for row in (among[0], odd) for w in self._entered(row)])
+                    verdict.add(text, partial(self._begun, among[0], odd))
                     break
+
+    def _begun(self, *rows: Row) -> list[Where]:
+        return [where for row in rows for where in self._entered(row)]
 
     def fenced(self) -> None:
         """Stations that have seen an order that is not theirs, and deliver nothing any more."""
@@ -425,7 +478,7 @@ class Court:
                         self._said(station, others.num_rows)
         for counted, position, low, high in self._contradictions(spark):
             text = f"position {position} behind the view event of instance {counted} was announced with two digests"
-            self._once(DIGESTS, 0, counted, text, self._speakers(counted, position, {low, high}))
+            self._once(DIGESTS, 0, counted, text, partial(self._speakers, counted, position, {low, high}))
 
     def _said(self, station: int, count: int) -> None:
         import pyarrow.dataset as ds
@@ -441,7 +494,7 @@ class Court:
             f" the view event of instance {row['counted']}; the frames of station {station} give"
             f" {row['derived'] & (1 << 64) - 1:016x}"
         )
-        self._once(DIGESTS, station, -row["src"], text, [at(row)])
+        self._once(DIGESTS, station, -row["src"], text, partial(_at, row))
         self.verdicts[DIGESTS].more += count - 1
 
     def _contradictions(self, spark: Any) -> list[tuple[int, int, int, int]]:
@@ -495,18 +548,28 @@ class Court:
             cell = Place(view, clock - 1, clock)
             rows = [r for r in self.tables.order(station, cell) if r["src"] == src]
             where = f"{clock >> 32}:{clock & _SEQ}.{src}"
-            self._once(SENDER, station, view, f"at station {station}, {where} stands behind a later place", map(at, rows))
+            self._once(SENDER, station, view, f"at station {station}, {where} stands behind a later place", partial(_at, *rows))
             self.verdicts[SENDER].more += count - 1
         judge = blocks.Judge(covered)
-        for key, sums in found.bad[:LOOK_MAX]:
+        left, wrong = found.unseen, 0
+        for key, sums in found.bad:
+            if wrong == LOOK_MAX:
+                left += 1
+                continue
+            before = self._broken()
             if isinstance(key, Place):
                 self._place(key, judge.covering(key))
             else:
                 self._stream(key, sums)
-        left = max(0, len(found.bad) - LOOK_MAX) + found.unseen
+            wrong += self._broken() != before
         if left:
             self.notes.append(f"{left} more blocks differ and were not looked into")
+            for name in (ORDER, LOSS, DUPLICATE, INVENTION):
+                self.verdicts[name].unseen = True
         return found.rows
+
+    def _broken(self) -> int:
+        return sum(len(v.violations) + v.more for v in self.verdicts.values())
 
     def _place(self, cell: Place, stations: Sequence[int]) -> None:
         """Put each difference in a block down to a promise."""
@@ -524,7 +587,7 @@ class Court:
                     self._another_place(key, a, b, rows)
                 elif content(a) != content(b):
                     text = f"PDU {name(key)} is another one at station {s} than at station {have[0]}"
-                    self._once(DUPLICATE, s, cell.view, text, [at(a), at(b)])
+                    self._once(DUPLICATE, s, cell.view, text, partial(_at, a, b))
             for s in stations:
                 if key in rows[s] or self.tables.in_hole(s, key):
                     continue
@@ -545,10 +608,10 @@ class Court:
 
     def _another_place(self, key: PduKey, a: Row, b: Row, rows: dict[int, dict[PduKey, Row]]) -> None:
         text = f"PDU {name(key)} stands at {place(a)} at station {a['station']} and at {place(b)} at station {b['station']}"
-        self._once(ORDER, b["station"], a["view"], text, self._neighbours(a, rows) + self._neighbours(b, rows))
+        self._once(ORDER, b["station"], a["view"], text, lambda: self._neighbours(a, rows) + self._neighbours(b, rows))
 
     def _missing(self, key: PduKey, station: int, row: Row, rows: dict[int, dict[PduKey, Row]]) -> None:
-        there = self.tables.find(station, key)
+        there = self.tables.find(station, key, row["seq"])
         if there is not None:
             if there["clock"] != row["clock"] or there["view"] != row["view"]:
                 self._another_place(key, row, there, rows)
@@ -560,11 +623,13 @@ class Court:
             f"PDU {name(key)} stands at {place(row)} at station {row['station']}; station {station}, whose order goes beyond that"
             f" place, does not have it"
         )
-        before = [r for r in rows.get(station, {}).values() if r["clock"] <= row["clock"]]
-        after = [r for r in rows.get(station, {}).values() if r["clock"] > row["clock"]]
-        near = [at(max(before, key=_by_place), f"the one before it at station {station}")] if before else []
-        near += [at(min(after, key=_by_place), f"the one after it at station {station}")] if after else []
-        self._once(LOSS, station, row["view"], text, self._neighbours(row, rows) + near)
+        self._once(
+            LOSS,
+            station,
+            row["view"],
+            text,
+            lambda: self._neighbours(row, rows) + _near(row, station, rows.get(station, {}).values()),
+        )
 
     def _neighbours(self, row: Row, rows: dict[int, dict[PduKey, Row]]) -> list[Where]:
         """The row's frame and those of the places before and after it, at its station."""
@@ -609,7 +674,7 @@ class Court:
 
     def _invented(self, key: PduKey, row: Row) -> None:
         text = f"station {row['station']} delivered PDU {name(key)} at {place(row)}, which its source never sent"
-        self._once(INVENTION, row["station"], row["view"], text, [at(row)])
+        self._once(INVENTION, row["station"], row["view"], text, partial(_at, row))
 
     def _stream(self, stream: Stream, sums: dict[int, Sum]) -> None:
         sent: dict[int, set[int]] | None = None
@@ -633,7 +698,7 @@ class Court:
             key = key_of(row)
             if key in seen:
                 text = f"station {row['station']} delivered PDU {name(key)} at {place(seen[key])} and at {place(row)}"
-                self._once(DUPLICATE, row["station"], row["view"], text, [at(seen[key]), at(row)])
+                self._once(DUPLICATE, row["station"], row["view"], text, partial(_at, seen[key], row))
             seen[key] = row
 
 
