@@ -287,3 +287,4 @@ def test_the_command(tmp_path: Path) -> None:
     (tmp_path / "s3.pcapng").write_bytes(b"")
     result = run(command, [str(tmp_path)])
     assert result.exit_code == 1 and "3.000 s" in result.output.replace("-3.000", "3.000")
+    assert f"{tmp_path / 's3.pcapng'}: offset 0: the file is empty" in result.output

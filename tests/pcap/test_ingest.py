@@ -195,6 +195,7 @@ def test_the_command_says_what_is_wrong(folder: Path, tmp_path: Path, capfd: pyt
         ([str(folder), "--out", str(tmp_path / "o"), "--station", "99=x"], 2, "is neither a station, 1..64, nor like 2=FILE"),
         ([str(folder), "--out", str(tmp_path / "o"), "--ethertype", "7"], 2, "7 is not in 0x0600..0xffff"),
         ([str(folder), "--out", "/proc/nope"], 1, "/proc/nope"),
+        ([str(folder), "--out", str(tmp_path / "o"), "--master", "sparky"], 2, "'sparky' is not like local[*]"),
     ]
     for arguments, code, text in cases:
         assert run_command(["pcap", "ingest", "--master", "none", *arguments]) == code, arguments

@@ -395,5 +395,8 @@ def test_the_command(tmp_path: Path) -> None:
     text = out.read_text()
     assert "<title>A &lt;run&gt;</title>" in text and Page(text).problems() == []
     assert checking.is_tables(work)
+    nowhere = [*command, str(tmp_path / "captures"), "--out", str(tmp_path / "no" / "r.html")]
+    wrong = subprocess.run(nowhere, capture_output=True, text=True, timeout=100)
+    assert wrong.returncode == 2 and "is no folder that can be written to" in wrong.stderr and "looking" not in wrong.stderr
     wrong = subprocess.run([*command, str(tmp_path / "nothing"), "--out", str(out)], capture_output=True, text=True, timeout=100)
     assert wrong.returncode == 2 and "nothing" in wrong.stderr.splitlines()[-1] and "Traceback" not in wrong.stderr

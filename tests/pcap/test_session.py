@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -88,6 +89,20 @@ def test_pips_java_is_refused_for_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaError, match="lacks the module"):
         Session("spark://127.0.0.1:1")
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
+    """Spark itself tries for a minute."""
+    begin = time.monotonic()
+    for master, reason in (
+        ("spark://127.0.0.1:1", "127.0.0.1:1: Connection refused"),
+        ("spark://127.0.0.1:1,[::1]:1", "; [::1]:1: "),
+        ("spark://here", "'here' is not like HOST:7077"),
+    ):
+        with pytest.raises(SessionError, match=re.escape(f"no Spark answers at {master} (")) as raised:
+            Session(master)
+        assert reason in str(raised.value)
+    assert time.monotonic() - begin < 10
 
 
 def test_a_java_that_dies_is_told_with_its_last_words(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

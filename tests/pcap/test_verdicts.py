@@ -328,6 +328,11 @@ def test_the_command_says_it_all(tmp_path: Path) -> None:
     assert good.returncode == 0, good
     told = json.loads(good.stdout)
     assert told["kept"] is True and set(told["verdicts"]) == set(TITLES) and told["stations"] == [1, 2, 3]
+    # Tables that are there already would be judged with those of other captures.
+    again = [*COMMAND, str(lossy()), "--work", str(tmp_path / "t"), "--master", "none"]
+    refused = subprocess.run(again, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and not refused.stdout
+    assert f"--work {tmp_path / 't'}: is not empty; choose a new folder" in refused.stderr
     row = _victim()
     folder = tmp_path / "captures"
     for path in lossy().iterdir():

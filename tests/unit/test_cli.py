@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -102,7 +103,7 @@ def test_send_many_is_fast_enough_to_be_piped(fake: FakeThread) -> None:
 
 def test_send_lines(fake: FakeThread) -> None:
     zenjun("send", stdin=b"one\ntwo\r\n\nlast without end")
-    zenjun("send", "-n", "1", stdin=b"first\nsecond\n")
+    zenjun("send", "-n", "1", "-", stdin=b"first\nsecond\n")
     zenjun("send", stdin=b"")
     assert payloads(fake) == [b"one", b"two", b"", b"last without end", b"first"]
 
@@ -686,8 +687,38 @@ def test_missing_dependency_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, c
     assert "zenjun sniff" in capsys.readouterr().err
     assert isinstance(cli, LazyGroup)
     monkeypatch.setattr(importlib, "import_module", lambda *_: raises(ModuleNotFoundError("no", name="scapy")))
-    assert run(["sniff"]) == 1
-    assert "zenjun sniff needs scapy: pip install 'scapy>=2.5,<3'" in capsys.readouterr().err
+    assert run(["sniff"]) == 6
+    assert f"zenjun sniff: needs scapy: {sys.executable} -m pip install 'scapy>=2.5,<3'" in capsys.readouterr().err
+    beside = Path(sys.executable).parent / "pip"
+    monkeypatch.setattr(shutil, "which", lambda _: str(beside))
+    assert run(["sniff"]) == 6
+    assert "zenjun sniff: needs scapy: pip install 'scapy>=2.5,<3'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["check x", "ingest x --out y", "report x --out y", "compare x x", "clocks x", "show --align x"],
+)
+def test_without_the_extra_help_is_there_and_the_work_is_refused(command: str, tmp_path: Path) -> None:
+    """In a Python whose packages are not there: one line that can be followed, exit code 6."""
+    (tmp_path / "x").write_bytes(bytes.fromhex("d4c3b2a1020004000000000000000000ffff000001000000"))
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(['numpy', 'pyarrow', 'pyspark'])); "
+        "from zenjun.tools.cli import run; sys.exit(run(sys.argv[1:]))"
+    )
+    line = [sys.executable, "-c", program, "pcap", *command.split()]
+    done = subprocess.run([*line, "--help"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0 and "Usage: zenjun pcap" in done.stdout, done.stderr
+    done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 6 and not done.stdout, done.stderr
+    (message,) = [text for text in done.stderr.splitlines() if "…" not in text]
+    assert message.startswith(f"zenjun pcap {command.split()[0]}: needs ") and message.endswith("pip install 'zenjun[spark]'")
+
+
+@pytest.mark.parametrize("group", ["lab", "evaluate", "config", "bench", "pcap"])
+def test_overviews_cut_no_sentence(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([group, "--help"]) == 0
+    assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
 
 
 def raises(error: Exception) -> None:

@@ -44,7 +44,8 @@ class _Commands(LazyGroup):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done · 1 failed · 2 usage · 3 daemon not reachable · 4 timeout · 5 service ended (docs/cli.md).",
+    epilog="Exit codes: 0 done · 1 failed · 2 usage · 3 daemon not reachable · 4 timeout · 5 service ended"
+    " · 6 something is not installed or not allowed · 130 interrupted (docs/cli.md).",
 )
 @click.option(
     "--version",

@@ -25,6 +25,7 @@ from ..bench.table import BUS, render, size_name
 from ..lab import LabError
 from .common import FAILED, INTERRUPTED, Failure
 from .lab import exit_code_of
+from .lazy import Overview
 
 SIZE_MIN: Final = 33
 SIZE_MAX: Final = 16 * 1024 * 1024
@@ -106,6 +107,7 @@ def _progress(total: int) -> Iterator[Progress | None]:
 
 
 @click.group(
+    cls=Overview,
     invoke_without_command=True,
     epilog="""\b
 Examples:

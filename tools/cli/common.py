@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -33,13 +35,15 @@ EXIT_CODES: Final = {
     TIMED_OUT: "not in time: the time given by --timeout is over, a lab's cluster did not open",
     NO_SERVICE: "the daemon is there but ended the service: cluster not open in time or opened anew, order fenced, "
     "disconnected as a slow receiver, daemon stopping",
-    UNSUPPORTED: "the machine lacks a right, a kernel feature or a program; the message names it",
+    UNSUPPORTED: "the machine lacks a right, a kernel feature, a program or a Python package; the message names it",
     INTERRUPTED: "interrupted (Ctrl-C)",
     PIPE_CLOSED: "the reader of our output has gone (SIGPIPE)",
 }
 """Of all commands; docs/cli.md has the same table."""
 
 GROUP: Final = "default"
+EXTRA: Final = "zenjun[spark]"
+"""What ``pip`` is asked for where Spark and what comes with it is missing."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -124,6 +128,20 @@ def say(text: str) -> None:
 def on_terminal() -> bool:
     """Whether a person looks at standard error: then long work shows progress."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def lacking(package: str | None, wanted: str, command: str = "") -> Failure:
+    """A Python package is not there: how to get ``wanted`` into the Python that runs this, which need not be that of ``pip``."""
+    beside = Path(sys.executable).parent
+    pip = "pip" if (found := shutil.which("pip")) and Path(found).parent == beside else f"{sys.executable} -m pip"
+    return Failure(f"needs {package}: {pip} install '{wanted}'", UNSUPPORTED, command)
+
+
+def lacking_extra(error: ImportError, command: str) -> Failure:
+    """What of ``zenjun[spark]`` is not there. Raises the error itself if it is a piece of zenjun."""
+    if (error.name or "").startswith("zenjun"):
+        raise error
+    return lacking(error.name, EXTRA, command)
 
 
 def plural(n: int, word: str) -> str:

@@ -10,9 +10,10 @@ import click
 from ...daemon import config as options
 from ...daemon import key as keys
 from .common import FAILED, OK
+from .lazy import Overview
 
 
-@click.group(short_help="Check a configuration file, or print an example.", epilog="All options: docs/config.md.")
+@click.group(cls=Overview, short_help="Check a configuration file, or print an example.", epilog="All options: docs/config.md.")
 def config() -> None:
     """Look after the daemon's configuration.
 

@@ -10,13 +10,14 @@ import click
 
 from .. import evaluate as evaluation
 from ..lab import LabError
-from .common import FAILED, UNSUPPORTED, Failure, say
+from .common import FAILED, UNSUPPORTED, Failure, lacking_extra, say
 from .lab import exit_code_of
+from .lazy import Overview
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
 
 
-@click.group(epilog="What is measured, and how: docs/evaluation.md.")
+@click.group(cls=Overview, epilog="What is measured, and how: docs/evaluation.md.")
 def evaluate() -> None:
     """Measure what the papers claim, from captures of a lab on this machine."""
 
@@ -40,7 +41,7 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--write", is_flag=True, help="Put tables and plots into docs/evaluation.md of this checkout.")
 @click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep captures and tables in this folder.")
 def everything(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | None) -> int:
-    """All numbers of the papers that can be measured so far: labs run, their captures are counted in Spark.
+    """Measure all numbers of the papers that can be measured: labs run, their captures are counted in Spark.
 
     \b
     Examples:
@@ -53,7 +54,7 @@ def everything(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | No
             importlib.import_module(name)
         from ..pcap import ingest, java, session, study
     except ImportError as error:
-        raise Failure(f"needs {error.name}: pip install 'zenjun[spark]'", FAILED, "evaluate all") from None
+        raise lacking_extra(error, "evaluate all") from None
     with tempfile.TemporaryDirectory(prefix="zenjun-evaluate-") as scratch:
         folder = keep or Path(scratch)
         try:
@@ -81,7 +82,8 @@ def everything(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | No
 @click.option("--repeat", type=click.IntRange(1, 1000), default=20, show_default=True, help="Messages for each.")
 @click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep the captures in this folder.")
 def to(sizes: tuple[int, ...], repeat: int, keep: Path | None) -> int:
-    """PDUs and rounds to acknowledge one PDU on a bus: best case, and every reception answered at once (TO paper, section 4).
+    """Measure PDUs and rounds to acknowledge one PDU on a bus: best case, and every reception answered at once (TO paper,
+    section 4).
 
     \b
     Examples:

@@ -50,7 +50,7 @@ _OPTIONS: Final = (
         help="How the delay varies (sch_netem); uniform unless said.",
     ),
     click.option("--reorder", type=SHARE, help="Share of frames that overtake the delayed ones (sch_netem)."),
-    click.option("--reorder-gap", type=click.IntRange(min=0), help="Let at most every so manieth frame overtake (sch_netem)."),
+    click.option("--reorder-gap", type=click.IntRange(min=0), help="At most every Nth frame overtakes; 0: any (sch_netem)."),
     click.option("--reorder-correlation", type=SHARE, help="How far each throw follows the one before (sch_netem)."),
     click.option("--duplicate", type=SHARE, help="Share of frames received twice (sch_netem)."),
     click.option("--corrupt", type=SHARE, help="Share of frames with one bit wrong (sch_netem)."),

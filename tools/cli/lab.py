@@ -26,6 +26,7 @@ from . import labrun
 from .common import FAILED, INTERRUPTED, TIMED_OUT, UNREACHABLE, UNSUPPORTED, Failure
 from .impairments import SHARE, TIME, Quantity, impairment_options
 from .labuml import uml
+from .lazy import Overview
 
 _EXIT_CODES: Final[dict[type[LabError], int]] = {
     LabNotFound: UNREACHABLE,
@@ -43,7 +44,7 @@ def exit_code_of(error: LabError) -> int:
     return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), FAILED)
 
 
-class _LabGroup(click.Group):
+class _LabGroup(Overview):
     """Turns the lab's errors into exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -648,7 +649,12 @@ def hold(name: str, **impairments: Any) -> None:
 @lab.command()
 @_name_option
 @_stations_option()
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Folder for the files. [here]")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="Folder for the files; those of the same stations are replaced.  [default: here]",
+)
 @click.option("--duration", "duration_ns", type=TIME, help="End after this time, as in 5s.")
 @click.option("--count", type=click.IntRange(min=0), default=0, help="End at each station after so many frames.")
 @click.option("--background", is_flag=True, help="Return at once; end with --stop.")

@@ -30,7 +30,7 @@ def uml(deadline_ns: int, memory: int, write: tuple[Path, ...], command: tuple[s
     \b
     Examples:
       zenjun lab uml -- python -m pytest tests/netem
-      zenjun lab uml -- sh -c 'zenjun lab up -n 3 --delay 25ms --jitter 10ms && zenjun lab status'
+      zenjun lab uml -- sh -c 'zenjun lab up --delay 25ms -o cluster.fail_timeout_ms=4000 && zenjun lab status'
       zenjun lab uml --write out -- sh -c 'tc qdisc help 2>out/help'
 
     \b

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import click
 
-from .common import Failure
+from .common import Failure, lacking
 
 
 class Entry(NamedTuple):
@@ -19,6 +19,14 @@ class Entry(NamedTuple):
     help: str
     extra: str = ""
     """What to install if the module cannot be imported."""
+
+
+class Overview(click.Group):
+    """A group that lists its commands with their whole first sentences; click cuts them."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(1000)) for name, command in self.commands.items()])
 
 
 class LazyGroup(click.Group):
@@ -38,16 +46,13 @@ class LazyGroup(click.Group):
         try:
             module = importlib.import_module(f".{entry.module}", self.package)
         except ImportError as error:
-            raise Failure(self._missing(cmd_name, entry, error)) from None
+            if entry.extra and not (error.name or "").startswith("zenjun"):
+                raise lacking(error.name, entry.extra, f"{self.prefix} {cmd_name}".removeprefix("zenjun ")) from None
+            raise Failure(f"{self.prefix} {cmd_name} is not available in this installation: {error}") from None
         command = getattr(module, entry.attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry.module}.{entry.attribute} is no command")
         return command
-
-    def _missing(self, name: str, entry: Entry, error: ImportError) -> str:
-        if entry.extra and not (error.name or "").startswith("zenjun"):
-            return f"{self.prefix} {name} needs {error.name}: pip install '{entry.extra}'"
-        return f"{self.prefix} {name} is not available in this installation: {error}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -69,7 +69,7 @@ def send(
     timeout: float,
     path: str | None,
 ) -> None:
-    """Broadcast messages to a group: each MESSAGE, each --file, or else each line of standard input.
+    """Broadcast messages to a group: each MESSAGE, each --file, or else (or for a single -) each line of standard input.
 
     \b
     Examples:
@@ -80,6 +80,8 @@ def send(
       tar c dir | zenjun send -g tar -b --chunk 64k
       zenjun send tick --rate 10 --repeat 0        ten a second until Ctrl-C
     """
+    if messages == ("-",):
+        messages = ()
     if files and (messages or binary):
         raise click.UsageError("give either MESSAGE arguments, or --file, or --binary")
     if messages and binary:

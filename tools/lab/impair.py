@@ -45,7 +45,7 @@ class Impairment:
     with each frame it goes from good to bad with probability p, back with r, and loses frames of the bad state with 1-h
     (default 1), of the good one with 1-k (default 0). Both together are two losses one after the other.
     jitter_distribution: how the delay varies, see ``DISTRIBUTIONS``; frames whose delay ends earlier overtake the others.
-    reorder: share of frames sent at once while the others are delayed; reorder_gap: at most every so manieth frame, 0 for
+    reorder: share of frames sent at once while the others are delayed; reorder_gap: at most every Nth frame, 0 for
     any; reorder_correlation: how far each throw follows the one before. rate_bit: bits per second or 0 for no limit. limit:
     frames that wait for delay or rate at most, 0 for the lab's own bounds; further ones are dropped.
 

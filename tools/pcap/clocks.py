@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...proto import wire
-from .lookup import Capture, Correction, Notes, Selection, frames
+from .lookup import Capture, Correction, Notes, Selection, frames, no_capture
 from .native import Reader, ffi, lib
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -472,6 +472,8 @@ def _collect_station(station: int, files: Sequence[Capture], ethertype: int, mas
                     problems.append(str(reader.fail(result)))
                     break
                 elif not reader.fill():
+                    if (nothing := no_capture(reader, capture)) is not None:
+                        problems.append(str(nothing))
                     break
     take()
     every = np.concatenate(parts)

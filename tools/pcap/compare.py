@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...proto import wire
-from .lookup import Capture, Correction, Frame, Notes, Selection, frames
-from .native import CaptureDamage, Reader, ffi, lib
+from .lookup import Capture, Correction, Frame, Notes, Selection, frames, no_capture
+from .native import Reader, ffi, lib
 
 ROWS_IN_MEMORY: Final = 4_000_000
 """Of both captures together; more go through files."""
@@ -214,9 +214,8 @@ def _rows(this: Side, ethertype: int, notes: Notes) -> Iterator[Rows]:
                 if result == lib.ZP_MORE and not reader.fill():
                     break
             this.frames += int(reader.walk.state.frame)
-            if reader.walk.state.format == lib.ZP_UNKNOWN and result >= 0:
-                text = "too short for a capture" if reader.tail_bytes else "the file is empty"
-                notes.damage(CaptureDamage(capture.name, 0, text))
+            if result >= 0 and (nothing := no_capture(reader, capture)) is not None:
+                notes.damage(nothing)
             elif result >= 0 and (reader.cut or reader.tail_bytes):
                 notes.lines.append(f"{capture.name}: offset {reader.offset}: {reader.cut or 'the last record is cut'}")
     if rows[0]:

@@ -205,6 +205,13 @@ def captures(
     return out
 
 
+def no_capture(reader: Reader, capture: Capture) -> CaptureDamage | None:
+    """What is wrong with a file that was at its end before it had said what it is."""
+    if reader.walk.state.format != lib.ZP_UNKNOWN:
+        return None
+    return CaptureDamage(capture.name, 0, "too short for a capture" if reader.tail_bytes else "the file is empty")
+
+
 def frames(
     capture: Capture, wanted: Selection | Track, notes: Notes, waiting: Callable[[], None] | None = None
 ) -> Iterator[Frame]:
@@ -232,9 +239,8 @@ def frames(
             else:
                 yield _frame(capture, hit)
         del keep
-        if reader.walk.state.format == lib.ZP_UNKNOWN:
-            empty = not reader.tail_bytes
-            notes.damage(CaptureDamage(capture.name, 0, "the file is empty" if empty else "too short for a capture"))
+        if (nothing := no_capture(reader, capture)) is not None:
+            notes.damage(nothing)
         elif reader.cut or reader.tail_bytes:
             why = reader.cut or "the last record is cut"
             notes.lines.append(f"{capture.name}: offset {reader.offset}: {why}; all before it was read")

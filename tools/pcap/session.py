@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from .progress import Progress, tracked
 
 START_SECONDS_MAX: Final = 120
 _LOG_LINES: Final = 6
+_REACH_S: Final = 5.0
 _QUIET: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -33,6 +35,25 @@ class SessionError(Exception):
 def is_local(master: str) -> bool:
     """Whether Spark runs inside of one JVM of ours."""
     return master == "local" or (master.startswith("local[") and master.endswith("]"))
+
+
+def _reach(master: str) -> None:
+    """Raises SessionError if nobody listens at any of ``spark://HOST:PORT,HOST:PORT``: Spark itself tries for a minute, and then
+    speaks of something else."""
+    scheme, _, places = master.partition("://")
+    if scheme != "spark":
+        return
+    reasons = []
+    for place in places.split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+            return
+        except ValueError:
+            reasons.append(f"{place!r} is not like HOST:7077")
+        except OSError as error:
+            reasons.append(f"{place}: {error.strerror or error}")
+    raise SessionError(f"no Spark answers at {master} ({'; '.join(reasons)})")
 
 
 def _conf(master: str, folder: Path) -> dict[str, str]:
@@ -78,7 +99,7 @@ class Session:
         conf: dict[str, str] | None = None,
     ) -> None:
         """small: little data, so that what counts is a quick start. conf: on top of ours. Raises java.JavaError if there is no
-        Java that will do."""
+        Java that will do, SessionError if no cluster answers at *master*."""
         self.master = master
         self.progress = progress or Progress(quiet=True)
         self.local = is_local(master)
@@ -88,6 +109,7 @@ class Session:
                 f"a Spark cluster is reached by Spark's own scripts, which {found.program} does not suit (it lacks the module"
                 " jdk.incubator.vector): apt-get install openjdk-17-jre-headless"
             )
+        _reach(master)
         self.folder = Path(tempfile.mkdtemp(prefix="zenjun-spark-"))
         self.log = self.folder / "jvm.log"
         self._conf = _conf(master, self.folder) | (conf or {})

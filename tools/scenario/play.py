@@ -131,7 +131,7 @@ class _Run:
         if "netem" in scenario.needs and not lab.describe()["netem"]:
             raise LabUnsupported(
                 f"scenario {scenario.name} needs sch_netem (CONFIG_NET_SCH_NETEM), which this kernel does not have; "
-                "zenjun lab run --list says which scenarios do without"
+                "zenjun lab uml -- zenjun lab run … plays it under one that has"
             )
         there = [station for station in lab.stations if station not in scenario.absent]
         running = [s for s, station in lab.stations.items() if (d := station.daemon) is not None and d.poll() is None]

@@ -6,9 +6,9 @@ from typing import Final
 
 import click
 
+from ..common import EXTRA as NEEDS
 from ..lazy import Entry, LazyGroup
 
-NEEDS: Final = "zenjun[spark]"
 COMMANDS: Final[dict[str, Entry]] = {
     "check": Entry("check", "check", "Judge whether the cluster kept its promises.", NEEDS),
     "report": Entry("report", "report", "Write one HTML page: verdicts, time lines, latencies, losses.", NEEDS),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..common import FAILED, OK, UNREACHABLE, UNSUPPORTED, USAGE, Failure, plural, say
+from ..common import FAILED, OK, UNREACHABLE, UNSUPPORTED, USAGE, Failure, lacking_extra, plural, say
 from .options import NO_SPARK, ethertype_option, little, master_option, places_option
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ COMMAND = "pcap check"
 @click.command("check")
 @click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILES|DIR...")
 @places_option
-@master_option
+@master_option(none=True)
 @click.option(
     "--work",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where the tables go, and stay. [default: a temporary folder, removed at the end]",
+    help="New or empty folder where the tables go, and stay. [default: a temporary one, removed at the end]",
 )
 @ethertype_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -80,7 +80,7 @@ def _run(
         from ...pcap.java import JavaError
         from ...pcap.session import Session, SessionError, is_local
     except ImportError as error:
-        raise Failure(f"{error.name} is missing: pip install 'zenjun[spark]'", UNSUPPORTED, COMMAND) from None
+        raise lacking_extra(error, COMMAND) from None
     try:
         with _folder(work) as folder:
             if master == NO_SPARK:
@@ -92,7 +92,7 @@ def _run(
     except JavaError as error:
         raise Failure(str(error), UNSUPPORTED, COMMAND) from None
     except ImportError as error:
-        raise Failure(f"{error.name} is missing: pip install 'zenjun[spark]'", UNSUPPORTED, COMMAND) from None
+        raise lacking_extra(error, COMMAND) from None
     except (SessionError, OSError) as error:
         raise Failure(str(error), FAILED, COMMAND) from None
 
@@ -101,6 +101,10 @@ def _run(
 def _folder(work: Path | None) -> Iterator[Path]:
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)
+        if any(work.iterdir()):  # tables of other captures would be judged with these
+            raise Failure(
+                f"--work {work}: is not empty; choose a new folder (tables made before: zenjun {COMMAND} {work})", USAGE, COMMAND
+            )
         yield work
         return
     folder = Path(tempfile.mkdtemp(prefix="zenjun-check-"))

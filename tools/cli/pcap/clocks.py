@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ....proto import wire
-from ...pcap.clocks import RATE_PPM, Alignment, ClockError, Estimate, estimate
 from ...pcap.lookup import captures
 from ...pcap.text import Style, fold, seconds, span
 from ..common import Failure, plural, say
 from .options import ethertype_option, reading, stations
+
+if TYPE_CHECKING:  # what needs numpy is imported when it is used: --help does without
+    from ...pcap.clocks import Alignment, Estimate
 
 WHO = "pcap clocks"
 
@@ -104,6 +106,8 @@ def _print(known: dict[str, Any], verbose: bool, style: Style) -> None:
                 click.echo(f"    {piece}")
         else:
             click.echo(fold(pieces, style.width))
+    from ...pcap.clocks import RATE_PPM
+
     if known["rate_ppm"] > RATE_PPM:
         click.echo(f"a clock was slewed: up to {known['rate_ppm']:.0f} ppm of drift were allowed for")
     for moment in known["steps_ns"]:
@@ -130,10 +134,8 @@ Exit status:
 @click.option(
     "--drift-max",
     type=click.FloatRange(0, 100_000),
-    default=RATE_PPM,
-    show_default=True,
     metavar="PPM",
-    help="How fast two clocks can drift apart.",
+    help="How fast two clocks can drift apart.  [default: 200]",
 )
 @click.option("--points", type=click.IntRange(1, 100_000), default=11, show_default=True, help="At how many times (-v, --json).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
@@ -145,7 +147,7 @@ def clocks(
     files: tuple[str, ...],
     of_stations: tuple[str, ...],
     reference: int | None,
-    drift_max: float,
+    drift_max: float | None,
     points: int,
     as_json: bool,
     verbose: bool,
@@ -160,8 +162,11 @@ def clocks(
     if chosen:
         raise click.UsageError("--station says whose capture a file is: --station N=FILE")
     with reading(WHO):
+        from ...pcap.clocks import RATE_PPM, ClockError, estimate
+
+        rate_ppm = RATE_PPM if drift_max is None else drift_max
         try:
-            found = estimate(captures(files, given, ethertype), ethertype, rate_ppm=drift_max, reference=reference)
+            found = estimate(captures(files, given, ethertype), ethertype, rate_ppm=rate_ppm, reference=reference)
         except ClockError as error:
             raise Failure(str(error), command=WHO) from None
     known = report(found, points)

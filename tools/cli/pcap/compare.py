@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from ....proto import wire
-from ...pcap.compare import Comparison, Side, around, side
-from ...pcap.compare import compare as comparison
 from ...pcap.lookup import captures
 from ...pcap.show import Printer
 from ...pcap.text import Style, fold, span
 from ..common import plural, say
 from .options import ethertype_option, one_clock, reading, stations
+
+if TYPE_CHECKING:  # what needs numpy is imported when it is used: --help does without
+    from ...pcap.compare import Comparison, Side
 
 WHO = "pcap compare"
 _QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
@@ -48,6 +48,8 @@ def _side(this: Side) -> dict[str, Any]:
 
 def _delays(found: Comparison) -> list[int] | None:
     """Least, median, 9 of 10, 99 of 100, greatest."""
+    import numpy as np
+
     if found.least_ns is None or found.greatest_ns is None:
         return None
     inner = [int(q) for q in np.quantile(found.delays_ns, _QUANTILES[1:-1])]
@@ -112,6 +114,8 @@ def _lines(found: Comparison) -> Iterator[list[str]]:
 
 def _differences(found: Comparison, ethertype: int, count: int, style: Style) -> None:
     """The first differences with the frames around them."""
+    from ...pcap.compare import around
+
     printer = Printer(sys.stdout, style)
     shown = [
         (f"only in {letter}", this, index)
@@ -176,6 +180,9 @@ def compare(
     if "-" in (a, b):
         raise click.UsageError("captures are read several times: give files, not a pipe")
     with reading(WHO):
+        from ...pcap.compare import compare as comparison
+        from ...pcap.compare import side
+
         try:
             sides = [side(path, captures([path], given, ethertype)) for path in (a, b)]
             every = [c for s in sides for c in s.files]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..common import FAILED, OK, UNSUPPORTED, USAGE, Failure, plural, say
+from ..common import FAILED, OK, UNSUPPORTED, USAGE, Failure, lacking_extra, plural, say
 from .options import NO_SPARK, ethertype_option, little, master_option, places_option
 
 if TYPE_CHECKING:
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from ...pcap.session import Session
 
 COMMAND = "pcap ingest"
-NEEDS = "pip install 'zenjun[spark]'"
 
 
 @click.command("ingest")
 @click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILES...")
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where the tables go.")
 @places_option
-@master_option
+@master_option(none=True)
 @ethertype_option
 def ingest(captures: tuple[Path, ...], out: Path, places: dict[str, int], master: str, ethertype: int) -> int:
     """Turn captures into Parquet tables, partitioned by station: frames, PDUs, and the order, messages, views and more that a
@@ -49,7 +48,7 @@ def ingest(captures: tuple[Path, ...], out: Path, places: dict[str, int], master
         with Progress() as progress:
             result = _run(captures, out, places, master, ethertype, progress)
     except ImportError as error:
-        raise Failure(f"{error.name} is missing: {NEEDS}", UNSUPPORTED, COMMAND) from None
+        raise lacking_extra(error, COMMAND) from None
     except files.FilesError as error:
         raise Failure(str(error), USAGE, COMMAND) from None
     except java.JavaError as error:
@@ -101,14 +100,15 @@ def _report(result: Result) -> int:
     """The summary, and the exit code."""
     from ...pcap.progress import amount
 
+    if not result.captures:
+        say(f"zenjun pcap ingest: nothing new for {result.out}")
+        return OK
     cut = sum(capture.truncated for capture in result.captures)
     click.echo(
         f"{result.out}: {plural(len(result.captures), 'file')}, {plural(result.frames, 'frame')}, {plural(result.pdus, 'PDU')} of"
         f" stations {' '.join(map(str, result.stations)) or '-'}, {amount(result.bytes)} decoded in {result.seconds:.1f} s"
         + (f"; {plural(cut, 'file')} ended within a record" if cut else "")
     )
-    if not result.captures:
-        say("zenjun pcap ingest: nothing new")
     if result.problems:
         say(f"zenjun pcap ingest: {plural(len(result.problems), 'file')} with problems, see above")
         return FAILED

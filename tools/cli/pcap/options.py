@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ....proto import wire
-from ..common import Failure, say
+from ..common import Failure, lacking_extra, say
 
 if TYPE_CHECKING:
     from ...pcap.lookup import Capture, Correction
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 NO_SPARK = "none"
 """--master: threads of this process do the work."""
+_MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|mesos://.+|yarn.*")
 _LITTLE_BYTES = 256 << 20
 """Up to here a quick start of Spark counts for more than what its second compiler could do."""
 
@@ -81,16 +83,21 @@ def places_option(f: F) -> F:
     )(f)
 
 
-def master_option(f: F) -> F:
-    """--master: which Spark does the work."""
-    return click.option(
-        "--master",
-        metavar="URL",
-        default="local[*]",
-        show_default=True,
-        help="Spark that does the work: local[*] is a session of this command's own, URL a cluster whose workers see the same"
-        f" files and have zenjun[spark]; {NO_SPARK}: threads of this process, without Java.",
-    )(f)
+def master(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """Callback: what Spark does not know as a master is said before a JVM has been started for it."""
+    if text != NO_SPARK and not _MASTER.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is not like local[*], local[4], spark://HOST:PORT, k8s://URL, yarn or {NO_SPARK}")
+    return text
+
+
+def master_option(*, none: bool = False) -> Callable[[F], F]:
+    """--master: which Spark does the work. none: whether the command also does without."""
+    text = (
+        "Spark that does the work: local[*] is a session of this command's own, URL a cluster whose workers see the same"
+        " files and have zenjun[spark]"
+    )
+    without = f"; {NO_SPARK}: threads of this process, without Java." if none else "."
+    return click.option("--master", metavar="URL", default="local[*]", show_default=True, callback=master, help=text + without)
 
 
 def little(names: Sequence[Path]) -> bool:
@@ -106,11 +113,15 @@ def known(text: str) -> str:
 
 @contextmanager
 def reading(command: str) -> Iterator[None]:
-    """What is wrong with files in this block is the one line that the command ends with."""
-    from ...pcap.files import FilesError
-
+    """What is wrong with files in this block is the one line that the command ends with; so is a package that is missing."""
+    try:
+        from ...pcap.files import FilesError
+    except ImportError as error:
+        raise lacking_extra(error, command) from None
     try:
         yield
+    except ImportError as error:
+        raise lacking_extra(error, command) from None
     except FilesError as error:
         raise Failure(str(error), command=command) from None
     except BrokenPipeError:
@@ -126,7 +137,7 @@ def one_clock(command: str, captures: Sequence[Capture], kind: int, *, must: boo
     try:
         from ...pcap.clocks import ClockError, correction
     except ImportError as error:
-        raise Failure(f"aligning clocks needs {error.name}: pip install 'zenjun[spark]'", command=command) from None
+        raise lacking_extra(error, command) from None
     if not all(Path(c.path).is_file() for c in captures):
         raise click.UsageError("clocks cannot be aligned from a pipe: it can be read only once")
     try:

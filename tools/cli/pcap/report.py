@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from pathlib import Path
 
 import click
 
-from ..common import FAILED, OK, UNSUPPORTED, USAGE, Failure, say
+from ..common import FAILED, OK, UNSUPPORTED, USAGE, Failure, lacking_extra, say
 from .options import NO_SPARK, ethertype_option, little, master_option, places_option
 
 COMMAND = "pcap report"
@@ -42,7 +43,7 @@ def message_option(_context: click.Context, _option: click.Parameter, text: str 
     "--one-clock", is_flag=True, help="All captures were taken on one machine (a lab): times are compared as they are, exactly."
 )
 @places_option
-@master_option
+@master_option()
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Keep the tables in this folder.")
 @ethertype_option
 def report(
@@ -64,9 +65,7 @@ def report(
     try:
         return _write(captures, out, message, title, one_clock, places, master, work, ethertype)
     except ImportError as error:
-        if (error.name or "").startswith("zenjun"):
-            raise
-        raise Failure(f"needs {error.name}: pip install 'zenjun[spark]'", FAILED, COMMAND) from None
+        raise lacking_extra(error, COMMAND) from None
 
 
 def _write(
@@ -75,6 +74,8 @@ def _write(
 ) -> int:  # fmt: skip
     if master == NO_SPARK:
         raise click.UsageError("the report is counted in Spark: --master local[*], or a cluster")
+    if not os.access(out.parent, os.W_OK):  # before much is counted
+        raise click.UsageError(f"--out {out}: {out.parent} is no folder that can be written to")
     from ...pcap import files, ingest, java, page, reporting
     from ...pcap import session as sparks
     from ...pcap.progress import Progress
@@ -96,6 +97,8 @@ def _write(
             raise Failure(str(error), UNSUPPORTED, COMMAND) from None
         except (sparks.SessionError, ingest.IngestError, page.NoSuchMessage) as error:
             raise Failure(str(error), FAILED, COMMAND) from None
-    state = {True: "all promises kept", False: "a promise is BROKEN", None: "nothing to judge"}[judgement.kept]
+    unjudged = sum(verdict.kept is None for verdict in judgement.verdicts.values())
+    kept = f"no promise broken, {unjudged} not judged" if unjudged else "all promises kept"
+    state = {True: kept, False: "a promise is BROKEN", None: "nothing to judge"}[judgement.kept]
     say(f"{out}: {state}, {len(text) / 1e6:.1f} MB")
     return FAILED if problems or judgement.kept is False else OK
