@@ -19,7 +19,7 @@ from zenjun.tools.bench.verdicts import generate as verdict_tables
 from zenjun.tools.pcap import blocks, checking, schema, verdicts
 from zenjun.tools.pcap.verdicts import Judgement
 
-from . import planted, simulated
+from . import ideal, planted, simulated
 
 
 def lost_nothing(path: Path, received: int = 1) -> Path:
@@ -241,3 +241,35 @@ def test_more_holes_than_are_kept_in_mind_accuse_nobody(tmp_path: Path, monkeypa
     monkeypatch.setattr(verdicts, "HOLES_MAX", 10)
     _riddled(tmp_path, 10_000, 500)
     assert broken(verdicts.judge(tmp_path, {})) == {}
+
+
+# ---- long holes
+
+
+@pytest.mark.parametrize("silent", [1, 2], ids=["others go on", "it goes on itself"])
+def test_a_hole_longer_than_any_window(silent: int, tmp_path: Path) -> None:
+    """A capture that was stopped for 35,000 PDUs: what lies behind is judged again, what the hole hides accuses nobody."""
+    frames = list(ideal.run(36_000, senders=(1,), confirm_every=100))
+    ideal.captures(tmp_path / "captures", frames, lambda station, k: station != silent or not 500 < k < 35_500)
+    judgement = judged(tmp_path / "captures", tmp_path / "work")
+    assert broken(judgement) == {}
+    assert any("lacks 3" in note for note in judgement.notes)
+    behind = [r for r in planted.rows(tmp_path / "work", "order", silent) if r["seq"] > 35_300]
+    assert len(behind) > 300
+    assert judgement.verdicts["order"].kept is True
+
+
+def test_what_is_broken_behind_a_long_hole_is_seen(tmp_path: Path) -> None:
+    frames = list(ideal.run(36_000, senders=(1,), confirm_every=100))
+    paths = ideal.captures(tmp_path / "all", frames, lambda station, k: station != 2 or not 500 < k < 35_000)
+
+    def change(pdu: planted.Pdu) -> list[planted.Pdu] | None:
+        if not pdu.sequenced or pdu["seq"] != 35_900:
+            return None
+        pdu.bytes[-1] ^= 1
+        return [pdu]
+
+    (tmp_path / "captures").mkdir()
+    for number, path in paths.items():
+        planted.rewrite(path, tmp_path / "captures" / path.name, change if number == 2 else lambda _: None)
+    assert {"duplicates", "invention"} & set(broken(judged(tmp_path / "captures", tmp_path / "work")))

@@ -118,6 +118,7 @@ struct zo_observer {
     uint32_t event_head, event_tail;
     uint64_t gate;                /* a joiner is waited for: nothing beyond is delivered */
     int any_hole;
+    uint32_t lost;                /* instance in which the capture lacks more than any window: to be resumed; 0: none */
     uint64_t covered;             /* nothing up to this clock is still to come */
 
     uint64_t bus_tail;            /* bus: end of the log; o->tail is what has been handed out */

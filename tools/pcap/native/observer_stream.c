@@ -87,8 +87,12 @@ void levels_row(struct zo_observer *o, struct stream *s)
 /* The station has it, and its capture has not shown it. */
 void hole_note(struct zo_observer *o, struct stream *s, uint64_t to)
 {
-    if (to <= s->req || to <= s->hole_to || to - s->req > SLOTS_MOST)
+    if (to <= s->req || to <= s->hole_to)
         return;
+    if (to - s->req > SLOTS_MOST) {
+        o->lost = o->view.instance;
+        return;
+    }
     if (s->hole_to <= s->req)
         s->hole_since = o->total.frames;
     s->hole_to = to;

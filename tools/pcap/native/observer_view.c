@@ -487,8 +487,16 @@ static int try_resume(struct zo_observer *o, const struct zp_pdu *p, uint32_t ha
         struct stream *s = o->cur[h];
         if (!s)
             continue;
-        uint32_t said = be32(p->ack + 4 * h);
-        stream_start(o, s, s->seen ? widen(s->top, said) : BASE + said, 0);
+        uint64_t said = be32(p->ack + 4 * h), known = s->req;
+        said = s->seen ? widen(s->top, (uint32_t)said) : BASE + said;
+        stream_start(o, s, said, 0);
+        if (known && said > known) { /* it has been followed before: the capture lacks what lies between */
+            s->gap_first = known;
+            s->gap_count = said - known;
+            s->gap_clock = 0;
+            o->total.gaps += s->gap_count;
+            stream_gap_tell(o, s, p->clock);
+        }
         s->joined_at = v.instance;
     }
     o->view.from_clock = p->clock;
@@ -514,7 +522,7 @@ void life_end(struct zo_observer *o)
     }
     struct stream *me = o->cur[o->self];
     uint64_t sent = me ? me->top > me->req ? me->top : me->req : 0; /* a hole counts as sent: the station has said so */
-    if (me && me->claimed > sent)
+    if (me && me->claimed > sent && !o->lost)
         find(o, &(struct finding){.what = F_NEVER_SENT, .src = me->src + 1, .incarnation = me->incarnation, .seq = sent - BASE,
                                   .count = me->claimed - sent, .clock = NEVER, .until = NEVER, .other = NEVER,
                                       .value = NEVER});
@@ -567,9 +575,15 @@ void instance_seen(struct zo_observer *o, const struct zp_pdu *p)
     }
     if (!own)
         return;
-    if (!o->open && !o->draining && !(p->flags & ZJW_FLAG_BYE))
+    if (o->open && o->lost && p->instance == o->lost)
+        life_end(o);
+    if (!o->open && !o->draining && o->lost == p->instance && o->lost && try_resume(o, p, hash)) {
+        o->lost = 0;
+    } else if (!o->open && !o->draining && !(p->flags & ZJW_FLAG_BYE) && o->lost != p->instance) {
+        o->lost = 0;
         (void)(try_open(o, p, hash, o->steps, 1) || try_join(o, p, hash, o->steps) || try_open(o, p, hash, o->steps, 0) ||
                try_resume(o, p, hash));
+    }
     if (o->open && p->instance == o->view.instance)
         lift_limits(o, p);
 }
