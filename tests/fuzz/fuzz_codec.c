@@ -49,7 +49,7 @@ static void sound(const uint8_t *b, size_t size, uint32_t stations)
         for (uint32_t i = 0; i < p[ZJW_PROPOSAL_CHANGES]; i++) {
             const uint8_t *change = p + ZJW_SIZEOF_PROPOSAL + ZJW_SIZEOF_CHANGE * i;
             CHECK(change[ZJW_CHANGE_CHANGED] >= 1 && change[ZJW_CHANGE_CHANGED] <= stations);
-            CHECK(!i || change[ZJW_CHANGE_CHANGED] > change[ZJW_CHANGE_CHANGED - ZJW_SIZEOF_CHANGE]);
+            CHECK(!i || change[ZJW_CHANGE_CHANGED] > (change - ZJW_SIZEOF_CHANGE)[ZJW_CHANGE_CHANGED]);
         }
         break;
     case ZJW_KIND_RCV:
