@@ -1,6 +1,6 @@
 """libFuzzer on the reader of captures, as test_fuzz_core.py does it; the seeds are small captures of all shapes.
 
-ZENJUN_FUZZ_SECONDS=3600 pytest -s tests/fuzz/test_fuzz_capture.py
+ZENJUN_FUZZ_SECONDS=3600 ZENJUN_FUZZ_SEED=0 pytest -s tests/fuzz/test_fuzz_capture.py
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from scapy.layers.l2 import Ether
-from test_fuzz_core import BUILD_SECONDS_MAX, CORE, HERE, SANITIZE, SECONDS, clang, report, run
+from test_fuzz_core import BUILD_SECONDS_MAX, CORE, HERE, SANITIZE, SECONDS, SEED, clang, report, run
 
 from tests.pcap import shapes
 from tests.pcap.built import PDUS
@@ -56,6 +56,7 @@ def test_nothing_is_found_in_bounded_time(program: Path, tmp_path: Path) -> None
     new.mkdir()
     options = [
         f"-max_total_time={SECONDS}",
+        f"-seed={SEED}",
         "-max_len=4000",
         "-print_final_stats=1",
         "-timeout=10",
