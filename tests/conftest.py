@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# As the simulation's seed in tools/test: a run that judges a change takes the same examples every time, all others look for new ones.
+# As with the simulation: a run that judges a change takes the same examples every time, all others look for new ones.
 hypothesis.settings.register_profile("same", derandomize=True, database=None)
 if os.environ.get("ZENJUN_NO_SKIP") == "1":
     hypothesis.settings.load_profile("same")
