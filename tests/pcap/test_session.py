@@ -15,7 +15,7 @@ import pytest
 from zenjun.tools.pcap import java
 from zenjun.tools.pcap import session as sessions
 from zenjun.tools.pcap.java import JavaError
-from zenjun.tools.pcap.progress import Progress, amount
+from zenjun.tools.pcap.progress import Progress, amount, tracked
 from zenjun.tools.pcap.session import Session, SessionError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -180,6 +180,33 @@ def test_jobs_show_their_tasks(session: Session) -> None:
     finally:
         session.progress = Progress(quiet=True)
     assert out.getvalue().startswith("adding up …\n")
+
+
+class GoneContext:
+    """A SparkContext whose JVM does not answer any more."""
+
+    def setJobGroup(self, *_: object, **__: object) -> None:
+        pass
+
+    def statusTracker(self) -> None:
+        pass
+
+    def setLocalProperty(self, *_: object) -> None:
+        raise ConnectionError("gone")
+
+
+def test_ctrl_c_is_not_lost_on_its_way_out() -> None:
+    """Neither when the JVM does not answer in the end, nor when PySpark stumbles over the answer that was not waited for."""
+    with pytest.raises(KeyboardInterrupt), tracked(GoneContext(), Progress(quiet=True), "x"):
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt) as raised, tracked(GoneContext(), Progress(quiet=True), "x"):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise ConnectionError("the answer is empty")
+    assert raised.value.__suppress_context__
+    with pytest.raises(ConnectionError), tracked(GoneContext(), Progress(quiet=True), "x"):
+        raise ConnectionError("the JVM has ended")
 
 
 SCRIPT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -103,6 +104,13 @@ def amount(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is behind an error: PySpark, on its way out, talks to a JVM whose last answer has not been read."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 @contextmanager
 def tracked(context: Any, progress: Progress, what: str, *, say: bool = True) -> Iterator[None]:
     """While the block runs Spark jobs from this thread: their tasks, done and in all, as a phase of *progress*. context: the
@@ -132,10 +140,12 @@ def tracked(context: Any, progress: Progress, what: str, *, say: bool = True) ->
     watcher.start()
     try:
         yield
+    except Exception as error:
+        if _interrupted(error):
+            raise KeyboardInterrupt from None
+        raise
     finally:
         over.set()
         watcher.join(timeout=5)
-        try:
+        with contextlib.suppress(Exception):  # as above; a return here would swallow Ctrl-C
             context.setLocalProperty("spark.jobGroup.id", None)
-        except Exception:  # as above
-            return
