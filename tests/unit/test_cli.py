@@ -24,7 +24,7 @@ import pytest
 from fake_daemon import MESSAGE_MAX, FakeThread, fake_daemon
 from rich.console import Console
 from zenjun.daemon.client import connect_sync
-from zenjun.tools.cli import COMMANDS, cli, run
+from zenjun.tools.cli import COMMANDS, cli, common, run
 from zenjun.tools.cli.common import EXIT_CODES, size_of
 from zenjun.tools.cli.events import describe
 from zenjun.tools.cli.lazy import Entry, LazyGroup
@@ -693,6 +693,10 @@ def test_missing_dependency_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(shutil, "which", lambda _: str(beside))
     assert run(["sniff"]) == 6
     assert "zenjun sniff: needs scapy: pip install 'scapy>=2.5,<3'" in capsys.readouterr().err
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(common, "find_spec", lambda _: None)  # as in the Debian package
+    assert run(["sniff"]) == 6
+    assert "has no pip; scapy>=2.5,<3 is for one made by pip" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,15 @@ def plain(roff: str) -> str:
     return " ".join(text.split())
 
 
+def test_names_say_what_the_overview_says(pages: Path) -> None:
+    """Whole sentences."""
+    page = plain((pages / "zenjun-pcap-check.1").read_text())
+    assert "zenjun-pcap-check - judge whether the cluster kept its promises .SH" in page
+    page = plain((pages / "zenjun-pcap.1").read_text())
+    assert "Judge whether the cluster kept its promises." in page and "Estimate the offsets between" in page
+    assert "zenjun-lab-uml - run a program under the User-Mode Linux kernel" in plain((pages / "zenjun-lab-uml.1").read_text())
+
+
 def test_every_command_has_a_page_that_says_what_help_says(pages: Path) -> None:
     contexts = list(commands(click.Context(cli, info_name="zenjun", **cli.context_settings)))
     names = {"-".join(c.command_path.split()) + ".1" for c in contexts}

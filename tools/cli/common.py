@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -133,8 +134,13 @@ def on_terminal() -> bool:
 def lacking(package: str | None, wanted: str, command: str = "") -> Failure:
     """A Python package is not there: how to get ``wanted`` into the Python that runs this, which need not be that of ``pip``."""
     beside = Path(sys.executable).parent
-    pip = "pip" if (found := shutil.which("pip")) and Path(found).parent == beside else f"{sys.executable} -m pip"
-    return Failure(f"needs {package}: {pip} install '{wanted}'", UNSUPPORTED, command)
+    if (found := shutil.which("pip")) and Path(found).parent == beside:
+        how = f"pip install '{wanted}'"
+    elif find_spec("pip"):
+        how = f"{sys.executable} -m pip install '{wanted}'"
+    else:
+        how = f"this installation ({sys.executable}) has no pip; {wanted} is for one made by pip (docs/captures.md)"
+    return Failure(f"needs {package}: {how}", UNSUPPORTED, command)
 
 
 def lacking_extra(error: ImportError, command: str) -> Failure:

@@ -22,8 +22,9 @@ from ...daemon.__main__ import parser as zenjund_parser
 from ...daemon.__main__ import version
 from ...daemon.client.common import SOCKET, SOCKET_ENV
 from ...daemon.runtime import Exit
-from ..cli import COMMANDS, cli
+from ..cli import cli
 from ..cli.common import EXIT_CODES
+from ..cli.lazy import LazyGroup
 
 EXITS: Final = {
     Exit.OK: "stopped by SIGTERM or SIGINT, in order",
@@ -71,8 +72,16 @@ def _commands(context: click.Context) -> Iterator[tuple[str, str]]:
         yield from _commands(click.Context(found, parent=context, info_name=name, **found.context_settings))
 
 
+def _short(command: click.Command, context: click.Context) -> str:
+    """What a command does in one sentence, whole: its line in the overview where there is one."""
+    above = context.parent.command if context.parent else None
+    if isinstance(above, LazyGroup):
+        return above.entries[context.info_name or ""].help
+    return command.get_short_help_str(1000)
+
+
 def _page(command: click.Command, context: click.Context, words: list[str], subcommands: dict[str, click.Command]) -> str:
-    short = (COMMANDS[words[1]].help if len(words) == 2 else command.get_short_help_str(200)).rstrip(".")
+    short = _short(command, context).rstrip(".")
     if len(words) == 1:
         short = "totally ordered broadcast on one Ethernet segment"
     out = [_head("-".join(words), 1), _name("-".join(words), short), ".SH SYNOPSIS"]
@@ -89,7 +98,11 @@ def _page(command: click.Command, context: click.Context, words: list[str], subc
     if subcommands:
         out.append(".SH COMMANDS")
         for name, sub in subcommands.items():
-            out += [".TP", rf"\fB{escaped('-'.join([*words, name]))}\fR(1)", escaped(sub.get_short_help_str(200))]
+            out += [
+                ".TP",
+                rf"\fB{escaped('-'.join([*words, name]))}\fR(1)",
+                escaped(_short(sub, click.Context(sub, parent=context, info_name=name))),
+            ]
     if command.epilog:
         out += [".SH NOTES", *_prose(command.epilog)]
     out += [".SH EXIT STATUS", *_terms((str(code), text) for code, text in EXIT_CODES.items())]
