@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def test_names_say_what_the_overview_says(pages: Path) -> None:
     page = plain((pages / "zenjun-pcap.1").read_text())
     assert "Judge whether the cluster kept its promises." in page and "Estimate the offsets between" in page
     assert "zenjun-lab-uml - run a program under the User-Mode Linux kernel" in plain((pages / "zenjun-lab-uml.1").read_text())
+
+
+def test_pages_are_made_without_the_extra() -> None:
+    """As the package is, in a fresh checkout."""
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(['numpy', 'pyarrow', 'pyspark', 'matplotlib'])); "
+        "from zenjun.tools.packaging import manpages; print(*manpages.pages())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "zenjun-pcap-compare.1" in done.stdout
 
 
 def test_every_command_has_a_page_that_says_what_help_says(pages: Path) -> None:
