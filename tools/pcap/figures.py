@@ -407,9 +407,12 @@ def sequence(shown: Sequence[Arrow], marks: Sequence[Mark], stations: Sequence[i
                 )  # fmt: skip
         for mark in marks:
             axes.plot([place[mark.station]], [rank[mark.at_ns]], marker="o", markersize=3.5, color=INK)
+            # Where no arrow that ends here is: outside if there is room, else below on the right.
+            outside = -1 if place[mark.station] == 0 and not shape.narrow else place[mark.station] == len(stations) - 1
             axes.text(
-                place[mark.station] - 0.03, rank[mark.at_ns], mark.text, fontsize=shape.letters - 1.5, ha="right", va="center"
-            )
+                place[mark.station] + 0.03 * (outside or 1), rank[mark.at_ns] + (0 if outside else 0.15), mark.text,
+                fontsize=shape.letters - 1.5, ha="right" if outside < 0 else "left", va="center" if outside else "top",
+            )  # fmt: skip
         axes.set_xticks(range(len(stations)), [f"station {s}" if not shape.narrow else str(s) for s in stations])
         axes.xaxis.tick_top()
         axes.tick_params(axis="x", length=0)
