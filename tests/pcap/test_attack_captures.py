@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import shutil
+import signal
 import struct
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -273,3 +278,44 @@ def test_what_is_broken_behind_a_long_hole_is_seen(tmp_path: Path) -> None:
     for number, path in paths.items():
         planted.rewrite(path, tmp_path / "captures" / path.name, change if number == 2 else lambda _: None)
     assert {"duplicates", "invention"} & set(broken(judged(tmp_path / "captures", tmp_path / "work")))
+
+
+# ---- Ctrl-C while things begin
+
+
+def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing(tmp_path: Path) -> None:
+    ideal.captures(tmp_path / "captures", list(ideal.run(300)))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    line = [sys.executable, "-c", "import sys; from zenjun.tools.cli import main; sys.exit(main())", "pcap", "check"]
+    for k in range(12):
+        process = subprocess.Popen(
+            [*line, str(tmp_path / "captures")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"TMPDIR": str(temporary)},
+        )
+        time.sleep(0.1 + 0.04 * k)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode in (130, -signal.SIGINT)  # the latter: before Python has taken it over
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_session_that_is_still_importing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end must not wait for a module that the thread is importing: Ctrl-C may have left the module's lock behind."""
+    from zenjun.tools.pcap import session as sessions
+
+    stuck = threading.Event()
+    monkeypatch.setattr(sessions.Session, "_connect", lambda _self: stuck.wait(60))
+    monkeypatch.setattr(sessions, "_END_S", 0.2)
+    asked: list[str] = []
+    monkeypatch.setattr(sessions, "_hang_up", lambda _spark: asked.append("hang up"))
+    monkeypatch.setattr(sessions, "_forget", lambda _spark: asked.append("forget"))
+    session = sessions.Session("local[1]")
+    while session._process is None:
+        time.sleep(0.01)
+    session.close()
+    assert session._process.poll() is not None and not session.folder.exists()
+    assert asked == []
+    stuck.set()

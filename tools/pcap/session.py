@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -10,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,12 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from . import java
+from . import java, scratch
 from .progress import Progress, tracked
 
 START_SECONDS_MAX: Final = 120
 _LOG_LINES: Final = 6
 _REACH_S: Final = 5.0
+_END_S: Final = 5.0
 _QUIET: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -110,31 +111,39 @@ class Session:
                 " jdk.incubator.vector): apt-get install openjdk-17-jre-headless"
             )
         _reach(master)
-        self.folder = Path(tempfile.mkdtemp(prefix="zenjun-spark-"))
+        self.folder = scratch.name("zenjun-spark-")
         self.log = self.folder / "jvm.log"
         self._conf = _conf(master, self.folder) | (conf or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._spark: Any = None
         self._error: BaseException | None = None
         self._closed = False
+        if not self.local:
+            os.environ.setdefault("JAVA_HOME", str(found.program.resolve().parent.parent))
+        self._lock, self._launched = threading.Lock(), threading.Event()
+        # What has to be ended and removed is made by the thread alone, where Ctrl-C cannot come in between.
+        self._thread = threading.Thread(
+            target=self._start, args=(found, self._home(), heap, small), name="zenjun-spark", daemon=True
+        )
+        atexit.register(self.close)
         try:
-            if self.local:
-                self._launch(found, heap, small)
-            else:
-                os.environ.setdefault("JAVA_HOME", str(found.program.resolve().parent.parent))
+            self._thread.start()
+            self._launched.wait()
         except BaseException:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.close()
             raise
-        self._thread = threading.Thread(target=self._start, name="zenjun-spark", daemon=True)
-        self._thread.start()
 
-    def _launch(self, found: java.Java, heap: str, small: bool) -> None:
+    @staticmethod
+    def _home() -> Path:
+        """Of Spark."""
         from importlib.util import find_spec
 
         spec = find_spec("pyspark")
         if spec is None or spec.origin is None:
             raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
-        home = Path(os.environ.get("SPARK_HOME") or Path(spec.origin).parent)
+        return Path(os.environ.get("SPARK_HOME") or Path(spec.origin).parent)
+
+    def _launch(self, found: java.Java, home: Path, heap: str, small: bool) -> None:
         # Little data is over before the second compiler has paid for itself.
         options = ["-XX:TieredStopAtLevel=1", "-Xshare:auto"] if small else []
         line = java.command(found, home, heap=heap, folder=self.folder, options=options, conf=self._conf)
@@ -143,11 +152,20 @@ class Session:
 
     # ---- coming up, in a thread of its own ----
 
-    def _start(self) -> None:
+    def _start(self, found: java.Java, home: Path, heap: str, small: bool) -> None:
         try:
+            with self._lock:
+                if self._closed:
+                    return
+                scratch.make(self.folder)
+                if self.local:
+                    self._launch(found, home, heap, small)
+            self._launched.set()
             self._connect()
         except BaseException as error:
             self._error = error
+        finally:
+            self._launched.set()
 
     def _connect(self) -> None:
         from pyspark.sql import SparkSession
@@ -258,6 +276,9 @@ class Session:
         if self._closed:
             return
         self._closed = True
+        if self._lock.acquire(timeout=_END_S):  # not while the JVM is being started
+            self._lock.release()
+        atexit.unregister(self.close)
         if not self.local:
             while self._thread.is_alive():
                 self._thread.join(0.2)
@@ -265,10 +286,12 @@ class Session:
                 with contextlib.suppress(Exception):
                     self._spark.stop()  # the cluster is to know
         if self._process is not None:
-            _hang_up(self._spark)
+            if self.ready:
+                _hang_up(self._spark)
             _end(self._process)
-            self._thread.join(5)
-            _forget(self._spark)
+            self._thread.join(_END_S)
+            if self.ready:  # else it is importing pyspark, and may do so for ever where Ctrl-C has left a module's lock behind
+                _forget(self._spark)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Session:

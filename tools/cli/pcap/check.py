@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,18 +73,23 @@ def check(
 def _run(
     captures: Sequence[Path], places: dict[str, int], master: str, work: Path | None, ethertype: int, progress: Any
 ) -> tuple[Judgement, list[str]]:
+    from ...pcap.interrupts import held, import_large
+
     try:
-        from ...pcap.checking import check as judge
-        from ...pcap.files import FilesError
-        from ...pcap.java import JavaError
-        from ...pcap.session import Session, SessionError, is_local
+        with held():
+            from ...pcap.checking import check as judge
+            from ...pcap.files import FilesError
+            from ...pcap.java import JavaError
+            from ...pcap.session import Session, SessionError, is_local
     except ImportError as error:
         raise lacking_extra(error, COMMAND) from None
     try:
         with _folder(work) as folder:
             if master == NO_SPARK:
+                import_large()
                 return judge(captures, folder, None, progress, stations_given=places, ethertype=ethertype)
             with Session(master, progress=progress, small=is_local(master) and little(captures)) as session:
+                import_large()  # while the JVM starts
                 return judge(captures, folder, session, progress, stations_given=places, ethertype=ethertype)
     except FilesError as error:
         raise Failure(str(error), USAGE, COMMAND) from None
@@ -107,9 +111,11 @@ def _folder(work: Path | None) -> Iterator[Path]:
             )
         yield work
         return
-    folder = Path(tempfile.mkdtemp(prefix="zenjun-check-"))
+    from ...pcap import scratch
+
+    folder = scratch.name("zenjun-check-")
     try:
-        yield folder
+        yield scratch.make(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -39,11 +39,14 @@ def ingest(captures: tuple[Path, ...], out: Path, places: dict[str, int], master
 
     Exit code 1 if some file was damaged; what was good of it, and all others, are in the tables.
     """
+    from ...pcap.interrupts import held
+
     try:
-        from ...pcap import files, java
-        from ...pcap import ingest as work
-        from ...pcap import session as sparks
-        from ...pcap.progress import Progress
+        with held():
+            from ...pcap import files, java
+            from ...pcap import ingest as work
+            from ...pcap import session as sparks
+            from ...pcap.progress import Progress
 
         with Progress() as progress:
             result = _run(captures, out, places, master, ethertype, progress)
@@ -79,9 +82,11 @@ def _work(
     """Scan, decode, and replay the stations of which there is something new."""
     from ...pcap import ingest as work
     from ...pcap import tables
+    from ...pcap.interrupts import import_large
     from ...pcap.manifest import Manifest
     from ...pcap.progress import amount
 
+    import_large()
     progress.phase("looking into the captures", unit=amount)
     manifest = Manifest.load(out, ethertype)
     pending = manifest.pending(captures, stations_given=places, on_bytes=progress.at)

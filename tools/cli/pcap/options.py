@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 NO_SPARK = "none"
 """--master: threads of this process do the work."""
-_MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|mesos://.+|yarn.*")
+_MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|local-cluster\[.+\]|spark://.+|k8s://.+|mesos://.+|yarn.*")
 _LITTLE_BYTES = 256 << 20
 """Up to here a quick start of Spark counts for more than what its second compiler could do."""
 

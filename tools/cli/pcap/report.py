@@ -76,13 +76,17 @@ def _write(
         raise click.UsageError("the report is counted in Spark: --master local[*], or a cluster")
     if not os.access(out.parent, os.W_OK):  # before much is counted
         raise click.UsageError(f"--out {out}: {out.parent} is no folder that can be written to")
-    from ...pcap import files, ingest, java, page, reporting
-    from ...pcap import session as sparks
-    from ...pcap.progress import Progress
+    from ...pcap.interrupts import held, import_large
+
+    with held():
+        from ...pcap import files, ingest, java, page, reporting
+        from ...pcap import session as sparks
+        from ...pcap.progress import Progress
 
     with Progress() as progress, tempfile.TemporaryDirectory(prefix="zenjun-report-") as scratch:
         try:
             with sparks.Session(master, progress=progress, small=sparks.is_local(master) and little(captures)) as session:
+                import_large()
                 made, judgement, problems = reporting.make(
                     captures, work or Path(scratch) / "tables", session, progress,
                     stations_given=places, ethertype=ethertype, one_clock=one_clock,
