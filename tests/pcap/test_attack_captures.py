@@ -319,3 +319,22 @@ def test_a_session_that_is_still_importing_is_ended(monkeypatch: pytest.MonkeyPa
     assert session._process.poll() is not None and not session.folder.exists()
     assert asked == []
     stuck.set()
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Arrow's error has neither number nor file; in a task of Spark it was a page long."""
+    from zenjun.tools import cli
+    from zenjun.tools.pcap import replay as replaying
+    from zenjun.tools.pcap import tables
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("Error writing bytes to file. Detail: [errno 28] No space left on device")
+
+    ideal.captures(tmp_path / "captures", list(ideal.run(30)))
+    monkeypatch.setattr(replaying, "replay", full)
+    found = tables._or_error((1, (), 0), "there", 0x88B5)
+    assert isinstance(found, OSError) and found.filename == "there"
+    for words in (["check", "--work"], ["ingest", "--out"]):
+        code = cli.run(["pcap", words[0], str(tmp_path / "captures"), "--master", "none", words[1], str(tmp_path / words[0])])
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert (code, last) == (1, f"zenjun pcap {words[0]}: {tmp_path / words[0]}: no space left on the disk")

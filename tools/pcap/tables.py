@@ -6,6 +6,7 @@ the files. ``read`` and the functions after it give Spark DataFrames.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -46,7 +47,20 @@ def _one(task: _Task, out: str, ethertype: int, on_bytes: Callable[[int], None] 
     from .replay import replay
 
     station, captures, own_mac = task
-    return replay(captures, station, out, ethertype=ethertype, own_mac=own_mac, on_bytes=on_bytes)
+    try:
+        return replay(captures, station, out, ethertype=ethertype, own_mac=own_mac, on_bytes=on_bytes)
+    except OSError as error:  # Arrow's errors of files are OSErrors too
+        if error.errno == errno.ENOSPC or "No space left" in str(error):
+            raise OSError(errno.ENOSPC, "no space left on the disk", out) from None
+        raise
+
+
+def _or_error(task: _Task, out: str, ethertype: int) -> Totals | OSError:
+    """In a task of Spark, which makes one long text of what is raised."""
+    try:
+        return _one(task, out, ethertype)
+    except OSError as error:
+        return error
 
 
 def derive(
@@ -70,7 +84,10 @@ def derive(
             with session.job("replaying captures") as spark:
                 path, number = str(out), ethertype
                 rdd = spark.sparkContext.parallelize(todo, max(1, len(todo)))
-                return list(rdd.map(lambda task: _one(task, path, number)).collect())
+                found = rdd.map(lambda task: _or_error(task, path, number)).collect()
+            if (error := next((f for f in found if isinstance(f, OSError)), None)) is not None:
+                raise error
+            return list(found)
         return _threads(todo, str(out), ethertype, sum(c.bytes for c in captures), progress)
     except BaseException:
         for folder in made:

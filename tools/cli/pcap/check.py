@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..common import FAILED, OK, UNREACHABLE, UNSUPPORTED, USAGE, Failure, lacking_extra, plural, say
-from .options import NO_SPARK, ethertype_option, little, master_option, places_option
+from .options import NO_SPARK, ethertype_option, little, master_option, places_option, said
 
 if TYPE_CHECKING:
     from ...pcap.evidence import Where
@@ -97,8 +97,10 @@ def _run(
         raise Failure(str(error), UNSUPPORTED, COMMAND) from None
     except ImportError as error:
         raise lacking_extra(error, COMMAND) from None
-    except (SessionError, OSError) as error:
+    except SessionError as error:
         raise Failure(str(error), FAILED, COMMAND) from None
+    except OSError as error:
+        raise Failure(said(error), FAILED, COMMAND) from None
 
 
 @contextmanager

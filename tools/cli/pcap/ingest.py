@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..common import FAILED, OK, UNSUPPORTED, USAGE, Failure, lacking_extra, plural, say
-from .options import NO_SPARK, ethertype_option, little, master_option, places_option
+from .options import NO_SPARK, ethertype_option, little, master_option, places_option, said
 
 if TYPE_CHECKING:
     from ...pcap.ingest import Result
@@ -58,6 +58,8 @@ def ingest(captures: tuple[Path, ...], out: Path, places: dict[str, int], master
         raise Failure(str(error), UNSUPPORTED, COMMAND) from None
     except (sparks.SessionError, work.IngestError) as error:
         raise Failure(str(error), FAILED, COMMAND) from None
+    except OSError as error:
+        raise Failure(said(error), FAILED, COMMAND) from None
     return _report(result)
 
 

@@ -150,3 +150,8 @@ def one_clock(command: str, captures: Sequence[Capture], kind: int, *, must: boo
         return None
     say(f"zenjun {command}: {text}")
     return correct
+
+
+def said(error: OSError) -> str:
+    """Which file, and what is with it."""
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error.strerror or error)
