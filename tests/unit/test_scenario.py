@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from zenjun.tools.cli import cli
+from zenjun.tools.cli import cli, labrun
 from zenjun.tools.lab import Impairment, Lab
 from zenjun.tools.scenario import ScenarioError, parse, ready, resolve
 from zenjun.tools.scenario.model import KINDS, Range, Scenario
@@ -419,6 +420,18 @@ def test_the_list_names_all_and_what_they_need() -> None:
     lines = {line.split()[0]: line for line in text.splitlines()}
     assert set(lines) == set(ready())
     assert "(needs netem)" in lines["jitter-reorder"] and "needs" not in lines["partition-heal"]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, BrokenPipeError])
+def test_what_is_broken_off_leaves_no_folder(end: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_off(_scenario: Scenario, _lab: object, folder: Path, _seed: int) -> None:
+        assert folder.parent == tmp_path
+        raise end
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(labrun, "_play", broken_off)
+    code, text = call("kill-restart")
+    assert code != 0 and "histories" not in text and not list(tmp_path.iterdir())
 
 
 def test_wrong_usage_is_exit_code_2(tmp_path: Path) -> None:

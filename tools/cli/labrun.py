@@ -82,17 +82,18 @@ def run(
     folder = out or Path(tempfile.mkdtemp(prefix="zenjun-run-"))
     try:
         outcome = _play(scenario, made, folder, seed)
-    except (KeyboardInterrupt, LabUnsupported):
+    except (KeyboardInterrupt, BrokenPipeError, LabUnsupported):
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     except Exception:
         click.echo(f"histories and logs: {folder}", err=True)
         raise
-    _show(scenario, outcome)
-    if out is None and outcome.held:
+    kept = out is not None or not outcome.held
+    if not kept:
         shutil.rmtree(folder, ignore_errors=True)
-    else:
+    _show(scenario, outcome)
+    if kept:
         click.echo(f"histories and logs: {folder}")
     if keep:
         click.echo(
