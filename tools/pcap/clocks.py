@@ -278,7 +278,7 @@ def _rough(pairs: Mapping[tuple[int, int], Pair], stations: Sequence[int], start
 def _common(pair_key: tuple[int, int], pair: Pair, known: dict[int, float] | Alignment) -> tuple[Ints, float]:
     """When the PDUs were sent, by the reference's clock, and how wrong that may be."""
     if isinstance(known, Alignment):
-        # Where only one side is bound there is no offset to go by, but the coarse one is near; the time as it is may be hours off.
+        # Where only one side is bound there is no offset, but the coarse one is near; the time as it is may be hours off.
         offsets = known.offset_ns(pair_key[0], pair.sent_ns)
         offsets = np.where(np.isfinite(offsets), offsets, known.rough[pair_key[0]])
         times = pair.sent_ns - np.rint(offsets).astype(np.int64)

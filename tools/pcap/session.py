@@ -183,6 +183,9 @@ class Session:
         os.environ.update(environment)
         try:
             spark = builder.getOrCreate()
+        except Exception:
+            _forget(None)  # half of a connection would be in the next session's way
+            raise
         finally:
             for name, old in before.items():
                 if old is None:
@@ -286,11 +289,13 @@ class Session:
                 with contextlib.suppress(Exception):
                     self._spark.stop()  # the cluster is to know
         if self._process is not None:
-            if self.ready:
+            if self.ready and self._spark is not None:
                 _hang_up(self._spark)
             _end(self._process)
             self._thread.join(_END_S)
-            if self.ready:  # else it is importing pyspark, and may do so for ever where Ctrl-C has left a module's lock behind
+            # If it is not ready it is importing pyspark, and may do so for ever where Ctrl-C has left a module's lock behind; and
+            # what PySpark keeps is another session's as long as this one has none.
+            if self.ready and self._spark is not None:
                 _forget(self._spark)
         shutil.rmtree(self.folder, ignore_errors=True)
 
