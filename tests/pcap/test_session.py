@@ -183,6 +183,17 @@ def test_jobs_show_their_tasks(session: Session) -> None:
     assert out.getvalue().startswith("adding up …\n")
 
 
+def test_py4j_is_quiet() -> None:
+    """As it is when Ctrl-C has ended the JVM under it; all that is raised tells its own tale."""
+    program = (
+        "import logging; logging.basicConfig(); from zenjun.tools.pcap.session import hush; hush(); "
+        "logging.getLogger('py4j.clientserver').error('Exception occurred while shutting down connection'); "
+        "logging.getLogger('other').error('heard')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "ERROR:other:heard"
+
+
 class GoneContext:
     """A SparkContext whose JVM does not answer any more."""
 

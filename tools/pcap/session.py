@@ -366,5 +366,8 @@ def hush() -> None:
     from pyspark.logger import PySparkLogger
 
     logging.getLogger().addFilter(_told)
+    py4j = logging.getLogger("py4j")  # it tells, with stacks, of connections to a JVM that has been ended
+    py4j.addHandler(logging.NullHandler())
+    py4j.propagate = False
     for name in _QUIET:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
