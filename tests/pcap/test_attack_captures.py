@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import random
 import shutil
 import signal
 import struct
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from zenjun.tools.bench.verdicts import generate as verdict_tables
 from zenjun.tools.pcap import blocks, checking, schema, verdicts
+from zenjun.tools.pcap.replay import replay
 from zenjun.tools.pcap.verdicts import Judgement
 
 from . import ideal, planted, simulated
@@ -338,3 +340,31 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         code = cli.run(["pcap", words[0], str(tmp_path / "captures"), "--master", "none", words[1], str(tmp_path / words[0])])
         last = capsys.readouterr().err.splitlines()[-1]
         assert (code, last) == (1, f"zenjun pcap {words[0]}: {tmp_path / words[0]}: no space left on the disk")
+
+
+def _nonsense(seed: int) -> Callable[[planted.Pdu], list[planted.Pdu] | None]:
+    """Now and then a PDU with a right checksum and a field that cannot be."""
+    chance = random.Random(seed)
+
+    def change(pdu: planted.Pdu) -> list[planted.Pdu] | None:
+        if chance.random() > 0.03:
+            return None
+        name = chance.choice(("seq", "clock", "incarnation", "instance", "src"))
+        near = pdu[name] + chance.randrange(-2, 3)
+        far = chance.getrandbits(64)
+        value = chance.randrange(1, pdu["stations"] + 1) if name == "src" else near if chance.random() < 0.5 else far
+        pdu[name] = max(0, value) & ((1 << (64 if name == "clock" else 32 if name != "src" else 8)) - 1)
+        return [pdu]
+
+    return change
+
+
+def test_nonsense_with_right_checksums_ends(tmp_path: Path) -> None:
+    """A replay of such a capture once did not end: a member whose life nobody had let in."""
+    paths = simulated.capture(simulated.simulation(128, first_seq=0), tmp_path / "captures")
+    for seed in range(30):
+        for number, path in paths.items():
+            planted.rewrite(path, tmp_path / "f.pcapng", _nonsense(seed))
+            begun = time.monotonic()
+            replay([(0, str(tmp_path / "f.pcapng"))], number, tmp_path / "out")
+            assert time.monotonic() - begun < 20

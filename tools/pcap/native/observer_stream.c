@@ -428,7 +428,7 @@ void stream_advance(struct zo_observer *o, struct stream *s)
 void stream_skip(struct zo_observer *o, struct stream *s, uint64_t to)
 {
     stream_advance(o, s);
-    while (s->req < to && s->req < s->limit) { /* bound: slots, as the numbers have been judged */
+    while (s->started && s->req < to && s->req < s->limit) { /* bound: slots, as the numbers have been judged */
         struct slot *q = slot_of(s, s->req);
         if (!q) {
             if (!(q = slot_make(o, s, s->req)))
