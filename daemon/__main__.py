@@ -28,7 +28,7 @@ from . import config as configuration
 from .clients import Clients, Facts
 from .config import Config, ConfigError
 from .datapath import SEAL_BYTES, DataPath, now_ns
-from .key import mark, path_of
+from .key import closed_credentials, mark, path_of
 from .key import read as read_key
 from .listening import Listener, SocketError
 from .manager import adapted, journal_handler, passed_socket
@@ -158,6 +158,8 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             text = f"{remembered.lost}; this life has incarnation {remembered.incarnation + 1}, from the clock"
             level = logging.INFO if remembered.lost == FIRST_START else logging.WARNING
             journal.event(level, "state", text, folder=config.station.state_dir)
+        if key_path is None and (closed := closed_credentials(os.environ)):
+            journal.warning("key", f"the credentials in {closed} cannot be read: this station has no key")
         rights = _rights(config, journal)
         groups = Groups()
         facts = Facts(

@@ -7,6 +7,7 @@ the segment without having it. It hides nothing, and recorded frames can be sent
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import stat
 import string
@@ -19,6 +20,8 @@ from ..proto.errors import UsageError
 KEY_BYTES: Final = 16
 CREDENTIAL: Final = "zenjun.key"
 """Name under which a service manager hands the key over: LoadCredential= of systemd.exec(5)."""
+NO_KEY: Final = "none"
+"""What the units hand over where there is no key: SetCredential= makes a missing file of LoadCredential= no error."""
 _FILE_BYTES_MAX: Final = 4096
 
 
@@ -32,9 +35,24 @@ def path_of(option: str, environ: Mapping[str, str]) -> Path | None:
     if option:
         return Path(option)
     folder = environ.get("CREDENTIALS_DIRECTORY")
-    if folder and (found := Path(folder) / CREDENTIAL).exists():
-        return found
-    return None
+    if not folder:
+        return None
+    found = Path(folder) / CREDENTIAL
+    try:
+        with found.open("rb") as file:
+            given = file.read(_FILE_BYTES_MAX)
+    except (FileNotFoundError, PermissionError):  # a manager that has loaded nothing leaves the folder closed to us
+        return None
+    except OSError:
+        return found  # read() says what is wrong
+    return None if given.strip() == NO_KEY.encode() else found
+
+
+def closed_credentials(environ: Mapping[str, str]) -> str:
+    """The folder of credentials if it is there and closed to us, else "". A key in it is not in force, which nobody would see:
+    systemd in a container whose mounts are not shared (mount --make-rshared /) hands over such folders."""
+    folder = environ.get("CREDENTIALS_DIRECTORY", "")
+    return folder if folder and Path(folder).is_dir() and not os.access(folder, os.R_OK | os.X_OK) else ""
 
 
 def read(path: Path) -> bytes:

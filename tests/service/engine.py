@@ -184,6 +184,8 @@ class Machine:
     def wait_booted(self) -> None:
         """Until systemd answers and has nothing left to do but what may wait for an interface."""
         wait_for(lambda: self.run("systemctl", "is-active", "basic.target").stdout.strip() == "active", "systemd is up", BOOT_S)
+        # As on a machine, where systemd has done so; in containers it does not, and credentials would not arrive.
+        self.ok("mount", "--make-rshared", "/")
 
     def reboot(self) -> None:
         """End PID 1 and everything with it, and start again; interfaces are gone then."""

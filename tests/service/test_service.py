@@ -270,14 +270,14 @@ def test_a_program_that_connects_starts_the_daemon(box: Machine) -> None:
 def test_the_credential_is_the_key(box: Machine) -> None:
     """No such file is no key; with the same file everywhere the cluster is sealed; the daemon's user alone may read it."""
     assert status(box, 1)["key"] is None
-    box.ok("sh", "-c", "umask 077; mkdir -p /etc/credstore; zenjun config key > /etc/credstore/zenjun.s1.key")
+    box.ok("sh", "-c", "umask 077; zenjun config key > /etc/zenjun/s1.key")
     for station in STATIONS[1:]:
-        box.ok("cp", "-p", "/etc/credstore/zenjun.s1.key", f"/etc/credstore/zenjun.s{station}.key")
+        box.ok("cp", "-p", "/etc/zenjun/s1.key", f"/etc/zenjun/s{station}.key")
     box.ok("systemctl", "restart", *map(unit, STATIONS))
     wait_open(box)
     marks = {status(box, station)["key"] for station in STATIONS}
     assert len(marks) == 1 and None not in marks
-    box.ok("sh", "-c", "rm /etc/credstore/zenjun.*.key")
+    box.ok("sh", "-c", "rm /etc/zenjun/s?.key")
     box.ok("systemctl", "restart", *map(unit, STATIONS))
     wait_open(box)
     assert {status(box, station)["key"] for station in STATIONS} == {None}
@@ -358,7 +358,7 @@ def test_the_template_is_the_unit_with_the_instance_in_its_paths() -> None:
         swaps = (
             ("/etc/zenjun/zenjund.toml", "/etc/zenjun/%i.toml"), ("zenjund.socket", "zenjund@%i.socket"),
             ("zenjund.service", "zenjund@%i.service"), ("/run/zenjun/zenjund.sock", "/run/zenjun/%i.sock"),
-            ("StateDirectory=zenjun\n", "StateDirectory=zenjun/%i\n"), (":zenjun.key", ":zenjun.%i.key"),
+            ("StateDirectory=zenjun\n", "StateDirectory=zenjun/%i\n"), ("/etc/zenjun/zenjund.key", "/etc/zenjun/%i.key"),
         )  # fmt: skip
         for old, new in swaps:
             plain = plain.replace(old, new)

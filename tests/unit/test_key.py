@@ -51,9 +51,17 @@ def test_where_it_comes_from(tmp_path: Path) -> None:
     environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
     assert key.path_of("", {}) is None
     assert key.path_of("", environ) is None
+    write(tmp_path / key.CREDENTIAL, "none\n")
+    assert key.path_of("", environ) is None
     write(tmp_path / key.CREDENTIAL, GOOD)
     assert key.path_of("", environ) == tmp_path / "zenjun.key"
     assert key.path_of("/etc/k", environ) == Path("/etc/k")
+
+
+def test_a_folder_that_is_open_or_not_there_is_not_closed(tmp_path: Path) -> None:
+    """The closed one is in tests/service, where a daemon that is not root meets it."""
+    assert key.closed_credentials({}) == key.closed_credentials({"CREDENTIALS_DIRECTORY": str(tmp_path / "none")}) == ""
+    assert key.closed_credentials({"CREDENTIALS_DIRECTORY": str(tmp_path)}) == ""
 
 
 def test_new_ones_differ_and_can_be_read(tmp_path: Path) -> None:

@@ -72,6 +72,6 @@ def key() -> None:
 
     \b
     Example:
-      umask 077; zenjun config key > /etc/credstore/zenjun.key
+      umask 077; zenjun config key > /etc/zenjun/zenjund.key
     """
     click.echo(keys.new_text(), nl=False)
