@@ -37,7 +37,7 @@ from .netlink import LinkMonitor
 from .observe import LEVELS, Journal, Notifier, set_level, set_up
 from .rights import Rights, RightsError, drop_all_but_net_raw, take_net_raw, take_realtime
 from .runtime import Exit, Runtime
-from .store import FIRST_START, Store, StoreError
+from .store import FIRST_START, Remembered, Store, StoreError
 
 FRAME_MAX_ROOM: Final = 9000
 """Buffers take frames of a jumbo MTU even if the interface's is smaller now, so that it may grow while we run, bytes."""
@@ -154,12 +154,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             raise Failure(Exit.CONFIG, str(exc)) from exc
         except (MemoryError, OSError) as exc:
             raise Failure(Exit.BUG, f"cannot start: {exc}") from exc
-        if remembered.lost:
-            text = f"{remembered.lost}; this life has incarnation {remembered.incarnation + 1}, from the clock"
-            level = logging.INFO if remembered.lost == FIRST_START else logging.WARNING
-            journal.event(level, "state", text, folder=config.station.state_dir)
-        if key_path is None and (closed := closed_credentials(os.environ)):
-            journal.warning("key", f"the credentials in {closed} cannot be read: this station has no key")
+        _tell_what_is_missing(config, remembered, key_path, journal)
         rights = _rights(config, journal)
         groups = Groups()
         facts = Facts(
@@ -208,6 +203,16 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             socket=config.station.socket,
         )
         return runtime
+
+
+def _tell_what_is_missing(config: Config, remembered: Remembered, key_path: Path | None, journal: Journal) -> None:
+    """State that is lost, and a key that may be there and cannot be read."""
+    if remembered.lost:
+        text = f"{remembered.lost}; this life has incarnation {remembered.incarnation + 1}, from the clock"
+        level = logging.INFO if remembered.lost == FIRST_START else logging.WARNING
+        journal.event(level, "state", text, folder=config.station.state_dir)
+    if key_path is None and (closed := closed_credentials(os.environ)):
+        journal.warning("key", f"the credentials in {closed} cannot be read: this station has no key")
 
 
 def _interface_mtu(name: str) -> int:
