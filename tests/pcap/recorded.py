@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +23,7 @@ def captures(medium: str = "switched", stations: int = 3, loss: float = 0.05, me
     then one of LONG bytes; on a switched medium the last station went away after that and came back. Skips where no lab can
     be made."""
     folder = Path(tempfile.mkdtemp(prefix="zenjun-pcap-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     level = "ack" if medium == "bus" else "ordered"
     try:
         with Lab(stations, medium=medium) as lab, lab.capture(folder) as files:
