@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -187,7 +189,9 @@ class Corosync(System):
         script = 'mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /dev/shm && exec corosync -f -c "$0"'
         argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(folder / "corosync.conf")]
         with (folder / "output").open("ab") as output:
-            return self.lab.station(station).spawn(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            daemon = self.lab.station(station).spawn(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        _wait_for_mounts(daemon)
+        return daemon
 
     def restart(self, station: int) -> None:
         _end(self.daemons[station - 1])
@@ -283,6 +287,16 @@ system {{
         if done.returncode:
             raise BenchError(f"the corosync client does not compile (Debian: apt-get install libcpg-dev):\n{done.stderr.strip()}")
         return target
+
+
+def _wait_for_mounts(daemon: subprocess.Popen[bytes]) -> None:
+    """Until it is corosync that runs, with its mounts: who enters before looks for its memory among the machine's."""
+    end = time.monotonic() + OPEN_S
+    while daemon.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{daemon.pid}/exe").readlink().name == "corosync":
+                return
+        time.sleep(0.005)
 
 
 def _end(daemon: subprocess.Popen[bytes]) -> None:
