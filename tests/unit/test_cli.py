@@ -687,6 +687,7 @@ def test_missing_dependency_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, c
     assert "zenjun sniff" in capsys.readouterr().err
     assert isinstance(cli, LazyGroup)
     monkeypatch.setattr(importlib, "import_module", lambda *_: raises(ModuleNotFoundError("no", name="scapy")))
+    monkeypatch.setattr(shutil, "which", lambda _: "/somewhere/else/pip")
     assert run(["sniff"]) == 6
     assert f"zenjun sniff: needs scapy: {sys.executable} -m pip install 'scapy>=2.5,<3'" in capsys.readouterr().err
     beside = Path(sys.executable).parent / "pip"
