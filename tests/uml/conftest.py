@@ -8,19 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from zenjun.tools.lab import LabUnsupported, uml
+from zenjun.tools.lab import LabError, LabUnsupported, uml
 
 from ..conftest import NO_UML
 from ..lab.support import wait_for
 
+BOOT_S = 60.0
+
 
 @pytest.fixture(scope="session")
 def kernel() -> Path:
-    """The kernel; only a machine on which the package is not installed may do without."""
+    """The kernel; only a machine on which the package is not installed, or on which it does not even start, may do without."""
     try:
-        return uml.find()
+        found = uml.find()
+        uml.run(["true"], deadline_s=BOOT_S, say=lambda _: None)
     except LabUnsupported as error:
         pytest.skip(f"{NO_UML}: {error}")
+    except LabError as error:
+        pytest.skip(f"{NO_UML}: it does not start: {error}")
+    return found
 
 
 @pytest.fixture
