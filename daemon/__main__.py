@@ -136,8 +136,10 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             key_path = path_of(config.station.key_file, os.environ)
             key = read_key(key_path) if key_path else b""
             fingerprint = config.fingerprint_with(mark(key) if key else "")
-            mtu = max(0, _interface_mtu(config.station.interface) - (SEAL_BYTES if key else 0))
-            engine = _engine(config, remembered.incarnation + 1, remembered.instance, _frame_max(config, mtu, key), fingerprint)
+            overhead = SEAL_BYTES if key else 0
+            mtu = max(0, _interface_mtu(config.station.interface) - overhead)
+            frame_max = _frame_max(config, mtu, overhead)
+            engine = _engine(config, remembered.incarnation + 1, remembered.instance, frame_max, fingerprint)
             dp = _datapath(config, engine, mtu, key)
             undo.callback(dp.close)
             listener = Listener(Path(config.station.socket), config.station.socket_bits, config.station.socket_group, given)
@@ -177,8 +179,8 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             journal=journal,
             notifier=Notifier(os.environ, os.getpid()),
             interface=config.station.interface,
-            frame_max=_frame_max(config, mtu, key),
-            overhead=SEAL_BYTES if key else 0,
+            frame_max=frame_max,
+            overhead=overhead,
             drain_timeout_ns=config.station.drain_timeout_ns,
             others=config.cluster.stations - 1,
             reload=lambda: reload(),
@@ -226,10 +228,10 @@ def _interface_mtu(name: str) -> int:
         monitor.close()
 
 
-def _frame_max(config: Config, mtu: int, key: bytes) -> int:
-    """Bytes of the largest PDU there will be buffers for. mtu: what the interface has for PDUs."""
+def _frame_max(config: Config, mtu: int, overhead: int) -> int:
+    """Bytes of the largest PDU there will be buffers for. mtu: what the interface has for PDUs; overhead: of a frame, not PDU."""
     if config.station.mtu:
-        return config.station.mtu - (SEAL_BYTES if key else 0)
+        return config.station.mtu - overhead
     return min(65535, max(mtu, FRAME_MAX_ROOM))
 
 

@@ -24,7 +24,7 @@ from ..capturefile import LINK_ETHERNET, CaptureError, CaptureFile, Record
 from ..pcap.pdu import decode, place
 from ..pcap.text import Style, details, line, seconds
 from .common import FAILED, TIMED_OUT, UNSUPPORTED
-from .pcap.options import ethertype_option
+from .pcap.options import ethertype_option, kinds_option
 
 FRAME_BYTES_MAX: Final = 65536 + 64
 BATCH_MAX: Final = 256
@@ -284,13 +284,7 @@ Exit status:
     "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop a live capture after so long."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per PDU, with every field.")
-@click.option(
-    "--kind",
-    "kinds",
-    multiple=True,
-    type=click.Choice([kind.name for kind in wire.Kind], case_sensitive=False),
-    help="Only this kind of PDU (may be repeated).",
-)
+@kinds_option
 @click.option(
     "--station",
     "stations",

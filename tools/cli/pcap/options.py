@@ -47,6 +47,17 @@ def ethertype_option(f: F) -> F:
     )(f)
 
 
+def kinds_option(f: F) -> F:
+    """--kind: which kinds of PDUs, by name."""
+    return click.option(
+        "--kind",
+        "kinds",
+        multiple=True,
+        type=click.Choice([kind.name for kind in wire.Kind], case_sensitive=False),
+        help="Only this kind of PDU (may be repeated).",
+    )(f)
+
+
 def stations(texts: Sequence[str]) -> tuple[frozenset[int], dict[str, int]]:
     """What --station says: ``N`` chooses, ``N=FILE`` says whose capture a file is."""
     chosen, given = set(), {}

@@ -13,7 +13,7 @@ from ...pcap.show import Printer, When, moment, numbers
 from ...pcap.show import show as print_frames
 from ...pcap.text import Style
 from ..common import Failure, say
-from .options import ethertype_option, one_clock, reading, stations
+from .options import ethertype_option, kinds_option, one_clock, reading, stations
 
 WHO = "pcap show"
 
@@ -67,13 +67,7 @@ Exit status:
   2  wrong usage""",
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True), metavar="FILE...")
-@click.option(
-    "--kind",
-    "kinds",
-    multiple=True,
-    type=click.Choice([kind.name for kind in wire.Kind], case_sensitive=False),
-    help="Only this kind of PDU (may be repeated).",
-)
+@kinds_option
 @click.option(
     "--src",
     "sources",
