@@ -30,7 +30,7 @@ from zenjun.proto.wire import (
     Layout,
 )
 from zenjun.tools.capturefile import CaptureFile
-from zenjun.tools.lab import Lab
+from zenjun.tools.lab import Lab, Station
 
 from ..sim.frames import patch, seal
 from .cluster import (
@@ -390,16 +390,21 @@ def test_second_daemon_with_a_number_in_use_is_refused() -> None:
         stays(lambda: status(lab.station(2))["state"] == "open", "still open", 0.5)
 
 
+def refusal_of(named: str, station: Station) -> list[str]:
+    """The lines of a station's log that refuse the station ``named`` for its cluster options; each peer gets its own line, and
+    they come in the order of the peers' frames."""
+    return [line for line in log_of(station).splitlines() if named in line and "has other cluster options" in line]
+
+
 def test_restart_with_other_cluster_options_is_not_admitted() -> None:
     """One station comes back with another fingerprint: named by both sides, not admitted; with the right options all go on."""
     with cluster(3) as lab:
         third = lab.station(3)
         third.stop_daemon()
         third.start_daemon({"cluster": {"nak_retry_ms": 7}})
-        for station, named in ((lab.station(1), "station 3 ("), (third, "station 1 (")):
-            wait_for(lambda s=station: "has other cluster options" in log_of(s), "both say so")  # type: ignore[misc]
-            lines = [text for text in log_of(station).splitlines() if "has other cluster options" in text]
-            assert any(named in line and "fingerprint" in line for line in lines), lines
+        for station, named in ((lab.station(1), "station 3 ("), (third, "station 1 ("), (third, "station 2 (")):
+            wait_for(lambda s=station, n=named: refusal_of(n, s), f"station {station.id} names {named}")  # type: ignore[misc]
+            assert "fingerprint" in refusal_of(named, station)[0]
         assert status(third)["state"] == "opening"
         third.stop_daemon()
         third.start_daemon({})
