@@ -116,6 +116,10 @@ if [ "$ready" != "$stamp test" ] && { [ "$want" = test ] || [ "$ready" != "$stam
     .venv/bin/python -m pip install -qq --disable-pip-version-check --no-build-isolation -e ".$extra"
     printf '%s' "$stamp $want" >.venv/ready
 fi
+# The tests of the compose file take both versions of compose; Debian 12 has one.
+if [ "$want" = test ] && command -v docker >/dev/null 2>&1 && ! docker compose version >/dev/null 2>&1; then
+    docker/compose-v2 .venv/docker || say "zenjun: GOING ON WITHOUT docker compose 2: THE COMPOSE FILE IS TRIED WITH docker-compose ONLY"
+fi
 # mypy does not see setuptools' package-dir map: three links stand in for it.
 mkdir -p .typing/zenjun
 for d in proto daemon tools; do ln -sfn "../../$d" ".typing/zenjun/$d"; done

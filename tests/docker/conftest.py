@@ -22,6 +22,8 @@ from ..e2e import cluster
 PREFIX = "zjt-"
 ZENJUN = (sys.executable, "-c", "from zenjun.tools.command import main; main()")
 """The command line of ``zenjun``."""
+PLUGINS = Path(__file__).resolve().parents[2] / ".venv" / "docker"
+"""Where tools/bootstrap.sh puts docker compose 2 when the machine has none."""
 TIMEOUT_S = 1200
 """Of every test: the first one of a session makes the base and the images, which is minutes. The waits inside have their own."""
 CALM = {"cluster": {"fail_timeout_ms": 1500}}
@@ -32,6 +34,8 @@ CALM = {"cluster": {"fail_timeout_ms": 1500}}
 def engine() -> Iterator[Engine]:
     """The engine that runs here, else one for the time of the tests."""
     with contextlib.ExitStack() as stack:
+        if PLUGINS.exists():
+            stack.enter_context(pytest.MonkeyPatch.context()).setenv("DOCKER_CONFIG", str(PLUGINS))
         try:
             found = stack.enter_context(compose.engine())
         except LabUnsupported as error:

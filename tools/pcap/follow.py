@@ -8,13 +8,13 @@ what stands beside it in the order, is the observer's judgement (``replay``), no
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ...proto import wire
+from . import scratch
 from .lookup import Capture, Correction, Frame, Notes, Selection, Track, frames
 from .native import lib
 from .pdu import place
@@ -320,7 +320,7 @@ def add_levels(
     """Take the levels from the observer, which replays each station's captures. Needs pyarrow and temporary files. OSError."""
     from .replay import replay
 
-    with tempfile.TemporaryDirectory(prefix="zenjun-follow-") as scratch:
+    with scratch.folder("follow") as folder:
         for station in life.stations:
             mine = [c for c in captures if c.station == station]
             if progress is not None:
@@ -328,12 +328,12 @@ def add_levels(
             totals = replay(
                 list(enumerate(c.path for c in mine)),
                 station,
-                scratch,
+                folder,
                 ethertype=ethertype,
                 own_mac=next((c.own_mac for c in mine if c.own_mac), 0),
             )
             life.bus = life.bus or bool(totals.bus)
-            path = Path(scratch) / "order" / f"station={station}" / "part-0.parquet"
+            path = folder / "order" / f"station={station}" / "part-0.parquet"
             if path.exists():
                 found = _levels(path, life.pdu, station, correct)
                 if found is not None:

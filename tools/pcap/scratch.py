@@ -1,23 +1,74 @@
-"""Temporary folders that go with the process, wherever Ctrl-C comes."""
+"""Temporary folders that go with the process, wherever Ctrl-C comes; those of a process that was killed, with the next one.
+
+Whoever makes a folder holds a lock on it (flock(2)), which the kernel takes back when the process ends in whatever way. A folder
+that nobody holds belongs to nobody any more.
+"""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
+import os
 import secrets
 import shutil
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+PREFIX: Final = "zenjun-pcap-"
+AGE_S: Final = 60.0
+"""Younger folders are left alone: their makers may not have come to hold them yet."""
 
 
-def name(prefix: str) -> Path:
+def name(what: str) -> Path:
     """Of a new folder among the temporary ones, not made yet. It is removed when the process ends, after all threads: between
     making a folder and remembering it there is always a moment for Ctrl-C."""
-    folder = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(6)}"
+    folder = Path(tempfile.gettempdir()) / f"{PREFIX}{what}-{secrets.token_hex(6)}"
     atexit.register(shutil.rmtree, folder, True)
     return folder
 
 
 def make(folder: Path) -> Path:
-    """Make it, for nobody else to look into. Raises OSError."""
+    """Make it, for nobody else to look into, and hold it as long as this process lives; first remove what killed ones have left.
+    Raises OSError."""
+    sweep(folder.parent)
     folder.mkdir(mode=0o700)
+    _hold(folder)  # never given back: the process' end does that
     return folder
+
+
+@contextlib.contextmanager
+def folder(what: str) -> Iterator[Path]:
+    """A folder for the time of the block. Raises OSError."""
+    made = name(what)
+    try:
+        yield make(made)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def sweep(place: Path) -> None:
+    """Remove this user's folders in *place* that no process holds any more."""
+    for left in place.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # somebody else's, held, or gone meanwhile
+            if left.is_symlink() or time.time() - left.stat().st_mtime < AGE_S:
+                continue
+            held = _hold(left)
+            try:
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(held)
+
+
+def _hold(folder: Path) -> int:
+    """A descriptor that holds it. Raises BlockingIOError when another process does, OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

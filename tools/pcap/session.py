@@ -111,7 +111,7 @@ class Session:
                 " jdk.incubator.vector): apt-get install openjdk-17-jre-headless"
             )
         _reach(master)
-        self.folder = scratch.name("zenjun-spark-")
+        self.folder = scratch.name("spark")
         self.log = self.folder / "jvm.log"
         self._conf = _conf(master, self.folder) | (conf or {})
         self._process: subprocess.Popen[bytes] | None = None

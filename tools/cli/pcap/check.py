@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,11 +114,8 @@ def _folder(work: Path | None) -> Iterator[Path]:
         return
     from ...pcap import scratch
 
-    folder = scratch.name("zenjun-check-")
-    try:
-        yield scratch.make(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch.folder("check") as folder:
+        yield folder
 
 
 # ---- output ----

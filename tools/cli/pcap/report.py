@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from pathlib import Path
 
 import click
@@ -79,16 +78,16 @@ def _write(
     from ...pcap.interrupts import held, import_large
 
     with held():
-        from ...pcap import files, ingest, java, page, reporting
+        from ...pcap import files, ingest, java, page, reporting, scratch
         from ...pcap import session as sparks
         from ...pcap.progress import Progress
 
-    with Progress() as progress, tempfile.TemporaryDirectory(prefix="zenjun-report-") as scratch:
+    with Progress() as progress, scratch.folder("report") as folder:
         try:
             with sparks.Session(master, progress=progress, small=sparks.is_local(master) and little(captures)) as session:
                 import_large()
                 made, judgement, problems = reporting.make(
-                    captures, work or Path(scratch) / "tables", session, progress,
+                    captures, work or folder / "tables", session, progress,
                     stations_given=places, ethertype=ethertype, one_clock=one_clock,
                 )  # fmt: skip
                 made.message, made.title = message, title or made.title
