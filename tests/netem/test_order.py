@@ -114,7 +114,7 @@ def test_captures_of_the_daemons_frames_lack_what_the_queues_say(segment: Lab, t
         if name == "loss-5":
             bounds.check_hits(f"lost towards station {s}", lost, len(sent), 0.05)
             with pytest.raises(AssertionError, match="not between"):  # the check can fail
-                bounds.check_hits(f"lost towards station {s}", lost, len(sent), 0.15)
+                bounds.check_hits(f"lost towards station {s}", lost, len(sent), 0.2)
     assert total > 20
 
 
