@@ -764,9 +764,10 @@ def test_deadlines(bench: Bench) -> None:
     bench.core.c.nak_due = now_ns() - 1
     assert not bench.turn().want & Want.DEADLINE
     assert bench.core.c.nak_due == 2**64 - 1, "the data path had the NAK made"
-    bench.core.c.poll_due = now_ns() + 20_000_000
+    bench.core.c.poll_due = now_ns() + 30_000_000_000
     turn = bench.turn()
     assert not turn.want and turn.next_due == bench.core.c.poll_due
+    bench.core.c.poll_due = now_ns() + 20_000_000
     bench.until(lambda: False, want=Want.DEADLINE)
     bench.core.c.poll_due = 2**64 - 1
     bench.core.c.confirm_due = now_ns() + 1_000_000
@@ -805,10 +806,13 @@ def test_fenced_is_told_once(bench: Bench) -> None:
 def test_linger_and_rest_are_bounded(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(linger_ns=3_000_000, rest_ns=50_000)
     bench.core.c.status = 16
-    start = now_ns()
-    assert not bench.turn().want
-    assert 2_500_000 < now_ns() - start < 500_000_000
-    assert bench.dp.counters()["lingers"] == 1
+    took = []
+    for _ in range(5):
+        start = now_ns()
+        assert not bench.turn().want
+        took.append(now_ns() - start)
+    assert bench.dp.counters()["lingers"] == 5
+    assert 2_500_000 < min(took) < 500_000_000, "the rest may have met with a machine that did something else"
 
 
 def test_wrong_arguments(bench: Bench) -> None:

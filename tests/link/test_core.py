@@ -75,7 +75,7 @@ def segment() -> list[str]:
 
 def run(stations: list[Station], count: int) -> None:
     """Turn all until every client has ``count`` messages."""
-    end = time.monotonic() + 40
+    end = time.monotonic() + 90
     while any(len(s.messages()) < count for s in stations):
         assert time.monotonic() < end, [(len(s.messages()), s.core.counters(), s.dp.counters()) for s in stations]
         for s in stations:
