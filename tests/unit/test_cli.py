@@ -69,6 +69,11 @@ def joined(fake: FakeThread, group: str, count: int = 1) -> None:
     until(lambda: len(fake.daemon.groups.get(group, [])) >= count, f"{count} members of {group}")
 
 
+def nobody(fake: FakeThread) -> None:
+    """The daemon has seen that all programs of before have gone: the next member of a group is the next program."""
+    until(lambda: not fake.daemon.clients and not any(fake.daemon.groups.values()), "nobody is connected")
+
+
 def read_line(stream: IO[bytes]) -> bytes:
     ready, _, _ = select.select([stream], [], [], WAIT_S)
     assert ready, "no line"
@@ -211,16 +216,19 @@ def test_recv_views_and_events(fake: FakeThread) -> None:
 
 
 def test_recv_timeouts(fake: FakeThread) -> None:
-    done = zenjun("recv", "-t", "0.2", code=4)
+    done = zenjun("recv", "-t", "2", code=4)  # connecting and joining have no longer, either
     assert b"waiting for a message of group 'default'" in done.stderr
-    p = start("recv", "-t", "1")
-    joined(fake, "default")
-    zenjun("send", "x")
-    assert p.communicate(timeout=WAIT_S)[0] == b"x\n" and p.returncode == 0
-    p = start("recv", "-t", "1", "-n", "2")
-    joined(fake, "default")
-    zenjun("send", "x")
-    out, err = p.communicate(timeout=WAIT_S)
+    with connect_sync(str(fake.daemon.path)) as c:  # a command would take its time to start, and recv's is running
+        sender = c.join("default", send_only=True)
+        p = start("recv", "-t", "2")
+        joined(fake, "default")
+        sender.send(b"x")
+        assert p.communicate(timeout=WAIT_S)[0] == b"x\n" and p.returncode == 0
+        until(lambda: not fake.daemon.groups["default"], "the first reader has left")
+        p = start("recv", "-t", "2", "-n", "2")
+        joined(fake, "default")
+        sender.send(b"x")
+        out, err = p.communicate(timeout=WAIT_S)
     assert out == b"x\n" and p.returncode == 4 and b"(got 1 of 2)" in err
 
 
@@ -230,6 +238,7 @@ def test_recv_slow_receiver_and_closing(fake: FakeThread) -> None:
     fake.call(lambda: fake.daemon.error(next(iter(fake.daemon.clients.values())), "slow-receiver", fatal=True))
     _, err = p.communicate(timeout=WAIT_S)
     assert p.returncode == 5 and err == b"zenjun: because of slow-receiver\n"
+    nobody(fake)
     p = start("recv")
     joined(fake, "default")
     fake.call(lambda: (fake.daemon.event(event="closing"), [c.writer.close() for c in list(fake.daemon.clients.values())]))
@@ -484,7 +493,8 @@ def test_expel_that_cannot_be(fake: FakeThread, monkeypatch: pytest.MonkeyPatch)
     assert b"station 2 is not a member: this station is in no instance" in zenjun("expel", "2", code=1).stderr
     assert admin(fake) == [], "nothing of this has reached the daemon"
     absent.clear()
-    assert b"station 2 is not agreed after 0.3 s" in zenjun("expel", "2", "-t", "0.3", code=4).stderr
+    # The time counts from the start: what comes before the waiting must be done before it is over.
+    assert b"station 2 is not agreed after 2 s" in zenjun("expel", "2", "-t", "2", code=4).stderr
     fake.daemon.operator = False
     for args in (["expel", "2"], ["leave"]):
         assert zenjun(*args, code=1).stderr == b"zenjun: because of not-permitted\n"
@@ -497,7 +507,7 @@ def test_leave_waits_until_the_daemon_has_gone(fake: FakeThread) -> None:
     fake.call(lambda: (fake.daemon.event(event="closing"), [c.writer.close() for c in list(fake.daemon.clients.values())]))
     assert p.communicate(timeout=WAIT_S) == (b"", b"station 1 of cluster test has left\n") and p.returncode == 0
     assert admin(fake) == [{"command": "leave"}]
-    assert b"its daemon still runs after 0.2 s" in zenjun("leave", "-t", "0.2", code=4).stderr
+    assert b"its daemon still runs after 2 s" in zenjun("leave", "-t", "2", code=4).stderr
 
 
 @pytest.mark.parametrize(("answer", "asked", "code"), [(b"n\n", 0, 130), (b"y\n", 1, 0)])
@@ -506,8 +516,12 @@ def test_a_person_is_asked_first(fake: FakeThread, answer: bytes, asked: int, co
     p = start("leave", stdin=slave)
     os.close(slave)
     assert p.stderr
-    ready, _, _ = select.select([p.stderr], [], [], WAIT_S)
-    assert ready and b"its daemon ends. Go on? [y/N]" in os.read(p.stderr.fileno(), 4096)
+    asked_for = b""
+    while b"its daemon ends. Go on? [y/N]" not in asked_for:
+        ready, _, _ = select.select([p.stderr], [], [], WAIT_S)
+        more = os.read(p.stderr.fileno(), 4096) if ready else b""
+        assert more, asked_for
+        asked_for += more
     os.write(master, answer)
     if asked:
         until(lambda: admin(fake), "the command")
@@ -535,7 +549,8 @@ def test_events_of_another_version_are_described_as_far_as_it_goes() -> None:
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     try:
-        lab = Lab(3)
+        # Silence is not what is tested here: on a busy machine nobody is to be taken for dead.
+        lab = Lab(3, options={"cluster": {"fail_timeout_ms": 5000, "progress_timeout_ms": 10_000}})
         lab.up()
     except LabError as error:
         pytest.skip(str(error))

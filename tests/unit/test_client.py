@@ -177,8 +177,9 @@ def test_case_147_every_call_against_a_stopped_daemon(play: Callable[[Story], No
     """Each call raises TimeoutError within its deadline, and the connection is usable when the daemon goes on."""
 
     async def story(daemon: FakeDaemon, path: str) -> None:
-        async with connect(path, timeout=0.1) as c:
+        async with connect(path) as c:
             g = await c.join("g")
+            c._timeout = 0.1  # of the connection, from now on: only what is called below is to come to nothing
             daemon.deaf = True
             calls: list[Callable[[], Awaitable[object]]] = [
                 c.status, c.members, lambda: c.members("g"), lambda: c.join("h"), lambda: c.join("i", send_only=True),
@@ -288,6 +289,8 @@ def test_blocked_shows_in_the_timeout(play: Callable[[Story], None]) -> None:
             g = await c.join("g")
             daemon.hold = True
             daemon.event(event="blocked", stations=[{"station": 3, "reason": "silent"}])
+            while not c.blocked:
+                await asyncio.sleep(0.001)
             with pytest.raises(Timeout, match=r"sending: nothing after 0.1 s; the cluster waits for station 3 \(silent\)"):
                 await g.send(b"x", timeout=0.1)
             assert c.blocked == ((3, "silent"),)
@@ -614,23 +617,32 @@ def test_sync_two_threads_at_once_are_found(fake: FakeThread) -> None:
         g = c.join("g")
         g.recv_items()
         errors: list[BaseException] = []
-        inside = threading.Event()
+        held = threading.Event()
+        lock = c._alone._lock
+
+        class Told:
+            """The connection's lock, which tells when somebody has it: who tried it meanwhile would be the second thread."""
+
+            release = staticmethod(lock.release)
+
+            @staticmethod
+            def acquire(blocking: bool) -> bool:
+                got = lock.acquire(blocking=blocking)
+                if got:
+                    held.set()
+                return got
+
+        c._alone._lock = Told()  # type: ignore[assignment]
 
         def read() -> None:
-            inside.set()
             try:
-                g.recv(timeout=5)
+                g.recv(timeout=30)
             except BaseException as error:
                 errors.append(error)
 
         thread = threading.Thread(target=read)
         thread.start()
-        inside.wait(5)
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            if not c._alone._lock.acquire(blocking=False):
-                break
-            c._alone._lock.release()
+        assert held.wait(10), "the other thread reads"
         with pytest.raises(RuntimeError, match="two threads"):
             g.send(b"x")
         with sync(fake) as d:

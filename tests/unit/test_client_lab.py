@@ -46,7 +46,11 @@ ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 PROGRAM = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
 T = TypeVar("T", bound=Event)
-OPTIONS = {"clients": {"queue_bytes_max": 4 * MIB}}
+OPTIONS = {
+    "clients": {"queue_bytes_max": 4 * MIB},
+    # On a busy machine only those are to be taken for dead that are.
+    "cluster": {"fail_timeout_ms": 1500, "progress_timeout_ms": 5000},
+}
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +149,7 @@ def test_groups_open_closed_left_and_joined_again(lab: Lab) -> None:
 
 
 def test_many_messages_through_one_client(lab: Lab) -> None:
-    with at(lab, 2) as c, at(lab, 3) as d:
+    with at(lab, 2, timeout=60.0) as c, at(lab, 3, timeout=60.0) as d:
         g, h = c.join("many", no_self=True), d.join("many")
         got: list[int] = []
         failed: list[BaseException] = []
@@ -160,7 +164,7 @@ def test_many_messages_through_one_client(lab: Lab) -> None:
         reader = threading.Thread(target=read)
         reader.start()
         assert g.send_many(b"%d" % i for i in range(30_000)) == 30_000
-        reader.join(30)
+        reader.join(60)
         assert not failed and got == list(range(30_000))
 
 

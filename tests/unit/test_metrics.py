@@ -236,7 +236,7 @@ def test_a_loopback_port_is_served() -> None:
 
 
 def test_bad_readers_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "REQUEST_S", 0.2)
+    monkeypatch.setattr(metrics, "REQUEST_S", 2.0)  # from the first connection on: all must be there before it is over
     path = str(tmp_path / "m")
 
     async def program(server: MetricsServer) -> None:
@@ -249,7 +249,8 @@ def test_bad_readers_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             writer.close()
         assert (await ask(path, b"GET /" + b"x" * 10 * REQUEST_BYTES_MAX))[0] == ""
         assert (await ask(path, GET))[0] == "HTTP/1.1 200 OK", "it goes on"
-        assert not server._readers
+        while server._readers:  # who has its answer is not forgotten at the same moment
+            await asyncio.sleep(0.005)
 
     served(path, program)
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import uuid
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def receiver(path: str) -> socket.socket:
 
 @pytest.mark.parametrize("abstract", [False, True])
 def test_notifications_arrive(tmp_path: Path, abstract: bool) -> None:
-    name = f"zj-test-{os.getpid()}"
+    name = f"zj-test-{uuid.uuid4().hex}"
     with receiver("\0" + name if abstract else str(tmp_path / "n")) as sock:
         notifier = Notifier({"NOTIFY_SOCKET": "@" + name if abstract else str(tmp_path / "n"), "WATCHDOG_USEC": "2000000"}, 1)
         assert notifier.watchdog_ns == 2_000_000_000

@@ -301,7 +301,8 @@ while not listening():
     time.sleep(0.02)
 if action == "down":
     ip("link", "set", "va", "down"); ip("link", "set", "va", "up")
-    while "LOWER_UP" not in subprocess.run(["ip", "link", "show", "va"], capture_output=True, text=True, timeout=20).stdout:
+for name in ("va", "vb"):  # before, the kernel throws away what is sent
+    while "state UP" not in subprocess.run(["ip", "link", "show", name], capture_output=True, text=True, timeout=20).stdout:
         assert time.monotonic() < deadline
 if action == "gone": ip("link", "del", "va")
 else:
