@@ -185,9 +185,9 @@ def test_a_station_that_is_wrong_everywhere_takes_no_longer(tmp_path: Path) -> N
     """What is not shown is not looked for: this once took 36 seconds."""
     verdict_tables(tmp_path, 3, 20_000)
     _change(tmp_path, _neighbours_swapped)
-    begun = time.monotonic()
+    begun = time.process_time()
     judgement = verdicts.judge(tmp_path, {})
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
     order = judgement.verdicts["order"]
     assert order.kept is False and len(order.violations) + order.more > 15_000
     assert order.violations[0].evidence
@@ -196,9 +196,9 @@ def test_a_station_that_is_wrong_everywhere_takes_no_longer(tmp_path: Path) -> N
 def test_a_station_that_lacks_a_source_takes_no_longer(tmp_path: Path) -> None:
     verdict_tables(tmp_path, 3, 20_000)
     _change(tmp_path, lambda t: t.filter(pc.or_(pc.not_equal(t["src"], 1), pc.less(t["position"], 5000))))
-    begun = time.monotonic()
+    begun = time.process_time()
     judgement = verdicts.judge(tmp_path, {})
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
     loss = judgement.verdicts["loss"]
     assert len(loss.violations) + loss.more > 4000
 
@@ -237,8 +237,8 @@ def test_many_holes_hide_no_violation(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_was_not_looked_into_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BAD_MAX", 2)
-    _riddled(tmp_path, 40_000, 500)
+    monkeypatch.setattr(blocks, "BAD_MAX", 0)
+    verdict_tables(tmp_path, 3, 40_000, swap_at=30_000)
     judgement = verdicts.judge(tmp_path, {})
     assert judgement.verdicts["order"].kept is None and judgement.verdicts["loss"].kept is None
     assert any("not looked into" in note for note in judgement.notes)
@@ -289,7 +289,8 @@ def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing(tmp_path: Path) -> Non
     ideal.captures(tmp_path / "captures", list(ideal.run(300)))
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    line = [sys.executable, "-c", "import sys; from zenjun.tools.cli import main; sys.exit(main())", "pcap", "check"]
+    program = "import sys; print('begun', flush=True); from zenjun.tools.cli import main; sys.exit(main())"
+    line = [sys.executable, "-c", program, "pcap", "check"]
     for k in range(12):
         process = subprocess.Popen(
             [*line, str(tmp_path / "captures")],
@@ -297,10 +298,12 @@ def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing(tmp_path: Path) -> Non
             stderr=subprocess.PIPE,
             env=os.environ | {"TMPDIR": str(temporary)},
         )
-        time.sleep(0.1 + 0.04 * k)
+        # Before, it is the interpreter's start that is interrupted, which Python itself takes for a fatal error.
+        assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+        time.sleep(0.04 * k)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
-        assert process.returncode in (130, -signal.SIGINT)  # the latter: before Python has taken it over
+        process.communicate(timeout=60)
+        assert process.returncode in (130, -signal.SIGINT)  # the latter: before the command has taken it over
     assert list(temporary.iterdir()) == []
 
 
@@ -365,6 +368,6 @@ def test_nonsense_with_right_checksums_ends(tmp_path: Path) -> None:
     for seed in range(30):
         for number, path in paths.items():
             planted.rewrite(path, tmp_path / "f.pcapng", _nonsense(seed))
-            begun = time.monotonic()
+            begun = time.process_time()
             replay([(0, str(tmp_path / "f.pcapng"))], number, tmp_path / "out")
-            assert time.monotonic() - begun < 20
+            assert time.process_time() - begun < 20

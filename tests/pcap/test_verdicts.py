@@ -66,22 +66,23 @@ def lossy() -> Path:
     folder = _folder()
     everybody, others = range(1, STATIONS + 1), range(1, STATIONS)
     try:
-        with Lab(STATIONS) as lab, lab.capture(folder):
+        # As few as possible are to be removed who have done nothing: the machine may be busy.
+        options = {"cluster": {"fail_timeout_ms": 1500, "progress_timeout_ms": 10_000}}
+        with Lab(STATIONS, options=options) as lab, lab.capture(folder):
             lab.start_daemons()
-            lab.wait_open(30)
+            lab.wait_open(60)
             lab.set_loss(0.05)
             _all_talk(lab, everybody)
             lab.station(STATIONS).signal(signal.SIGKILL)
             _all_talk(lab, others, 50)
-            lab.wait_open(30, others)
+            lab.wait_open(60, others)
             lab.station(STATIONS).start_daemon()
-            lab.wait_open(30)
+            lab.wait_open(60)
             _all_talk(lab, everybody)
             lab.partition([others, [STATIONS]])
-            time.sleep(1.5)
-            _all_talk(lab, others, 50)
+            _all_talk(lab, others, 50)  # its last message waits until they go on without station 3
             lab.heal()
-            lab.wait_open(30)
+            lab.wait_open(60)
             _all_talk(lab, everybody, 50)
             time.sleep(0.5)
     except LabUnsupported as error:
