@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 MARK = "ZENJUN_TEST_MARK"
+CALM = {"cluster": {"fail_timeout_ms": 5000, "progress_timeout_ms": 10_000}}
+"""Options of daemons that nobody is to take for dead because the machine is busy."""
 CLI = (sys.executable, "-c", "from zenjun.tools.cli.lab import lab; lab(prog_name='zenjun lab')")
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,9 @@ from pathlib import Path
 import pytest
 from zenjun.tools.lab import Lab, LabError, LabNotFound, LabTimeout
 
-from .support import CLI, marked_processes, wait_for
+from .support import CALM, CLI, marked_processes, wait_for
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 MakeLab = Callable[..., Lab]
 
 SLEEPER = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
@@ -48,6 +49,7 @@ def test_up_and_down_leave_nothing(home: Path, mark: str) -> None:
         lab.counters()
 
 
+@pytest.mark.timeout(180, method="thread")  # the signal is the test's
 def test_an_interrupted_request_leaves_no_answer_for_the_next_one(make_lab: MakeLab) -> None:
     """Ctrl-C falls between question and answer; what is asked while cleaning up must not get that answer."""
     lab = make_lab(2)
@@ -126,7 +128,7 @@ def test_wait_open_tells_why_a_daemon_ended(make_lab: MakeLab) -> None:
     lab = make_lab(1)
     lab.stations[1].start_daemon(argv=["sh", "-c", "echo no such interface >&2; exit 3"])
     with pytest.raises(LabError, match=r"station 1 ended with exit code 3: no such interface"):
-        lab.wait_open(5)
+        lab.wait_open(20)
 
 
 def test_config_is_merged(make_lab: MakeLab) -> None:
@@ -158,7 +160,10 @@ def test_killed_holder_takes_everything_with_it_and_a_new_lab_starts(home: Path,
     """Case 115: an aborted lab leaves nothing that hinders the next one."""
     lab = Lab(3, name="crash")
     lab.up()
-    program = lab.stations[1].spawn(SLEEPER, start_new_session=True)
+    program = lab.stations[1].spawn(SLEEPER, start_new_session=True, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "here\n", "the agents die after the program has entered the station, not before"
+    program.stdout.close()
     lab.stations[2].start_daemon(argv=SLEEPER)
     assert lab._holder is not None
     os.kill(lab._holder.pid, signal.SIGKILL)
@@ -196,7 +201,7 @@ def test_down_clears_up_after_holder_and_agents_were_killed(home: Path, mark: st
 
 
 def test_down_ends_a_holder_that_hangs(home: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zenjun.tools.lab.lab._GONE_S", 1.0)
+    monkeypatch.setattr("zenjun.tools.lab.lab._GONE_S", 3.0)  # also what its processes have for dying
     lab = Lab(2, name="hang")
     lab.up()
     assert lab._holder is not None
@@ -236,7 +241,13 @@ def test_interrupt_during_up(home: Path, mark: str, moment: str) -> None:
     """Ctrl-C while a lab is being made: exit code 130 and nothing left, whenever it comes."""
     # A daemon of a station more than there are never finds its cluster open: the interrupt always finds `up` at work.
     options = ["-o", "cluster.stations=4"]
-    process = subprocess.Popen([*CLI, "up", "-n", "3", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*CLI, "up", "-n", "3", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     seen = {
         "holder": lambda: len(marked_processes(mark)) >= 2,
         "socket": lambda: (home / "default" / "lab.json").exists(),
@@ -311,8 +322,7 @@ def test_an_ordinary_user_needs_no_root(mark: str) -> None:
             break
     else:
         pytest.skip("an ordinary user can read neither this checkout nor a Python for it")
-    folder = Path("/tmp") / f"zlu{os.getpid()}"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="zlu", dir="/tmp"))
     os.chown(folder, 65534, 65534)
     code = """
 import sys
@@ -348,17 +358,18 @@ with Lab(3, loss=1.0, rate_bit=10**9) as lab:
 
 
 def test_real_daemons_open_a_cluster(make_lab: MakeLab) -> None:
-    lab = make_lab(3, loss=0.02)
+    lab = make_lab(3, loss=0.02, options=CALM)
     lab.start_daemons()
-    instance = lab.wait_open(20)
+    instance = lab.wait_open(30)
     assert instance > 0
-    assert {s.status()["instance"] for s in lab.stations.values()} == {instance}
-    assert lab.stations[2].stop_daemon(10) == 0
+    assert {s.status(5.0)["instance"] for s in lab.stations.values()} == {instance}
+    assert lab.stations[2].stop_daemon(20) == 0
 
 
 def test_real_daemons_from_the_command_line(home: Path, mark: str) -> None:
     try:
-        up = cli("up", "-n", "2")
+        calm = [word for name, value in CALM["cluster"].items() for word in ("-o", f"cluster.{name}={value}")]
+        up = cli("up", "-n", "2", *calm)
         assert up.returncode == 0, up.stderr
         assert "is open" in up.stdout
         assert cli("status").stdout.count("open (") == 2

@@ -39,7 +39,7 @@ stations = 5
 t = "1s"
 do = "partition"
 groups = [[1, 2]]
-for = "2500ms"
+for = "5s"
 [expect]
 """
 
@@ -99,12 +99,12 @@ def test_an_expectation_that_is_not_met_is_exit_code_1(tmp_path: Path) -> None:
 def test_a_daemon_that_ends_by_itself_is_exit_code_1(tmp_path: Path) -> None:
     """Killed by somebody else: nothing on the time line says so."""
     file = tmp_path / "calm.toml"
-    file.write_text(CALM.replace('"1s"', '"3s"') + "[expect]\n")
+    file.write_text(CALM.replace('"1s"', '"5s"') + "[expect]\n")
     with subprocess.Popen([*ZENJUN, "lab", "run", file, "--out", tmp_path / "out"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         next(line for line in process.stdout if "are in instance" in line)
         lab = Lab.attach(all_labs()[0])
-        wait_for(lambda: (tmp_path / "out" / "runner.jsonl").read_text().count("began"), "the time line has begun")
+        wait_for(lambda: (tmp_path / "out" / "runner.jsonl").read_text().count("began"), "the time line has begun", 30)
         lab.station(2).signal(signal.SIGKILL)
         text = process.communicate(timeout=RUN_S)[0]
     assert process.returncode == 1 and "VIOLATED  no_breakdown" in text, text
