@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ...proto import wire
 from . import blocks, schema
-from .blocks import Place, Span, Stream, Sum
+from .blocks import Place, Span, Stream
 from .evidence import Source, Where, look_up
 from .schema import Finding
 
@@ -538,7 +538,7 @@ class Court:
     def compare(self, spark: Any, on_done: Callable[[int, int], None] | None) -> int:
         """Orders and streams; gives the rows there are."""
         covered = spans(self.tables.views)
-        found = blocks.compare(blocks.tasks(self.tables.folder), covered, spark, on_done)
+        found = blocks.compare(blocks.tasks(self.tables.folder), covered, spark, on_done, blocks.Holes.of(self.tables.holes))
         self.verdicts[ORDER].compared = self.verdicts[LOSS].compared = found.pairs
         self.verdicts[SENDER].compared = self.verdicts[DUPLICATE].compared = found.rows
         if self.tables.files("transmissions"):  # else nobody has replayed what these tables come from
@@ -552,7 +552,7 @@ class Court:
             self.verdicts[SENDER].more += count - 1
         judge = blocks.Judge(covered)
         left, wrong = found.unseen, 0
-        for key, sums in found.bad:
+        for key, stations in found.bad:
             if wrong == LOOK_MAX:
                 left += 1
                 continue
@@ -560,7 +560,7 @@ class Court:
             if isinstance(key, Place):
                 self._place(key, judge.covering(key))
             else:
-                self._stream(key, sums)
+                self._stream(key, stations)
             wrong += self._broken() != before
         if left:
             self.notes.append(f"{left} more blocks differ and were not looked into")
@@ -676,14 +676,14 @@ class Court:
         text = f"station {row['station']} delivered PDU {name(key)} at {place(row)}, which its source never sent"
         self._once(INVENTION, row["station"], row["view"], text, partial(_at, row))
 
-    def _stream(self, stream: Stream, sums: dict[int, Sum]) -> None:
+    def _stream(self, stream: Stream, stations: Collection[int]) -> None:
+        """Look for what stands there twice, or was never sent."""
         sent: dict[int, set[int]] | None = None
         reach: tuple[int, int] | None = None
-        for station, total in sums.items():
+        for station in sorted(stations):
             rows = self.tables.of_stream(station, stream)
-            if total.rows > total.high - total.low + 1:
-                self._twice(rows)
-            if station == stream.src or total == sums.get(stream.src) or stream.src not in self.tables.stations():
+            self._twice(rows)
+            if station == stream.src or stream.src not in self.tables.stations():
                 continue
             if sent is None:
                 reach = self.tables.reach(stream.src, stream.incarnation)

@@ -53,19 +53,33 @@ void zo_free(struct zo_observer *o);
 
 /* ---- digests of blocks of the order ---- */
 
-/* Rows of `order`, in its order, as columns. */
-struct zo_rows { uint64_t rows; const int64_t *view, *clock, *incarnation, *seq, *payload_crc, *head_crc; const int8_t *src; };
-/* A cell: the rows with the same view, clock >> 12 and number of cuts below the clock. XOR of the rows' hashes, and how many. */
-struct zo_block { int64_t view, block, segment, digest, count; };
+/* PDUs that captures are known to lack: low <= number of 32 bits < high of a stream; bit k - 1 of `stations`: the one of station k.
+ * Sorted by (src, incarnation, low), and apart from each other. */
+struct zo_holes { uint64_t count; const int64_t *src, *incarnation, *low, *high; const uint64_t *stations; };
+
+/* Rows of `order`, in its order, as columns. `lacking`: the stations whose captures lack the PDU of a row, or NULL. */
+struct zo_rows {
+    uint64_t rows;
+    const int64_t *view, *clock, *incarnation, *seq, *payload_crc, *head_crc;
+    const int8_t *src;
+    const uint64_t *lacking;
+};
+/* What `lacking` has to hold for these rows. */
+void zo_lacking(const struct zo_rows *in, const struct zo_holes *holes, uint64_t *lacking);
+
+/* A cell: the rows with the same view, clock >> 12, number of cuts below the clock, and stations that lack them. XOR of the rows'
+ * hashes, and how many. */
+struct zo_block { int64_t view, block, segment, digest, count; uint64_t lacking; };
 /* Cuts are (view, clock), in any order. Adds up runs of rows of one cell, at most `most`, and returns how many there are; *done:
  * rows used, fewer than there are if there was no room. *mixed counts rows that do not stand behind the one before them, in the
  * same view; *mixed_at is the first of them. */
 uint64_t zo_blocks(const struct zo_rows *in, uint64_t from, uint64_t cuts, const int64_t *cut_view, const int64_t *cut_clock,
                    uint64_t most, struct zo_block *out, uint64_t *done, uint64_t *mixed, uint64_t *mixed_at);
 
-/* The same rows by their sources' streams: (src, incarnation, seq >> 12). `table` has room for `most` cells, of
- * which `used` are in use; returns how many are afterwards, or most + 1 if there is no room. */
-struct zo_cell { int64_t src, incarnation, block, digest, count, low, high; };
+/* The same rows by their sources' streams: (src, incarnation, seq >> 12, stations that lack them). `table` has room for `most` cells,
+ * of which `used` are in use; returns how many are afterwards, or most + 1 if there is no room. `all`, least and greatest number of a
+ * cell that nobody lacks are those of the whole block. */
+struct zo_cell { int64_t src, incarnation, block, digest, count, low, high, all; uint64_t lacking; };
 uint64_t zo_streams(const struct zo_rows *in, uint64_t most, uint64_t used, struct zo_cell *table);
 
 #endif
