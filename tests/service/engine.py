@@ -24,6 +24,8 @@ OUT: Final = ROOT / "out"
 SUITE: Final = "bookworm"
 PACKAGES: Final = "systemd,systemd-sysv,dbus,python3,iproute2,procps"
 IMAGE: Final = "zenjun-test-systemd"
+YOUNG_S: Final = 60
+"""A folder younger than this may not have its lock yet."""
 PREFIX: Final = "zj-engine-"
 NEEDED: Final = ("docker", "dockerd", "mmdebstrap", "setpriv")
 ENGINE_S: Final = 60
@@ -148,6 +150,8 @@ def sweep() -> None:
     """Remove the folders of engines whose tests are gone (case 115)."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
+            if time.time() - (folder / "lock").stat().st_mtime < YOUNG_S:
+                continue
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -227,12 +231,18 @@ class Machine:
 
     def log(self, unit: str = "zenjund*") -> str:
         """The last lines of the journal, and where the daemon found bugs in itself."""
+        self._written()
         bugs = [str(e.get("ZENJUN_TRACEBACK")) for e in self.entries("zenjund*", ZENJUN_EVENT="bug")]
         last = self.run("journalctl", "--no-pager", "-o", "short-monotonic", "-u", unit, "-n", "60").stdout
         return "\n".join([last, *bugs])
 
+    def _written(self) -> None:
+        """The journal gets its lines through sockets: until what has been said by now is in it."""
+        self.run("journalctl", "--sync")
+
     def entries(self, unit: str, **fields: str) -> list[dict[str, Any]]:
         """The journal's entries of a unit with these fields."""
+        self._written()
         match = [f"{k}={v}" for k, v in fields.items()]
         text = self.run("journalctl", "--no-pager", "-o", "json", "-u", unit, *match).stdout
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]

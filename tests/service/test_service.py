@@ -22,7 +22,8 @@ CONFIG = """
 [cluster]
 name = "service"
 stations = 3
-fail_timeout_ms = 8000
+fail_timeout_ms = 15000
+progress_timeout_ms = 30000
 
 [station]
 id = {id}
@@ -58,6 +59,11 @@ def status(box: Machine, station: int) -> dict[str, Any]:
     return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
 
 
+def answer(box: Machine, station: int) -> dict[str, Any]:
+    """The status of a station that answers, however long a busy machine takes for it."""
+    return wait_for(lambda: status(box, station), f"station {station} answers", tell=box.log)
+
+
 def wait_open(box: Machine, above: int = 0) -> int:
     """Until all three are in one open instance, whose number is above another; that number."""
 
@@ -67,6 +73,15 @@ def wait_open(box: Machine, above: int = 0) -> int:
         return numbers.pop() if len(numbers) == 1 and all(s.get("state") == "open" for s in seen) else 0
 
     return wait_for(lambda: n if (n := instance()) > above else 0, "all stations are open", 40, box.log)
+
+
+def wait_told(box: Machine, station: int) -> None:
+    """Until systemd knows that the cluster is open: it is told by another way than who asks for the status."""
+    wait_for(
+        lambda: re.fullmatch(r"instance \d+ of stations 1, 2, 3 is open", box.show(unit(station)).get("StatusText", "")),
+        f"systemd knows of station {station}",
+        tell=box.log,
+    )
 
 
 def test_installation_starts_nothing_without_a_configuration(box: Machine) -> None:
@@ -104,9 +119,9 @@ def test_start_is_ready_when_the_interface_is_open_case_99(box: Machine) -> None
     box.ok("systemctl", "start", *map(unit, STATIONS))
     wait_open(box)
     for station in STATIONS:
+        wait_told(box, station)
         shown = box.show(unit(station))
         assert (shown["ActiveState"], shown["Type"], shown["NRestarts"]) == ("active", "notify", "0")
-        assert re.fullmatch(r"instance \d+ of stations 1, 2, 3 is open", shown["StatusText"])
         process = box.ok("cat", f"/proc/{shown['MainPID']}/status")
         rights = dict(re.findall(r"^Cap(\w+):\s+(\w+)$", process, re.M))
         net_raw = f"{1 << 13:016x}"
@@ -123,7 +138,7 @@ def test_start_is_ready_when_the_interface_is_open_case_99(box: Machine) -> None
 def test_the_journal_has_fields(box: Machine) -> None:
     opened = box.entries(unit(2), ZENJUN_EVENT="open")
     number = opened[-1]["ZENJUN_INSTANCE"]
-    assert status(box, 2)["instance"] >= int(number)
+    assert answer(box, 2)["instance"] >= int(number)
     assert opened[-1]["ZENJUN_CLUSTER"] == "service" and opened[-1]["ZENJUN_OWN_STATION"] == "2"
     assert opened[-1]["PRIORITY"] == "6" and opened[-1]["SYSLOG_IDENTIFIER"] == "zenjund"
     assert re.match(rf"open: (let into )?instance {number} of stations (\d, )+\d$", opened[-1]["MESSAGE"])
@@ -153,14 +168,14 @@ def test_metrics_inside_the_sandbox(box: Machine) -> None:
 
 
 def test_watchdog_kills_a_stopped_process_and_it_comes_back(box: Machine) -> None:
-    box.write("/run/systemd/system/zenjund@s2.service.d/watchdog.conf", "[Service]\nWatchdogSec=2s\n")
+    box.write("/run/systemd/system/zenjund@s2.service.d/watchdog.conf", "[Service]\nWatchdogSec=4s\n")
     box.ok("systemctl", "daemon-reload")
     box.ok("systemctl", "restart", unit(2))
     before = wait_open(box)
     old = box.show(unit(2))
     # Alive it may run much longer than the watchdog's time.
     started = time.monotonic()
-    wait_for(lambda: time.monotonic() - started > 5, "more than two intervals", 10)
+    wait_for(lambda: time.monotonic() - started > 9, "more than two intervals", 20)
     assert box.show(unit(2))["MainPID"] == old["MainPID"]
     box.ok("kill", "-STOP", old["MainPID"])
     wait_for(lambda: box.show(unit(2))["NRestarts"] != old["NRestarts"], "systemd has noticed", 30, box.log)
@@ -188,9 +203,10 @@ def test_reload_takes_over_what_may_change_and_refuses_a_wrong_file(box: Machine
     configure(box, 3)
     box.ok("systemctl", "reload", unit(3))
     wait_for(lambda: len(box.entries(unit(3), ZENJUN_EVENT="reload")) == 2, "it is told", tell=box.log)
+    wait_for(lambda: box.show(unit(3))["SubState"] == "running", "the reload is over", tell=box.log)
+    wait_told(box, 3)
     shown = box.show(unit(3))
     assert (shown["ActiveState"], shown["SubState"], shown["MainPID"]) == ("active", "running", pid)
-    assert re.fullmatch(r"instance \d+ of stations 1, 2, 3 is open", shown["StatusText"])
 
 
 MESSAGES = 60
@@ -225,9 +241,13 @@ def test_stop_drains_and_stays_stopped(box: Machine) -> None:
     # Nobody can have what the third station has not: the first must wait for it.
     sender = box.popen(PYTHON, "-u", "-c", SENDER, third)
     assert sender.stdout is not None and sender.stdout.readline() == "joined\n"
-    wait_for(lambda: status(box, 1)["window"]["in_flight"] >= MESSAGES, "all are under way", tell=lambda: str(status(box, 1)))
+    wait_for(
+        lambda: status(box, 1).get("window", {}).get("in_flight", 0) >= MESSAGES,
+        "all are under way",
+        tell=lambda: str(status(box, 1)),
+    )
     stop = box.popen("systemctl", "stop", "zenjund@s1.socket", unit(1))
-    wait_for(lambda: box.show(unit(1))["StatusText"] == "draining", "it drains", 5, box.log)
+    wait_for(lambda: box.show(unit(1))["StatusText"] == "draining", "it drains", 10, box.log)
     assert box.show(unit(1))["SubState"] == "stop-sigterm"
     box.ok("kill", "-CONT", third)
     assert stop.wait(30) == 0
@@ -245,15 +265,20 @@ def test_stop_drains_and_stays_stopped(box: Machine) -> None:
 
 def test_killed_it_rejoins_and_programs_that_come_meanwhile_wait(box: Machine) -> None:
     before = wait_open(box)
-    old, life = box.show(unit(1)), status(box, 1)["incarnation"]
+    old, life = box.show(unit(1)), answer(box, 1)["incarnation"]
     box.ok("systemctl", "kill", "--signal=KILL", unit(1))
-    wait_for(lambda: box.show(unit(1))["ActiveState"] != "active", "it is dead", tell=box.log)
+    # Dead it is half a second only, and its start takes as long again: on a busy machine that may be over before we look.
+    wait_for(
+        lambda: (s := box.show(unit(1)))["ActiveState"] != "active" or s["NRestarts"] != old["NRestarts"],
+        "it is dead",
+        tell=box.log,
+    )
     # systemd holds the socket: who connects before the daemon is back waits in its queue.
     assert box.ok("zenjun", "status", "--json", "--timeout", "20", "--socket", SOCKET.format(1))
     wait_open(box, above=before)
     new = box.show(unit(1))
     assert int(new["NRestarts"]) == int(old["NRestarts"]) + 1 and new["MainPID"] != old["MainPID"]
-    assert status(box, 1)["incarnation"] > life
+    assert answer(box, 1)["incarnation"] > life
 
 
 def test_a_program_that_connects_starts_the_daemon(box: Machine) -> None:
@@ -269,18 +294,18 @@ def test_a_program_that_connects_starts_the_daemon(box: Machine) -> None:
 
 def test_the_credential_is_the_key(box: Machine) -> None:
     """No such file is no key; with the same file everywhere the cluster is sealed; the daemon's user alone may read it."""
-    assert status(box, 1)["key"] is None
+    assert answer(box, 1)["key"] is None
     box.ok("sh", "-c", "umask 077; zenjun config key > /etc/zenjun/s1.key")
     for station in STATIONS[1:]:
         box.ok("cp", "-p", "/etc/zenjun/s1.key", f"/etc/zenjun/s{station}.key")
     box.ok("systemctl", "restart", *map(unit, STATIONS))
     wait_open(box)
-    marks = {status(box, station)["key"] for station in STATIONS}
+    marks = {answer(box, station)["key"] for station in STATIONS}
     assert len(marks) == 1 and None not in marks
     box.ok("sh", "-c", "rm /etc/zenjun/s?.key")
     box.ok("systemctl", "restart", *map(unit, STATIONS))
     wait_open(box)
-    assert {status(box, station)["key"] for station in STATIONS} == {None}
+    assert {answer(box, station)["key"] for station in STATIONS} == {None}
 
 
 def test_what_a_restart_does_not_mend_is_not_restarted(box: Machine) -> None:
@@ -313,17 +338,21 @@ def test_boot_with_interfaces_that_come_later_case_89(box: Machine) -> None:
     box.reboot()
     for station in STATIONS:
         name = unit(station)
-        wait_for(lambda n=name: box.show(n).get("StatusText"), "it tells what it waits for", tell=box.log)  # type: ignore[misc]
-        shown = box.show(name)
-        assert shown["SubState"] == "start"
-        assert shown["StatusText"] == f"waiting for interface e{station}: it does not exist"
-    assert status(box, 1)["state"] == "no link", "programs are served meanwhile"
+        wait_for(
+            lambda n=name, s=station: box.show(n).get("StatusText") == f"waiting for interface e{s}: it does not exist",  # type: ignore[misc]
+            "it tells what it waits for",
+            tell=box.log,
+        )
+        assert box.show(name)["SubState"] == "start"
+    wait_for(lambda: status(box, 1).get("state") == "no link", "programs are served meanwhile", tell=box.log)
     pids = [box.show(unit(s))["MainPID"] for s in STATIONS]
     started = time.monotonic()
     wait_for(lambda: time.monotonic() - started > 12, "longer than the watchdog's and any start's time", 20)
     for station in STATIONS:
         plug(box, station)
     wait_open(box, above=before)
+    for station in STATIONS:
+        wait_told(box, station)
     shown_all = [box.show(unit(s)) for s in STATIONS]
     assert [s["MainPID"] for s in shown_all] == pids and {s["NRestarts"] for s in shown_all} == {"0"}
     assert {s["ActiveState"] for s in shown_all} == {"active"}
