@@ -66,17 +66,16 @@ def test_one_order(segment: Lab, name: str) -> None:
     assert received > FRAMES
     if list(fault) == ["loss"]:
         bounds.check_hits("the daemons' frames lost", lost, lost + received, fault["loss"])
+
     # What was set really happened to the daemons' frames.
-    now = {s.id: (core(s), drops(s)) for s in stations}
-
     def grown(key: str) -> int:
-        return sum(now[s][0][key] - before[s][0][key] for s in now)
+        return sum(core(s)[key] - before[s.id][0][key] for s in stations)
 
-    assert grown("digests_compared")
+    wait_for(lambda: grown("digests_compared"), "digests have been compared", 30)
     if "loss" in fault or "burst" in fault:
         assert lost and grown("rx_repaired"), f"{lost} frames lost, {grown('rx_repaired')} repaired"
     if "corrupt" in fault:
-        assert sum(now[s][1]["check"] - before[s][1]["check"] for s in now)
+        assert sum(drops(s)["check"] - before[s.id][1]["check"] for s in stations)
     if "duplicate" in fault:
         assert grown("rx_duplicate")
 
@@ -136,6 +135,10 @@ def stopped(lab: Lab) -> Iterator[None]:
     for station in lab.stations.values():
         station.signal(signal.SIGSTOP)
     try:
+        for station in lab.stations.values():
+            assert station.daemon is not None
+            stat = Path(f"/proc/{station.daemon.pid}/stat")
+            wait_for(lambda s=stat: s.read_text().rpartition(")")[2].split()[0] == "T", "it stands still")  # type: ignore[misc]
         yield
     finally:
         for station in lab.stations.values():

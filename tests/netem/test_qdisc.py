@@ -94,12 +94,22 @@ def test_distribution_of_the_jitter(lab: Lab, tmp_path: Path, name: str) -> None
     """
     count, delay, jitter = 1000, 400 * MS, 100 * MS
     lab.impair([2], delay_ns=delay, jitter_ns=jitter, jitter_distribution=name)
-    times = [t for each in flow(lab, tmp_path, count)[2].transit_ns.values() for t in each]
-    assert len(times) == count
-    check_distribution(times, name, delay, jitter)
+    for tries in range(4):
+        times = [t for each in flow(lab, tmp_path, count)[2].transit_ns.values() for t in each]
+        assert len(times) == count
+        try:
+            check_distribution(times, name, delay, jitter)
+            break
+        except TooLate:  # the machine stood still meanwhile? Delays of another distribution are too late every time.
+            if tries == 3:
+                raise
     for other in {"uniform", "normal", "pareto", "paretonormal"} - {name}:
         with pytest.raises(AssertionError, match="earlier than"):  # the check can fail
             check_distribution(times, other, delay, jitter)
+
+
+class TooLate(AssertionError):
+    """Fewer frames came early than the distribution says: that can also be the machine's doing; the opposite can not."""
 
 
 def check_distribution(times: list[int], name: str, delay: int, jitter: int) -> None:
@@ -112,7 +122,8 @@ def check_distribution(times: list[int], name: str, delay: int, jitter: int) -> 
         early = sum(t < limit for t in times)
         assert early <= most, f"{early} of {len(times)} frames earlier than {limit / MS:.1f} ms, at most {most} for {name}"
         early = sum(t < limit + late for t in times)
-        assert early >= least, f"{early} of {len(times)} frames earlier than {(limit + late) / MS:.1f} ms, {least} for {name}"
+        if early < least:
+            raise TooLate(f"{early} of {len(times)} frames earlier than {(limit + late) / MS:.1f} ms, {least} for {name}")
 
 
 def test_reorder_sends_a_share_at_once(lab: Lab, tmp_path: Path) -> None:
@@ -176,11 +187,11 @@ def test_corruption_is_one_bit(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_limit_is_what_waits_at_most(lab: Lab, tmp_path: Path) -> None:
-    lab.impair([2], delay_ns=1000 * MS, limit=50)
+    lab.impair([2], delay_ns=3000 * MS, limit=50)  # all must have been sent before the first one goes on
     seen = flow(lab, tmp_path, 200)[2]
     assert seen.numbers == list(range(50))
     assert seen.lost == 150
-    lab.impair([2], delay_ns=0, limit=20, rate_bit=100_000)
+    lab.impair([2], delay_ns=0, limit=20, rate_bit=20_000)
     seen = flow(lab, tmp_path, 400)[2]
     assert seen.overflowed + seen.lost + len(seen.got) == 400
     assert seen.overflowed + seen.lost > 200
