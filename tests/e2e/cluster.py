@@ -27,6 +27,9 @@ Options: TypeAlias = Mapping[str, Mapping[str, Any]]
 Burst: TypeAlias = tuple[str, SendLevel, list[bytes]]
 """Group, level to wait for, messages."""
 
+PATIENT: Options = {"cluster": {"fail_timeout_ms": 2000}}
+"""For tests that are not about failures: a machine that does not run a daemon for half a second shall cost no station."""
+
 _live: weakref.WeakSet[Lab] = weakref.WeakSet()
 
 
@@ -35,8 +38,11 @@ _live: weakref.WeakSet[Lab] = weakref.WeakSet()
 
 @contextlib.contextmanager
 def cluster(stations: int, *, ids: Iterable[int] | None = None, options: Options | None = None, **lab: Any) -> Iterator[Lab]:
-    """A lab whose daemons (all, or those of ``ids``) are in one instance; a failure carries what every station says."""
-    with Lab(stations, options=options, **lab) as up, reported(up):
+    """A lab whose daemons (all, or those of ``ids``) are in one instance; a failure carries what every station says. Unless the
+    options say otherwise they are patient. The instance need not be the first: who starts late is let into it."""
+    given = options or {}
+    patient = {**given, "cluster": {**PATIENT["cluster"], **given.get("cluster", {})}}
+    with Lab(stations, options=patient, **lab) as up, reported(up):
         chosen = list(up.stations) if ids is None else list(ids)
         up.start_daemons(chosen)
         up.wait_open(30, chosen)
@@ -137,6 +143,11 @@ def process_alive(station: Station) -> bool:
 
 
 # ---- members ----
+
+
+def instances_of(lab: Lab, ids: Iterable[int] | None = None) -> set[int]:
+    """Instances that these stations (default: all) are in."""
+    return {int(status(lab.station(number))["instance"]) for number in (lab.stations if ids is None else ids)}
 
 
 def members_of(station: Station) -> dict[int, int]:

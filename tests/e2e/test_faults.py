@@ -27,6 +27,7 @@ from .cluster import (
     core,
     exchange,
     in_parallel,
+    instances_of,
     kill,
     log_of,
     payload,
@@ -42,8 +43,9 @@ from .cluster import (
 
 pytestmark = pytest.mark.lab
 ZENJUN = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
-FAST = {"cluster": {"heartbeat_ms": 50, "fail_timeout_ms": 400, "progress_timeout_ms": 1000}}
-"""A failure is seen sooner than by default; the machine may be slow, so not by much."""
+FAIL_MS = 1500
+FAST = {"cluster": {"heartbeat_ms": 50, "fail_timeout_ms": FAIL_MS, "progress_timeout_ms": 2000}}
+"""Only who is dead, stopped or cut off is missed: not a daemon that a busy machine does not run for half a second."""
 ALL = {"cluster": {**FAST["cluster"], "quorum": 3, "give_up_timeout_ms": 60_000}}
 """Nobody can be done without: whoever is missing is waited for."""
 ALL_OR_ANEW = {"cluster": {**FAST["cluster"], "quorum": 3, "give_up_timeout_ms": 500}}
@@ -87,7 +89,7 @@ def test_stopped_daemon_blocks_and_all_is_delivered_afterwards_case_149(whole: L
     """Where all are required, SIGSTOP for longer than the time-out: the others name it (event, status, command line), nothing is
     delivered beyond it; after SIGCONT everything comes, at all stations, the stopped one included, in the same order."""
     rng, lab = random.Random(1), whole
-    third = lab.station(3)
+    third, instances = lab.station(3), instances_of(lab)
     with programs(lab, {"g": "preack", "h": "ordered"}) as members:
         exchange(members, [plan(m, 100, rng) for m in members])
         third.signal(signal.SIGSTOP)
@@ -99,7 +101,7 @@ def test_stopped_daemon_blocks_and_all_is_delivered_afterwards_case_149(whole: L
             assert event.stations == ((3, "silent"),)
             assert blocked_on(station) == {3: "silent"} and status(station)["state"] == "blocked"
             peer = status(station)["peers"][2]
-            assert peer["state"] == "silent" and peer["heard_ms"] >= 400
+            assert peer["state"] == "silent" and peer["heard_ms"] >= FAIL_MS
             assert cli_status(station)["blocked"][0]["station"] == 3
             assert status(station)["peers"][1 if station.id == 1 else 0]["state"] == "up"
         held = len(members[0].messages("g"))
@@ -115,7 +117,7 @@ def test_stopped_daemon_blocks_and_all_is_delivered_afterwards_case_149(whole: L
         assert mine[1][-300:] == late[0] and mine[2][-300:] == late[1]
         for station in lab.stations.values():
             wait_for(lambda s=station: blocked_on(s) == {} and status(s)["state"] == "open", "all clear")  # type: ignore[misc]
-        assert {status(s)["instance"] for s in lab.stations.values()} == {1}, "a pause is no restart"
+        assert instances_of(lab) == instances, "a pause is no restart"
         same_views(members, "g")
 
 
@@ -123,25 +125,29 @@ def test_short_pauses_are_not_even_noticed_case_9() -> None:
     """Half the time-out, again and again while frames queue in the ring: on waking it reads them before it judges; nobody is
     removed, nobody is blamed."""
     rng = random.Random(9)
-    with cluster(3, options={"cluster": {"fail_timeout_ms": 1000}}) as lab, programs(lab, {"g": "preack"}) as members:
+    timeout_s = 3.0
+    options = {"cluster": {"fail_timeout_ms": int(timeout_s * 1000), "progress_timeout_ms": 6000}}
+    with cluster(3, options=options) as lab, programs(lab, {"g": "preack"}) as members:
+        instances = instances_of(lab)
         plans = [plan(m, 1000, rng, chunk=20) for m in members]
 
         def pause() -> None:
             for _ in range(4):
                 lab.station(2).signal(signal.SIGSTOP)
                 # The pause is the stimulus, not a wait; the other half of the time-out is for a busy machine.
-                threading.Event().wait(0.5)
+                threading.Event().wait(timeout_s / 2)
                 lab.station(2).signal(signal.SIGCONT)
                 wait_for(lambda: status(lab.station(2))["state"] == "open", "awake")
 
         in_parallel([lambda: exchange(members, plans, 60), pause])
-        assert {status(s)["instance"] for s in lab.stations.values()} == {1}, "nobody was removed"
+        assert instances_of(lab) == instances, "nobody was removed"
         assert " blocked: " not in log_of(lab.station(2)), "the sleeper blames nobody"
 
 
 def test_all_stopped_in_turn_under_load(whole: Lab) -> None:
     """Each station sleeps beyond the time-out while everybody sends; whoever sends or sleeps, the order is one."""
     rng, lab = random.Random(2), whole
+    instances = instances_of(lab)
     with programs(lab, {"g": "preack"}) as members:
         plans = [plan(m, 3000, rng, chunk=100, levels=("preack", "ack")) for m in members]
 
@@ -153,8 +159,8 @@ def test_all_stopped_in_turn_under_load(whole: Lab) -> None:
                 station.signal(signal.SIGCONT)
                 wait_for(lambda o=other: not blocked_on(o), "it is back")  # type: ignore[misc]
 
-        in_parallel([lambda: exchange(members, plans, 60), stop_each])
-        assert {status(s)["instance"] for s in lab.stations.values()} == {1}
+        in_parallel([lambda: exchange(members, plans, 90), stop_each])
+        assert instances_of(lab) == instances
 
 
 # ---- deaths ----
@@ -164,6 +170,7 @@ def test_killed_daemon_comes_back_and_all_go_on(lab: Lab) -> None:
     """kill -9 under load, twice: the others go on without it and with it again, in the same life. Their sends are all confirmed,
     what they get is the same, views of the cluster and of the group included, and the daemon that came back knows the groups."""
     rng = random.Random(3)
+    first = together(lab)
     with programs(lab, {"g": "preack", "h": "ordered"}, ids=[1, 2]) as members:
         for round_ in range(2):
             victim = lab.station(3)
@@ -176,7 +183,7 @@ def test_killed_daemon_comes_back_and_all_go_on(lab: Lab) -> None:
                     kill(victim)
                     together(lab, [1, 2])
                     victim.start_daemon()
-                    assert together(lab) == 2 * round_ + 3, "one view without it, one with it"
+                    assert together(lab) == first + 2 * round_ + 2, "one view without it, one with it"
                 finally:
                     over.set()
                     flood.join(30)
@@ -226,7 +233,7 @@ def test_large_message_goes_on_through_views(lab: Lab) -> None:
     big = random.Random(7).randbytes(16_000_000)
     with programs(lab, {"g": "preack"}, ids=[1, 2]) as members:
         victim = lab.station(3)
-        lab.impair(rate_bit=50_000_000)  # it takes three seconds at least
+        lab.impair(rate_bit=16_000_000)  # it takes eight seconds at least, or as long as it has to
         members[0].groups["g"].send(b"before")
         sending = threading.Thread(target=members[0].send, args=([("g", "preack", [big, b"after"])],))
         sending.start()
@@ -239,8 +246,8 @@ def test_large_message_goes_on_through_views(lab: Lab) -> None:
             together(lab)
             assert sending.is_alive(), "it is still under way"
         finally:
+            lab.impair(rate_bit=0)
             sending.join(60)
-        lab.impair(rate_bit=0)
         members[0].groups["g"].send(b"end", timeout=30)
         for member in members:
             _read_until(member, b"end")
@@ -271,7 +278,7 @@ def test_large_message_under_way_survives_a_new_instance(anew: Lab) -> None:
 
 def test_who_says_goodbye_is_let_go_at_once() -> None:
     """A daemon that ends in order, or is told to leave, is not waited for: the view without it comes long before the time-out."""
-    timeout_s = 6.0
+    timeout_s = 60.0
     with cluster(3, options={"cluster": {"fail_timeout_ms": int(timeout_s * 1000), "give_up_timeout_ms": 60_000}}) as lab:
         with programs(lab, {"g": "preack"}, ids=[1]) as (member,):
             for by_hand in (False, True):
@@ -280,9 +287,9 @@ def test_who_says_goodbye_is_let_go_at_once() -> None:
                     done = lab.station(3).run([*ZENJUN, "leave", "--yes"], 20)
                     assert done.returncode == 0, done.stderr
                     daemon = lab.station(3).daemon
-                    assert daemon is not None and daemon.wait(5) == 0
+                    assert daemon is not None and daemon.wait(10) == 0
                 else:
-                    assert lab.station(3).stop_daemon() == 0
+                    assert lab.station(3).stop_daemon(10) == 0
                 view = member.read_event("g", "view", 10)
                 assert isinstance(view, ClusterView) and (view.left, view.members) == ((3,), (1, 2))
                 assert time.monotonic() - begin < timeout_s
@@ -303,15 +310,18 @@ def test_one_way_cut_case_29(lab: Lab) -> None:
     with programs(lab, {"g": "preack"}) as members:
         exchange(members, [plan(m, 50, rng) for m in members])
         lab.cut(1, 2)
+        instances, begin = instances_of(lab), time.monotonic()
         before = sum(c["sent"] for c in lab.counters().values())
         for _ in range(3):
             exchange(members, [plan(m, 40, rng, chunk=20) for m in members], 30)
         sent = sum(c["sent"] for c in lab.counters().values()) - before
-        assert sent < 20 * 360, f"{sent} frames for 360 messages"
-        before = sum(c["sent"] for c in lab.counters().values())
-        stays(lambda: {status(s)["instance"] for s in lab.stations.values()} == {1}, "nobody is removed", 3.0)
+        took = time.monotonic() - begin
+        assert sent < 20 * 360 + 1500 * took, f"{sent} frames for 360 messages in {took:.1f} s"
+        before, begin = sum(c["sent"] for c in lab.counters().values()), time.monotonic()
+        stays(lambda: instances_of(lab) == instances, "nobody is removed", 3.0)
+        took = time.monotonic() - begin
         sent = sum(c["sent"] for c in lab.counters().values()) - before
-        assert sent < 3 * 1500, f"{sent} frames in three seconds in which nobody sent anything"
+        assert sent < took * 1500, f"{sent} frames in {took:.1f} s in which nobody sent anything"
         assert sum(c["cut"] for c in lab.counters().values()) > 10, "the cut was not real"
         lab.heal()
         exchange(members, [plan(m, 50, rng) for m in members])
@@ -320,6 +330,7 @@ def test_one_way_cut_case_29(lab: Lab) -> None:
 def test_partition_and_heal_under_load_case_5(whole: Lab) -> None:
     """All are required. 3 alone, 1 alone, all alone, while everybody sends: no part delivers alone, the sequences stay one."""
     rng, lab = random.Random(5), whole
+    instances = instances_of(lab)
     with programs(lab, {"g": "preack", "h": "ack"}) as members:
         plans = [plan(m, 2000, rng, levels=("preack", "ordered", "ack")) for m in members]
 
@@ -336,8 +347,8 @@ def test_partition_and_heal_under_load_case_5(whole: Lab) -> None:
                 lab.heal()
                 wait_for(lambda: not any(blocked_on(s) for s in lab.stations.values()), "all clear")
 
-        in_parallel([lambda: exchange(members, plans, 60), cut])
-        assert {status(s)["instance"] for s in lab.stations.values()} == {1}
+        in_parallel([lambda: exchange(members, plans, 90), cut])
+        assert instances_of(lab) == instances
 
 
 def test_deaf_station_is_removed_and_comes_back(lab: Lab) -> None:
@@ -350,7 +361,7 @@ def test_deaf_station_is_removed_and_comes_back(lab: Lab) -> None:
         for member in members[:2]:
             _read_until(member, b"can you hear me")
         together(lab, [1, 2])
-        assert status(lab.station(1))["peers"][2]["heard_ms"] < 400, "it was heard all the time"
+        assert status(lab.station(1))["peers"][2]["heard_ms"] < FAIL_MS, "it was heard all the time"
         wait_for(lambda: not status(lab.station(3))["quorum"]["have"], "3 hears nobody")
         instance = status(lab.station(1))["instance"]
         stays(lambda: status(lab.station(1))["instance"] <= instance + 2, "who cannot hear is not let in for ever", 4.0)
@@ -434,7 +445,7 @@ def test_clocks_far_apart_cases_23_43() -> None:
             begin = time.monotonic()
             lab.partition([[1, 2], [3]])
             together(lab, [1, 2])
-            assert time.monotonic() - begin >= 0.3, "the time-out has hardly begun"
+            assert time.monotonic() - begin >= 0.75 * FAIL_MS / 1000, "the time-out has hardly begun"
             assert status(lab.station(1))["peers"][2]["heard_ms"] < 60_000
             lab.heal()
             assert together(lab) >= instance + 2

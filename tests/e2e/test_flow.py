@@ -22,6 +22,7 @@ from .cluster import (
     datapath,
     exchange,
     in_parallel,
+    instances_of,
     log_of,
     payload,
     plan,
@@ -108,9 +109,9 @@ def test_slow_receiver_is_held_then_cut_off_case_119() -> None:
                 exchange(members, [[("g", "preack", [rng.randbytes(10_000) for _ in range(5)])] for _ in members])
                 sent += 15
                 assert sent < 800, "it is never cut off"
-            assert datapath(one)["slow_disconnects"] == 1
-            assert "slow-receiver" in log_of(one)
             rest = sleeper.rest()
+            assert datapath(one)["slow_disconnects"] == 1
+            wait_for(lambda: "slow-receiver" in log_of(one), "it is said")
             assert b"slow-receiver" in rest and b"queue_bytes_max" in rest, "it learns why"
             exchange(members, [plan(m, 50, rng) for m in members])
             assert not any(m.connection.closed for m in members)
@@ -135,7 +136,8 @@ def test_reader_that_only_pauses_loses_nothing_case_119() -> None:
     """A reader slower than the senders, but within its queue: everything comes, in order."""
     with cluster(2) as lab, programs(lab, {"g": "preack"}) as members:
         members[1].send([("g", "preack", [b"%d" % k + bytes(20_000) for k in range(300)])])
-        assert status(lab.station(1))["clients"][0]["queued_bytes"] > 1_000_000
+        # All stations have them; this one may still be putting them into its queue.
+        wait_for(lambda: named(lab.station(1), "p1.0")[0]["queued_bytes"] > 1_000_000, "they wait for the reader")  # type: ignore[operator]
         got = members[0].read_messages("g", 300)
         assert [int(m.data.rstrip(b"\0")) for m in got] == list(range(300))
 
@@ -163,9 +165,10 @@ def test_one_slow_station_slows_but_does_not_stop() -> None:
     """Only one station's cable is slow; the window closes for all, every message still gets through."""
     rng = random.Random(46)
     with cluster(3) as lab, programs(lab, {"g": "preack"}) as members:
+        instances = instances_of(lab)
         lab.impair([3], rate_bit=5_000_000)
         exchange(members, [[("g", "preack", [payload(m, k, 1200, rng) for k in range(150)])] for m in members], 60)
-        assert {status(s)["instance"] for s in lab.stations.values()} == {1}
+        assert instances_of(lab) == instances
 
 
 # ---- bursts ----
@@ -207,10 +210,14 @@ def test_full_rate_after_idle_time_case_131() -> None:
             return time.monotonic() - begin
 
         warm = min(burst() for _ in range(3))
-        beats = core(lab.station(1))["tx_heartbeat"]
-        wait_for(lambda: core(lab.station(1))["tx_heartbeat"] >= beats + 20, "two idle seconds", 10)
-        first = burst()
-        assert first < max(3 * warm, 1.0), f"{first:.2f} s after idling, {warm:.2f} s in full swing"
+        firsts: list[float] = []
+        for _ in range(4):  # one burst may meet with a machine that does something else: a slow start would be in all of them
+            beats = core(lab.station(1))["tx_heartbeat"]
+            wait_for(lambda b=beats: core(lab.station(1))["tx_heartbeat"] >= b + 20, "some idle seconds", 20)  # type: ignore[misc]
+            firsts.append(burst())
+            if firsts[-1] < max(3 * warm, 1.0):
+                break
+        assert min(firsts) < max(3 * warm, 1.0), f"{firsts} s after idling, {warm:.2f} s in full swing"
 
 
 # ---- large messages ----

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from .cluster import (
     datapath,
     exchange,
     in_parallel,
+    instances_of,
     log_of,
     plan,
     process_alive,
@@ -32,7 +34,7 @@ from .cluster import (
 )
 
 pytestmark = pytest.mark.lab
-FAST = {"cluster": {"heartbeat_ms": 50, "fail_timeout_ms": 500, "progress_timeout_ms": 2000}}
+FAST = {"cluster": {"heartbeat_ms": 50, "fail_timeout_ms": 1500, "progress_timeout_ms": 2000}}
 PATIENT = {"cluster": {"heartbeat_ms": 50, "fail_timeout_ms": 20_000, "progress_timeout_ms": 20_000}}
 
 
@@ -52,11 +54,11 @@ def members(lab: Lab) -> Iterator[list[Program]]:
         yield found
 
 
-def sends_through(lab: Lab, members: list[Program], seed: int, instances: int = 1) -> None:
+def sends_through(lab: Lab, members: list[Program], seed: int, instance: int) -> None:
     """Everybody's messages reach everybody, in the instance of this number."""
     exchange(members, [plan(m, 100, random.Random(seed * 10 + m.station)) for m in members], 30)
     wait_for(lambda: all(status(s)["state"] == "open" for s in lab.stations.values()), "all clear")
-    assert {status(s)["instance"] for s in lab.stations.values()} == {instances}
+    assert instances_of(lab) == {instance}
 
 
 def lines(station: Station, event: str) -> int:
@@ -70,6 +72,7 @@ def test_link_down_and_up_case_71(lab: Lab, members: list[Program], station: int
     isolated, other = lab.station(station), lab.station(2)
     others = [m for m in members if m.station != station]
     own = next(m for m in members if m.station == station)
+    changes = status(other)["membership"]["changes"]
     for round_ in (1, 2):
         isolated.link_down()
         wait_for(lambda: status(isolated)["state"] == "no link" and status(isolated)["interface"]["state"] == "down", "it knows")
@@ -91,42 +94,42 @@ def test_link_down_and_up_case_71(lab: Lab, members: list[Program], station: int
     assert [m.data for m in others[0].messages("g") if m.data.startswith(b"mean")] == [b"meanwhile %d" % r for r in (1, 1, 2, 2)]
     missed = [m.data for m in own.messages("g") if m.data.startswith(b"mean")]
     assert not missed, "what the others have confirmed without it is not for who was not there"
-    assert status(other)["membership"]["changes"] == 4
+    assert status(other)["membership"]["changes"] == changes + 4
 
 
 @patient
 def test_interface_is_made_anew_at_once_case_69(lab: Lab, members: list[Program]) -> None:
     """Under the same name with another index: the socket is opened anew, the group joined again, and nothing is lost."""
-    second = lab.station(2)
+    second, instance = lab.station(2), together(lab)
     first = second.interface["index"]
     second.delete_interface()
     second.create_interface()
     wait_for(lambda: (status(second)["interface"]["index"] or first) != first, "the new index is seen")
-    sends_through(lab, members, 69)
+    sends_through(lab, members, 69, instance)
 
 
 def test_interface_is_made_anew_after_it_was_missed_case_69(lab: Lab, members: list[Program]) -> None:
     """The others have gone on without the station; no busy loop meanwhile, and it comes back with the interface."""
-    second = lab.station(2)
+    second, instance = lab.station(2), together(lab)
     second.delete_interface()
     wait_for(lambda: status(second)["interface"]["state"] == "absent", "it knows that it is gone")
     together(lab, [1, 3])
-    turns = datapath(second)["turns"]
+    turns, begin = datapath(second)["turns"], time.monotonic()
     assert status(second)["interface"]["index"] is None
     wait_for(lambda: status(second)["quorum"]["have"] is False, "it knows that it is alone")
-    assert datapath(second)["turns"] - turns < 1000, "it spins"
+    assert datapath(second)["turns"] - turns < 1000 * max(1.0, time.monotonic() - begin), "it spins"
     second.create_interface()
     together(lab)
     members[1].read_event("g", "reopened", 10)
     wait_for(lambda: len(members[0].connection.members("g")) == 3, "its program is in the group again")
-    sends_through(lab, members, 70, instances=3)
+    sends_through(lab, members, 70, instance + 2)
 
 
 @pytest.mark.slow
 @patient
 def test_interface_flaps_under_load_case_77(lab: Lab, members: list[Program]) -> None:
     """Gone and back twenty times while everybody sends: nothing is lost; descriptors stay the same."""
-    second = lab.station(2)
+    second, instance = lab.station(2), together(lab)
     daemon = second.daemon
     assert daemon is not None
 
@@ -143,9 +146,9 @@ def test_interface_flaps_under_load_case_77(lab: Lab, members: list[Program]) ->
         wait_for(lambda: status(second)["interface"]["state"] == "up", "it is up")
 
     plans = [plan(m, 2000, random.Random(77 + m.station), chunk=20) for m in members]
-    in_parallel([lambda: exchange(members, plans, 60), flap])
+    in_parallel([lambda: exchange(members, plans, 90), flap])
     wait_for(lambda: descriptors() <= before, "no descriptor is left over")
-    sends_through(lab, members, 77)
+    sends_through(lab, members, 77, instance)
 
 
 def test_other_traffic_on_the_interface_is_untouched_case_87(lab: Lab, members: list[Program]) -> None:

@@ -14,7 +14,22 @@ from zenjun.tools.capturefile import CaptureFile
 from zenjun.tools.lab import Lab
 
 from ..sim.frames import patch, seal
-from .cluster import cluster, datapath, drops, exchange, log_of, plan, programs, reported, status, stays, together, wait_for
+from .cluster import (
+    PATIENT,
+    cluster,
+    core,
+    datapath,
+    drops,
+    exchange,
+    log_of,
+    plan,
+    programs,
+    reported,
+    status,
+    stays,
+    together,
+    wait_for,
+)
 from .daemon_common import refused
 
 pytestmark = pytest.mark.lab
@@ -56,7 +71,8 @@ def test_all_arrives_in_order_under_loss_and_frames_stay_within_the_mtu(segment:
 def confirm_of(segment: Lab, source: int, folder: Path) -> bytes:
     """A CONFIRM of a station as it went over the wire, seal and all."""
     with segment.capture(folder, [1]) as files:
-        stays(lambda: True, "heartbeats pass", 0.6)
+        beats = core(segment.stations[source])["tx_heartbeat"]
+        wait_for(lambda: core(segment.stations[source])["tx_heartbeat"] >= beats + 2, "heartbeats pass")
     with files[1].open("rb") as file:
         for record in CaptureFile(file):
             pdu = record.data[wire.ETHERNET_HEADER :]
@@ -96,7 +112,7 @@ def test_the_same_without_a_key_does_harm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", ["another", "none"])
 def test_a_station_with_another_key_or_none_is_not_let_in(key: Path, tmp_path: Path, other: str) -> None:
-    with Lab(N, options={"station": {"key_file": str(key)}}) as lab, reported(lab):
+    with Lab(N, options={**PATIENT, "station": {"key_file": str(key)}}) as lab, reported(lab):
         third = lab.stations[3]
         third.start_daemon({"station": {"key_file": str(write_key(tmp_path / "other")) if other == "another" else ""}})
         lab.start_daemons((1, 2))

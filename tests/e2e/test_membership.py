@@ -20,7 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from zenjun.daemon.client import ClusterView, Event, Expelled, Message, OrderMismatch, Reopened, Timeout, View, connect_sync
+from zenjun.daemon.client import (
+    Blocked,
+    ClusterView,
+    Event,
+    Expelled,
+    Message,
+    OrderMismatch,
+    Reopened,
+    Timeout,
+    View,
+    connect_sync,
+)
 from zenjun.proto.wire import ETHERTYPE, HEADER, Kind
 from zenjun.tools.capturefile import CaptureFile
 from zenjun.tools.lab import Lab
@@ -33,21 +44,24 @@ from .cluster import (
     log_of,
     members_of,
     programs,
+    reported,
     status,
     stays,
     together,
     wait_for,
 )
-from .talk import agree, finish, nothing_sure_is_lost, one_view_each, talking
+from .talk import Talker, agree, finish, nothing_sure_is_lost, one_view_each, talking
 
 pytestmark = pytest.mark.lab
 ZENJUN = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
-FAIL_S = 0.6
+FAIL_S = 1.2
+"""Longer than a busy machine leaves a daemon without a processor."""
+ADOPT_S = 1.0
 OPTIONS = {
     "cluster": {
         "heartbeat_ms": 100,
         "fail_timeout_ms": int(FAIL_S * 1000),
-        "adopt_timeout_ms": 400,
+        "adopt_timeout_ms": int(ADOPT_S * 1000),
         "give_up_timeout_ms": 1500,
         "window_frames": 256,  # what is sent during a time-out at the talkers' rate fits into it
     }
@@ -173,7 +187,7 @@ def test_data_does_not_stop_while_a_station_dies_and_comes_back(five: Lab, tmp_p
     assert {f.kind for f in frames if last < f.at_ns < without} & {Kind.STOP, Kind.STOP_ACK}
     assert Kind.RCV_ACK in {f.kind for f in frames if asked < f.at_ns < joined}
     flows(frames, last, without, (1, 2, 3))
-    flows(frames, asked, joined + 100_000_000, (1, 2, 3))
+    flows(frames, asked, joined + int(max(0.1, 10 * normal) * 1e9), (1, 2, 3))
 
 
 def test_a_stop_under_full_load_is_agreed_about_as_fast_as_an_idle_one(five: Lab) -> None:
@@ -236,9 +250,9 @@ def test_each_leaves_and_comes_back_in_turn_with_traffic_cases_3_19(five: Lab) -
                 if by_force:
                     kill(five.station(number))
                 else:
-                    assert five.station(number).stop_daemon() == 0
+                    assert five.station(number).stop_daemon(20) == 0
                 together(five, [k for k in ALL if k != number])
-                took.append(time.monotonic() - begin)
+                took.append(max(_left(t, number, 1 + by_force) for t in talkers.values()) - begin)
                 five.station(number).start_daemon()
                 together(five)
             finish(five, f"turn {number}", list(talkers.values()))
@@ -248,6 +262,16 @@ def test_each_leaves_and_comes_back_in_turn_with_traffic_cases_3_19(five: Lab) -
     say(f"each out after {', '.join(f'{s * 1e3:.0f}' for s in took)} ms (good-bye, kill in turn)")
     assert sorted(took[0::2])[1] < FAIL_S, "a good-bye needs no time-out"
     assert max(took) < 2 * FAIL_S + 1.0
+
+
+def _left(talker: Talker, number: int, times: int) -> float:
+    """When the talker was told that this station had left, for the first or a later time; waits for that."""
+
+    def told() -> list[float]:
+        return [h.at for h in list(talker.heard) if isinstance(h.item, ClusterView) and h.item.left == (number,)]
+
+    wait_for(lambda: len(told()) >= times, f"{number} has left {times} times")
+    return told()[times - 1]
 
 
 def test_suspended_at_random_moments_is_removed_within_a_bound_case_7(five: Lab) -> None:
@@ -296,7 +320,7 @@ def test_what_stands_before_the_votes_is_delivered_while_they_are_given(five: La
     fast = op[1].longest_gap(begin, gone[1])
     gaps = f"{waits * 1e3:.0f} ms at 1, {others * 1e3:.0f} ms at the others, {fast * 1e3:.0f} ms with order op"
     say(f"agreed after {took * 1e3:.0f} ms; longest gap between deliveries {gaps}")
-    assert took > 0.3, "nobody has adopted it at once"
+    assert took > 0.75 * ADOPT_S, "nobody has adopted it at once"
     assert waits > took / 2, "who has voted delivers nothing beyond its vote"
     assert others < waits / 2 and fast < waits / 2, "the others, and order op, go on"
     agree([total[k] for k in (1, 2, 3, 4)])  # what 5 has put into order and nobody has confirmed is its own affair
@@ -315,7 +339,8 @@ def test_operator_forces_a_long_time_out_case_15() -> None:
         begin = time.monotonic()
         done = lab.station(1).run([*ZENJUN, "expel", "3", "--yes"], 20)
         assert done.returncode == 0, done.stderr
-        assert time.monotonic() - begin < 10 and members_of(lab.station(2)).keys() == {1, 2}
+        together(lab, [1, 2])
+        assert time.monotonic() - begin < 30
         again = lab.station(1).run([*ZENJUN, "expel", "3", "--yes"], 20)
         assert again.returncode != 0 and "not a member" in again.stderr
 
@@ -375,11 +400,15 @@ def test_partition_of_two_and_three_cases_5_13(five: Lab) -> None:
         instance = status(five.station(1))["instance"]
         cut = time.monotonic()
         five.partition([[1, 2], [3, 4, 5]])
+        parted = time.monotonic()
         gone = max(talkers[k].when(lambda v: v.members == (3, 4, 5)) for k in (3, 4, 5))
         for number in (1, 2):
-            wait_for(lambda n=number: talkers[n].events("blocked"), "a program is told", 10)  # type: ignore[misc]
-            blocked = talkers[number].events("blocked")[-1].item
-            assert isinstance(blocked, Event) and not getattr(blocked, "quorum", True), blocked
+            # With the first one missed there would still be a quorum.
+            wait_for(
+                lambda n=number: [h for h in talkers[n].events("blocked") if isinstance(h.item, Blocked) and not h.item.quorum],  # type: ignore[misc]
+                "a program is told",
+                10,
+            )
             assert status(five.station(number))["state"] in ("blocked", "opening")
         before = {k: len(talkers[k].sure) for k in ALL}
         wait_for(lambda: all(len(talkers[k].sure) > before[k] + 5 for k in (3, 4, 5)), "the majority confirms", 10)
@@ -396,7 +425,7 @@ def test_partition_of_two_and_three_cases_5_13(five: Lab) -> None:
             reopened = talkers[number].events("reopened")[-1].item
             assert isinstance(reopened, Reopened) and reopened.joined
         finish(five, "split", list(talkers.values()))
-    late = [when for k in (1, 2) for when in talkers[k].sure.values() if cut + 0.1 < when < healed]
+    late = [when for k in (1, 2) for when in talkers[k].sure.values() if parted + FAIL_S / 2 < when < healed]
     assert not late, "confirmed in the minority after it was cut off"
     agree(list(talkers.values()))
     nothing_sure_is_lost(list(talkers.values()), [talkers[k] for k in (3, 4, 5)])
@@ -408,11 +437,11 @@ def test_three_parts_without_majority_open_anew(five: Lab) -> None:
     had been confirmed before is in what everybody has."""
     with talking(five, "thirds", ALL) as talkers:
         instance = status(five.station(1))["instance"]
-        cut = time.monotonic()
         five.partition([[1], [2, 3], [4, 5]])
+        parted = time.monotonic()
         for number in ALL:
             wait_for(lambda n=number: talkers[n].events("closed"), "it gives up", 10)  # type: ignore[misc]
-        assert {status(s)["state"] for s in five.stations.values()} == {"opening"}
+        wait_for(lambda: {status(s)["state"] for s in five.stations.values()} == {"opening"}, "all are opening")
         healed = time.monotonic()  # not after it: the first cable back may be enough
         five.heal()
         assert together(five) > instance
@@ -420,7 +449,7 @@ def test_three_parts_without_majority_open_anew(five: Lab) -> None:
         for number in ALL:
             wait_for(lambda n=number: talkers[n].events("reopened"), "a program is told", 10)  # type: ignore[misc]
         finish(five, "thirds", list(talkers.values()))
-    late = [when for t in talkers.values() for when in t.sure.values() if cut + 0.1 < when < healed]
+    late = [when for t in talkers.values() for when in t.sure.values() if parted + FAIL_S / 2 < when < healed]
     assert not late, "confirmed without a quorum"
     agree(list(talkers.values()))
     first = {data for t in talkers.values() for data, when in t.sure.items() if when < healed}
@@ -530,7 +559,7 @@ def test_large_messages_are_under_way_while_a_station_joins(five: Lab) -> None:
     big = [rng.randbytes(size * 1024 * 1024) for size in (16, 4)]
     kill(five.station(5))
     together(five, [1, 2, 3, 4])
-    five.impair(rate_bit=90_000_000)  # two seconds for both, at least
+    five.impair(rate_bit=24_000_000)  # seven seconds for both, at least, or as long as the newcomer needs
     with programs(five, {"large": "preack"}, ids=[1, 2, 3], timeout_s=90) as members:
         threads = [
             threading.Thread(target=m.send, args=([("large", "preack", [big[k], b"behind"])],)) for k, m in enumerate(members[:2])
@@ -543,9 +572,9 @@ def test_large_messages_are_under_way_while_a_station_joins(five: Lab) -> None:
         wait_for(lambda: 5 in members_of(five.station(1)), "it is in", 20)
         under_way = [thread.is_alive() for thread in threads]
         with programs(five, {"large": "preack"}, ids=[5]) as (late,):
+            five.impair(rate_bit=0)
             for thread in threads:
                 thread.join(90)
-            five.impair(rate_bit=0)
             members[2].groups["large"].send(b"end")
             for member in (*members, late):
                 while not any(m.data == b"end" for m in member.messages("large")):
@@ -595,12 +624,12 @@ def test_one_station_alone_is_stopped_for_long_case_25() -> None:
         cluster(1, options={"cluster": {"heartbeat_ms": 50, "fail_timeout_ms": 100}}) as lab,
         programs(lab, {"g": "ack"}) as (one,),
     ):
-        before = members_of(lab.station(1))
+        before, instance = members_of(lab.station(1)), status(lab.station(1))["instance"]
         lab.station(1).signal(signal.SIGSTOP)
         threading.Event().wait(1.0)  # the pause is the stimulus
         lab.station(1).signal(signal.SIGCONT)
         one.groups["g"].send(b"x", "ack", timeout=10)
-        assert members_of(lab.station(1)) == before and status(lab.station(1))["instance"] == 1
+        assert members_of(lab.station(1)) == before and status(lab.station(1))["instance"] == instance
 
 
 def test_programs_come_and_go_and_stations_stay_case_27(five: Lab) -> None:
@@ -618,29 +647,72 @@ def test_programs_come_and_go_and_stations_stay_case_27(five: Lab) -> None:
     assert {status(s)["instance"] for s in five.stations.values()} == {instance}
 
 
+CANARY = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+worst, last, end = 0.0, time.monotonic(), time.monotonic() + float(sys.argv[2])
+while last < end:
+    time.sleep(0.005)
+    now = time.monotonic()
+    worst, last = max(worst, now - last - 0.005), now
+print(worst)
+"""
+"""Says how late a process was run on a processor at the worst."""
+
+
 def test_busy_processors_remove_nobody() -> None:
     """With default options, as many busy processes as processors and two more, at the same priority as the daemons: nobody is
-    taken for dead. Twenty seconds; ``ZENJUN_BUSY_SECONDS=600`` for longer."""
+    taken for dead. Twenty seconds; ``ZENJUN_BUSY_SECONDS=600`` for longer. If a processor has stood still for everybody, as that
+    of a virtual machine can, the same again."""
     seconds = float(os.environ.get("ZENJUN_BUSY_SECONDS", "20"))
-    with cluster(3) as lab, programs(lab, {"g": "preack"}) as members:
+    for _ in range(3):
+        if busy(seconds):
+            break
+
+
+def busy(seconds: float) -> bool:
+    """One attempt; False: somebody was removed or suspected, but then the machine had not run anybody for long."""
+    with Lab(3) as lab, reported(lab):
+        lab.start_daemons()
+        lab.wait_open(30)
         before = {i: members_of(s) for i, s in lab.stations.items()}
-        burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range((os.cpu_count() or 1) + 2)]
-        try:
-            end, worst, count = time.monotonic() + seconds, 0.0, 0
-            while time.monotonic() < end:
-                begin = time.monotonic()
-                members[count % 3].groups["g"].send(b"%d" % count, timeout=20)
-                worst = max(worst, time.monotonic() - begin)
-                count += 1
-                threading.Event().wait(0.02)
-        finally:
-            for burner in burners:
-                burner.kill()
-            for burner in burners:
-                burner.wait(5)
-        say(f"{len(burners)} busy processes for {seconds:g} s: {count} messages, the slowest took {worst * 1e3:.0f} ms")
-        assert {i: members_of(s) for i, s in lab.stations.items()} == before, "somebody was removed"
-        assert not any("about to go on without" in log_of(s) for s in lab.stations.values()), "somebody was suspected"
+        with programs(lab, {"g": "preack"}) as members:
+            late = burn(members, seconds)
+        removed = {i: members_of(s) for i, s in lab.stations.items()} != before
+        suspected = any("about to go on without" in log_of(s) for s in lab.stations.values())
+        if late > 0.15 and (removed or suspected):
+            return False
+        assert not removed, "somebody was removed"
+        assert not suspected, "somebody was suspected"
+        return True
+
+
+def burn(members: list[Program], seconds: float) -> float:
+    """Messages now and then while all processors are busy; returns how late a process was run at the worst, seconds."""
+    canaries = [
+        subprocess.Popen([sys.executable, "-c", CANARY, str(k), str(seconds)], stdout=subprocess.PIPE, text=True)
+        for k in os.sched_getaffinity(0)
+    ]
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range((os.cpu_count() or 1) + 2)]
+    try:
+        end, worst, count = time.monotonic() + seconds, 0.0, 0
+        while time.monotonic() < end:
+            begin = time.monotonic()
+            members[count % 3].groups["g"].send(b"%d" % count, timeout=20)
+            worst = max(worst, time.monotonic() - begin)
+            count += 1
+            threading.Event().wait(0.02)
+    finally:
+        for burner in burners:
+            burner.kill()
+        for burner in burners:
+            burner.wait(5)
+        late = max(float(canary.communicate(timeout=seconds + 30)[0]) for canary in canaries)
+    say(
+        f"{len(burners)} busy processes for {seconds:g} s: {count} messages, the slowest took {worst * 1e3:.0f} ms; a process "
+        f"was run {late * 1e3:.0f} ms late at the worst"
+    )
+    return late
 
 
 def test_lowest_useful_setting() -> None:

@@ -30,6 +30,8 @@ pytestmark = pytest.mark.lab
 LEVELS: tuple[SendLevel, ...] = ("preack", "ordered", "ack", "sent")
 MESSAGES = 1500
 """Of each program, in every exchange."""
+HUB = {"cluster": {"fail_timeout_ms": 10_000, "progress_timeout_ms": 10_000}}
+"""The hub is one program: on a busy machine frames may wait in it for long."""
 
 
 @pytest.fixture(scope="module", params=[3, 5], ids=["3-stations", "5-stations"])
@@ -129,21 +131,23 @@ def _place(item: object) -> tuple[int, int, int]:
 
 def test_one_message_now_and_then_with_loss_is_repaired_at_once_case_31() -> None:
     """One lost frame among nothing else: found by the poll and repaired in a few round trips, each time; no growth of traffic."""
-    with cluster(2, loss=0.1) as lab, programs(lab, {"g": "preack"}) as members:
+    # Who only waits for a busy machine does not ask at once for what is not lost.
+    with cluster(2, loss=0.1, options={"cluster": {"poll_delay_ms": 30}}) as lab, programs(lab, {"g": "preack"}) as members:
         for number in range(60):
-            members[number % 2].groups["g"].send(b"%d" % number, timeout=5)
+            members[number % 2].groups["g"].send(b"%d" % number, timeout=10)
         for member in members:
             assert [int(m.data) for m in member.read_messages("g", 60, 10)] == list(range(60))
         counters = core(lab.station(1))
         # 60 lone messages of 2 frames; each loss costs a poll, an answer and a repair.
-        assert counters["tx_confirm"] + counters["tx_nak"] + counters["tx_retransmit"] < 60 * 6, counters
+        lone = counters["tx_confirm"] - counters["tx_heartbeat"] + counters["tx_nak"] + counters["tx_retransmit"]
+        assert lone < 60 * 6, counters
 
 
 @pytest.mark.parametrize("stations", [3, 5])
 def test_delay_and_reordering(stations: int) -> None:
     """25 ms ± 10 ms for each copy by itself, so that nearly every frame of a burst is overtaken."""
     rng = random.Random(stations)
-    with cluster(stations) as lab:
+    with cluster(stations, options=HUB) as lab:
         hub = UserHub(lab, seed=stations, delay_ms=25, jitter_ms=10)
         with hub, programs(lab, {"g": "preack", "h": "ordered"}) as members:
             exchange(members, [plan(m, MESSAGES, rng, levels=LEVELS, chunk=100, size_max=900) for m in members])
@@ -155,7 +159,7 @@ def test_delay_and_reordering(stations: int) -> None:
 def test_duplicates_delay_and_bit_errors_case_39() -> None:
     """Every frame twice, with delay and jitter, and one copy in a hundred damaged: exactly once, counted, no log flood."""
     rng = random.Random(39)
-    with cluster(3) as lab:
+    with cluster(3, options=HUB) as lab:
         lines = sum(len(log_of(s).splitlines()) for s in lab.stations.values())
         hub = UserHub(lab, seed=39, delay_ms=25, jitter_ms=10, duplicate=1.0, corrupt=0.01)
         with hub, programs(lab, {"g": "preack", "h": "ack"}, per_station=2) as members:
@@ -174,7 +178,7 @@ def test_duplicates_delay_and_bit_errors_case_39() -> None:
 def test_corruption_alone_is_loss() -> None:
     """A fifth of all frames with a flipped bit: dropped by the checksum, repaired like losses, never delivered damaged."""
     rng = random.Random(5)
-    with cluster(3) as lab:
+    with cluster(3, options=HUB) as lab:
         hub = UserHub(lab, seed=5, corrupt=0.2)
         with hub, programs(lab, {"g": "preack"}) as members:
             exchange(members, [plan(m, MESSAGES, rng, size_max=2000) for m in members])

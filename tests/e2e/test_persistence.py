@@ -14,7 +14,20 @@ from zenjun.daemon.store import STATE_NAME, Record
 from zenjun.proto.opening import INSTANCES_AHEAD
 from zenjun.tools.lab import Lab, Station
 
-from .cluster import cluster, kill, log_of, members_of, process_alive, programs, reported, status, stays, together, wait_for
+from .cluster import (
+    PATIENT,
+    cluster,
+    kill,
+    log_of,
+    members_of,
+    process_alive,
+    programs,
+    reported,
+    status,
+    stays,
+    together,
+    wait_for,
+)
 from .daemon_common import refused
 
 pytestmark = pytest.mark.lab
@@ -58,7 +71,7 @@ def test_numbers_survive_sigkill_at_any_moment() -> None:
     """Killed in the middle of starting, listening, joining, or a moment after: each life is a later incarnation than all before,
     and neither number on disk ever falls."""
     rng = random.Random(7)
-    with cluster(3) as lab:
+    with cluster(3, options={"cluster": {"fail_timeout_ms": 1000}}) as lab:
         victim, witness = lab.station(3), lab.station(1)
         together(lab, [1, 2, 3])
         seen = {members_of(witness)[3]}
@@ -111,7 +124,7 @@ def test_lost_memory_is_said_and_only_a_new_incarnation_is_let_in(what: str) -> 
 
 def test_lost_memory_with_a_clock_that_was_set_back() -> None:
     """The incarnation from the clock is smaller than the last one. The others know that, say so, and it takes a later one."""
-    with Lab(3) as lab, reported(lab):
+    with Lab(3, options=PATIENT) as lab, reported(lab):
         victim = lab.station(3)
         victim.write_config()
         ahead = 3_000_000_000  # as if a clock of the year 2047 had been believed once
@@ -137,7 +150,7 @@ def ahead(instance: int) -> range:
 @pytest.fixture
 def spare() -> Iterator[Lab]:
     """Three stations in one instance, and a fourth machine on the segment that is none of them."""
-    with Lab(4, options={"cluster": {"stations": 3}}) as lab, reported(lab):
+    with Lab(4, options={"cluster": {"stations": 3, **PATIENT["cluster"]}}) as lab, reported(lab):
         lab.start_daemons([1, 2, 3])
         together(lab, [1, 2, 3])
         yield lab
@@ -197,7 +210,7 @@ def test_copied_state_that_was_started_first_keeps_the_number(spare: Lab) -> Non
 def test_full_disk_stops_the_daemon_before_it_speaks_of_what_it_cannot_remember() -> None:
     """A change of members has to be durable first. Without room the daemon ends with one line; the others go on, and it comes
     back when there is room, with what it remembered."""
-    with Lab(5) as lab, reported(lab):
+    with Lab(5, options=PATIENT) as lab, reported(lab):
         full = lab.station(3)
         full.state_directory.mkdir(parents=True, exist_ok=True)
         mount = full.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", full.state_directory])
