@@ -34,6 +34,7 @@ from zenjun.tools.lab import Lab, Station
 
 from ..sim.frames import patch, seal
 from .cluster import (
+    PATIENT,
     Program,
     cluster,
     core,
@@ -41,6 +42,7 @@ from .cluster import (
     drops,
     exchange,
     in_parallel,
+    instances_of,
     kill,
     log_of,
     plan,
@@ -72,6 +74,16 @@ def segment() -> Iterator[Lab]:
 def ethernet(pdu: bytes, source: int = ATTACKER, ethertype: int = ETHERTYPE) -> bytes:
     """A frame to the group address."""
     return GROUP + bytes.fromhex(f"025a4a0000{source:02x}") + ethertype.to_bytes(2, "big") + pdu
+
+
+def inject_and_wait(lab: Lab, frames: list[bytes], last: bytes) -> None:
+    """Send frames and, behind them, one of our own of an unknown version: when station 1 has counted that, it has seen, or its
+    kernel has kept from it, all before."""
+    before = drops(lab.station(1))["version"]
+    for at in range(0, len(frames), 100):
+        lab.station(ATTACKER).inject(*frames[at : at + 100])
+    lab.station(ATTACKER).inject(ethernet(seal(patch(last, "version", 255))))
+    wait_for(lambda: drops(lab.station(1))["version"] > before, "the last one is counted")
 
 
 def capture_kinds(lab: Lab, members: list[Program], folder: Path) -> dict[Kind, list[bytes]]:
@@ -226,10 +238,13 @@ def test_frames_of_other_clusters_types_and_groups_stay_outside(segment: Lab, tm
         frames = [ethernet(p) for p in strangers] + [ethernet(p, ethertype=0x88B6) for p in kinds[Kind.DATA][:20]]
         frames += [ethernet(b""), ethernet(b"\0"), ethernet(b"\0" * 3), ethernet(b"\0" * 46)]
         before = drops(segment.station(1))
+        sent = sum(datapath(segment.station(i))["tx_frames"] for i in (2, 3))
         rx = datapath(segment.station(1))["rx_frames"]
-        segment.station(ATTACKER).inject(*frames)
-        assert drops(segment.station(1)) == before
-        assert datapath(segment.station(1))["rx_frames"] - rx < len(frames) // 2, "heartbeats only"
+        inject_and_wait(segment, frames, kinds[Kind.DATA][0])
+        assert drops(segment.station(1)) - before == Counter(version=1)
+        rx = datapath(segment.station(1))["rx_frames"] - rx
+        ours = sum(datapath(segment.station(i))["tx_frames"] for i in (2, 3)) - sent
+        assert rx - ours < len(frames) // 2, "heartbeats only"
 
 
 def test_truncated_and_random_frames(segment: Lab, tmp_path: Path) -> None:
@@ -279,17 +294,17 @@ def test_frames_of_an_earlier_instance_cases_21_135(tmp_path: Path) -> None:
     with cluster(4, ids=MEMBERS, options={"cluster": {"stations": N}}) as lab:
         with programs(lab, {"g": "preack"}, ids=MEMBERS) as members:
             kinds = capture_kinds(lab, members, tmp_path)
+        first = together(lab, MEMBERS)
         kill(lab.station(3))
         together(lab, [1, 2])
         lab.station(3).start_daemon()
         instance = together(lab, MEMBERS)
-        assert instance == 3, "one without it, one with it again"
+        assert instance == first + 2, "one without it, one with it again"
         old = [ethernet(pdu) for pdus in kinds.values() for pdu in pdus]
         with programs(lab, {"g": "preack"}, ids=MEMBERS) as members:
             before = drops(lab.station(1))
-            for at in range(0, len(old), 100):
-                lab.station(ATTACKER).inject(*old[at : at + 100])
-            counted = wait_for(lambda: drops(lab.station(1)) - before, "they are counted")
+            inject_and_wait(lab, old, kinds[Kind.DATA][0])
+            counted = drops(lab.station(1)) - before - Counter(version=1)
             assert counted["incarnation"] + counted["instance"] > 10, counted
             assert set(counted) <= {"instance", "incarnation", "own", "control_full"}, counted
             exchange(members, [plan(m, 200, random.Random(135)) for m in members])
@@ -311,7 +326,8 @@ def test_flood_of_small_frames_case_35(segment: Lab, tmp_path: Path, what: str) 
             "bad checksums": ethernet(flip(confirm, HEADER.offset("clock"))),
             "an earlier instance": ethernet(seal(patch(confirm, "instance", 0))),
         }[what]
-        before = drops(segment.station(1))
+        before, lost_before = drops(segment.station(1)), status(segment.station(1))["kernel"]["drops"]
+        handed_before = handed_by_a_stranger(segment)
         lines = len(log_of(segment.station(1)).splitlines())
         instance = status(segment.station(1))["instance"]
         argv = [sys.executable, str(Path(__file__).with_name("flood.py")), "eth0", "2", frame.hex()]
@@ -322,15 +338,33 @@ def test_flood_of_small_frames_case_35(segment: Lab, tmp_path: Path, what: str) 
         assert sent > 10_000
         wait_for(lambda: all(status(segment.station(i))["state"] == "open" for i in MEMBERS), "all open", 4)
         exchange(members, [plan(m, 100, random.Random(36)) for m in members], 10)
-        counted = drops(segment.station(1)) - before
-        lost = status(segment.station(1))["kernel"]["drops"]
+
+        def seen() -> tuple[Counter[str], int]:
+            """Drops of the daemon by reason, and of its ring."""
+            return drops(segment.station(1)) - before, status(segment.station(1))["kernel"]["drops"] - lost_before
+
         if what == "another EtherType":
+            counted, lost = seen()
             assert not counted and lost == 0, "the filter stands before the ring"
         else:
             reason = {"bad checksums": "check", "an earlier instance": "instance"}[what]
-            assert counted[reason] + lost > sent // 2, (counted, lost, sent)
+            # A busy kernel may have dropped some on their way, in no queue of ours. A few of the others' may be on their way too.
+            handed = handed_by_a_stranger(segment) - handed_before
+            assert handed > sent // 10, (handed, sent)
+
+            def all_counted() -> bool:
+                counted, lost = seen()
+                return counted[reason] + lost > handed - 1000
+
+            wait_for(all_counted, f"{handed} of {sent} frames are counted as dropped for {reason}")
         assert status(segment.station(1))["instance"] == instance
         assert len(log_of(segment.station(1)).splitlines()) - lines < 40, "no flood in the log"
+
+
+def handed_by_a_stranger(lab: Lab) -> int:
+    """Frames that the hub has handed to station 1 and that the other two have not sent."""
+    ours = sum(datapath(lab.station(i))["tx_frames"] for i in (2, 3))
+    return lab.counters()[1]["received"] - ours
 
 
 # ---- neighbours ----
@@ -338,7 +372,7 @@ def test_flood_of_small_frames_case_35(segment: Lab, tmp_path: Path, what: str) 
 
 def test_two_clusters_on_one_segment() -> None:
     """Stations 1 to 3 and 4 to 6 are clusters of different names: both work at full load and neither looks at the other."""
-    with Lab(6) as lab, reported(lab):
+    with Lab(6, options=PATIENT) as lab, reported(lab):
         for number, station in lab.stations.items():
             name, own = ("left", number) if number <= 3 else ("right", number - 3)
             station.start_daemon({"cluster": {"name": name, "stations": 3}, "station": {"id": own}})
@@ -378,6 +412,7 @@ def test_second_daemon_with_a_number_in_use_is_refused() -> None:
         cluster(4, ids=MEMBERS, options={"cluster": {"stations": N}}) as lab,
         programs(lab, {"g": "preack"}, ids=MEMBERS) as members,
     ):
+        instance = instances_of(lab, MEMBERS)
         lab.station(4).write_config({"station": {"id": 2}})
         newcomer = lab.station(4).start_daemon()
         exchange(members, [plan(m, 1000, random.Random(2), chunk=50) for m in members])
@@ -386,7 +421,7 @@ def test_second_daemon_with_a_number_in_use_is_refused() -> None:
         assert "station number 2 is used twice" in last and "02:5a:4a:00:00:02" in last and "02:5a:4a:00:00:04" in last
         wait_for(lambda: "used twice" in log_of(lab.station(2)), "the one in office names it as well")
         exchange(members, [plan(m, 100, random.Random(3)) for m in members])
-        assert {status(lab.station(i))["instance"] for i in MEMBERS} == {1}
+        assert instances_of(lab, MEMBERS) == instance
         stays(lambda: status(lab.station(2))["state"] == "open", "still open", 0.5)
 
 

@@ -52,7 +52,7 @@ def test_all_send_at_once(bus: Lab, loss: float) -> None:
     assert all(after[i]["rx_own"] > before[i]["rx_own"] for i in after)
     if loss:
         assert min(resets) > 0
-    assert all(status(s)["state"] == "open" for s in bus.stations.values())
+    wait_for(lambda: all(status(s)["state"] == "open" for s in bus.stations.values()), "all are open")
 
 
 def test_large_messages(bus: Lab) -> None:
@@ -124,9 +124,9 @@ def test_a_medium_that_does_not_return_frames_is_refused() -> None:
     with Lab(2, options={"cluster": {"medium": "bus"}}) as lab, reported(lab):
         lab.start_daemons()
         with pytest.raises(LabError, match="exit code 8"):
-            lab.wait_open(15)
+            lab.wait_open(60)
         for station in lab.stations.values():
-            wait_for(lambda s=station: "it is no bus" in log_of(s), "the reason", 10)  # type: ignore[misc]
+            wait_for(lambda s=station: "it is no bus" in log_of(s), "the reason", 30)  # type: ignore[misc]
             assert 'Use medium = "switched"' in log_of(station)
             assert "open: instance" not in log_of(station), "nothing has begun before"
 
@@ -135,14 +135,17 @@ def test_a_bridge_that_is_not_serial_shows_no_difference_or_is_caught() -> None:
     """Ports return frames, but on any processor: all send flat out. Either all have been handed the same, or the digest has told
     within a heartbeat."""
     heartbeat_s, slack_s = 0.2, 1.0  # slack: readers and watcher share two processors with everything else
+    slowest = 0.0  # what one look of the watcher took; on a machine that is busier still it sees the fence as much later
     with cluster(3, medium="hairpin", options={"cluster": {"heartbeat_ms": 200}}) as lab:
         stop = time.monotonic() + 6.0
         handed: dict[tuple[int, int], tuple[int, bytes]] = {}
         counts: Counter[int] = Counter()
         diverged: list[float] = []
         fenced: list[float] = []
+        all_read = threading.Barrier(2 * len(lab.stations))  # nobody sends before all readers are in the group
 
         def send(i: int) -> None:
+            all_read.wait(30)
             with contextlib.suppress(ClientError), connect_sync(str(lab.station(i).socket_path), timeout=5, wait=10) as c:
                 group, k = c.join("g", "ack"), 0
                 while time.monotonic() < stop and not fenced:
@@ -152,6 +155,7 @@ def test_a_bridge_that_is_not_serial_shows_no_difference_or_is_caught() -> None:
         def read(i: int) -> None:
             with connect_sync(str(lab.station(i).socket_path), timeout=5, wait=10) as c:
                 group = c.join("g", "ack")
+                all_read.wait(30)
                 while time.monotonic() < stop + 1:
                     try:
                         items = group.recv_items(0.2)
@@ -168,9 +172,12 @@ def test_a_bridge_that_is_not_serial_shows_no_difference_or_is_caught() -> None:
                                 diverged.append(time.monotonic())
 
         def watch() -> None:
+            nonlocal slowest
             while time.monotonic() < stop + 1 and not fenced:
+                begin = time.monotonic()
                 if any(status(s)["state"] == "fenced" for s in lab.stations.values()):
                     fenced.append(time.monotonic())
+                slowest = max(slowest, time.monotonic() - begin)
 
         threads = [threading.Thread(target=f, args=(i,)) for i in lab.stations for f in (read, send)]
         threads.append(threading.Thread(target=watch))
@@ -178,10 +185,10 @@ def test_a_bridge_that_is_not_serial_shows_no_difference_or_is_caught() -> None:
             thread.start()
         for thread in threads:
             thread.join(30)
-        assert all(counts[i] for i in lab.stations)
+        assert fenced or all(counts[i] for i in lab.stations)
         if diverged:
             assert fenced, "different things were handed out, and nobody has told"
-            assert fenced[0] - diverged[0] < heartbeat_s + slack_s
+            assert fenced[0] - diverged[0] < heartbeat_s + max(slack_s, 4 * slowest), slowest
         for station in lab.stations.values():
             if (fence := status(station)["fence"]) is not None:
                 assert fence["own"] != fence["theirs"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,15 +12,15 @@ from zenjun.daemon.client import Message
 from zenjun.tools.lab import Lab, Station
 
 from .cluster import cluster, members_of, together
-from .daemon_common import log, logs, program, state, status, wait_for
+from .daemon_common import log, logs, program, quietest_second, state, status, wait_for
 
 pytestmark = pytest.mark.lab
 
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    # Half a second off the segment is no reason to remove anybody here, even on a busy machine.
-    with cluster(3, options={"cluster": {"fail_timeout_ms": 1500}}) as lab:
+    # Half a second off the segment is no reason to remove anybody here, even on a very busy machine.
+    with cluster(3, options={"cluster": {"fail_timeout_ms": 4000}}) as lab:
         yield lab
 
 
@@ -59,7 +58,7 @@ def test_down_and_up_case_71(lab: Lab) -> None:
         station.link_down()
         wait_for(lambda: state(station) == "no link", "it notices", lab=lab)
         if missed:
-            wait_for(lambda: members_of(lab.station(1)).keys() == {1, 3}, "the others go on without it", lab=lab)
+            wait_for(lambda: members_of(lab.station(1)).keys() == {1, 3}, "the others go on without it", 20, lab)
         station.link_up()
         now = together(lab)
         assert now == instance if not missed else now >= instance + 2, "short: nobody is removed; long: it has left and joined"
@@ -73,11 +72,11 @@ def test_deleted_and_created_again_case_69(lab: Lab) -> None:
     station = lab.station(1)
     index = status(station)["interface"]["index"]
     station.delete_interface()
-    wait_for(lambda: state(station) == "no link", "it notices", lab=lab)
-    assert status(station)["interface"]["state"] == "absent"
+    # It goes down first: there is no link before it is gone.
+    wait_for(lambda: status(station)["interface"]["state"] == "absent" and state(station) == "no link", "it notices", lab=lab)
     station.create_interface()
     wait_for(lambda: state(station) == "open", "it is back", lab=lab)
-    assert status(station)["interface"]["index"] != index
+    assert status(station)["interface"]["index"] not in (None, index)
     talk(lab, "again")
 
 
@@ -98,7 +97,7 @@ def test_renamed_is_followed(lab: Lab) -> None:
     station = lab.station(2)
     station.rename_interface("lan7")
     wait_for(lambda: status(station)["interface"]["name"] == "lan7", "it follows", lab=lab)
-    assert "interface eth0 is now called lan7; still using it" in log(station)
+    wait_for(lambda: "interface eth0 is now called lan7; still using it" in log(station), "it says so", lab=lab)
     wait_for(lambda: state(station) == "open", "and goes on", lab=lab)
     talk(lab, "renamed")
 
@@ -121,9 +120,13 @@ def test_mtu_changes_while_running(lab: Lab) -> None:
 
 def test_smallest_mtu_rules_and_is_named_case_49(lab: Lab) -> None:
     lab.station(3).set_mtu(1000)
-    wait_for(lambda: status(lab.station(1))["interface"]["frame_max"]["bytes"] == 1000, "station 1 sends less", lab=lab)
-    assert status(lab.station(1))["interface"]["frame_max"]["source"] == "station 3"
-    assert status(lab.station(3))["interface"]["frame_max"]["source"] == "own interface"
+    for number, source in ((1, "station 3"), (3, "own interface")):
+        wanted = {"bytes": 1000, "source": source}
+        wait_for(
+            lambda n=number, w=wanted: status(lab.station(n))["interface"]["frame_max"] == w,  # type: ignore[misc]
+            f"station {number} sends less",
+            lab=lab,
+        )
     talk(lab, "small")
 
 
@@ -132,7 +135,7 @@ def test_mac_changes_while_running_case_81(lab: Lab) -> None:
     instance = status(station)["instance"]
     station.set_mac("02:00:00:00:77:01")
     wait_for(lambda: status(station)["interface"]["mac"] == "02:00:00:00:77:01", "it notices", lab=lab)
-    assert "address of eth0 changed" in log(station)
+    wait_for(lambda: "address of eth0 changed" in log(station), "it says so", lab=lab)
     talk(lab, "mac")
     peers = {p["station"]: p for p in status(lab.station(1))["peers"]}
     assert peers[2]["mac"] == "02:00:00:00:77:01", "frames bear the new address, and peers know it"
@@ -143,8 +146,8 @@ def test_carrier_lost_and_back_is_reported(lab: Lab) -> None:
     station = lab.station(1)
     station.cable_out()
     wait_for(lambda: "eth0 has lost its carrier" in log(station), "it says so", lab=lab)
-    wait_for(lambda: members_of(lab.station(2)).keys() == {2, 3}, "the others go on without it", lab=lab)
-    wait_for(lambda: status(station)["quorum"]["have"] is False, "it knows that it is cut off", lab=lab)
+    wait_for(lambda: members_of(lab.station(2)).keys() == {2, 3}, "the others go on without it", 20, lab)
+    wait_for(lambda: status(station)["quorum"]["have"] is False, "it knows that it is cut off", 20, lab)
     station.cable_in()
     wait_for(lambda: "eth0 has a carrier again" in log(station), "it says so", lab=lab)
     together(lab)
@@ -153,12 +156,13 @@ def test_carrier_lost_and_back_is_reported(lab: Lab) -> None:
 
 def test_other_interfaces_have_no_effect_case_79(lab: Lab) -> None:
     station = lab.station(1)
-    lines = log(station).count("\n")
     batch = "link add other type veth peer name other1\n" + "link set other up\nlink set other down\n" * 200 + "link del other\n"
     with program(station) as client:
         group = client.join("busy")
+        group.send(b"all are there", timeout=10)
+        lines = log(station).count("\n")
         done: list[subprocess.CompletedProcess[str]] = []
-        flapper = threading.Thread(target=lambda: done.append(station.run(["ip", "-batch", "-"], 30, input=batch)))
+        flapper = threading.Thread(target=lambda: done.append(station.run(["ip", "-batch", "-"], 150, input=batch)))
         flapper.start()
         sent = 0
         while flapper.is_alive() or sent < 20:
@@ -180,12 +184,5 @@ def test_add_and_remove_many_times_costs_nothing_case_77(lab: Lab) -> None:
     wait_for(lambda: state(station) == "open" and state(lab.station(1)) == "open", "open in the end", 20, lab)
     talk(lab, "many")
     wait_for(lambda: descriptors(station) <= before, "no descriptor is left behind", lab=lab)
-
-    def ticks() -> int:
-        fields = Path(f"/proc/{station.daemon.pid}/stat").read_text().rpartition(")")[2].split()  # type: ignore[union-attr]
-        return int(fields[11]) + int(fields[12])
-
-    start, end = ticks(), time.monotonic() + 1.0
-    wait_for(lambda: time.monotonic() > end, "a second of measuring", 5)
-    assert ticks() - start <= 15, "no busy loop afterwards"
+    assert quietest_second(station.daemon.pid) <= 0.15, "no busy loop afterwards"
     assert "bug" not in log(station)
