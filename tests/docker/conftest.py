@@ -19,7 +19,8 @@ from zenjun.tools.lab.engine import Engine
 from ..conftest import NO_DOCKER
 from ..e2e import cluster
 
-PREFIX = "zjt-"
+PREFIX = f"zjt-{uuid.uuid4().hex[:6]}-"
+"""Of this run's labs and networks: what others have made in the same engine is theirs."""
 ZENJUN = (sys.executable, "-c", "from zenjun.tools.command import main; main()")
 """The command line of ``zenjun``."""
 PLUGINS = Path(__file__).resolve().parents[2] / ".venv" / "docker"

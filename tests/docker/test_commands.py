@@ -31,15 +31,18 @@ def test_the_whole_life_of_a_lab(images: Engine, name: str, monkeypatch: pytest.
     assert "up already" in lab("up", "--docker", code=1)
     said = json.loads(lab("status", "--json"))
     assert [entry["impairment"]["loss"] for entry in said["stations"]] == [0.05] * 3
-    (instance,) = {entry["open"] for entry in said["stations"]}
-    assert re.fullmatch(r"open \(\d+\)", instance)
+
+    def opened() -> set[str]:
+        return {entry["open"] for entry in json.loads(lab("status", "--json"))["stations"]}
+
+    wait_for(lambda: len(opened()) == 1 and all(re.fullmatch(r"open \(\d+\)", o) for o in opened()), "one open instance", 60)
     assert f"{name} 3 containers up" in " ".join(lab("list").split())
     lab("exec", "-s", "1", "--", *ZENJUN, "send", "hello")
     lab("pause", "-s", "2")
-    assert "no answer" in lab("status")
+    wait_for(lambda: "no answer" in lab("status"), "it is seen that one is paused", 30)
     lab("resume", "-s", "2")
     lab("kill", "-s", "3")
-    assert "ended: -9" in lab("status")
+    wait_for(lambda: "ended: -9" in lab("status"), "the daemon's end is shown", 30)
     assert "station 3" in lab("log", "-s", "3")
     assert "instance" in lab("start", "-s", "3", "--wait")
     assert "instance" in lab("restart", "-s", "1", "--wait")
@@ -78,7 +81,7 @@ def test_interrupted_while_it_comes_up_case_115(images: Engine, name: str, numbe
     )
     wait_for(lambda: containers.find(images, name), "the first container", 60)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     if number == signal.SIGINT:
         assert process.returncode == 130, output
         assert not leftovers(images, name)
@@ -144,7 +147,7 @@ def test_an_engine_of_ones_own_ends_with_its_owner(name: str) -> None:
         assert engine.containers([]) == []
         pid = int((folder / "pid").read_text())
         owner.send_signal(number)
-        owner.communicate(timeout=60)
+        owner.communicate(timeout=120)
         wait_for(lambda p=pid: not Path(f"/proc/{p}").exists(), "the engine has ended", 60)
         assert not [f for f in folders if f.exists()] or number == signal.SIGKILL
     assert not any(folder.exists() for folder in folders), "the second has swept away the first one's files"

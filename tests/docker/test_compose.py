@@ -120,7 +120,7 @@ def test_five_stations_and_all_that_runs_beside_them(
         )
         assert re.fullmatch(r"(tick\n|tock\n){40}", text), text
         capture = next(c["Id"] for c in images.containers([f"com.docker.compose.project={name}"]) if "capture" in c["Names"][0])
-        images.act(capture, "stop", t="10")
+        images.act(capture, "stop", t="30")
         assert images.inspect(capture)["State"]["ExitCode"] == 0
         said = json.loads(images.log(capture).splitlines()[-1])
         assert said["frames"] > 100 and said["dropped"] == 0

@@ -36,7 +36,7 @@ def without(lab: ContainerLab, gone: int) -> None:
         return [[station for station, _ in s["members"]] if s["state"] == "open" else [] for s in said]
 
     wait_for(lambda: members() == [rest] * len(rest), f"the others go on without station {gone}", 30)
-    assert all(peer_state(lab, number, gone) == "out" for number in rest)
+    wait_for(lambda: all(peer_state(lab, number, gone) == "out" for number in rest), f"station {gone} is out for them", 30)
 
 
 def all_talk(lab: ContainerLab, seed: str, messages: int = 300) -> None:
@@ -65,8 +65,19 @@ def healed(lab: ContainerLab) -> Iterator[None]:
 
 
 def flood(lab: ContainerLab, sender: int, frames: int) -> None:
-    """Many frames from one station to all others, of nobody's protocol, so that nobody answers."""
+    """Many frames from one station to all others, of nobody's protocol, so that nobody answers; all have come to their end."""
+    before = {number: ended(counters) for number, counters in lab.counters().items()}
     lab.station(sender).inject(*[b"\x03\x5a\x4a\0\0\x09" + b"\x02\x5a\x4a\0\0\x77" + b"\x88\xb6" + bytes(50)] * frames)
+    wait_for(
+        lambda: all(ended(c) >= before[n] + frames for n, c in lab.counters().items() if n != sender),
+        "all have come to their end",
+        30,
+    )
+
+
+def ended(counters: dict[str, int]) -> int:
+    """Frames towards a station that have been received, or dropped."""
+    return counters["received"] + counters["lost"] + counters["cut"]
 
 
 @pytest.mark.parametrize("loss", [0.05, 0.2])

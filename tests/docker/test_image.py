@@ -83,8 +83,12 @@ def test_healthy_while_the_daemon_answers(images: Engine, run: Run) -> None:
         return str(images.inspect(container)["State"]["Health"]["Status"])
 
     wait_for(lambda: health() == "healthy", "healthy", 60)
-    status = json.loads(inside(container, "zenjun", "status", "--json"))
-    assert (status["station"], status["stations"], status["state"]) == (1, 1, "open")
+
+    def status() -> tuple[int, int, str]:
+        said = json.loads(inside(container, "zenjun", "status", "--json"))
+        return (said["station"], said["stations"], said["state"])
+
+    wait_for(lambda: status() == (1, 1, "open"), "it answers, and is open soon", 30)
     # A process that is stopped answers nobody; three failures at five seconds' distance, each after a wait of three.
     images.act(container, "kill", signal="SIGSTOP")
     wait_for(lambda: health() == "unhealthy", "unhealthy", 90)

@@ -72,10 +72,16 @@ def test_a_scenario_makes_its_own_containers(images: Engine, name: str, tmp_path
     file = tmp_path / "mixed.toml"
     file.write_text(MIXED)
     out = tmp_path / "out"
-    text = output_of(*ZENJUN, "lab", "run", file, "--docker", "--out", out, timeout_s=180)
-    assert "mixed: all " in text and "containers" in text, text
+    with subprocess.Popen(
+        [*ZENJUN, "lab", "run", str(file), "--docker", "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        text = process.communicate(timeout=180)[0]
+    assert process.returncode == 0 and "mixed: all " in text and "containers" in text, text
     assert (out / "zenjund-2.log").read_bytes() and (out / "report.txt").exists()
-    assert not [lab for lab in containers.names(images) if lab.startswith("p")], "its containers are gone"
+    assert not labs_of(images, process.pid), "its containers are gone"
 
 
 def test_every_word_of_the_time_line_on_containers(images: Engine, name: str, tmp_path: Path) -> None:
