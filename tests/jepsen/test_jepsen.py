@@ -49,8 +49,8 @@ def test_a_minute_of_faults(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_cluster_that_ignores_the_quorum_does_not_pass(tmp_path: Path) -> None:
     """The canary: the same programs and the same judge, with daemons that go on in both halves of a partition."""
-    acts = [Act(1, "partition", 1000, 3500, groups=((1, 2),))]
-    outcome = run(seed=1, seconds=4.0, folder=tmp_path / "run", acts=acts, defect="no_quorum", converge_s=5.0)
+    acts = [Act(1, "partition", 1000, 6000, groups=((1, 2),))]  # both halves must have opened, and delivered, before it ends
+    outcome = run(seed=1, seconds=6.5, folder=tmp_path / "run", acts=acts, defect="no_quorum", converge_s=5.0)
     report = outcome.judgement.report
     assert not outcome.held
     assert {"quorate", "same_members", "common_order"} <= set(report.violations), report.text

@@ -191,9 +191,9 @@ def test_limit_is_what_waits_at_most(lab: Lab, tmp_path: Path) -> None:
     seen = flow(lab, tmp_path, 200)[2]
     assert seen.numbers == list(range(50))
     assert seen.lost == 150
-    lab.impair([2], delay_ns=0, limit=20, rate_bit=20_000)
-    seen = flow(lab, tmp_path, 400)[2]
-    assert seen.overflowed + seen.lost + len(seen.got) == 400
+    lab.impair([2], delay_ns=0, limit=20, rate_bit=64_000)
+    seen = flow(lab, tmp_path, 1000)[2]
+    assert seen.overflowed + seen.lost + len(seen.got) == 1000
     assert seen.overflowed + seen.lost > 200
 
 
