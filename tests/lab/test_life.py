@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from zenjun.tools.lab import Lab, LabError, LabNotFound, LabTimeout
+from zenjun.tools.lab import Lab, LabError, LabNotFound, LabTimeout, filters, network
 
 from .support import CALM, CLI, marked_processes, wait_for
 
@@ -29,10 +29,12 @@ def cli(*arguments: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess
     return subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def host_state() -> tuple[str, list[str]]:
-    """What a lab must not touch: the machine's interfaces and named namespaces."""
+def host_state() -> tuple[list[str], dict[str, str]]:
+    """What a lab must not touch: named namespaces, and interfaces of the machine that are called as its own are. All others may
+    be somebody else's, who makes and removes them meanwhile."""
     named = sorted(entry.name for entry in Path("/run/netns").iterdir()) if Path("/run/netns").exists() else []
-    return Path("/proc/net/dev").read_text().split(":")[0], named + sorted(os.listdir("/sys/class/net"))  # noqa: PTH208
+    own = [Path("/sys/class/net") / name for name in (network.BRIDGE, "eth0", *map(filters.port_name, range(1, 4)))]
+    return named, {path.name: (path / "ifindex").read_text() for path in own if path.exists()}
 
 
 def test_up_and_down_leave_nothing(home: Path, mark: str) -> None:
