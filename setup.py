@@ -4,9 +4,9 @@ from setuptools import setup
 
 setup(
     cffi_modules=[
-        "proto/core/build.py:ffi",
-        "daemon/datapath/build.py:ffi",
-        "tools/bench/build.py:ffi",
-        "tools/pcap/native/build.py:ffi",
+        "tools/cmodules.py:core",
+        "tools/cmodules.py:datapath",
+        "tools/cmodules.py:load",
+        "tools/cmodules.py:pcap",
     ],
 )

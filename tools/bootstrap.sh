@@ -102,7 +102,7 @@ if [ -n "$missing$wanted" ] && [ "$round" -lt 2 ]; then
 fi
 [ -z "$wanted" ] || say "zenjun: GOING ON WITHOUT$wanted: WHAT NEEDS IT DOES NOT RUN HERE"
 
-stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py; find proto daemon tools -name '*.c' -o -name '*.h' -o -name build.py | sort |
+stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py tools/cmodules.py; find proto daemon tools -name '*.c' -o -name '*.h' | sort |
     grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_load\.c$' -e '/_pcap\.c$' | xargs cat; } | cksum)
 ready=$(cat .venv/ready 2>/dev/null || :)
 # What is ready for the tests is ready to run.

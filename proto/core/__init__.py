@@ -265,7 +265,7 @@ def _check_build() -> None:
     frame."""
     api = lib.zj_api()
     if api.version != API_VERSION or api.size != ffi.sizeof("struct zj_api"):
-        raise InvariantError("proto/core/_core does not fit its sources: build it again (python proto/core/build.py)")
+        raise InvariantError("proto/core/_core does not fit its sources: build it again (python -m tools.cmodules core)")
     if ffi.sizeof("struct zj_face_message") != MESSAGE.size:
         raise InvariantError("struct zj_face_message does not fit proto/core/__init__.py")
 
