@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -14,6 +15,10 @@ import pytest
 hypothesis.settings.register_profile("same", derandomize=True, database=None)
 if os.environ.get("ZENJUN_NO_SKIP") == "1":
     hypothesis.settings.load_profile("same")
+
+# Who runs the tests in the background of a shell hands down that Ctrl-C is ignored; programs that the tests start must heed it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_DOCKER = "Docker cannot be had here"
 """How the reason begins when tests that need containers cannot run; it is shown in large letters."""

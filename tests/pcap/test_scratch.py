@@ -73,17 +73,18 @@ def test_what_is_no_folder_of_ours_stays(place: Path) -> None:
     """Others' names, a link that leads elsewhere, a file, and one so new that its maker may not hold it yet."""
     others = place / "zenjun-lab-0"
     elsewhere = place / "elsewhere"
-    young = place / f"{scratch.PREFIX}check-0"
-    for folder in (others, elsewhere, young):
+    named = place / f"{scratch.PREFIX}captures"
+    young = place / f"{scratch.PREFIX}check-000000000000"
+    for folder in (others, elsewhere, named, young):
         folder.mkdir()
-    link = place / f"{scratch.PREFIX}check-1"
+    link = place / f"{scratch.PREFIX}check-000000000001"
     link.symlink_to(elsewhere)
-    file = place / f"{scratch.PREFIX}check-2"
+    file = place / f"{scratch.PREFIX}check-000000000002"
     file.write_text("")
-    for path in (others, elsewhere, file):
+    for path in (others, elsewhere, named, file):
         age(path)
     scratch.sweep(place)
-    assert others.exists() and elsewhere.exists() and young.exists() and link.is_symlink() and file.exists()
+    assert others.exists() and elsewhere.exists() and named.exists() and young.exists() and link.is_symlink() and file.exists()
     age(young)
     scratch.sweep(place)
     assert not young.exists()

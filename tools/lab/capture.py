@@ -40,6 +40,8 @@ _LOOPBACK_INDEX = 1  # the loopback is the first interface of every network name
 # in which this program is not scheduled. One must hold the largest frame with its header.
 _BLOCK_BYTES = 1 << 17
 _RETIRE_MS = 10
+_LAST_S = 5.0
+"""For the kernel to hand over what had arrived when the capture was ended: ten milliseconds, unless the machine stands still."""
 _STATUS_USER, _STATUS_VLAN, _STATUS_TPID = 1, 1 << 4, 1 << 6
 
 _FRAME = struct.Struct("=IIIIIIHHIIH")  # struct tpacket3_hdr up to the VLAN's protocol
@@ -99,6 +101,9 @@ class Ring:
         """size_bytes: of the ring, rounded down to whole blocks of 128 KiB, at least one. Raises OSError."""
         self._blocks = max(1, size_bytes // _BLOCK_BYTES)
         self._next = 0
+        self._put = self._dropped = 0
+        self.taken = 0
+        """Frames that ``frames`` has given."""
         # Protocol 0: nothing arrives before the ring is there.
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         self._socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V3)
@@ -133,15 +138,19 @@ class Ring:
                 if flags & _STATUS_VLAN:
                     tag = struct.pack("!HH", tpid if flags & _STATUS_TPID else 0x8100, tci)
                     data, length = data[:12] + tag + data[12:], length + 4
+                self.taken += 1
                 yield index, sec * 1_000_000_000 + nsec, data, length, kind
                 at += step
             struct.pack_into("=I", ring, base + 8, 0)
             self._next = (self._next + 1) % self._blocks
 
-    def dropped(self) -> int:
-        """Frames dropped for want of room since the last call."""
+    def counted(self) -> tuple[int, int]:
+        """(frames put into the ring, frames dropped for want of room) up to now."""
         raw = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size)
-        return int(_STATISTICS.unpack(raw)[1])
+        arrived, dropped, _ = _STATISTICS.unpack(raw)  # since it was last asked
+        self._put += arrived - dropped
+        self._dropped += dropped
+        return self._put, self._dropped
 
 
 class Capture:
@@ -192,13 +201,14 @@ class Capture:
             ready = {fd for fd, _ in poller.poll(1000)}
             self._drain()
             if stop_fd in ready:
-                # What has arrived by now sits in a block that the kernel hands over when its time is up.
-                end = time.monotonic() + 4 * _RETIRE_MS / 1000
-                while (left := end - time.monotonic()) > 0 and not self.full:
+                # What has arrived by now may sit in a block that the kernel hands over when its time is up.
+                arrived, _ = self._ring.counted()
+                end = time.monotonic() + _LAST_S
+                while self._ring.taken < arrived and (left := end - time.monotonic()) > 0 and not self.full:
                     select.select([self._ring], [], [], left)
                     self._drain()
                 break
-        dropped = self._ring.dropped()
+        _, dropped = self._ring.counted()
         if not self._interfaces:
             self._interface(2)
         for number in self._interfaces.values():

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -18,14 +19,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-PREFIX: Final = "zenjun-pcap-"
+PREFIX: Final = "zenjun-temporary-"
+_NAME: Final = re.compile(rf"{PREFIX}[a-z]+-[0-9a-f]{{12}}")
 AGE_S: Final = 60.0
 """Younger folders are left alone: their makers may not have come to hold them yet."""
 
 
 def name(what: str) -> Path:
-    """Of a new folder among the temporary ones, not made yet. It is removed when the process ends, after all threads: between
-    making a folder and remembering it there is always a moment for Ctrl-C."""
+    """Of a new folder among the temporary ones, not made yet (what: lower-case letters). It goes when the process ends, after
+    all threads: between making a folder and remembering it there is always a moment for Ctrl-C."""
     folder = Path(tempfile.gettempdir()) / f"{PREFIX}{what}-{secrets.token_hex(6)}"
     atexit.register(shutil.rmtree, folder, True)
     return folder
@@ -54,7 +56,7 @@ def sweep(place: Path) -> None:
     """Remove this user's folders in *place* that no process holds any more."""
     for left in place.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # somebody else's, held, or gone meanwhile
-            if left.is_symlink() or time.time() - left.stat().st_mtime < AGE_S:
+            if not _NAME.fullmatch(left.name) or left.is_symlink() or time.time() - left.stat().st_mtime < AGE_S:
                 continue
             held = _hold(left)
             try:
