@@ -56,12 +56,11 @@ pytestmark = pytest.mark.lab
 ZENJUN = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
 FAIL_S = 1.2
 """Longer than a busy machine leaves a daemon without a processor."""
-ADOPT_S = 1.0
 OPTIONS = {
     "cluster": {
         "heartbeat_ms": 100,
         "fail_timeout_ms": int(FAIL_S * 1000),
-        "adopt_timeout_ms": int(ADOPT_S * 1000),
+        "adopt_timeout_ms": 400,
         "give_up_timeout_ms": 1500,
         "window_frames": 256,  # what is sent during a time-out at the talkers' rate fits into it
     }
@@ -320,7 +319,7 @@ def test_what_stands_before_the_votes_is_delivered_while_they_are_given(five: La
     fast = op[1].longest_gap(begin, gone[1])
     gaps = f"{waits * 1e3:.0f} ms at 1, {others * 1e3:.0f} ms at the others, {fast * 1e3:.0f} ms with order op"
     say(f"agreed after {took * 1e3:.0f} ms; longest gap between deliveries {gaps}")
-    assert took > 0.75 * ADOPT_S, "nobody has adopted it at once"
+    assert took > 0.3, "nobody has adopted it at once"
     assert waits > took / 2, "who has voted delivers nothing beyond its vote"
     assert others < waits / 2 and fast < waits / 2, "the others, and order op, go on"
     agree([total[k] for k in (1, 2, 3, 4)])  # what 5 has put into order and nobody has confirmed is its own affair
@@ -413,7 +412,7 @@ def test_partition_of_two_and_three_cases_5_13(five: Lab) -> None:
         before = {k: len(talkers[k].sure) for k in ALL}
         wait_for(lambda: all(len(talkers[k].sure) > before[k] + 5 for k in (3, 4, 5)), "the majority confirms", 10)
         for number in (1, 2):
-            wait_for(lambda n=number: talkers[n].events("closed"), "it gives up", 10)  # type: ignore[misc]
+            wait_for(lambda n=number: talkers[n].events("closed"), "it gives up", 20)  # type: ignore[misc]
         assert status(five.station(3))["instance"] == instance + 1 and len(talkers[1].sure) == before[1]
         healed = time.monotonic()  # not after it: the first cable back may be enough
         five.heal()
@@ -440,7 +439,7 @@ def test_three_parts_without_majority_open_anew(five: Lab) -> None:
         five.partition([[1], [2, 3], [4, 5]])
         parted = time.monotonic()
         for number in ALL:
-            wait_for(lambda n=number: talkers[n].events("closed"), "it gives up", 10)  # type: ignore[misc]
+            wait_for(lambda n=number: talkers[n].events("closed"), "it gives up", 20)  # type: ignore[misc]
         wait_for(lambda: {status(s)["state"] for s in five.stations.values()} == {"opening"}, "all are opening")
         healed = time.monotonic()  # not after it: the first cable back may be enough
         five.heal()
@@ -603,14 +602,14 @@ def test_two_stations_with_a_required_one() -> None:
             together(lab)
             lab.partition([[1], [2]])
             together(lab, [1])
-            wait_for(lambda: status(two)["quorum"]["have"] is False, "2 knows that it may not go on")
-            wait_for(lambda: status(two)["state"] == "opening", "and gives up")
+            wait_for(lambda: status(two)["quorum"]["have"] is False, "2 knows that it may not go on", 20)
+            wait_for(lambda: status(two)["state"] == "opening", "and gives up", 20)
             lab.heal()
             together(lab)
             finish(lab, "pair", list(talkers.values()))
             assert not talkers[1].undecided and not talkers[1].events("reopened")
         kill(one)
-        wait_for(lambda: status(two)["state"] == "opening", "2 gives up")
+        wait_for(lambda: status(two)["state"] == "opening", "2 gives up", 20)
         stays(lambda: status(two)["state"] in ("opening", "blocked"), "2 does not go on alone", 0.5)
         one.start_daemon()
         together(lab)
