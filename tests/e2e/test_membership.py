@@ -300,20 +300,27 @@ def test_suspended_at_random_moments_is_removed_within_a_bound_case_7(five: Lab)
 # ---- what waits, and what does not ----
 
 
-def test_what_stands_before_the_votes_is_delivered_while_they_are_given(five: Lab) -> None:
+@pytest.fixture
+def brisk() -> Iterator[Lab]:
+    """Five stations that miss somebody not much later than they adopt what others want."""
+    with cluster(5, options={"cluster": {**OPTIONS["cluster"], "fail_timeout_ms": 600}}) as lab:
+        yield lab
+
+
+def test_what_stands_before_the_votes_is_delivered_while_they_are_given(brisk: Lab) -> None:
     """An operator at 1 wants 5 out, which lives and is heard: 2, 3 and 4 adopt that only after their time-out. Until then nothing
     new of 5 is confirmed (1 takes none of it), but everything is put into order and delivered at level ordered, by all but 1:
     that one has voted, and what has its place behind its vote waits. Its order-preserving group does not."""
-    with talking(five, "before", ALL, level="ordered") as total, talking(five, "before op", (1, 2), order="op") as op:
-        instance = status(five.station(1))["instance"]
-        with connect_sync(str(five.station(1).socket_path), timeout=10) as operator:
+    with talking(brisk, "before", ALL, level="ordered") as total, talking(brisk, "before op", (1, 2), order="op") as op:
+        instance = status(brisk.station(1))["instance"]
+        with connect_sync(str(brisk.station(1).socket_path), timeout=10) as operator:
             begin = time.monotonic()
             assert operator.expel(5)
         gone = {k: total[k].when(lambda v: v.left == (5,)) for k in (1, 2, 3, 4)}
         took = min(gone.values()) - begin
-        together(five)
-        finish(five, "before op", list(op.values()))
-        finish(five, "before", list(total.values()))
+        together(brisk)
+        finish(brisk, "before op", list(op.values()))
+        finish(brisk, "before", list(total.values()))
     waits = total[1].longest_gap(begin, gone[1])
     others = max(total[k].longest_gap(begin, gone[k]) for k in (2, 3, 4))
     fast = op[1].longest_gap(begin, gone[1])
