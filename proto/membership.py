@@ -66,6 +66,7 @@ FAULTS: Final = frozenset(
         "adopt_never",
         "keep_join_on_stop",
         "no_reopen",
+        "forget_doubted",
     }
 )
 """Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen`` is the engine's."""
@@ -276,11 +277,14 @@ class Membership:
 
     def doubt(self, now: int, stations: Iterable[int]) -> list[Outcome]:
         """These have not been heard for a while, and are being asked whether they are there. Without them there must be quorum
-        for a removal to be proposed: it could not be agreed, and could not be taken back."""
+        for a removal to be proposed: it could not be agreed, and could not be taken back. Nor are their votes heeded until they
+        are heard again."""
         doubtful = frozenset(stations)
         if doubtful == self._doubtful:
             return []
-        self._doubtful = doubtful
+        back, self._doubtful = self._doubtful - doubtful, doubtful
+        if back and "forget_doubted" not in self._faults:
+            self._look_again(now)
         return self._go_on(now)
 
     def on_heard(self, now: int, heard: Callable[[int], bool]) -> list[Outcome]:
@@ -461,6 +465,8 @@ class Membership:
         for k, value in proposal.changes:
             if k == self._station:
                 continue
+            if proposal.stop and station in self._doubtful:
+                continue
             if proposal.stop and self.letters[k] is Letter.A and self.incarnations[k - 1]:
                 self._told[k] = now
                 self._move(k, Cause.STOP_TOLD)
@@ -473,10 +479,12 @@ class Membership:
 
     def _review_told(self, now: int, heard: Callable[[int], bool]) -> None:
         """AAS ends when the station is heard and every accuser has stopped."""
-        for k in self.told:
-            if heard(k) and not self._accusers(k):
-                del self._told[k]
-                self._move(k, Cause.WITHDRAWN)
+        refuted = [k for k in self.told if heard(k) and not self._accusers(k)]
+        for k in refuted:
+            del self._told[k]
+            self._move(k, Cause.WITHDRAWN)
+        if refuted:
+            self._look_again(now)  # at votes for joins, which were passed over meanwhile
         for k in [k for k in self._told if self.letters[k] is Letter.SSA]:
             if not self._sponsors(k):
                 del self._told[k]

@@ -102,7 +102,10 @@ class Simulation:
             and o.give_up_timeout_ns >= o.adopt_timeout_ns + AGREE_NS
             and o.slots >= o.window + VOTE_SLOTS
         ):
-            continuity.patience_ns = o.fail_timeout_ns + o.adopt_timeout_ns + o.give_up_timeout_ns
+            # Where nobody is taken for stopped who is not, only operators can contradict each other: no agreement takes longer
+            # than it takes others to adopt it.
+            longest = AGREE_NS if f.only_brief_pauses(o.fail_timeout_ns // 2) else o.give_up_timeout_ns
+            continuity.patience_ns = o.fail_timeout_ns + o.adopt_timeout_ns + longest
         quorum = self.checkers.get("quorum")
         if isinstance(quorum, checking.Quorum):
             quorum.patience_ns = 2 * o.fail_timeout_ns + o.adopt_timeout_ns + o.give_up_timeout_ns + PATIENCE_NS

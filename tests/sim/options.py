@@ -62,6 +62,11 @@ class Faults:
     crash_at_persist: float = 0.0
     """Probability of a crash right before or after a state is made durable."""
 
+    def only_brief_pauses(self, limit_ns: int) -> bool:
+        """Whether nothing worse happens to stations than that they pause, for less than *limit_ns*."""
+        others = (self.cut_gap_ns, self.partition_gap_ns, self.flap_gap_ns, self.restart_gap_ns, self.mtu_gap_ns)
+        return not any(others) and not self.crash_at_persist and bool(self.pause_gap_ns) and self.pause_ns < limit_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -411,5 +416,21 @@ def calm(o: Options) -> Options:
     )
 
 
-PROFILES: Final[dict[str, Callable[[Options], Options]]] = {f.__name__: f for f in (crowded, cut_off, talkative, stormy, calm)}
+def halting(o: Options) -> Options:
+    """The same, with stations that pause again and again, for as long as it takes to be missed but not to be removed."""
+    quiet_ns = 5 * o.heartbeat_ns // 4
+    return replace(
+        calm(o),
+        fail_timeout_ns=5 * quiet_ns,
+        adopt_timeout_ns=4 * quiet_ns,
+        give_up_timeout_ns=9 * quiet_ns + 500 * MS,
+        safety_ns=4 * S,
+        messages=600,
+        faults=Faults(loss=0.01, expel_gap_ns=800 * MS, pause_gap_ns=60 * MS, pause_ns=9 * quiet_ns // 4),
+    )
+
+
+PROFILES: Final[dict[str, Callable[[Options], Options]]] = {
+    f.__name__: f for f in (crowded, cut_off, talkative, stormy, calm, halting)
+}
 """What some defects need to be seen: changes of the options that a seed has drawn. Without a defect all is well in them too."""
