@@ -34,6 +34,7 @@ MAY_BE_MISSING = (
     "real-time scheduling is refused here",
     "the kernel has no time namespaces",
     "the kernel has no macvlan",
+    "the kernel has no bonds",
     NO_DOCKER,
     NO_UML,
     "docker compose is not installed",

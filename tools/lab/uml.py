@@ -32,6 +32,7 @@ MEMORY_MIB: Final = 1024
 MODULES: Final = (
     *("llc", "stp", "crc-ccitt", "ipv6", "bridge", "veth", "sch_netem", "sch_tbf"),
     *("nfnetlink", "nf_tables", "nft_numgen", "nft_objref"),
+    "bonding",
 )
 """Modules of a lab, in the order in which they go in; one that the kernel has built in is not looked for."""
 MODULES_ROOT: Final = Path("/usr/lib/uml/modules")
