@@ -716,7 +716,9 @@ class Engine:
         quiet = [k for k in membership.members if k != self.config.station and silent_ns(k) >= self._probe_after_ns]
         effects += self._absorb(now, membership.doubt(now, quiet))
         if core.is_open:
-            effects += self._absorb(now, membership.suspect(now, *silence.judge(now, core, self._indices())))
+            effects += self._absorb(
+                now, membership.suspect(now, *silence.judge(now, core, self._indices(), membership.closed_by))
+            )
         # Told of a stop while it has been silent here for a while as well: no need to wait for the own time-out.
         told = [k for k in membership.told if silent_ns(k) >= self.config.fail_timeout_ns // 2]
         if told and core.is_open:

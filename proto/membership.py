@@ -67,6 +67,7 @@ FAULTS: Final = frozenset(
         "keep_join_on_stop",
         "no_reopen",
         "forget_doubted",
+        "deaf_to_closed",
     }
 )
 """Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen`` is the engine's."""
@@ -248,6 +249,13 @@ class Membership:
     def life_of(self, station: int) -> int:
         """The highest incarnation of it that was ever a member here: only later ones are let in."""
         return self._lives[station - 1]
+
+    def closed_by(self, index: int) -> frozenset[int]:
+        """The members of whose streams this one takes nothing any more, because it has voted for their removal (rule 1);
+        indices."""
+        if "deaf_to_closed" in self._faults:
+            return frozenset()
+        return frozenset(k - 1 for p, cast in self._open_votes() if p.stop and index + 1 in cast for k in p.changed)
 
     def waiting(self) -> list[tuple[int, str, int]]:
         """(station, reason, since) of those that delivery waits for, by station."""

@@ -5,7 +5,7 @@ Reasons, the first that applies:
 - ``left``: it said BYE;
 - ``silent``: no sign of life for ``fail_timeout_ns``, neither a PDU of its own nor, through others, that its stream has grown;
 - ``deaf``: it is heard, but what it acknowledges stands behind what this station and a third one have, and has not moved for
-  ``progress_timeout_ns``.
+  ``progress_timeout_ns``. What it has closed, because it wants that station removed, it cannot acknowledge.
 
 Sans-I/O; reads the core, changes nothing. A station that did not run itself for a while (stopped, or its machine was) must not
 judge the others by the time it missed: ``forgive`` starts every wait anew.
@@ -13,7 +13,8 @@ judge the others by the time it missed: ``forgive`` starts every wait anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
 
 from .core import Peer
@@ -30,11 +31,12 @@ class Streams(Protocol):
     def matrix(self) -> list[list[int]]: ...
 
 
-def behind(matrix: list[list[int]], members: Sequence[int], own: int, j: int) -> bool:
+def behind(matrix: list[list[int]], members: Sequence[int], own: int, j: int, closed: Collection[int] = ()) -> bool:
     """Does member j lack something that station ``own`` and a station other than its source have (all are indices)? Nobody is
-    deaf for lacking what the own station lacks too, or what its source alone has: then the fault may be elsewhere."""
+    deaf for lacking what the own station lacks too, or what its source alone has: then the fault may be elsewhere. ``closed``:
+    sources of which j takes nothing any more."""
     for h in members:
-        if h == j:
+        if h == j or h in closed:
             continue
         others = [matrix[h][k] for k in members if k not in (h, j)]
         if others and matrix[h][j] < min(max(others), matrix[h][own]):
@@ -78,25 +80,28 @@ class SilenceWatch:
         heard = [self.heard_ns(core.peer(i)) for i in members if i != core.index]
         return min(heard) + after_ns if heard else NEVER
 
-    def judge(self, now: int, core: Streams, members: Sequence[int]) -> tuple[tuple[int, str], ...]:
-        """(station number, reason) of those of these members (indices) that are to be held to be stopped. Work: m * m."""
+    def judge(
+        self, now: int, core: Streams, members: Sequence[int], closed_by: Callable[[int], Collection[int]] = lambda index: ()
+    ) -> tuple[tuple[int, str], ...]:
+        """(station number, reason) of those of these members (indices) that are to be held to be stopped. closed_by: the sources
+        of which a member takes nothing any more, by its votes. Work: m * m * m."""
         matrix = core.matrix()
         blamed = []
         for index in members:
             if index == core.index:
                 continue
             peer = core.peer(index)
-            reason = self._reason(now, core.index, index, peer, matrix, members)
+            reason = self._reason(now, index, peer, partial(behind, matrix, members, core.index, index, closed_by(index)))
             if reason:
                 blamed.append((index + 1, reason))
         return tuple(blamed)
 
-    def _reason(self, now: int, own: int, index: int, peer: Peer, matrix: list[list[int]], members: Sequence[int]) -> str:
+    def _reason(self, now: int, index: int, peer: Peer, lacks: Callable[[], bool]) -> str:
         if peer.left:
             return "left"
         if now - self.heard_ns(peer) >= self._fail_timeout_ns:
             return "silent"
-        if not behind(matrix, members, own, index):
+        if not lacks():
             self._stuck.pop(index, None)
             return ""
         moved_ns, since_ns = self._stuck.get(index, (-1, 0))

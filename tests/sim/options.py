@@ -423,6 +423,7 @@ def halting(o: Options) -> Options:
         calm(o),
         fail_timeout_ns=5 * quiet_ns,
         adopt_timeout_ns=4 * quiet_ns,
+        progress_timeout_ns=3 * quiet_ns,
         give_up_timeout_ns=9 * quiet_ns + 500 * MS,
         safety_ns=4 * S,
         messages=600,

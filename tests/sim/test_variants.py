@@ -48,7 +48,7 @@ CAUGHT_BY: dict[Fault | str, set[str]] = {
     Fault.OLD_ACKS: {"preack_honest", "ack_honest", "place", "liveness", "silence", "monotonic"},
     Fault.NO_WAIT_JOINER: {"place", "total_order", "views"},
     Fault.NO_PIN: {"monotonic", "liveness"},
-    # And in the engine: 1, 2 (two ways), 3, 6, 7, a vote's promise, adoption (two ways), a stop before a recovery, re-opening.
+    # And in the engine: 1 (two ways), 2 (two ways), 3, 6, 7, promises, adoption (two ways), stops before recoveries, re-opening.
     "no_equalise": {"continuity"},
     "commit_on_complete": {"instances", "going_on", "views"},
     "later_hides_earlier": {"instances", "going_on", "views"},
@@ -58,6 +58,7 @@ CAUGHT_BY: dict[Fault | str, set[str]] = {
     "forget_promise": {"instances", "going_on", "views"},
     "adopt_never": {"continuity"},
     "forget_doubted": {"continuity"},
+    "deaf_to_closed": {"continuity", "quorum"},
     "keep_join_on_stop": {"liveness"},
     "no_reopen": {"liveness"},
     "reordering": {"total_order", "fifo", "op_order"},
@@ -88,6 +89,7 @@ SEEN_IN: dict[Fault | str, str] = {
     "forget_promise": "stormy",
     "adopt_never": "calm",
     "forget_doubted": "halting",
+    "deaf_to_closed": "halting",
     "no_reopen": "cut_off",
 }
 """The profile that shows a defect soon; the others are seen with the options as drawn."""
