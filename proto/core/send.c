@@ -73,7 +73,10 @@ void send_window(zj_core *c)
     c->limit = limit < least ? least : limit;
     c->window_now = window;
     c->window_limit = me->min_al + window;
-    uint64_t kept = me->base + c->cfg.slots - kept_for_votes(c); /* own buffers */
+    /* Own buffers: messages leave room for votes. Else who has gone on sending while the order waits for somebody, whose
+     * acknowledgements still come, could not vote for the removal that ends the wait. */
+    uint32_t votes = kept_for_votes(c), some = c->n + 1 < c->cfg.slots / 4 ? c->n + 1 : c->cfg.slots / 4;
+    uint64_t kept = me->base + c->cfg.slots - (votes > some ? votes : some);
     if (c->window_limit > kept || faulty(c, ZJ_FAULT_FLOOD))
         c->window_limit = kept;
 }

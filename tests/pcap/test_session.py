@@ -285,7 +285,9 @@ def test_ctrl_c_leaves_nothing(when: str, tmp_path: Path) -> None:
     finally:
         if process.poll() is None:
             process.kill()
-    assert process.returncode == -signal.SIGINT and said.rstrip().endswith("KeyboardInterrupt"), said
+    # CPython forgets that Ctrl-C ended the program, and exits with 1, when another thread happens to run exec() on a text then, as
+    # imports do (named tuples, data classes).
+    assert process.returncode in (-signal.SIGINT, 1) and said.rstrip().endswith("KeyboardInterrupt"), said
     assert "Py4J" not in said
     deadline = time.monotonic() + 30
     while any(running(p) for p in family) and time.monotonic() < deadline:

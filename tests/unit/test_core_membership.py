@@ -540,6 +540,25 @@ def test_a_vote_bypasses_the_window_and_needs_a_buffer() -> None:
     assert rig.cores[0].peer(0).req == 8
 
 
+def test_messages_leave_room_for_votes() -> None:
+    """The order waits for PDUs of station 1 that station 0 cannot get, while the acknowledgements of its own come, so that the
+    window stays open: its messages must not take the buffers of the vote that will end this."""
+    rig = Rig(3, (0, 1, 2), {"slots": 16, "window": 8})
+
+    def passes(source: int, to: int, pdu: bytes) -> bool:
+        return to != 0 or peek(pdu, "src") != 2 or peek(pdu, "kind") != Kind.DATA
+
+    rig.send(1, b"out of reach")
+    for _ in range(100):
+        while rig.cores[0].offer(b"x" * 300, group=1, client=1):
+            rig.cores[0].step(rig.now, True)
+        rig.turn(passes)
+    own = rig.cores[0].peer(0)
+    assert own.min_al == own.req == 12 and own.base == 0 and rig.shown(0) == []
+    votes = [rig.cores[0].propose(rig.now, Kind.STOP, proposal((0, 2), [(1, k)])) for k in range(4)]
+    assert [vote is not None for vote in votes] == [True, True, True, False], "and what was being built"
+
+
 # ---- order-preserving service
 
 
