@@ -285,8 +285,8 @@ def test_ctrl_c_leaves_nothing(when: str, tmp_path: Path) -> None:
     finally:
         if process.poll() is None:
             process.kill()
-    # CPython forgets that Ctrl-C ended the program, and exits with 1, when another thread happens to run exec() on a text then, as
-    # imports do (named tuples, data classes).
+    # CPython forgets that Ctrl-C ended the program, and exits with 1, when another thread happens to run exec() on a text then,
+    # as imports do (named tuples, data classes).
     assert process.returncode in (-signal.SIGINT, 1) and said.rstrip().endswith("KeyboardInterrupt"), said
     assert "Py4J" not in said
     deadline = time.monotonic() + 30
