@@ -652,7 +652,7 @@ class Court:
         return self._sent_among(key, row, sent, reach)
 
     def _sent_among(self, key: PduKey, row: Row, sent: dict[int, set[int]], reach: tuple[int, int] | None) -> bool | None:
-        if reach is None or self.tables.in_hole(key[0], key):
+        if reach is None or self.tables.in_hole(key[0], key) or self._before_its_capture(key):
             return None
         check = row["head_crc"] << 32 | row["payload_crc"]
         if key[2] in sent:
@@ -662,6 +662,17 @@ class Court:
         if key[2] >= reach[1] & _SEQ:  # whether its capture went on, only itself can tell, by who acknowledges the PDU there
             return False if any(self._covers(f, key) for f in self._never_sent) else None
         return False
+
+    def _before_its_capture(self, key: PduKey) -> bool:
+        """Whether the source's own capture follows its stream only from a later number on: what it lacks before is no hole."""
+        first = self._resumed.get((key[0], key[1]))
+        return first is not None and 0 < (first - key[2]) & _SEQ < 1 << 31
+
+    @cached_property
+    def _resumed(self) -> dict[tuple[int, int], int]:
+        """Source, incarnation → the last number from which its own capture follows it."""
+        found = (f for f in self.tables.findings if f["what"] == Finding.RESUMED and f["station"] == f["src"])
+        return {(f["src"], f["incarnation"]): f["seq"] & _SEQ for f in found}
 
     @cached_property
     def _never_sent(self) -> list[Row]:
