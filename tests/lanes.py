@@ -19,6 +19,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent.parent / "out" / "lanes"
 TAIL_LINES = 4
+LOUD = "DID NOT RUN"
+"""In the line in large letters about what the machine lacks (conftest.py): shown with the next one, which says why."""
 GRACE_S = 10.0
 
 
@@ -51,7 +53,9 @@ def _end(running: dict[str, subprocess.Popen[bytes]]) -> None:
 def _tell(name: str, code: int, seconds: float) -> None:
     lines = (FOLDER / f"{name}.log").read_text(errors="replace").splitlines()
     print(f"-- {name}: {'passed' if code == 0 else f'FAILED ({code})'} after {seconds:.0f} s", flush=True)
-    for line in lines if code else lines[-TAIL_LINES:]:
+    loud = [k for k, line in enumerate(lines[:-TAIL_LINES]) if LOUD in line]
+    shown = lines if code else [*(line for k in loud for line in lines[k : k + 2]), *lines[-TAIL_LINES:]]
+    for line in shown:
         print(f"   {line}", flush=True)
 
 

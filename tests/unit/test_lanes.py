@@ -59,3 +59,10 @@ def test_interrupt_ends_all(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130 and not alive(pid)
+
+
+def test_what_did_not_run_is_shown_though_more_follows() -> None:
+    code, out = lanes("t1=echo '!!!! TESTS THAT NEED A MOON DID NOT RUN !!!!'; echo no moon here; seq 1 9; echo 7 passed")
+    assert code == 0
+    lines = [line.strip() for line in out.splitlines()]
+    assert lines[-6:] == ["!!!! TESTS THAT NEED A MOON DID NOT RUN !!!!", "no moon here", "7", "8", "9", "7 passed"]
