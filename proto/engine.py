@@ -456,7 +456,7 @@ class Engine:
         self.core.join(now, entry.instance, view, entry.starts, entry.place_clock, entry.place_station - 1, frame_max)
         effects: list[Effect] = [*self.opening.let_in(now, entry.instance)]
         self._views = {view: entry.instance}
-        self.membership.begin(now, entry.instance, entry.incarnations, joined=True)
+        self.membership.begin(now, entry.instance, entry.incarnations, joined=True, issued=self.opening.issued)
         self.core.heartbeat(now)
         return [*effects, Opened(entry.instance, entry.incarnations, frame_max, True), *self._enter_open(now)]
 
@@ -545,7 +545,7 @@ class Engine:
         view = view_hash(opened.instance, opened.incarnations)
         self._views = {view: opened.instance}
         self.core.open(now, opened.instance, view, opened.incarnations, opened.frame_max)
-        self.membership.begin(now, opened.instance, opened.incarnations)
+        self.membership.begin(now, opened.instance, opened.incarnations, issued=self.opening.issued)
         if self._bus:
             self.reset.begin([index for index, life in enumerate(opened.incarnations) if life])
         return [opened, *self._enter_open(now)]

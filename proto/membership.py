@@ -24,7 +24,8 @@ use:
 5. *Joining.* Several joiners are let in by one proposal; a joiner is waited for from the vote on.
 6. *Expelled* is who sees a complete proposal without itself, or a later instance without itself, or cannot finish in time.
 7. *Restart.* An RCV of a newer incarnation proves that the former one has stopped.
-8. *Numbers* are made durable before a vote with them leaves.
+8. *Numbers* are made durable before a vote with them leaves. No life votes for a number up to the highest that it has issued
+   for an opening: others may start that proposal yet.
 
 Sans-I/O; calls the core for what it carries out. Written for tens of stations: every method is at most O(n * n) and runs per
 vote, timer or change of membership, never per frame.
@@ -68,6 +69,7 @@ FAULTS: Final = frozenset(
         "no_reopen",
         "forget_doubted",
         "deaf_to_closed",
+        "reuse_issued",
     }
 )
 """Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen`` is the engine's."""
@@ -152,6 +154,7 @@ class Membership:
         self.instance = 0
         """Number of the instance this station is in, 0: none."""
         self._base = 0  # the same, but kept after the end
+        self._issued = 0
         self.incarnations: tuple[int, ...] = (0,) * stations
         """Of its members, by index; 0: no member."""
         self.letters: dict[int, Letter] = dict.fromkeys(range(1, stations + 1), Letter.S)
@@ -184,9 +187,11 @@ class Membership:
         self._stuck_since_ns: int | None = None
 
     # ---- life
-    def begin(self, now: int, instance: int, incarnations: tuple[int, ...], joined: bool = False) -> None:
-        """This station has started in an instance, or was let into it (``joined``); the core is in it already."""
+    def begin(self, now: int, instance: int, incarnations: tuple[int, ...], joined: bool = False, issued: int = 0) -> None:
+        """This station has started in an instance, or was let into it (``joined``); the core is in it already. issued: the
+        highest number that this life has agreed to open an instance with."""
         self.instance = self._base = instance
+        self._issued = issued
         self.incarnations = incarnations
         self._newcomer = joined
         self._asked.clear()
@@ -598,6 +603,9 @@ class Membership:
         effects: list[Outcome] = []
         while self.instance:  # bound: every round but the last carries out a proposal
             self._equalise(now)
+            if self.instance < self._issued and "reuse_issued" not in self._faults and self._wanted() is not None:
+                words = f"instance {self.instance + 1} may be another one, which this life has agreed to open (rule 8)"
+                return [*effects, Expelled(words, self._station, False)]
             effects += self._propose(now)
             done = [p for p in self._mine if self._complete(p)]
             if not any(self._decided(p) for p in done):

@@ -12,7 +12,9 @@ few are left.
 Why two stations cannot start different instances: issued numbers only grow, and a station judges only the proposal it issued
 last, or one it issued that a member says it has STARTED. Who has started P issues nothing later, so a later P' of which it is
 a member never completes; and an earlier one cannot have been started by a member either, since that member went on to issue P.
-Any two sets with quorum share a member.
+Any two sets with quorum share a member. Only who starts P late may have issued a later P' without the one who told it: P' may be
+started too, by others, and never gets anywhere without this station, which therefore votes for no number up to that of P'
+(``issued``; rule 8 of ``membership.py``).
 
 No message is lost between instances: with each member a proposal names the last view its process had delivered at preack and how
 much after it, which is final, since it has left that instance. Whoever starts the proposal first delivers the former instance up
@@ -378,6 +380,11 @@ class Opening:
         self._enter_ended()
 
     # ---- reads
+    @property
+    def issued(self) -> int:
+        """The highest instance number that this incarnation has proposed, or agreed to; 0: none."""
+        return max((proposal.instance for proposal in self._issued), default=0)
+
     def missing(self, now: int) -> tuple[tuple[int, str], ...]:
         """(station, reason) of those that opening waits for: ``silent``, or ``never seen``. Empty while in an instance."""
         if self.state in (State.STARTED, State.ENDED) or self._alive(now):

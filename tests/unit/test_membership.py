@@ -227,6 +227,20 @@ def test_a_stop_is_closed_voted_for_and_carried_out_when_everybody_has_every_vot
     assert not one.m.busy and one.m.next_deadline_ns() is None
 
 
+@pytest.mark.parametrize(("issued", "rule", "leaves"), [(7, "", False), (8, "", True), (8, "reuse_issued", False)])
+def test_no_vote_for_a_number_that_was_issued_for_an_opening(issued: int, rule: str, leaves: bool) -> None:
+    """Rule 8. It had agreed to open instance 8 with others, and then started 7 after all, because a member of that had: the
+    others may start 8 yet. Rather than vote for another instance 8 it goes on with a new life."""
+    one = One(faults=frozenset({rule} if rule else ()))
+    one.m.begin(0, 7, (1, 2, 3, 4), issued=issued)
+    outcomes = one.m.suspect(1, (4, "silent"))
+    assert bool([o for o in outcomes if isinstance(o, Expelled)]) == leaves
+    assert bool(one.core.sent) != leaves
+    if leaves:
+        gone = only(outcomes, Expelled)
+        assert gone.station == 1 and not gone.expelled and one.stored == []
+
+
 def test_told_of_a_stop_and_adopting_it() -> None:
     one = One()
     one.vote(2, STOP_4)
