@@ -24,17 +24,17 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum, auto
 from typing import Any, Final
 
-from .core import Control, Core, Drop, Fault, Medium, Peer, Status, seal
+from .core import Control, Core, Drop, Fault, Medium, Status, seal
 from .effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Refused
 from .engineconfig import MS, EngineConfig, slots_for, validate
 from .errors import UsageError, invariant
 from .joining import Entry, Joining
-from .letters import Letter
 from .membership import Expelled, Membership, Outcome
 from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering, State, UsedUp
-from .openpdu import FRAME_MAX_MIN, INSTANCE_MAX, Past, decode_header, mac_text, unpack
+from .openpdu import FRAME_MAX_MIN, INSTANCE_MAX, Past, decode_header, unpack
 from .reset import Reset
 from .silence import SilenceWatch, unheard
+from .status import engine_status
 from .timers import NEVER, Timers
 from .votes import Quorum, stations_of
 from .wire import CONFIRM, HEADER, RESET, RESETS, Flag, Kind, cluster_id, mtu_needed, view_hash
@@ -89,30 +89,9 @@ class Engine:
         """
         validate(config, incarnation, instance)
         self.config = config
-        self.core = Core(
-            stations=config.stations,
-            self_index=config.station - 1,
-            cluster=cluster_id(config.cluster),
-            window=config.window_frames,
-            slots=slots_for(config),
-            frame_max=config.frame_max,
-            message_max=config.message_max,
-            confirm_delay_ns=config.confirm_delay_ns,
-            nak_delay_ns=config.nak_delay_ns,
-            nak_retry_ns=config.nak_retry_ns,
-            nak_retry_max_ns=config.nak_retry_max_ns,
-            poll_delay_ns=config.poll_delay_ns,
-            poll_delay_max_ns=config.poll_delay_max_ns,
-            retransmit_gap_ns=config.retransmit_gap_ns,
-            first_seq=config.first_seq,
-            faults=config.faults,
-            seed=config.seed,
-            medium=int(config.medium),
-            answer_each=int(config.answer_each),
-            own_timeout_ns=config.own_timeout_ns,
-        )
+        self.core = _core(config)
         self._bus = config.medium == Medium.BUS
-        self._quorum = Quorum(config.stations, config.quorum or config.stations // 2 + 1, config.required)
+        self.quorum = Quorum(config.stations, config.quorum or config.stations // 2 + 1, config.required)
         self.opening = Opening(
             OpeningConfig(
                 cluster_id=cluster_id(config.cluster),
@@ -138,7 +117,7 @@ class Engine:
         self.membership = Membership(
             stations=config.stations,
             station=config.station,
-            quorum=self._quorum,
+            quorum=self.quorum,
             fail_timeout_ns=config.fail_timeout_ns,
             adopt_timeout_ns=config.adopt_timeout_ns,
             frame_max_least=max(FRAME_MAX_MIN, mtu_needed(config.stations)),
@@ -155,15 +134,18 @@ class Engine:
         self._views: dict[int, int] = {}  # view hash: instance; of the lineage this process is in
         self._silence = SilenceWatch(fail_timeout_ns=config.fail_timeout_ns, progress_timeout_ns=config.progress_timeout_ns)
         self._timers = Timers(Deadline)
-        self._now = self._began_ns = 0
+        self._now = self.began_ns = 0
         self._confirms_heard = 0
         self._beat_now = False
         self._waiting_since_ns = 0  # not in an instance since then
-        self._blocked: dict[int, tuple[str, int]] = {}  # station: reason, since when
+        self.blocked: dict[int, tuple[str, int]] = {}
+        """Whom delivery, or opening, waits for: reason, and since when. Changed only here, like the next ones."""
         self._quorate = True
         self._stuck: dict[str, tuple[int, int]] = {}  # what is wrong with own PDUs: how far they have got, and since when
-        self._fenced = False
-        self._last_instance = 0
+        self.fenced = False
+        """Its order has diverged from another station's."""
+        self.last_instance = 0
+        """Number of the instance it was in last, 0: none."""
         self._held: list[Control] = []  # control PDUs that wait with it
         self._agreed: Opened | None = None  # waits until the driver has taken the rest of the last instance
         self._byes_left: int | None = None  # None: not leaving
@@ -173,7 +155,7 @@ class Engine:
     # ---- inputs
     def start(self, now: int) -> list[Effect]:
         """Begin to open. Call once, before anything else. The first effect is the Persist of this incarnation."""
-        self._now = self._began_ns = self._waiting_since_ns = now
+        self._now = self.began_ns = self._waiting_since_ns = now
         self._timers.set(Deadline.WATCH, self._next_watch_ns(now))
         if self._bus:
             self._timers.set(Deadline.PROBE, now + self.config.bus_probe_ns)
@@ -238,7 +220,7 @@ class Engine:
             raise UsageError(f"station {station} is this one: let it leave instead")
         if station not in self.membership.members:
             raise UsageError(f"station {station} is no member of instance {self.instance}")
-        if not self._quorum(k for k in self.membership.target if k != station):
+        if not self.quorum(k for k in self.membership.target if k != station):
             raise UsageError(f"without station {station} there would be no quorum")
         return self._absorb(now, self.membership.suspect(now, (station, "expelled"))) + self._serve(now)
 
@@ -300,58 +282,7 @@ class Engine:
 
     def status(self, now: int | None = None) -> dict[str, Any]:
         """What the protocol knows of docs/status.md, JSON-able. ``now``: default, that of the last input."""
-        at = self._now if now is None else max(now, self._now)
-        core, n = self.core, self.config.stations
-        peers = [core.peer(index) for index in range(n)]
-        own = peers[core.index]
-        fence = core.fence() if self._fenced else None
-        position, digest = core.digest()
-        in_flight = own.top - own.min_al if self.instance else 0
-        others = [p.free_buffers // n for i, p in enumerate(peers) if i != core.index and p.member]
-        return {
-            "cluster": self.config.cluster,
-            "station": self.config.station,
-            "stations": n,
-            "host": self.config.host_name,
-            "instance": self.instance or self._last_instance,
-            "incarnation": self.incarnation,
-            "medium": Medium(self.config.medium).name.lower(),
-            "reset": {"state": self.reset.state.name.lower(), "epoch": self.reset.epoch, "moves": dict(self.reset.moves)}
-            if self._bus
-            else None,
-            "state": self._state(),
-            "blocked": [
-                {"station": station, "reason": reason, "since_ms": (at - since) // MS}
-                for station, (reason, since) in sorted(self._blocked.items())
-            ],
-            "fence": fence
-            and {
-                "station": fence.station + 1,
-                "position": fence.position,
-                "own": f"{fence.own:016x}",
-                "theirs": f"{fence.theirs:016x}",
-            },
-            "window": {
-                "frames": self.config.window_frames,
-                "in_flight": in_flight,
-                "room": max(0, min([self.config.window_frames, *others]) - in_flight) if self.instance else 0,
-            },
-            "positions": {**core.positions()._asdict(), "clock": core.clock},
-            "digest": {"position": position, "value": f"{digest:016x}"},
-            "peers": [self._peer_status(at, index, peer) for index, peer in enumerate(peers)],
-            "matrix": core.matrix() if self.instance else None,
-            "counters": {"core": core.counters()},
-            "drops": core.drops(),
-            "memory_bytes": {"core": core.memory_bytes},
-            "uptime_ms": (at - self._began_ns) // MS,
-            **self._membership_status(at),
-            "opening": {
-                "state": self.opening.state.name.lower(),
-                "highest": self.opening.highest,
-                "malformed": self.opening.malformed,
-                "moves": dict(self.opening.moves),
-            },
-        }
+        return engine_status(self, self._now if now is None else max(now, self._now))
 
     # ---- inside
     def _tick(self, now: int) -> int:
@@ -439,7 +370,7 @@ class Engine:
             # Durable before it asks: once let in it must not keep the others waiting for its disk.
             effects += self.opening.note_instance(instance + 1)
         everybody = (1 << self.config.stations) - 1
-        if self._quorum(stations_of(everybody & ~state)):
+        if self.quorum(stations_of(everybody & ~state)):
             effects += self._absorb(now, self.opening.note_live(now))
         if self.opening.state is not State.PROPOSING:
             return effects
@@ -502,9 +433,9 @@ class Engine:
     def _may_open(self, stations: Iterable[int]) -> bool:
         if self._bus and not self.opening.returned:
             return False  # first it has to be seen that the medium is one
-        if "no_reopen" in self.config.membership_faults and self._last_instance:
+        if "no_reopen" in self.config.membership_faults and self.last_instance:
             return False
-        return self._quorum(stations)
+        return self.quorum(stations)
 
     def _reached(self) -> Past | None:
         """What can be said of the instance that ends: how far everybody has it, unless its order has diverged."""
@@ -551,15 +482,15 @@ class Engine:
         return [opened, *self._enter_open(now)]
 
     def _enter_changed(self, now: int, changed: Changed) -> None:
-        self.opening.current = self._last_instance = changed.instance
+        self.opening.current = self.last_instance = changed.instance
         self._views[self.membership.view] = changed.instance
         while len(self._views) > VIEWS_KEPT:
             del self._views[next(iter(self._views))]
         self._timers.set(Deadline.WATCH, now)
 
     def _enter_open(self, now: int) -> list[Effect]:
-        self._fenced = False
-        self._last_instance = self.instance
+        self.fenced = False
+        self.last_instance = self.instance
         self._silence.forgive(now)
         self._confirms_heard = self.core.confirms_heard()
         self._beat_now = False
@@ -603,10 +534,10 @@ class Engine:
 
     def _report_fence(self) -> list[Effect]:
         """Once per instance."""
-        fence = None if self._fenced or not self.core.is_open else self.core.fence()
+        fence = None if self.fenced or not self.core.is_open else self.core.fence()
         if fence is None:
             return []
-        self._fenced = True
+        self.fenced = True
         return [Fenced(fence.station + 1, fence.position, fence.own, fence.theirs)]
 
     def _beat_along(self, now: int) -> None:
@@ -773,7 +704,7 @@ class Engine:
             self._stuck[why] = (stable, since)
             if now - since >= self.config.progress_timeout_ns:
                 self._stuck.clear()
-                if self._quorum([self.config.station]):  # it can do without them, and they cannot without it
+                if self.quorum([self.config.station]):  # it can do without them, and they cannot without it
                     deaf = [(k + 1, "deaf") for k in members if k != core.index]
                     return self._absorb(now, self.membership.suspect(now, *deaf))
                 return self._absorb(now, self.opening.renew(now, why))
@@ -782,11 +713,11 @@ class Engine:
     def _report_blocked(self, now: int, blamed: Iterable[tuple[int, str]], quorum: bool) -> list[Effect]:
         """An effect if the set has changed."""
         new = dict(blamed)
-        if new == {station: reason for station, (reason, _) in self._blocked.items()} and quorum == self._quorate:
+        if new == {station: reason for station, (reason, _) in self.blocked.items()} and quorum == self._quorate:
             return []
         self._quorate = quorum
-        old = self._blocked
-        self._blocked = {s: (reason, old[s][1] if s in old and old[s][0] == reason else now) for s, reason in new.items()}
+        old = self.blocked
+        self.blocked = {s: (reason, old[s][1] if s in old and old[s][0] == reason else now) for s, reason in new.items()}
         return [Blocked(tuple(sorted(new.items())), quorum)]
 
     def _conflicts(self, now: int) -> list[Effect]:
@@ -801,89 +732,30 @@ class Engine:
                 effects.append(Notice(reason.name.lower(), message))
         return effects
 
-    def _state(self) -> str:
-        if self._fenced:
-            return "fenced"
-        if self.instance:
-            return "open" if self.membership.has_quorum else "blocked"
-        return "opening"
 
-    def _membership_status(self, now: int) -> dict[str, Any]:
-        """Who is in, and how everybody sees everybody."""
-        membership, n = self.membership, self.config.stations
-        letters: dict[str, dict[str, str] | None] = {}
-        for station in range(1, n + 1):
-            if station == self.config.station:
-                letters[str(station)] = {str(k): letter.name for k, letter in membership.letters.items()}
-                continue
-            peer = self.core.peer(station - 1)
-            row = None
-            if self.instance and peer.instance and station in membership.members:
-                row = {str(k): letter_of(peer.state >> (k - 1) & 1, peer.trans >> (k - 1) & 1) for k in range(1, n + 1)}
-            letters[str(station)] = row
-        return {
-            "members": [[k, membership.incarnations[k - 1]] for k in membership.members] if self.instance else [],
-            "quorum": {
-                "needed": self._quorum.needed,
-                "required": list(self._quorum.required),
-                "have": bool(self.instance) and membership.has_quorum,
-            },
-            "membership": {
-                "letters": letters,
-                "waiting": [
-                    {"station": self.config.station, "for": k, "reason": reason, "since_ms": (now - since) // MS}
-                    for k, reason, since in membership.waiting()
-                ]
-                if self.instance
-                else [],
-                "proposed": membership.proposed if self.instance else 0,
-                "changes": membership.changes,
-                "last_change_ms": (now - membership.last_change_ns) // MS if self.instance else 0,
-                "moves": dict(membership.moves),
-            },
-        }
-
-    def _peer_status(self, now: int, index: int, peer: Peer) -> dict[str, Any]:
-        station = index + 1
-        is_self = index == self.core.index
-        heard = None if is_self or not peer.heard_ns else (now - peer.heard_ns) // MS
-        if is_self:
-            state = "self"
-        elif peer.fenced:
-            state = "fenced"
-        elif station in self._blocked and (peer.member or not self.instance or self._blocked[station][0] == "joining"):
-            state = self._blocked[station][0]
-        elif self.instance and not peer.member:
-            state = "out" if self.membership.life_of(station) else "never seen"
-        else:
-            state = "up" if self.instance or self.opening.host_of(station) is not None else "never seen"
-        mac = self.opening.mac if is_self else peer.mac
-        return {
-            "station": station,
-            "self": is_self,
-            "host": self.opening.host_of(station),
-            "mac": mac_text(mac) if any(mac) else None,
-            "state": state,
-            "heard_ms": heard,
-            "incarnation": self.incarnation if is_self else peer.incarnation or None,
-            "req": peer.req,
-            "top": peer.top,
-            "base": peer.base,
-            "min_al": peer.min_al,
-            "acked": peer.acked,
-            "ordered": peer.ordered,
-            "gaps": peer.gaps,
-            "free_buffers": peer.free_buffers,
-            "frame_max": self.opening.frame_max if is_self else peer.frame_max,
-            "clock": peer.clock,
-        }
-
-
-def letter_of(state: int, trans: int) -> str:
-    """What a station's CONFIRM tells of how it sees another one: its bits of STATE and TRANS."""
-    if state:
-        return Letter.AS.name if trans else Letter.S.name
-    return Letter.SA.name if trans else Letter.A.name
+def _core(config: EngineConfig) -> Core:
+    return Core(
+        stations=config.stations,
+        self_index=config.station - 1,
+        cluster=cluster_id(config.cluster),
+        window=config.window_frames,
+        slots=slots_for(config),
+        frame_max=config.frame_max,
+        message_max=config.message_max,
+        confirm_delay_ns=config.confirm_delay_ns,
+        nak_delay_ns=config.nak_delay_ns,
+        nak_retry_ns=config.nak_retry_ns,
+        nak_retry_max_ns=config.nak_retry_max_ns,
+        poll_delay_ns=config.poll_delay_ns,
+        poll_delay_max_ns=config.poll_delay_max_ns,
+        retransmit_gap_ns=config.retransmit_gap_ns,
+        first_seq=config.first_seq,
+        faults=config.faults,
+        seed=config.seed,
+        medium=int(config.medium),
+        answer_each=int(config.answer_each),
+        own_timeout_ns=config.own_timeout_ns,
+    )
 
 
 def _reset(config: EngineConfig, core: Core) -> Reset:

@@ -1,0 +1,155 @@
+"""What one engine says of itself, for ``zenjun status`` and the metrics (docs/status.md). Reads, changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .core import Medium, Peer
+from .engineconfig import MS
+from .letters import Letter
+from .openpdu import mac_text
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+def engine_status(engine: Engine, at: int) -> dict[str, Any]:
+    """JSON-able. at: monotonic nanoseconds, not before the engine's last input."""
+    core, n = engine.core, engine.config.stations
+    peers = [core.peer(index) for index in range(n)]
+    own = peers[core.index]
+    fence = core.fence() if engine.fenced else None
+    position, digest = core.digest()
+    in_flight = own.top - own.min_al if engine.instance else 0
+    others = [p.free_buffers // n for i, p in enumerate(peers) if i != core.index and p.member]
+    return {
+        "cluster": engine.config.cluster,
+        "station": engine.config.station,
+        "stations": n,
+        "host": engine.config.host_name,
+        "instance": engine.instance or engine.last_instance,
+        "incarnation": engine.incarnation,
+        "medium": Medium(engine.config.medium).name.lower(),
+        "reset": {"state": engine.reset.state.name.lower(), "epoch": engine.reset.epoch, "moves": dict(engine.reset.moves)}
+        if engine.config.medium == Medium.BUS
+        else None,
+        "state": _state(engine),
+        "blocked": [
+            {"station": station, "reason": reason, "since_ms": (at - since) // MS}
+            for station, (reason, since) in sorted(engine.blocked.items())
+        ],
+        "fence": fence
+        and {
+            "station": fence.station + 1,
+            "position": fence.position,
+            "own": f"{fence.own:016x}",
+            "theirs": f"{fence.theirs:016x}",
+        },
+        "window": {
+            "frames": engine.config.window_frames,
+            "in_flight": in_flight,
+            "room": max(0, min([engine.config.window_frames, *others]) - in_flight) if engine.instance else 0,
+        },
+        "positions": {**core.positions()._asdict(), "clock": core.clock},
+        "digest": {"position": position, "value": f"{digest:016x}"},
+        "peers": [_peer_status(engine, at, index, peer) for index, peer in enumerate(peers)],
+        "matrix": core.matrix() if engine.instance else None,
+        "counters": {"core": core.counters()},
+        "drops": core.drops(),
+        "memory_bytes": {"core": core.memory_bytes},
+        "uptime_ms": (at - engine.began_ns) // MS,
+        **_membership_status(engine, at),
+        "opening": {
+            "state": engine.opening.state.name.lower(),
+            "highest": engine.opening.highest,
+            "malformed": engine.opening.malformed,
+            "moves": dict(engine.opening.moves),
+        },
+    }
+
+
+def _state(engine: Engine) -> str:
+    if engine.fenced:
+        return "fenced"
+    if engine.instance:
+        return "open" if engine.membership.has_quorum else "blocked"
+    return "opening"
+
+
+def _membership_status(engine: Engine, now: int) -> dict[str, Any]:
+    """Who is in, and how everybody sees everybody."""
+    membership, n = engine.membership, engine.config.stations
+    letters: dict[str, dict[str, str] | None] = {}
+    for station in range(1, n + 1):
+        if station == engine.config.station:
+            letters[str(station)] = {str(k): letter.name for k, letter in membership.letters.items()}
+            continue
+        peer = engine.core.peer(station - 1)
+        row = None
+        if engine.instance and peer.instance and station in membership.members:
+            row = {str(k): letter_of(peer.state >> (k - 1) & 1, peer.trans >> (k - 1) & 1) for k in range(1, n + 1)}
+        letters[str(station)] = row
+    return {
+        "members": [[k, membership.incarnations[k - 1]] for k in membership.members] if engine.instance else [],
+        "quorum": {
+            "needed": engine.quorum.needed,
+            "required": list(engine.quorum.required),
+            "have": bool(engine.instance) and membership.has_quorum,
+        },
+        "membership": {
+            "letters": letters,
+            "waiting": [
+                {"station": engine.config.station, "for": k, "reason": reason, "since_ms": (now - since) // MS}
+                for k, reason, since in membership.waiting()
+            ]
+            if engine.instance
+            else [],
+            "proposed": membership.proposed if engine.instance else 0,
+            "changes": membership.changes,
+            "last_change_ms": (now - membership.last_change_ns) // MS if engine.instance else 0,
+            "moves": dict(membership.moves),
+        },
+    }
+
+
+def _peer_status(engine: Engine, now: int, index: int, peer: Peer) -> dict[str, Any]:
+    station = index + 1
+    is_self = index == engine.core.index
+    heard = None if is_self or not peer.heard_ns else (now - peer.heard_ns) // MS
+    if is_self:
+        state = "self"
+    elif peer.fenced:
+        state = "fenced"
+    elif station in engine.blocked and (peer.member or not engine.instance or engine.blocked[station][0] == "joining"):
+        state = engine.blocked[station][0]
+    elif engine.instance and not peer.member:
+        state = "out" if engine.membership.life_of(station) else "never seen"
+    else:
+        state = "up" if engine.instance or engine.opening.host_of(station) is not None else "never seen"
+    mac = engine.opening.mac if is_self else peer.mac
+    return {
+        "station": station,
+        "self": is_self,
+        "host": engine.opening.host_of(station),
+        "mac": mac_text(mac) if any(mac) else None,
+        "state": state,
+        "heard_ms": heard,
+        "incarnation": engine.incarnation if is_self else peer.incarnation or None,
+        "req": peer.req,
+        "top": peer.top,
+        "base": peer.base,
+        "min_al": peer.min_al,
+        "acked": peer.acked,
+        "ordered": peer.ordered,
+        "gaps": peer.gaps,
+        "free_buffers": peer.free_buffers,
+        "frame_max": engine.opening.frame_max if is_self else peer.frame_max,
+        "clock": peer.clock,
+    }
+
+
+def letter_of(state: int, trans: int) -> str:
+    """What a station's CONFIRM tells of how it sees another one: its bits of STATE and TRANS."""
+    if state:
+        return Letter.AS.name if trans else Letter.S.name
+    return Letter.SA.name if trans else Letter.A.name
