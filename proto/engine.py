@@ -300,8 +300,7 @@ class Engine:
         """Votes in their streams' order, then PDUs that are not of the data path, then what has become decidable."""
         effects: list[Effect] = []
         self.reset.observe()
-        for vote in self.core.proposals():
-            effects += self._absorb(now, self.membership.on_vote(now, vote))
+        effects += self._absorb(now, self.membership.on_votes(now, self.core.proposals()))
         waiting, self._held = [*self._held, *self.core.control()], []
         for k, control in enumerate(waiting):
             if self._agreed is not None:  # the next instance begins when the rest of the last one is out, and these are about it

@@ -17,7 +17,8 @@ use:
 2. *Deciding.* A proposal is complete when every voter (member now and then) has voted for it and the removed streams are held
    as far as the votes say. It is decided when also every voter is known to have every vote; or when a voter says that it is in
    that very instance. When anything of the own votes is decided, the earliest complete one is carried out first, and what is
-   still open is proposed anew for the instance after it.
+   still open is proposed anew for the instance after it. The earliest is the same one at every voter, since the votes of a
+   station in one instance grow: a later one takes in the earlier ones (``votes.takes_in``).
 3. *Quorum.* No removal is proposed that would leave too few; then the station is blocked, and may take its suspicion back when
    the other is heard again.
 4. *Place.* The view event stands right after the last vote in the total order (the core sees to that, and to 4a and 5a).
@@ -43,7 +44,7 @@ from .effects import Changed, Effect, Send
 from .errors import invariant
 from .letters import TRANSITIONS, Cause, Letter
 from .openpdu import INSTANCE_MAX
-from .votes import Cast, Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of
+from .votes import Cast, Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of, takes_in
 from .wire import Kind, view_hash
 
 CALM_UNIT_NS: Final = 500_000_000
@@ -70,6 +71,8 @@ FAULTS: Final = frozenset(
         "forget_doubted",
         "deaf_to_closed",
         "reuse_issued",
+        "shrinking_votes",
+        "one_vote_at_a_time",
     }
 )
 """Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen`` is the engine's."""
@@ -319,19 +322,28 @@ class Membership:
         self._review_told(now, heard)
         return []
 
-    def on_vote(self, now: int, vote: Vote) -> list[Outcome]:
-        """A vote has been accepted in its stream's order."""
+    def on_votes(self, now: int, votes: Sequence[Vote]) -> list[Outcome]:
+        """Votes have been accepted, each in its stream's order: all that the core has acknowledged. All are noted before
+        anything follows from them: others may have carried out the earliest proposal on the strength of those acknowledgements,
+        and here as well it must be complete before a later one is carried out."""
+        if "one_vote_at_a_time" in self._faults and len(votes) > 1:
+            return [outcome for vote in votes for outcome in self.on_votes(now, [vote])]
+        heeded = [self._note_vote(vote) for vote in votes] if self.instance else []
+        for vote, proposal in zip(votes, heeded, strict=False):
+            if proposal is not None and vote.instance == self.instance:
+                self._heed(now, vote.src + 1, proposal)
+        return self._go_on(now) if any(heeded) else []
+
+    def _note_vote(self, vote: Vote) -> Proposal | None:
+        """What it is for; None if it makes no sense."""
         proposal = decode_proposal(vote.pdu, vote.kind, self._n)
-        if proposal is None or not self.instance:
-            return []
-        station = vote.src + 1
-        key = (vote.instance, proposal)
+        if proposal is None:
+            return None
+        station, key = vote.src + 1, (vote.instance, proposal)
         self._votes.setdefault(key, {}).setdefault(station, Cast(vote.clock, station, vote.seq))
         if not proposal.stop:
             self._pdus.setdefault(key, {})[station] = vote.pdu
-        if vote.instance == self.instance:
-            self._heed(now, station, proposal)
-        return self._go_on(now)
+        return proposal
 
     def note_life(self, station: int, incarnation: int) -> None:
         """A member says that this incarnation of a station has been one."""
@@ -361,10 +373,8 @@ class Membership:
         if not self._lives[station - 1] and self._newcomer and incarnation != self._asked.get(station):
             self._asked[station] = incarnation
             return []  # who was let in itself does not know which lives are used up: the others will say if this one is
-        self._joins[station] = incarnation
         self._frame_max[station] = frame_max
-        self._told.pop(station, None)
-        self._move(station, Cause.RECOVERY_SEEN)
+        self._see_recovery(station, incarnation)
         return self._go_on(now)
 
     def on_confirm(self, now: int, station: int, instance: int, view: int, state: int, trans: int) -> list[Outcome]:
@@ -415,8 +425,7 @@ class Membership:
                 lives = [dict(p.changes)[k] for p, _ in self._open_votes() if not p.stop and k in p.changed]
                 self._told.pop(k, None)
                 if max(lives, default=0) > self._lives[k - 1]:
-                    self._joins[k] = max(lives)
-                    self._move(k, Cause.RECOVERY_SEEN)
+                    self._see_recovery(k, max(lives))
                     moved = True
                 else:
                     self._move(k, Cause.STOP_WINS)
@@ -455,6 +464,18 @@ class Membership:
         if "forget_promise" in self._faults:
             self._mine = [p for p in self._mine if p.stop]
         return True
+
+    def _see_recovery(self, station: int, incarnation: int) -> None:
+        """It is to be let in; and again whomever an own vote in this instance lets in, though a stop that was seen since, and
+        taken back, has made this station forget that they asked: votes grow (rule 2)."""
+        voted: dict[int, int] = {}
+        if "shrinking_votes" not in self._faults:
+            voted = next((dict(p.changes) for p in reversed(self._mine) if not p.stop), {})
+        for k, life in {**voted, station: incarnation}.items():
+            if self._joins.get(k, 0) < life and self._lives[k - 1] < life:
+                self._joins[k] = life
+                self._told.pop(k, None)
+                self._move(k, Cause.RECOVERY_SEEN)
 
     def _stop_wins(self) -> None:
         """Some stop is being agreed: who recovers must ask again. Votes given stand."""
@@ -558,6 +579,8 @@ class Membership:
         proposal = self._wanted()
         if proposal is None or proposal in self._mine or self.instance >= INSTANCE_MAX:
             return []
+        if "shrinking_votes" not in self._faults and self._mine and not takes_in(proposal, self._mine[-1]):
+            return []  # it waits until it does, or this station gives up
         seen = any(s.reason != "told" for s in self._suspects.values())
         kind = (Kind.STOP if seen else Kind.STOP_ACK) if proposal.stop else Kind.RCV_ACK
         effects: list[Outcome] = [*self._promise(self.instance + 1)]

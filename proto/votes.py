@@ -22,6 +22,21 @@ class Proposal(NamedTuple):
         return tuple(station for station, _ in self.changes)
 
 
+def takes_in(later: Proposal, earlier: Proposal) -> bool:
+    """May a station that has voted for ``earlier`` vote for ``later`` in the same instance? Votes of a station grow: joins let in
+    whoever an earlier vote did, in that life or a later one; removals come after joins, and remove whoever an earlier vote did,
+    whose streams they end where it did, or later. So two proposals that two stations have voted for, both have voted for in the
+    same order."""
+    if later.stop != earlier.stop:
+        return later.stop
+    new = dict(later.changes)
+    if later.stop:
+        return set(later.members) <= set(earlier.members) and all(
+            k in new and (new[k] - value) % 2**32 < 2**31 for k, value in earlier.changes
+        )
+    return all(new.get(k, 0) >= life for k, life in earlier.changes)
+
+
 class Cast(NamedTuple):
     """Where a vote stands: (clock, station) is its place in the total order, seq its number in the stream."""
 

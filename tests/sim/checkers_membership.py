@@ -131,7 +131,8 @@ RESTART_NS: Final = 5_000_000
 
 class Recovery(Checker):
     """Who reads an RCV of a new life holds the former one to be stopped, at once; and who has voted for a stop lets nobody in who
-    has not asked again since, or whom another station has not voted in."""
+    has not asked again since, or whom another station has not voted in since. (A vote that another station has cast in a former
+    instance counts as long as only joins lie between: a join that is carried out voids nobody's request.)"""
 
     name = "recovery"
 
@@ -143,17 +144,21 @@ class Recovery(Checker):
         """The same of RCV alone, and first."""
         self._stopped: dict[int, int] = {}
         """By station: when it has voted for a stop last."""
+        self._first: dict[int, int] = {}
+        """By station: the first instance in which it has voted for no stop since."""
 
     def crashed(self, station: int) -> None:
         for table in (self._read, self._restarts):
             for key in [key for key in table if key[0] == station]:
                 del table[key]
         self._stopped.pop(station, None)
+        self._first.pop(station, None)
 
     def closed(self, stay: Stay) -> None:
         self.crashed(stay.station)
 
     def opened(self, stay: Stay) -> None:
+        self._first[stay.station] = stay.instance.number
         for j in range(self.facts.stations):
             self._restarts.pop((stay.station, j), None)
 
@@ -174,6 +179,7 @@ class Recovery(Checker):
             self._judge_restart(stay, frame, now)
         elif fresh and frame.kind in (Kind.STOP, Kind.STOP_ACK):
             self._stopped[station] = now
+            self._first[station] = frame.instance + 1
         elif fresh and frame.kind == Kind.RCV_ACK:
             self._judge_joiners(stay, frame)
 
@@ -197,7 +203,8 @@ class Recovery(Checker):
                 vote.proposal
                 for (s, _), stream in self.facts.streams.items()
                 if s != stay.station
-                for vote in stream.votes_for(stay.instance.number)
+                for number in range(self._first.get(stay.station, stay.instance.number), stay.instance.number + 1)
+                for vote in stream.votes_for(number)
             )
             if not any(not p.stop and (j, incarnation) in p.changes for p in others):
                 self.fail(

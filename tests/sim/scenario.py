@@ -3,8 +3,8 @@
     cluster stations=3 window=8 need_ack=0     open a cluster without faults and let it fall silent (names: ``options.quiet``;
                                                name_ms=5 is name_ns in milliseconds; required=1,2)
     send station=1 size=64 [count=2] [ack]     a program hands over messages, of which somebody may want level ack
-    lose from=1 to=2 kind=DATA [count=1]       the next such copies are lost (any from, to or kind if left out)
-    cut from=1 to=2 · heal                     one direction carries nothing · everything carries again
+    lose from=1 to=2 kind=DATA of=3 [count=1]  the next such copies are lost (any sender, receiver, kind or source if left out)
+    cut from=1 to=2 · heal [from=1 to=2]       one direction carries nothing · everything carries again, or this direction
     pause station=2 · resume station=2         SIGSTOP, SIGCONT
     crash station=2 · boot station=2           the power fails, and stays off · comes back
     leave station=2 · expel station=1 who=2    it says good-bye and stays away · an operator at station 1 wants 2 out
@@ -21,6 +21,7 @@ Times are counted from the command's start; sequence numbers from the stream's f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +42,9 @@ COUNT_LIMIT_NS: Final = 2 * S
 class Scenario:
     """Carries out commands on one cluster; each returns the lines it prints."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: tuple[str, ...] = ()) -> None:
+        """rules: of the agreement, broken on purpose at every station."""
+        self._rules = rules
         self.sim: Simulation | None = None
         self._since = 0
         self._seen: list[tuple[int, int, frames.Frame, bool]] = []
@@ -59,7 +62,9 @@ class Scenario:
 
     def do_cluster(self, **named: str) -> list[str]:
         times = {"heartbeat_ns": HEARTBEAT_NS, "fail_timeout_ns": 5 * HEARTBEAT_NS, "give_up_timeout_ns": 20 * HEARTBEAT_NS}
-        sim = self.sim = Simulation(1, quiet(**{**times, **dict(_option(k, v) for k, v in named.items())}))
+        options = quiet(**{**times, **dict(_option(k, v) for k, v in named.items())})
+        options = replace(options, rules=self._rules, defective=tuple(range(options.stations)) if self._rules else ())
+        sim = self.sim = Simulation(1, options)
         sim.on_frame = self._see
         sim.on_delivery = self._note
         sim.network.drop_next = self._loses
@@ -118,14 +123,18 @@ class Scenario:
         return out
 
     def do_lose(self, count: str = "1", kind: str = "", to: str = "", **named: str) -> list[str]:
-        self._lose.append([int(named.get("from", "0")) - 1, int(to or "0") - 1, Kind[kind] if kind else None, int(count)])
+        sender, source = (int(named.get(name, "0")) for name in ("from", "of"))
+        self._lose.append([sender - 1, int(to or "0") - 1, Kind[kind] if kind else None, int(count), source])
         return []
 
     def do_cut(self, to: str, **named: str) -> list[str]:
         self._sim().network.cuts.add((int(named["from"]) - 1, int(to) - 1))
         return []
 
-    def do_heal(self) -> list[str]:
+    def do_heal(self, to: str = "", **named: str) -> list[str]:
+        if to:
+            self._sim().network.cuts.discard((int(named["from"]) - 1, int(to) - 1))
+            return []
         self._sim().network.heal()
         self._lose.clear()
         return []
@@ -202,9 +211,9 @@ class Scenario:
         return self._sim().clockwork.now
 
     def _loses(self, src: int, dst: int, pdu: bytes) -> bool:
-        kind = frames.parse(pdu).kind
+        f = frames.parse(pdu)
         for rule in self._lose:
-            if rule[3] and rule[0] in (-1, src) and rule[1] in (-1, dst) and rule[2] in (None, kind):
+            if rule[3] and rule[0] in (-1, src) and rule[1] in (-1, dst) and rule[2] in (None, f.kind) and rule[4] in (0, f.src):
                 rule[3] -= 1
                 return True
         return False
@@ -260,11 +269,11 @@ def _duration(text: str) -> int:
     raise ValueError(f"{text}: a time ends with us, ms or s")
 
 
-def carry_out(path: Path) -> tuple[str, str]:
-    """(the file as it is, as it would be if all that is expected were written anew)."""
+def carry_out(path: Path, rules: tuple[str, ...] = ()) -> tuple[str, str]:
+    """(the file as it is, as it would be if all that is expected were written anew). Raises ``Violation``."""
     text = path.read_text()
     commands = text.split(f"\n{SEPARATOR}\n")[0]
-    scenario = Scenario()
+    scenario = Scenario(rules)
     out = []
     for line in commands.splitlines():
         if line.strip() and not line.startswith("#"):

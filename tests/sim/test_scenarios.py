@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from .checker import Violation
 from .scenario import SEPARATOR, Scenario, carry_out
 
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
@@ -19,6 +20,18 @@ def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
         return
     assert SEPARATOR in there, f"{path.name} expects nothing yet: pytest --rewrite"
     assert now == there, "run pytest --rewrite and explain the difference in the commit"
+
+
+BROKEN = {"two-join-apart": ("shrinking_votes", "instances")}
+"""What a scenario shows when a rule of the agreement is broken, too rarely met by chance: the rule, and which checker sees it."""
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_scenario_shows_the_broken_rule(name: str) -> None:
+    rule, checker = BROKEN[name]
+    with pytest.raises(Violation) as found:
+        carry_out(Path(__file__).parent / "scenarios" / f"{name}.txt", (rule,))
+    assert found.value.checker == checker
 
 
 @pytest.mark.parametrize("n", range(2, 9))
