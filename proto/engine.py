@@ -406,8 +406,8 @@ class Engine:
                     out.append(outcome)
                     self._agreed = None
                     self._timers.stop(Deadline.FLUSH)
+                    self.membership.end(self.core.proposals())
                     self.core.close()
-                    self.membership.end()
                     self.reset.end()
                     if outcome.expelled:
                         self._views.clear()  # what others have released since is not for here

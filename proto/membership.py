@@ -205,8 +205,11 @@ class Membership:
         self.last_change_ns = now
         self._tell_core()
 
-    def end(self) -> None:
-        """It is in none any more. What it had voted for stays known, for ``late_change``."""
+    def end(self, votes: Sequence[Vote] = ()) -> None:
+        """It is in none any more. What it had voted for stays known, for ``late_change``. votes: those that the core has accepted
+        and that were not looked at: it has acknowledged them, so that others may have gone on by them."""
+        for vote in votes:
+            self._note_vote(vote)
         self.instance = 0
 
     def _forget(self) -> None:

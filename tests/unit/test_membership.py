@@ -652,3 +652,13 @@ def test_a_change_that_others_had_carried_out_is_known_after_the_end() -> None:
     assert late == STOP_4
     one.m.late_commit(2 * MS, late)
     assert one.core.commits[-1].instance == 8 and one.m.instance == 0
+
+
+def test_votes_that_were_acknowledged_but_not_looked_at_count_after_the_end() -> None:
+    """Others may have carried the change out on the strength of those acknowledgements, and released what follows."""
+    one = One()
+    one.m.suspect(MS, (4, "silent"))
+    one.vote(2, STOP_4)
+    pdu = pdu_of(3, Kind.STOP, encode_proposal(STOP_4, state=0, trans=0), 6, 201, 7)
+    one.m.end([Vote(2, Kind.STOP, 7, 6, 201, pdu)])
+    assert one.m.late_change(view_hash(8, (1, 2, 3, 0))) == STOP_4
