@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,6 +14,8 @@ from zenjun.tools.scenario.model import RANDOM_KINDS, Entry, Expect, Scenario
 from zenjun.tools.scenario.plan import Act, plan
 from zenjun.tools.scenario.play import CONVERGE_S, Outcome, own, play
 from zenjun.tools.verdict.recorder import Load
+
+from .clocks import Clocks
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -47,25 +51,34 @@ def run(
     stations: int = 5,
     acts: Sequence[Act] | None = None,
     defect: str | None = None,
+    clocks: bool = True,
     converge_s: float = CONVERGE_S,
     say: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
     """Run it all; everything that is written stays in ``folder``.
 
     seed, seconds: of the plan, and of what the programs send. acts: another plan. defect: the daemons are broken in this way
-    (``broken.py``), which the checks must find out. converge_s: allowed until all hear all. Raises LabError when there can be
-    no lab.
+    (``broken.py``), which the checks must find out. clocks: the daemons' clocks are wrong (``clocks.py``). converge_s: allowed
+    until all hear all. Raises LabError when there can be no lab.
     """
+    broken = [str(ROOT / "tests" / "jepsen" / "broken.py"), str(defect)] if defect else ["-m", "zenjun.daemon"]
+    folder.mkdir(parents=True, exist_ok=True)
+    wrong = Clocks(folder, seed, range(1, stations + 1)) if clocks else None
 
-    def broken(config: Path) -> list[str]:
-        return [sys.executable, str(ROOT / "tests" / "jepsen" / "broken.py"), str(defect), "--config", str(config)]
+    def daemon(config: Path) -> list[str]:
+        station = tomllib.loads(config.read_text())["station"]["id"]
+        return [*(wrong.prefix(station) if wrong else []), sys.executable, *broken, "--config", str(config)]
 
-    return play(
-        scenario(seed, seconds, stations),
-        own(Lab(stations)),
-        folder,
-        acts=acts,
-        daemon=broken if defect else None,
-        converge_s=converge_s,
-        say=lambda at, text: say(text if at is None else f"{at:8.1f} s  {text}"),
-    )
+    with wrong or contextlib.nullcontext():
+        outcome = play(
+            scenario(seed, seconds, stations),
+            own(Lab(stations)),
+            folder,
+            acts=acts,
+            daemon=daemon,
+            converge_s=converge_s,
+            say=lambda at, text: say(text if at is None else f"{at:8.1f} s  {text}"),
+        )
+    if wrong:
+        say(f"wall clocks were set {wrong.jumps} times")
+    return outcome

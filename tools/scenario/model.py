@@ -10,7 +10,7 @@ from ..lab.impair import Impairment
 from ..verdict.history import BUS_SLOTS, SLOTS
 from ..verdict.recorder import Load
 
-RANDOM_KINDS: Final = ("kill", "massacre", "stop", "pause", "partition", "cut", "loss", "cable-out")
+RANDOM_KINDS: Final = ("kill", "massacre", "stop", "pause", "partition", "cut", "loss", "cable-out", "mtu")
 """What a random phase draws from; ``massacre`` kills several at once."""
 
 

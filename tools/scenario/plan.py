@@ -17,7 +17,9 @@ SHORT_MS: Final = (40, 350)
 MIDDLE_MS: Final = (450, 1500)
 LONG_MS: Final = (2300, 4500)
 """Beyond the time after which a blocked station gives its incarnation up."""
-WEIGHTS: Final = dict(zip(RANDOM_KINDS, (5, 1, 1, 4, 4, 3, 2, 2), strict=True))
+WEIGHTS: Final = dict(zip(RANDOM_KINDS, (5, 1, 1, 4, 4, 3, 2, 2, 1), strict=True))
+MTUS: Final = (600, 900, 1280, 1492)
+"""Bytes; the least is enough for every PDU of 16 stations."""
 NETWORK_MAX: Final = 2
 """Network faults at the same time: with more of them hardly anything is ever sent."""
 
@@ -149,6 +151,10 @@ def _one(
     if drawn == "loss":
         hit = everybody if rng.random() < 0.5 or stations == 1 else rng.sample(everybody, rng.randrange(1, stations))
         return Act(number, drawn, at, until, tuple(sorted(hit)), values={"loss": rng.choice((0.02, 0.05, 0.1, 0.25))})
+    if drawn == "mtu":
+        busy = {s for act in active if act.do == "mtu" for s in act.stations}  # one MTU at a time for an interface
+        free = [s for s in everybody if s not in busy]
+        return Act(number, drawn, at, until, (rng.choice(free),), values={"mtu": rng.choice(MTUS)}) if free else None
     if drawn == "cable-out":
         return Act(number, drawn, at, until, (rng.choice(everybody),))
     part = tuple(sorted(rng.sample(everybody, rng.randrange(1, stations // 2 + 1) if stations > 1 else 1)))
