@@ -4,6 +4,7 @@ Down and up, deleted and made again under the same name (a new index, also withi
 address: each is noticed, reported and answered by opening the packet socket anew. Netlink events are only a hint to look: they
 may be merged, late or lost (the kernel drops them when nobody reads), so what counts is a fresh answer of the kernel about the
 interface, and the comparison of its *index* with the one the socket is bound to. Events of other interfaces cost one comparison.
+While there is no link, the driver also looks without an event, once per LOOK_AGAIN_NS.
 
 Identity: the configured name. If the interface is renamed while in use, its index lives on under a new name and the daemon stays
 with it (and says so); when that index goes away, the configured name counts again.
@@ -37,6 +38,8 @@ READS_MAX: Final = 64
 """Datagrams read from the event socket in one call; the rest waits for the next."""
 DATAGRAM_MAX: Final = 64 * 1024
 RCVBUF_BYTES: Final = 256 * 1024
+LOOK_AGAIN_NS: Final = 2_000_000_000
+"""Period of the looks without an event, while the interface cannot be used."""
 REPLY_TIMEOUT_S: Final = 1.0
 """The kernel answers inside the send call; this only bounds a kernel that does not."""
 
@@ -193,6 +196,8 @@ class LinkMonitor:
         self.overruns = 0
         """Times the kernel said that it had dropped events."""
         self.looks = 0
+        self._behind = False
+        """Events have been dropped and the queue has not been empty since: the kernel drops more of them without another error."""
         self._ask = _netlink(0)
         self._ask.settimeout(REPLY_TIMEOUT_S)
         try:
@@ -215,17 +220,23 @@ class LinkMonitor:
         self._ask.close()
 
     def on_readable(self) -> None:
-        """Read what there is (bounded) and, if any of it concerns the interface or some was lost, look once."""
+        """Read the queued events (at most READS_MAX) and look once if any of them concerns the interface or some were dropped.
+
+        After an overrun, look again when the queue is empty: the kernel reports dropped events (ENOBUFS) only once until then.
+        """
         concerned, gone = False, False
         for _ in range(READS_MAX):
             try:
                 data = self._events.recv(DATAGRAM_MAX)
             except BlockingIOError:
+                concerned |= self._behind
+                self._behind = False
                 break
             except OSError as exc:
                 if exc.errno != errno.ENOBUFS:
                     raise
                 self.overruns += 1
+                self._behind = True
                 concerned = True
                 continue
             for message in self._parse(data):

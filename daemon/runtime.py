@@ -32,7 +32,7 @@ from .clients import Clients
 from .datapath import DataPath, Turn, Want, now_ns
 from .listening import Listener
 from .metrics import MetricsServer
-from .netlink import Change, LinkMonitor, LinkState
+from .netlink import LOOK_AGAIN_NS, Change, LinkMonitor, LinkState
 from .observe import Journal, Notifier
 from .store import Store, StoreError
 
@@ -141,6 +141,7 @@ class Runtime:
         self._fenced = False
         self._ready = False
         self._retry: asyncio.TimerHandle | None = None
+        self._looked_ns = self._started_ns
 
     # ---- life
 
@@ -567,6 +568,9 @@ class Runtime:
             self._hint(now)
         if self._overhead:
             self._look_for_unsealed(now)
+        if not self.link_open and now - self._looked_ns >= LOOK_AGAIN_NS:  # an event may have been lost
+            self._looked_ns = now
+            self._monitor.look()
         self._turn()
 
     def _look_for_unsealed(self, now: int) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
+import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -66,6 +71,42 @@ def test_down_and_up_case_71(lab: Lab) -> None:
     assert log(station).count("interface down: waiting for interface eth0: eth0 is down") == 2
     assert log(station).count("interface up: interface eth0 is up") == 3
     wait_for(lambda: descriptors(station) <= before, "no descriptor is left behind", lab=lab)
+
+
+def lose_events(pid: int) -> None:
+    """Make the kernel drop every event that it would put into the process's netlink sockets, by a filter on each."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    nothing = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # BPF_RET | BPF_K: keep 0 bytes
+    filter_ = struct.pack("@HP", 1, ctypes.addressof(nothing))
+    listening = {f"socket:[{fields[9]}]" for fields in netlink_sockets(pid) if int(fields[3], 16)}
+    found = 0
+    process = os.pidfd_open(pid)
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if str(link.readlink()) in listening:
+                fd = libc.syscall(438, process, int(link.name), 0)  # pidfd_getfd
+                assert fd >= 0, os.strerror(ctypes.get_errno())
+                with socket.socket(fileno=fd) as theirs:
+                    theirs.setsockopt(socket.SOL_SOCKET, 26, filter_)  # SO_ATTACH_FILTER
+                found += 1
+    os.close(process)
+    assert found == 1, listening
+
+
+def netlink_sockets(pid: int) -> list[list[str]]:
+    """Rows of the table of netlink sockets in the process's network namespace."""
+    return [line.split() for line in Path(f"/proc/{pid}/net/netlink").read_text().splitlines()[1:]]
+
+
+def test_link_up_is_noticed_without_an_event() -> None:
+    with cluster(1) as lab:
+        station = lab.station(1)
+        assert station.daemon is not None
+        lose_events(station.daemon.pid)
+        station.link_down()  # the packet socket says so
+        wait_for(lambda: state(station) == "no link", "it notices", lab=lab)
+        station.link_up()
+        wait_for(lambda: state(station) == "open", "it looks by itself", lab=lab)
 
 
 def test_deleted_and_created_again_case_69(lab: Lab) -> None:
