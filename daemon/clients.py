@@ -32,8 +32,8 @@ from .observe import Journal
 
 HELLO_TIMEOUT_NS: Final = 10_000_000_000
 """A connection that has not said HELLO by then is closed."""
-ERROR_LINGER_NS: Final = 2_000_000_000
-"""How long a client that is being cut off has to read its last frames."""
+LAST_WORDS_NS: Final = 600_000_000_000
+"""How long a client that has been cut off may take to read why: one that was cut off for not reading will not do so soon."""
 BYE_LINGER_NS: Final = 5_000_000_000
 DONE: Final = struct.Struct("<QQQ")
 HELLO: Final = struct.Struct("<4sHH")
@@ -563,7 +563,7 @@ class Clients:
         self._journal.event(logging.WARNING, "client", line, now=now, key=code, client=connection.client)
         if not told:
             self._error(connection, code, text, 0, close=True)
-        self._dp.client_remove(connection.slot, hard=False, linger_ns=ERROR_LINGER_NS)
+        self._dp.client_cut_off(connection.slot, LAST_WORDS_NS)
         self._forget(connection, code)
 
     def _forget(self, connection: _Connection, why: str) -> None:

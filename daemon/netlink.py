@@ -197,7 +197,7 @@ class LinkMonitor:
         """Times the kernel said that it had dropped events."""
         self.looks = 0
         self._behind = False
-        """Events have been dropped and the queue has not been empty since: the kernel drops more of them without another error."""
+        """Events were dropped and the queue has not been empty since: the kernel drops more without another error."""
         self._ask = _netlink(0)
         self._ask.settimeout(REPLY_TIMEOUT_S)
         try:

@@ -695,7 +695,7 @@ class ClientProtocol:
         if self.closing:
             self.lost(None)
         elif self._rest:
-            self.lost(self._fatal or ConnectionClosed("the daemon closed the connection in the middle of a frame"))
+            self.lost(self._fatal or ConnectionClosed(CUT_SHORT))
         else:
             self.lost(self._fatal or ConnectionClosed("the daemon closed the connection"))
 
@@ -724,6 +724,10 @@ class ClientProtocol:
         self.out_bytes = 0
 
 
+CUT_SHORT: Final = (
+    "the daemon closed the connection in the middle of a frame: it has ended, or it disconnected this program for not reading "
+    "and no longer keeps the reason"
+)
 DAEMON_STOPS: Final = from_code("closing", "the daemon is stopping")
 
 

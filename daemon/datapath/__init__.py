@@ -23,6 +23,7 @@ __all__ = [
     "E_SLOW",
     "HANDLES_MAX",
     "KEY_BYTES",
+    "LAST_WORDS_MAX",
     "SEAL_BYTES",
     "ClientInfo",
     "CorePointers",
@@ -42,6 +43,8 @@ __all__ = [
 CLIENTS_MAX: Final[int] = lib.DP_CLIENTS_MAX
 HANDLES_MAX: Final[int] = lib.DP_HANDLES_MAX
 """Handles are 1..HANDLES_MAX - 1."""
+LAST_WORDS_MAX: Final[int] = lib.DP_LAST_WORDS_MAX
+"""Clients that have been cut off and for which the reason is kept."""
 E_PROTOCOL: Final[int] = lib.DP_E_PROTOCOL
 """``Take.error``: the client sent a malformed frame; it has been told and is being closed."""
 E_SLOW: Final[int] = lib.DP_E_SLOW
@@ -326,6 +329,11 @@ class DataPath:
         """Give a slot up. hard: close now; otherwise write out what is queued and released, at most ``linger_ns`` long."""
         _check(lib.dp_client_remove(self._dp, slot, hard, linger_ns))
 
+    def client_cut_off(self, slot: int, keep_ns: int) -> None:
+        """Give up the slot of a client that is cut off. What is queued, its ERROR last, waits for it for at most ``keep_ns``; of
+        more than LAST_WORDS_MAX such clients, or if they have together more queued than one client may have, the oldest goes."""
+        _check(lib.dp_client_cut_off(self._dp, slot, keep_ns))
+
     def client_level(self, slot: int, level: int) -> None:
         """Report by DONE whatever reaches ``level`` from now on."""
         _check(lib.dp_client_level(self._dp, slot, level))
@@ -434,7 +442,7 @@ class DataPath:
         return ClientInfo(i.queued_bytes, i.unsent_bytes, i.sent, i.delivered, done, i.client, bool(i.closing), bool(i.paused))
 
     def clients_left(self) -> int:
-        """Slots in use, also those given up that are still being written out."""
+        """Slots in use, also those given up that are still being written out, but not those of clients cut off."""
         return int(lib.dp_clients(self._dp))
 
     def counters(self) -> dict[str, int]:

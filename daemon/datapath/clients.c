@@ -107,13 +107,45 @@ void clients_free(struct dp *d)
     free(d->group_data);
 }
 
+/* Close the oldest of those cut off until at most `most` are left, with at most `bytes` queued together. */
+static void last_words_limit(struct dp *d, uint32_t most, uint64_t bytes)
+{
+    for (;;) {
+        struct dp_client *oldest = NULL;
+        uint32_t count = 0;
+        uint64_t queued = 0;
+        SET_EACH(i, &d->closing) {
+            struct dp_client *c = &d->clients[i];
+            if (!c->last_words)
+                continue;
+            count++;
+            queued += queue_bytes(&c->q);
+            if (!oldest || c->close_at < oldest->close_at)
+                oldest = c;
+        }
+        if (!oldest || (count <= most && queued <= bytes))
+            return;
+        client_close(d, oldest);
+    }
+}
+
+static uint32_t slot_find(const struct dp *d)
+{
+    uint32_t i = 0;
+    while (i < DP_CLIENTS_MAX && d->clients[i].used)
+        i++;
+    return i;
+}
+
 int dp_client_add(struct dp *d, int fd, uint16_t client, uint32_t *slot)
 {
     if (d->by_number[client] >= 0)
         return -EEXIST;
-    uint32_t i = 0;
-    while (i < DP_CLIENTS_MAX && d->clients[i].used)
-        i++;
+    uint32_t i = slot_find(d);
+    if (i == DP_CLIENTS_MAX) { /* rather a new client than the last words to an old one */
+        last_words_limit(d, 0, 0);
+        i = slot_find(d);
+    }
     if (i == DP_CLIENTS_MAX)
         return -EUSERS;
     struct dp_client *c = &d->clients[i];
@@ -172,6 +204,26 @@ int dp_client_remove(struct dp *d, uint32_t slot, int hard, uint64_t deadline_ns
     }
     queue_cut(d, c, 1);
     start_closing(d, c, close_at);
+    return 0;
+}
+
+int dp_client_cut_off(struct dp *d, uint32_t slot, uint64_t deadline_ns)
+{
+    const int error = dp_client_remove(d, slot, 0, deadline_ns);
+    if (error)
+        return error;
+    struct dp_client *c = &d->clients[slot];
+    if (!c->used) /* closed at once */
+        return 0;
+    c->last_words = 1;
+    c->close_at = dp_now() + deadline_ns;
+    dp_unmap(c->in, c->in_cap);
+    free(c->handles);
+    c->in = NULL;
+    c->handles = NULL;
+    c->in_cap = c->in_start = c->in_end = 0;
+    queue_shrink(c);
+    last_words_limit(d, DP_LAST_WORDS_MAX, d->queue_cap_max);
     return 0;
 }
 
@@ -291,7 +343,7 @@ int dp_clients(const struct dp *d)
 {
     int count = 0;
     for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
-        count += d->clients[i].used;
+        count += d->clients[i].used && !d->clients[i].last_words;
     return count;
 }
 

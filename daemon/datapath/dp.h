@@ -11,6 +11,7 @@
 
 #define DP_CLIENTS_MAX 256
 #define DP_HANDLES_MAX 1024      /* per client: handles 1..1023 */
+#define DP_LAST_WORDS_MAX 32     /* clients cut off for which the reason is kept; more: the oldest goes */
 #define DP_ALL_STATIONS 0xffff
 #define DP_KEY_BYTES 16
 #define DP_SEAL_BYTES 8         /* behind every PDU where the cluster has a key */
@@ -96,6 +97,9 @@ int dp_link_drops(struct dp *d, uint64_t *drops);    /* PACKET_STATISTICS, accum
 int dp_client_add(struct dp *d, int fd, uint16_t client, uint32_t *slot);
 /* The slot is given up; also needed after dp_take told of a client's end. Embargoed frames are dropped. hard 1: close now. hard 0: write out what is queued and released, then close (bounded by deadline_ns after now). */
 int dp_client_remove(struct dp *d, uint32_t slot, int hard, uint64_t deadline_ns);
+/* As with hard 0, for a client that is cut off: what is queued, its ERROR last, is kept until the client reads it or deadline_ns is
+ * over. At most DP_LAST_WORDS_MAX such clients, and together no more bytes than the queue of one client may have. */
+int dp_client_cut_off(struct dp *d, uint32_t slot, uint64_t deadline_ns);
 /* Report by DONE whatever reaches this level from now on, as if every SEND had asked for it (for the last counts after BYE). */
 int dp_client_level(struct dp *d, uint32_t slot, uint32_t level);
 /* Queue a frame for a client now (embargoed: at its place behind what is queued; urgent: before what is not yet begun). position
@@ -125,7 +129,7 @@ void dp_group_done(struct dp *d);
 int dp_send(struct dp *d, uint16_t client, uint32_t group, uint8_t type, uint8_t need_ack, const uint8_t *data, uint32_t size);
                                                      /* a message of Python's; queued inside (at most 1 MiB), -ENOBUFS beyond */
 struct dp_client_info { uint64_t queued_bytes, unsent_bytes, sent, delivered, done[3]; uint16_t client; uint8_t closing, paused; uint32_t pad; };
-int dp_clients(const struct dp *d);                  /* slots in use, also those still being written out */
+int dp_clients(const struct dp *d);                  /* slots in use, also those still being written out, but not those cut off */
 int dp_client_info(const struct dp *d, uint32_t slot, struct dp_client_info *out);
 const struct dp_counters *dp_counters(const struct dp *d);
 uint64_t dp_memory(const struct dp *d);

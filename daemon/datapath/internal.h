@@ -161,6 +161,7 @@ struct dp_client {
     uint8_t used;
     uint8_t closing;             /* write out what is there, then close; nothing is read or delivered any more */
     uint8_t removed;             /* Python has given the slot up: free it with the descriptor */
+    uint8_t last_words;          /* removed, and cut off: what is queued waits for the peer to read */
     uint8_t broken;              /* writing failed: the peer reads no more */
     uint8_t can_read, can_write, hung_up, eof;
     uint8_t out_armed;           /* EPOLLOUT is asked for */
@@ -276,6 +277,7 @@ uint64_t queue_embargoed(const struct dp *d, const struct dp_client *c);
 void queue_clear(struct dp *d, struct dp_client *c);
 int queue_write(struct dp *d, struct dp_client *c);
 void queue_tidy(struct dp_client *c);
+void queue_shrink(struct dp_client *c);
 void queue_free(struct dp_client *c);
 uint64_t queue_memory(const struct dp_client *c);
 static inline uint64_t queue_bytes(const struct dp_queue *q) { return q->tail - q->written + (q->urgent.size - q->urgent.off); }

@@ -44,16 +44,9 @@ static uint32_t frame_size_at(const struct dp_queue *q, uint64_t at)
     return DP_HEADER + get32(b);
 }
 
-static int reserve(struct dp *d, struct dp_queue *q, uint64_t size)
+/* cap: a power of two that takes what is queued. */
+static int resize(struct dp_queue *q, uint64_t cap)
 {
-    const uint64_t used = q->tail - q->written;
-    if (used + size <= q->cap)
-        return 0;
-    uint64_t cap = q->cap ? q->cap : DP_OUTPUT_BYTES_MIN;
-    while (cap < used + size)
-        cap *= 2;
-    if (cap > d->queue_cap_max)
-        return -ENOMEM;
     uint8_t *ring = dp_map(cap);
     if (!ring)
         return -ENOMEM;
@@ -67,6 +60,19 @@ static int reserve(struct dp *d, struct dp_queue *q, uint64_t size)
     q->ring = ring;
     q->cap = (uint32_t)cap;
     return 0;
+}
+
+static int reserve(struct dp *d, struct dp_queue *q, uint64_t size)
+{
+    const uint64_t used = q->tail - q->written;
+    if (used + size <= q->cap)
+        return 0;
+    uint64_t cap = q->cap ? q->cap : DP_OUTPUT_BYTES_MIN;
+    while (cap < used + size)
+        cap *= 2;
+    if (cap > d->queue_cap_max)
+        return -ENOMEM;
+    return resize(q, cap);
 }
 
 /* ---- embargo ---- */
@@ -444,6 +450,17 @@ void queue_tidy(struct dp_client *c)
         q->mark_cap = q->mark_head = 0;
     }
     q->busy = 0;
+}
+
+/* Nothing more will be queued: keep only the memory of what is. */
+void queue_shrink(struct dp_client *c)
+{
+    struct dp_queue *q = &c->q;
+    uint64_t cap = 4096;
+    while (cap < q->tail - q->written)
+        cap *= 2;
+    if (cap < q->cap)
+        (void)resize(q, cap);
 }
 
 void queue_free(struct dp_client *c)

@@ -77,7 +77,8 @@ uint64_t dp_memory(const struct dp *d)
     uint64_t bytes = sizeof *d + d->link.ring_bytes + d->sends.cap + d->group_cap;
     for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
         if (d->clients[i].used)
-            bytes += d->clients[i].in_cap + DP_HANDLES_MAX * sizeof(struct dp_bound) + queue_memory(&d->clients[i]);
+            bytes += d->clients[i].in_cap + (d->clients[i].handles ? DP_HANDLES_MAX * sizeof(struct dp_bound) : 0) +
+                     queue_memory(&d->clients[i]);
     return bytes;
 }
 
