@@ -167,6 +167,7 @@ int zj_join(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, const st
     if (place_clock > c->clock)
         c->clock = place_clock;
     c->joining = 1;
+    c->let_in_by = faulty(c, ZJ_FAULT_EAGER_JOINER) ? 0 : instance;
     c->join_clock = place_clock;
     c->join_src = place_src;
     event_push(c, &(struct zj_commit){.instance = instance, .view = view, .members = members, .joined = joined,
@@ -178,7 +179,7 @@ int zj_join(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, const st
 void zj_close(zj_core *c)
 {
     if (c->is_open)
-        order_levels(c); /* the last word: nothing is accepted from here on */
+        order_close(c);
     c->is_open = c->flushing = 0;
     c->vote_head = c->vote_tail = 0;
     send_reset(c);
@@ -189,7 +190,7 @@ int zj_is_open(const zj_core *c) { return c->is_open; }
 void zj_reached(zj_core *c, uint32_t *view, uint64_t *count)
 {
     order_levels(c);
-    const struct view *v = view_at(c, medium_reached(c));
+    const struct view *v = c->let_in_by ? NULL : view_at(c, medium_reached(c));
     *view = v ? v->hash : 0;
     *count = v ? medium_reached(c) - v->base : 0;
 }
@@ -200,6 +201,7 @@ void zj_flush(zj_core *c, uint32_t view, uint64_t count)
         return;
     const struct view *v = view_of(c, view);
     c->flushing = 1;
+    c->let_in_by = 0;
     c->flush_view = 0;
     c->flush_to = v ? v->base + count : 0;
     for (uint32_t i = c->event_head; !v && i != c->event_tail; i++) /* bound: events */
@@ -593,7 +595,7 @@ void zj_want_ack(zj_core *c, uint32_t yes) { c->want_ack = yes != 0; }
 int zj_unstable(const zj_core *c)
 {
     const struct stream *me = &c->st[c->self];
-    return c->is_open && (c->building || me->min_al < c->next);
+    return c->is_open && (c->building || me->min_al < c->next || released(c) < c->preack);
 }
 
 /* ---- views ---- */

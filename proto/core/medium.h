@@ -83,8 +83,17 @@ static inline void order_levels(zj_core *c)
         switched_levels(c);
 }
 
+/* How far level preack is told, and claimed when the instance ends: everything released in a view is held by all members of that
+ * view. `preack` alone is not that: from a removal on it counts the rest of the members, although what stands before the view event
+ * belongs to the former view, so it is released together with the event (rule 4); and who was let in knows nothing of the order
+ * before its own view event (rule 5). The cursor itself goes on: log, polls and digest follow it. */
+static inline uint64_t released(const zj_core *c)
+{
+    return c->let_in_by ? 0 : c->preack < c->removal_at ? c->released_before : c->preack;
+}
+
 /* How far an instance that ends has got here, for ever. */
-static inline uint64_t medium_reached(const zj_core *c) { return on_bus(c) ? c->acked : c->preack; }
+static inline uint64_t medium_reached(const zj_core *c) { return on_bus(c) ? c->acked : released(c); }
 
 /* The position whose digest is told. */
 static inline uint64_t medium_digest_at(const zj_core *c) { return on_bus(c) ? c->position : c->preack; }
@@ -93,8 +102,9 @@ static inline uint64_t medium_digest_at(const zj_core *c) { return on_bus(c) ? c
 static inline void medium_positions(const zj_core *c, uint64_t out[ZJ_LEVELS])
 {
     out[ZJ_ORDERED] = c->position;
-    out[ZJ_PREACK] = on_bus(c) ? c->position : c->preack;
-    out[ZJ_ACK] = on_bus(c) ? c->position : c->acked;
+    uint64_t preack = released(c);
+    out[ZJ_PREACK] = on_bus(c) ? c->position : preack;
+    out[ZJ_ACK] = on_bus(c) ? c->position : c->acked < preack ? c->acked : preack;
 }
 
 static inline int medium_told(const zj_core *c)

@@ -247,6 +247,8 @@ int zj_commit(zj_core *c, uint64_t now, const struct zj_commit *change)
     for (uint32_t h = 0; h < c->n && c->is_open; h++)
         if (change->joined >> h & 1 && (c->st[h].ordered < c->st[h].req || c->st[h].op_waiting))
             return 1;
+    if (c->is_open && left)
+        order_remove(c, change->instance);
     c->instance = change->instance;
     c->view = change->view;
     event_push(c, change, change->incarnations, left);

@@ -25,6 +25,28 @@ void order_reset(zj_core *c)
     c->join_clock = 0;
     c->op_head = c->op_tail = 0;
     c->op_later = 0;
+    c->removal = c->let_in_by = 0;
+    c->removal_at = c->released_before = 0;
+}
+
+void order_remove(zj_core *c, uint32_t instance)
+{
+    order_levels(c); /* by what the members of the instance that ends have said */
+    if (faulty(c, ZJ_FAULT_EARLY_REMOVAL))
+        return;
+    c->released_before = released(c);
+    c->removal_at = ZJ_NEVER;
+    c->removal = instance;
+}
+
+void order_close(zj_core *c)
+{
+    order_levels(c);
+    if (released(c) < c->preack) { /* never on a bus */
+        c->preack = released(c);
+        c->acked = c->acked < c->preack ? c->acked : c->preack;
+    }
+    c->removal_at = 0;
 }
 
 /* ---- views ---- */
@@ -93,6 +115,10 @@ static void take_view(zj_core *c, struct zj_message *out)
     if (e->joined) /* who is let in knows nothing of the order before: all start the digest anew */
         c->digest = DIGEST_START;
     order_enter(c, e->instance, e->hash);
+    if (e->instance == c->removal && c->removal_at)
+        c->removal_at = c->position;
+    for (uint32_t h = 0; c->joining && h < c->n; h++)
+        c->st[h].before_join = c->st[h].ordered;
     if (c->flush_view == e->hash) {
         c->flush_view = 0;
         c->flush_to = c->position + c->flush_count;
@@ -306,6 +332,18 @@ int zj_next(zj_core *c, struct zj_message *out)
     }
 }
 
+/* What a station that was let in releases says that all members of that view know the view, and hold what stands before its event:
+ * so not before they have said both, the latter by their acknowledgements. */
+static int view_shared(const zj_core *c)
+{
+    for (uint32_t i = 0; i < c->listed; i++) {
+        const struct stream *s = &c->st[c->list[i]];
+        if (s->min_al < s->before_join || (c->list[i] != c->self && s->spoke < c->let_in_by))
+            return 0;
+    }
+    return !c->joining && c->preack >= c->removal_at;
+}
+
 /* Levels 2 and 3 are positions in the same order, moved when the entry there has reached the level. */
 void switched_levels(zj_core *c)
 {
@@ -316,6 +354,8 @@ void switched_levels(zj_core *c)
         c->acked = c->preack;
         return;
     }
+    if (!c->is_open && !faulty(c, ZJ_FAULT_LATE_LEVELS)) /* order_close() has said the last word */
+        return;
     while (c->preack < c->position) {
         const struct entry *e = &c->log[c->preack & c->log_mask];
         const struct stream *s = &c->st[e->src];
@@ -331,6 +371,8 @@ void switched_levels(zj_core *c)
             break;
         c->acked++;
     }
+    if (c->let_in_by && view_shared(c))
+        c->let_in_by = 0;
 }
 
 void zj_positions(const zj_core *cc, uint64_t out[ZJ_LEVELS])

@@ -13,6 +13,7 @@ void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t c
     s->heard = s->ack_moved = now;
     s->digest_counted = 0;
     s->free_buffers = c->cfg.slots * c->n;
+    s->before_join = 0;
     s->joined_at = s->left_at = s->spoke = s->said_instance = s->said_view = 0;
     s->said_state = s->said_trans = 0;
     s->mac_known = s->left = s->fenced = s->wants_ack = s->closing = 0;

@@ -98,7 +98,11 @@ enum zj_fault {
     ZJ_FAULT_KEEP_LOST = 1 << 23,    /* reset: take only those after the lost PDU out of the log */
     ZJ_FAULT_RESET_ONCE = 1 << 24,   /* reset: everybody speaks once (reset.py) */
     ZJ_FAULT_DELIVER_PREACK = 1 << 25, /* deliver at level preack */
-    ZJ_FAULT_BLIND_REPEAT = 1 << 26  /* send an own PDU that did not come back again, without a reset */
+    ZJ_FAULT_BLIND_REPEAT = 1 << 26, /* send an own PDU that did not come back again, without a reset */
+    /* What is released, and claimed when an instance ends (switched medium). */
+    ZJ_FAULT_EARLY_REMOVAL = 1 << 27,/* rule 4 broken: what stands before a removal's event is released when all but the removed hold it */
+    ZJ_FAULT_EAGER_JOINER = 1 << 28, /* rule 5 broken: who is let in releases before all members share its view */
+    ZJ_FAULT_LATE_LEVELS = 1 << 29   /* levels go on although the instance has ended here */
 };
 
 struct zj_config {

@@ -100,6 +100,7 @@ struct stream {               /* station h, as seen here */
     uint8_t mac[6], mac_known, left, fenced, wants_ack, closing;
     uint8_t asked_by;         /* station index + 1 that asked last, 0: none */
     struct assembly parts, op_parts; /* at its place in the order, and on acceptance */
+    uint64_t before_join;     /* what is below stands before the event with which this station was let in */
     uint32_t op_waiting;      /* PDUs of it in the op ring */
     uint8_t *data;
     struct meta *meta;
@@ -162,6 +163,11 @@ struct zj_core {
     uint64_t *digests;
     uint64_t log_mask, position, preack, acked, need_position, digest;
     uint64_t said_positions[ZJ_LEVELS];
+    /* Rules 4 and 5, released() in medium.h: */
+    uint32_t removal;         /* instance that began with the last removal; 0: none since the core was opened or joined */
+    uint64_t removal_at;      /* PDUs below stand before its view event; ZJ_NEVER: not delivered yet; 0: no removal */
+    uint64_t released_before; /* what was released when it was carried out, and is until all before its event can be */
+    uint32_t let_in_by;       /* this instance, and it is not sure yet that all its members share its view; 0: sure, or never let in */
     int want_ack;
     uint32_t vote_head, vote_tail;
     int votes_stalled;        /* a stream does not accept a vote because the queue is full */
@@ -307,6 +313,8 @@ enum { NOTHING, A_PDU, A_VIEW };
 int switched_choose(const zj_core *c, uint32_t *out);
 void switched_levels(zj_core *c);
 int order_ready(zj_core *c);
+void order_remove(zj_core *c, uint32_t instance); /* somebody is removed by this instance, which is about to begin */
+void order_close(zj_core *c); /* the last word of an instance: its levels move no more, but in a flush */
 int order_left(const zj_core *c); /* flushing: not all handed out */
 const struct view *view_at(const zj_core *c, uint64_t position); /* the last one that begins at or before it, or NULL */
 const struct view *view_of(const zj_core *c, uint32_t hash); /* delivered, or NULL */

@@ -14,7 +14,7 @@ from zenjun.proto.wire import Flag, Kind
 
 from . import frames
 from .checker import Checker, Merged, Violation, due, last_of_streams, start_of
-from .checkers_membership import Continuity, GoingOn, Instances, Quorum, Recovery
+from .checkers_membership import Claims, Continuity, GoingOn, Instances, Quorum, Recovery
 from .facts import ACK, AT_ONCE, LEVEL_NAMES, ORDERED, PREACK, VIEW, Delivery, Facts, Life, Number, Place, Stay
 from .frames import Frame, name
 
@@ -24,6 +24,7 @@ __all__ = [
     "Bounded",
     "Causality",
     "Checker",
+    "Claims",
     "Continuity",
     "Digest",
     "Fifo",
@@ -692,6 +693,7 @@ CHECKERS: dict[str, Callable[[Facts], Checker]] = {
         Quorum,
         Recovery,
         Continuity,
+        Claims,
         GoingOn,
         Survivors,
         Flow,

@@ -8,7 +8,7 @@ from zenjun.proto.wire import Kind
 
 from . import frames
 from .checker import Checker
-from .facts import ACK, PREACK, Facts, Instance, Message, Stay
+from .facts import ACK, PREACK, Facts, Instance, Life, Message, Stay
 from .frames import Frame, name
 
 
@@ -245,6 +245,59 @@ class Continuity(Checker):
             )
 
 
+class Claims(Checker):
+    """Whoever's instance ends claims to have got so many PDUs beyond some view event at preack, and all who know that view will
+    deliver up to there without asking anybody: so every member of that view must hold all that stands before the claimed place,
+    from its own start on."""
+
+    name = "claims"
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self._ended: dict[int, Stay] = {}
+        """By station: the stay that its process was in last, while it is in none."""
+
+    def crashed(self, station: int) -> None:
+        self._ended.pop(station, None)
+
+    def opened(self, stay: Stay) -> None:
+        self._ended.pop(stay.station, None)
+
+    def closed(self, stay: Stay) -> None:
+        self._ended[stay.station] = stay
+        if stay.crashed or stay.fenced:
+            return
+        view, count = stay.core.claim()
+        inst = next((i for i in self.facts.instances.values() if view and i.hash == view), None)
+        if inst is None or not self.facts.resolve(inst):  # whoever is alone in a view may say what has not been on the wire yet
+            return
+        for member in self._there(inst):
+            for life, seq in self._before(stay, inst, count, self.facts.streams[member.lives].since).items():
+                if not self._holds(member, life, seq):
+                    self.fail(
+                        f"station {stay.station + 1} ends and claims view {inst.number} + {count} PDUs,"
+                        f" s{member.station + 1} has not PDU {seq} of s{life[0] + 1}, which stands before that",
+                        stay.station,
+                        member.station,
+                        life[0],
+                    )
+
+    def _there(self, inst: Instance) -> list[Stay]:
+        """The stays, going on or ended last, of the members of that instance."""
+        stays = ((self.facts.stays[s] or self._ended.get(s), (s, inst.incarnations[s])) for s in inst.members)
+        return [stay for stay, life in stays if stay is not None and stay.lives == life and stay.first.root == inst.root]
+
+    def _before(self, stay: Stay, inst: Instance, count: int, since: tuple[int, int]) -> dict[Life, int]:
+        """By stream: the last PDU between ``since`` and the claimed place; streams are accepted in order."""
+        assert inst.place is not None
+        order = self.facts.order(stay)[: self.facts.offset(stay, inst.place) + count]
+        return {(src, self.facts.sent[clock, src][0]): seq for clock, src, seq in order if (clock, src) > since}
+
+    def _holds(self, member: Stay, life: Life, seq: int) -> bool:
+        peer = member.core.peer(life[0])  # if it knows another life already it has carried out the end of the former one
+        return life == member.lives or peer.incarnation != life[1] or self.facts.streams[life].unwrap(peer.req) > seq
+
+
 class GoingOn(Checker):
     """Whoever goes from one lineage to the next in one life of its process has delivered and released the same of it as all
     others who do, at preack and at ack, before it starts the next: nothing that one of them has released is missing at another.
@@ -269,6 +322,8 @@ class GoingOn(Checker):
         left = self._left.pop(stay.station, None)
         if left is None or stay.joined or left.expelled or left.fenced:
             return
+        if left.joined and not left.positions[PREACK]:
+            return  # it has released nothing but the view with which it was let in, and claims nothing (rule 5)
         others = self._gone_on.setdefault((left.instance.root, stay.instance.number), [])
         for other in others:
             if self._together(left, other) and (a := self._end(left)) != (b := self._end(other)):

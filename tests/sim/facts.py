@@ -124,6 +124,11 @@ class CoreView(Protocol):
 
     def core_clock(self) -> int: ...
 
+    def claim(self) -> tuple[int, int]:
+        """How far its order has got at preack, for ever if its instance has ended: (hash of a view, PDUs after that one's event);
+        (0, 0): it says nothing."""
+        ...
+
 
 @dataclass(slots=True, frozen=True)
 class Vote:

@@ -431,7 +431,47 @@ def halting(o: Options) -> Options:
     )
 
 
+def joining(o: Options) -> Options:
+    """Four stations of which one may go on with the first; they restart, pause, are cut off and expelled so often, with so much
+    loss and such short time-outs, that instances end within moments of a change of members."""
+    fail_timeout_ns = 40 * MS
+    faults = Faults(
+        loss=0.3,
+        restart_gap_ns=60 * MS,
+        down_ns=5 * MS,
+        pause_gap_ns=60 * MS,
+        pause_ns=5 * fail_timeout_ns,
+        cut_gap_ns=60 * MS,
+        cut_ns=fail_timeout_ns,
+        expel_gap_ns=100 * MS,
+    )
+    return replace(
+        crowded(o),
+        stations=4,
+        frame_max=o.frame_max[:1] * 4,
+        quorum=2,
+        required=(1,),
+        messages=150,
+        clients=2,
+        window=8,
+        slots=32,
+        inbox_frames_max=4096,
+        safety_ns=1500 * MS,
+        heartbeat_ns=20 * MS,
+        fail_timeout_ns=fail_timeout_ns,
+        adopt_timeout_ns=fail_timeout_ns,
+        give_up_timeout_ns=60 * MS,
+        progress_timeout_ns=100 * MS,
+        open_window_ns=20 * MS,
+        recover_interval_ns=5 * MS,
+        delay_ns=300 * US,
+        jitter_ns=500 * US,
+        faults=faults,
+        final_messages=1,
+    )
+
+
 PROFILES: Final[dict[str, Callable[[Options], Options]]] = {
-    f.__name__: f for f in (crowded, cut_off, talkative, stormy, calm, halting)
+    f.__name__: f for f in (crowded, cut_off, talkative, stormy, calm, halting, joining)
 }
 """What some defects need to be seen: changes of the options that a seed has drawn. Without a defect all is well in them too."""

@@ -459,6 +459,11 @@ class Station:
         assert self.engine is not None
         return self.engine.core.clock
 
+    def claim(self) -> tuple[int, int]:
+        assert self.engine is not None
+        core = self.engine.core
+        return core.reached() if not core.is_open and core.fence() is None else (0, 0)
+
 
 def _delivery(m: CoreMessage) -> Delivery:
     """Content is judged where it is delivered: with ``op`` 2 there may be none any more."""

@@ -49,6 +49,7 @@ class Core:
     drops: int = 0
     memory: int = 1000
     time: int = BASE
+    said: tuple[int, int] = (0, 0)
 
     def peer(self, station: int) -> PeerView:
         return self.peers[station]
@@ -61,6 +62,9 @@ class Core:
 
     def core_clock(self) -> int:
         return self.time
+
+    def claim(self) -> tuple[int, int]:
+        return self.said
 
 
 @dataclass

@@ -48,6 +48,10 @@ CAUGHT_BY: dict[Fault | str, set[str]] = {
     Fault.OLD_ACKS: {"preack_honest", "ack_honest", "place", "liveness", "silence", "monotonic"},
     Fault.NO_WAIT_JOINER: {"place", "total_order", "views"},
     Fault.NO_PIN: {"monotonic", "liveness"},
+    # What is released, and claimed at the end of an instance: rules 4 and 5, and that the end is the end.
+    Fault.EARLY_REMOVAL: {"claims"},
+    Fault.EAGER_JOINER: {"claims"},
+    Fault.LATE_LEVELS: {"claims"},
     # And in the engine: 1 (two ways), 2 (two ways), 3, 6, 7, promises, adoption (two ways), stops before recoveries, re-opening.
     "no_equalise": {"continuity"},
     "commit_on_complete": {"instances", "going_on", "views"},
@@ -84,6 +88,9 @@ SEEN_IN: dict[Fault | str, str] = {
     Fault.OLD_ACKS: "stormy",
     Fault.NO_WAIT_JOINER: "stormy",
     Fault.NO_PIN: "stormy",
+    Fault.EARLY_REMOVAL: "joining",
+    Fault.EAGER_JOINER: "joining",
+    Fault.LATE_LEVELS: "joining",
     "no_equalise": "calm",
     "commit_on_complete": "stormy",
     "later_hides_earlier": "stormy",
@@ -96,6 +103,9 @@ SEEN_IN: dict[Fault | str, str] = {
     "no_reopen": "cut_off",
 }
 """The profile that shows a defect soon; the others are seen with the options as drawn."""
+
+FIRST_SEED: dict[Fault | str, int] = {Fault.EARLY_REMOVAL: 46, Fault.EAGER_JOINER: 134, Fault.LATE_LEVELS: 46}
+"""The seed to begin with, where the first that show a defect are far from 0."""
 
 ALONE: dict[str, Fault | str] = {
     "total_order": Fault.NO_WAIT,
@@ -113,6 +123,7 @@ ALONE: dict[str, Fault | str] = {
     "recovery": "ignore_restart",
     "continuity": "no_equalise",
     "survivors": "forgetting",
+    "claims": Fault.EARLY_PREACK,
     "going_on": Fault.NO_FLUSH,
     "flow": Fault.FLOOD,
     "monotonic": "wavering",
@@ -151,8 +162,9 @@ def broken(defect: Fault | str) -> Callable[[Options], Options]:
 
 
 def hunt(defect: Fault | str, only: Iterable[str] = ()) -> Result:
-    """Seeds 0, 1, … until something is caught."""
-    for seed in range(SEEDS_MAX):
+    """Seeds 0, 1, … (or later ones) until something is caught."""
+    first = FIRST_SEED.get(defect, 0)
+    for seed in range(first, first + SEEDS_MAX):
         result = simulate(seed, change=broken(defect), only=only)
         if result.violation is not None:
             return result

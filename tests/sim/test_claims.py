@@ -1,0 +1,79 @@
+"""The checker ``claims`` on hand-made histories; ``test_checkers.py`` has the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from zenjun.proto.wire import Kind
+
+from .checkers_membership import Claims
+from .facts import Instance
+from .test_checkers import FIRST, History, ballot, fails, removal
+
+
+def holds(h: History, station: int, *reqs: int) -> None:
+    """The station's core expects these numbers next, counted from the first."""
+    h.cores[station].peers = [replace(p, req=FIRST + req) for p, req in zip(h.cores[station].peers, reqs, strict=True)]
+
+
+def ends(h: History, station: int, inst: Instance, count: int) -> None:
+    h.cores[station].said = (inst.hash, count)
+    h.checker.closed(h.stays[station])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_all_members_hold_what_is_claimed(count: int) -> None:
+    h = History(Claims)
+    h.send(0, b"a", 1, FIRST)
+    h.send(0, b"b", 2, FIRST + 1)
+    holds(h, 0, 2, 0)
+    holds(h, 1, 1, 0)
+    if count == 1:
+        ends(h, 0, h.instance, 1)
+    else:
+        with fails("claims"):
+            ends(h, 0, h.instance, 2)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_member_that_is_not_in_the_next_view_counts_for_its_own(ended: bool) -> None:
+    """It lacks what stands before the event of the next view: that may be claimed as of that one, not of its own."""
+    h, inst = removal(Claims)
+    for s in range(2):
+        holds(h, s, 1, 1, 0)
+    if ended:
+        h.checker.closed(h.stays[2])
+        h.facts.stays[2] = None
+    ends(h, 0, inst, 0)
+    with fails("claims"):
+        ends(h, 1, h.instance, 1)
+
+
+def test_who_is_let_in_need_not_hold_what_stands_before() -> None:
+    h, inst = removal(Claims)
+    for s in range(2):
+        vote = h.frame(s, Kind.RCV_ACK, FIRST + 1, (2 << 32) + s + 1, ballot((0, 1, 2), (2, 2)), instance=2)
+        h.facts.note_frame(vote)
+    h.stays[0].instance = inst
+    let_in = h.change(0, (1, 1, 2))
+    h.stays[2].life, h.stays[2].first, h.stays[2].instance = 2, let_in, let_in
+    h.cores[2].peers = [replace(p, incarnation=life) for p, life in zip(h.cores[2].peers, (1, 1, 2), strict=True)]
+    holds(h, 0, 2, 2, 0)
+    holds(h, 2, 2, 2, 0)
+    with fails("claims"):  # station 2 has not the first one's vote, which stands before the event
+        ends(h, 2, let_in, 0)
+    holds(h, 1, 2, 2, 0)
+    ends(h, 2, let_in, 0)
+
+
+def test_who_crashed_or_said_nothing_is_not_judged() -> None:
+    h = History(Claims)
+    h.send(0, b"a", 1, FIRST)
+    holds(h, 0, 1, 0)
+    h.checker.closed(h.stays[0])
+    h.stays[0].crashed = True
+    ends(h, 0, h.instance, 1)
+    h.checker.crashed(1)
+    h.stays[0].crashed, h.facts.stays[1] = False, None
+    ends(h, 0, h.instance, 1)
