@@ -23,6 +23,7 @@ from ..proto.core import Medium
 from ..proto.engine import Engine, EngineConfig
 from ..proto.errors import UsageError
 from ..proto.groups import Groups
+from ..proto.openpdu import INSTANCE_MAX
 from ..proto.wire import HEADER, MESSAGE, cluster_id
 from . import config as configuration
 from .clients import Clients, Facts
@@ -270,7 +271,8 @@ def _engine(config: Config, incarnation: int, instance: int, frame_max: int, fin
         open_interval_ns=c.open_interval_ns,
         open_window_ns=c.open_window_ns,
     )
-    return Engine(wanted, incarnation=incarnation, instance=instance)
+    # A file of a daemon that believed whatever number it heard: this one starts all the same, and says that they are used up.
+    return Engine(wanted, incarnation=incarnation, instance=min(instance, INSTANCE_MAX))
 
 
 def _datapath(config: Config, engine: Engine, mtu: int, key: bytes) -> DataPath:

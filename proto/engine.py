@@ -355,7 +355,9 @@ class Engine:
         if not self.core.is_open:
             return self._on_living(now, instance, said["state"], pdu)
         if instance > self.instance:
-            effects: list[Effect] = [*self.opening.note_instance(instance)]
+            effects: list[Effect] = [*self.opening.hear_instance(now, instance)]
+            if instance > self.opening.highest:
+                return effects
             outcomes = self.membership.on_confirm(now, src, instance, said["view"], said["state"], said["trans"])
             return effects + self._absorb(now, outcomes)
         return self._absorb(now, self.opening.on_pdu(now, pdu, mac))
@@ -367,7 +369,9 @@ class Engine:
             return effects
         if instance >= self.opening.highest:
             # Durable before it asks: once let in it must not keep the others waiting for its disk.
-            effects += self.opening.note_instance(instance + 1)
+            effects += self.opening.hear_instance(now, instance + 1)
+            if instance > self.opening.highest:
+                return effects
         everybody = (1 << self.config.stations) - 1
         if self.quorum(stations_of(everybody & ~state)):
             effects += self._absorb(now, self.opening.note_live(now))

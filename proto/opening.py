@@ -46,10 +46,10 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from typing import Final, TypeAlias
 
+from .belief import Belief, Lives
 from .effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
 from .errors import InvariantError, invariant
 from .openpdu import (
-    INCARNATION_MAX,
     INSTANCE_MAX,
     NO_PAST,
     Members,
@@ -69,9 +69,6 @@ ISSUED_MAX: Final = 256
 """Own proposals remembered. A member that has STARTED an older one sends us into a new incarnation instead."""
 NOTICE_GAP_NS: Final = 10_000_000_000
 """The same notice is not repeated within this time."""
-INCARNATION_STEP: Final = 1 << 20
-HIGHEST_STEP: Final = 1 << 20
-"""No PDU raises the own knowledge of used numbers by more: nonsense must not use them up."""
 CLOCK_STEP: Final = 2
 """Instance numbers that one look at the clock uses up at most."""
 INSTANCES_AHEAD: Final = 7
@@ -176,12 +173,6 @@ class UsedUp:
 Outcome: TypeAlias = Effect | Recovering | UsedUp
 
 
-def believable(incarnation: int, known: int) -> bool:
-    """May a station be told such an incarnation, where ``known`` is the last one? A nonsense number must not use up all that
-    follow: the last eighth of the range is reached in small steps only."""
-    return incarnation <= max(INCARNATION_MAX // 8 * 7, known + INCARNATION_STEP)
-
-
 @dataclass(frozen=True, slots=True)
 class Heard:
     """The last OPEN of a station."""
@@ -259,6 +250,8 @@ class Opening:
         self.frame_max = frame_max
         self.moves: Counter[str] = Counter()
         """How often each state was entered from which cause."""
+        self.unbelieved = 0
+        """Numbers that were told and not believed, or not yet."""
         self.malformed = 0
         """OPENs dropped: not sensible though their checksum was right."""
         self._timers = Timers(Timer)
@@ -270,6 +263,8 @@ class Opening:
         self._began_ns = 0
         self._sent_ns = -NEVER
         self._noticed_ns: dict[tuple[str, int], int] = {}
+        self._numbers = Belief()
+        self._lives = Lives()
 
     # ---- inputs
     def start(self, now: int) -> list[Effect]:
@@ -353,6 +348,17 @@ class Opening:
         self._floor = max(self._floor, self.highest)
         return self._make_durable(ahead=INSTANCES_AHEAD)
 
+    def hear_instance(self, now: int, number: int) -> list[Effect]:
+        """Somebody says to be in that instance. It counts as seen as far as time allows (``belief``): as long as ``highest`` is
+        below it, the caller does not believe it."""
+        believed = self._believed(now, number)
+        return self.note_instance(believed) if believed > self.highest else []
+
+    def _believed(self, now: int, number: int) -> int:
+        believed = self._numbers.within(now, self.highest, min(number, INSTANCE_MAX))
+        self.unbelieved += believed < number
+        return believed
+
     def note_live(self, now: int) -> list[Effect]:
         """A member of an instance that has quorum was heard: ask it to be let in."""
         was = self._alive(now)
@@ -406,10 +412,11 @@ class Opening:
     # ---- received
     def _on_open(self, now: int, pdu: OpenPdu, mac: bytes) -> list[Outcome]:
         if self.state is not State.STARTED:  # in an instance its members' votes tell
-            self.highest = max(self.highest, min(pdu.highest, self.highest + HIGHEST_STEP))
+            self.highest = max(self.highest, self._believed(now, pdu.highest))
         listed = pdu.proposal.incarnation_of(self._config.station) if pdu.proposal else 0
         if pdu.outdated and self.state is State.STARTED and pdu.proposal and listed <= self.incarnation:
-            return [UsedUp(k, life) for k, life in pdu.proposal.members if k not in (pdu.src, self._config.station)]
+            others = [(k, life) for k, life in pdu.proposal.members if k not in (pdu.src, self._config.station)]
+            return [UsedUp(k, life) for k, life in others if self._believes(now, k, self._life_of(k), life)]
         if pdu.outdated:
             late = listed > self.incarnation or (listed == self.incarnation and self.state is not State.STARTED)
             return [*self._on_outdated(now, pdu.src, listed)] if late else []
@@ -457,7 +464,7 @@ class Opening:
             return [] if pdu.proposal == instance or self._held(pdu.src) == pdu.incarnation else [*self._answer(now)]
         if pdu.age_ms * 1_000_000 < self._config.window_ns or pdu.proposal == instance:
             return [*self._answer(now)]  # it listens for who has its number; or it is late, and starts with this
-        if not believable(pdu.incarnation, self._life_of(pdu.src)):
+        if not self._believes(now, pdu.src, self._life_of(pdu.src), pdu.incarnation):
             return []
         if pdu.incarnation != self._held(pdu.src) and pdu.incarnation <= self._life_of(pdu.src):
             return [*self._answer(now, pdu.src)]
@@ -465,7 +472,7 @@ class Opening:
         return [*([] if pdu.recovering else self._answer(now)), Recovering(pdu.src, pdu.incarnation, pdu.frame_max)]
 
     def _on_outdated(self, now: int, by: int, listed: int) -> list[Effect]:
-        if not believable(listed, self.incarnation):
+        if not self._believes(now, self._config.station, self.incarnation, listed):
             return self._notice(now, "exhausted", by, f"station {by} speaks of incarnation {listed} of this one: not believed")
         take = max(listed, self.incarnation) + 1
         if self.state is State.LISTENING and take <= self._next_incarnation:
@@ -493,6 +500,11 @@ class Opening:
             self._enter_ended()
             return [*closed, Refused(f"{both}; the other one was here first, this one stops")]
         return self._answer(now) + self._notice(now, "duplicate", self._config.station, f"{both}; the other one is told to stop")
+
+    def _believes(self, now: int, station: int, known: int, life: int) -> bool:
+        believed = self._lives.believes(now, station, known, life)
+        self.unbelieved += not believed
+        return believed
 
     def _yields_to(self, now: int, pdu: OpenPdu) -> bool:
         """Who is in an instance stays, then who is older; nearly the same age: the smaller boot number."""
@@ -554,7 +566,7 @@ class Opening:
             return []
         own_number = latest.instance if latest else self._floor
         offered = [h.pdu.proposal for h in self._heard.values() if h.pdu.proposal and h.pdu.proposal[1:] == (members, pasts)]
-        adopted = max((p for p in offered if p.instance > own_number), key=lambda p: p.instance, default=None)
+        adopted = max((p for p in offered if own_number < p.instance <= self.highest), key=lambda p: p.instance, default=None)
         if adopted is None:
             if latest is not None and latest[1:] == (members, pasts):
                 return []
@@ -579,7 +591,7 @@ class Opening:
             if proposal is None or not proposal.incarnation_of(self._config.station):
                 deaf.append(station)
             elif (
-                proposal.instance > max(latest.instance, self._floor)
+                max(latest.instance, self._floor) < proposal.instance <= self.highest
                 and proposal.incarnation_of(self._config.station) == self.incarnation
             ):
                 offered.append(proposal)
@@ -723,7 +735,8 @@ class Opening:
         incarnation, highest = self._persisted
         if incarnation == self.incarnation and highest >= self.highest:
             return []
-        self._persisted = (self.incarnation, max(highest, self.highest + ahead if self.highest > highest else 0))
+        upto = min(self.highest + ahead, INSTANCE_MAX) if self.highest > highest else 0
+        self._persisted = (self.incarnation, max(highest, upto))
         return [Persist(*self._persisted)]
 
     def _jitter(self, below: int) -> int:

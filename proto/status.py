@@ -63,6 +63,7 @@ def engine_status(engine: Engine, at: int) -> dict[str, Any]:
             "state": engine.opening.state.name.lower(),
             "highest": engine.opening.highest,
             "malformed": engine.opening.malformed,
+            "unbelieved": engine.opening.unbelieved,
             "moves": dict(engine.opening.moves),
         },
     }

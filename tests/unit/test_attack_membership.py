@@ -396,3 +396,95 @@ def test_what_an_expelled_station_has_released_is_not_lost() -> None:
     cluster.lost = lambda source, to, pdu: False
     cluster.until(lambda: together(cluster, 2, 3, 4, 5))
     assert [node.before and node.before.preack for node in (two, three)] == [2, 2]
+
+
+# ---- numbers that are told
+
+
+def restarts(cluster: Cluster) -> None:
+    """All daemons are stopped and started, and open again."""
+    for node in cluster.nodes:
+        node.boot(cluster.now)
+    cluster.until(lambda: together(cluster, *range(1, len(cluster.nodes) + 1)), limit_ns=6_000 * MS)
+
+
+def test_one_confirm_of_a_far_instance_does_not_use_up_instance_numbers() -> None:
+    """Its number would be durable, and with some more in advance be larger than any that a daemon starts with."""
+    cluster = opened()
+    give_all(cluster, 2, confirm_pdu(3, 2, 1, INSTANCE_MAX, 7))
+    cluster.run(1_000 * MS)
+    assert max(node.disk[1] for node in cluster.nodes) < 10**6
+    restarts(cluster)
+
+
+def test_one_confirm_of_a_far_instance_while_nobody_is_in_one() -> None:
+    cluster = Cluster(3)
+    cluster.nodes[0].boot(cluster.now)
+    cluster.run(MS)
+    give(cluster, cluster.nodes[0], 2, confirm_pdu(3, 2, 1, INSTANCE_MAX - 3, 7))
+    cluster.run(50 * MS)
+    assert cluster.nodes[0].disk[1] < 10**6
+    restarts(cluster)
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_a_flood_of_opens_does_not_use_up_instance_numbers(started: bool) -> None:
+    """2,000 OPENs in one go, each with the largest number; to who is in no instance, too, where they may be adopted."""
+    cluster = opened()
+    if not started:
+        for node in cluster.nodes:
+            node.boot(cluster.now)
+    for k in range(2_000):
+        give(cluster, cluster.nodes[0], 2, open_pdu(3, 2, 1 + k % 2, highest=INSTANCE_MAX))
+        members = OpenProposal(INSTANCE_MAX, tuple((s, node.disk[0]) for s, node in enumerate(cluster.nodes, 1)))
+        give(cluster, cluster.nodes[0], 2, open_pdu(3, 2, cluster.nodes[1].disk[0], highest=INSTANCE_MAX, proposal=members))
+    cluster.run(3_000 * MS)
+    assert max(node.disk[1] for node in cluster.nodes) < 10**6
+    restarts(cluster)
+
+
+def test_a_flood_of_lives_does_not_use_them_up() -> None:
+    """An absent station's lives, told by OPENs that say that a later one has been a member, and by RCVs in its name."""
+    cluster = opened(4)
+    cluster.nodes[3].paused = True
+    cluster.until(lambda: together(cluster, 1, 2, 3))
+    life = INCARNATION_MAX // 8 * 7
+    for k in range(1, 600):
+        life = min(life + (1 << 20), INCARNATION_MAX)
+        used = OpenProposal(1, ((1, 1), (4, life)))
+        for to in (cluster.nodes[1], cluster.nodes[2]):
+            give(cluster, to, 1, open_pdu(4, 1, 1, outdated=True, proposal=used, highest=1))
+        give_all(cluster, 4, open_pdu(4, 4, life, recovering=True))
+        if k % 50 == 0:
+            cluster.run(20 * MS)
+    cluster.run(2_000 * MS)
+    four = cluster.nodes[3]
+    four.paused = False
+    four.backlog.clear()
+    four.boot(cluster.now)
+    cluster.until(lambda: together(cluster, 1, 2, 3, 4), limit_ns=10_000 * MS)
+    assert four.disk[0] < INCARNATION_MAX - (1 << 20)
+
+
+def test_a_station_that_has_lost_its_state_catches_up_with_large_numbers() -> None:
+    """What is told is believed by and by: 65,536 numbers a second."""
+    cluster = opened()
+    for node in cluster.nodes:
+        node.disk = (node.disk[0], 200_000)
+        node.boot(cluster.now)
+    cluster.until(lambda: together(cluster, 1, 2, 3), limit_ns=6_000 * MS)
+    assert cluster.nodes[0].engine.instance > 200_000
+    lost = cluster.nodes[2]
+    lost.disk = (lost.disk[0], 0)
+    lost.boot(cluster.now)
+    cluster.until(lambda: together(cluster, 1, 2, 3), limit_ns=10_000 * MS)
+    assert lost.disk[1] > 200_000
+
+
+def test_numbers_on_disk_are_cut_to_what_an_engine_takes() -> None:
+    """A state file of a daemon that had believed too much: it starts, and says that the numbers are used up."""
+    cluster = opened()
+    cluster.nodes[0].disk = (cluster.nodes[0].disk[0], INSTANCE_MAX)
+    cluster.nodes[0].boot(cluster.now)
+    cluster.run(1_000 * MS)
+    assert cluster.nodes[0].disk[1] <= INSTANCE_MAX

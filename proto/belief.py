@@ -1,0 +1,49 @@
+"""How fast numbers that others tell may grow: instance numbers, and the last eighth of the incarnations.
+
+Both are used up once and for all, for what has been believed becomes durable. So a frame may not say how many: time does. Whoever
+really is behind, because its state was lost, catches up in seconds; whoever wants to use all numbers up has to send for hours.
+
+Sans-I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .openpdu import INCARNATION_MAX
+
+NUMBERS_PER_S: Final = 65_536
+"""So many numbers are believed in a second, and in one go. A busy cluster uses one or two a second."""
+FREE_INCARNATIONS: Final = INCARNATION_MAX // 8 * 7
+"""Up to here an incarnation may be anything: a daemon that has lost its state takes one from the clock."""
+S_NS: Final = 1_000_000_000
+
+
+class Belief:
+    """A bucket of numbers that fills with time."""
+
+    def __init__(self) -> None:
+        self._full_ns = 0  # when it is full again
+
+    def within(self, now: int, known: int, told: int) -> int:
+        """What is believed: ``told``, or as much of the way there from ``known`` as time allows, and not less than ``known``."""
+        room = NUMBERS_PER_S - max(0, self._full_ns - now) * NUMBERS_PER_S // S_NS
+        taken = max(0, min(told - known, room))
+        self._full_ns = max(now, self._full_ns) + taken * S_NS // NUMBERS_PER_S
+        return known + taken
+
+
+class Lives:
+    """Which incarnations are believed, for each station by itself."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, Belief] = {}
+
+    def believes(self, now: int, station: int, known: int, told: int) -> bool:
+        """May this station's incarnation be ``told``, where ``known`` was the last one? All or nothing: it is a name."""
+        free = max(FREE_INCARNATIONS, known)
+        if told <= free:
+            return True
+        if told - free > NUMBERS_PER_S:
+            return False
+        return self._of.setdefault(station, Belief()).within(now, free, told) == told
