@@ -23,8 +23,8 @@ delivers the same:
 
 - identical proposals say the same, however late they are started;
 - a member may have started P, ended it, and bring it as its past to a later P', while another one, which has issued P too, has
-  not heard of the start and still stands before P. As soon as the latter hears of that past, and before it can issue P', it
-  starts P after all (``test_flush_*``);
+  not heard of the start and still stands before P. As soon as the latter hears of that past, from whomever, and before it can
+  issue P' or start it, it starts P after all (``test_flush_*``);
 - likewise with a view that the members had agreed on by votes, all of which another one has without having known that they were
   enough: it carries the view out after all (the engine does).
 
@@ -432,14 +432,21 @@ class Opening:
             case State.STARTED:
                 return self._on_open_started(now, pdu, self._own_instance())
             case State.PROPOSING:
+                if (began := self._begun(pdu)) is not None:
+                    return [*self._agree(now, began)]
                 if pdu.started and pdu.proposal in self._issued:
                     return [*self._agree(now, pdu.proposal)]
-                began = next((p for p in self._issued if pdu.past.view and self._view_of(p) == pdu.past.view), None)
-                if began is not None:
-                    return [*self._agree(now, began)]  # it has ended since, which the next OPEN of that station tells
                 return [*self._consider(now)]
             case State.LISTENING | State.ENDED:
                 return []
+
+    def _begun(self, pdu: OpenPdu) -> Proposal | None:
+        """A proposal that this station has issued, and that somebody has started and left again: its view is the past of the
+        sender, or of any member of what the sender proposes, who may not be heard itself. It is started first. Else this station
+        would go on past it, and without what of the former instance was delivered when it was started."""
+        pasts = pdu.proposal.pasts if pdu.proposal else ()
+        brought = {pdu.past.view, *(view for _, view, _ in pasts)} - {0}
+        return next((p for p in self._issued if self._view_of(p) in brought), None)
 
     def _lost(self, pdu: OpenPdu, listed: int) -> bool:
         """A member has started an instance with this very life of ours, and we know nothing of having agreed: our memory is

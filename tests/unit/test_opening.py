@@ -792,11 +792,12 @@ def test_flush_nothing_of_an_order_that_is_not_to_be_trusted() -> None:
     assert [s.flushes[-1] for s in net.stations] == [(1, 50), (0, 0), (0, 0)]
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_flush_who_starts_late_delivers_the_same(again: bool) -> None:
+@pytest.mark.parametrize(("again", "by_another"), [(False, False), (True, False), (True, True)])
+def test_flush_who_starts_late_delivers_the_same(again: bool, by_another: bool) -> None:
     """Station 1 has issued the next proposal, and hears no more: the others start it. Then they tell that they have; or (again)
     one of them restarts before they can, so that another instance follows: what station 1 brings to that one must not be the
-    end of the first instance, for which it would have nothing but its own word."""
+    end of the first instance, for which it would have nothing but its own word. Who has been in between tells that itself, or
+    (by another) is not heard, and only its past in a third station's proposal does."""
     net = opened()
     one, two, three = net.stations
     one.reached, two.reached = 3, 8
@@ -819,6 +820,9 @@ def test_flush_who_starts_late_delivers_the_same(again: bool) -> None:
         two.reached = 4
         three.boot_up(net.now)
         net.until(lambda: two.instance is None)
+    if by_another:
+        net.lost = lambda source, to, pdu: source is two and to is one
+        net.until(lambda: len(one.flushes) == 2)
     net.lost = nothing
     net.until(lambda: together(net))
     assert one.flushes == [(0, 0), (1, 8), (2, 4)] if again else [(0, 0), (1, 8)]
