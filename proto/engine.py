@@ -49,10 +49,7 @@ VIEWS_KEPT: Final = 16
 SECURED_BITS: Final = 24
 """Bus: an OPEN's ``reached`` says in its upper bits how many PDUs are acknowledged, and in so many lower ones how many more the
 sender holds that others may have acknowledged (docs/protocol.md, "Reset"). Logs are shorter."""
-CONFLICTS: Final = {
-    Drop.STATIONS: "is configured with another number of stations",
-    Drop.VERSION: "speaks another protocol version",
-}
+CONFLICTS: Final = {Drop.VERSION: "speaks another protocol version"}
 """Frames dropped in C for these reasons are worth a notice: somebody of this cluster is set up differently."""
 _CONTROL: Final = int(Status.CONTROL)
 _FENCED: Final = int(Status.FENCED)
@@ -104,6 +101,8 @@ class Engine:
                 window_ns=config.open_window_ns,
                 recover_ns=config.recover_interval_ns,
                 returns=self._bus,
+                recent_ns=max(2 * config.open_window_ns, 3 * config.heartbeat_ns),
+                heeds_rivals="beside_rivals" not in config.membership_faults,
             ),
             incarnation=incarnation,
             instance=instance,
@@ -338,6 +337,8 @@ class Engine:
     def _on_control(self, now: int, pdu: bytes, mac: bytes) -> list[Effect]:
         header = decode_header(pdu)
         kind = header["kind"] if header else 0
+        if header is not None and header["stations"] != self.config.stations:
+            return self._absorb(now, self.opening.on_other_schema(now, pdu, mac))
         if self._bus and header is not None:
             return self._on_control_bus(now, header, pdu, mac)
         if header is None or header["src"] == self.config.station or kind not in (Kind.CONFIRM, Kind.RCV_ACK):

@@ -73,9 +73,11 @@ FAULTS: Final = frozenset(
         "reuse_issued",
         "shrinking_votes",
         "one_vote_at_a_time",
+        "beside_rivals",
     }
 )
-"""Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen`` is the engine's."""
+"""Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen`` and ``beside_rivals``
+are the opening's."""
 
 
 class Streams(Protocol):

@@ -62,6 +62,7 @@ from .openpdu import (
     encode_open,
     mac_text,
 )
+from .rivals import Rival, Rivals
 from .timers import NEVER, Timers
 from .wire import Kind, view_hash
 
@@ -197,6 +198,10 @@ class OpeningConfig:
     recover_ns: int
     returns: bool = False
     """Own frames come back: the medium is a bus."""
+    recent_ns: int = 0
+    """For so long counts what was heard of another configuration; 0: two windows."""
+    heeds_rivals: bool = True
+    """False breaks rule 9, on purpose."""
 
 
 Quorum: TypeAlias = Callable[[Iterable[int]], bool]
@@ -245,6 +250,9 @@ class Opening:
         self.past = NO_PAST
         """What this process brings from the instance before."""
         self.mac = b""
+        self.rivals = Rivals(config.recent_ns or 2 * config.window_ns)
+        """Stations of this cluster's name with another configuration, heard lately."""
+        self._opened_ns = -NEVER  # when the instance was opened that this station is in
         self.returned = False
         """An own OPEN has come back."""
         self.frame_max = frame_max
@@ -296,9 +304,56 @@ class Opening:
                 f"station {pdu.src} ({pdu.host}, {mac_text(mac)}) has other cluster options than station {self._who()}: "
                 f"fingerprint {pdu.fingerprint:08x}, not {self._config.fingerprint:08x}; it is not admitted",
             )
-            # In an instance nothing else would tell the newcomer why nobody speaks to it.
-            return [*told, *(self._answer(now) if self.state is State.STARTED and not pdu.started else [])]
+            rival = Rival(pdu.src, self._config.stations, pdu.fingerprint, pdu.host, mac, pdu.started, now)
+            return [*told, *self._on_rival(now, rival)]
         return self._on_open(now, pdu, mac)
+
+    def on_other_schema(self, now: int, data: bytes, mac: bytes) -> list[Effect]:
+        """A PDU of this cluster's name with another number of stations (its checksum is right): an OPEN, or one that bears an
+        instance number."""
+        header = decode_header(data)
+        if header is None or self.state is State.ENDED:
+            return []
+        src, n = header["src"], header["stations"]
+        if header["kind"] not in (Kind.OPEN, Kind.RCV):
+            rival = Rival(src, n, None, "", mac, bool(header["instance"]), now)
+        elif (pdu := decode_open(data, n)) is not None:
+            rival = Rival(src, n, pdu.fingerprint, pdu.host, mac, pdu.started, now)
+        else:
+            self.malformed += 1
+            return []
+        told = self._notice(
+            now,
+            "stations",
+            src,
+            f"{rival.text()} of this cluster is configured with another number of stations: {n} there, "
+            f"{self._config.stations} at station {self._config.station} ({self._who()}); it is not admitted",
+        )
+        return [*told, *self._on_rival(now, rival)]
+
+    def _on_rival(self, now: int, rival: Rival) -> list[Effect]:
+        """Rule 9. In an instance nothing but an answer would tell the other why nobody speaks to it."""
+        self.rivals.note(rival)
+        if self.state is not State.STARTED or not self._config.heeds_rivals:
+            return []
+        if rival.living and now - self._opened_ns < self.rivals.recent_ns:
+            differs = rival.differs(self._config.stations, self._config.fingerprint)
+            return self.renew(now, f"{rival.text()} is in an instance of another configuration: {differs}")
+        return [] if rival.living else self._answer(now)
+
+    def _held_back(self, now: int) -> list[Effect] | None:
+        """None if nothing heard of another configuration keeps this station from opening (rule 9); else what to say."""
+        own = [station for station, _ in self._candidates(now)[0]]
+        rival = self.rivals.hold_back(now, len(own), self._config.stations) if self._config.heeds_rivals else None
+        if rival is None:
+            return None
+        self._quorum_since_ns = None
+        if not rival.living and not self._quorum(own):
+            return []
+        differs = rival.differs(self._config.stations, self._config.fingerprint)
+        what = "is in an instance" if rival.living else "wants to open one"
+        message = f"opening waits: {rival.text()} {what} of this cluster under another configuration: {differs}"
+        return self._notice(now, "conflict", 0, message)
 
     def on_timeout(self, now: int) -> list[Effect]:
         """Early and repeated calls are harmless."""
@@ -556,6 +611,8 @@ class Opening:
     def _consider(self, now: int) -> list[Effect]:
         """Start what is agreed; else issue another proposal if those present have changed or a colleague has a higher number
         for them."""
+        if (held_back := self._held_back(now)) is not None:
+            return held_back
         latest = next(reversed(self._issued), None)
         if latest is not None and self._complete(latest):
             return self._agree(now, latest)
@@ -666,11 +723,13 @@ class Opening:
         self.incarnation = incarnation
         self._next_incarnation = 0
         self._timers.stop(Timer.LISTENED)
-        return self._consider(now) or self._send(now)
+        effects = self._consider(now)
+        return effects if any(isinstance(effect, Send) for effect in effects) else [*effects, *self._send(now)]
 
     def _enter_started(self, now: int, proposal: Proposal) -> list[Effect]:
         self.instance = proposal
         self.current = proposal.instance
+        self._opened_ns = now
         self._timers.stop(Timer.LISTENED)
         self._timers.stop(Timer.OPEN)
         heard = [self._heard[station] for station, _ in proposal.members if station in self._heard]

@@ -65,6 +65,7 @@ def engine_status(engine: Engine, at: int) -> dict[str, Any]:
             "malformed": engine.opening.malformed,
             "unbelieved": engine.opening.unbelieved,
             "moves": dict(engine.opening.moves),
+            "conflicts": engine.opening.rivals.status(at),
         },
     }
 

@@ -281,6 +281,21 @@ int stranger(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, 
     return (int)drop;
 }
 
+/* Of this cluster's name, and configured with another number of stations: nothing of it is processed, but who opens must know that it
+ * is there. It gets no more than half of the queue. */
+static void rival(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const uint8_t *mac)
+{
+    struct pdu p;
+    uint32_t n = bytes[ZJW_HEADER_STATIONS];
+    if (n < 1 || n > ZJW_STATIONS_MAX || c->ctl_tail - c->ctl_head >= ZJ_CTL / 2)
+        return;
+    if (pdu_read(bytes, size, c->cfg.cluster, n, !faulty(c, ZJ_FAULT_NO_CHECK), &p))
+        return;
+    int opens = p.kind == ZJW_KIND_OPEN || p.kind == ZJW_KIND_RCV;
+    if (opens || p.instance)
+        tell_seldom(c, now, &c->told_rival[opens][p.src], &p, mac, ZJ_DROP_STATIONS);
+}
+
 /* C3: it lacks what I said last, or what I have not said yet. */
 static int lacks_news(const zj_core *c, const struct pdu *p)
 {
@@ -413,6 +428,8 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
 
     c->count.rx_frames++;
     c->count.rx_bytes += size;
+    if (drop == ZJ_DROP_STATIONS)
+        rival(c, now, bytes, size, mac);
     if (drop)
         return dropped(c, drop);
     if (!medium_knows(c, p.kind))

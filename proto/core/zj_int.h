@@ -144,6 +144,8 @@ struct zj_core {
     uint32_t own_frame_max, limit; /* limit: largest PDU to build now */
     struct stream *st;
 
+    uint64_t told_rival[2][ZJW_STATIONS_MAX]; /* when the engine was last shown one with another n: a PDU of an instance, an OPEN */
+
     /* send */
     int building;             /* an own PDU is being packed in slot st[self].req */
     uint32_t fill;            /* its bytes so far */

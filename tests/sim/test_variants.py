@@ -66,6 +66,7 @@ CAUGHT_BY: dict[Fault | str, set[str]] = {
     "reuse_issued": {"instances"},
     "shrinking_votes": {"instances"},
     "one_vote_at_a_time": {"instances"},
+    "beside_rivals": {"quorum"},
     "keep_join_on_stop": {"liveness"},
     "no_reopen": {"liveness"},
     "reordering": {"total_order", "fifo", "op_order"},
@@ -175,9 +176,10 @@ def name_of(defect: object) -> str:
     return defect.name.lower() if isinstance(defect, Fault) and defect.name else str(defect)
 
 
-RARE = {"keep_join_on_stop", "reuse_issued", "shrinking_votes", "one_vote_at_a_time"}
+RARE = {"keep_join_on_stop", "reuse_issued", "shrinking_votes", "one_vote_at_a_time", "beside_rivals"}
 """Too rare for so few seeds: the first two have tests of their own below, ``shrinking_votes`` its scenario (test_scenarios.py),
-the last one a test of the agreement by itself (tests/unit/test_membership.py)."""
+``one_vote_at_a_time`` a test of the agreement by itself (tests/unit/test_membership.py); ``beside_rivals`` takes stations with
+different configurations, of which a seed has none (tests/unit/test_rivals.py)."""
 
 
 @pytest.mark.parametrize("defect", [d for d in CAUGHT_BY if d not in RARE], ids=name_of)

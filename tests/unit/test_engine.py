@@ -16,7 +16,7 @@ from zenjun.proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notic
 from zenjun.proto.engine import NEVER, Engine, EngineConfig, slots_for
 from zenjun.proto.errors import UsageError
 from zenjun.proto.openpdu import decode_header
-from zenjun.proto.wire import HEADER, VIEW, Flag, Kind, MessageType, cluster_id
+from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, cluster_id
 
 MS = 1_000_000
 START = 1_000_000 * MS
@@ -638,12 +638,22 @@ def test_a_diverging_order_fences() -> None:
 def test_another_number_of_stations_is_noticed() -> None:
     cluster = opened()
     node = cluster.nodes[0]
-    values = {"cluster": cluster_id("test"), "version": 1, "kind": Kind.CONFIRM, "stations": 4, "src": 4}
-    pdu = seal(HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(64))
-    node.carry_out(cluster.now, node.engine.on_frames(cluster.now, [(pdu, bytes(6))]))
-    cluster.run(2_000 * MS)
+    values = {
+        "cluster": cluster_id("test"), "version": 1, "kind": Kind.CONFIRM, "flags": Flag.PACK, "stations": 4, "src": 4,
+        "length": CONFIRM.size, "incarnation": 1, "instance": 1,
+    }  # fmt: skip
+    pdu = seal(HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(8 * 4 + CONFIRM.size))
+    cluster.run(5_000 * MS)
+    for _ in range(3):
+        node.carry_out(cluster.now, node.engine.on_frames(cluster.now, [(pdu, bytes([2, 0, 0, 0, 0, 9]))]))
+        cluster.run(1_000 * MS)
     (notice,) = node.said(Notice)
-    assert notice.kind == "stations" and "another number of stations" in notice.message
+    assert notice.kind == "stations"
+    assert (
+        "station 4 (02:00:00:00:00:09) of this cluster is configured with another number of stations: 4 there, 3"
+        in notice.message
+    )
+    assert node.engine.core.drops()["stations"] == 3
 
 
 @settings(max_examples=30, deadline=None)
