@@ -55,6 +55,7 @@ class _Link:
 
     def flush(self) -> None:
         """Write what is queued; what the socket does not take now goes out when it does."""
+        self.wire.check_owner()
         if not self.writing and self.wire.protocol.out_bytes:
             self._write()
 
@@ -205,6 +206,7 @@ class Group:
 
         timeout: longest wait for the next one, seconds. Raises Timeout, ConnectionClosed, SlowReceiver, Fenced.
         """
+        self._connection._link.wire.check_owner()
         while self._at < len(self._ready) or await self._refill(timeout):
             item = self._ready[self._at]
             self._at += 1
@@ -240,6 +242,7 @@ class Group:
 
     async def recv_items(self, timeout: Seconds = DEFAULT) -> list[Item]:
         """All messages, views and events that are here, at least one. Same errors as ``recv``."""
+        self._connection._link.wire.check_owner()
         if self._at == len(self._ready) and not await self._refill(self._connection._seconds(timeout)):
             raise NotMember(f"group {self.name!r} has been left")
         items = self._ready[self._at :] if self._at else self._ready
@@ -259,9 +262,11 @@ class Group:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.leave()
+        if not self._connection._link.wire.foreign:
+            await self.leave()
 
     async def _next(self, timeout: float | None) -> Item | None:
+        self._connection._link.wire.check_owner()
         if self._at == len(self._ready) and not await self._refill(timeout):
             return None
         item = self._ready[self._at]
@@ -279,6 +284,7 @@ class Group:
         connection, membership = self._connection, self._membership
         if membership.discard:
             raise NotMember(f"group {self.name!r} was joined for sending only")
+        connection._link.wire.check_owner()
         self._give_back()
         if not membership.items and membership.state != "left":
             if connection._protocol.fenced is not None:
@@ -401,7 +407,8 @@ class Pipeline:
 
 
 class Connection:
-    """A connection to the local daemon; made by ``connect``. Its tasks belong to one event loop."""
+    """A connection to the local daemon; made by ``connect``. Its tasks belong to one event loop, and to the process that made it:
+    in a forked child its calls raise RuntimeError, and ``close`` only closes the child's descriptor; connect again there."""
 
     def __init__(self, protocol: ClientProtocol, link: _Link, timeout: float | None) -> None:
         self._protocol = protocol
@@ -512,8 +519,13 @@ class Connection:
     async def close(self, timeout: float | None = 5.0) -> bool:
         """Say goodbye and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has gone out.
 
-        Never raises for what the daemon does; closing twice is harmless. Unread messages are dropped.
+        Never raises for what the daemon does; closing twice is harmless. Unread messages are dropped. In a forked child: closes its
+        descriptor, and the parent's connection goes on; False.
         """
+        if self._link.wire.foreign:  # the loop is the parent's, and so is its epoll: leave both alone
+            self._link.open = False
+            self._link.wire.abandon()
+            return False
         self._protocol.bye()
         self._link.flush()
         self._link.steer()
@@ -544,6 +556,7 @@ class Connection:
         return None if seconds is None else time.monotonic() + seconds
 
     async def _wait(self, ticket: Ticket[_T], timeout: Seconds, what: str) -> _T:
+        self._link.wire.check_owner()
         if not ticket.settled:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

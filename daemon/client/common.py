@@ -41,11 +41,28 @@ class Wire:
     def __init__(self, sock: socket.socket, protocol: ClientProtocol) -> None:
         self.socket = sock
         self.protocol = protocol
+        self._process = os.getpid()
         self.unwritten = memoryview(b"")
         self._buffer = bytearray(READ_BYTES)
 
+    @property
+    def foreign(self) -> bool:
+        """Whether this is a copy in a child of the process that made the connection."""
+        return self._process != os.getpid()
+
+    def check_owner(self) -> None:
+        """Raise RuntimeError in a forked child: two processes would take each other's answers and messages."""
+        if self._process != os.getpid():
+            raise RuntimeError(f"this is a connection of process {self._process}; connect again after fork")
+
+    def abandon(self) -> None:
+        """In a forked child: close its descriptor. The connection lives on in the process that made it."""
+        self.protocol.lost(None)
+        self.socket.close()
+
     def read(self) -> None:
         """One read of what is there."""
+        self.check_owner()
         try:
             size = self.socket.recv_into(self._buffer)
         except BlockingIOError:
@@ -60,6 +77,7 @@ class Wire:
 
     def flush(self) -> None:
         """Write as much of what is queued as the socket takes now; the rest stays in ``unwritten``."""
+        self.check_owner()
         while not self.protocol.ended.settled:
             if not self.unwritten:
                 data = self.protocol.take_output()

@@ -127,6 +127,7 @@ class SyncGroup:
 
         timeout: longest wait for the next one, seconds. Raises Timeout, ConnectionClosed, SlowReceiver, Fenced.
         """
+        self._connection._wire.check_owner()
         while self._at < len(self._ready) or self._refill(timeout):
             item = self._ready[self._at]
             self._at += 1
@@ -137,6 +138,7 @@ class SyncGroup:
 
     def items(self, timeout: float | None = None) -> Iterator[Item]:
         """Messages, views and events in order; otherwise like ``messages``."""
+        self._connection._wire.check_owner()
         while self._at < len(self._ready) or self._refill(timeout):
             item = self._ready[self._at]
             self._at += 1
@@ -145,6 +147,7 @@ class SyncGroup:
 
     def recv(self, timeout: Seconds = DEFAULT) -> Message:
         """The next message. Raises Timeout after ``timeout`` seconds, NotMember if the group was left, else like ``messages``."""
+        self._connection._wire.check_owner()
         deadline = self._connection._deadline(timeout)
         while self._at < len(self._ready) or self._refill(_left(deadline)):
             item = self._ready[self._at]
@@ -166,6 +169,7 @@ class SyncGroup:
 
     def recv_items(self, timeout: Seconds = DEFAULT) -> list[Item]:
         """All messages, views and events that are here, at least one. Same errors as ``recv``."""
+        self._connection._wire.check_owner()
         if self._at == len(self._ready) and not self._refill(self._connection._seconds(timeout)):
             raise NotMember(f"group {self.name!r} has been left")
         items = self._ready[self._at :] if self._at else self._ready
@@ -186,7 +190,8 @@ class SyncGroup:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.leave()
+        if not self._connection._wire.foreign:
+            self.leave()
 
     def _passed(self, item: Item) -> None:
         if type(item) is View:
@@ -307,12 +312,14 @@ class SyncPipeline:
 
 
 class _Alone:
-    """Finds out two threads in one connection, instead of letting them take each other's answers."""
+    """Finds out two threads or processes in one connection, instead of letting them take each other's answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
+        self._wire.check_owner()
         if not self._lock.acquire(blocking=False):
             raise RuntimeError("a sync connection is being used by two threads at once; give each thread its own connection")
 
@@ -326,13 +333,16 @@ class SyncConnection:
     Threads: the connection and its groups may move from thread to thread, but only one may be in a call at a time (a second one
     gets RuntimeError). Programs with several threads open one connection each. Nothing happens between calls: a program that does
     not call for long is a slow receiver in the daemon's eyes once its queue there is full.
+
+    Processes: a connection belongs to the process that made it. In a forked child its calls raise RuntimeError, and ``close`` only
+    closes the child's descriptor; connect again there.
     """
 
     def __init__(self, protocol: ClientProtocol, sock: socket.socket, timeout: float | None) -> None:
         self._protocol = protocol
         self._wire = Wire(sock, protocol)
         self._timeout = timeout
-        self._alone = _Alone()
+        self._alone = _Alone(self._wire)
         self._poll = select.poll()
         self._events = 0
 
@@ -446,8 +456,12 @@ class SyncConnection:
     def close(self, timeout: float | None = 5.0) -> bool:
         """Say goodbye and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has gone out.
 
-        Never raises for what the daemon does; closing twice is harmless. Unread messages are dropped.
+        Never raises for what the daemon does; closing twice is harmless. Unread messages are dropped. In a forked child: closes its
+        descriptor, and the parent's connection goes on; False.
         """
+        if self._wire.foreign:
+            self._wire.abandon()
+            return False
         with self._alone:
             self._protocol.bye()
             clean = True
