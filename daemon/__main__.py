@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import io
 import logging
 import os
 import secrets
@@ -36,7 +37,7 @@ from .manager import adapted, journal_handler, passed_socket
 from .metrics import MetricsServer
 from .netlink import LinkMonitor
 from .observe import LEVELS, Journal, Notifier, set_level, set_up
-from .rights import Rights, RightsError, drop_all_but_net_raw, take_net_raw, take_realtime
+from .rights import Rights, RightsError, check_families, drop_all_but_net_raw, take_net_raw, take_realtime
 from .runtime import Exit, Runtime
 from .store import FIRST_START, Remembered, Store, StoreError
 
@@ -49,10 +50,10 @@ BUS_SEND_BYTES: Final = 32 * 1024
 back-pressure, without which frames are lost in the bridge's backlog."""
 
 EPILOG: Final = """\
-exit codes: 0 stopped in order · 1 bug · 2 command line · 3 configuration · 4 missing right (CAP_NET_RAW) ·
-5 state folder · 6 client socket · 7 unfit interface · 8 refused by the cluster · 9 forced by a second signal
+exit codes: 0 stopped in order, 1 bug, 2 command line, 3 configuration, 4 missing right (CAP_NET_RAW),
+5 state folder, 6 client socket, 7 unfit interface, 8 refused by the cluster, 9 forced by a second signal
 
-signals: SIGTERM, SIGINT stop in order (a second one at once) · SIGHUP takes over what may change while the daemon runs
+signals: SIGTERM, SIGINT stop in order (a second one at once), SIGHUP takes over what may change while the daemon runs
 
 examples:
   zenjun config example > /etc/zenjun/zenjund.toml
@@ -95,6 +96,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the daemon; returns its exit code (see ``Exit``)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without UTF-8 cannot show every name
+        sys.stdout.reconfigure(errors="replace")
     arguments = parser().parse_args(argv)
     with contextlib.suppress(RuntimeError, ValueError, OSError):  # without a standard error there is nowhere to tell it
         faulthandler.enable()  # where it stood, when a watchdog (SIGABRT) or a fault ends it
@@ -131,6 +134,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             adapt = partial(adapted, environ=dict(os.environ), socket_path=given.getsockname() if given is not None else "")
             config = adapt(config)
             take_net_raw()
+            check_families()
             store = Store(Path(config.station.state_dir), config.cluster.name, config.station.id)
             remembered = store.open()
             undo.callback(store.close)
@@ -377,6 +381,7 @@ class Report:
         interface["payload_max"] = {"bytes": payload, "source": "frame_max - header_bytes"}
         out["version"] = self._version
         out["pid"] = os.getpid()
+        out["uptime_ms"] = max(0, now - self.runtime.started_ns) // configuration.NS_PER_MS
         out["state"] = self.runtime.state()
         out["interface"] = interface
         out["counters"]["datapath"] = counters = self._dp.counters()

@@ -61,6 +61,13 @@ TAKEN_ETHERTYPES: Final = {
     0x0800: "IPv4", 0x0806: "ARP", 0x8100: "802.1Q", 0x86DD: "IPv6", 0x8808: "flow control", 0x8809: "LACP", 0x88A8: "802.1ad",
     0x88CC: "LLDP",
 }  # fmt: skip
+TAKEN_ADDRESSES: Final = {
+    "33:33:": "is a multicast address of IPv6: other machines take or send frames there",
+    "cf:00:00:00:00:00": "is the address of the Ethernet loopback test",
+    "ab:00:0": "is a multicast address of DECnet",
+    "03:00:00:00:00:01": "is the address of NetBIOS",
+}
+"""Prefixes of group addresses that have both bits and belong to a protocol, in lower case, and why not to take them."""
 
 Scope = Literal["cluster", "station"]
 
@@ -175,7 +182,7 @@ def _check_group_address(value: str) -> str:
     if not first & 2:
         # This also keeps out 01:80:c2:00:00:0x, which bridges do not forward (case 107).
         return "a locally administered address is wanted (first byte 03, 07, 0b, …); 01:… addresses belong to somebody"
-    return ""
+    return next((f"{value} {why}" for prefix, why in TAKEN_ADDRESSES.items() if value.lower().startswith(prefix)), "")
 
 
 def _check_text(value: str) -> str:

@@ -354,7 +354,10 @@ class MetricsServer:
             return listen(self._path, mode, group, "socket for metrics")
         address, port = loopback(where)
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        except OSError as exc:  # no such family here, or not allowed (RestrictAddressFamilies= of systemd)
+            raise SocketError(f"cannot listen for metrics at {where}: {exc.strerror}") from exc
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((str(address), port))

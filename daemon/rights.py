@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,10 @@ CAP_SYS_NICE: Final = 23
 _CAP_LAST_FALLBACK: Final = 40
 
 _VERSION_3: Final = 0x20080522
+_PR_CAPBSET_READ: Final = 23
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_NO_NEW_PRIVS: Final = 38
+_PR_GET_NO_NEW_PRIVS: Final = 39
 _PR_CAP_AMBIENT: Final = 47
 _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 
@@ -31,6 +34,18 @@ HOW_TO_GRANT: Final = (
     "or start zenjund by systemd with AmbientCapabilities=CAP_NET_RAW (or by sudo)"
 )
 """The one line for a daemon without rights; ``python`` is the interpreter, because a script cannot carry capabilities."""
+HOW_TO_ALLOW: Final = (
+    "CAP_NET_RAW is missing and cannot be gained here, for it is not in the bounding set: start the container with "
+    "--cap-add NET_RAW, or give the systemd unit CapabilityBoundingSet=CAP_NET_RAW and AmbientCapabilities=CAP_NET_RAW"
+)
+"""Where neither setcap nor sudo helps: what started this process has taken the right from all that it starts."""
+HOW_TO_GAIN: Final = (
+    "CAP_NET_RAW is missing, and no-new-privileges keeps setcap and sudo from granting it here: start the container without "
+    "--security-opt no-new-privileges and with --cap-add NET_RAW, or zenjund by systemd with AmbientCapabilities=CAP_NET_RAW"
+)
+
+FAMILIES: Final = (("AF_UNIX", socket.SOCK_STREAM), ("AF_NETLINK", socket.SOCK_RAW), ("AF_PACKET", socket.SOCK_RAW))
+"""Address families that a daemon cannot do without, and a type of socket that each has."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -73,8 +88,34 @@ def take_net_raw() -> None:
     if have.effective & bit:
         return
     if not have.permitted & bit:
-        raise RightsError(HOW_TO_GRANT.format(python=os.path.realpath("/proc/self/exe")))
+        raise RightsError(what_hinders() or HOW_TO_GRANT.format(python=os.path.realpath("/proc/self/exe")))
     _set(Capabilities(have.effective | bit, have.permitted, have.inheritable))
+
+
+def what_hinders() -> str:
+    """One line if CAP_NET_RAW cannot be granted to this process, nor to what it executes, by setcap or sudo; else empty."""
+    if _libc.prctl(_PR_CAPBSET_READ, CAP_NET_RAW, 0, 0, 0) == 0:
+        return HOW_TO_ALLOW
+    if _libc.prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1:
+        return HOW_TO_GAIN
+    return ""
+
+
+def check_families() -> None:
+    """Raise RightsError if sockets of a family that the daemon needs are not to be had, naming the family and how to allow it.
+
+    Such a refusal (EAFNOSUPPORT) comes from a filter on system calls, or from a kernel without the family; neither changes.
+    """
+    for name, kind in FAMILIES:
+        try:
+            socket.socket(getattr(socket, name), kind | socket.SOCK_CLOEXEC, 0).close()
+        except OSError as exc:
+            if exc.errno == errno.EAFNOSUPPORT:
+                needed = " ".join(family for family, _ in FAMILIES)
+                raise RightsError(
+                    f"sockets of the family {name} are not allowed here, or the kernel has none: under systemd, "
+                    f"RestrictAddressFamilies= must name {needed}"
+                ) from exc
 
 
 def take_realtime(priority: int) -> str | None:

@@ -132,16 +132,19 @@ class Runtime:
         self._turning = False
         self._again = False
         self._planned_ns = 0
-        self._started_ns = now_ns()
+        self.started_ns = now_ns()
         self._blocked: tuple[tuple[int, str], ...] = ()
         self._instance = 0
         self._stopping_since_ns = 0
-        self._opening_since_ns = self._started_ns
+        self._opening_since_ns = self.started_ns
         self._hinted = False
         self._fenced = False
         self._ready = False
         self._retry: asyncio.TimerHandle | None = None
-        self._looked_ns = self._started_ns
+        self._looked_ns = self.started_ns
+        self._begun = False
+        """The engine has been started. Not before the first link: a station that no frame reaches is in no instance, not even in
+        one of its own where one station is enough."""
 
     # ---- life
 
@@ -189,7 +192,6 @@ class Runtime:
 
     def _start(self) -> None:
         self._dp.hold(True)
-        self._apply(self._engine.start(now_ns()))
         self._monitor.start()
         if self._phase is Phase.RUNNING:
             self._turn()
@@ -240,7 +242,7 @@ class Runtime:
                 continue
             catch_up = 0
             ours = turn.want or self._again or self._phase is not Phase.RUNNING or self._clients.waiting
-            if not ours and not self._engine.quiet(turn.now):  # all was done in C
+            if not ours and not (self._begun and self._engine.quiet(turn.now)):  # all was done in C
                 self._planned_ns = min(deadline, turn.next_due)
                 return False
             self._serve(turn)
@@ -254,15 +256,15 @@ class Runtime:
 
     def _deadline(self) -> int:
         """Of Python; the core's own are in the data path's timer anyway."""
-        return min(self._engine.own_deadline_ns(), self._phase_deadline)
+        return min(self._engine.own_deadline_ns(), self._phase_deadline) if self._begun else self._phase_deadline
 
     def _serve(self, turn: Turn) -> None:
         now = turn.now
         want = turn.want
         if want & GROUP:
             self._serve_group(now)
-        effects = self._engine.poll(now, turn.status)
-        self._apply(effects)
+        if self._begun:
+            self._apply(self._engine.poll(now, turn.status))
         if want & CLIENT:
             while (take := self._dp.take()) is not None:
                 self._clients.on_frame(take, now)
@@ -456,6 +458,9 @@ class Runtime:
         (self._notifier.status if self._ready else self._notifier.ready)(text)
         self._ready = True
         self._clients.mtu = opened.mtu
+        if not self._begun:
+            self._begun = True
+            self._apply(self._engine.start(now))
         self._engine.set_mac(opened.mac)
         self._apply(self._engine.set_frame_max(now, min(opened.mtu - self._overhead, self._frame_max)))
         self._clients.payload_max = self._engine.core.payload_max
@@ -537,12 +542,13 @@ class Runtime:
             if unstable:
                 self._journal.warning("stopping", "own messages have not reached every station in time")
             self._phase, self._phase_deadline = Phase.LEAVING, now + LAST_WORDS_NS
-            self._apply(self._engine.leave(now))
+            if self._begun:
+                self._apply(self._engine.leave(now))
             self._clients.close_all(LAST_WORDS_NS)
             self._dp.flush()
             self._again = True
         elif self._phase is Phase.LEAVING and (
-            now >= self._phase_deadline or (self._engine.left and not self._dp.clients_left())
+            now >= self._phase_deadline or ((self._engine.left or not self._begun) and not self._dp.clients_left())
         ):
             self._finish(Exit.OK, "stopped")
 

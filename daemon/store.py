@@ -150,7 +150,7 @@ class Store:
         try:
             self._make_folder()
         except OSError as exc:
-            raise StoreError(f"cannot create the state folder {self._folder}: {exc.strerror}") from exc
+            raise StoreError(f"cannot create the state folder {self._folder}: {exc.strerror}{_advice(exc)}") from exc
         self._lock()
         try:
             return self._read()
@@ -207,8 +207,8 @@ class Store:
 
     def _lock(self) -> None:
         path = self._folder / LOCK_NAME
-        self._used_before = path.exists()
         try:
+            self._used_before = path.exists()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise StoreError(f"cannot write in the state folder {self._folder}: {exc.strerror}{_advice(exc)}") from exc

@@ -519,8 +519,8 @@ class Connection:
     async def close(self, timeout: float | None = 5.0) -> bool:
         """Say goodbye and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has gone out.
 
-        Never raises for what the daemon does; closing twice is harmless. Unread messages are dropped. In a forked child: closes its
-        descriptor, and the parent's connection goes on; False.
+        Never raises for what the daemon does; closing twice is harmless. Unread messages are dropped. In a forked child: closes
+        its descriptor, and the parent's connection goes on; False.
         """
         if self._link.wire.foreign:  # the loop is the parent's, and so is its epoll: leave both alone
             self._link.open = False

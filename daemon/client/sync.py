@@ -334,8 +334,8 @@ class SyncConnection:
     gets RuntimeError). Programs with several threads open one connection each. Nothing happens between calls: a program that does
     not call for long is a slow receiver in the daemon's eyes once its queue there is full.
 
-    Processes: a connection belongs to the process that made it. In a forked child its calls raise RuntimeError, and ``close`` only
-    closes the child's descriptor; connect again there.
+    Processes: a connection belongs to the process that made it. In a forked child its calls raise RuntimeError, and ``close``
+    only closes the child's descriptor; connect again there.
     """
 
     def __init__(self, protocol: ClientProtocol, sock: socket.socket, timeout: float | None) -> None:
@@ -456,8 +456,8 @@ class SyncConnection:
     def close(self, timeout: float | None = 5.0) -> bool:
         """Say goodbye and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has gone out.
 
-        Never raises for what the daemon does; closing twice is harmless. Unread messages are dropped. In a forked child: closes its
-        descriptor, and the parent's connection goes on; False.
+        Never raises for what the daemon does; closing twice is harmless. Unread messages are dropped. In a forked child: closes
+        its descriptor, and the parent's connection goes on; False.
         """
         if self._wire.foreign:
             self._wire.abandon()

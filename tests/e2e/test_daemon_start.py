@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,23 @@ def station(lab: Lab) -> Station:
 def test_help_names_exit_codes_and_examples() -> None:
     done = once(["--help"])
     assert done.returncode == 0 and "exit codes:" in done.stdout and "sudo zenjund --config" in done.stdout
+
+
+def test_a_locale_without_utf8_is_no_traceback(tmp_path: Path) -> None:
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    def run(*argv: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([*ZENJUND, *argv], capture_output=True, timeout=20, check=False, env=ascii_only)
+
+    done = run("--help")
+    assert done.returncode == 0 and b"exit codes:" in done.stdout and not done.stderr, done.stderr
+    good = tmp_path / "gr\u00fcn.toml"
+    good.write_text('[cluster]\nname = "x"\nstations = 1\n[station]\nid = 1\ninterface = "eth0"\n')
+    done = run("--config", str(good), "--check")
+    assert done.returncode == 0 and b"the configuration is right" in done.stdout, done.stderr
+    good.write_text('[cluster]\nname = "x"\nstations = "\u4e00"\n')
+    done = run("--config", str(good))
+    assert done.returncode == 3 and b"Traceback" not in done.stderr, done.stderr
 
 
 def test_version_and_check(tmp_path: Path) -> None:
@@ -161,6 +179,42 @@ def test_down_interface_is_waited_for_case_73(lab: Lab, station: Station) -> Non
     wait_for(lambda: "waiting for interface eth0: eth0 is down" in log(station), "the log says so", lab=lab)
     station.link_up()
     lab.wait_open()
+
+
+def test_a_cluster_of_one_does_not_open_without_its_interface(lab: Lab, station: Station, tmp_path: Path) -> None:
+    """It would be enough for itself, but no frame reaches it: not open, not ready, and the service manager is told why."""
+    station.delete_interface()
+    station.write_config()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(10)
+        daemon = station.spawn([*ZENJUND, "--config", str(station.config_path)], env={"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        try:
+            assert manager.recv(4096) == b"STATUS=waiting for interface eth0: it does not exist"
+            # Alone it opens after open_window_ms, 0.4 s.
+            wait_for(lambda: status(station).get("uptime_ms", 0) > 2000, "time to open", lab=lab)
+            now = status(station)
+            assert (now["state"], now["instance"], now["incarnation"] > 0) == ("no link", 0, True)
+            manager.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                manager.recv(4096)
+            manager.settimeout(10)
+            station.create_interface()
+            seen = [manager.recv(4096).decode()]
+            while not seen[-1].startswith("STATUS=instance 1 of "):
+                seen.append(manager.recv(4096).decode())
+            assert any(text.startswith("READY=1\nSTATUS=opening on eth0") for text in seen), seen
+            station.delete_interface()
+            wait_for(lambda: state(station) == "no link", "the interface goes again", lab=lab)
+            daemon.send_signal(signal.SIGTERM)
+            assert daemon.wait(20) == 0
+            daemon = station.spawn([*ZENJUND, "--config", str(station.config_path)])
+            wait_for(lambda: state(station) == "no link", "waiting", lab=lab)
+            daemon.send_signal(signal.SIGTERM)
+            assert daemon.wait(20) == 0, "it stops in order without ever having opened"
+        finally:
+            daemon.kill()
+            daemon.wait(5)
 
 
 def test_waiting_costs_nothing_case_77(lab: Lab, station: Station) -> None:

@@ -103,6 +103,8 @@ def test_unknown_options_suggest() -> None:
         ('group_address = "01:80:c2:00:00:0e"', "locally administered"),
         ('group_address = "02:00:00:00:00:01"', "must be odd"),
         ('group_address = "ff:ff:ff:ff:ff:ff"', "broadcast"),
+        ('group_address = "33:33:00:00:00:01"', "IPv6"),
+        ('group_address = "AB:00:04:01:00:01"', "DECnet"),
         ('group_address = "03:5a:4a:00:00:zz"', "an address like"),
         ("ethertype = 0x0800", "IPv4"),
         ("ethertype = 46", "1536..65535"),

@@ -86,6 +86,27 @@ except RightsError as exc:
     assert "\n" not in HOW_TO_GRANT and "{python}" not in lines[0]
 
 
+@pytest.mark.parametrize(
+    ("taken", "named"),
+    [
+        ("rights._libc.prctl(24, CAP_NET_RAW, 0, 0, 0)", "--cap-add NET_RAW"),  # as docker --cap-drop
+        ("rights._libc.prctl(38, 1, 0, 0, 0)", "no-new-privileges"),  # as docker --security-opt
+    ],
+)
+def test_in_a_container_the_engine_has_to_grant_it(taken: str, named: str) -> None:
+    """There is no point in setcap or sudo where the bounding set lacks the right, or where nothing can be gained."""
+    lines = in_child(f"""
+{taken}
+rights._set(Capabilities(0, 0, 0))
+try:
+    take_net_raw()
+except RightsError as exc:
+    print(exc)
+""")
+    assert len(lines) == 1 and named in lines[0] and "--cap-add NET_RAW" in lines[0] and "setcap cap_net_raw" not in lines[0]
+    assert "AmbientCapabilities=CAP_NET_RAW" in lines[0]
+
+
 def test_permitted_is_made_effective() -> None:
     lines = in_child("""
 have = capabilities()
@@ -119,3 +140,37 @@ s = status()
 print(int(s["CapPrm"], 16), s["NoNewPrivs"])
 """)
     assert lines == ["0 1"]
+
+
+FILTER = """
+import ctypes, errno, platform, struct
+def forbid(family):
+    # As RestrictAddressFamilies= of systemd: socket() of the family fails with EAFNOSUPPORT.
+    number = {"x86_64": 41, "aarch64": 198}[platform.machine()]
+    steps = ((0x20, 0, 0, 0), (0x15, 0, 3, number), (0x20, 0, 0, 16), (0x15, 0, 1, family),
+             (0x06, 0, 0, 0x00050000 | errno.EAFNOSUPPORT), (0x06, 0, 0, 0x7fff0000))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(code)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0, os.strerror(ctypes.get_errno())
+"""
+
+
+@pytest.mark.parametrize("family", ["AF_PACKET", "AF_NETLINK", "AF_UNIX"])
+def test_a_family_that_is_not_allowed_is_exit_code_4(tmp_path: Path, family: str) -> None:
+    """Nothing to restart for: it says what to allow. Before, a missing AF_NETLINK was a bug, and AF_PACKET was tried for ever."""
+    (tmp_path / "z.toml").write_text(
+        f'[cluster]\nname = "x"\nstations = 1\n[station]\nid = 1\ninterface = "eth0"\n'
+        f'state_dir = "{tmp_path / "state"}"\nsocket = "{tmp_path / "sock"}"\n'
+    )
+    lines = in_child(f"""{FILTER}
+import socket
+from zenjun.daemon.__main__ import main
+forbid(socket.{family})
+os.dup2(1, 2)
+print(main(["--config", {str(tmp_path / "z.toml")!r}]))
+""")
+    assert lines[-1] == "4" and len(lines) == 2, lines
+    assert f"sockets of the family {family} are not allowed here" in lines[0]
+    assert "RestrictAddressFamilies= must name AF_UNIX AF_NETLINK AF_PACKET" in lines[0]
+    assert not (tmp_path / "state").exists(), "nothing was touched"

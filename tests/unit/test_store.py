@@ -258,6 +258,41 @@ def test_unusable_folder_is_one_line(tmp_path: Path) -> None:
         make(tmp_path / "s").open()
 
 
+@pytest.mark.parametrize("where", ["state", "state/deeper", "state/station.json"])
+def test_folder_of_another_user_is_one_line_with_advice(tmp_path: Path, where: str) -> None:
+    """Made by root (a first start by hand), used by the service's user."""
+    if os.geteuid():
+        pytest.skip("takes root, who can be another user as well")
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    tmp_path.chmod(0o711)
+    if where == "state/station.json":
+        store = make(folder)
+        store.open()
+        store.persist(1, 1)
+        store.close()
+        (folder / "lock").chmod(0o666)
+        folder.chmod(0o755)
+        where = "state"
+    code = f"""
+import os
+from pathlib import Path
+from zenjun.daemon.store import Store, StoreError
+os.chdir({str(tmp_path)!r})
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+try:
+    Store(Path({where!r}), "lab", 2).open()
+except StoreError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1 and "Permission denied" in done.stdout
+    assert "the folder must belong to the user that runs zenjund" in done.stdout
+
+
 def test_a_lost_file_is_told_from_a_first_start(tmp_path: Path) -> None:
     store = make(tmp_path)
     assert store.open().lost == store_module.FIRST_START

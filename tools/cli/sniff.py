@@ -19,6 +19,7 @@ from typing import IO, Final
 
 import click
 
+from ...daemon.rights import what_hinders
 from ...proto import wire
 from ..capturefile import LINK_ETHERNET, CaptureError, CaptureFile, Record
 from ..pcap.pdu import decode, place
@@ -217,10 +218,8 @@ def _sniff_live(printer: Printer, interface: str, ethertype: int, timeout_s: flo
         live = Live(interface, ethertype)
     except PermissionError:
         python = os.path.realpath(sys.executable)
-        return _fail(
-            f"no right to open a packet socket (CAP_NET_RAW): run it with sudo, or once 'sudo setcap cap_net_raw+ep {python}'",
-            UNSUPPORTED,
-        )
+        ways = f"run it with sudo, or once 'sudo setcap cap_net_raw+ep {python}'"
+        return _fail(f"no right to open a packet socket (CAP_NET_RAW): {what_hinders() or ways}", UNSUPPORTED)
     except OSError as error:
         return _fail(f"cannot capture on {interface}: {error.strerror or error}")
     with live:
@@ -275,7 +274,8 @@ Exit status:
   1  an interface or a file cannot be read, a file is no capture
   2  wrong usage
   4  --count was given and fewer PDUs came (before --timeout, or in the files)
-  6  no right to capture (CAP_NET_RAW)""",
+  6  no right to capture (CAP_NET_RAW)
+  141  the reader of the output has gone (| head)""",
 )
 @click.argument("files", nargs=-1, type=click.Path(allow_dash=True), metavar="[FILE]...")
 @click.option("-i", "--interface", metavar="IFACE", help="Capture live on this interface.")
@@ -340,10 +340,6 @@ def sniff(
         printer.out.flush()
     except KeyboardInterrupt:
         interrupted = True
-    except BrokenPipeError:
-        # The reader of our output has gone: an ordinary end. Python would complain again when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        context.exit(0)
     if printer.bad:
         click.echo(f"zenjun sniff: {printer.bad} frames of this EtherType were too short for a PDU", err=True)
     for link_type, frames in sorted(printer.other_links.items()):
