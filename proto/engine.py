@@ -465,9 +465,9 @@ class Engine:
         if len(secured) == 1:  # else some have gone on from there without this station, and with less
             targets = {view: max(targets[view], count) for view, count in secured.items()}
         for view in targets:
-            if view not in self._views and (late := self.membership.late_change(view)) is not None:
+            late = None if view in self._views else self.membership.late_change(view)
+            if late is not None and self.membership.late_commit(now, late):  # refused: one of the views known before must do
                 self._views[view] = max(self._views.values(), default=0) + 1
-                self.membership.late_commit(now, late)
         known = [view for view in targets if view in self._views]
         if known:
             furthest = max(known, key=lambda view: self._views[view])

@@ -447,13 +447,15 @@ class Membership:
         """After ``end``: the complete own proposal that leads to this view, if there is one. Somebody has carried it out."""
         return next((p for p in self._mine if self._complete(p) and self._hash_of(p) == view), None)
 
-    def late_commit(self, now: int, proposal: Proposal) -> None:
-        """After ``end``: tell the core of that view, which is then flushed."""
+    def late_commit(self, now: int, proposal: Proposal) -> bool:
+        """After ``end``: tell the core of that view, which is then flushed. False: it has no room for one more view event."""
         change = self._change_of(proposal)
-        if self._streams.commit(now, change):
-            self.incarnations = change.incarnations
-            self._mine.clear()
-            invariant(change.instance > 0, "an instance has a number")
+        if not self._streams.commit(now, change):
+            return False
+        self.incarnations = change.incarnations
+        self._mine.clear()
+        invariant(change.instance > 0, "an instance has a number")
+        return True
 
     # ---- votes
     def _mark(self, now: int, station: int, reason: str) -> bool:

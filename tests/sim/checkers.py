@@ -15,7 +15,7 @@ from zenjun.proto.wire import Flag, Kind
 from . import frames
 from .checker import Checker, Merged, Violation, due, last_of_streams, start_of
 from .checkers_membership import Claims, Continuity, GoingOn, Instances, Quorum, Recovery
-from .facts import ACK, AT_ONCE, LEVEL_NAMES, ORDERED, PREACK, VIEW, Delivery, Facts, Life, Number, Place, Stay
+from .facts import ACK, AT_ONCE, LEVEL_NAMES, ORDERED, PREACK, VIEW, Delivery, Facts, Instance, Life, Number, Place, Stay
 from .frames import Frame, name
 
 __all__ = [
@@ -142,7 +142,28 @@ class Views(Checker):
             self.fail(f"{who}: {record.name()}, but the last vote stands at {instance.place}", stay.station)
 
     def handed(self, stay: Stay, record: Delivery, number: Number | None) -> None:
-        self._judge_instance(stay, record, stay.instance.number)
+        self._judge_instance(stay, record, self._instance(stay))
+
+    def _instance(self, stay: Stay) -> int:
+        """The one it is in. Whose instance has ended may learn at the next opening that others have carried out what it had voted
+        for. If it holds all votes it carries that out late: what it has accepted of that instance may be confirmed to its
+        source."""
+        if not stay.ended:
+            return stay.instance.number
+        after = [i for i in self.facts.instances.values() if i.parent is stay.instance and i.has(*stay.lives)]
+        return max([stay.instance.number, *(i.number for i in after if self._has_all_votes(stay, i))])
+
+    def _has_all_votes(self, stay: Stay, instance: Instance) -> bool:
+        for voter in self.facts.voters(instance):
+            stream, peer = self.facts.streams[voter], stay.core.peer(voter[0])
+            seqs = [
+                vote.seq
+                for vote in stream.votes_for(stay.instance.number)
+                if vote.proposal.leads_to(stay.instance.incarnations) == instance.incarnations
+            ]
+            if not seqs or peer.incarnation != voter[1] or stream.unwrap(peer.req) <= min(seqs):
+                return False
+        return True
 
     def _judge_instance(self, stay: Stay, record: Delivery, reached: int) -> None:
         sent = self.facts.sent.get((record.clock, record.src))

@@ -14,6 +14,8 @@
     quiet 200ms                                let time pass and print only how many frames were not heartbeats
     show                                       positions of all stations
     members                                    instance and members at each station, view events it has delivered
+    claims                                     what each station in no instance says of its last one: a view, and how many
+                                               PDUs after its event had reached preack
 
 Times are counted from the command's start; sequence numbers from the stream's first, clocks from the instance's first.
 """
@@ -42,9 +44,9 @@ COUNT_LIMIT_NS: Final = 2 * S
 class Scenario:
     """Carries out commands on one cluster; each returns the lines it prints."""
 
-    def __init__(self, rules: tuple[str, ...] = ()) -> None:
-        """rules: of the agreement, broken on purpose at every station."""
-        self._rules = rules
+    def __init__(self, rules: tuple[str, ...] = (), fault: int = 0) -> None:
+        """rules: of the agreement, fault: bits of ``Fault``: broken on purpose at every station."""
+        self._rules, self._fault = rules, fault
         self.sim: Simulation | None = None
         self._since = 0
         self._seen: list[tuple[int, int, frames.Frame, bool]] = []
@@ -63,7 +65,9 @@ class Scenario:
     def do_cluster(self, **named: str) -> list[str]:
         times = {"heartbeat_ns": HEARTBEAT_NS, "fail_timeout_ns": 5 * HEARTBEAT_NS, "give_up_timeout_ns": 20 * HEARTBEAT_NS}
         options = quiet(**{**times, **dict(_option(k, v) for k, v in named.items())})
-        options = replace(options, rules=self._rules, defective=tuple(range(options.stations)) if self._rules else ())
+        if self._rules or self._fault:
+            everybody = tuple(range(options.stations))
+            options = replace(options, rules=self._rules, defects=self._fault, defective=everybody)
         sim = self.sim = Simulation(1, options)
         sim.on_frame = self._see
         sim.on_delivery = self._note
@@ -120,6 +124,15 @@ class Scenario:
             members = " ".join(f"{m + 1}.{stay.instance.incarnations[m]}" for m in stay.instance.members)
             views = [str(frames.view(r.data).instance) for r in stay.records if r.type == VIEW]
             out.append(f"  s{s + 1}: instance {stay.instance.number} of {members}; views {' '.join(views) or '-'}")
+        return out
+
+    def do_claims(self) -> list[str]:
+        sim, out = self._sim(), []
+        numbers = {instance.hash: number for number, instance in sim.facts.instances.items()}
+        for s, stay in enumerate(sim.facts.stays):
+            if stay is None and sim.stations[s].engine is not None:
+                view, count = sim.stations[s].claim()
+                out.append(f"  s{s + 1}: view {numbers[view]} + {count}" if view else f"  s{s + 1}: nothing")
         return out
 
     def do_lose(self, count: str = "1", kind: str = "", to: str = "", **named: str) -> list[str]:
@@ -269,11 +282,11 @@ def _duration(text: str) -> int:
     raise ValueError(f"{text}: a time ends with us, ms or s")
 
 
-def carry_out(path: Path, rules: tuple[str, ...] = ()) -> tuple[str, str]:
+def carry_out(path: Path, rules: tuple[str, ...] = (), fault: int = 0) -> tuple[str, str]:
     """(the file as it is, as it would be if all that is expected were written anew). Raises ``Violation``."""
     text = path.read_text()
     commands = text.split(f"\n{SEPARATOR}\n")[0]
-    scenario = Scenario(rules)
+    scenario = Scenario(rules, fault)
     out = []
     for line in commands.splitlines():
         if line.strip() and not line.startswith("#"):

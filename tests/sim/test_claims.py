@@ -1,4 +1,5 @@
-"""The checker ``claims`` on hand-made histories; ``test_checkers.py`` has the others."""
+"""What is judged of an instance's end, on hand-made histories: the checker ``claims``, and ``views`` in a late commit;
+``test_checkers.py`` has the others."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import replace
 import pytest
 from zenjun.proto.wire import Kind
 
+from .checkers import Views
 from .checkers_membership import Claims
 from .facts import Instance
 from .test_checkers import FIRST, History, ballot, fails, removal
@@ -77,3 +79,17 @@ def test_who_crashed_or_said_nothing_is_not_judged() -> None:
     h.checker.crashed(1)
     h.stays[0].crashed, h.facts.stays[1] = False, None
     ends(h, 0, h.instance, 1)
+
+
+@pytest.mark.parametrize(("ended", "votes", "right"), [(True, 2, True), (True, 1, False), (False, 2, False)])
+def test_what_was_sent_in_an_instance_that_is_carried_out_late(ended: bool, votes: int, right: bool) -> None:
+    """Station 2 ends instance 1 with all votes for the next one, and flushes to a place there (seed 5020663)."""
+    h, _ = removal(Views)
+    op = h.send(0, b"a", 1, FIRST + 1, instance=2, op=True)
+    h.stays[1].ended = ended
+    holds(h, 1, votes - 1, 1, 0)
+    if right:
+        h.hand(1, op, b"a")
+    else:
+        with fails("views"):
+            h.hand(1, op, b"a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from zenjun.proto.core import Fault
 
 from .checker import Violation
 from .scenario import SEPARATOR, Scenario, carry_out
@@ -22,15 +23,19 @@ def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
     assert now == there, "run pytest --rewrite and explain the difference in the commit"
 
 
-BROKEN = {"two-join-apart": ("shrinking_votes", "instances")}
-"""What a scenario shows when a rule of the agreement is broken, too rarely met by chance: the rule, and which checker sees it."""
+BROKEN: dict[str, tuple[str | Fault, str]] = {
+    "two-join-apart": ("shrinking_votes", "instances"),
+    "ends-while-removing": (Fault.EARLY_REMOVAL, "claims"),
+}
+"""What a scenario shows when a rule is broken, too rarely met by chance: the rule, and which checker sees it."""
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_scenario_shows_the_broken_rule(name: str) -> None:
     rule, checker = BROKEN[name]
     with pytest.raises(Violation) as found:
-        carry_out(Path(__file__).parent / "scenarios" / f"{name}.txt", (rule,))
+        path = Path(__file__).parent / "scenarios" / f"{name}.txt"
+        _ = carry_out(path, fault=int(rule)) if isinstance(rule, Fault) else carry_out(path, (rule,))
     assert found.value.checker == checker
 
 

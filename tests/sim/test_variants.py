@@ -202,6 +202,25 @@ def test_a_number_that_was_issued_for_an_opening_is_not_voted_for(seed: int, rul
     assert (result.violation.checker if result.violation else "") == ("instances" if rule else ""), result.report
 
 
+@pytest.mark.parametrize("fault", [Fault(0), Fault.EARLY_REMOVAL, Fault.EAGER_JOINER], ids=name_of)
+@pytest.mark.parametrize(
+    ("seed", "breaks", "checker"),
+    [
+        (5019863, Fault.EARLY_REMOVAL, "total_order"),
+        (5014152, Fault.EARLY_REMOVAL, "going_on"),
+        (5011534, Fault.EAGER_JOINER, "place"),
+    ],
+)
+def test_what_an_untrue_claim_leads_to(seed: int, breaks: Fault, checker: str, fault: Fault) -> None:
+    """Whoever goes by it delivers with a hole, ends at another place than others, or puts the view event at a wrong one."""
+
+    def change(o: Options) -> Options:
+        return replace(o, defects=int(fault), defective=tuple(range(o.stations)))
+
+    result = simulate(seed, change=change, only=(checker,))
+    assert (result.violation.checker if result.violation else "") == (checker if fault == breaks else ""), result.report
+
+
 @pytest.mark.parametrize("rule", ["", "keep_join_on_stop"])
 def test_a_joiner_is_not_waited_for_after_a_stop(rule: str) -> None:
     """Figure 5 of the DOP paper, but E3 never asks again: E4, which had voted to let it in, must not wait for it. It takes so

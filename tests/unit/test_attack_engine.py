@@ -7,7 +7,7 @@ import struct
 import pytest
 from test_engine import LATENCY, MS, Cluster, Node, opened, settled
 from zenjun.proto.core import Fault, Message, Positions, seal
-from zenjun.proto.effects import Closed, Opened
+from zenjun.proto.effects import Changed, Closed, Opened
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import Kind
 
@@ -175,3 +175,30 @@ def test_the_rest_of_an_instance_comes_before_the_next_one_however_slow_the_driv
     cluster.until(lambda: all(node.engine.instance > second for node in cluster.nodes))
     assert [m.data for m in one.delivered] == [b"a"]
     assert [e.instance for e in one.said(Opened)] == [1, second, two.engine.instance]
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_change_that_cannot_be_carried_out_late_leaves_the_views_known_before(room: bool) -> None:
+    """Station 1 ends instance 1 with all votes for the removal of 4, which 2 and 3 have carried out; 4 has released a message
+    there that 1 has not. At the next opening 1 carries the removal out late, and delivers up to the place in it; or, if its core
+    has no room for one more view event, up to the furthest place of a view that it knows: not nothing at all."""
+    cluster = opened(4, quorum=3, give_up_timeout_ns=600 * MS)
+    one, two, three, four = cluster.nodes
+    cluster.lost = lambda source, to, pdu: to is one and source in (three, four)
+    cluster.send(1, b"m")
+    cluster.until(lambda: four.engine.core.positions().preack == 1, step_ns=MS)
+    assert not one.delivered
+    four.paused = True
+    cluster.lost = lambda source, to, pdu: to is one and pdu[5] != Kind.STOP
+    for node in (one, two, three):
+        node.carry_out(cluster.now, node.engine.expel(cluster.now, 4))
+    cluster.until(lambda: two.engine.instance == three.engine.instance == 2, step_ns=MS)
+    two.boot(cluster.now)
+    cluster.until(lambda: not one.engine.instance and not three.engine.instance)
+    assert one.engine.core.reached()[1] == 0 and not one.said(Changed), "it has the votes, not the word that all have them"
+    if not room:
+        one.engine.core.commit = lambda now, change: False  # type: ignore[method-assign]
+    four.backlog.clear()
+    four.paused, cluster.lost = False, lambda source, to, pdu: False
+    cluster.until(lambda: all(node.engine.instance > 2 for node in cluster.nodes))
+    assert [m.data for m in one.delivered] == [b"m"] and len(one.views) == room

@@ -141,3 +141,22 @@ def test_a_joiner_releases_nothing_until_all_members_know_its_view(fault: int) -
     assert rig.commit(2, change)
     rig.settle()
     assert rig.shown(3) == [2] and rig.cores[3].reached() == (change.view, 0)
+
+
+def test_what_may_be_confirmed_in_an_instance_that_is_carried_out_late_is_delivered() -> None:
+    """Rule 4a, with order "op": station 0 has accepted a message of the next instance, and said so, but its own has ended
+    before it got there. It holds all votes, and carries the change out for the flush: then it is there."""
+    rig = Rig(3, (0, 1, 2))
+    rig.settle()
+    rig.alive.discard(2)
+    change = rig.stop([2])
+    assert rig.commit(1, change)
+    rig.send(1, b"op", op=True)
+    for pdu in rig.frames(1):
+        rig.give(1, 0, pdu)
+    rig.take(0)
+    rig.cores[0].close()
+    assert not [m for m in rig.out[0] if m.op]
+    assert rig.commit(0, change)
+    rig.cores[0].flush(change.view, 0)
+    assert [m.data for m in rig.take(0) if m.op == 1] == [b"op"]

@@ -650,7 +650,7 @@ def test_a_change_that_others_had_carried_out_is_known_after_the_end() -> None:
     assert one.m.late_change(view_hash(8, (1, 0, 3, 4))) is None
     late = one.m.late_change(view_hash(8, (1, 2, 3, 0)))
     assert late == STOP_4
-    one.m.late_commit(2 * MS, late)
+    assert one.m.late_commit(2 * MS, late)
     assert one.core.commits[-1].instance == 8 and one.m.instance == 0
 
 
