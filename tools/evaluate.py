@@ -19,8 +19,8 @@ from typing import Final
 from ..daemon.client import connect_sync
 from ..proto import wire
 from ..proto.wire import Flag, Kind
-from .capturefile import CaptureFile
 from .lab import Lab, LabError
+from .pcap.records import Records
 
 SIZES: Final = tuple(range(2, 9))
 PATIENCE_S: Final = 20.0
@@ -63,18 +63,17 @@ def read(path: Path, cluster: int) -> list[Seen]:
     """The cluster's PDUs in a capture, in order."""
     out = []
     size = wire.HEADER.size
-    with path.open("rb") as file:
-        for record in CaptureFile(file):
-            pdu = record.data[wire.ETHERNET_HEADER :]
-            if len(pdu) < size or struct.unpack_from(">H", record.data, 12)[0] != wire.ETHERTYPE:
-                continue
-            fields = dict(zip((f.name for f in wire.HEADER.fields), wire.HEADER.struct.unpack_from(pdu), strict=True))
-            if fields["cluster"] != cluster:
-                continue
-            n = fields["stations"]
-            ack = struct.unpack_from(f">{n}I", pdu, size)
-            pack = struct.unpack_from(f">{n}I", pdu, size + 4 * n) if fields["flags"] & Flag.PACK else ()
-            out.append(Seen(record.time_ns, fields["kind"], fields["flags"], fields["src"] - 1, fields["seq"], ack, pack))
+    for record in Records(path):
+        pdu = record.data[wire.ETHERNET_HEADER :]
+        if len(pdu) < size or struct.unpack_from(">H", record.data, 12)[0] != wire.ETHERTYPE:
+            continue
+        fields = dict(zip((f.name for f in wire.HEADER.fields), wire.HEADER.struct.unpack_from(pdu), strict=True))
+        if fields["cluster"] != cluster:
+            continue
+        n = fields["stations"]
+        ack = struct.unpack_from(f">{n}I", pdu, size)
+        pack = struct.unpack_from(f">{n}I", pdu, size + 4 * n) if fields["flags"] & Flag.PACK else ()
+        out.append(Seen(record.time_ns, fields["kind"], fields["flags"], fields["src"] - 1, fields["seq"], ack, pack))
     return out
 
 

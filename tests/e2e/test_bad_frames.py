@@ -29,9 +29,9 @@ from zenjun.proto.wire import (
     Kind,
     Layout,
 )
-from zenjun.tools.capturefile import CaptureFile
 from zenjun.tools.lab import Lab, Station
 
+from ..capturefile import CaptureFile
 from ..sim.frames import patch, seal
 from .cluster import (
     PATIENT,

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from zenjun.daemon.client import Level
 from zenjun.proto.wire import ETHERTYPE, Flag, Kind
-from zenjun.tools.capturefile import CaptureFile
 from zenjun.tools.dissect import Ether, Zenjun, find
 from zenjun.tools.lab import Lab, LabError
 
+from ..capturefile import CaptureFile
 from .cluster import PATIENT, cluster, core, datapath, drops, exchange, plan, programs, reported, status, stays, wait_for
 
 pytestmark = pytest.mark.lab

@@ -10,9 +10,9 @@ import pytest
 from zenjun.daemon.key import new_text
 from zenjun.proto import wire
 from zenjun.proto.wire import CONFIRM, HEADER, Flag, Kind
-from zenjun.tools.capturefile import CaptureFile
 from zenjun.tools.lab import Lab
 
+from ..capturefile import CaptureFile
 from ..sim.frames import patch, seal
 from .cluster import (
     PATIENT,

@@ -33,9 +33,9 @@ from zenjun.daemon.client import (
     connect_sync,
 )
 from zenjun.proto.wire import ETHERTYPE, HEADER, Kind
-from zenjun.tools.capturefile import CaptureFile
 from zenjun.tools.lab import Lab
 
+from ..capturefile import CaptureFile
 from .cluster import (
     Program,
     cluster,

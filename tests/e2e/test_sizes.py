@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from zenjun.daemon.client import Message, TooLarge, Undecided
 from zenjun.proto.wire import ETHERTYPE, GROUP_MAC, MESSAGE_MAX
-from zenjun.tools.capturefile import CaptureFile
 from zenjun.tools.lab import Lab
 
+from ..capturefile import CaptureFile
 from .cluster import (
     PATIENT,
     Burst,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from zenjun.tools.pcap.lookup import Capture, captures
 
 from . import recorded
 from .built import Rec, frame, pcap, write
+from .shapes import enhanced, interface, section
 from .traffic import START_NS, Clock, Traffic, confirm, pdu
 
 MS = 1_000_000
@@ -253,6 +255,38 @@ def test_what_gives_nothing_says_why(tmp_path: Path) -> None:
         write(tmp_path / f"s{k}.pcapng", [Rec(r.time_ns, r.data[:6] + b"\2\0\0\0\0\7" + r.data[12:]) for r in traffic.records[k]])
     with pytest.raises(ClockError, match="does not tell sent from received"):
         estimate([Capture(f.path, f.station) for f in files])
+
+
+@pytest.mark.parametrize("unit_ns", [1_000, MS, 10 * MS, S])
+@pytest.mark.parametrize("says_so", [True, False])
+def test_coarse_stamps_widen_the_bounds(tmp_path: Path, unit_ns: int, says_so: bool) -> None:
+    """The true offset is within the uncertainty however coarse the stamps are; also where a converted file says ns."""
+    offset = 2 * unit_ns // 5
+    traffic = Traffic({1: Clock(), 2: Clock(offset), 3: Clock()}, uniform(5_000, 20_000), duration_ns=4 * S).run()
+    digits = len(str(S // unit_ns)) - 1
+    for k, records in traffic.records.items():
+        data = section() + interface(resolution=digits if says_so else 9)
+        for r in records:
+            cut = r.time_ns // unit_ns
+            data += enhanced(cut if says_so else cut * unit_ns, r.data, flags=r.direction)
+        (tmp_path / f"s{k}.pcapng").write_bytes(data)
+    made = estimate([Capture(str(tmp_path / f"s{k}.pcapng"), k) for k in traffic.clocks], reference=1).alignment
+    low, high = made.interval_ns(1, 2, np.array(made.span_ns()))
+    assert (low <= offset).all() and (offset <= high).all()
+    assert (high - low).max() < 6 * unit_ns + MS
+
+
+def test_no_times_and_times_that_go_back(tmp_path: Path) -> None:
+    traffic = Traffic({1: Clock(), 2: Clock()}, uniform(5_000, 20_000)).run()
+    for k, records in traffic.records.items():
+        write(tmp_path / f"s{k}.pcapng", [r._replace(time_ns=0) for r in records])
+    sources = [Capture(str(tmp_path / f"s{k}.pcapng"), k) for k in (1, 2)]
+    with pytest.raises(ClockError, match="the capture of station 1 has no times"):
+        estimate(sources)
+    for k, records in traffic.records.items():
+        write(tmp_path / f"s{k}.pcapng", [r._replace(time_ns=r.time_ns - 3 * S * (not i % 7)) for i, r in enumerate(records)])
+    problems = estimate(sources).problems
+    assert len(problems) == 2 and re.search(r"station 1: the times in its capture go back, \d+ times, by up to 3\.0", problems[0])
 
 
 @pytest.mark.lab

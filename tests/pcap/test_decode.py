@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from scapy.packet import Raw
 from zenjun.proto import wire
-from zenjun.tools.capturefile import CaptureFile
 from zenjun.tools.dissect import Ether, Zenjun, complete, crc32c, find
 from zenjun.tools.pcap import decode, generate, schema
 from zenjun.tools.pcap.decode import Columns, Decoder, Filter
@@ -19,6 +18,7 @@ from zenjun.tools.pcap.files import Split, gather
 from zenjun.tools.pcap.native import ffi, lib
 from zenjun.tools.pcap.schema import Problem
 
+from ..capturefile import CaptureFile
 from .built import PDUS
 from .recorded import captures
 from .shapes import NS, enhanced, interface, pcap, section

@@ -17,11 +17,11 @@ from click.testing import CliRunner
 from scapy.layers.l2 import CookedLinuxV2, Dot1Q
 from zenjun.proto import wire
 from zenjun.tools import dissect
-from zenjun.tools.capturefile import CaptureFile
 from zenjun.tools.cli.pcap.dissector import dissector as command
 from zenjun.tools.dissect import Ether, Zenjun, as_dict, find
 from zenjun.tools.pcap.dissector import FLAGS, ON_WIRE, field_name, flag_names, lua, names
 
+from ..capturefile import CaptureFile
 from .built import ACK, HEADER, PDUS, Rec, frame, message, pcap
 from .recorded import captures
 

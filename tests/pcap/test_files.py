@@ -44,11 +44,12 @@ def test_station_of_a_path(path: str, station: int) -> None:
 
 
 def test_find(tmp_path: Path) -> None:
-    for name in ("s1/a.pcap", "s1/a.pcap1", "s2/b.pcapng.gz", "s2/c.CAP.zst", "s2/notes.txt", "odd"):
+    rotated = ["s3/d.pcapng", "s3/d.pcapng-20261128", "s3/d.pcapng.1", "s3/d.pcapng.2.gz"]
+    for name in ("s1/a.pcap", "s1/a.pcap1", "s2/b.pcapng.gz", "s2/c.CAP.zst", "s2/notes.txt", *rotated, "odd"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     names = [str(p.relative_to(tmp_path)) for p in find([tmp_path, tmp_path / "odd", tmp_path / "odd"])]
-    assert names == ["s1/a.pcap", "s1/a.pcap1", "s2/b.pcapng.gz", "s2/c.CAP.zst", "odd"]
+    assert names == ["s1/a.pcap", "s1/a.pcap1", "s2/b.pcapng.gz", "s2/c.CAP.zst", *rotated, "odd"]
     os.mkfifo(tmp_path / "pipe")
     for wrong in ([], [tmp_path / "nix"], [tmp_path / "pipe"], ["/dev/null"]):
         with pytest.raises(FilesError):

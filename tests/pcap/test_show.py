@@ -25,6 +25,7 @@ from zenjun.tools.pcap.schema import Problem
 from zenjun.tools.pcap.show import moment, numbers
 from zenjun.tools.pcap.text import Style, fold, span, vector
 
+from . import shapes
 from .built import PDUS, Rec, frame, pcap, pcapng, write
 from .recorded import captures
 from .traffic import START_NS, Clock, Traffic, data, pdu
@@ -389,6 +390,24 @@ def test_damaged_files(folder: Path, tmp_path: Path) -> None:
         assert run(wrong).exit_code == 1 and "no such file" in run(wrong).stderr
     (bad / "cut.pcapng").unlink()
     assert run(str(bad)).exit_code == 1 and "no capture in this folder" in run(str(bad)).stderr
+
+
+def test_files_without_a_pdu_of_ours_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "other.pcap"
+    path.write_bytes(shapes.pcap([(shapes.NS, bytes(60))] * 12))
+    result = run(str(path))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert f"{path}: 0 PDUs of EtherType 0x88b5 in 12 frames" in result.stderr
+    path.write_bytes(shapes.pcap([(shapes.NS, bytes(60))] * 12, link=105))
+    result = run(str(path))
+    assert result.exit_code == 1 and "all 12 frames of link type 105" in result.stderr
+
+
+def test_a_packed_file_that_is_cut_is_not_called_empty(tmp_path: Path) -> None:
+    path = tmp_path / "s1.pcap.gz"
+    path.write_bytes(gzip.compress(shapes.pcap(shapes.frames()))[:12])
+    result = run(str(path))
+    assert result.exit_code == 1 and "the gzip stream ends too early" in result.stderr and "empty" not in result.stderr
 
 
 def test_wrong_usage(folder: Path) -> None:

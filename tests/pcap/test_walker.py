@@ -9,11 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from zenjun.tools.capturefile import CaptureError, CaptureFile
 from zenjun.tools.lab.capture import PcapngWriter
 from zenjun.tools.pcap import files, native
 from zenjun.tools.pcap.native import Reader, ffi, lib
 
+from ..capturefile import CaptureError, CaptureFile
 from . import shapes
 from .shapes import NS, RAW_IP, SLL, SLL2, Frame, enhanced, interface, obsolete, pcap, pcapng, section, simple, walk
 
@@ -342,6 +342,25 @@ def test_compressed_and_damaged(kind: str, tmp_path: Path) -> None:
     path.write_bytes(head + bytes(50))
     capture = files.scan(path)
     assert capture.problem is not None and kind in capture.problem and capture.problem.startswith(f"{path}: offset 0: ")
+
+
+@pytest.mark.parametrize("nibble", [0x50, 0x5F])
+def test_zstd_with_a_skippable_frame_first(nibble: int, tmp_path: Path) -> None:
+    """As pzstd writes it."""
+    path = compressed(write(tmp_path, NG), "zstd")
+    path.write_bytes(bytes([nibble]) + b"\x2a\x4d\x18" + struct.pack("<I", 4) + b"size" + path.read_bytes())
+    found, _, damage = walk(path)
+    assert damage is None and found == [Frame(t, d, len(d)) for t, d in THREE]
+    capture = files.scan(path, station=2)
+    assert (capture.format, capture.truncated, capture.problem) == ("pcapng zstd", False, None)
+
+
+@pytest.mark.parametrize(
+    ("size", "why"), [(167, "which is no multiple of 4"), (8, "too few for its type"), (1 << 25, "more than any has")]
+)
+def test_why_a_block_cannot_be_so_long(size: int, why: str, tmp_path: Path) -> None:
+    damage = walk(write(tmp_path, section() + struct.pack("<II", 6, size) + bytes(200)))[2]
+    assert damage is not None and f"a block of {size} bytes, {why}" in damage
 
 
 # ---- against others ----

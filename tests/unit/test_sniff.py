@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
+import gzip
 import json
 import os
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from zenjun.proto import wire
-from zenjun.tools.capturefile import LINK_ETHERNET, LINK_LINUX_SLL, CaptureError, CaptureFile, Record
 from zenjun.tools.cli.sniff import sniff
 from zenjun.tools.dissect import (
     Ether,
@@ -26,6 +26,10 @@ from zenjun.tools.dissect import (
     ZenjunOpen,
     ZenjunRange,
 )
+from zenjun.tools.pcap.native import CaptureDamage
+from zenjun.tools.pcap.pdu import LINK_ETHERNET, Record
+from zenjun.tools.pcap.pdu import LINK_SLL as LINK_LINUX_SLL
+from zenjun.tools.pcap.records import Records
 
 HEADER = {"cluster": wire.cluster_id("demo"), "incarnation": 2, "instance": 3, "clock": 3 << 32, "ack": [1, 0, 0]}
 MACS = {"src": "02:00:00:00:00:01", "dst": wire.GROUP_MAC}
@@ -81,8 +85,11 @@ def packet(order: str, data: bytes, ticks: int, number: int = 0) -> bytes:
 
 
 def read(data: bytes) -> tuple[list[Record], bool]:
-    capture = CaptureFile(io.BytesIO(data))
-    return list(capture), capture.truncated
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        capture = Records(file.name)
+        return list(capture), bool(capture.cut)
 
 
 def run(*arguments: str, data: bytes | None = None) -> Result:
@@ -128,6 +135,10 @@ def test_a_file_cut_at_every_byte(next_generation: bool) -> None:
     ends = [sum(map(len, parts[: k + 1])) for k in range(4)]
     borders = {*ends, len(section("<"))} if next_generation else set(ends)
     for size in range(4, len(data) + 1):
+        if not next_generation and size < 24:  # not even the file's header is there: nothing says what the file is
+            with pytest.raises(CaptureDamage, match="too short for a capture"):
+                read(data[:size])
+            continue
         records, truncated = read(data[:size])
         assert len(records) == max(0, sum(end <= size for end in ends) - 1)
         assert truncated == (size not in borders), size
@@ -151,10 +162,11 @@ def test_interfaces_of_a_pcapng_keep_their_own_types() -> None:
     ("data", "says"),
     [
         (b"", "empty"),
-        (b"\x1f\x8b\x08\0", "gzip"),
-        (b"XCP\0....", "neither pcap nor pcapng"),
+        (b"\x1f\x8b\x08\0", "the gzip stream ends too early"),
+        (b"XCP\0....", "a NetXRay capture"),
+        (b"hello", "neither pcap nor pcapng"),
         (pcap([])[:24] + struct.pack("<IIII", 0, 0, 2**31, 0), "damaged"),
-        (section("<") + packet("<", b"x", 0), "unknown interface"),
+        (section("<") + packet("<", b"x", 0), "interface 0, which is not described"),
         (section("<") + struct.pack("<II", 6, 4), "damaged"),
         (section("<") + interface("<") + block("<", 6, struct.pack("<IIIII", 0, 0, 0, 999, 999)), "damaged"),
         (b"\x0a\x0d\x0d\x0a" + bytes(24), "byte-order"),
@@ -162,7 +174,7 @@ def test_interfaces_of_a_pcapng_keep_their_own_types() -> None:
 )
 def test_what_is_no_capture_says_so(data: bytes, says: str) -> None:
     """Case 161."""
-    with pytest.raises(CaptureError, match=says):
+    with pytest.raises(CaptureDamage, match=says):
         read(data)
 
 
@@ -226,7 +238,8 @@ def test_filters(capture: str, arguments: list[str], kinds: list[str]) -> None:
 
 def test_several_files_and_standard_input(capture: str) -> None:
     assert len(run(capture, capture).stdout.splitlines()) == 8
-    assert len(run("-", data=pcap(frames())).stdout.splitlines()) == 4
+    piped = subprocess.run([*SNIFF, "-"], input=pcap(frames()), capture_output=True, timeout=60)
+    assert len(piped.stdout.splitlines()) == 4 and not piped.stderr
 
 
 def test_damage_is_shown_not_hidden(tmp_path: Path) -> None:
@@ -238,10 +251,32 @@ def test_damage_is_shown_not_hidden(tmp_path: Path) -> None:
     result = run(str(path))
     lines = result.stdout.splitlines()
     assert len(lines) == 2 and "BAD CHECKSUM" in lines[0] and "CUT" in lines[1]
-    assert "1 frames of this EtherType were too short" in result.stderr
+    assert "1 frame of this EtherType was too short" in result.stderr
     assert [json.loads(line)["check_ok"] for line in run(str(path), "--json").stdout.splitlines()] == [False, None]
     path.write_bytes(pcap([good], link_type=105))
-    assert "1 frames of link type 105 were skipped" in run(str(path)).stderr
+    skipped = run(str(path))
+    assert "1 frame of link type 105 was skipped" in skipped.stderr and skipped.exit_code == 1
+
+
+def test_whatever_the_analysis_reads(tmp_path: Path) -> None:
+    """One reader: link types with a frame check sequence, packed files, folders, formats by name, and what is no PDU of ours."""
+    checked = pcap(frames(), link_type=0x24000001)  # four bytes of FCS
+    (tmp_path / "a.pcap").write_bytes(checked)
+    (tmp_path / "b.pcap.gz").write_bytes(gzip.compress(checked))
+    assert [len(run(str(tmp_path / name)).stdout.splitlines()) for name in ("a.pcap", "b.pcap.gz", ".")] == [4, 4, 8]
+    (tmp_path / "none").mkdir()
+    result = run(str(tmp_path / "none"))
+    assert "no capture in this folder" in str(result.exception) + result.output and result.exit_code == 1
+    path = tmp_path / "x"
+    path.write_bytes(b"snoop\0\0\0" + bytes(20))
+    assert "a snoop capture" in run(str(path)).stderr
+    path.write_bytes(pcap(frames())[:4] + b"\7" + pcap(frames())[5:])
+    result = run(str(path))
+    assert result.exit_code == 1 and "version 7" in result.stderr
+    path.write_bytes(pcap([bytes(60)] * 12))
+    result = run(str(path))
+    assert result.exit_code == 0 and f"{path}: 0 PDUs of EtherType 0x88b5 in 12 frames" in result.stderr
+    assert "0 PDUs" not in run(str(tmp_path / "a.pcap"), "--kind", "rst").stderr  # it has some, of other kinds
 
 
 def test_a_cut_file_gives_what_is_whole(tmp_path: Path) -> None:

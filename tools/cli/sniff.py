@@ -21,10 +21,9 @@ import click
 
 from ...daemon.rights import what_hinders
 from ...proto import wire
-from ..capturefile import LINK_ETHERNET, CaptureError, CaptureFile, Record
-from ..pcap.pdu import decode, place
+from ..pcap.pdu import LINK_ETHERNET, Record, decode, place
 from ..pcap.text import Style, details, line, seconds
-from .common import FAILED, TIMED_OUT, UNSUPPORTED
+from .common import FAILED, TIMED_OUT, UNSUPPORTED, Failure, lacking_extra, plural
 from .pcap.options import ethertype_option, kinds_option
 
 FRAME_BYTES_MAX: Final = 65536 + 64
@@ -171,6 +170,8 @@ class Printer:
     count: int | None
     ethertype: int
     printed: int = 0
+    ours: int = 0
+    """Frames of an EtherType that is looked for, whatever the other filters say."""
     bad: int = 0
     other_links: dict[int, int] = field(default_factory=dict)
 
@@ -190,6 +191,7 @@ class Printer:
             return
         if found.ethertype not in self._ethertypes:
             return
+        self.ours += 1
         plain = decode(record.data[found.at :])
         if plain is None:
             self.bad += found.ethertype == self.ethertype
@@ -243,20 +245,50 @@ def _sniff_live(printer: Printer, interface: str, ethertype: int, timeout_s: flo
 
 
 def _sniff_file(printer: Printer, name: str) -> int:
+    """One file, whatever ``zenjun pcap`` reads; or standard input."""
     try:
-        with sys.stdin.buffer if name == "-" else Path(name).open("rb") as stream:
-            capture = CaptureFile(stream)
-            for record in capture:
-                printer.show(record)
-                if printer.done:
-                    break
+        from ..pcap.lookup import none_of
+        from ..pcap.native import CaptureDamage
+        from ..pcap.records import Records
+    except ImportError as error:
+        raise lacking_extra(error, "sniff") from None
+    shown = "standard input" if name == "-" else name
+    ours, skipped = printer.ours, sum(printer.other_links.values())
+    capture = Records(name, None if Path(name).is_file() else printer.out.flush)
+    try:
+        for record in capture:
+            printer.show(record)
+            if printer.done:
+                return 0
     except BrokenPipeError:
         raise
-    except (OSError, CaptureError) as error:
-        return _fail(f"{name}: {(error.strerror if isinstance(error, OSError) else None) or error}")
-    if capture.truncated:
-        click.echo(f"zenjun sniff: {name}: the last record is cut; all before it were read", err=True)
+    except ImportError as error:
+        raise lacking_extra(error, "sniff") from None
+    except CaptureDamage as error:
+        return _fail(f"{shown}: offset {error.offset}: {error.reason}")
+    except OSError as error:
+        return _fail(f"{shown}: {error.strerror or error}")
+    if capture.cut:
+        click.echo(f"zenjun sniff: {shown}: {capture.cut}; all before it was read", err=True)
+    if capture.count and sum(printer.other_links.values()) - skipped == capture.count:
+        return FAILED  # what was skipped is said at the end
+    if printer.ours == ours:
+        click.echo(f"zenjun sniff: {none_of(shown, capture.count, printer.ethertype)}", err=True)
     return 0
+
+
+def _files(names: Sequence[str]) -> Iterator[str]:
+    """The files that the names stand for: folders are searched. Raises Failure."""
+    for name in names:
+        if name == "-" or not Path(name).is_dir():
+            yield name
+            continue
+        from ..pcap.files import FilesError, find
+
+        try:
+            yield from (str(path) for path in find([name]))
+        except FilesError as error:
+            raise Failure(str(error), command="sniff") from None
 
 
 @click.command(
@@ -271,7 +303,7 @@ Examples:
 \b
 Exit status:
   0  all was printed: files read, --count reached, --timeout over, or Ctrl-C
-  1  an interface or a file cannot be read, a file is no capture
+  1  an interface or a file cannot be read, a file is no capture, or has only frames of link types that cannot be read
   2  wrong usage
   4  --count was given and fewer PDUs came (before --timeout, or in the files)
   6  no right to capture (CAP_NET_RAW)
@@ -309,7 +341,11 @@ def sniff(
     ethertype: int,
     verbose: bool,
 ) -> None:
-    """Print decoded PDUs, live from an interface or from capture files (pcap, pcapng; - is standard input).
+    """Print decoded PDUs, live from an interface or from capture files (pcap, pcapng; gzip and zstd; - is standard input; folders
+    are searched).
+
+    To watch a segment, or one file in its own order. For captures of several stations merged by time, damaged PDUs only, times,
+    messages and groups: 'zenjun pcap show'.
 
     A line has the time, the source station with its incarnation, the kind, its number in the stream (seq; for PDUs
     outside the stream the source's next one), instance, logical clock, ack vector, pack vector, flags, and what the kind adds.
@@ -333,7 +369,7 @@ def sniff(
     try:
         if interface:
             code = _sniff_live(printer, interface, ethertype, timeout)
-        for name in files:
+        for name in _files(files):
             code = max(code, _sniff_file(printer, name))
             if printer.done:
                 break
@@ -341,9 +377,11 @@ def sniff(
     except KeyboardInterrupt:
         interrupted = True
     if printer.bad:
-        click.echo(f"zenjun sniff: {printer.bad} frames of this EtherType were too short for a PDU", err=True)
+        were = f"{plural(printer.bad, 'frame')} of this EtherType {'was' if printer.bad == 1 else 'were'}"
+        click.echo(f"zenjun sniff: {were} too short for a PDU", err=True)
     for link_type, frames in sorted(printer.other_links.items()):
-        click.echo(f"zenjun sniff: {frames} frames of link type {link_type} were skipped", err=True)
+        skipped = f"{plural(frames, 'frame')} of link type {link_type} {'was' if frames == 1 else 'were'} skipped"
+        click.echo(f"zenjun sniff: {skipped}: only Ethernet, Linux cooked v1 and v2 can be read", err=True)
     if code == 0 and not interrupted and count is not None and printer.printed < count:
         code = TIMED_OUT
     context.exit(code)

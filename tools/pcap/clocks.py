@@ -33,6 +33,7 @@ import numpy.typing as npt
 from ...proto import wire
 from .lookup import Capture, Correction, Notes, Selection, frames, no_capture
 from .native import Reader, ffi, lib
+from .text import span
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -48,10 +49,17 @@ MARKS_MAX: Final = 4_000_000
 """Sends and receipts kept of one station, 24 bytes each; of larger captures a sample, the same PDUs at all stations."""
 _FRAME_BYTES: Final = 120
 _UNBOUND: Final = np.inf
+_UNITS_NS: Final = tuple(10**k for k in range(1, 10))
+_BACK_NS: Final = 1_000_000
+"""Frames of several queues of a card come out of order by less."""
 
 
 class ClockError(Exception):
     """Nothing can be said of the clocks; one line for people."""
+
+
+class Contradiction(ClockError):
+    """No clocks would explain what the captures show."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,11 @@ class Marks:
     frames: int = 0
     untimed: int = 0
     unproven: int = 0
+    tick_ns: int = 1
+    """Unit of the coarsest time stamp: an event was less than this later than its stamp (or earlier, if it was rounded)."""
+    backs: int = 0
+    back_ns: int = 0
+    """Frames stamped earlier than one before them in their file, and by how much at most."""
 
     def firsts(self, chosen: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.uint64], Ints]:
         """Keys, sorted, with their first times."""
@@ -246,7 +259,7 @@ def align(
         breaks = _breaks(used, start, rough, rate)
         made = _solve(used, stations, start, rough, rate, grid_ns, breaks)
         if made is None:
-            raise ClockError("the captures contradict each other: a capture lacks frames, or two stations are one")
+            raise Contradiction("the captures contradict each other: a capture lacks frames, or two stations are one")
     # Once more with the offsets found: places in time are then exact to the uncertainty, and not to the drift.
     finer = _solve(used, stations, start, made, rate, grid_ns, made.breaks_ns)
     made = finer or made
@@ -454,7 +467,7 @@ def _sample(by_station: Mapping[int, Sequence[Capture]], marks_max: int) -> int:
 
 def _collect_station(station: int, files: Sequence[Capture], ethertype: int, mask: int, problems: list[str]) -> Marks:
     state = ffi.new("struct zk_state *", {"station": station, "ethertype": ethertype, "mask": mask})
-    kind = np.dtype([("key", "<u8"), ("time", "<i8"), ("src", "u1"), ("what", "u1"), ("pad", "V6")])
+    kind = np.dtype([("key", "<u8"), ("time", "<i8"), ("src", "u1"), ("what", "u1"), ("pad", "V2"), ("tick", "<u4")])
     room = 1 << 16
     buffer = np.empty(room, dtype=kind)
     address = ffi.cast("struct zk_mark *", buffer.ctypes.data)
@@ -462,10 +475,11 @@ def _collect_station(station: int, files: Sequence[Capture], ethertype: int, mas
     parts: list[Any] = []
 
     def take() -> None:
-        parts.append(buffer[: rows[0]][["key", "time", "src", "what"]].copy())
+        parts.append(buffer[: rows[0]][["key", "time", "src", "what", "tick"]].copy())
         rows[0] = 0
 
     for capture in files:
+        state.last_known = 0
         with Reader(capture.path, own_mac=capture.own_mac) as reader:
             while True:
                 result = lib.zk_collect(reader.walk, state, address, room, rows)
@@ -480,6 +494,8 @@ def _collect_station(station: int, files: Sequence[Capture], ethertype: int, mas
                     break
     take()
     every = np.concatenate(parts)
+    if len(every) and not every["time"].any():  # some tools write zeros where they know no time
+        state.untimed, every = state.frames, every[:0]
     return Marks(
         every["key"].copy(),
         every["time"].copy(),
@@ -488,11 +504,24 @@ def _collect_station(station: int, files: Sequence[Capture], ethertype: int, mas
         int(state.frames),
         int(state.untimed),
         int(state.unproven),
+        _tick_ns(every),
+        int(state.backs),
+        int(state.back_ns),
     )
 
 
+def _tick_ns(every: Any) -> int:
+    """The unit of the stamps: as the file says, or a coarser one that all of them are multiples of (converted files say ns)."""
+    if not len(every):
+        return 1
+    said = int(every["tick"].max())
+    common = int(np.gcd.reduce(every["time"]))
+    units: list[int] = [unit for unit in _UNITS_NS if common % unit == 0]
+    return max(said, *units, 1)
+
+
 def observed(marks: Mapping[int, Marks]) -> dict[tuple[int, int], Pair]:
-    """(Sender, receiver) → PDUs that both captures have."""
+    """(Sender, receiver) → PDUs that both captures have; the difference is widened by the units of both stamps."""
     out = {}
     for a, sender in marks.items():
         keys, times = sender.firsts(sender.sent)
@@ -504,7 +533,7 @@ def observed(marks: Mapping[int, Marks]) -> dict[tuple[int, int], Pair]:
             seen, when = receiver.firsts(~receiver.sent & (receiver.sources == a))
             _, mine, theirs = np.intersect1d(keys, seen, assume_unique=True, return_indices=True)
             if len(mine):
-                out[a, b] = Pair(times[mine], when[theirs] - times[mine])
+                out[a, b] = Pair(times[mine], when[theirs] - times[mine] + sender.tick_ns + receiver.tick_ns)
     return out
 
 
@@ -526,7 +555,22 @@ def estimate(
     pairs = observed(marks)
     if not pairs:
         raise ClockError(_why_none(marks))
-    return Estimate(align(pairs, rate_ppm=rate_ppm, reference=reference), marks, problems)
+    try:
+        made = align(pairs, rate_ppm=rate_ppm, reference=reference)
+    except Contradiction as error:
+        raise Contradiction("; ".join(_backwards(marks)) or str(error)) from None
+    problems += _backwards(marks)
+    return Estimate(made, marks, problems)
+
+
+def _backwards(marks: Mapping[int, Marks]) -> list[str]:
+    """What is to be said of captures whose times go back: their clock was set while they were written, perhaps many times."""
+    return [
+        f"station {station}: the times in its capture go back, {m.backs} {'time' if m.backs == 1 else 'times'}, by up to"
+        f" {span(m.back_ns)}: what is said of its clock holds only in between"
+        for station, m in marks.items()
+        if m.back_ns > _BACK_NS
+    ]
 
 
 def _nobody(problems: Sequence[str]) -> str:

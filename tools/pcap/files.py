@@ -15,7 +15,10 @@ from .native import CaptureDamage, Reader, ffi, lib
 
 SPLIT_BYTES: Final = 32 << 20
 """Bytes of a split: some tenths of a second of work, so that progress is seen and all cores end together."""
-_NAME: Final = re.compile(r"\.(pcap|pcapng|cap)\d*(\.(gz|zst|zstd))?$", re.IGNORECASE)
+_NAME: Final = re.compile(r"\.(pcap|pcapng|cap)\d*([-.]\d+)?(\.(gz|zst|zstd))?$", re.IGNORECASE)
+"""Also what rotation puts behind: .1, -20261128."""
+_HEADS: Final = frozenset({"a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a"})
+"""How captures begin, packed ones aside."""
 _STATION_WORD: Final = re.compile(r"(?:^|[^a-z0-9])(?:s|st|station|node)[-_ ]?0*([1-9]\d?)(?!\d)", re.IGNORECASE)
 _STATION_BARE: Final = re.compile(r"^0*([1-9]\d?)(?:\.|$)")
 _CENSUS_PDUS: Final = 2000

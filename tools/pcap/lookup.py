@@ -166,6 +166,17 @@ class Track:
         )
 
 
+def none_of(name: str, count: int, ethertype: int) -> str:
+    """What is to be said of a file of so many frames, none of them ours."""
+    return f"{name}: 0 PDUs of EtherType {ethertype:#06x} in {count} {'frame' if count == 1 else 'frames'}"
+
+
+def unreadable(name: str, count: int, link: int) -> CaptureDamage:
+    """Of a file that has frames, but of a link layer that cannot be read."""
+    frames = "its only frame" if count == 1 else f"all {count} frames"
+    return CaptureDamage(name, 0, f"{frames} of link type {link}; only Ethernet, Linux cooked v1 and v2 can be read")
+
+
 @dataclass
 class Notes:
     """What went wrong with files that were read as far as possible; lines for people."""
@@ -177,6 +188,13 @@ class Notes:
     def damage(self, error: Exception) -> None:
         self.damaged += 1
         self.lines.append(str(error))
+
+    def none(self, capture: Capture, ethertype: int, count: int, hit: Any) -> None:
+        """There was no frame of ours in a file of so many frames; hit: the ``struct zm_hit`` that has looked for them."""
+        if hit.unread and hit.unread == count:
+            self.damage(unreadable(capture.name, count, int(hit.unread_link)))
+            return
+        self.lines.append(none_of(capture.name, count, ethertype))
 
 
 def captures(
@@ -209,7 +227,8 @@ def no_capture(reader: Reader, capture: Capture) -> CaptureDamage | None:
     """What is wrong with a file that was at its end before it had said what it is."""
     if reader.walk.state.format != lib.ZP_UNKNOWN:
         return None
-    return CaptureDamage(capture.name, 0, "too short for a capture" if reader.tail_bytes else "the file is empty")
+    what = "too short for a capture" if reader.tail_bytes else "the file is empty"
+    return CaptureDamage(capture.name, 0, reader.cut or what)
 
 
 def frames(
@@ -223,6 +242,7 @@ def frames(
     else:
         state, keep, step = wanted.c_struct(), None, lib.zm_follow
     hit = ffi.new("struct zm_hit *")
+    matched = 0
     with Reader(capture.path, own_mac=capture.own_mac) as reader:
         while True:
             result = step(reader.walk, state, hit)
@@ -237,6 +257,7 @@ def frames(
                 notes.damage(reader.fail(result))
                 return
             else:
+                matched += 1
                 yield _frame(capture, hit)
         del keep
         if (nothing := no_capture(reader, capture)) is not None:
@@ -244,6 +265,8 @@ def frames(
         elif reader.cut or reader.tail_bytes:
             why = reader.cut or "the last record is cut"
             notes.lines.append(f"{capture.name}: offset {reader.offset}: {why}; all before it was read")
+        if nothing is None and not matched and not hit.skipped:
+            notes.none(capture, wanted.ethertype, int(reader.walk.state.frame), hit)
 
 
 def first_time(captures: Iterable[Capture], ethertype: int) -> int | None:

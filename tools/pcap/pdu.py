@@ -6,6 +6,7 @@ PDUs. Nothing here raises for what is in a frame. Large captures are decoded in 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +34,22 @@ _CHECK_AT: Final = wire.HEADER.offset("check")
 _CHECK_BYTES: Final = 8
 LISTS: Final = {"range": "ranges", "member": "proposed", "change": "changed_stations"}
 """Repeated layout → name of its list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One captured frame."""
+
+    time_ns: int
+    """Since 1970-01-01 UTC; 0 if the format keeps no time (simple packet block)."""
+    link_type: int
+    """LINKTYPE_ number of the interface it was captured on."""
+    data: bytes
+    """The bytes captured, from the link-layer header on."""
+    wire_length: int
+    """Bytes the frame had on the wire; more than ``len(data)`` if it was cut."""
+    interface: str = ""
+    """Name of the interface, where the file tells."""
 
 
 class Place(NamedTuple):

@@ -129,6 +129,8 @@ def show(
     Files are merged by time. A line has the time, the capturing station, whether it received or sent the frame, the PDU's source
     with its incarnation, the kind, its number in the stream (for PDUs outside it the next one), instance, clock, the ack and pack
     vectors, flags, and what the kind adds; what is wrong with it in capitals.
+
+    For captures, with all filters. To watch an interface: 'zenjun sniff -i IFACE'.
     """
     chosen, given = stations(of_stations)
     wanted = Selection(

@@ -167,7 +167,10 @@ def compression_of(head: bytes) -> str:
     """``gzip``, ``zstd`` or nothing, by a file's first bytes."""
     if head[:2] == b"\x1f\x8b":
         return "gzip"
-    return "zstd" if head[:4] == b"\x28\xb5\x2f\xfd" else ""
+    if head[:4] == b"\x28\xb5\x2f\xfd":
+        return "zstd"
+    # pzstd, and whoever makes such files readable in parts, puts a skippable frame first (RFC 8878, 3.1.2).
+    return "zstd" if head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50 else ""
 
 
 class Reader:
@@ -281,7 +284,11 @@ class Reader:
             self.walk.need = _NAMED_BY
             self.fill()
             return CaptureDamage(self.path, where, unknown_format(self.head()))
-        return CaptureDamage(self.path, where, _ERRORS[result].format(int(self.walk.detail)))
+        detail = int(self.walk.detail)
+        text = _ERRORS[result].format(detail)
+        if result == lib.ZP_E_BLOCK:
+            text += _why_not(detail)
+        return CaptureDamage(self.path, where, text)
 
     def close(self) -> None:
         self._source.close()
@@ -291,6 +298,13 @@ class Reader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _why_not(size: int) -> str:
+    """Why no pcapng block has this length."""
+    if size % 4:
+        return ", which is no multiple of 4"
+    return ", more than any has" if size > lib.ZP_RECORD_MAX else ", too few for its type"
 
 
 def unknown_format(head: bytes) -> str:

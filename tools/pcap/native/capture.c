@@ -5,7 +5,7 @@
 
 #define SECTION 0x0A0D0D0Au
 enum { BLOCK_INTERFACE = 1, BLOCK_PACKET = 2, BLOCK_SIMPLE = 3, BLOCK_ENHANCED = 6 };
-enum { OPT_END = 0, OPT_FLAGS = 2, OPT_TSRESOL = 9, OPT_TSOFFSET = 14 };
+enum { OPT_END = 0, OPT_NAME = 2, OPT_FLAGS = 2, OPT_TSRESOL = 9, OPT_TSOFFSET = 14 };
 enum { PCAP_HEADER = 24, PCAP_RECORD = 16, BLOCK_LEAST = 12, SECTION_LEAST = 28 };
 
 static uint32_t r16(const struct zp_state *s, const uint8_t *p)
@@ -177,6 +177,13 @@ static int add_interface(struct zp_walk *w, const uint8_t *body, uint64_t size)
     const uint8_t *offset = option(s, body + 8, size - 8, OPT_TSOFFSET, 8);
     set_resolution(i, resolution ? *resolution : 6);
     i->offset_s = offset ? (int64_t)r64(s, offset) : 0;
+    const uint8_t *name = option(s, body + 8, size - 8, OPT_NAME, 1);
+    char *kept = w->name[s->interfaces];
+    memset(kept, 0, ZP_NAME_MAX);
+    if (name) {
+        uint32_t length = r16(s, name - 2); /* stands before the value */
+        memcpy(kept, name, length < ZP_NAME_MAX ? length : ZP_NAME_MAX - 1);
+    }
     s->interfaces++;
     return 1;
 }

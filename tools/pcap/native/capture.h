@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #define ZP_INTERFACES_MAX 1024
+#define ZP_NAME_MAX 64
 #define ZP_RECORD_MAX 16777216
 #define ZP_FRAME_MAX 262144
 
@@ -55,6 +56,7 @@ struct zp_walk {
     uint64_t error_at;     /* after an error: offset in the file */
     uint64_t detail;       /* after an error: the number that is wrong */
     struct zp_state state; /* zero, or as it was at a border */
+    char name[ZP_INTERFACES_MAX][ZP_NAME_MAX]; /* of the interfaces whose description this walk has passed; cut, ends with 0 */
 };
 
 struct zp_frame {

@@ -69,6 +69,29 @@ static int is_new(struct zk_state *s, const struct zp_pdu *p)
     return p->instance > s->base_instance || p->clock > s->base_clock || beyond(p->seq, s->base_seq);
 }
 
+/* The unit of the frame's time stamp, at least 1 ns. */
+static uint32_t tick_of(const struct zp_walk *w, const struct zp_frame *f)
+{
+    const struct zp_interface *i = &w->state.interface[f->interface];
+    uint64_t tick = i->shift > 63 ? 0 : (i->mul / i->div) >> i->shift;
+    tick += i->shift != 0; /* powers of two are no whole numbers of nanoseconds */
+    return tick < 1 ? 1 : tick > 1000000000u ? 1000000000u : (uint32_t)tick;
+}
+
+static void note_back(struct zk_state *s, int64_t now)
+{
+    if (s->last_known && now < s->last_ns) {
+        int64_t by;
+        s->backs++;
+        if (__builtin_sub_overflow(s->last_ns, now, &by))
+            by = INT64_MAX;
+        s->back_ns = by > s->back_ns ? by : s->back_ns;
+        return;
+    }
+    s->last_known = 1;
+    s->last_ns = now;
+}
+
 int zk_collect(struct zp_walk *w, struct zk_state *s, struct zk_mark *marks, uint64_t capacity, uint64_t *rows)
 {
     for (;;) {
@@ -88,6 +111,7 @@ int zk_collect(struct zp_walk *w, struct zk_state *s, struct zk_mark *marks, uin
             s->untimed++;
             continue;
         }
+        note_back(s, f.time_ns);
         int own = p.src == s->station, sent = l.direction == 2;
         if (own != sent) /* sent for others, or an own one that came back: later than what counts */
             continue;
@@ -104,6 +128,7 @@ int zk_collect(struct zp_walk *w, struct zk_state *s, struct zk_mark *marks, uin
         m->time_ns = f.time_ns;
         m->src = p.src;
         m->what = sent ? ZK_SENT : ZK_RECEIVED;
+        m->tick_ns = tick_of(w, &f);
     }
 }
 

@@ -12,7 +12,8 @@ struct zk_mark {           /* one event; of a PDU's several ones the first count
     uint64_t key;          /* of the PDU: the same at every station */
     int64_t time_ns;
     uint8_t src, what;
-    uint8_t pad[6];
+    uint8_t pad[2];
+    uint32_t tick_ns;      /* the time stamp's unit: the event was less than this later */
 };
 
 struct zk_state {          /* set the first three, the rest zero; goes on over the files of one station */
@@ -25,6 +26,10 @@ struct zk_state {          /* set the first three, the rest zero; goes on over t
     uint64_t frames;       /* of ours, whole */
     uint64_t untimed;      /* of them without a time stamp or direction */
     uint64_t unproven;     /* own ones that may have been sent before the capture began, too: not used */
+    uint64_t backs;        /* frames of ours that are stamped earlier than the greatest stamp before them: */
+    int64_t back_ns;       /* by so much at most */
+    int64_t last_ns;       /* that greatest stamp; of all files, with last_known */
+    uint64_t last_known;
 };
 
 /* A number that stands for the PDU, the same at every station and for every copy. */

@@ -97,6 +97,8 @@ static int next_ours(struct zp_walk *w, uint32_t ethertype, struct zm_hit *hit)
         zp_link(&hit->frame, &hit->link);
         if (hit->link.ethertype == ethertype)
             break;
+        if (!hit->link.known && !hit->unread++)
+            hit->unread_link = hit->frame.link;
     }
     return result;
 }

@@ -40,7 +40,10 @@ struct zm_hit {
     struct zp_link link;
     uint32_t problem;      /* enum zp_problem */
     uint32_t why;          /* zm_follow: ZM_IS_… */
-    uint64_t skipped;      /* frames of ours that did not match since the last one */
+    uint64_t skipped;      /* frames of ours that did not match, so far */
+    uint64_t unread;       /* frames of a link type that cannot be read, so far */
+    uint32_t unread_link;  /* LINKTYPE_ number of the first of them */
+    uint32_t pad;
 };
 
 /* The next frame of ours that is wanted: ZP_FRAME, or what zp_next says. A frame too short for a header matches only if no field of the

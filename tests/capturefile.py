@@ -1,4 +1,5 @@
-"""Reader of capture files: pcap (micro- and nanoseconds, either byte order) and pcapng, in one pass and bounded memory.
+"""A second reader of capture files, in Python, which the walker in C is compared with: pcap (micro- and nanoseconds, either byte
+order) and pcapng, in one pass and bounded memory.
 
 A file that ends within a record gives all whole records and then sets ``CaptureFile.truncated``: a capture that is still being
 written, or whose writer was killed, is normal. Formats: pcap, https://datatracker.ietf.org/doc/draft-ietf-opsawg-pcap;
