@@ -51,6 +51,8 @@ SECURED_BITS: Final = 24
 sender holds that others may have acknowledged (docs/protocol.md, "Reset"). Logs are shorter."""
 CONFLICTS: Final = {Drop.VERSION: "speaks another protocol version"}
 """Frames dropped in C for these reasons are worth a notice: somebody of this cluster is set up differently."""
+_KIND_AT: Final = HEADER.offset("kind")
+_ASKING: Final = frozenset((int(Kind.OPEN), int(Kind.RCV)))
 _CONTROL: Final = int(Status.CONTROL)
 _FENCED: Final = int(Status.FENCED)
 """Plain numbers: ``poll`` runs after every turn, and the operators of a flag are Python."""
@@ -302,6 +304,8 @@ class Engine:
         effects += self._absorb(now, self.membership.on_votes(now, self.core.proposals()))
         waiting, self._held = [*self._held, *self.core.control()], []
         for k, control in enumerate(waiting):
+            if control.pdu[_KIND_AT] not in _ASKING:  # what the OPENs before it have led to goes first
+                effects += self._absorb(now, self.opening.look(now))
             if self._agreed is not None:  # the next instance begins when the rest of the last one is out, and these are about it
                 self._held = waiting[k:]
                 break
@@ -354,6 +358,8 @@ class Engine:
         said = unpack(CONFIRM, pdu, at)
         src, instance = header["src"], header["instance"]
         if not self.core.is_open:
+            if self._agreed is None and (started := self.opening.on_view(now, src, instance, said["view"])):
+                return self._absorb(now, started)
             return self._on_living(now, instance, said["state"], pdu)
         if instance > self.instance:
             effects: list[Effect] = [*self.opening.hear_instance(now, instance)]
@@ -495,7 +501,7 @@ class Engine:
     def _enter_open(self, now: int) -> list[Effect]:
         self.fenced = False
         self.last_instance = self.instance
-        self._silence.forgive(now)
+        self._silence.forgive(now + self.opening.pace.grace_ns)
         self._confirms_heard = self.core.confirms_heard()
         self._beat_now = False
         self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
@@ -597,7 +603,7 @@ class Engine:
         """When somebody can be asked for, blamed or cleared at the earliest: an idle cluster is not woken in order to find
         nothing."""
         if not self.core.is_open:
-            return now + self.config.open_window_ns // 2
+            return now + self.opening.pace.window_ns // 2
         due = self.membership.next_deadline_ns()
         at = NEVER if due is None else due
         if self.membership.busy:
@@ -635,7 +641,7 @@ class Engine:
         if self.core.is_open:
             waiting = [(station, reason) for station, reason, _ in self.membership.waiting()]
             effects += self._report_blocked(now, waiting, self.membership.has_quorum)
-        elif now - self._waiting_since_ns >= 2 * self.config.open_window_ns:
+        elif now - self._waiting_since_ns >= 2 * self.opening.pace.window_ns:
             effects += self._report_blocked(now, self.opening.missing(now), True)
         self._timers.set(Deadline.WATCH, max(now + MS, self._next_watch_ns(now)))
         return effects

@@ -33,7 +33,8 @@ Our deviations from the printed opening, each with its test in tests/unit/test_o
 - a newcomer listens for one window before it proposes, and others act on its newer incarnation only then: so a second daemon
   with a station number in use is refused before it has disturbed anybody (``test_duplicate_*``);
 - a station that learns of a later life of its own number listens again before it takes a still later one (``test_outdated_*``);
-- a colleague's higher number for the same set is adopted instead of raced (``test_race_*``).
+- a colleague's higher number for the same set is adopted instead of raced (``test_race_*``);
+- what many stations do differently, so that they do not drown in each other's words: ``pace.py``.
 
 Sans-I/O. ``openpdu.py`` knows the bytes.
 """
@@ -62,6 +63,7 @@ from .openpdu import (
     encode_open,
     mac_text,
 )
+from .pace import Arrivals, Pace
 from .rivals import Rival, Rivals
 from .timers import NEVER, Timers
 from .wire import Kind, view_hash
@@ -77,6 +79,8 @@ INSTANCES_AHEAD: Final = 7
 PATIENCE_WINDOWS: Final = 4
 """A proposal that is not agreed on for so many windows will not be: somebody in it hears nothing, or not everybody."""
 EXCLUDED_WINDOWS: Final = 8
+FOLLOW_WINDOWS: Final = 2
+"""In a crowd, so long for the lowest station to propose before the others do it themselves."""
 RECOVER_DOUBLINGS: Final = 2
 """RCV is repeated after the interval, twice it, four times it, with jitter: it may have lost to a stop being agreed."""
 AGE_TIE_MS: Final = 1000
@@ -151,6 +155,8 @@ class Timer(IntEnum):
 
     OPEN = auto()
     """Send OPEN."""
+    LOOK = auto()
+    """OPENs have come: see what follows from them, once for all that are here."""
     LISTENED = auto()
 
 
@@ -237,6 +243,10 @@ class Opening:
         self._live_ns = -NEVER
         self._quorum_since_ns: int | None = None
         self._issued_ns = 0  # when the latest proposal was issued first
+        self._answered_ns = 0  # when it last found another member's agreement
+        self._ready_ns: int | None = None  # since when there has been something to propose
+        self.pace = Pace.of(config.stations, config.interval_ns, config.window_ns, config.recover_ns)
+        self._arrivals = Arrivals()
         self._excluded: dict[int, int] = {}  # stations that were heard and did not agree: left out until then
         self._tries = 0  # RCVs since the instance was first heard
         self._quorum: Quorum = quorum or (lambda stations: len(set(stations)) == config.stations)
@@ -357,7 +367,7 @@ class Opening:
 
     def on_timeout(self, now: int) -> list[Effect]:
         """Early and repeated calls are harmless."""
-        effects: list[Effect] = []
+        effects = self.look(now)
         if self._timers.due(Timer.LISTENED, now):
             effects += self._on_listened(now)
         if self._timers.due(Timer.OPEN, now):
@@ -366,6 +376,13 @@ class Opening:
             if self._timers.due(Timer.OPEN, now):  # considering may have sent one just now
                 effects += self._send(now)
         return effects
+
+    def look(self, now: int) -> list[Effect]:
+        """What follows from the OPENs that have come since it was looked at last."""
+        if not self._timers.due(Timer.LOOK, now):
+            return []
+        self._timers.stop(Timer.LOOK)
+        return self._consider(now) if self.state is State.PROPOSING else []
 
     def next_deadline_ns(self) -> int:
         return self._timers.next_ns()
@@ -423,8 +440,17 @@ class Opening:
         self._tries = 0
         return self._send(now)
 
+    def on_view(self, now: int, src: int, instance: int, view: int) -> list[Effect]:
+        """A CONFIRM says what instance its sender is in (``wire.view_hash``). If this life has agreed to that very one, it is as
+        good as an OPEN that says STARTED: who has missed a colleague's last OPEN need not wait to be removed and let in."""
+        if self.state is not State.PROPOSING:
+            return []
+        same = (p for p in self._issued if p.instance == instance and p.incarnation_of(src) and self._view_of(p) == view)
+        started = next(same, None)
+        return [] if started is None else self._agree(now, started)
+
     def _alive(self, now: int) -> bool:
-        return now - self._live_ns < 2 * self._config.window_ns
+        return now - self._live_ns < 2 * self.pace.window_ns
 
     def note_clock(self, clock: int) -> list[Effect]:
         """An instance's clock starts at its number << 32. One that runs beyond 2**32 PDUs uses up the numbers after its own:
@@ -478,7 +504,11 @@ class Opening:
         known = self._heard.get(pdu.src)
         stale = known is not None and pdu.incarnation < known.pdu.incarnation and now - known.at_ns < self._config.window_ns
         if not stale:
+            latest = next(reversed(self._issued), None)
+            if latest is not None and pdu.proposal == latest and (known is None or known.pdu.proposal != latest):
+                self._answered_ns = now
             self._heard[pdu.src] = Heard(pdu, now, mac)
+            self._arrivals.note(now, pdu.src)
         if listed > self.incarnation or self._lost(pdu, listed):
             return [*self._on_outdated(now, pdu.src, listed)]
         if stale and self.state is not State.STARTED:
@@ -491,7 +521,8 @@ class Opening:
                     return [*self._agree(now, began)]
                 if pdu.started and pdu.proposal in self._issued:
                     return [*self._agree(now, pdu.proposal)]
-                return [*self._consider(now)]
+                self._timers.set(Timer.LOOK, now)
+                return []
             case State.LISTENING | State.ENDED:
                 return []
 
@@ -603,7 +634,7 @@ class Opening:
         leave it."""
         found = {self._config.station: (self.incarnation, self.past)}
         for station, heard in self._heard.items():
-            if now - heard.at_ns < self._config.window_ns and not heard.pdu.started and now >= self._excluded.get(station, 0):
+            if now - heard.at_ns < self.pace.window_ns and not heard.pdu.started and now >= self._excluded.get(station, 0):
                 found[station] = (heard.pdu.incarnation, heard.pdu.past)
         members = tuple((station, life) for station, (life, _) in sorted(found.items()))
         return members, tuple((station, *past) for station, (_, past) in sorted(found.items()) if past.view)
@@ -616,19 +647,26 @@ class Opening:
         latest = next(reversed(self._issued), None)
         if latest is not None and self._complete(latest):
             return self._agree(now, latest)
-        late = latest is not None and now - self._issued_ns >= PATIENCE_WINDOWS * self._config.window_ns
+        late = latest is not None and now - self._issued_ns >= PATIENCE_WINDOWS * self.pace.window_ns
         if latest is not None and late and (taken := self._settle(now, latest)) is not None:
             effects = self._issue(now, taken)
             return effects + (self._agree(now, taken) if self._complete(taken) else [])
         members, pasts = self._candidates(now)
         if self._alive(now) or not self._quorum(station for station, _ in members):
-            self._quorum_since_ns = None
+            self._quorum_since_ns = self._ready_ns = None
             return []
         if self._quorum_since_ns is None:
             self._quorum_since_ns = now
-        if len(members) < self._config.stations and now - self._quorum_since_ns < self._config.window_ns:
+        if len(members) < self._config.stations and now < self._complete_by_ns(self._quorum_since_ns):
             return []
         own_number = latest.instance if latest else self._floor
+        if self.pace.crowded:
+            taken, wait = self._follow(now, members[0][0], latest, own_number)
+            if taken is not None:
+                effects = self._issue(now, taken)
+                return effects + (self._agree(now, taken) if self._complete(taken) else [])
+            if wait:
+                return []
         offered = [h.pdu.proposal for h in self._heard.values() if h.pdu.proposal and h.pdu.proposal[1:] == (members, pasts)]
         adopted = max((p for p in offered if own_number < p.instance <= self.highest), key=lambda p: p.instance, default=None)
         if adopted is None:
@@ -639,6 +677,30 @@ class Opening:
             adopted = Proposal(self.highest + 1, members, pasts)
         effects = self._issue(now, adopted)
         return effects + (self._agree(now, adopted) if self._complete(adopted) else [])
+
+    def _complete_by_ns(self, quorum_since_ns: int) -> int:
+        """Until then a set that lacks some station is not proposed: the others may come yet."""
+        return max(quorum_since_ns + self._config.window_ns, self._arrivals.calm_ns(self.pace, quorum_since_ns))
+
+    def _follow(self, now: int, lowest: int, latest: Proposal | None, number: int) -> tuple[Proposal | None, bool]:
+        """In a crowd the lowest station present proposes, and the others take what it proposes; each of them by itself only if
+        it does not. (The proposal to take or None, whether to wait for now.)"""
+        if self._ready_ns is None:
+            self._ready_ns = now
+        if lowest != self._config.station:
+            heard = self._heard.get(lowest)
+            offer = heard.pdu.proposal if heard else None
+            if offer is not None and number < offer.instance <= self.highest and self._agreeable(offer):
+                return offer, False
+        if latest is not None and now - self._answered_ns < self.pace.window_ns:
+            return None, True  # as long as answers come; who has come since is let in by votes
+        return None, lowest != self._config.station and now - self._ready_ns < FOLLOW_WINDOWS * self.pace.window_ns
+
+    def _agreeable(self, offer: Proposal) -> bool:
+        """Does it say of this station what it says itself, and may its members form an instance?"""
+        past = next((Past(*rest) for station, *rest in offer.pasts if station == self._config.station), NO_PAST)
+        own = offer.incarnation_of(self._config.station) == self.incarnation and past == self.past
+        return own and self._quorum(station for station, _ in offer.members)
 
     def _settle(self, now: int, latest: Proposal) -> Proposal | None:
         """The latest proposal finds no agreement. Who is in it and proposes nothing with this station in it does not hear it,
@@ -660,7 +722,7 @@ class Opening:
             ):
                 offered.append(proposal)
         for station in deaf:
-            self._excluded[station] = now + EXCLUDED_WINDOWS * self._config.window_ns
+            self._excluded[station] = now + EXCLUDED_WINDOWS * self.pace.window_ns
         offered = [p for p in offered if self._quorum(k for k, _ in p.members)]
         return None if deaf else max(offered, key=lambda p: p.instance, default=None)
 
@@ -668,7 +730,8 @@ class Opening:
         latest = next(reversed(self._issued), None)
         invariant(latest is None or proposal.instance > latest.instance, "issued instance numbers grow")
         self._issued[proposal] = None
-        self._issued_ns = now
+        self._issued_ns = self._answered_ns = now
+        self._ready_ns = None
         if len(self._issued) > ISSUED_MAX:
             del self._issued[next(iter(self._issued))]
         self.highest = max(self.highest, proposal.instance)
@@ -699,9 +762,10 @@ class Opening:
         """The caller closes it in the core before it does anything else."""
         if self.instance is not None:
             self.past = self._reached() or NO_PAST
+            self._arrivals = Arrivals()
         self.instance = None
         self.current = 0
-        self._quorum_since_ns = None
+        self._quorum_since_ns = self._ready_ns = None
         self._tries = 0
 
     def _forget_issued(self) -> None:
@@ -755,11 +819,11 @@ class Opening:
     def _answer(self, now: int, outdated: int = 0) -> list[Effect]:
         """An OPEN now, or as soon as the interval since the last one allows. ``outdated``: a station that is to be told that it
         needs a later incarnation than it has."""
-        if now - self._sent_ns >= self._config.interval_ns:
+        if now - self._sent_ns >= self.pace.interval_ns:
             return self._send(now, outdated)
         if outdated:
             return []  # it will ask again
-        self._timers.set_earlier(Timer.OPEN, self._sent_ns + self._config.interval_ns)
+        self._timers.set_earlier(Timer.OPEN, self._sent_ns + self.pace.interval_ns)
         return []
 
     def _send(self, now: int, outdated: int = 0) -> list[Effect]:
@@ -769,11 +833,11 @@ class Opening:
         if self.state is State.STARTED:
             self._timers.stop(Timer.OPEN)
         elif recovering:
-            wait = self._config.recover_ns << min(self._tries, RECOVER_DOUBLINGS)
+            wait = self.pace.recover_ns << min(self._tries, RECOVER_DOUBLINGS)
             self._tries += 1
             self._timers.set(Timer.OPEN, now + wait + self._jitter(wait // 2))
         else:
-            self._timers.set(Timer.OPEN, now + self._config.interval_ns)
+            self._timers.set(Timer.OPEN, now + self.pace.interval_ns)
         proposal = None if recovering else self.instance or next(reversed(self._issued), None)
         if outdated:
             lives = {self._config.station: self.incarnation, outdated: self._life_of(outdated)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from .errors import invariant
@@ -139,28 +140,17 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
         return None
     if at + fields["members"] * MEMBER.size + fields["name_length"] != end:
         return None
-    members: list[tuple[int, int]] = []
-    pasts: list[tuple[int, int, int]] = []
-    for _ in range(fields["members"]):  # at most n
-        member = unpack(MEMBER, data, at)
-        members.append((member["station"], member["member_incarnation"]))
-        if member["past"]:
-            pasts.append((member["station"], member["past"], member["reached"]))
-        elif member["reached"]:
-            return None
-        at += MEMBER.size
-    numbers = [station for station, _ in members]
-    if numbers != sorted(set(numbers)) or (numbers and not 1 <= numbers[0] <= numbers[-1] <= stations):
+    listed = _decode_members(data[at : at + fields["members"] * MEMBER.size], stations)
+    if listed is None or not 1 <= header["incarnation"] <= INCARNATION_MAX:
         return None
-    lives = [header["incarnation"], *(incarnation for _, incarnation in members)]
-    if not all(1 <= life <= INCARNATION_MAX for life in lives):
-        return None
+    members, pasts = listed
+    at += fields["members"] * MEMBER.size
     if not fields["proposal"] <= fields["highest"] <= INSTANCE_MAX:
         return None
     started = bool(fields["oflags"] & OpenFlag.STARTED)
     if dict(members).get(header["src"]) != header["incarnation"]:
         return None  # nobody proposes a set without itself
-    proposal = Proposal(fields["proposal"], tuple(members), tuple(pasts)) if fields["proposal"] else None
+    proposal = Proposal(fields["proposal"], members, pasts) if fields["proposal"] else None
     if proposal is None and (len(members) != 1 or started):
         return None
     if proposal is not None and header["kind"] == Kind.RCV:
@@ -182,6 +172,26 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
         outdated=bool(fields["oflags"] & OpenFlag.OUTDATED),
         recovering=header["kind"] == Kind.RCV,
     )
+
+
+@lru_cache(maxsize=256)
+def _decode_members(data: bytes, stations: int) -> tuple[Members, Pasts] | None:
+    """What an OPEN lists. n stations that agree send the same bytes n times, again and again: it is worth remembering."""
+    members: list[tuple[int, int]] = []
+    pasts: list[tuple[int, int, int]] = []
+    for at in range(0, len(data), MEMBER.size):  # at most n
+        member = unpack(MEMBER, data, at)
+        members.append((member["station"], member["member_incarnation"]))
+        if member["past"]:
+            pasts.append((member["station"], member["past"], member["reached"]))
+        elif member["reached"]:
+            return None
+    numbers = [station for station, _ in members]
+    if numbers != sorted(set(numbers)) or (numbers and not 1 <= numbers[0] <= numbers[-1] <= stations):
+        return None
+    if not all(1 <= incarnation <= INCARNATION_MAX for _, incarnation in members):
+        return None
+    return tuple(members), tuple(pasts)
 
 
 def printable(text: str) -> str:

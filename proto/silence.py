@@ -36,7 +36,7 @@ def behind(matrix: list[list[int]], members: Sequence[int], own: int, j: int, cl
     deaf for lacking what the own station lacks too, or what its source alone has: then the fault may be elsewhere. ``closed``:
     sources of which j takes nothing any more."""
     for h in members:
-        if h == j or h in closed:
+        if h == j or h in closed or matrix[h][j] >= matrix[h][own]:
             continue
         others = [matrix[h][k] for k in members if k not in (h, j)]
         if others and matrix[h][j] < min(max(others), matrix[h][own]):
@@ -84,7 +84,7 @@ class SilenceWatch:
         self, now: int, core: Streams, members: Sequence[int], closed_by: Callable[[int], Collection[int]] = lambda index: ()
     ) -> tuple[tuple[int, str], ...]:
         """(station number, reason) of those of these members (indices) that are to be held to be stopped. closed_by: the sources
-        of which a member takes nothing any more, by its votes. Work: m * m * m."""
+        of which a member takes nothing any more, by its votes. Work: m * m, and m more for each pair that is behind."""
         matrix = core.matrix()
         blamed = []
         for index in members:

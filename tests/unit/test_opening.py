@@ -396,6 +396,7 @@ def test_judging_an_older_proposal_needs_a_member_that_started_it() -> None:
     def hear(src: int, proposal: Proposal | None, *, started: bool = False) -> None:
         pdu = OpenPdu(src, 1, 1500, proposal, proposal.instance if proposal else 0, 7, 1000, src, started, "x")
         one.carry_out(one.opening.on_pdu(now, encoded(pdu), bytes(6)))
+        one.carry_out(one.opening.on_timeout(now))
 
     hear(2, None)
     hear(3, None)
@@ -406,6 +407,40 @@ def test_judging_an_older_proposal_needs_a_member_that_started_it() -> None:
     assert one.instance is None
     hear(3, Proposal(1, members), started=True)
     assert one.instance == Proposal(1, members)
+
+
+def ready(number: int, n: int) -> tuple[Station, int]:
+    """A station that has listened, and the time."""
+    one = Station(number, n)
+    one.boot_up(START)
+    one.carry_out(one.opening.on_timeout(START + 600 * MS))
+    return one, START + 600 * MS
+
+
+def test_a_colleague_that_is_in_the_instance_agreed_on_is_as_good_as_one_that_says_so() -> None:
+    """Station 3 has missed the last word of station 1; station 2 has not, and beats in the instance."""
+    one, now = ready(3, 3)
+    for src in (1, 2):
+        pdu = OpenPdu(src, 1, 1500, None, 0, 7, 1000, src, False, "x")
+        one.carry_out(one.opening.on_pdu(now, encoded(pdu), bytes(6)))
+    one.carry_out(one.opening.on_timeout(now))
+    assert one.opening.issued == 1 and one.instance is None
+    view = view_hash(1, (1, 1, 1))
+    for src, instance, said in ((2, 1, view ^ 1), (2, 2, view), (2, 1, view_hash(1, (1, 1, 2))), (4, 1, view)):
+        assert one.opening.on_view(now, src, instance, said) == [], "another instance, or no member"
+    one.carry_out(one.opening.on_view(now, 2, 1, view))
+    assert one.instance == Proposal(1, ((1, 1), (2, 1), (3, 1)))
+    assert one.opening.on_view(now, 2, 1, view) == []
+
+
+def test_what_several_opens_lead_to_is_looked_at_once() -> None:
+    one, now = ready(1, 3)
+    for src in (2, 3):
+        pdu = OpenPdu(src, 1, 1500, None, 0, 7, 1000, src, False, "x")
+        one.carry_out(one.opening.on_pdu(now, encoded(pdu), bytes(6)))
+        assert one.opening.issued == 0 and one.opening.next_deadline_ns() <= now
+    one.carry_out(one.opening.on_timeout(now))
+    assert one.opening.issued == 1
 
 
 def test_race_of_numbers_ends_with_the_highest() -> None:
@@ -424,6 +459,7 @@ def test_race_a_colleagues_higher_number_is_adopted() -> None:
     one.carry_out(one.opening.on_timeout(now))
     pdu = OpenPdu(2, 4, 1500, Proposal(8, ((1, 1), (2, 4))), 8, 7, 1000, 2, False, "two")
     one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=2, seal=unsealed), bytes(6)))
+    one.carry_out(one.opening.on_timeout(now))
     assert one.instance == Proposal(8, ((1, 1), (2, 4)))
     assert one.stored == (1, 8), "durable before it was sent"
 
@@ -567,6 +603,7 @@ def test_a_number_that_a_former_life_may_have_used_is_not_adopted() -> None:
     one.carry_out(one.opening.on_timeout(START + WINDOW), START + WINDOW)
     two = OpenPdu(2, 12, 1500, Proposal(35, ((1, 13), (2, 12))), 35, 7, 10_000, 1002, False, "host2")
     one.carry_out(one.opening.on_pdu(START + WINDOW + MS, encode_open(two, cluster=1, stations=2, seal=unsealed), b"2"), START)
+    one.carry_out(one.opening.on_timeout(START + WINDOW + MS), START)
     assert not one.instances
     said = decode_open(one.outbox[-1], 2)
     assert said is not None and said.proposal == Proposal(43, ((1, 13), (2, 12)))
