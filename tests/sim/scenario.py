@@ -44,9 +44,10 @@ COUNT_LIMIT_NS: Final = 2 * S
 class Scenario:
     """Carries out commands on one cluster; each returns the lines it prints."""
 
-    def __init__(self, rules: tuple[str, ...] = (), fault: int = 0) -> None:
-        """rules: of the agreement, fault: bits of ``Fault``: broken on purpose at every station."""
-        self._rules, self._fault = rules, fault
+    def __init__(self, rules: tuple[str, ...] = (), fault: int = 0, only: tuple[str, ...] = ()) -> None:
+        """rules: of the agreement, fault: bits of ``Fault``: broken on purpose at every station. only: these checkers; default
+        all."""
+        self._rules, self._fault, self._only = rules, fault, only
         self.sim: Simulation | None = None
         self._since = 0
         self._seen: list[tuple[int, int, frames.Frame, bool]] = []
@@ -68,7 +69,7 @@ class Scenario:
         if self._rules or self._fault:
             everybody = tuple(range(options.stations))
             options = replace(options, rules=self._rules, defects=self._fault, defective=everybody)
-        sim = self.sim = Simulation(1, options)
+        sim = self.sim = Simulation(1, options, self._only)
         sim.on_frame = self._see
         sim.on_delivery = self._note
         sim.network.drop_next = self._loses
@@ -282,11 +283,11 @@ def _duration(text: str) -> int:
     raise ValueError(f"{text}: a time ends with us, ms or s")
 
 
-def carry_out(path: Path, rules: tuple[str, ...] = (), fault: int = 0) -> tuple[str, str]:
+def carry_out(path: Path, rules: tuple[str, ...] = (), fault: int = 0, only: tuple[str, ...] = ()) -> tuple[str, str]:
     """(the file as it is, as it would be if all that is expected were written anew). Raises ``Violation``."""
     text = path.read_text()
     commands = text.split(f"\n{SEPARATOR}\n")[0]
-    scenario = Scenario(rules, fault)
+    scenario = Scenario(rules, fault, only)
     out = []
     for line in commands.splitlines():
         if line.strip() and not line.startswith("#"):
