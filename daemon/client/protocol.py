@@ -732,7 +732,9 @@ DAEMON_STOPS: Final = from_code("closing", "the daemon is stopping")
 
 
 def _cut(name: str, limit: int) -> bytes:
-    """UTF-8 of the name, at most ``limit`` bytes, never ending inside a character."""
+    """UTF-8 of the name, at most ``limit`` bytes, never ending inside a character. What cannot be printed becomes a question
+    mark: the name goes to logs and terminals, and a script may be called anything."""
+    name = "".join(c if c.isprintable() else "?" for c in name)
     return name.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore").encode()
 
 

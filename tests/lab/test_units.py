@@ -37,6 +37,7 @@ def test_nan_is_no_share() -> None:
 
 @pytest.mark.parametrize(("text", "ns"), [("5ms", 5_000_000), ("200us", 200_000), ("1.5s", 1_500_000_000), ("7 ns", 7)])
 def test_times(text: str, ns: int) -> None:
+    assert impair.parse_time_ns("0") == 0, "as for a rate: no unit is needed to say none"
     assert impair.parse_time_ns(text) == ns
     with pytest.raises(ValueError, match="no time"):
         impair.parse_time_ns(text.strip("nmus "))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from ...daemon.client.common import SOCKET, SOCKET_ENV
-from ...daemon.client.errors import ClientError, NotReachable, Timeout
+from ...daemon.client.errors import ClientError, NotReachable, ProtocolError, Timeout, VersionMismatch
 from ...daemon.client.sync import SyncConnection, connect_sync
 from ...daemon.client.types import Event
 
@@ -41,6 +42,9 @@ EXIT_CODES: Final = {
     PIPE_CLOSED: "the reader of our output has gone (SIGPIPE)",
 }
 """Of all commands; docs/cli.md has the same table."""
+
+NEVER_AGAIN: Final = (ProtocolError, VersionMismatch)
+"""Ends of a connection after which the next one would end in the same way: nothing for --retry."""
 
 GROUP: Final = "default"
 EXTRA: Final = "zenjun[spark]"
@@ -124,6 +128,21 @@ def daemon(
 def say(text: str) -> None:
     """A line for the person at the terminal, never in the output."""
     click.echo(text, err=True)
+
+
+def wait_for_news(fd: int, seconds: float) -> None:
+    """Wait until the descriptor is readable, at most ``seconds``. Raises BrokenPipeError as soon as the reader of our standard
+    output has gone: who prints only now and then would find out with the next line, which may never come."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    try:
+        out = sys.stdout.fileno()
+        poll.register(out, 0)
+    except (OSError, ValueError, AttributeError):  # none, closed, or no file
+        out = -1
+    for ready, event in poll.poll(max(0.0, seconds) * 1000):
+        if ready == out and event & (select.POLLERR | select.POLLHUP):
+            raise BrokenPipeError
 
 
 def on_terminal() -> bool:

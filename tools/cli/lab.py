@@ -574,6 +574,8 @@ def cut(name: str, sender: int, receiver: int, both: bool) -> None:
       zenjun lab cut 1 2
       zenjun lab cut 1 2 --both
     """
+    if sender == receiver:
+        raise click.UsageError(f"station {sender} has no link to itself that could be cut: name two stations")
     attached = _attach(name)
     attached.cut(sender, receiver)
     if both:

@@ -22,14 +22,23 @@ class Entry(NamedTuple):
 
 
 class Overview(click.Group):
-    """A group that lists its commands with their whole first sentences; click cuts them."""
+    """A group that lists its commands with their whole first sentences, which click cuts, and suggests one for a wrong name."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.get_short_help_str(1000)) for name, command in self.commands.items()])
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0] if args else "", self.list_commands(ctx)
+        if name and not name.startswith("-") and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            ctx.fail(
+                f"no such command {name!r}" + (f"; did you mean {close[0]!r}?" if close else f"; commands are {', '.join(known)}")
+            )
+        return super().resolve_command(ctx, args)
 
-class LazyGroup(click.Group):
+
+class LazyGroup(Overview):
     """A subclass says what it has in ``entries`` and where their modules are in ``package``; ``prefix`` is how it is called."""
 
     entries: ClassVar[dict[str, Entry]] = {}
@@ -57,13 +66,3 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in self.entries.items()])
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in self.entries:
-            close = difflib.get_close_matches(name, self.entries, n=1)
-            ctx.fail(
-                f"no such command {name!r}"
-                + (f"; did you mean {close[0]!r}?" if close else f"; commands are {', '.join(self.entries)}")
-            )
-        return super().resolve_command(ctx, args)

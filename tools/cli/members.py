@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import select
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ import click
 from ...daemon.client.errors import ConnectionClosed, NotReachable
 from ...daemon.client.sync import SyncConnection
 from ...daemon.client.types import Event, Member
-from .common import complete_groups, daemon, say, socket_option
+from .common import NEVER_AGAIN, complete_groups, daemon, say, socket_option, wait_for_news
 from .events import describe, printable, stations
 
 
@@ -62,7 +61,7 @@ def members(group: str, watch: bool, retry: bool, interval: float, as_json: bool
                 return
         except ConnectionClosed as error:
             # Who was never there is an error of the call; who comes back later is what --retry is for.
-            if not retry or (isinstance(error, NotReachable) and wait is not None):
+            if not retry or isinstance(error, NEVER_AGAIN) or (isinstance(error, NotReachable) and wait is not None):
                 raise
             _lost(error, as_json and not group)
             wait = None
@@ -90,7 +89,8 @@ def _list(path: str | None, group: str, watch: bool, interval: float, as_json: b
 def _later(connection: SyncConnection, group: str, interval: float) -> tuple[Member, ...]:
     end = time.monotonic() + interval
     while (left := end - time.monotonic()) > 0:
-        connection.serve(left)
+        wait_for_news(connection.fileno(), left)
+        connection.serve(0.0)
     return connection.members(group)
 
 
@@ -126,7 +126,7 @@ def _watch_stations(path: str | None, timeout: float, wait: float | None, as_jso
         while True:
             while events:
                 _line(events.popleft().detail, as_json, hosts)
-            select.select([connection], [], [], 1.0)
+            wait_for_news(connection.fileno(), 1.0)
             try:
                 connection.serve(0.0)
             except ConnectionClosed:

@@ -10,15 +10,17 @@ from typing import Any, Final, cast
 
 import click
 
-from ...daemon.client.errors import Timeout
-from ...daemon.client.sync import SyncGroup
+from ...daemon.client.errors import ClientError, ConnectionClosed, NotReachable, Timeout
+from ...daemon.client.sync import SyncConnection, SyncGroup
 from ...daemon.client.types import Event, Item, Level, Member, Message, View
-from .common import OK, TIMED_OUT, daemon, group_option, on_terminal, plural, say, socket_option
+from .common import NEVER_AGAIN, OK, TIMED_OUT, daemon, group_option, on_terminal, plural, say, socket_option, wait_for_news
 from .events import describe
 
 FORMATS: Final = ("text", "hex", "json", "raw")
 WAIT_S: Final = 30.0
 """For the daemon's answers and to get into the group, if --timeout gives no less."""
+NEWS_S: Final = 60.0
+"""Longest sleep before looking by itself."""
 
 
 @click.command(short_help="Print the messages of a group, in the total order.", epilog="Exit codes: docs/cli.md.")
@@ -40,6 +42,7 @@ WAIT_S: Final = 30.0
 )
 @click.option("-v", "--verbose", is_flag=True, help="Begin text and hex lines with sender and place in the order.")
 @click.option("--open", "open_group", is_flag=True, help="If the group is new, make it open to programs that are not members.")
+@click.option("--retry", is_flag=True, help="When the daemon goes, wait for it, join again and go on.")
 @socket_option
 def recv(
     group: str,
@@ -50,6 +53,7 @@ def recv(
     views: bool,
     verbose: bool,
     open_group: bool,
+    retry: bool,
     path: str | None,
 ) -> int:
     """Join a group and print its messages, in the same order as every other member sees them.
@@ -59,7 +63,8 @@ def recv(
              hex    one line a message, hexadecimal
              json   one object a line: type, group, station, client, clock, index, own, size, and text or base64
              raw    the bytes of the messages and nothing else
-    Exit code 4 if --timeout comes before --count messages, or before any message if --count is not given.
+    Exit code 4 if --timeout comes before --count messages, or before any message if --count is not given. With --retry, messages
+    that are sent while the daemon is away are missed; a line on standard error says so.
 
     \b
     Examples:
@@ -67,34 +72,91 @@ def recv(
       zenjun recv -g log -v --views                with senders, places, joins and leaves
       zenjun recv -g jobs -F json -n 10 -t 60 | jq .text
       zenjun recv -g img -F raw -n 1 > photo.jpg
+      zenjun recv -g log --retry >> log            through restarts of the daemon
     """
-    seen = 0
-    patience = WAIT_S if timeout is None else min(timeout, WAIT_S)
-    with daemon(path, "recv", timeout=patience) as connection:
-        g = connection.join(group, cast("Level | None", level), open_group=open_group)
-        if on_terminal() and not count and sys.stdout.isatty():
-            say(f"group {group}, {plural(len(g.members), 'member')}; Ctrl-C ends")
-        show = _Show(form, verbose, views)
-        deadline = None if timeout is None else time.monotonic() + timeout
+    reader = _Reader(_Show(form, verbose, views), count, timeout)
+    wait: float | None = 0.0
+    while True:
         try:
-            while count is None or seen < count:
-                items = _next(g, deadline)
-                if count is not None:
-                    items = _first(items, count - seen)
-                now = show(items)
-                seen += now
-                if now and timeout is not None:
-                    deadline = time.monotonic() + timeout
+            patience = WAIT_S if timeout is None else min(timeout, WAIT_S)
+            with daemon(path, "recv", timeout=patience, wait=wait) as connection:
+                # With --retry, once it was there: the daemon comes back before its cluster is open.
+                g = connection.join(
+                    group, cast("Level | None", level), open_group=open_group, timeout=patience if wait == 0.0 else reader.left()
+                )
+                if on_terminal() and not count and sys.stdout.isatty():
+                    say(f"group {group}, {plural(len(g.members), 'member')}; Ctrl-C ends")
+                return reader.read(connection, g)
         except Timeout as error:
-            wanted = count or 1
-            if seen < wanted:
-                say(f"zenjun: {error} (got {seen} of {wanted})" if count else f"zenjun: {error}")
-                return TIMED_OUT
-    return OK
+            if wait == 0.0:
+                raise
+            return reader.timed_out(error)
+        except ConnectionClosed as error:
+            if not retry or isinstance(error, NEVER_AGAIN) or (isinstance(error, NotReachable) and wait == 0.0):
+                raise
+            wait = reader.left()
+            if isinstance(error, NotReachable) or wait == 0.0:  # waited for to the end of --timeout
+                return reader.timed_out(error)
+            reader.lost(error)
 
 
-def _next(g: SyncGroup, deadline: float | None) -> list[Item]:
-    return g.recv_items(None if deadline is None else max(0.0, deadline - time.monotonic()))
+class _Reader:
+    """What has been printed, over all connections, and until when to wait for more."""
+
+    def __init__(self, show: _Show, count: int | None, timeout: float | None) -> None:
+        """count: messages to print; timeout: seconds to wait for each; None: no limit."""
+        self._show = show
+        self._count = count
+        self._timeout = timeout
+        self._seen = 0
+        self._deadline: float | None = None
+
+    def left(self) -> float | None:
+        """Seconds until the time for the next message is over, None: no limit."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def read(self, connection: SyncConnection, g: SyncGroup) -> int:
+        """Print until the count or the timeout is reached; returns the exit code. Raises what ends the connection."""
+        if self._deadline is None:
+            self._start_clock()
+        try:
+            while self._count is None or self._seen < self._count:
+                items = self._next(connection, g)
+                if self._count is not None:
+                    items = _first(items, self._count - self._seen)
+                now = self._show(items)
+                self._seen += now
+                if now:
+                    self._start_clock()
+        except Timeout as error:
+            return self.timed_out(error)
+        return OK
+
+    def timed_out(self, error: ClientError) -> int:
+        """The exit code when the time is over, which may be enough messages all the same."""
+        wanted = self._count or 1
+        if self._seen >= wanted:
+            return OK
+        say(f"zenjun: {error} (got {self._seen} of {wanted})" if self._count else f"zenjun: {error}")
+        return TIMED_OUT
+
+    def lost(self, error: ConnectionClosed) -> None:
+        """The daemon has gone, and is waited for."""
+        self._show.lost(error.reason)
+
+    def _start_clock(self) -> None:
+        self._deadline = None if self._timeout is None else time.monotonic() + self._timeout
+
+    def _next(self, connection: SyncConnection, g: SyncGroup) -> list[Item]:
+        """What has come, waiting for it. Raises Timeout, and BrokenPipeError if the reader of our output has gone."""
+        while True:
+            try:
+                return g.recv_items(0.0)
+            except Timeout as error:
+                left = self.left()
+                if left == 0.0:  # the error has the likely reason; the time is that of all looks together
+                    raise Timeout(str(error).replace("after 0 s", f"after {self._timeout:g} s", 1)) from None
+            wait_for_news(connection.fileno(), NEWS_S if left is None else min(left, NEWS_S))
 
 
 def _first(items: list[Item], messages: int) -> list[Item]:
@@ -145,6 +207,13 @@ class _Show:
             return f"* {describe(item.detail)}"
         changes = [f"+{_who(m)}" for m in item.joined] + [f"-{_who(m)}" for m in item.left]
         return f"* {item.reason}: {' '.join(changes) or 'no change'} · now {', '.join(map(_who, item.members)) or 'nobody'}"
+
+    def lost(self, reason: str) -> None:
+        """The daemon has gone: what comes now is missed."""
+        say(f"zenjun: {reason}; waiting for the daemon")
+        if self._views and self._form == "json":
+            self._out.write(json.dumps({"type": "event", "event": "lost", "reason": reason}, ensure_ascii=False).encode() + b"\n")
+            self._out.flush()
 
     def _warn(self, event: Event) -> None:
         say(f"zenjun: {describe(event.detail)}")

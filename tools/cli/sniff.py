@@ -6,7 +6,6 @@ import ctypes
 import errno
 import json
 import os
-import select
 import socket
 import struct
 import sys
@@ -23,7 +22,7 @@ from ...daemon.rights import what_hinders
 from ...proto import wire
 from ..pcap.pdu import LINK_ETHERNET, Record, decode, place
 from ..pcap.text import Style, details, line, seconds
-from .common import FAILED, TIMED_OUT, UNSUPPORTED, Failure, lacking_extra, plural
+from .common import FAILED, TIMED_OUT, UNSUPPORTED, Failure, lacking_extra, plural, wait_for_news
 from .pcap.options import ethertype_option, kinds_option
 
 FRAME_BYTES_MAX: Final = 65536 + 64
@@ -100,13 +99,11 @@ class Live:
     def batches(self, timeout_s: float | None) -> Iterator[list[Record]]:
         """Non-empty batches of frames until ``timeout_s`` has passed or the interface is gone (``stopped`` then says why)."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        poller = select.poll()
-        poller.register(self.socket, select.POLLIN)
         while True:
             left_ms = 1000.0 if deadline is None else (deadline - time.monotonic()) * 1000
             if deadline is not None and left_ms <= 0:
                 return
-            poller.poll(min(left_ms, 1000.0))
+            wait_for_news(self.socket.fileno(), min(left_ms, 1000.0) / 1000)
             batch = self._batch()
             if batch:
                 yield batch

@@ -558,7 +558,9 @@ class Lab:
         self.request("cuts", how="set", pairs=pairs)
 
     def cut(self, a: int, b: int) -> None:
-        """Drop what station *a* sends to station *b*; the other direction stays."""
+        """Drop what station *a* sends to station *b*; the other direction stays. LabError if they are one."""
+        if a == b:
+            raise LabError(f"station {a} has no link to itself that could be cut: name two stations")
         self.request("cuts", how="add", pairs=[(a, b)])
 
     def heal(self) -> None:
