@@ -28,6 +28,8 @@ BROKEN: list[tuple[str, str | Fault, str]] = [
     ("ends-while-removing", Fault.EARLY_REMOVAL, "claims"),
     ("ends-while-removing", Fault.EARLY_REMOVAL, "total_order"),
     ("ends-while-removing", Fault.LATE_LEVELS, "claims"),
+    ("ends-while-joining", Fault.EAGER_JOINER, "claims"),
+    ("ends-while-joining", Fault.EAGER_JOINER, "place"),
 ]
 """What a scenario shows when a rule is broken, too rarely met by chance: the rule, and a checker that sees it alone."""
 
