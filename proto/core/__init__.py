@@ -133,6 +133,7 @@ class Drop(IntEnum):
     REMOVED = lib.ZJ_DROP_REMOVED
     EPOCH = lib.ZJ_DROP_EPOCH
     RESET = lib.ZJ_DROP_RESET
+    REPEATED = lib.ZJ_DROP_REPEATED
 
 
 class Message(NamedTuple):

@@ -230,13 +230,10 @@ void zj_set_frame_max(zj_core *c, uint32_t frame_max)
 
 /* ---- reception ---- */
 
-void tell(zj_core *c, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t drop)
+static void tell_at(zj_core *c, uint32_t at, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t drop)
 {
-    if (c->ctl_tail - c->ctl_head == ZJ_CTL) {
-        c->count.drops[ZJ_DROP_CONTROL_FULL]++;
-        return;
-    }
-    struct ctl *t = &c->ctl[c->ctl_tail++ % ZJ_CTL];
+    struct ctl *t = &c->ctl[at % ZJ_CTL];
+    t->places = 0;
     t->size = size < ZJ_CTL_BYTES ? size : ZJ_CTL_BYTES;
     t->drop = drop;
     if (mac)
@@ -246,6 +243,46 @@ void tell(zj_core *c, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uin
     memcpy(t->data, pdu, t->size);
 }
 
+void tell(zj_core *c, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t drop)
+{
+    if (c->ctl_tail - c->ctl_head == ZJ_CTL)
+        c->count.drops[ZJ_DROP_CONTROL_FULL]++;
+    else
+        tell_at(c, c->ctl_tail++, pdu, size, mac, drop);
+}
+
+/* An opening (OPEN, RCV) or, to who is in no instance, a vote. The very same bytes are shown again after a moment only, and one
+ * station has its own places in the queue, so that a flood, of recorded frames too, costs the engine little and crowds nobody out. An
+ * honest repetition has another age; and what a station says of an opening replaces what it said before. */
+static int tell_new(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t places, uint32_t drop)
+{
+    struct stream *s = &c->st[p->src];
+    uint64_t key = get64(p->bytes + ZJW_HEADER_CHECK);
+    uint32_t *waits = places == ZJ_PLACES_OPEN ? &s->open_waits : &s->vote_waits, at = c->ctl_tail;
+
+    for (uint32_t i = 0; i < ZJ_TOLD; i++)
+        if (s->told[i].at && s->told[i].key == key && now - s->told[i].at < ZJ_CTL_GAP_NS) {
+            c->count.drops[ZJ_DROP_REPEATED]++;
+            return ZJ_DROP_REPEATED;
+        }
+    if (*waits == places || at - c->ctl_head == ZJ_CTL) {
+        c->count.drops[ZJ_DROP_CONTROL_FULL]++;
+        if (places != ZJ_PLACES_OPEN || !*waits)
+            return ZJ_DROP_CONTROL_FULL;
+        at = s->open_last;
+    } else {
+        c->ctl_tail++;
+        ++*waits;
+    }
+    if (places == ZJ_PLACES_OPEN)
+        s->open_last = at;
+    s->told[s->told_next++ % ZJ_TOLD] = (struct told){.key = key, .at = now ? now : 1};
+    tell_at(c, at, p->bytes, p->size, mac, drop);
+    c->ctl[at % ZJ_CTL].src = p->src;
+    c->ctl[at % ZJ_CTL].places = (uint8_t)places;
+    return (int)drop;
+}
+
 int zj_control(zj_core *c, struct zj_control *out)
 {
     if (c->ctl_head == c->ctl_tail) {
@@ -253,6 +290,8 @@ int zj_control(zj_core *c, struct zj_control *out)
         return 0;
     }
     const struct ctl *t = &c->ctl[c->ctl_head++ % ZJ_CTL];
+    if (t->places)
+        --*(t->places == ZJ_PLACES_OPEN ? &c->st[t->src].open_waits : &c->st[t->src].vote_waits);
     out->data = t->data;
     out->size = t->size;
     out->drop = t->drop;
@@ -442,15 +481,14 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
         return ZJ_DROP_NONE;
     }
     if (p.kind == ZJW_KIND_OPEN || p.kind == ZJW_KIND_RCV) {
-        tell(c, p.bytes, p.size, mac, ZJ_DROP_NONE);
-        return ZJ_DROP_NONE;
+        return tell_new(c, now, &p, mac, ZJ_PLACES_OPEN, ZJ_DROP_NONE);
     }
     struct stream *s = &c->st[p.src];
     if (!c->is_open) {
         if (p.kind != ZJW_KIND_RCV_ACK)
             return stranger(c, now, &p, mac, ZJ_DROP_CLOSED);
-        tell(c, p.bytes, p.size, mac, ZJ_DROP_CLOSED); /* each may be the one that lets this station in */
-        return dropped(c, ZJ_DROP_CLOSED);
+        c->count.drops[ZJ_DROP_CLOSED]++;
+        return tell_new(c, now, &p, mac, ZJ_PLACES_VOTE, ZJ_DROP_CLOSED); /* each may be the one that lets this station in */
     }
     if (!is_member(c, p.src))
         return stranger(c, now, &p, mac, ZJ_DROP_MEMBER);
@@ -664,6 +702,7 @@ const char *zj_drop_name(uint32_t drop)
     case ZJ_DROP_REMOVED: return "removed";
     case ZJ_DROP_EPOCH: return "epoch";
     case ZJ_DROP_RESET: return "reset";
+    case ZJ_DROP_REPEATED: return "repeated";
     case ZJ_DROP_COUNT: break;
     }
     return "unknown";

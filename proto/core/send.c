@@ -137,7 +137,7 @@ void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, ui
     *m = (struct meta){.clock = c->clock, .arrival = c->arrivals++, .size = size, .instance = c->instance,
                        .payload_crc = get32(b + ZJW_HEADER_CHECK + 4), .present = HELD,
                        .flags = (uint8_t)flags, .kind = (uint8_t)kind};
-    me->last_clock = me->clock = c->clock;
+    me->clock = c->clock;
     al_raise(c, c->self, c->self, seq + 1); /* confirmed by its source from its transmission */
     if (flags & ZJW_FLAG_NEED_ACK)
         me->need_ack = seq + 1;

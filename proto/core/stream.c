@@ -7,7 +7,7 @@ void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t c
 {
     struct stream *s = &c->st[h];
     s->req = s->top = s->noticed = s->base = s->ordered = s->first = seq;
-    s->clock = s->last_clock = clock;
+    s->clock = clock;
     s->promise_clock = s->promise_next = 0;
     s->nak_at = s->limit = s->pin = s->pin_next = s->wait_clock = ZJ_NEVER;
     s->heard = s->ack_moved = now;
@@ -60,25 +60,10 @@ void stream_promise(zj_core *c, uint32_t h)
     s->promise_clock = 0;
 }
 
-static void diverged(zj_core *c, uint32_t station, uint64_t position, uint64_t own, uint64_t theirs)
-{
-    if (c->fenced)
-        return;
-    c->fenced = 1;
-    c->fence_station = station;
-    c->fence_position = position;
-    c->fence_own = own;
-    c->fence_theirs = theirs;
-}
-
 static void accept(zj_core *c, uint32_t h, const struct meta *m)
 {
     struct stream *s = &c->st[h];
-    if (m->clock <= s->clock) /* held back, so it could not be judged when it came */
-        diverged(c, h, s->req, s->last_clock, m->clock);
-    s->last_clock = m->clock;
-    if (m->clock > s->clock)
-        s->clock = m->clock;
+    s->clock = m->clock;
     if (m->clock > c->clock)
         c->clock = m->clock;
     s->req++;
@@ -89,6 +74,16 @@ static void accept(zj_core *c, uint32_t h, const struct meta *m)
         op_push(c, h, s->req - 1);
 }
 
+/* Held back, and too old for its place: no station sends such a stream, so it is none of its PDUs, and no divergence either. The real
+ * one is asked for. */
+static void unhold(zj_core *c, struct stream *s, uint64_t seq)
+{
+    struct meta *m = meta_of(c, s, seq);
+    c->count.drops[ZJ_DROP_CLOCK]++;
+    m->present = m->asks = 0;
+    m->ask_at = s->nak_at = 0; /* at once */
+}
+
 void stream_advance(zj_core *c, uint32_t h)
 {
     struct stream *s = &c->st[h];
@@ -97,6 +92,10 @@ void stream_advance(zj_core *c, uint32_t h)
         const struct meta *q = meta_of(c, s, s->req);
         if (!q->present)
             break;
+        if (q->clock <= s->clock) {
+            unhold(c, s, s->req);
+            break;
+        }
         if (is_vote(q->kind) && !vote_push(c, h, s->req, q)) {
             c->votes_stalled = 1;
             break;
@@ -133,7 +132,8 @@ int stream_take(zj_core *c, const struct pdu *p, uint64_t now)
         return ZJ_DROP_WINDOW;
     if (p->size > c->slot_bytes)
         return ZJ_DROP_LENGTH;
-    if (p->clock >> 62 || (seq == s->req && p->clock <= s->clock))
+    /* Clocks of a stream grow. One that comes early and has an old clock was recorded 2^32 PDUs ago: it is not held. */
+    if (p->clock >> 62 || p->clock <= s->clock)
         return ZJ_DROP_CLOCK;
     if (seq + 1 > s->top) {
         stream_notice(c, h, seq, now);

@@ -54,6 +54,7 @@ enum zj_drop {
     ZJ_DROP_REMOVED,       /* its source is being removed, and it stands at or beyond the limit */
     ZJ_DROP_EPOCH,         /* bus: of another epoch than the present one */
     ZJ_DROP_RESET,         /* bus: shows that something was lost, or came while the order is being reset */
+    ZJ_DROP_REPEATED,      /* OPEN, RCV or RCV_ACK that the engine was shown a moment ago, byte for byte */
     ZJ_DROP_COUNT
 };
 

@@ -18,6 +18,9 @@
 #define ZJ_ASKS_NS 500000000u /* questions of one station for another's word that are no further apart: it does not hear the answers */
 #define ZJ_CLOCK_AHEAD (1ull << 33) /* of the own clock, within one instance */
 #define ZJ_CTL_GAP_NS 10000000u /* engine hears of strange PDUs of one station at most this often */
+#define ZJ_TOLD 8u            /* openings and votes of one station that the engine was shown lately: remembered */
+#define ZJ_PLACES_OPEN 2u     /* in the queue for what one station says of an opening: its first word and its last */
+#define ZJ_PLACES_VOTE 8u     /* and for its votes, while this station is in no instance */
 #define ZJ_VOTES 128u         /* votes waiting for the engine, power of two */
 #define ZJ_VOTE_BYTES 1536u   /* the longest has 905: header, two vectors of 64, 64 changes */
 #define ZJ_EVENTS 16u         /* view events that are not delivered yet, power of two */
@@ -64,6 +67,7 @@ _Static_assert(sizeof(struct meta) == 48, "walked through per frame: a larger on
 
 struct assembly { uint8_t *whole; uint32_t total, done; }; /* of a source's fragmented message, bytes */
 
+struct told { uint64_t key, at; }; /* checksums of a PDU that the engine was shown, and when */
 struct stream {               /* station h, as seen here */
     /* every frame looks at the first 64 bytes */
     uint64_t req;             /* next expected (own: next to send) */
@@ -71,7 +75,6 @@ struct stream {               /* station h, as seen here */
     uint64_t base;            /* lowest kept */
     uint64_t ordered;         /* next to be delivered */
     uint64_t clock;           /* station is known to have passed */
-    uint64_t last_clock;      /* of the last accepted PDU */
     uint64_t first;           /* no number of it can be lower */
     uint64_t limit;           /* nothing at or beyond is accepted; ZJ_NEVER: no limit */
     uint64_t noticed;         /* gaps below are being asked for */
@@ -88,6 +91,8 @@ struct stream {               /* station h, as seen here */
     uint64_t heard, ack_moved;
     uint64_t asked_at, relay_until; /* somebody asks for its word again and again: pass its next one on, until then */
     uint64_t told_confirm, told_other, told_later; /* when the engine was last shown something strange of it */
+    struct told told[ZJ_TOLD]; /* openings and votes, a ring */
+    uint32_t told_next, open_waits, vote_waits, open_last; /* of them in the queue; where there the last opening stands */
     uint64_t digest_position, digest; /* heard from it, not yet reached here */
     uint32_t digest_counted;  /* view from which that position counts; 0: nothing is held */
     uint32_t incarnation, free_buffers, frame_max;
@@ -110,7 +115,7 @@ enum txtype { TX_VOID, TX_SLOT, TX_CONFIRM, TX_NAK };
 struct tx { uint64_t seq; uint8_t type, stream, again; uint8_t pad; uint32_t buf; };
 
 struct entry { uint64_t seq; uint32_t src; uint32_t pad; };
-struct ctl { uint32_t size, drop; uint8_t mac[6]; uint8_t data[ZJ_CTL_BYTES]; };
+struct ctl { uint32_t size, drop; uint8_t src, places, mac[6]; uint8_t data[ZJ_CTL_BYTES]; }; /* places: of its sort, 0: any */
 struct vote { uint64_t seq, clock; uint32_t size, instance; uint8_t src, kind, pad[6]; uint8_t data[ZJ_VOTE_BYTES]; };
 
 struct event {                /* a view event on its way to its place, right after (clock, src) */
