@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
+from .terminal import json_text, printable
+
 BURST: Final = 5
 """Lines of one event let through in one interval before the rest is only counted."""
 INTERVAL_NS: Final = 10_000_000_000
@@ -54,7 +56,7 @@ class JsonFormatter(logging.Formatter):
         }
         for key, value in fields.items():
             body.setdefault(key, value)
-        return json.dumps(body, ensure_ascii=False, default=str)
+        return json_text(body, default=str)
 
 
 @dataclass(slots=True)
@@ -275,7 +277,7 @@ def _stamp(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " | ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+    return printable(" | ".join(text.splitlines()) if "\n" in text or "\r" in text else text, keep="\t")
 
 
 def _plain(value: object) -> str:

@@ -183,7 +183,7 @@ def test_recv_formats(fake: FakeThread) -> None:
     for form, p in readers.items():
         out[form], err = p.communicate(timeout=WAIT_S)
         assert p.returncode == 0 and err == b""
-    assert re.fullmatch(r"1/\d+ @\d+\.1\.5  �\0\n1/\d+ @\d+\.1\.5  zwölf\n", out["text"].decode())
+    assert re.fullmatch(r"1/\d+ @\d+\.1\.5  �\\x00\n1/\d+ @\d+\.1\.5  zwölf\n", out["text"].decode())
     assert out["hex"].split() == [b"ff00", "zwölf".encode().hex().encode()]
     assert out["raw"] == b"\xff\x00" + "zwölf".encode()
     first, second = map(json.loads, out["json"].splitlines())

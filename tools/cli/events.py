@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...daemon.terminal import printable
+
 
 def describe(event: Mapping[str, Any], hosts: Mapping[int, str] | None = None) -> str:
     """One line for an event as the daemon sent it. hosts: names of stations, for events that bring only their numbers."""
@@ -65,8 +67,3 @@ def _station(member: object, hosts: Mapping[int, str]) -> str:
         host = member[2] if len(member) > 2 else hosts.get(member[0])
         return f"{member[0]} {printable(host or '')}".rstrip()
     return f"{member} {printable(hosts.get(member) or '')}".rstrip() if isinstance(member, int) else printable(member)
-
-
-def printable(text: object) -> str:
-    """A name is anybody's: a control character in one must not reach the terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))

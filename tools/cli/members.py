@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -14,8 +13,9 @@ import click
 from ...daemon.client.errors import ConnectionClosed, NotReachable
 from ...daemon.client.sync import SyncConnection
 from ...daemon.client.types import Event, Member
+from ...daemon.terminal import json_text, printable
 from .common import NEVER_AGAIN, complete_groups, daemon, say, socket_option, wait_for_news
-from .events import describe, printable, stations
+from .events import describe, stations
 
 
 @click.command(short_help="List the programs in a group, or the stations.", epilog="Exit codes: docs/cli.md.")
@@ -71,7 +71,7 @@ def _list(path: str | None, group: str, watch: bool, interval: float, as_json: b
     with daemon(path, "members", timeout, wait=wait) as connection:
         now = connection.members(group)
         if as_json:
-            click.echo(json.dumps(now, ensure_ascii=False))
+            click.echo(json_text(now))
         elif group:
             _print(now)
         else:
@@ -101,7 +101,7 @@ def _print(now: tuple[Member, ...], sign: str = "") -> None:
 
 def _print_changes(before: tuple[Member, ...], now: tuple[Member, ...], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(now, ensure_ascii=False))
+        click.echo(json_text(now))
         return
     _print(tuple(m for m in before if m not in now), "-\t")
     _print(tuple(m for m in now if m not in before), "+\t")
@@ -138,7 +138,7 @@ def _watch_stations(path: str | None, timeout: float, wait: float | None, as_jso
 def _line(event: Mapping[str, Any], as_json: bool, hosts: Mapping[int, str]) -> None:
     now = datetime.now().astimezone()
     if as_json:
-        click.echo(json.dumps({"time": now.isoformat(timespec="milliseconds"), **event}, ensure_ascii=False))
+        click.echo(json_text({"time": now.isoformat(timespec="milliseconds"), **event}))
         return
     name = str(event.get("event"))
     if name == "now":

@@ -13,8 +13,9 @@ import click
 from ...daemon.client.errors import ConnectionClosed
 from ...daemon.client.sync import SyncConnection
 from ...daemon.client.types import ClusterView, Event
+from ...daemon.terminal import printable
 from .common import FAILED, OK, TIMED_OUT, UNREACHABLE, Failure, daemon, say, socket_option
-from .events import describe, printable
+from .events import describe
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 timeout_option = click.option(

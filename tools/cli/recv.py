@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import sys
 import time
 from typing import Any, Final, cast
@@ -13,6 +12,7 @@ import click
 from ...daemon.client.errors import ClientError, ConnectionClosed, NotReachable, Timeout
 from ...daemon.client.sync import SyncConnection, SyncGroup
 from ...daemon.client.types import Event, Item, Level, Member, Message, View
+from ...daemon.terminal import json_text, printable
 from .common import NEVER_AGAIN, OK, TIMED_OUT, daemon, group_option, on_terminal, plural, say, socket_option, wait_for_news
 from .events import describe
 
@@ -59,7 +59,8 @@ def recv(
     """Join a group and print its messages, in the same order as every other member sees them.
 
     \b
-    --format text   one line a message; bytes that are not UTF-8 are replaced
+    --format text   one line a message; bytes that are not UTF-8 are replaced, control characters (but tabs) and line
+                    ends shown as \\x1b, \\n: for people, what is sent cannot be told from it in every case
              hex    one line a message, hexadecimal
              json   one object a line: type, group, station, client, clock, index, own, size, and text or base64
              raw    the bytes of the messages and nothing else
@@ -196,15 +197,15 @@ class _Show:
 
     def _message(self, m: Message) -> str:
         if self._form == "json":
-            return json.dumps(message_json(m), ensure_ascii=False)
-        text = m.data.hex() if self._form == "hex" else m.data.decode("utf-8", "replace")
+            return json_text(message_json(m))
+        text = m.data.hex() if self._form == "hex" else printable(m.data.decode("utf-8", "replace"), keep="\t")
         return f"{m.station}/{m.client} @{m.place[0]}.{m.place[1]}.{m.place[2]}  {text}" if self._verbose else text
 
     def _other(self, item: View | Event) -> str:
         if self._form == "json":
-            return json.dumps(view_json(item) if isinstance(item, View) else {"type": "event", **item.detail}, ensure_ascii=False)
+            return json_text(view_json(item) if isinstance(item, View) else {"type": "event", **item.detail})
         if isinstance(item, Event):
-            return f"* {describe(item.detail)}"
+            return f"* {printable(describe(item.detail))}"
         changes = [f"+{_who(m)}" for m in item.joined] + [f"-{_who(m)}" for m in item.left]
         return f"* {item.reason}: {' '.join(changes) or 'no change'} · now {', '.join(map(_who, item.members)) or 'nobody'}"
 
@@ -212,11 +213,11 @@ class _Show:
         """The daemon has gone: what comes now is missed."""
         say(f"zenjun: {reason}; waiting for the daemon")
         if self._views and self._form == "json":
-            self._out.write(json.dumps({"type": "event", "event": "lost", "reason": reason}, ensure_ascii=False).encode() + b"\n")
+            self._out.write(json_text({"type": "event", "event": "lost", "reason": reason}).encode() + b"\n")
             self._out.flush()
 
     def _warn(self, event: Event) -> None:
-        say(f"zenjun: {describe(event.detail)}")
+        say(f"zenjun: {printable(describe(event.detail))}")
 
 
 def message_json(m: Message) -> dict[str, Any]:
@@ -243,4 +244,4 @@ def view_json(v: View) -> dict[str, Any]:
 
 
 def _who(m: Member) -> str:
-    return f"{m.station}/{m.client}" + (f" {m.name}" if m.name else "")
+    return f"{m.station}/{m.client}" + (f" {printable(m.name)}" if m.name else "")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ...daemon.terminal import json_text, printable
 from .common import daemon, socket_option
-from .events import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +80,7 @@ def status(as_json: bool, matrix: bool, timeout: float, path: str | None) -> Non
     with daemon(path, "status", timeout) as connection:
         reply = connection.status()
     if as_json:
-        click.echo(json.dumps(reply, indent=2, ensure_ascii=False))
+        click.echo(json_text(reply, indent=2))
         return
     from rich.console import Console
 

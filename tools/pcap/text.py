@@ -14,6 +14,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import IO, Any, Final
 
+from ...daemon.terminal import printable
 from ...proto import wire
 from .schema import Problem
 
@@ -231,7 +232,7 @@ def details(plain: dict[str, Any], width: int = 0) -> Iterator[str]:
 def _value(value: Any) -> str:
     if isinstance(value, list):
         return numbers(value) or "-"
-    return str(value)
+    return printable(value)
 
 
 def hexadecimal(data: bytes, width: int = 0) -> Iterator[str]:
