@@ -133,7 +133,13 @@ class Engine:
         self._probe_after_ns = min(config.heartbeat_ns * 5 // 4, config.fail_timeout_ns)
         self._watched_ns = self._probed_ns = self._probes = 0
         self._views: dict[int, int] = {}  # view hash: instance; of the lineage this process is in
-        self._silence = SilenceWatch(fail_timeout_ns=config.fail_timeout_ns, progress_timeout_ns=config.progress_timeout_ns)
+        self.silence = SilenceWatch(
+            fail_timeout_ns=config.fail_timeout_ns,
+            progress_timeout_ns=config.progress_timeout_ns,
+            late_ns=NEVER
+            if "judge_late" in config.membership_faults
+            else max(2 * config.probe_interval_ns, config.fail_timeout_ns // 10),
+        )
         self._timers = Timers(Deadline)
         self._now = self.began_ns = 0
         self._confirms_heard = 0
@@ -189,7 +195,10 @@ class Engine:
         if status & _FENCED:
             effects += self._report_fence()
         self._beat_along(now)
-        return effects + self._serve(now) if self.next_deadline_ns() <= now else effects
+        if self.next_deadline_ns() > now:
+            return effects
+        self.silence.note_late(now, now - self.own_deadline_ns())
+        return effects + self._serve(now)
 
     def quiet(self, now: int) -> bool:
         """After a turn of the data path that wanted nothing of Python: True if ``poll`` has something to do all the same.
@@ -290,7 +299,7 @@ class Engine:
         """Time never runs backwards; and after an own pause nobody is suspected for what they did meanwhile (whatever woke us
         serves its batch first)."""
         if now - self._now > self.config.fail_timeout_ns:
-            self._silence.forgive(now)
+            self.silence.forgive(now)
             self.membership.forgive(now)
             self._stuck.clear()
             self._waiting_since_ns = now
@@ -501,7 +510,7 @@ class Engine:
     def _enter_open(self, now: int) -> list[Effect]:
         self.fenced = False
         self.last_instance = self.instance
-        self._silence.forgive(now + self.opening.pace.grace_ns)
+        self.silence.forgive(now + self.opening.pace.grace_ns)
         self._confirms_heard = self.core.confirms_heard()
         self._beat_now = False
         self._timers.set(Deadline.HEARTBEAT, now + self.config.heartbeat_ns)
@@ -609,13 +618,13 @@ class Engine:
         if self.membership.busy:
             at = min(at, now + self.config.probe_interval_ns)
         own = self.core.peer(self.core.index)
-        if self._silence.suspicious or own.min_al < own.req:
+        if self.silence.suspicious or own.min_al < own.req:
             at = min(at, self._watched_ns + self.config.progress_timeout_ns // 4)
-        quiet_ns = self._silence.quiet_at_ns(self.core, self._indices(), self._probe_after_ns)
+        quiet_ns = self.silence.quiet_at_ns(self.core, self._indices(), self._probe_after_ns)
         if quiet_ns <= now:  # being asked already: again, or the time is over
             quiet_ns = min(
                 now + self.config.probe_interval_ns,
-                self._silence.quiet_at_ns(self.core, self._indices(), self.config.fail_timeout_ns),
+                self.silence.quiet_at_ns(self.core, self._indices(), self.silence.patience(now) * self.config.fail_timeout_ns),
             )
         return min(at, quiet_ns, self._watched_ns + self.config.progress_timeout_ns)
 
@@ -648,7 +657,7 @@ class Engine:
 
     def _watch_members(self, now: int) -> list[Effect]:
         """Suspect, ask, adopt, give up."""
-        core, membership, silence = self.core, self.membership, self._silence
+        core, membership, silence = self.core, self.membership, self.silence
         effects: list[Effect] = []
 
         def silent_ns(station: int) -> int:
@@ -660,10 +669,12 @@ class Engine:
             effects += self._absorb(
                 now, membership.suspect(now, *silence.judge(now, core, self._indices(), membership.closed_by))
             )
-        # Told of a stop while it has been silent here for a while as well: no need to wait for the own time-out.
-        told = [k for k in membership.told if silent_ns(k) >= self.config.fail_timeout_ns // 2]
+        # Told of a stop while it has been silent here for a while as well: no need to wait for the own time-out. A station that
+        # only has nothing to say between two heartbeats is not silent.
+        least_ns = max(self.config.fail_timeout_ns // 2, self._probe_after_ns)
+        told = [k for k in membership.told if silent_ns(k) >= least_ns]
         if told and core.is_open:
-            effects += self._absorb(now, membership.adopt(now, told))
+            effects += self._absorb(now, membership.adopt(now, told, unheard=True))
         if core.is_open:
             withdrawals = membership.withdrawals
             outcomes = membership.on_heard(now, lambda k: silent_ns(k) < self._probe_after_ns)
@@ -681,12 +692,12 @@ class Engine:
 
     def _watch_bus(self, now: int) -> list[Effect]:
         """Who is not there any more ends the instance; who has not been heard for a while is asked."""
-        for station, reason in self._silence.judge(now, self.core, self._indices()):
+        for station, reason in self.silence.judge(now, self.core, self._indices()):
             return self._absorb(now, self.opening.renew(now, f"station {station} is {reason}", station))
         quiet = [
             i
             for i in self._indices()
-            if i != self.core.index and now - self._silence.heard_ns(self.core.peer(i)) >= self._probe_after_ns
+            if i != self.core.index and now - self.silence.heard_ns(self.core.peer(i)) >= self._probe_after_ns
         ]
         if quiet and now - self._probed_ns >= self.config.probe_interval_ns:
             self._probes += 1
@@ -699,7 +710,7 @@ class Engine:
         """Own PDUs that cannot get through: larger than an MTU that has been lowered since, so that nobody can repeat them; or
         received by nobody at all, while everybody is heard. A stream has no gaps: only a new life can help."""
         core = self.core
-        quiet_ns = self._silence.quiet_at_ns(core, self._indices(), self.config.progress_timeout_ns // 2)
+        quiet_ns = self.silence.quiet_at_ns(core, self._indices(), self.config.progress_timeout_ns // 2)
         away = quiet_ns <= now or not self.membership.has_quorum  # then that is why they are not confirmed
         matrix, members = core.matrix(), self._indices()
         others = [matrix[core.index][k] for k in members if k != core.index]

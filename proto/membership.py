@@ -44,7 +44,7 @@ from .effects import Changed, Effect, Send
 from .errors import invariant
 from .letters import TRANSITIONS, Cause, Letter
 from .openpdu import INSTANCE_MAX
-from .votes import Cast, Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of, takes_in
+from .votes import Cast, Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of, sure_of, takes_in
 from .wire import Kind, view_hash
 
 CALM_UNIT_NS: Final = 500_000_000
@@ -55,6 +55,8 @@ RESEND_GAP_NS: Final = 20_000_000
 SEQ_MASK: Final = 2**32 - 1
 FINAL: Final = frozenset({"left", "restarted", "expelled"})
 """Reasons that a sign of life does not refute."""
+DOUBTABLE: Final = frozenset({"silent", "told"})
+"""Reasons that hold for one station alone, perhaps: what others hear speaks against them."""
 
 FAULTS: Final = frozenset(
     {
@@ -74,6 +76,8 @@ FAULTS: Final = frozenset(
         "shrinking_votes",
         "one_vote_at_a_time",
         "beside_rivals",
+        "judge_late",
+        "believe_one",
     }
 )
 """Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen`` and ``beside_rivals``
@@ -345,7 +349,8 @@ class Membership:
         if proposal is None:
             return None
         station, key = vote.src + 1, (vote.instance, proposal)
-        self._votes.setdefault(key, {}).setdefault(station, Cast(vote.clock, station, vote.seq))
+        sure = sure_of(vote.pdu, self._n)
+        self._votes.setdefault(key, {}).setdefault(station, Cast(vote.clock, station, vote.seq, sure))
         if not proposal.stop:
             self._pdus.setdefault(key, {})[station] = vote.pdu
         return proposal
@@ -410,21 +415,29 @@ class Membership:
             words = ", ".join(f"station {k} ({reason})" for k, reason, _ in self.waiting())
             what = "no agreement" if self.has_quorum else "no quorum"
             return [Expelled(f"{what} without {words} for {self._give_up_ns // 1_000_000} ms", self._station, False)]
-        due = [k for k, since in self._told.items() if now - since >= self._adopt_ns]
-        return self.adopt(now, due) if due and "adopt_never" not in self._faults else []
+        effects = self._answer_accusers(now)
+        due = [k for k, since in self._told.items() if now - since >= self._adopt_ns] if self.instance else []
+        return effects + (self.adopt(now, due) if due and "adopt_never" not in self._faults else [])
 
     def forgive(self, now: int) -> None:
         """This station did not run for a while: nobody has had a chance meanwhile, and every wait begins anew."""
         self._told = dict.fromkeys(self._told, now)
         self._stuck_since_ns = None if self._stuck_since_ns is None else now
 
-    def adopt(self, now: int, stations: Iterable[int]) -> list[Outcome]:
-        """See with others' eyes: for stations in AAS or SSA. Of two that accuse each other all believe the one with the lower
-        number; and nobody is believed at the price of the quorum."""
+    def adopt(self, now: int, stations: Iterable[int], unheard: bool = False) -> list[Outcome]:
+        """See with others' eyes: for stations in AAS or SSA. ``unheard``: they have been silent here as well. A single accuser is
+        not believed against what is heard: it is the one to be removed, if it insists. Of two that accuse each other all believe
+        the one with the lower number; and nobody is believed at the price of the quorum."""
         moved = False
         for k in sorted(stations, reverse=True):
             if self.letters[k] is Letter.AAS:
-                if self._accusers(k) and self.quorum(set(self.target) - {k}):
+                accusers = set(self._accusers(k))
+                lone = None if unheard else self._lone_accuser(k)
+                if lone is not None and k in self._accusers(lone):  # each other
+                    lone = None if k > lone else lone
+                if lone is not None and self.quorum(set(self.target) - {lone}):
+                    moved |= self._mark(now, lone, "accuses")
+                elif accusers and self.quorum(set(self.target) - {k}):
                     moved |= self._mark(now, k, "told")
             elif self.letters[k] is Letter.SSA and not self._suspects:
                 lives = [dict(p.changes)[k] for p, _ in self._open_votes() if not p.stop and k in p.changed]
@@ -437,6 +450,22 @@ class Membership:
             elif self.letters[k] is Letter.SSA:
                 self._told[k] = now
         return self._go_on(now) if moved else []
+
+    def _lone_accuser(self, station: int) -> int | None:
+        """Who alone wants this one (or the own station) removed, and only because it does not hear it; None: nobody, or more than
+        one, or it is sure."""
+        accusers = set(self._accusers(station))
+        sure = any(
+            c.sure >> station - 1 & 1 for p, cast in self._open_votes() if p.stop for k, c in cast.items() if k in accusers
+        )
+        return accusers.pop() if len(accusers) == 1 and not sure and "believe_one" not in self._faults else None
+
+    def _answer_accusers(self, now: int) -> list[Outcome]:
+        """Who alone wants this station removed is removed itself, once a third one says so."""
+        lone = self._lone_accuser(self._station)
+        if lone is None or not self._accusers(lone) or not self.quorum(set(self.target) - {lone}):
+            return []
+        return self._go_on(now) if self._mark(now, lone, "accuses") else []
 
     @property
     def told(self) -> tuple[int, ...]:
@@ -592,6 +621,7 @@ class Membership:
         kind = (Kind.STOP if seen else Kind.STOP_ACK) if proposal.stop else Kind.RCV_ACK
         effects: list[Outcome] = [*self._promise(self.instance + 1)]
         state, trans = self.bitmaps()
+        trans &= ~bits(k for k, s in self._suspects.items() if s.reason not in DOUBTABLE)
         cast = self._streams.propose(now, kind, encode_proposal(proposal, state=state, trans=trans))
         if cast is None:
             return effects

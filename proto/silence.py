@@ -8,17 +8,21 @@ Reasons, the first that applies:
   ``progress_timeout_ns``. What it has closed, because it wants that station removed, it cannot acknowledge.
 
 Sans-I/O; reads the core, changes nothing. A station that did not run itself for a while (stopped, or its machine was) must not
-judge the others by the time it missed: ``forgive`` starts every wait anew.
+judge the others by the time it missed: ``forgive`` starts every wait anew. And who gets little of its processor and misses its
+own deadlines (``note_late``) has less to judge by than the others: it is LATE_PATIENCE times as patient for one fail time-out
+after that. It is not patient for ever, or nobody would judge on a machine that is too slow for all its stations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from .core import Peer
 from .timers import NEVER
+
+LATE_PATIENCE: Final = 4
 
 
 class Streams(Protocol):
@@ -53,8 +57,13 @@ def unheard(matrix: list[list[int]], members: Sequence[int], own: int) -> bool:
 class SilenceWatch:
     """One per engine."""
 
-    def __init__(self, *, fail_timeout_ns: int, progress_timeout_ns: int) -> None:
+    def __init__(self, *, fail_timeout_ns: int, progress_timeout_ns: int, late_ns: int = NEVER) -> None:
+        """late_ns: a deadline that is served so much too late counts as missed."""
         self._fail_timeout_ns = fail_timeout_ns
+        self._late_ns = late_ns
+        self._late_at_ns = -NEVER
+        self.late = 0
+        """Own deadlines missed."""
         self._progress_timeout_ns = progress_timeout_ns
         self._since_ns = 0
         self._stuck: dict[
@@ -65,6 +74,16 @@ class SilenceWatch:
         """Suspect nobody before one full time-out from now: after opening, and after an own pause."""
         self._since_ns = now
         self._stuck.clear()
+
+    def note_late(self, now: int, by_ns: int) -> None:
+        """An own deadline was served so much too late."""
+        if by_ns >= self._late_ns:
+            self._late_at_ns = now
+            self.late += 1
+
+    def patience(self, now: int) -> int:
+        """How many time-outs to wait before anybody is blamed."""
+        return LATE_PATIENCE if now - self._late_at_ns < self._fail_timeout_ns else 1
 
     @property
     def suspicious(self) -> bool:
@@ -99,7 +118,8 @@ class SilenceWatch:
     def _reason(self, now: int, index: int, peer: Peer, lacks: Callable[[], bool]) -> str:
         if peer.left:
             return "left"
-        if now - self.heard_ns(peer) >= self._fail_timeout_ns:
+        patience = self.patience(now)
+        if now - self.heard_ns(peer) >= patience * self._fail_timeout_ns:
             return "silent"
         if not lacks():
             self._stuck.pop(index, None)
@@ -108,4 +128,4 @@ class SilenceWatch:
         if moved_ns != peer.ack_moved_ns:
             self._stuck[index] = (peer.ack_moved_ns, now)
             return ""
-        return "deaf" if now - since_ns >= self._progress_timeout_ns else ""
+        return "deaf" if now - since_ns >= patience * self._progress_timeout_ns else ""

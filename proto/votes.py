@@ -43,6 +43,8 @@ class Cast(NamedTuple):
     clock: int
     station: int
     seq: int
+    sure: int = 0
+    """Bitmap: the removals that its station does not only propose because it does not hear somebody."""
 
 
 class Quorum(NamedTuple):
@@ -76,6 +78,12 @@ def encode_proposal(proposal: Proposal, *, state: int, trans: int) -> bytes:
     """Payload of a vote."""
     out = pack(PROPOSAL, state=state, trans=trans, members=bits(proposal.members), changes=len(proposal.changes))
     return out + b"".join(pack(CHANGE, changed=station, value=value) for station, value in proposal.changes)
+
+
+def sure_of(pdu: bytes, stations: int) -> int:
+    """Of a vote that ``decode_proposal`` takes: STATE without TRANS, bitmap of the stations of whose stop its sender is sure."""
+    head = unpack(PROPOSAL, pdu, HEADER.size + 4 * stations)
+    return head["state"] & ~head["trans"]
 
 
 def decode_proposal(pdu: bytes, kind: int, stations: int) -> Proposal | None:

@@ -255,7 +255,7 @@ PROPOSAL: Final = Layout(
     "proposal",
     (
         Field("state", 8, "as in CONFIRM", "STATE"),
-        Field("trans", 8, "as in CONFIRM", "TRANS"),
+        Field("trans", 8, "as in CONFIRM; bit clear: its sender is sure of that stop, it does not only not hear it", "TRANS"),
         Field("members", 8, "bitmap, bit j - 1: station j is in the proposed instance"),
         Field("changes", 1, "number of changes, 1..64"),
     ),

@@ -114,7 +114,7 @@
 /* STOP, STOP_ACK and RCV_ACK payload, followed by `changes` changes. Proposes instance + 1 of the header's instance. */
 #define ZJW_SIZEOF_PROPOSAL 25u
 #define ZJW_PROPOSAL_STATE 0u /* u64: as in CONFIRM */
-#define ZJW_PROPOSAL_TRANS 8u /* u64: as in CONFIRM */
+#define ZJW_PROPOSAL_TRANS 8u /* u64: as in CONFIRM; bit clear: its sender is sure of that stop, it does not only not hear it */
 #define ZJW_PROPOSAL_MEMBERS 16u /* u64: bitmap, bit j - 1: station j is in the proposed instance */
 #define ZJW_PROPOSAL_CHANGES 24u /* u8: number of changes, 1..64 */
 

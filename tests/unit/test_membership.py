@@ -16,9 +16,9 @@ from zenjun.proto.core import Commit, Peer, Vote, seal
 from zenjun.proto.effects import Changed, Effect, Persist, Send
 from zenjun.proto.letters import MOVES, TRANSITIONS, Cause, Letter
 from zenjun.proto.membership import Expelled, Membership, Outcome
-from zenjun.proto.openpdu import INCARNATION_MAX, pack
+from zenjun.proto.openpdu import INCARNATION_MAX, pack, unpack
 from zenjun.proto.votes import Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of, takes_in
-from zenjun.proto.wire import HEADER, VERSION, Kind, view_hash
+from zenjun.proto.wire import HEADER, PROPOSAL, VERSION, Kind, view_hash
 
 MS = 1_000_000
 FAIL, ADOPT, GIVE_UP = 400 * MS, 300 * MS, 2_000 * MS
@@ -103,10 +103,10 @@ class One:
         return [Persist(1, instance)]
 
     def vote(
-        self, station: int, proposal: Proposal, *, seq: int = 5, clock: int = 200, instance: int = 7, now: int = 0
+        self, station: int, proposal: Proposal, *, seq: int = 5, clock: int = 200, instance: int = 7, now: int = 0, sure: int = 0
     ) -> list[Outcome]:
         kind = Kind.STOP if proposal.stop else Kind.RCV_ACK
-        pdu = pdu_of(station, kind, encode_proposal(proposal, state=0, trans=0), seq, clock, instance)
+        pdu = pdu_of(station, kind, encode_proposal(proposal, state=sure, trans=0), seq, clock, instance)
         return self.m.on_votes(now, [Vote(station - 1, kind, instance, seq, clock, pdu)])
 
     def word(self) -> str:
@@ -243,11 +243,56 @@ def test_no_vote_for_a_number_that_was_issued_for_an_opening(issued: int, rule: 
 
 def test_told_of_a_stop_and_adopting_it() -> None:
     one = One()
-    one.vote(2, STOP_4)
+    one.vote(2, STOP_4, sure=bits({4}))
     assert one.word() == "A A A AAS" and not one.core.sent and one.m.next_deadline_ns() == ADOPT
     assert one.m.on_time(ADOPT - 1) == []
     one.m.on_time(ADOPT)
     assert one.word() == "A A A AS" and one.core.sent[-1][0] == Kind.STOP_ACK and one.last() == STOP_4
+
+
+@pytest.mark.parametrize("fault", ["", "believe_one"])
+def test_one_that_is_not_sure_is_not_believed_against_what_is_heard(fault: str) -> None:
+    one = One(faults=frozenset({fault} - {""}))
+    one.vote(2, STOP_4)
+    one.m.on_time(ADOPT - 1)
+    assert one.word() == "A A A AAS"
+    one.m.on_time(ADOPT)
+    assert one.word() == ("A A A AS" if fault else "A AS A AAS")
+    if not fault:
+        assert one.core.sent[-1][0] == Kind.STOP and one.last() == Proposal(True, (1, 3, 4), ((2, 0),))
+        head = unpack(PROPOSAL, one.core.sent[-1][1], 0)
+        assert head["state"] & ~head["trans"] == bits({2}), "sure of it: it does not hang on what is heard here"
+
+
+def test_a_second_witness_or_silence_here_is_enough() -> None:
+    one = One()
+    one.vote(2, STOP_4)
+    one.vote(3, STOP_4)
+    one.m.on_time(ADOPT)
+    assert one.word() == "A A A AS"
+    one = One()
+    one.vote(2, STOP_4)
+    one.m.adopt(MS, [4], unheard=True)
+    assert one.word() == "A A A AS"
+
+
+def test_of_two_that_accuse_each_other_the_lower_number_is_believed() -> None:
+    for due in ([3], [4], [3, 4]):
+        one = One()
+        one.vote(3, STOP_4)
+        one.vote(4, Proposal(True, (1, 2, 4), ((3, 0),)))
+        one.m.adopt(ADOPT, due)
+        assert one.word() == "A A AAS AS"
+
+
+def test_who_is_accused_alone_joins_those_who_remove_its_accuser() -> None:
+    one = One()
+    one.vote(2, Proposal(True, (2, 3, 4), ((1, 0),)))
+    one.m.on_time(GIVE_UP - 1)
+    assert one.word() == "A A A A", "it does not judge in its own case"
+    one.vote(3, Proposal(True, (1, 3, 4), ((2, 0),)), sure=bits({2}))
+    one.m.on_time(MS)
+    assert one.word() == "A AS A A"
 
 
 def test_aas_ends_when_the_accuser_has_stopped() -> None:
