@@ -46,6 +46,17 @@ def test_a_reader_that_goes_is_noticed_while_nothing_happens(fake: FakeThread, w
         p.stderr.close()
 
 
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["members"], ["config", "example"]])
+def test_a_reader_that_has_gone_is_one_end_for_all(fake: FakeThread, words: list[str]) -> None:
+    """Also where a library writes, which would end by itself."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    p = start(*words, stdout=writer)
+    os.close(writer)
+    _, err = p.communicate(timeout=WAIT_S)
+    assert (p.returncode, err) == (141, b"")
+
+
 def test_recv_retry_goes_on_after_its_daemon(fake: FakeThread) -> None:
     p = start("recv", "--retry", "-n", "2")
     joined(fake, "default")

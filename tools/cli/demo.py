@@ -18,6 +18,7 @@ from ...daemon.client import ClientError, Message, connect_sync
 from ..lab import Lab, LabError
 from .common import TIMED_OUT, Failure
 from .lab import exit_code_of
+from .output import Output
 
 WORDS = ("apple", "birch", "cloud", "delta", "ember", "fjord", "grain", "heron", "inlet", "jetty", "knoll", "larch")
 STEP_TIMEOUT_S = 60.0
@@ -144,7 +145,7 @@ def demo(stations: int, loss: float, docker: bool, messages: int) -> None:
     Exit codes: 0 all stations saw the same, 1 they did not or something failed, 4 not in time, 6 this machine cannot make a
     lab, 130 interrupted.
     """
-    console = Console(highlight=False)
+    console = Output(highlight=False)
     try:
         if docker:
             from . import demo_docker

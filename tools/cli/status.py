@@ -82,10 +82,10 @@ def status(as_json: bool, matrix: bool, timeout: float, path: str | None) -> Non
     if as_json:
         click.echo(json_text(reply, indent=2))
         return
-    from rich.console import Console
+    from .output import Output
 
     # In a pipe there is no width to fit into.
-    render(reply, Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH), matrix)
+    render(reply, Output(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH), matrix)
 
 
 def render(s: Mapping[str, Any], console: Console, matrix: bool = False) -> None:

@@ -20,6 +20,7 @@ from rich.live import Live
 from ...daemon.client import Connection, connect
 from ...daemon.client.errors import ClientError
 from .common import OK, socket_option
+from .output import Output
 from .topview import Latencies, Rates, picture
 
 INTERVAL_MIN: Final = 0.1
@@ -114,7 +115,7 @@ async def _watch(path: str | None, interval: float, probe: bool, count: int | No
     if watch.latencies is not None:
         tasks.append(asyncio.create_task(_probe(path, watch.latencies)))
     screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not once
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console = Output(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     ended = asyncio.create_task(watch.ended.wait())
     try:
         with (

@@ -122,12 +122,12 @@ def _folder(work: Path | None) -> Iterator[Path]:
 
 
 def _table(judgement: Judgement) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from ...pcap.verdicts import TITLES
+    from ..output import Output
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Output(highlight=False, soft_wrap=True)
     rows = []
     for name, verdict in judgement.verdicts.items():
         promise, unit = TITLES[name]
