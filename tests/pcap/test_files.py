@@ -9,6 +9,7 @@ import pytest
 from scapy.layers.l2 import Ether
 from zenjun.tools.pcap import files, generate
 from zenjun.tools.pcap.files import FilesError, between, find, gather, station_of_path
+from zenjun.tools.pcap.lookup import captures as lookup_captures
 from zenjun.tools.pcap.manifest import Manifest, part_name
 
 from .built import PDUS
@@ -221,3 +222,41 @@ def test_a_scan_goes_on_from_an_earlier_one(tmp_path: Path) -> None:
     assert [s.number for s in first.splits + second.splits] == list(range(len(first.splits) + len(second.splits)))
     assert second.splits[0].start == first.end and second.frames == 20 and first.frames < 20
     assert (second.first_ns, second.last_ns) == (NS, NS + 19 * 1_000_001)
+
+
+def test_the_frames_decide_whose_capture_it_is(tmp_path: Path) -> None:
+    """Words of a path are only believed where the frames that go out do not say otherwise, or there are none."""
+    made = generate.captures(tmp_path, pdus=50)
+    (tmp_path / "ip").mkdir()
+    for k, file in enumerate(made.files, 1):
+        file.rename(tmp_path / "ip" / f"10.0.0.{k}.pcapng")
+    found = gather([tmp_path / "ip"])
+    assert [(c.station, Path(c.path).name, c.told) for c in found] == [(k, f"10.0.0.{k}.pcapng", "frames") for k in (1, 2, 3)]
+    assert "the path seems to say station 10" in str(found[0].remark) and files.remarks(found) == [c.remark for c in found]
+    run = tmp_path / "s3" / "run"
+    run.mkdir(parents=True)
+    for k, c in enumerate(found):
+        Path(c.path).rename(run / f"host-{'abc'[k]}.pcapng")
+    assert [(c.station, bool(c.remark)) for c in gather([run])] == [(1, True), (2, True), (3, False)]
+    assert [c.station for c in lookup_captures([str(run)])] == [1, 2, 3]
+    (given,) = gather([run / "host-a.pcapng"], stations_given={str(run): 2})
+    assert (given.station, given.told) == (2, "given") and "station 1's" in str(given.remark)
+
+
+def test_a_path_that_names_a_station_beyond_the_cluster(tmp_path: Path) -> None:
+    """No directions here: only the path speaks, and it cannot be right."""
+    path = tmp_path / "10.0.0.7.pcap"
+    path.write_bytes(pcap([(NS, bytes(Ether(src="02:00:00:00:00:02") / PDUS["one"]))]))
+    (capture,) = gather([path])
+    assert capture.station == 0 and capture.problem == (
+        f"{path}: the path seems to say station 10, but the cluster has 3 stations: name it --station N={path}"
+    )
+    told: list[str] = []
+    assert lookup_captures([str(path)], remarks=told)[0].station == 0 and "station 10" in told[0]
+
+
+def test_two_captures_as_one_are_announced_if_they_overlap(tmp_path: Path) -> None:
+    for name, start in (("s1-a.pcap", 0), ("s1-b.pcap", 0), ("s2-a.pcap", 0), ("s2-b.pcap", 3600)):
+        (tmp_path / name).write_bytes(pcap([(NS + (start + k) * 10**9, d) for k, (_, d) in enumerate(frames())]))
+    (remark,) = files.remarks(gather([tmp_path]))
+    assert "s1-a.pcap and" in remark and "s1-b.pcap are taken for one capture of station 1, but they overlap in time" in remark

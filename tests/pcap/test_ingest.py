@@ -89,7 +89,8 @@ def test_bad_files_beside_good_ones(folder: Path, tmp_path: Path) -> None:
     (source / "s5.pcapng").write_bytes(whole[:100_000])
     (source / "s6.pcapng").write_bytes(whole + b"\6\0\0\0\7\0\0\0" + bytes(20))
     (source / "s7.pcapng").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(40))
-    captures = files.gather([source])
+    # The frames of all are station 1's: only who gives them another station is believed.
+    captures = files.gather([source], stations_given={str(source / f"s{k}.pcapng"): k for k in range(1, 8)})
     result = ingest(captures, tmp_path / "out")
     assert [line.split(": offset ")[0] for line in result.problems] == [str(source / f"s{k}.pcapng") for k in (2, 3, 4, 6, 7)]
     assert f"offset {len(whole)}: damaged: a block of 7 bytes" in result.problems[3]

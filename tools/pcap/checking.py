@@ -73,9 +73,14 @@ def check(
     sources = sources_of(captures)
     if session is None:
         progress.phase("comparing", unit=lambda n: f"{n:.0f} parts")
-        return judge(folder, sources, ethertype=ethertype, on_done=progress.at), problems
-    with session.job("comparing") as spark:
-        return judge(folder, sources, spark, ethertype=ethertype), problems
+        judgement = judge(folder, sources, ethertype=ethertype, on_done=progress.at)
+    else:
+        with session.job("comparing") as spark:
+            judgement = judge(folder, sources, spark, ethertype=ethertype)
+    judgement.notes += files.remarks(captures)
+    for mine in files.by_station(captures).values():
+        judgement.captures += [{"station": c.station, "path": c.path, "told": c.told} for c in mine]
+    return judgement, problems
 
 
 def _recorded(folder: Path, ethertype: int) -> list[Capture]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,9 @@ _CENSUS_BYTES: Final = 64 << 20
 _INT64_MAX: Final = (1 << 63) - 1
 _LINKS: Final = ((1, "ethernet"), (2, "linux_sll"), (4, "linux_sll2"), (8, "other"))
 
+
+_OVERLAP_NS: Final = 10_000_000
+"""Files that follow each other may overlap by as much as a frame waits to be written."""
 
 State = bytes
 """What a reader must know of the part of a file before its range (``Reader.state``)."""
@@ -63,6 +67,10 @@ class Capture:
     """Its number in the tables."""
     station: int = 0
     """Whose capture it is, 1..64; 0: not known."""
+    told: str = ""
+    """What says so: ``given`` (by the user), ``frames`` (those that go out) or ``path``."""
+    remark: str | None = None
+    """What speaks against it, in one line with the path."""
     own_mac: int = 0
     """Address that the station sends from; 0: not known or not needed."""
     format: str = ""
@@ -130,7 +138,8 @@ def _valid(station: int) -> int:
 
 
 def look(capture: Capture, ethertype: int = wire.ETHERTYPE) -> None:
-    """Set its station, if that is not known, and own address, if directions are missing, by its first frames. Raises OSError."""
+    """By its first frames: set its station, unless that is given, and own address, if directions are missing. What goes out of a
+    machine decides; a path is only believed where nothing contradicts it (``remark``). Raises OSError."""
     census = ffi.new("struct zp_census *")
     with Reader(capture.path) as reader:
         while reader.offset < _CENSUS_BYTES:
@@ -138,25 +147,45 @@ def look(capture: Capture, ethertype: int = wire.ETHERTYPE) -> None:
             if result != lib.ZP_MORE or not reader.fill():
                 break
     sent = list(census.out)
-    if not capture.station and any(sent):
-        capture.station = 1 + sent.index(max(sent))
+    _decide(capture, sent, max(census.n))
     if capture.station and not any(sent) and census.weight[capture.station - 1]:
         capture.own_mac = int(census.mac[capture.station - 1]) & ((1 << 48) - 1)
+
+
+def _decide(capture: Capture, sent: Sequence[int], stations_max: int) -> None:
+    """sent: frames that go out, by source. stations_max: of the clusters that are heard, 0: none."""
+    said, most = capture.station, max(sent)
+    sender = 1 + sent.index(most) if most else 0
+    if said and 2 * most <= sum(sent):
+        sender = 0  # PDUs of others may be sent again for them; then it is not plain
+    if capture.told == "given":
+        if sender and said != sender:
+            capture.remark = f"{capture.path}: was given as station {said}'s, but the frames that go out are station {sender}'s"
+    elif sender:
+        if said and said != sender:
+            capture.remark = (
+                f"{capture.path}: taken for station {sender}'s, whose frames go out, though the path seems to say station {said}"
+            )
+        capture.station, capture.told = sender, "frames"
+    elif said and stations_max and said > stations_max:
+        capture.station, capture.told = 0, ""
+        capture.remark = f"{capture.path}: the path seems to say station {said}, but the cluster has {stations_max} stations"
 
 
 def scan(
     path: str | os.PathLike[str],
     *,
     station: int = 0,
+    told: str = "given",
     ethertype: int = wire.ETHERTYPE,
     split_bytes: int = SPLIT_BYTES,
     start: Capture | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Capture:
     """Read all record headers of a file: is it whole, what is in it, where can it be cut. Never raises for what is in the file:
-    see ``Capture.problem``. start: an earlier result; only what has been added since is read, and only its splits are given.
-    on_bytes: called with the bytes done since the last call."""
-    capture = Capture(os.fspath(path), station=station)
+    see ``Capture.problem``. station, told: as in ``Capture``. start: an earlier result; only what has been added since is
+    read, and only its splits are given. on_bytes: called with the bytes done since the last call."""
+    capture = Capture(os.fspath(path), station=station, told=told if station else "")
     try:
         capture.bytes = Path(path).stat().st_size
         if start is None:
@@ -247,6 +276,7 @@ def stations(captures: Sequence[Capture], given: Mapping[str, int]) -> None:
         path = Path(capture.path).absolute()
         chosen = [places[p] for p in (path, *path.parents) if p in places]
         capture.station = chosen[0] if chosen else station_of_path(path)
+        capture.told = "given" if chosen else "path" if capture.station else ""
 
 
 def gather(
@@ -299,7 +329,13 @@ def scan_all(
     def one(pair: tuple[Capture, Capture | None]) -> Capture:
         capture, start = pair
         return scan(
-            capture.path, station=capture.station, ethertype=ethertype, split_bytes=split_bytes, start=start, on_bytes=step
+            capture.path,
+            station=capture.station,
+            told=capture.told,
+            ethertype=ethertype,
+            split_bytes=split_bytes,
+            start=start,
+            on_bytes=step,
         )
 
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
@@ -311,6 +347,8 @@ def number(captures: Sequence[Capture], first: int = 0) -> list[Capture]:
     ordered = sorted(captures, key=lambda c: (c.station, c.first_ns if c.first_ns is not None else _INT64_MAX, c.path))
     for index, capture in enumerate(ordered, first):
         capture.file = index
+        if not capture.station and capture.problem is None and capture.remark is not None:
+            capture.problem, capture.remark = f"{capture.remark}: name it --station N={capture.path}", None
         if not capture.station and capture.problem is None:
             capture.problem = (
                 f"{capture.path}: cannot tell which station's capture this is: name it --station N={capture.path}"
@@ -320,3 +358,28 @@ def number(captures: Sequence[Capture], first: int = 0) -> list[Capture]:
         usable = bool(capture.station)
         capture.splits = [replace(s, file=index, station=capture.station) for s in capture.splits] if usable else []
     return ordered
+
+
+def by_station(captures: Iterable[Capture]) -> dict[int, list[Capture]]:
+    """Those whose station is known, by that, in the order of their first time stamps."""
+    out: dict[int, list[Capture]] = {}
+    for capture in sorted(captures, key=lambda c: (c.station, c.first_ns is None, c.first_ns or 0, c.path)):
+        if capture.station:
+            out.setdefault(capture.station, []).append(capture)
+    return out
+
+
+def remarks(captures: Sequence[Capture]) -> list[str]:
+    """What people should know of whose captures these were taken for; one line each."""
+    out = [c.remark for c in captures if c.remark is not None]
+    for station, mine in by_station(captures).items():
+        timed = [c for c in mine if c.first_ns is not None and c.last_ns is not None]
+        for before, after in itertools.pairwise(timed):
+            common = min(before.last_ns or 0, after.last_ns or 0) - (after.first_ns or 0)
+            shorter = min((c.last_ns or 0) - (c.first_ns or 0) for c in (before, after))
+            if common > min(_OVERLAP_NS, shorter // 2):
+                out.append(
+                    f"{before.path} and {after.path} are taken for one capture of station {station}, but they overlap in time:"
+                    " frames in both count twice; if one is another station's, say so by --station N=FILE"
+                )
+    return out

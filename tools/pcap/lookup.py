@@ -203,18 +203,23 @@ def captures(
     ethertype: int = wire.ETHERTYPE,
     *,
     pipes: bool = False,
+    remarks: list[str] | None = None,
 ) -> list[Capture]:
-    """The captures among files, folders and "-", with their stations: as given, else by their paths, else by what is in them.
-    pipes: files that can be read once only will do. Raises FilesError for names that lead nowhere."""
+    """The captures among files, folders and "-", with their stations: as given, else by their paths, else by what is in
+    them. pipes: files that can be read once only will do. remarks: is given a line for each whose path says another. Raises
+    FilesError for names that lead nowhere."""
     out: list[Capture] = []
     given = {str(Path(path)): number for path, number in (stations or {}).items()}
     for path in paths:
         once = path == "-" or (pipes and Path(path).exists() and not Path(path).is_dir() and not Path(path).is_file())
         for found in [path] if once else [str(p) for p in files.find([path])]:
             about = files.Capture(found, station=given.get(found) or (0 if once else files.station_of_path(found)))
+            about.told = "given" if given.get(found) else "path" if about.station else ""
             if not once:
                 with contextlib.suppress(OSError):
                     files.look(about, ethertype)
+            if about.remark is not None and remarks is not None:
+                remarks.append(about.remark)
             if not any(found == c.path for c in out):
                 out.append(Capture(found, about.station, about.own_mac))
     for path in given:

@@ -108,6 +108,9 @@ class Judgement:
     rows: int = 0
     """PDUs in the orders of all stations."""
     notes: list[str] = field(default_factory=list)
+    captures: list[dict[str, Any]] = field(default_factory=list)
+    """What was judged: ``station`` and ``path`` of each file, in the order of their times, and what has told the station
+    (``told``: given, frames or path; empty if it is not known any more)."""
 
     @property
     def kept(self) -> bool | None:
@@ -133,6 +136,7 @@ class Judgement:
                 for name, v in self.verdicts.items()
             },
             "notes": self.notes,
+            "captures": self.captures,
         }
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..common import FAILED, OK, UNREACHABLE, UNSUPPORTED, USAGE, Failure, lacking_extra, plural, say
-from .options import NO_SPARK, ethertype_option, little, master_option, places_option, said
+from .options import NO_SPARK, chosen_master, ethertype_option, little, master_option, places_option, said
 
 if TYPE_CHECKING:
     from ...pcap.evidence import Where
@@ -23,7 +24,7 @@ COMMAND = "pcap check"
 @click.command("check")
 @click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILES|DIR...")
 @places_option
-@master_option(none=True)
+@master_option(none=True, by_size=True)
 @click.option(
     "--work",
     type=click.Path(file_okay=False, path_type=Path),
@@ -51,7 +52,7 @@ def check(
       zenjun pcap check frames                     a folder with one capture for each station
       zenjun pcap check s1.pcap s2.pcap s3.pcap    the same, by name
       zenjun pcap check tables --json              tables made before, for another program
-      zenjun pcap check --master none frames       without Spark and Java: little is sooner done so
+      zenjun pcap check --master "local[*]" frames  by Spark, however little there is
 
     Exit code 1 if a promise was broken (or a file is damaged), 3 if there was nothing to judge.
     """
@@ -62,6 +63,7 @@ def check(
     if as_json:
         click.echo(json.dumps(judgement.as_dict() | {"damaged": problems}))
     else:
+        _captures(judgement)
         _table(judgement)
         _broken(judgement)
         for note in judgement.notes:
@@ -73,6 +75,8 @@ def _run(
     captures: Sequence[Path], places: dict[str, int], master: str, work: Path | None, ethertype: int, progress: Any
 ) -> tuple[Judgement, list[str]]:
     from ...pcap.interrupts import held, import_large
+
+    master = chosen_master(master, captures)
 
     try:
         with held():
@@ -119,6 +123,23 @@ def _folder(work: Path | None) -> Iterator[Path]:
 
 
 # ---- output ----
+
+
+_NAMES_MAX = 8
+"""Files of one station that are named one by one."""
+
+
+def _captures(judgement: Judgement) -> None:
+    """Which file was taken for which station."""
+    for station, group in groupby(judgement.captures, key=lambda c: c["station"]):
+        paths = [c["path"] for c in group]
+        if len(paths) == 1:
+            click.echo(f"station {station}: {paths[0]}")
+            continue
+        click.echo(f"station {station}: {len(paths)} files, taken for one capture:")
+        shown = paths if len(paths) <= _NAMES_MAX else [*paths[: _NAMES_MAX - 1], f"… and {len(paths) - _NAMES_MAX + 1} more"]
+        for path in shown:
+            click.echo(f"  {path}")
 
 
 def _table(judgement: Judgement) -> None:

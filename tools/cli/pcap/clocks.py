@@ -166,7 +166,11 @@ def clocks(
 
         rate_ppm = RATE_PPM if drift_max is None else drift_max
         try:
-            found = estimate(captures(files, given, ethertype), ethertype, rate_ppm=rate_ppm, reference=reference)
+            told: list[str] = []
+            sources = captures(files, given, ethertype, remarks=told)
+            for remark in told:
+                say(f"zenjun {WHO}: {remark}")
+            found = estimate(sources, ethertype, rate_ppm=rate_ppm, reference=reference)
         except ClockError as error:
             raise Failure(str(error), command=WHO) from None
     known = report(found, points)

@@ -184,7 +184,10 @@ def compare(
         from ...pcap.compare import side
 
         try:
-            sides = [side(path, captures([path], given, ethertype)) for path in (a, b)]
+            told: list[str] = []
+            sides = [side(path, captures([path], given, ethertype, remarks=told)) for path in (a, b)]
+            for remark in told:
+                say(f"zenjun {WHO}: {remark}")
             every = [c for s in sides for c in s.files]
             two = sides[0].station and sides[1].station and sides[0].station != sides[1].station
             correct = one_clock(WHO, every, ethertype, must=False) if align and two else None

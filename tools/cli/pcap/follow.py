@@ -91,7 +91,7 @@ def follow(
     style = Style.of(sys.stdout)
     with reading(WHO):
         try:
-            found = captures(paths, given, ethertype)
+            found = captures(paths, given, ethertype, remarks=notes.lines)
             several = len({c.station for c in found}) > 1
             correct = one_clock(WHO, found, ethertype, must=False) if align and several else None
             life = life_of(found, wanted, ethertype=ethertype, correct=correct, notes=notes)

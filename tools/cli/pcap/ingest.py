@@ -84,6 +84,7 @@ def _work(
     """Scan, decode, and replay the stations of which there is something new."""
     from ...pcap import ingest as work
     from ...pcap import tables
+    from ...pcap.files import remarks
     from ...pcap.interrupts import import_large
     from ...pcap.manifest import Manifest
     from ...pcap.progress import amount
@@ -95,6 +96,8 @@ def _work(
     for capture in pending:
         if capture.problem is not None:
             progress.note(capture.problem)
+    for remark in remarks(pending):
+        progress.note(remark)
     result = work.ingest(pending, out, session, progress, ethertype=ethertype, manifest=manifest)
     # Also those that an interrupted run has left without.
     without = {c.station for c in result.all if c.splits_before and not (out / "transmissions" / f"station={c.station}").exists()}

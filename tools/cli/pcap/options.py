@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 NO_SPARK = "none"
 """--master: threads of this process do the work."""
+LOCAL = "local[*]"
+SPARK_FROM_BYTES = 256 << 20
+"""``check`` starts a Spark of its own from here on."""
 _MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|local-cluster\[.+\]|spark://.+|k8s://.+|mesos://.+|yarn.*")
 _LITTLE_BYTES = 256 << 20
 """Up to here a quick start of Spark counts for more than what its second compiler could do."""
@@ -96,25 +99,39 @@ def places_option(f: F) -> F:
 
 def master(_context: click.Context, _option: click.Parameter, text: str) -> str:
     """Callback: what Spark does not know as a master is said before a JVM has been started for it."""
-    if text != NO_SPARK and not _MASTER.fullmatch(text):
+    if text and text != NO_SPARK and not _MASTER.fullmatch(text):
         raise click.BadParameter(f"{text!r} is not like local[*], local[4], spark://HOST:PORT, k8s://URL, yarn or {NO_SPARK}")
     return text
 
 
-def master_option(*, none: bool = False) -> Callable[[F], F]:
-    """--master: which Spark does the work. none: whether the command also does without."""
+def master_option(*, none: bool = False, by_size: bool = False) -> Callable[[F], F]:
+    """--master: which Spark does the work. none: whether the command also does without; by_size: and does so by itself for little
+    (then there is no default: see ``chosen_master``)."""
     text = (
         "Spark that does the work: local[*] is a session of this command's own, URL a cluster whose workers see the same"
         " files and have zenjun[spark]"
     )
     without = f"; {NO_SPARK}: threads of this process, without Java." if none else "."
-    return click.option("--master", metavar="URL", default="local[*]", show_default=True, callback=master, help=text + without)
+    if by_size:
+        without += f"  [default: {NO_SPARK} below {SPARK_FROM_BYTES >> 20} MB of files, else {LOCAL}]"
+        return click.option("--master", metavar="URL", default="", callback=master, help=text + without)
+    return click.option("--master", metavar="URL", default=LOCAL, show_default=True, callback=master, help=text + without)
+
+
+def chosen_master(master: str, names: Sequence[Path]) -> str:
+    """What --master says, or where it says nothing: a JVM only if there is enough to do to pay for its start."""
+    return master or (LOCAL if size_of(names) >= SPARK_FROM_BYTES else NO_SPARK)
 
 
 def little(names: Sequence[Path]) -> bool:
-    """Whether captures or tables are small; what is not there counts nothing."""
+    """Whether captures or tables are small."""
+    return size_of(names) < _LITTLE_BYTES
+
+
+def size_of(names: Sequence[Path]) -> int:
+    """Bytes of captures or tables; what is not there counts nothing, what is packed as the file is."""
     found = (p for name in names for p in ([name] if name.is_file() else name.rglob("*") if name.is_dir() else []))
-    return sum(p.stat().st_size for p in found if p.is_file()) < _LITTLE_BYTES
+    return sum(p.stat().st_size for p in found if p.is_file())
 
 
 def known(text: str) -> str:

@@ -150,7 +150,8 @@ def show(
         raise click.UsageError("--text: an empty text is in every PDU")
     notes = Notes()
     with reading(WHO):
-        found = [c for c in captures(files, given, ethertype, pipes=True) if not chosen or c.station in chosen]
+        sources_all = captures(files, given, ethertype, pipes=True, remarks=notes.lines)
+        found = [c for c in sources_all if not chosen or c.station in chosen]
         if not found:
             raise Failure(f"no capture is of station {', '.join(map(str, sorted(chosen)))}", command=WHO)
         try:
