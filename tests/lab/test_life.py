@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from zenjun.tools.lab import Lab, LabError, LabNotFound, LabTimeout, filters, network
+from zenjun.tools.lab.awaiting import open_limit_s
 
 from .support import CALM, CLI, marked_processes, wait_for
 
@@ -131,6 +132,15 @@ def test_wait_open_tells_why_a_daemon_ended(make_lab: MakeLab) -> None:
     lab.stations[1].start_daemon(argv=["sh", "-c", "echo no such interface >&2; exit 3"])
     with pytest.raises(LabError, match=r"station 1 ended with exit code 3: no such interface"):
         lab.wait_open(20)
+
+
+def test_a_lab_that_does_not_open_says_what_each_station_waits_for(make_lab: MakeLab) -> None:
+    lab = make_lab(4, options=CALM)
+    lab.stations[2].start_daemon()
+    wait_for(lab.stations[2].socket_path.exists, "the daemon listens", 30)
+    wait_for(lambda: len(lab.stations[2].status(5.0)["blocked"]) == 3, "it says that it waits", 30)
+    with pytest.raises(LabTimeout, match=r"after 0.1 s:\nstation 2: in no instance: waits for 1, 3-4 \(never seen\)$"):
+        lab.wait_open(0.1, [2])
 
 
 def test_config_is_merged(make_lab: MakeLab) -> None:
@@ -366,6 +376,16 @@ def test_real_daemons_open_a_cluster(make_lab: MakeLab) -> None:
     assert instance > 0
     assert {s.status(5.0)["instance"] for s in lab.stations.values()} == {instance}
     assert lab.stations[2].stop_daemon(20) == 0
+
+
+@pytest.mark.slow
+def test_sixteen_real_daemons_open_in_one_step(make_lab: MakeLab) -> None:
+    """They start one after the other and all at once: seconds of processor time, on machines that have two processors."""
+    lab = make_lab(16, options=CALM)
+    lab.start_daemons()
+    assert lab.wait_open(open_limit_s(64)) <= 3
+    members = {len(s.status(10.0)["members"]) for s in lab.stations.values()}
+    assert members == {16}
 
 
 def test_real_daemons_from_the_command_line(home: Path, mark: str) -> None:

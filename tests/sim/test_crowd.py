@@ -21,7 +21,7 @@ SLOW = Costs(start_ns=1200 * MS, turn_ns=600 * US, open_ns=600 * US, frame_ns=20
     [
         (16, 8, 10),  # 1 instance, 172 OPENs
         (32, 14, 10),  # number 12, 714 OPENs
-        (64, 30, 10),  # ABOUT64
+        (64, 30, 10),  # none after 28 s, 2,497 OPENs
     ],
 )
 def test_all_are_in_one_instance_soon_after_the_last_has_started(n: int, within_s: int, opens: int) -> None:

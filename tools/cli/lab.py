@@ -21,6 +21,7 @@ from rich.console import Console
 
 from ..lab import Impairment, Lab, LabError, LabNotFound, LabTimeout, LabUnsupported, Station
 from ..lab import files as lab_files
+from ..lab.awaiting import open_limit_s
 from ..lab.lab import all_labs, take_down
 from . import labrun
 from .common import FAILED, INTERRUPTED, TIMED_OUT, UNREACHABLE, UNSUPPORTED, Failure
@@ -33,7 +34,6 @@ _EXIT_CODES: Final[dict[type[LabError], int]] = {
     LabUnsupported: UNSUPPORTED,
     LabTimeout: TIMED_OUT,
 }
-_WAIT_OPEN_S: Final = 30.0
 _LAST_WORDS_S: Final = 1.0
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -196,7 +196,7 @@ def up(
             with _progress(f"starting {count} daemons"):
                 made.start_daemons()
                 if wait:
-                    instance = made.wait_open(_WAIT_OPEN_S)
+                    instance = made.wait_open(open_limit_s(count))
         made.detach()
     except BaseException:
         made.down(grace_s=0.0)
@@ -454,7 +454,7 @@ def start(name: str, stations: list[int] | None, wait: bool) -> None:
             raise LabError(f"the daemon of station {station.id} is running already (process {daemon.pid})")
     if wait:
         with _progress("waiting for the cluster to open"):
-            click.echo(f"instance {attached.wait_open(_WAIT_OPEN_S)} is open")
+            click.echo(f"instance {attached.wait_open(open_limit_s(attached.size))} is open")
 
 
 @lab.command()
@@ -489,7 +489,7 @@ def restart(name: str, stations: list[int] | None, wait: bool) -> None:
         click.echo(f"station {station.id}: process {station.start_daemon().pid}")
     if wait:
         with _progress("waiting for the cluster to open"):
-            click.echo(f"instance {attached.wait_open(_WAIT_OPEN_S)} is open")
+            click.echo(f"instance {attached.wait_open(open_limit_s(attached.size))} is open")
 
 
 def _parse_signal(text: str) -> int:

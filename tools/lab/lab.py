@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from . import files, ipc, namespaces
+from . import awaiting, files, ipc, namespaces
 from .errors import LabError, LabNotFound, LabTimeout, LabUnsupported, checked
 from .impair import Impairment
 from .status import daemon_status
@@ -420,7 +420,7 @@ class Lab:
                 raise LabTimeout(f"lab {self.name} does not stand after {_UP_S:g} s; see {self.directory}/holder.log")
             line = stdout.readline()
         if not line:
-            tail = _tail(self.directory / "holder.log")
+            tail = awaiting.tail(self.directory / "holder.log")
             raise LabError(f"the lab's process ended while making the network: {tail}")
         checked(json.loads(line))
 
@@ -505,31 +505,9 @@ class Lab:
     def wait_open(self, timeout_s: float = 20.0, ids: Iterable[int] | None = None) -> int:
         """Wait until the daemons of all stations (or those named) are in the same instance; returns its number.
 
-        Raises LabTimeout with what each station last said, and LabError at once when a daemon has ended.
+        Raises LabTimeout with a line for each station that says what it waits for, and LabError soon when a daemon has ended.
         """
-        chosen = self._chosen(ids)
-        deadline = time.monotonic() + timeout_s
-        while True:
-            instances: dict[int, int] = {}
-            problems: dict[int, str] = {}
-            for station in chosen:
-                daemon = station.daemon
-                if daemon is None:
-                    raise LabNotFound(f"no daemon was started at station {station.id}")
-                if (code := daemon.poll()) is not None:
-                    raise LabError(f"the daemon of station {station.id} ended with {_how(code)}: {_tail(station.log_path)}")
-                try:
-                    said = station.status(max(0.05, min(1.0, deadline - time.monotonic())))
-                    # Who is in none tells the number of its last one.
-                    instances[station.id] = int(said.get("instance", 0)) if said.get("state", "open") == "open" else 0
-                except LabError as error:
-                    problems[station.id] = str(error)
-            if not problems and len(set(instances.values())) == 1 and (instance := next(iter(instances.values()))):
-                return instance
-            if time.monotonic() > deadline:
-                listing = "; ".join(f"station {s.id}: {problems.get(s.id, f'instance {instances.get(s.id)}')}" for s in chosen)
-                raise LabTimeout(f"the cluster is not open after {timeout_s:g} s: {listing}")
-            time.sleep(0.01)
+        return awaiting.wait_open(self._chosen(ids), timeout_s)
 
     # The network
 
@@ -637,18 +615,6 @@ class Lab:
         if missing and not allow_missing:
             listing = ", ".join(f"{frames} at station {number}" for number, frames in missing.items())
             raise LabError(f"frames are missing from the captures: {listing}; record fewer stations or give a larger ring_mib")
-
-
-def _how(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
-def _tail(path: Path, lines: int = 3) -> str:
-    try:
-        text = path.read_text(errors="replace").strip().splitlines()
-    except OSError:
-        return "it wrote nothing"
-    return " | ".join(text[-lines:]) or "it wrote nothing"
 
 
 def _connect(directory: Path) -> socket.socket:
