@@ -9,9 +9,9 @@ import pytest
 from zenjun.proto.wire import Kind
 
 from .checkers import Views
-from .checkers_membership import Claims
+from .checkers_membership import Claims, GoingOn
 from .facts import Instance
-from .test_checkers import FIRST, History, ballot, fails, removal
+from .test_checkers import FIRST, History, ballot, fails, goes_on, removal
 
 
 def holds(h: History, station: int, *reqs: int) -> None:
@@ -93,3 +93,21 @@ def test_what_was_sent_in_an_instance_that_is_carried_out_late(ended: bool, vote
     else:
         with fails("views"):
             h.hand(1, op, b"a")
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_who_was_let_in_and_has_released_nothing_is_not_compared_with_those_who_go_on(released: bool) -> None:
+    """It claims nothing (rule 5); as soon as it has released a PDU it does."""
+    h = History(GoingOn)
+    a = h.send(0, b"a", 1, FIRST)
+    h.stays[1].joined = True
+    for s in range(2):
+        h.deliver(s, a)
+    h.release(0, 1, 1, 1)
+    goes_on(h, 0)
+    if not released:
+        goes_on(h, 1)
+        return
+    h.release(1, 1, 1, 0)
+    with fails("going_on"):
+        goes_on(h, 1)
