@@ -358,8 +358,8 @@ class Engine:
             return self._absorb(now, self.opening.on_pdu(now, pdu, mac))
         self._joining.begin(self.opening.incarnation)  # opening takes a new one for several reasons
         if kind == Kind.RCV_ACK:
-            if not self.core.is_open:
-                self._joining.on_vote(pdu)
+            if not self.core.is_open and self._joining.on_vote(pdu):
+                self.opening.asking.answered(now)
             return []
         at = HEADER.size + 8 * self.config.stations
         if len(pdu) < at + CONFIRM.size or header["instance"] > INSTANCE_MAX:

@@ -76,18 +76,18 @@ class Joining:
             self._oldest = None
             self.votes = 0
 
-    def on_vote(self, pdu: bytes) -> None:
-        """A RCV_ACK; its checksum and lengths are right."""
+    def on_vote(self, pdu: bytes) -> bool:
+        """A RCV_ACK; its checksum and lengths are right. True: it is a vote for this life of this station."""
         header = decode_header(pdu)
         if header is None or header["kind"] != Kind.RCV_ACK:
-            return
+            return False
         proposal = decode_proposal(pdu, Kind.RCV_ACK, self._n)
         if proposal is None or (self._station, self._incarnation) not in proposal.changes:
-            return
+            return False
         if not 1 <= header["incarnation"] <= INCARNATION_MAX or not 1 <= header["instance"] < INSTANCE_MAX:
-            return
+            return False
         if header["frame_max"] < FRAME_MAX_MIN or header["clock"] >> 62:
-            return
+            return False
         key = (header["instance"], proposal)
         if key not in self._seen and len(self._seen) >= PROPOSALS_MAX:
             del self._seen[next(iter(self._seen))]
@@ -96,6 +96,7 @@ class Joining:
         self._seen.setdefault(key, {})[header["src"]] = _VoteSeen(
             header["incarnation"], header["seq"], header["clock"], header["frame_max"]
         )
+        return True
 
     def missed(self, instance: int) -> bool:
         """A member is in this instance. Has it gone on from one that this incarnation may have been let into? No incarnation is

@@ -6,8 +6,8 @@ broadcasts the proposal it issued last. It is agreed when every member has issue
 without all n stations is proposed only after one more window, in which the others may come.
 
 A station that hears a living instance does not open: it asks to be let in (RCV, the same bytes without a proposal) until the
-members do (``joining.py``), or until that instance is not heard any more. The same agreement brings a cluster back of which too
-few are left.
+members do (``joining.py``), or until that instance is not heard any more, or does not answer (``asking.py``). The same agreement
+brings a cluster back of which too few are left.
 
 Why two stations cannot start different instances: issued numbers only grow, and a station judges only the proposal it issued
 last, or one it issued that a member says it has STARTED. Who has started P issues nothing later, so a later P' of which it is
@@ -47,6 +47,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from typing import Final, TypeAlias
 
+from .asking import Asking
 from .belief import Belief, Lives
 from .effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
 from .errors import InvariantError, invariant
@@ -240,7 +241,7 @@ class Opening:
         self._reached = reached
         self._held = held
         self._life_of = life_of
-        self._live_ns = -NEVER
+        self.asking = Asking()
         self._quorum_since_ns: int | None = None
         self._issued_ns = 0  # when the latest proposal was issued first
         self._answered_ns = 0  # when it last found another member's agreement
@@ -433,9 +434,8 @@ class Opening:
 
     def note_live(self, now: int) -> list[Effect]:
         """A member of an instance that has quorum was heard: ask it to be let in."""
-        was = self._alive(now)
-        self._live_ns = now
-        if was or self.state is not State.PROPOSING:
+        new = self.asking.hear(now, self.pace.window_ns)
+        if not new or self.state is not State.PROPOSING:
             return []
         self._tries = 0
         return self._send(now)
@@ -450,7 +450,7 @@ class Opening:
         return [] if started is None else self._agree(now, started)
 
     def _alive(self, now: int) -> bool:
-        return now - self._live_ns < 2 * self.pace.window_ns
+        return self.asking.worth_it(now, self.pace.window_ns)
 
     def note_clock(self, clock: int) -> list[Effect]:
         """An instance's clock starts at its number << 32. One that runs beyond 2**32 PDUs uses up the numbers after its own:
