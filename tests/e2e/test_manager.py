@@ -80,7 +80,8 @@ def test_ready_waits_for_the_interface_case_89(station: Station, manager: socket
         assert not any("RELOADING" in text or "READY" in text for text in seen), "a reload must not look like being ready"
         station.link_up()
         ready = hear(manager, "READY=1")[-1].split("\n")
-        assert ready[:2] == ["READY=1", "STATUS=instance 1 of station 1 is open"], "alone one needs no interface to be open"
+        assert ready[:2] == ["READY=1", "STATUS=opening on eth0"], "not open without its interface, though it is alone"
+        hear(manager, "STATUS=instance 1 of station 1 is open")
         station.link_down()
         hear(manager, "waiting for interface eth0")
         station.link_up()
