@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from zenjun.tools.pcap.lookup import captures as lookup_captures
 from zenjun.tools.pcap.manifest import Manifest, part_name
 
 from .built import PDUS
-from .shapes import NS, enhanced, frames, interface, pcap, pcapng, section, walk
+from .shapes import NS, SLL2, enhanced, frames, interface, pcap, pcapng, section, walk
 
 
 @pytest.mark.parametrize(
@@ -260,3 +261,26 @@ def test_two_captures_as_one_are_announced_if_they_overlap(tmp_path: Path) -> No
         (tmp_path / name).write_bytes(pcap([(NS + (start + k) * 10**9, d) for k, (_, d) in enumerate(frames())]))
     (remark,) = files.remarks(gather([tmp_path]))
     assert "s1-a.pcap and" in remark and "s1-b.pcap are taken for one capture of station 1, but they overlap in time" in remark
+
+
+@pytest.mark.parametrize("cooked", [True, False])
+def test_frames_on_several_interfaces_are_announced(cooked: bool, tmp_path: Path) -> None:
+    """``tcpdump -i any`` at a station whose interface is a bridge: each frame at the bridge and at its port."""
+
+    def recorded(interfaces: tuple[int, ...], direction: int = 4) -> str:
+        path = tmp_path / "s2.pcapng"
+        body = bytes(PDUS["one"])
+        data = section() + interface(link=SLL2 if cooked else 1) + interface(link=SLL2 if cooked else 1)
+        for k, index in enumerate(interfaces):
+            kind = direction if k else 4
+            head = struct.pack(">HHIHBB8s", 0x88B5, 0, index, 1, kind, 6, bytes(8))
+            frame = head + body if cooked else bytes(Ether(src="02:00:00:00:00:02") / PDUS["one"])
+            data += enhanced(NS + k, frame, number=0 if cooked else index % 2, flags=None if cooked else (2 if kind == 4 else 1))
+        path.write_bytes(data)
+        for split in (files.SPLIT_BYTES, 1):
+            (capture,) = gather([path], stations_given={str(path): 2}, split_bytes=split)
+            assert capture.several == bool(files.remarks([capture])), split
+        return " ".join(files.remarks([capture]))
+
+    assert "on several interfaces" in recorded((2, 3)) and not recorded((2, 2))
+    assert not recorded((2, 3), direction=0)  # in on one and out on the other: none of it twice

@@ -83,6 +83,8 @@ class Capture:
     """Whether there are frames of our EtherType in it."""
     cut: bool = False
     """Whether some of them are cut by the snap length."""
+    several: bool = False
+    """Whether those of one direction were captured on several interfaces: a bridge and its port, a bond and its slave."""
     truncated: bool = False
     tail_bytes: int = 0
     problem: str | None = None
@@ -206,8 +208,8 @@ def _scan(reader: Reader, capture: Capture, ethertype: int, split_bytes: int, on
     border, told = at + split_bytes, at
     links = 0
 
-    def fresh() -> Any:
-        return ffi.new("struct zp_scan *", {"first_ns": _INT64_MAX, "last_ns": -_INT64_MAX - 1})
+    def fresh(seen: Sequence[int] = (0, 0, 0)) -> Any:
+        return ffi.new("struct zp_scan *", {"first_ns": _INT64_MAX, "last_ns": -_INT64_MAX - 1, "seen": list(seen)})
 
     totals = fresh()
 
@@ -226,7 +228,7 @@ def _scan(reader: Reader, capture: Capture, ethertype: int, split_bytes: int, on
             capture.splits.append(split)
         at, state = reader.offset, reader.state()
         border = at + split_bytes
-        totals = fresh()
+        totals = fresh(totals.seen)
 
     damage: CaptureDamage | None = None
     while True:
@@ -248,6 +250,7 @@ def _scan(reader: Reader, capture: Capture, ethertype: int, split_bytes: int, on
     capture.link_types = " ".join(name for _, name in _LINKS if name in known)
     capture.ours = capture.ours or bool(links & 16)
     capture.cut = capture.cut or bool(links & 32)
+    capture.several = capture.several or bool(links & 64)
     capture.end, capture.end_state = reader.offset, reader.state()
     kinds = {lib.ZP_PCAP: "pcap", lib.ZP_PCAPNG: "pcapng"}
     capture.format = " ".join(filter(None, (kinds.get(int(reader.walk.state.format), ""), reader.compression)))
@@ -372,6 +375,12 @@ def by_station(captures: Iterable[Capture]) -> dict[int, list[Capture]]:
 def remarks(captures: Sequence[Capture]) -> list[str]:
     """What people should know of whose captures these were taken for; one line each."""
     out = [c.remark for c in captures if c.remark is not None]
+    out += [
+        f"{c.path}: PDUs were captured on several interfaces (-i any?), so one transmission may be there several times: what is"
+        " counted of it (sent again, lost) is too much; record on the station's interface alone"
+        for c in captures
+        if c.several and c.station
+    ]
     for station, mine in by_station(captures).items():
         timed = [c for c in mine if c.first_ns is not None and c.last_ns is not None]
         for before, after in itertools.pairwise(timed):

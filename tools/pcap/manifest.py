@@ -26,8 +26,10 @@ _HEAD_BYTES: Final = 4096
 _PART: Final = re.compile(r"^part-(\d+)-(\d+)\.parquet$")
 _SAVED: Final = (
     *("path", "file", "station", "own_mac", "format", "link_types", "frames", "bytes", "first_ns", "last_ns", "ours", "cut"),
-    *("truncated", "tail_bytes", "problem", "splits_before", "end"),
+    *("truncated", "tail_bytes", "problem", "splits_before", "end", "told", "remark", "several"),
 )
+_LATER: Final = frozenset({"cut", "told", "remark", "several"})
+"""Those that older manifests lack."""
 
 
 @dataclass
@@ -149,7 +151,7 @@ def part_name(file: int, number: int) -> str:
 
 def _capture(row: Mapping[str, Any]) -> Capture:
     return Capture(
-        **{name: row[name] for name in _SAVED if name != "cut" or name in row}, end_state=bytes.fromhex(row["end_state"])
+        **{name: row[name] for name in _SAVED if name not in _LATER or name in row}, end_state=bytes.fromhex(row["end_state"])
     )
 
 

@@ -90,8 +90,11 @@ def follow(
     notes = Notes()
     style = Style.of(sys.stdout)
     with reading(WHO):
+        from ...pcap.files import remarks, scan
+
         try:
             found = captures(paths, given, ethertype, remarks=notes.lines)
+            notes.lines += remarks([scan(c.path, station=c.station, ethertype=ethertype) for c in found if c.station])
             several = len({c.station for c in found}) > 1
             correct = one_clock(WHO, found, ethertype, must=False) if align and several else None
             life = life_of(found, wanted, ethertype=ethertype, correct=correct, notes=notes)

@@ -321,6 +321,13 @@ int zp_next(struct zp_walk *w, struct zp_frame *f)
     return r;
 }
 
+/* A number for the interface that a frame was captured on, not 0: in cooked v2 each frame has its own, in v1 none has. */
+static uint64_t interface_of(const struct zp_frame *f)
+{
+    uint64_t cooked = f->link == LINK_SLL2 && f->captured >= 8 ? (uint64_t)be32(f->data + 4) : 0;
+    return (cooked << 32 | f->interface) + 1;
+}
+
 int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_scan *s)
 {
     struct zp_frame f;
@@ -340,8 +347,11 @@ int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_sc
         struct zp_link l;
         zp_link(&f, &l);
         s->links |= f.link == LINK_ETHERNET ? 1u : f.link == LINK_SLL ? 2u : f.link == LINK_SLL2 ? 4u : 8u;
-        if (l.ethertype == ethertype)
-            s->links |= 16u;
+        if (l.ethertype == ethertype) {
+            uint64_t *seen = &s->seen[l.direction % 3], by = interface_of(&f);
+            s->links |= *seen && *seen != by ? 16u | 64u : 16u;
+            *seen = *seen ? *seen : by;
+        }
         if (f.captured < f.wire && (l.ethertype == ethertype || !l.ethertype))
             s->links |= 32u;
     }
