@@ -298,13 +298,15 @@ class Engine:
     def _tick(self, now: int) -> int:
         """Time never runs backwards; and after an own pause nobody is suspected for what they did meanwhile (whatever woke us
         serves its batch first)."""
+        if now <= self._now:
+            return self._now
         if now - self._now > self.config.fail_timeout_ns:
             self.silence.forgive(now)
             self.membership.forgive(now)
             self._stuck.clear()
             self._waiting_since_ns = now
-        self._now = max(self._now, now)
-        return self._now
+        self._now = now
+        return now
 
     def _take_control(self, now: int) -> list[Effect]:
         """Votes in their streams' order, then PDUs that are not of the data path, then what has become decidable."""

@@ -73,14 +73,14 @@ class OpenPdu:
 
 def pack(layout: Layout, **values: int) -> bytes:
     """Bytes of a layout from the table; fields that are not named are 0."""
-    packed = layout.struct.pack(*(values.pop(field.name, 0) for field in layout.fields))
+    packed = layout.struct.pack(*[values.pop(name, 0) for name in layout.names])
     invariant(not values, f"{layout.name} has no such field: {values}")
     return packed
 
 
 def unpack(layout: Layout, data: bytes, at: int) -> dict[str, int]:
     """A layout's fields by name, from ``at`` on. The caller has checked that there are enough bytes."""
-    return dict(zip((field.name for field in layout.fields), layout.struct.unpack_from(data, at), strict=True))
+    return dict(zip(layout.names, layout.struct.unpack_from(data, at), strict=True))
 
 
 def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, seal: Callable[[bytes], bytes]) -> bytes:

@@ -21,18 +21,22 @@ class Timers(Generic[Name]):
 
     def __init__(self, names: Iterable[Name]) -> None:
         self._at_ns: dict[Name, int] = dict.fromkeys(names, NEVER)
+        self._next_ns: int | None = None  # None: has to be looked for; it is read far more often than deadlines move
 
     def set(self, name: Name, at_ns: int) -> None:
         """Fire at ``at_ns``, whatever was set before."""
         self._at_ns[name] = min(at_ns, NEVER)
+        self._next_ns = None
 
     def set_earlier(self, name: Name, at_ns: int) -> None:
         """Fire at ``at_ns`` or when it was going to, whichever is first."""
         self._at_ns[name] = min(self._at_ns[name], at_ns)
+        self._next_ns = None
 
     def stop(self, name: Name) -> None:
         """Do not fire; harmless if it was not set."""
         self._at_ns[name] = NEVER
+        self._next_ns = None
 
     def at_ns(self, name: Name) -> int:
         """When it fires, or ``NEVER``."""
@@ -44,7 +48,9 @@ class Timers(Generic[Name]):
 
     def next_ns(self) -> int:
         """The earliest deadline, or ``NEVER``. A pure read."""
-        return min(self._at_ns.values(), default=NEVER)
+        if self._next_ns is None:
+            self._next_ns = min(self._at_ns.values(), default=NEVER)
+        return self._next_ns
 
     def as_dict(self) -> dict[str, int]:
         """The deadlines that are set, by lower-case name, for people."""

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from functools import cached_property
 from typing import Final
 
 VERSION: Final = 1
@@ -127,13 +128,18 @@ class Layout:
     help: str
     repeat: str = ""
 
-    @property
+    @cached_property
     def size(self) -> int:
         return sum(f.width for f in self.fields)
 
-    @property
+    @cached_property
     def struct(self) -> struct.Struct:
         return struct.Struct(">" + "".join(f.code for f in self.fields))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of the fields, in their order."""
+        return tuple(f.name for f in self.fields)
 
     def offset(self, name: str) -> int:
         at = 0

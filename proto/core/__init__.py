@@ -43,6 +43,8 @@ TX_MAX: Final = 256
 NEVER: Final = 2**64 - 1
 MESSAGE: Final = struct.Struct("=QQIIIHHBBBB4x")
 """``struct zj_face_message``; its size is asserted there and below."""
+PEER: Final = struct.Struct("=9Q4I6s????6xQQQII")
+"""``struct zj_peer``, for one read instead of one per field; its size and fields are asserted below."""
 
 
 class Status(IntFlag):
@@ -272,6 +274,9 @@ def _check_build() -> None:
         raise InvariantError("proto/core/_core does not fit its sources: build it again (python -m tools.cmodules core)")
     if ffi.sizeof("struct zj_face_message") != MESSAGE.size:
         raise InvariantError("struct zj_face_message does not fit proto/core/__init__.py")
+    fields = tuple(name for name, _ in ffi.typeof("struct zj_peer").fields if name != "pad")
+    if ffi.sizeof("struct zj_peer") != PEER.size or fields != Peer._fields:
+        raise InvariantError("struct zj_peer does not fit proto/core/__init__.py")
 
 
 _check_build()
@@ -340,6 +345,7 @@ class Core:
         self._u32: Any = ffi.new("uint32_t *")
         self._control: Any = ffi.new("struct zj_control *")
         self._peer: Any = ffi.new("struct zj_peer *")
+        self._peer_bytes = ffi.buffer(self._peer)
         self._vote: Any = ffi.new("struct zj_vote *")
         self._matrix: Any = ffi.new("uint64_t[]", stations * stations)
         self._counters: Any = lib.zj_counters(self._core)
@@ -477,6 +483,8 @@ class Core:
         large = self._large
         while True:
             count = lib.zj_face_deliver(self._core, self._deliver_buffer, DELIVER_BYTES, self._records, DELIVER_MAX, large)
+            if not count and large.data == ffi.NULL:
+                return out
             buffer = self._deliver_bytes
             for record in MESSAGE.iter_unpack(self._record_bytes[: count * MESSAGE.size]):
                 clock, position, offset, size, *rest = record
@@ -637,33 +645,8 @@ class Core:
         lib.zj_heartbeat(self._core, now, flags)
 
     def peer(self, index: int) -> Peer:
-        p = self._peer
-        lib.zj_peer(self._core, index, p)
-        return Peer(
-            p.heard_ns,
-            p.req,
-            p.top,
-            p.base,
-            p.min_al,
-            p.acked,
-            p.ordered,
-            p.clock,
-            p.ack_moved_ns,
-            p.incarnation,
-            p.free_buffers,
-            p.frame_max,
-            p.gaps,
-            bytes(p.mac),
-            bool(p.left),
-            bool(p.fenced),
-            bool(p.member),
-            bool(p.closing),
-            p.limit,
-            p.state,
-            p.trans,
-            p.instance,
-            p.view,
-        )
+        lib.zj_peer(self._core, index, self._peer)
+        return Peer._make(PEER.unpack(self._peer_bytes))
 
     def matrix(self) -> list[list[int]]:
         """``al[h][j]``: what station j next expects from station h, as known here."""

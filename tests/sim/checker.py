@@ -7,16 +7,7 @@ from typing import ClassVar
 
 from .facts import AT_ONCE, Delivery, Facts, Instance, Life, Message, Number, Place, Stay
 from .frames import Frame
-
-
-class Violation(AssertionError):
-    """A property is broken: by whom, and how."""
-
-    def __init__(self, checker: str, text: str, stations: tuple[int, ...] = ()) -> None:
-        super().__init__(f"{checker}: {text}")
-        self.checker = checker
-        self.text = text
-        self.stations = stations
+from .violation import Violation
 
 
 class Checker:
@@ -73,11 +64,13 @@ class Checker:
 
 def due(stay: Stay, level: int, new: int) -> list[int]:
     """Indices of the records that a level's new position releases."""
-    out = []
-    at = stay.released[level]
-    while at < len(stay.records) and (stay.records[at].position < new or stay.records[at].position == AT_ONCE):
+    out: list[int] = []
+    records = stay.records
+    for at in range(stay.released[level], len(records)):
+        position = records[at].position
+        if position >= new and position != AT_ONCE:
+            break
         out.append(at)
-        at += 1
     return out
 
 

@@ -163,13 +163,10 @@ class Simulation:
         self._touch(station)
 
     def on_read(self, station: int, pdu: bytes) -> None:
-        try:
-            f = frames.parse(pdu)
-        except ValueError:
+        f = frames.sealed(pdu)
+        if f is None or not 1 <= f.src <= self.options.stations or f.incarnation not in self.facts.lives[f.src - 1]:
             return
-        if not 1 <= f.src <= self.options.stations or f.incarnation not in self.facts.lives[f.src - 1]:
-            return
-        if frames.seal(pdu) == pdu and not frames.has_started(f):
+        if not frames.has_started(f):
             listened = frames.age_ms(f) * MS >= self.options.open_window_ns  # before, it only wants to know who has its number
             for hook in self._hooks["asked"]:
                 hook(station, f.src - 1, f.incarnation, f.kind == wire.Kind.RCV and listened, self.clockwork.now)
@@ -378,12 +375,12 @@ class Simulation:
     def _release(self, stay: Stay, old: tuple[int, ...]) -> None:
         """Records whose position has been passed, at each level, and who is to judge them."""
         new = stay.positions
+        passed = [due(stay, level, new[level]) for level in range(3)]
         for level in range(3):
-            if new[level] != old[level] or due(stay, level, new[level]):
+            if new[level] != old[level] or passed[level]:
                 for hook in self._hooks["released"]:
                     hook(stay, level, old[level], new[level])
-        for level in range(3):
-            released = due(stay, level, new[level])
+        for level, released in enumerate(passed):
             if released:
                 stay.released[level] = released[-1] + 1
             if level == PREACK:

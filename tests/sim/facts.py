@@ -62,7 +62,7 @@ class Message:
         return f"s{self.station + 1}.{self.life}/c{self.client}{sort}#{self.number}({len(self.data)} B)"
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)  # not frozen, and not to be changed: frozen ones take three times as long to make
 class Delivery:
     """One message, or view event, as a station handed it out; ``data`` is its content, empty for ``op`` 2: it came with 1."""
 
@@ -82,10 +82,12 @@ class Delivery:
 
     def same(self, other: Delivery) -> bool:
         """Positions are each station's own."""
-        return self._content() == other._content()
-
-    def _content(self) -> tuple[object, ...]:
-        return (self.src, self.clock, self.index, self.group, self.client, self.type, self.data, self.op)
+        return (
+            self.data == other.data
+            and self.clock == other.clock
+            and (self.src, self.index, self.group, self.client, self.type, self.op)
+            == (other.src, other.index, other.group, other.client, other.type, other.op)
+        )
 
     def name(self) -> str:
         at = f"{self.clock >> 32}:{self.clock & 0xFFFFFFFF}.{self.src + 1}.{self.index}"
@@ -98,7 +100,7 @@ class Delivery:
         )
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)  # as Delivery
 class PeerView:
     """What a core says about one stream: numbers with 64 bits, which are its own."""
 
@@ -470,7 +472,8 @@ class Facts:
         instance = self.instances.get(f.instance)
         if stream is None or instance is None or not instance.has(stream.src, f.incarnation):
             return False
-        stream.spoke = max(stream.spoke, f.instance)
+        if f.instance > stream.spoke:
+            stream.spoke = f.instance
         fresh = False
         if f.kind in wire.SEQUENCED:
             seq = stream.unwrap(f.seq)
@@ -478,14 +481,18 @@ class Facts:
             if fresh:
                 stream.seen.add(seq)
                 self._note_pdu(stream, f, seq)
-        for said, vector in ((stream.ack_sent, f.ack), (stream.pack_sent, f.pack)):
-            for h, value in enumerate(vector):
-                key = (h, instance.incarnations[h])
-                if key in self.streams:
-                    wide = self.streams[key].unwrap(value)
-                    if wide > said.get(key, self.first_seq):
-                        said[key] = wide
+        self._note_acks(stream.ack_sent, f.ack, instance)
+        if f.pack:
+            self._note_acks(stream.pack_sent, f.pack, instance)
         return fresh
+
+    def _note_acks(self, said: dict[Life, int], vector: tuple[int, ...], instance: Instance) -> None:
+        streams, first = self.streams, self.first_seq
+        for key, value in zip(enumerate(instance.incarnations), vector):  # noqa: B905  # a vector may be shorter: it has none
+            if key in streams:
+                wide = first + ((value - first) & 0xFFFFFFFF)
+                if wide > said.get(key, first):
+                    said[key] = wide
 
     def _note_pdu(self, stream: Stream, f: frames.Frame, seq: int) -> None:
         self.sent[f.clock, stream.src] = (stream.incarnation, seq, f.instance)

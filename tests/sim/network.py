@@ -31,14 +31,14 @@ class Clockwork:
 
     def at(self, when: int, action: Callable[[], None]) -> None:
         self._count += 1
-        heapq.heappush(self._heap, (max(when, self.now), self._count, action))
+        now = self.now
+        heapq.heappush(self._heap, (when if when > now else now, self._count, action))
 
     def run(self, until: int, done: Callable[[], bool] | None = None) -> bool:
         """Let time pass up to ``until`` or until ``done()``, asked after each event; True if it was done."""
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= until:
-            when, _, action = heapq.heappop(heap)
-            self.now = when
+            self.now, _, action = pop(heap)
             action()
             if done is not None and done():
                 return True
@@ -105,8 +105,12 @@ class Network:
 
     def _copy(self, src: int, dst: int, pdu: bytes, mac: bytes, leaves: int, wire_ns: int, number: int) -> None:
         faults, rng = self.faults, self._rng
-        lost = (src, dst) in self.cuts or (src in self.island) != (dst in self.island) or self._lost(src, dst)
-        lost = lost or src in self.ports_down or dst in self.ports_down
+        lost = (
+            (bool(self.cuts) and (src, dst) in self.cuts)
+            or (bool(self.island) and (src in self.island) != (dst in self.island))
+            or self._lost(src, dst)
+            or (bool(self.ports_down) and (src in self.ports_down or dst in self.ports_down))
+        )
         if self.drop_next is not None and self.drop_next(src, dst, pdu):
             lost = True
         if lost:

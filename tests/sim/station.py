@@ -29,7 +29,7 @@ ROUNDS_MAX: Final = 4096
 """Drain rounds in one turn before it counts as a livelock."""
 CLUSTER: Final = "sim"
 _KIND_AT: Final = wire.HEADER.offset("kind")
-_ASKING: Final = (bytes((wire.Kind.RCV,)), bytes((wire.Kind.OPEN,)))
+_ASKING: Final = (int(wire.Kind.RCV), int(wire.Kind.OPEN))
 
 
 class Crashed(Exception):
@@ -317,8 +317,7 @@ class Station:
             return
         deadline = self.engine.next_deadline_ns()
         if deadline < NEVER:
-            at = self.clock.virtual(deadline)
-            self.wake(max(0, at - self.host.virtual_now()))
+            self.wake(max(0, self.clock.virtual(deadline) - self.host.virtual_now()))
 
     def _turn(self) -> None:
         engine = self.engine
@@ -328,7 +327,7 @@ class Station:
         batch = [inbox.popleft() for _ in range(min(BATCH_MAX, len(inbox)))]
         if batch:
             for pdu, _ in batch:
-                if pdu[_KIND_AT : _KIND_AT + 1] in _ASKING:
+                if len(pdu) > _KIND_AT and pdu[_KIND_AT] in _ASKING:
                     self.host.on_read(self.index, pdu)
             self._apply(engine.on_frames(now, batch))
         elif engine.next_deadline_ns() <= now:
@@ -350,14 +349,13 @@ class Station:
             for pdu in out:
                 sent += 1
                 host.on_broadcast(self.index, pdu)
-            records = [_delivery(m) for m in core.deliver()]
+            records = core.deliver()
             if records:
-                host.on_deliveries(self.index, self.variant.deliveries(records))
+                host.on_deliveries(self.index, self.variant.deliveries([_delivery(m) for m in records]))
             if core.is_open or core.flushing:
                 p = core.positions()
-                positions = (p.ordered, p.preack, p.ack)
-                if positions != self._last_positions:
-                    self._last_positions = positions
+                if p != self._last_positions:
+                    positions = self._last_positions = (p.ordered, p.preack, p.ack)
                     host.on_positions(self.index, self.variant.positions(positions))
             moved = bool(out or records)
             taken, tried = self._offer(engine)
@@ -373,6 +371,8 @@ class Station:
 
     def _offer(self, engine: Engine) -> tuple[bool, bool]:
         """Offer waiting messages, one program after the other: (some were taken whole, one was refused or taken in part)."""
+        if self._partial is None and not any(self.queues):
+            return False, False
         if not engine.core.is_open:
             self._partial = None
             return False, False

@@ -19,8 +19,7 @@ class Trace:
         self.count = 0
 
     def add(self, at_ns: int, station: int, text: str) -> None:
-        self._hash.update(b"%d %d " % (at_ns, station))
-        self._hash.update(text.encode())
+        self._hash.update(f"{at_ns} {station} {text}".encode())
         self._lines.append((at_ns, station, text))
         self.count += 1
 
