@@ -140,8 +140,9 @@ class Simulation:
     def log(self, station: int, text: str) -> None:
         self.trace.add(self.clockwork.now, station, text)
 
-    def crash_at_persist(self) -> float:
-        return self.options.faults.crash_at_persist if self._faulty_phase else 0.0
+    def power_fails(self, station: int) -> bool:
+        probability = self.options.faults.crash_at_persist if self._faulty_phase else 0.0
+        return bool(probability) and self.chance(probability)
 
     def on_crash(self, station: int) -> None:
         self._touch(station)
@@ -699,7 +700,11 @@ def simulate(
     seed: int, options: Options | None = None, only: Iterable[str] = (), change: Callable[[Options], Options] | None = None
 ) -> Result:
     """Run one seed to its end and say how it went."""
-    sim = Simulation(seed, options, only, change)
+    return finish(Simulation(seed, options, only, change))
+
+
+def finish(sim: Simulation) -> Result:
+    """Run a simulation that has been made to its end and say how it went."""
     violation: Violation | None = None
     where = ""
     try:
@@ -710,7 +715,7 @@ def simulate(
         violation = Violation("exception", f"{type(error).__name__}: {error}")
         where = traceback.format_exc()
     return Result(
-        seed,
+        sim.seed,
         sim.options,
         sim.trace.digest(),
         violation,

@@ -227,7 +227,8 @@ class Stay:
     core: CoreView
     joined: bool = False
     """Let in by the members of a living instance."""
-    first: Instance = None  # type: ignore[assignment]  # set below: the instance it came into
+    first: Instance = field(init=False)
+    """The instance it came into."""
     records: list[Delivery] = field(default_factory=list)
     """Delivered at level ordered, view events among them."""
     numbers: list[Number | None] = field(default_factory=list)

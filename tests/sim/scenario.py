@@ -17,6 +17,8 @@
     claims                                     what each station in no instance says of its last one: a view, and how many
                                                PDUs after its event had reached preack
 
+A file whose first command is ``replay`` is the schedule of one run, frame by frame: schedule.py.
+
 Times are counted from the command's start; sequence numbers from the stream's first, clocks from the instance's first.
 """
 
@@ -30,7 +32,7 @@ from typing import Any, Final
 from zenjun.proto import wire
 from zenjun.proto.wire import Flag, Kind
 
-from . import frames
+from . import frames, schedule
 from .cluster import Simulation
 from .facts import ACK, PREACK, VIEW, Delivery
 from .options import MS, US, S, quiet
@@ -289,7 +291,12 @@ def carry_out(path: Path, rules: tuple[str, ...] = (), fault: int = 0, only: tup
     commands = text.split(f"\n{SEPARATOR}\n")[0]
     scenario = Scenario(rules, fault, only)
     out = []
-    for line in commands.splitlines():
-        if line.strip() and not line.startswith("#"):
-            out += [f"> {line}", *scenario.command(line)]
+    lines = [line for line in commands.splitlines() if line.strip() and not line.startswith("#")]
+    if lines and lines[0].split()[0] == schedule.COMMAND:  # what happened in a run, as a whole
+        result = schedule.replay(lines, rules)
+        if rules and result.violation:
+            raise result.violation
+        out, lines = [schedule.outcome(result)], []
+    for line in lines:
+        out += [f"> {line}", *scenario.command(line)]
     return text, "\n".join([commands.rstrip("\n"), SEPARATOR, *out]) + "\n"

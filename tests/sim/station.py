@@ -85,22 +85,23 @@ class Host(Protocol):
 
     def on_crash(self, station: int) -> None: ...
 
-    def crash_at_persist(self) -> float: ...
+    def power_fails(self, station: int) -> bool:
+        """Asked right before a state is made durable, and right after."""
 
 
 class Clock:
     """A monotonic clock of its own rate and start."""
 
     def __init__(self, ppm: int, offset_ns: int) -> None:
-        self._ppm = ppm
-        self._offset = offset_ns
+        self.ppm = ppm
+        self.offset = offset_ns
 
     def local(self, virtual: int) -> int:
-        return self._offset + virtual + virtual * self._ppm // 1_000_000
+        return self.offset + virtual + virtual * self.ppm // 1_000_000
 
     def virtual(self, local: int) -> int:
         """The first virtual time at which the clock shows at least ``local``."""
-        guess = max(0, (local - self._offset) * 1_000_000 // (1_000_000 + self._ppm) - 2)
+        guess = max(0, (local - self.offset) * 1_000_000 // (1_000_000 + self.ppm) - 2)
         while self.local(guess) < local:
             guess += 1
         return guess
@@ -211,6 +212,7 @@ class Station:
             self.work.update(self.engine.core.counters())
             self.work.update({f"drop {reason}": count for reason, count in self.engine.core.drops().items()})
             self.work.update({f"letter {move}": count for move, count in self.engine.membership.moves.items()})
+            self.work.update({f"opening {move}": count for move, count in self.engine.opening.moves.items()})
 
     def leave(self) -> None:
         """Stop on purpose: say good-bye, then off."""
@@ -431,14 +433,13 @@ class Station:
 
     def _persist(self, e: Persist) -> None:
         """A barrier; the power may fail right before or right after it."""
-        p = self.host.crash_at_persist()
-        if p and self.host.chance(p):
+        if self.host.power_fails(self.index):
             raise Crashed
         if self.variant.durable():
             self.disk = (e.incarnation, e.instance)
         self.host.log(self.index, f"persist incarnation {e.incarnation} instance {e.instance}")
         self.host.on_persist(self.index, e.incarnation, e.instance)
-        if p and self.host.chance(p):
+        if self.host.power_fails(self.index):
             raise Crashed
 
     # ---- what checkers may ask (facts.CoreView)

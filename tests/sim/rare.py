@@ -1,0 +1,104 @@
+"""Profiles that make rare situations frequent, and all changes of options by name: what a hunt mixes, a case is written with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from .options import MS, PROFILES, US, Faults, Options, S, crowded
+
+
+def _of(o: Options, n: int) -> Options:
+    """The same with n stations: frame sizes, required stations and the bad receiver as far as they fit."""
+    return replace(
+        o,
+        stations=n,
+        frame_max=(o.frame_max * n)[:n],
+        required=tuple(s for s in o.required if s <= n),
+        quorum=o.quorum if o.quorum <= n else 0,
+        faults=replace(o.faults, bad_receiver=o.faults.bad_receiver if o.faults.bad_receiver < n else -1),
+    )
+
+
+def overlapping(o: Options) -> Options:
+    """Openings and votes at the same time: partitions about as long as the time-outs, machines that lose power all the while."""
+    faults = replace(
+        o.faults,
+        partition_gap_ns=120 * MS,
+        partition_ns=o.fail_timeout_ns + o.give_up_timeout_ns,
+        restart_gap_ns=100 * MS,
+        down_ns=o.fail_timeout_ns,
+        crash_at_persist=0.05,
+    )
+    return replace(_of(o, max(3, o.stations)), load="steady", messages=120, sizes=(64, 200), safety_ns=1500 * MS, faults=faults)
+
+
+def lives(o: Options) -> Options:
+    """Several lives in a row, each shorter than the time-outs: nobody is sure which of them is meant."""
+    faults = replace(o.faults, restart_gap_ns=25 * MS, down_ns=4 * MS, crash_at_persist=0.15, replay=0.05, replay_ns=400 * MS)
+    return replace(_of(o, max(3, o.stations)), load="steady", messages=120, sizes=(64,), safety_ns=900 * MS, faults=faults)
+
+
+def crossing(o: Options) -> Options:
+    """Operators want two stations out, or each other, within a round trip of a slow wire."""
+    faults = Faults(loss=0.1, expel_gap_ns=12 * MS, cut_gap_ns=150 * MS, cut_ns=o.fail_timeout_ns, down_ns=5 * MS)
+    return replace(
+        _of(o, max(4, o.stations)),
+        quorum=2,
+        required=(1,),
+        load="steady",
+        messages=150,
+        sizes=(64, 200),
+        delay_ns=500 * US,
+        jitter_ns=2 * MS,
+        inbox_frames_max=4096,
+        safety_ns=900 * MS,
+        faults=faults,
+    )
+
+
+def wide(o: Options) -> Options:
+    """Eight to twelve stations, after the stations and the window drawn; fewer messages, for each costs more."""
+    n = 8 + (o.stations + o.window) % 5
+    return replace(_of(o, n), messages=min(o.messages, 60), inbox_frames_max=max(o.inbox_frames_max, 512), frame_max=(1486,) * n)
+
+
+def louder(o: Options) -> Options:
+    """The same with every fault of machines that it has twice as often."""
+    gaps = {f.name: getattr(o.faults, f.name) // 2 for f in fields(Faults) if f.name.endswith("_gap_ns")}
+    return replace(o, faults=replace(o.faults, **gaps))
+
+
+def lossy(o: Options) -> Options:
+    """The same with a loss of 15 % at least."""
+    return replace(o, faults=replace(o.faults, loss=max(o.faults.loss, 0.15)))
+
+
+def longer(o: Options) -> Options:
+    """The same for twice as long."""
+    return replace(o, safety_ns=min(2 * o.safety_ns, 4 * S), messages=min(2 * o.messages, 600))
+
+
+RARE: Final[dict[str, Callable[[Options], Options]]] = {f.__name__: f for f in (overlapping, lives, crossing, wide)}
+MORE: Final[dict[str, Callable[[Options], Options]]] = {f.__name__: f for f in (louder, lossy, longer)}
+"""What a mutation adds to a profile."""
+CHANGES: Final[dict[str, Callable[[Options], Options]]] = {**PROFILES, "crowded": crowded, **RARE, **MORE}
+
+
+def apply(names: str, settings: dict[str, Any] | None = None) -> Callable[[Options], Options]:
+    """Changes ``a+b`` one after the other, then single options (``faults.loss`` and the like for those of the faults).
+    KeyError: no such change; TypeError: no such option."""
+    changes = [CHANGES[name] for name in names.split("+") if name]
+    single = dict(settings or {})
+
+    def change(o: Options) -> Options:
+        for one in changes:
+            o = one(o)
+        if "stations" in single:
+            o = _of(o, single["stations"])
+        faults = {k.removeprefix("faults."): v for k, v in single.items() if k.startswith("faults.")}
+        rest = {k: v for k, v in single.items() if not k.startswith("faults.") and k != "stations"}
+        return replace(o, faults=replace(o.faults, **faults), **rest)
+
+    return change
