@@ -21,13 +21,19 @@
  * happen), the probing of doubtful stations (it only delays proposals), the messages of opening (one step of all at once),
  * frames of a dead station that are still under way when it is suspected, and a state file that is lost.
  *
+ * With HANDOVER the end of an instance is modelled too: clocks, what a life has released when it ends (its claim: a view, and what
+ * comes after it), giving up at any moment, the flush when all open again, which is the end of the run. Lives 0..N-1 only have
+ * streams, and only they are let in. A claim is the largest that the acknowledgements allow, which anybody may have had: what holds of it
+ * holds of a smaller one, since all go by the largest.
+ *
  * The questions are C functions, because Promela's guards cannot loop; each step is one d_step, so that no half-done step is
  * seen. The state is in Promela variables only. pan -r tells an error's story in words.
  *
  * Parameters (-D): N stations, INCS lives of each, LEN PDUs of a stream, VMAX instances, QUORUM, REQUIRED (bitmap of stations),
  * OUT (bitmap of stations that start as recovering), CRASHES and CRASHERS (how many lives crash, bitmap of which may), RESTART,
  * FALSE, FALSE_PAIRS and FALSE_LIVES (how many suspicions without cause; bit N * who + whom, by station; bitmap of whom), DATAS
- * and SENDERS (how many data PDUs, bitmap of whose), CHECK (bitmap of properties, below), BREAK_* (one rule left out).
+ * and SENDERS (how many data PDUs, bitmap of whose), CHECK (bitmap of properties, below), HANDOVER, BREAK_* (one
+ * rule left out).
  */
 #ifndef N
 #define N 3
@@ -90,6 +96,9 @@
 #define AGREED 8  /* when nothing can happen any more, all that live are in one instance and wait for nothing */
 #define SMOOTH 16 /* nobody has to give up: only what crashed or was removed ends */
 #define BOUND 32
+/* With HANDOVER: what is released when an instance ends, and what those who open the next one deliver of it. */
+#define HELD 64   /* who flushes to a claim has, up to there, what the claimant has released, and nothing else */
+#define ALIKE 128 /* who was a member of a view that somebody comes from knows it, and all who do end alike */
 
 #define UNBORN 0
 #define RECOVERING 1
@@ -108,7 +117,20 @@ byte req[NL * NL];       /* row: who; column: next PDU that it accepts of whose 
 byte log_inst[NL * LEN]; /* the streams: instance in which the PDU was sent, */
 short log_set[NL * LEN]; /* the proposed members, 0: data, */
 int log_req[NL * LEN];   /* and of each removed station REQ, four bits by station */
+#ifdef HANDOVER
+byte clk[NL];            /* clock of a life: 16 for each instance, and the PDUs that it has seen */
+byte log_clock[NL * LEN]; /* of the PDUs: (clock, station) is their place in the order */
+short place[VMAX + 1];   /* of the view event: that of the last vote for it */
+byte joined[NL];         /* the instance that it was let into, 0: it was not */
+byte went[NL];           /* ended lives: the instance it was in last, */
+byte view[NL];           /* the instance of the view that it claims, 0: none, */
+int claim[NL];           /* what it has released in all, a bitmap of PDUs, */
+byte known[NL];          /* and the last view that it knows */
+#endif
 byte promised[N];        /* on disk: highest instance number proposed or seen */
+#ifdef BREAK_BATCH
+byte noted[NL * NL];     /* row: who; column: next PDU that it looks at of whose stream */
+#endif
 short crashed;           /* bitmap of lives that crashed */
 short seen_set[VMAX + 1]; /* what was carried out under each number, by the first who did */
 int seen_req[VMAX + 1];
@@ -182,10 +204,60 @@ static int wanted(int l, int *set, int *numbers)
     return now.joins[l] != 0;
 }
 
+/* The own vote in this instance that l gave last, of those for joins only if so asked; -1: none. */
+static int last_vote(int l, int joins)
+{
+    for (int s = REQ(l, l) - 1; s >= 0 && now.log_inst[VOTE(l, s)] >= now.inst[l]; s--) {
+        int set = now.log_set[VOTE(l, s)];
+        if (set && now.log_inst[VOTE(l, s)] == now.inst[l] && (!joins || !(now.up[l] & ~set))) return s;
+    }
+    return -1;
+}
+
+/* Rule 2: votes grow (votes.takes_in). Joins let in whoever an earlier one did, in that life or a later one; removals come after
+ * joins, remove whoever an earlier one did, and end their streams there or later. */
+static int takes_in(int l, int set, int numbers)
+{
+#ifndef BREAK_GROW
+    int s = last_vote(l, 0);
+    if (s < 0) return 1;
+    int before = now.log_set[VOTE(l, s)], said = now.log_req[VOTE(l, s)];
+    int stop = now.up[l] & ~set, stopped = now.up[l] & ~before;
+    if (!stop != !stopped) return stop != 0;
+    if (stop) {
+        if (set & ~before) return 0;
+        EACH_IN(x, stopped) if (R(numbers, x) < R(said, x)) return 0;
+        return 1;
+    }
+    EACH_IN(x, before & ~set) {
+        int later = 0;
+        EACH_IN(y, set) later |= STATION(y) == STATION(x) && y > x;
+        if (!later) return 0;
+    }
+#endif
+    return 1;
+}
+
+/* Whom an own vote lets in, though a stop that was taken back has made l forget that they asked: they count as asking, too, when
+ * somebody does. */
+static int voted_for(int l)
+{
+    int out = 0;
+#ifndef BREAK_GROW
+    int s = last_vote(l, 1);
+    if (s >= 0) EACH_IN(x, now.log_set[VOTE(l, s)] & ~now.up[l] & ~now.let_in[l]) {
+        int later = 0;
+        EACH_IN(y, now.joins[l]) later |= STATION(y) == STATION(x) && y > x;
+        if (!later) out |= BIT(x);
+    }
+#endif
+    return out;
+}
+
 static int can_propose(int l)
 {
     int set, numbers;
-    if (now.st[l] != ACTIVE || !wanted(l, &set, &numbers)) return 0;
+    if (now.st[l] != ACTIVE || !wanted(l, &set, &numbers) || !takes_in(l, set, numbers)) return 0;
     return vote_of(l, REQ(l, l), now.inst[l], set, numbers) < 0; /* A vote stands: it is not repeated. */
 }
 
@@ -199,6 +271,9 @@ static void send(int l, int set, int numbers)
     now.log_inst[VOTE(l, s)] = now.inst[l];
     now.log_set[VOTE(l, s)] = set;
     now.log_req[VOTE(l, s)] = numbers;
+#ifdef HANDOVER
+    now.log_clock[VOTE(l, s)] = ++now.clk[l];
+#endif
     REQ(l, l)++;
 }
 
@@ -329,16 +404,38 @@ static void receive(int l, int x)
     Printf("life %d accepts PDU %d of life %d\n", l, REQ(l, x), x);
     int set = now.log_set[VOTE(x, REQ(l, x))];
     if (set && now.log_inst[VOTE(x, REQ(l, x))] == now.inst[l]) now.forgiven[l] &= set; /* Told anew. */
+#ifdef HANDOVER
+    if (now.clk[l] < now.log_clock[VOTE(x, REQ(l, x))]) now.clk[l] = now.log_clock[VOTE(x, REQ(l, x))];
+#endif
     REQ(l, x)++;
     if (told(l)) now.joins[l] = 0;
     equalise(l);
+}
+
+/* What l has accepted of k, and so acknowledged, it has looked at as well. */
+static int noted(int l, int k)
+{
+#ifdef BREAK_BATCH
+    if (k != l) return now.noted[l * NL + k];
+#endif
+    return REQ(l, k);
+}
+
+static int can_note(int l, int x) { return l != x && now.st[l] == ACTIVE && noted(l, x) < REQ(l, x); }
+
+static void note(int l, int x)
+{
+#ifdef BREAK_BATCH
+    Printf("life %d looks at PDU %d of life %d\n", l, now.noted[l * NL + x], x);
+    now.noted[l * NL + x]++;
+#endif
 }
 
 /* Rule 2, first half: every voter's stream, as far as l has it, holds the vote, and what is removed was accepted to the same
  * number. */
 static int complete(int l, int set, int numbers)
 {
-    EACH_IN(k, set & now.up[l]) if (vote_of(k, REQ(l, k), now.inst[l], set, numbers) < 0) return 0;
+    EACH_IN(k, set & now.up[l]) if (vote_of(k, noted(l, k), now.inst[l], set, numbers) < 0) return 0;
 #ifndef BREAK_CLOSE
     EACH_IN(x, now.up[l] & ~set) if (REQ(l, x) != R(numbers, x)) return 0;
 #endif
@@ -401,6 +498,175 @@ static void enter(int l, int v, int set)
     if (now.promised[STATION(l)] < v) now.promised[STATION(l)] = (unsigned char)v;
 }
 
+#ifdef HANDOVER
+/* Order: 4 times the clock, and the station. */
+static int key(int k, int s) { return 4 * now.log_clock[VOTE(k, s)] + STATION(k); }
+
+static int place_of(int l, int set, int numbers)
+{
+    int last = 0;
+    EACH_IN(k, set & now.up[l]) {
+        int at = key(k, vote_of(k, REQ(l, k), now.inst[l], set, numbers));
+        if (at > last) last = at;
+    }
+    return last;
+}
+
+#define PDU(k, s) (1 << ((k) * LEN + (s)))
+#if NL * LEN > 30
+#error "too many PDUs for a bitmap"
+#endif
+
+/* What stands at or before it is passed over silently by who was let in. */
+static int before(int l) { return now.joined[l] ? now.place[now.joined[l]] : 0; }
+
+/* Who is let in, and has not started yet, will begin just behind each voter's vote. */
+static int holds(int m, int k, int s)
+{
+    if (REQ(m, k) > s) return 1;
+    if (now.st[m] != RECOVERING) return 0;
+    for (int t = s; t < REQ(k, k); t++) if (now.log_set[VOTE(k, t)] && IN(now.log_set[VOTE(k, t)], m)) return 1;
+    return 0;
+}
+
+/* Rule 5: all members of the view that let l in have said something in it, and have what l has passed over. */
+static int shared(int l, int members)
+{
+#ifndef BREAK_SHARED
+    int former = now.seen_set[now.joined[l] - 1];
+    EACH_IN(m, members) {
+        if ((now.st[m] == ACTIVE ? now.inst[m] : now.went[m]) < now.joined[l]) return 0;
+        if (IN(former, m)) EACH_IN(x, former) for (int t = 0; t < REQ(x, x); t++)
+            if (key(x, t) <= before(l) && REQ(m, x) <= t) return 0;
+    }
+#endif
+    return 1;
+}
+
+/* What l releases, by what `members` have accepted, of what stands at or before `end`: the beginning of the order in which l waits
+ * for the members' streams, as far as it and they hold it. Acknowledgements that l may have had count. Of who was removed only
+ * what l has accepted is in the order. */
+static int releases(int l, int members, int end)
+{
+    int out = 0;
+    for (;;) {
+        int k = -1, s = 0, at = 1 << 14;
+        for (int x = 0; x < N; x++) for (int t = 0; t < REQ(IN(members, x) ? x : l, x); t++)
+            if (!(out & PDU(x, t)) && key(x, t) < at && key(x, t) > before(l)) {
+                k = x;
+                s = t;
+                at = key(x, t);
+            }
+        if (k < 0 || at > end || REQ(l, k) <= s || now.log_inst[VOTE(k, s)] > now.inst[l]) return out; /* rule 4a */
+        EACH_IN(m, members) if (!holds(m, k, s) || (m != k && 4 * now.clk[m] + STATION(m) < at)) return out;
+        out |= PDU(k, s);
+        if (k == l && now.log_set[VOTE(k, s)] && now.log_inst[VOTE(k, s)] == now.inst[l]) return out; /* rule 4 */
+    }
+}
+
+/* Does all that stands before the event of view v belong to a map? */
+static int out_with(int l, int map, int v)
+{
+    for (int x = 0; x < N; x++) for (int t = 0; t < REQ(IN(now.up[l], x) ? x : l, x); t++)
+        if (v > now.joined[l] && key(x, t) > before(l) && key(x, t) <= now.place[v] && !(map & PDU(x, t))) return 0;
+    return 1;
+}
+
+/* When its life ends: the claim, at its largest. A removal is released as a whole. */
+static void claims(int l)
+{
+    int v = now.inst[l], set, numbers, end = now.place[v];
+    now.view[l] = (unsigned char)v;
+    now.claim[l] = releases(l, now.up[l], 1 << 14);
+    if (!out_with(l, now.claim[l], v)) { /* the view event is not out */
+        now.view[l] = (unsigned char)(v - 1);
+#ifndef BREAK_RELEASE
+        now.claim[l] = releases(l, now.seen_set[v - 1], end);
+#endif
+        while (now.view[l] > 1 && !out_with(l, now.claim[l], now.view[l])) now.view[l]--;
+    }
+    now.known[l] = now.went[l] = (unsigned char)v;
+#ifdef BREAK_EVENT
+    if (now.joined[l] && !shared(l, now.up[l])) now.view[l] = 0;
+#else
+    /* Once a removal is under way, only its event tells that the others have it all. */
+    if (now.joined[l] && !shared(l, now.seen_set[now.joined[l]]) && (now.view[l] < v || !shared(l, now.up[l]))) now.view[l] = 0;
+#endif
+#ifndef BREAK_LATE
+    for (int s = 0; s < REQ(l, l); s++) {
+        set = now.log_set[VOTE(l, s)];
+        numbers = now.log_req[VOTE(l, s)];
+        if (now.known[l] > v || !set || now.log_inst[VOTE(l, s)] != v || !complete(l, set, numbers)) continue;
+        now.known[l] = (unsigned char)(v + 1); /* late_change: somebody may have carried it out */
+        now.place[v + 1] = (short)place_of(l, set, numbers);
+    }
+#endif
+}
+
+static int count(int map) { return __builtin_popcount((unsigned)map); }
+
+/* Of a map: what stands behind the view event. */
+static int behind(int map, int v)
+{
+    int out = 0;
+    for (int x = 0; x < N; x++) for (int t = 0; t < LEN; t++)
+        if (map & PDU(x, t) && (v < 2 || key(x, t) > now.place[v])) out |= PDU(x, t);
+    return out;
+}
+
+/* Engine._flush: l delivers of what it has all before the view, and so many PDUs after it. */
+static int flushed(int l, int v, int reached)
+{
+    int out = 0;
+    for (;;) {
+        int best = 0, at = 1 << 14;
+        for (int x = 0; x < N; x++) for (int t = 0; t < REQ(l, x); t++)
+            if (!(out & PDU(x, t)) && key(x, t) < at && key(x, t) > before(l)) {
+                best = PDU(x, t);
+                at = key(x, t);
+            }
+        if (!best || (behind(best, v) && count(behind(out, v)) >= reached)) return out;
+        out |= best;
+    }
+}
+
+/* Life x goes on from the life before, whose process it is. */
+static int goes_on(int x) { return x >= N && now.st[x] == RECOVERING && !IN(now.crashed, x - N) && now.view[x - N]; }
+
+static void check_handover(void)
+{
+    int end[NL], at[NL];
+    EACH(x) if (goes_on(x)) {
+        int l = x - N, v = 0, most = 0, whose = 0;
+        EACH(y) if (goes_on(y)) {
+            int w = now.view[y - N], reached = count(behind(now.claim[y - N], w));
+#ifdef BREAK_OWN
+            if (y != x) continue; /* to its own claim only */
+#endif
+            if (w <= now.known[l] && (w > v || (w == v && reached > most))) {
+                v = w;
+                most = reached;
+                whose = y - N;
+            }
+            if (w > now.known[l] && IN(now.seen_set[w], l)) fail(ALIKE, "a member of a view does not know it");
+        }
+        at[x] = v;
+        end[x] = flushed(l, v, most);
+        Printf("life %d flushes to instance %d + %d, the claim of life %d\n", l, v, most, whose);
+        EACH(y) if (goes_on(y) && now.view[y - N] == v) {
+            int claimed = behind(now.claim[y - N], v);
+            if (now.joined[l] > v) continue;
+            if (claimed & ~end[x]) fail(HELD, "it does not deliver what the claimant has released");
+            if (count(claimed) == most && behind(end[x], v) & ~claimed) fail(HELD, "it delivers what the claimant has not released");
+        }
+        EACH(y) if (y < x && goes_on(y) && at[y] == v) {
+            int since = now.joined[l] > now.joined[y - N] ? now.joined[l] : now.joined[y - N];
+            if (since <= v && behind(end[y], since) != behind(end[x], since)) fail(ALIKE, "two who know the same views end differently");
+        }
+    }
+}
+#endif
+
 static void commit(int l, int set, int numbers)
 {
     int gone = now.up[l] & ~set, v = now.inst[l] + 1;
@@ -414,6 +680,10 @@ static void commit(int l, int set, int numbers)
         if (REQ(l, x) != R(numbers, x)) fail(CUT, "it has accepted another number of PDUs than was agreed");
         LIMIT(l, x) = 0;
     }
+#ifdef HANDOVER
+    now.place[v] = (short)place_of(l, set, numbers);
+    if (now.clk[l] < 16 * v) now.clk[l] = (unsigned char)(16 * v);
+#endif
     now.closed[l] &= set;
     now.forgiven[l] = 0;
     now.joins[l] = gone ? 0 : now.joins[l] & ~set;
@@ -443,6 +713,9 @@ static void go_on(int l)
  * here. */
 static int can_hear_rcv(int l, int x)
 {
+#ifdef HANDOVER
+    if (x >= N) return 0;
+#endif
 #ifndef BREAK_TWICE
     if (IN(now.let_in[l], x)) return 0;
 #endif
@@ -455,6 +728,7 @@ static void on_recovering(int l, int x)
     Printf("life %d hears RCV of life %d\n", l, x);
     EACH_IN(y, now.joins[l]) if (STATION(y) == STATION(x)) now.joins[l] &= ~BIT(y);
     now.joins[l] |= BIT(x);
+    now.joins[l] |= voted_for(l);
     if (can_propose(l)) propose(l);
 }
 
@@ -475,6 +749,7 @@ static void adopt(int l, int x)
 {
     Printf("life %d adopts the recovery of life %d\n", l, x);
     now.joins[l] |= BIT(x);
+    now.joins[l] |= voted_for(l);
     if (can_propose(l)) propose(l);
 }
 
@@ -493,6 +768,13 @@ static void start(int x, int m)
     Printf("life %d starts in instance %d = %x\n", x, v, set);
     note_instance(v, set, 0);
     EACH_IN(k, set & now.seen_set[v - 1]) REQ(x, k) = (unsigned char)(vote_of(k, REQ(k, k), v - 1, set, 0) + 1);
+#ifdef BREAK_BATCH
+    EACH(k) now.noted[x * NL + k] = REQ(x, k);
+#endif
+#ifdef HANDOVER
+    now.joined[x] = (unsigned char)v;
+    now.clk[x] = (unsigned char)(16 * v);
+#endif
     now.st[x] = ACTIVE;
     enter(x, v, set);
 }
@@ -511,6 +793,9 @@ static int used_up(int x)
 
 static void end_life(int l)
 {
+#ifdef HANDOVER
+    if (now.st[l] == ACTIVE) claims(l);
+#endif
     now.st[l] = ENDED;
     now.inst[l] = 0;
     now.up[l] = now.closed[l] = now.forgiven[l] = now.joins[l] = now.let_in[l] = 0;
@@ -562,6 +847,9 @@ static void renew(int x)
 static int can_give_up(int l)
 {
     if (now.st[l] != ACTIVE) return 0;
+#ifdef HANDOVER
+    return l < N; /* at any moment, as the end of a pause or of a time-out elsewhere */
+#endif
     for (int s = 0; s < REQ(l, l); s++) if (now.log_inst[VOTE(l, s)] == now.inst[l] && now.log_set[VOTE(l, s)] & ~now.up[l]) return 1;
     return now.closed[l] != 0;
 }
@@ -636,6 +924,11 @@ static void open_again(void)
 #endif
     v++;
     Printf("instance %d = %x is opened\n", v, set);
+#ifdef HANDOVER
+    check_handover();
+    EACH_IN(l, set) end_life(l); /* that is all */
+    return;
+#endif
     if (v > VMAX) {
         fail(BOUND, "VMAX is too small");
         return;
@@ -692,8 +985,14 @@ static void begin(void)
 /* The questions are written with a space before the parenthesis: Spin takes a call for a side effect otherwise. They have
  * none. */
 #define STEP(question, action) :: d_step { c_expr { question } -> c_code { action; check_one(); }; assert(bad == 0) }
+#ifdef BREAK_BATCH
+#define NOTE(l, x) STEP(can_note (l, x), note(l, x))
+#else
+#define NOTE(l, x)
+#endif
 #define PAIR(l, x) \
     STEP(can_receive (l, x), receive(l, x)) \
+    NOTE(l, x) \
     STEP(can_suspect (l, x), suspect(l, x, 0)) \
     STEP(can_suspect_wrongly (l, x), suspect(l, x, 1)) \
     STEP(can_adopt (l, x), adopt(l, x)) \
@@ -714,6 +1013,11 @@ static void begin(void)
 #else
 #define PAIRS_10_12(l)
 #endif
+#ifdef HANDOVER
+#define GIVE_UP_EARLY(l) STEP(can_give_up (l), give_up(l))
+#else
+#define GIVE_UP_EARLY(l)
+#endif
 #define LIFE(l) \
     PAIR(l, 0) PAIR(l, 1) PAIR(l, 2) PAIR(l, 3) PAIR(l, 4) PAIR(l, 5) PAIRS_7_8(l) PAIRS_9(l) PAIRS_10_12(l) \
     STEP(can_propose (l), propose(l)) \
@@ -723,7 +1027,8 @@ static void begin(void)
     STEP(used_up (l), renew(l)) \
     STEP(can_crash (l), crash(l)) \
     STEP(can_restart (l), restart(l)) \
-    STEP(can_send_data (l), send_data(l))
+    STEP(can_send_data (l), send_data(l)) \
+    GIVE_UP_EARLY(l)
 
 #define GIVE_UP(l) STEP(can_give_up (l), give_up(l))
 

@@ -1,4 +1,4 @@
-"""Runs Spin on ``agreement.pml``: the configurations, what each is for, and the rules that can be left out.
+"""Runs Spin on ``agreement.pml`` and ``opening.pml``: the configurations, what each is for, and the rules that can be left out.
 
 By hand, with what it costs: ``python -m tests.formal.checker``; one: ``python -m tests.formal.checker tie3 BREAK_DECIDE``.
 """
@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 from pathlib import Path
 
-MODEL = Path(__file__).with_name("agreement.pml")
+AGREEMENT = Path(__file__).with_name("agreement.pml")
+OPENING = Path(__file__).with_name("opening.pml")
 DEADLINE_S = 270
 """For each step of one run. The longest takes some seconds of processor time; other work on the machine may stretch it."""
 MEMORY_MB = 1500
@@ -25,22 +26,43 @@ DEPTH = 2000
 
 
 class Check(IntFlag):
-    """The properties, by the bits of the model's CHECK."""
+    """The properties, by the bits of the agreement's CHECK."""
 
     SAME = 1
     ONE = 2
     CUT = 4
     AGREED = 8
     SMOOTH = 16
+    HELD = 64
+    ALIKE = 128
+
+
+class OpeningCheck(IntFlag):
+    """The same of the model of openings."""
+
+    NUMBER = 1
+    GROWS = 2
+    FOUND = 4
+    PASSED = 8
 
 
 SAFE = Check.SAME | Check.ONE | Check.CUT
-WORDS: Mapping[Check, tuple[str, ...]] = {
+HANDED_OVER = Check.SAME | Check.CUT | Check.HELD | Check.ALIKE
+OPENED = OpeningCheck.NUMBER | OpeningCheck.GROWS | OpeningCheck.FOUND | OpeningCheck.PASSED
+WORDS: Mapping[IntFlag, tuple[str, ...]] = {
     Check.SAME: ("one number, two sets of members",),
     Check.ONE: ("two instances work at the same time",),
     Check.CUT: ("another number of PDUs than was agreed", "two numbers of PDUs accepted of what was removed"),
     Check.AGREED: ("the end, without one instance of all that live",),
     Check.SMOOTH: ("somebody had to give up",),
+    Check.HELD: ("it does not deliver what the claimant has released", "it delivers what the claimant has not released"),
+    Check.ALIKE: ("a member of a view does not know it", "two who know the same views end differently"),
+}
+OPENING_WORDS: Mapping[IntFlag, tuple[str, ...]] = {
+    OpeningCheck.NUMBER: ("one number, two sets of members", "one number, by votes and by opening"),
+    OpeningCheck.GROWS: ("a station enters an instance below one that it has been in",),
+    OpeningCheck.FOUND: ("two members of two proposals have found different ones complete",),
+    OpeningCheck.PASSED: ("it passes over a proposal that it has issued, and another one comes from",),
 }
 """What the story of an error says, by property."""
 
@@ -54,9 +76,10 @@ class Configuration:
     """The model's parameters."""
     states: int
     """At least so many must be found, else something that should happen does not: two thirds of what was."""
-    checks: Check = SAFE | Check.AGREED | Check.SMOOTH
+    checks: IntFlag = SAFE | Check.AGREED | Check.SMOOTH
     cycles: bool = False
     """Also search for runs without an end."""
+    model: Path = AGREEMENT
 
 
 CONFIGURATIONS: Mapping[str, Configuration] = {
@@ -150,6 +173,35 @@ CONFIGURATIONS: Mapping[str, Configuration] = {
         "N=4 INCS=3 QUORUM=2 REQUIRED=0b1 OUT=0b1000 FALSE=1 FALSE_PAIRS=0b100 FALSE_LIVES=0b1111 LEN=12 VMAX=9",
         460_000,
     ),
+    "grow4": Configuration(
+        "2 and 3 are being let in by 0 and 1, both required; 0 suspects 1 without cause, and takes that back",
+        "N=4 QUORUM=2 REQUIRED=0b11 OUT=0b1100 FALSE=1 FALSE_PAIRS=0b10 FALSE_LIVES=0b10 LEN=10 VMAX=6",
+        15_000,
+    ),
+    "handover3": Configuration(
+        "0 suspects 2 without cause, two data PDUs of 0 and 1, and anybody gives up at any moment; then all open again",
+        "HANDOVER N=3 FALSE=1 FALSE_PAIRS=0b100 FALSE_LIVES=0b111 DATAS=2 SENDERS=0b11 LEN=5 VMAX=4",
+        560_000,
+        HANDED_OVER,
+    ),
+    "handover_any3": Configuration(
+        "the same with a suspicion without cause of whomever by whomever, and one data PDU",
+        "HANDOVER N=3 FALSE=1 FALSE_PAIRS=0x1ff FALSE_LIVES=0b111 DATAS=1 SENDERS=0b111 LEN=5 VMAX=4",
+        310_000,
+        HANDED_OVER,
+    ),
+    "handover_crash3": Configuration(
+        "the same with a crash of anybody, and two data PDUs",
+        "HANDOVER N=3 CRASHES=1 CRASHERS=0b111 DATAS=2 SENDERS=0b111 LEN=5 VMAX=4",
+        750_000,
+        HANDED_OVER,
+    ),
+    "handover_join3": Configuration(
+        "2 is being let in, one data PDU of 0 or 1, and anybody gives up at any moment; then all open again",
+        "HANDOVER N=3 OUT=0b100 DATAS=1 SENDERS=0b11 LEN=5 VMAX=4",
+        100_000,
+        HANDED_OVER,
+    ),
     "blocked4": Configuration(
         "3 is being let in, 2 crashes and comes back, majority: without 3 the removal has no quorum",
         "N=4 INCS=3 OUT=0b1000 CRASHES=1 CRASHERS=0b100 LEN=10 VMAX=8",
@@ -158,7 +210,46 @@ CONFIGURATIONS: Mapping[str, Configuration] = {
     ),
 }
 
-BROKEN: tuple[tuple[str, str, Check], ...] = (
+OPENINGS: Mapping[str, Configuration] = {
+    "renewed3": Configuration(
+        "three stations open; one takes a new life, one instance by votes; five proposals issued, numbers up to 3",
+        "INCS=2 VMAX=3 RENEWALS=1 VOTES=1 ISSUES=5",
+        350_000,
+        OPENED,
+        model=OPENING,
+    ),
+    "crashed3": Configuration(
+        "the same with a crash and restart instead",
+        "INCS=2 VMAX=3 CRASHES=1 VOTES=1 ISSUES=5",
+        360_000,
+        OPENED,
+        model=OPENING,
+    ),
+    "both3": Configuration(
+        "a crash and a new life, also of one station; four proposals issued",
+        "INCS=3 VMAX=3 CRASHES=1 RENEWALS=1 VOTES=1 ISSUES=4",
+        1_100_000,
+        OPENED,
+        model=OPENING,
+    ),
+    "voted3": Configuration(
+        "two instances by votes, numbers up to 4, one new life; four proposals issued",
+        "INCS=2 VMAX=4 RENEWALS=1 VOTES=2 ISSUES=4",
+        240_000,
+        OPENED,
+        model=OPENING,
+    ),
+    "required3": Configuration(
+        "station 0 alone is a quorum; one new life, one instance by votes; four proposals issued",
+        "INCS=2 VMAX=3 RENEWALS=1 VOTES=1 ISSUES=4 QUORUM=1 REQUIRED=1",
+        340_000,
+        OPENED,
+        model=OPENING,
+    ),
+}
+"""Of how instances get their numbers."""
+
+BROKEN: tuple[tuple[str, str, IntFlag], ...] = (
     ("BREAK_CLOSE", "oneway3", Check.CUT),
     ("BREAK_EQUALISE", "crash3", Check.SMOOTH),
     ("BREAK_EQUALISE", "oneway3", Check.SMOOTH),
@@ -175,6 +266,24 @@ BROKEN: tuple[tuple[str, str, Check], ...] = (
     ("BREAK_EXPEL", "oneway3", Check.AGREED),
     ("BREAK_RESTART", "crash3", Check.AGREED),
     ("BREAK_NUMBER", "reopen3", Check.SAME),
+    ("BREAK_GROW", "grow4", Check.SAME),
+    ("BREAK_BATCH", "tie3", Check.SAME),
+    ("BREAK_RELEASE", "handover3", Check.HELD),
+    ("BREAK_RELEASE", "handover3", Check.ALIKE),
+    ("BREAK_LATE", "handover3", Check.ALIKE),
+    ("BREAK_OWN", "handover3", Check.HELD),
+    ("BREAK_SHARED", "handover_join3", Check.ALIKE),
+    ("BREAK_EVENT", "handover_join3", Check.ALIKE),
+    ("BREAK_QUORUM", "renewed3", OpeningCheck.NUMBER),
+    ("BREAK_ISSUED", "renewed3", OpeningCheck.NUMBER),
+    ("BREAK_FORGET", "renewed3", OpeningCheck.NUMBER),
+    ("BREAK_DISK", "crashed3", OpeningCheck.NUMBER),
+    ("BREAK_DISK", "crashed3", OpeningCheck.GROWS),
+    ("BREAK_PROMISED", "renewed3", OpeningCheck.NUMBER),
+    ("BREAK_HIGHEST", "renewed3", OpeningCheck.GROWS),
+    ("BREAK_LATEST", "renewed3", OpeningCheck.FOUND),
+    ("BREAK_PASTS", "renewed3", OpeningCheck.PASSED),
+    ("BREAK_BEGAN", "renewed3", OpeningCheck.PASSED),
 )
 """(rule left out, configuration, property that must fail): each property fails at least once."""
 
@@ -216,16 +325,21 @@ def _number(pattern: str, text: str) -> float:
     return float(found[1])
 
 
-def run(name: str, broken: str = "", checks: Check | None = None, *, cycles: bool = False) -> Result:
+def configuration_of(name: str) -> Configuration:
+    """Of either model."""
+    return CONFIGURATIONS[name] if name in CONFIGURATIONS else OPENINGS[name]
+
+
+def run(name: str, broken: str = "", checks: IntFlag | None = None, *, cycles: bool = False) -> Result:
     """Search one configuration, with a rule left out if ``broken`` names one. cycles: search for runs without an end instead of
     properties that fail. Raises CheckerError if it cannot be done, subprocess.TimeoutExpired after DEADLINE_S."""
-    configuration = CONFIGURATIONS[name]
+    configuration = configuration_of(name)
     wanted = int(configuration.checks if checks is None else checks)
     options = [f"-D{define}" for define in (*configuration.defines.split(), f"CHECK={wanted}", *([broken] if broken else []))]
     with tempfile.TemporaryDirectory(prefix="zenjun-formal-") as scratch:
         folder = Path(scratch)
-        shutil.copy(MODEL, folder)
-        _call(folder, "spin", *options, "-a", MODEL.name)
+        shutil.copy(configuration.model, folder)
+        _call(folder, "spin", *options, "-a", configuration.model.name)
         # The order of steps is the subject: no reduction. What fails is found in a moment, so that compiling well does not pay.
         flags = ["-DNOREDUCE", "-DVECTORSZ=4096", f"-DMEMLIM={MEMORY_MB}", "-DNP" if cycles else "-DSAFETY"]
         _call(folder, "gcc", "-w", "-O0" if broken else "-O1", *flags, "-o", "pan", "pan.c")
@@ -258,14 +372,14 @@ def main(arguments: list[str]) -> int:
         print("\n".join(result.story))
         print(f"errors {result.errors}, states {result.states}, depth {result.depth}, complete {result.complete}")
         return int(result.errors > 0)
-    for name in CONFIGURATIONS:
+    for name in (*CONFIGURATIONS, *OPENINGS):
         result = run(name)
         print(
             f"{name:18} {result.states:8} states  depth {result.depth:3}  errors {result.errors}  complete {result.complete}  "
             f"{result.seconds:5.1f} s  {result.memory_mb:6.0f} MB",
             flush=True,
         )
-        if CONFIGURATIONS[name].cycles:
+        if configuration_of(name).cycles:
             result = run(name, cycles=True)
             print(
                 f"{name:18} {result.states:8} states  no run without an end: {not result.errors}  {result.seconds:5.1f} s",

@@ -1,4 +1,4 @@
-"""The model of the stop and recovery agreement: what must hold holds, and each property fails when a rule is left out."""
+"""The models of the agreement and of openings: what must hold holds, and each property fails when a rule is left out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,21 @@ import re
 
 import pytest
 
-from .checker import BROKEN, CONFIGURATIONS, DEADLINE_S, MODEL, WORDS, Check, missing, run
+from .checker import (
+    AGREEMENT,
+    BROKEN,
+    CONFIGURATIONS,
+    DEADLINE_S,
+    OPENING,
+    OPENING_WORDS,
+    OPENINGS,
+    WORDS,
+    Check,
+    OpeningCheck,
+    configuration_of,
+    missing,
+    run,
+)
 
 pytestmark = [pytest.mark.formal, pytest.mark.timeout(3 * DEADLINE_S)]
 
@@ -17,13 +31,13 @@ def _tools() -> None:
         pytest.fail(f"missing: {', '.join(missing())} (Debian: apt-get install spin gcc)")
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", [*CONFIGURATIONS, *OPENINGS])
 def test_holds(name: str) -> None:
     """Every order of the steps, to the end of every run: nothing fails."""
     result = run(name)
     assert not result.errors, "\n".join(result.story)
     assert result.complete
-    assert result.states >= CONFIGURATIONS[name].states, "something that should happen does not"
+    assert result.states >= configuration_of(name).states, "something that should happen does not"
 
 
 @pytest.mark.parametrize("name", [name for name, configuration in CONFIGURATIONS.items() if configuration.cycles])
@@ -36,18 +50,21 @@ def test_every_run_ends(name: str) -> None:
 
 
 @pytest.mark.parametrize(("broken", "name", "check"), BROKEN, ids=[f"{b}-{n}-{c.name}" for b, n, c in BROKEN])
-def test_fails_without_the_rule(broken: str, name: str, check: Check) -> None:
+def test_fails_without_the_rule(broken: str, name: str, check: Check | OpeningCheck) -> None:
     """The same configuration that passes above, and only the named property asked."""
     result = run(name, broken, check)
     assert result.errors == 1
-    assert result.story[-1].startswith("  *** "), result.story
-    assert any(words in line for line in result.story if line.startswith("  *** ") for words in WORDS[check]), result.story
+    assert result.story, "an error without a story"
+    words = WORDS if isinstance(check, Check) else OPENING_WORDS
+    assert any(said in line for line in result.story if line.startswith("  *** ") for said in words[check]), result.story
 
 
 def test_every_rule_and_property_is_seen_to_fail() -> None:
-    """No switch of the model and no property is left without a failing run."""
-    switches = set(re.findall(r"BREAK_[A-Z]+", MODEL.read_text()))
-    assert switches == {broken for broken, _, _ in BROKEN}
-    assert set(Check) == {check for _, _, check in BROKEN}
+    """No switch of a model and no property is left without a failing run."""
+    for model, own, checks in ((AGREEMENT, CONFIGURATIONS, Check), (OPENING, OPENINGS, OpeningCheck)):
+        switches = set(re.findall(r"BREAK_[A-Z]+", model.read_text()))
+        broken = [(switch, check) for switch, name, check in BROKEN if name in own]
+        assert switches == {switch for switch, _ in broken}
+        assert set(checks) == {check for _, check in broken}
     for _, name, check in BROKEN:
-        assert check in CONFIGURATIONS[name].checks, "a property that fails here must have been asked of the good model too"
+        assert check in configuration_of(name).checks, "a property that fails here must have been asked of the good model too"
