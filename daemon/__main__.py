@@ -39,7 +39,7 @@ from .netlink import LinkMonitor
 from .observe import LEVELS, Journal, Notifier, set_level, set_up
 from .rights import Rights, RightsError, check_families, drop_all_but_net_raw, take_net_raw, take_realtime
 from .runtime import Exit, Runtime
-from .store import FIRST_START, Remembered, Store, StoreError
+from .store import FIRST_START, Ran, Remembered, Store, StoreError
 
 FRAME_MAX_ROOM: Final = 9000
 """Buffers take frames of a jumbo MTU even if the interface's is smaller now, so that it may grow while we run, bytes."""
@@ -89,6 +89,12 @@ def parser() -> argparse.ArgumentParser:
     default = f"${configuration.CONFIG_ENV}, else {configuration.CONFIG_PATH}"
     p.add_argument("--config", metavar="FILE", type=Path, help=f"configuration (default: {default})")
     p.add_argument("--check", action="store_true", help="check the configuration and stop")
+    p.add_argument(
+        "--adopt",
+        metavar="FINGERPRINT",
+        help="this station ran last under cluster options of this fingerprint: let it start under others, and stop; stop all "
+        "stations of the cluster first (docs/changing.md)",
+    )
     p.add_argument("--log-level", choices=list(LEVELS), help="instead of the configuration's log.level")
     p.add_argument("--version", action="version", version=f"zenjund {version()}")
     return p
@@ -109,6 +115,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.check:
         sys.stdout.write(f"{config.file}: the configuration is right\n")
         return Exit.OK
+    if arguments.adopt is not None:
+        return adopt(config, arguments.adopt)
     context = {"cluster": config.cluster.name, "own_station": config.station.id}
     entries = journal_handler(os.environ, context)
     journal = set_up(config.log.format, arguments.log_level or config.log.level, entries=entries)
@@ -118,6 +126,39 @@ def main(argv: list[str] | None = None) -> int:
         journal.error("exit", str(exc), code=int(exc.code))
         return exc.code
     return uvloop.run(runtime.run())
+
+
+def adopt(config: Config, fingerprint: str) -> Exit:
+    """``--adopt``: forget the configuration that this station ran under last, if it is the one named. Its daemon is stopped."""
+    store = Store(Path(config.station.state_dir), config.cluster.name, config.station.id)
+    try:
+        ran = store.open().ran
+        if ran is None or f"{ran.fingerprint:08x}" != fingerprint.lower():
+            known = "none is noted" if ran is None else "it ran under another one: the journal of its last start names it"
+            sys.stderr.write(f"zenjund: station {config.station.id} did not run under options {fingerprint}: {known}\n")
+            return Exit.STATE
+        store.forget_ran()
+    except StoreError as exc:
+        sys.stderr.write(f"zenjund: {exc}\n")
+        return Exit.STATE
+    finally:
+        store.close()
+    sys.stdout.write(f"station {config.station.id} may start under other cluster options than {fingerprint}\n")
+    return Exit.OK
+
+
+def check_ran(config: Config, ran: Ran | None, key_mark: str) -> Ran:
+    """The present cluster options. Raises Failure if this station was in an instance under others last: perhaps the rest of the
+    cluster still is."""
+    present = Ran(config.fingerprint_with(key_mark), config.agreed_with(key_mark))
+    changes = ran.changes(present.fingerprint, present.options) if ran is not None else None
+    if ran is not None and changes:
+        raise Failure(
+            Exit.CONFIG,
+            f"station {config.station.id} ran under other cluster options last: {changes}. If that is meant, stop all stations "
+            f"of the cluster, then allow it at each one: zenjund --adopt {ran.fingerprint:08x} (docs/changing.md)",
+        )
+    return present
 
 
 def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
@@ -140,11 +181,11 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             undo.callback(store.close)
             key_path = path_of(config.station.key_file, os.environ)
             key = read_key(key_path) if key_path else b""
-            fingerprint = config.fingerprint_with(mark(key) if key else "")
+            store.present = present = check_ran(config, remembered.ran, mark(key) if key else "")
             overhead = SEAL_BYTES if key else 0
             mtu = max(0, _interface_mtu(config.station.interface) - overhead)
             frame_max = _frame_max(config, mtu, overhead)
-            engine = _engine(config, remembered.incarnation + 1, remembered.instance, frame_max, fingerprint)
+            engine = _engine(config, remembered.incarnation + 1, remembered.instance, frame_max, present.fingerprint)
             dp = _datapath(config, engine, mtu, key)
             undo.callback(dp.close)
             listener = Listener(Path(config.station.socket), config.station.socket_bits, config.station.socket_group, given)
@@ -173,7 +214,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             clients_max=config.clients.max,
             medium=config.cluster.medium,
         )
-        report = Report(config, engine, dp, groups, rights, fingerprint, mark(key) if key else None)
+        report = Report(config, engine, dp, groups, rights, present.fingerprint, mark(key) if key else None)
         clients = Clients(dp, groups, facts, journal, report.status, engine.core.want_ack)
         runtime = Runtime(
             engine=engine,

@@ -619,6 +619,11 @@ class Config:
         values["group_address"] = self.cluster.group_address.lower()
         return "".join(f"{name}={value}\n" for name, value in sorted(values.items()))
 
+    def agreed_with(self, key_mark: str) -> dict[str, str]:
+        """What the fingerprint covers, by name."""
+        options = dict(line.split("=", 1) for line in self.cluster_text.splitlines())
+        return {**options, "key": key_mark} if key_mark else options
+
     def values(self) -> dict[str, dict[str, Any]]:
         """Every option by section and name."""
         return {s: {o.name: getattr(getattr(self, s), o.name) for o in OPTIONS if o.section == s} for s in SECTIONS}

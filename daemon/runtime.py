@@ -314,6 +314,7 @@ class Runtime:
             self._again = True
 
     def _on_opened(self, effect: Opened) -> None:
+        self._store.note_ran()
         self._instance = effect.instance
         self._clients.payload_max = self._engine.core.payload_max
         # The data path forgets the last instance only now: its counts jump with that, and `reopened` has to come before them.

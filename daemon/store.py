@@ -12,6 +12,7 @@ from the wall clock (the only place in this project that reads it) and random bi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import itertools
@@ -50,6 +51,29 @@ class StoreError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Ran:
+    """The configuration of the cluster under which a station was in an instance last."""
+
+    fingerprint: int
+    """Of the options that must be equal in the whole cluster."""
+    options: dict[str, str]
+    """These options, as the fingerprint covers them."""
+
+    def changes(self, fingerprint: int, options: dict[str, str]) -> str | None:
+        """What another configuration changes, for people; None: nothing. An option that only one of them knows is no change: it
+        came or went with the software."""
+        if fingerprint == self.fingerprint:
+            return None
+        both = sorted(self.options.keys() & options.keys() | ({"key"} & (self.options.keys() | options.keys())))
+        words = [
+            f"{name} was {self.options.get(name) or 'none'} and is {options.get(name) or 'none'}"
+            for name in both
+            if self.options.get(name) != options.get(name)
+        ]
+        return ", ".join(words) or None
+
+
+@dataclass(frozen=True, slots=True)
 class Remembered:
     """What the folder held. ``lost`` says why an incarnation had to be made up, None if the state was there."""
 
@@ -58,6 +82,8 @@ class Remembered:
     instance: int
     """Highest instance number ever proposed or seen; 0 if none."""
     lost: str | None
+    ran: Ran | None = None
+    """None: it was in no instance yet, or its state was written by a version that did not note this."""
 
 
 def fresh_incarnation(ahead_s: int = 0) -> int:
@@ -80,10 +106,11 @@ class Record:
     incarnation: int
     instance: int
     format: int = FORMAT
+    ran: Ran | None = None
 
     def encode(self) -> bytes:
         """The bytes of the file: one JSON object, for people to read, with a checksum of its values."""
-        body = {
+        body: dict[str, Any] = {
             "format": self.format,
             "cluster": self.cluster,
             "station": self.station,
@@ -91,6 +118,9 @@ class Record:
             "instance": self.instance,
             "check": self._check(),
         }
+        if self.ran is not None:  # versions that do not know this read the rest
+            body["ran"] = {"fingerprint": f"{self.ran.fingerprint:08x}", "options": self.ran.options}
+            body["ran_check"] = _check_of(body["ran"])
         return (json.dumps(body, indent=1) + "\n").encode()
 
     @classmethod
@@ -113,11 +143,23 @@ class Record:
         record = cls(cluster, station, incarnation, instance, form)
         if form == FORMAT and _whole(body.get("check")) != record._check():
             raise ValueError("wrong checksum")
-        return record
+        if "ran" not in body:
+            return record
+        if body.get("ran_check") != _check_of(body["ran"]):
+            raise ValueError("wrong checksum")
+        try:
+            ran = Ran(int(body["ran"]["fingerprint"], 16), {str(k): str(v) for k, v in body["ran"]["options"].items()})
+        except (TypeError, KeyError, AttributeError):
+            raise ValueError("no configuration") from None
+        return dataclasses.replace(record, ran=ran)
 
     def _check(self) -> int:
         text = f"{self.format} {self.station} {self.incarnation} {self.instance} {self.cluster}"
         return zlib.crc32(text.encode("utf-8", "surrogatepass"))
+
+
+def _check_of(value: Any) -> int:
+    return zlib.crc32(json.dumps(value, sort_keys=True).encode())
 
 
 def _whole(value: Any) -> int:
@@ -137,6 +179,11 @@ class Store:
         self._station = station
         self._lock_fd = -1
         self._used_before = False
+        self._numbers = (0, 0)  # written or read last
+        self.ran: Ran | None = None
+        """The configuration that ``persist`` writes: the one that this station was in an instance under last."""
+        self.present: Ran | None = None
+        """That of this life."""
         self.written = 0
         """Durable writes so far."""
 
@@ -165,7 +212,7 @@ class Store:
         of the temporary file remains if it can be removed. A caller that goes on after a failure would speak of what may be
         forgotten.
         """
-        data = Record(self._cluster, self._station, incarnation, instance).encode()
+        data = Record(self._cluster, self._station, incarnation, instance, ran=self.ran).encode()
         temporary = self._folder / (STATE_NAME + ".tmp")
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -183,6 +230,19 @@ class Store:
                 temporary.unlink(missing_ok=True)
             raise StoreError(f"cannot write the state file {self.path}: {exc.strerror}{_advice(exc)}") from exc
         self.written += 1
+        self._numbers = (incarnation, instance)
+
+    def note_ran(self) -> None:
+        """This station is in an instance under its present configuration: durable when it returns. Writes only what is new.
+        Raises StoreError."""
+        if self.present is not None and self.present != self.ran:
+            self.ran = self.present
+            self.persist(*self._numbers)
+
+    def forget_ran(self) -> None:
+        """The next start may be under any configuration. Raises StoreError."""
+        self.ran = None
+        self.persist(*self._numbers)
 
     def close(self) -> None:
         """Give the lock up. Harmless when repeated."""
@@ -257,7 +317,8 @@ class Store:
         incarnation, instance = record.incarnation, record.instance
         if not (0 < incarnation < INCARNATION_MAX and 0 <= instance <= INSTANCE_MAX):
             return self._made_up("the state file holds numbers out of range")
-        return Remembered(incarnation, instance, None)
+        self._numbers, self.ran = (incarnation, instance), record.ran
+        return Remembered(incarnation, instance, None, record.ran)
 
     def _made_up(self, why: str) -> Remembered:
         return Remembered(fresh_incarnation(0 if why is FIRST_START else LOST_AHEAD_S), 0, why)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zenjun.daemon.client import SyncConnection, connect_sync
-from zenjun.tools.lab import Lab
+from zenjun.tools.lab import Lab, Station
 
 ZENJUND = [sys.executable, "-m", "zenjun.daemon"]
 T = TypeVar("T")
@@ -158,3 +158,11 @@ class RawClient:
 
     def __exit__(self, *exc: object) -> None:
         self.socket.close()
+
+
+def adopt(station: Station) -> None:
+    """Let a stopped station start under other cluster options than it ran under: docs/changing.md."""
+    ran = json.loads((station.state_directory / "station.json").read_text()).get("ran")
+    if ran is not None:
+        command = [*ZENJUND, "--config", str(station.config_path), "--adopt", ran["fingerprint"]]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)

@@ -54,6 +54,7 @@ from .cluster import (
     together,
     wait_for,
 )
+from .daemon_common import adopt
 
 pytestmark = pytest.mark.lab
 N = 3
@@ -456,6 +457,7 @@ def test_restart_with_other_cluster_options_is_not_admitted() -> None:
     with cluster(3) as lab:
         third = lab.station(3)
         third.stop_daemon()
+        adopt(third)
         third.start_daemon({"cluster": {"nak_retry_ms": 7}})
         for station, named in ((lab.station(1), "station 3 ("), (third, "station 1 ("), (third, "station 2 (")):
             wait_for(lambda s=station, n=named: refusal_of(n, s), f"station {station.id} names {named}")  # type: ignore[misc]

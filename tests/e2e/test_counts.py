@@ -16,6 +16,7 @@ from zenjun.tools.lab import Lab, LabError
 
 from ..capturefile import CaptureFile
 from .cluster import PATIENT, cluster, core, datapath, drops, exchange, plan, programs, reported, status, stays, wait_for
+from .daemon_common import adopt
 
 pytestmark = pytest.mark.lab
 QUIET = {
@@ -63,6 +64,8 @@ def quiet(request: pytest.FixtureRequest, wires: Lab) -> Iterator[tuple[Lab, int
     """An open cluster of n stations with slow timers."""
     ids = range(1, request.param + 1)
     for number in ids:
+        if wires.station(number).state_directory.exists():
+            adopt(wires.station(number))
         wires.station(number).start_daemon({"cluster": {**QUIET, "stations": request.param}})
     wires.wait_open(30, ids)
     yield wires, request.param

@@ -16,7 +16,7 @@ from zenjun.daemon.client.sync import SyncGroup
 from zenjun.tools.lab import Lab, Station
 
 from .cluster import PATIENT, cluster, kill, members_of, together
-from .daemon_common import RawClient, log, logs, program, state, status, wait_for
+from .daemon_common import RawClient, adopt, log, logs, program, state, status, wait_for
 
 pytestmark = pytest.mark.lab
 STOP_S = 10.0
@@ -518,10 +518,11 @@ def test_stops_in_order_while_views_of_its_clients_groups_go_on(lab: Lab) -> Non
 
 def test_second_signal_forces_the_end_case_103(lab: Lab) -> None:
     station = lab.station(1)
-    station.stop_daemon()
+    for one in lab.stations.values():
+        one.stop_daemon()
+        adopt(one)
     station.start_daemon({"station": {"drain_timeout_ms": 60_000}, "cluster": {"fail_timeout_ms": 60_000}})
     for other in (lab.station(2), lab.station(3)):
-        other.stop_daemon()
         other.start_daemon({"cluster": {"fail_timeout_ms": 60_000}})
     lab.wait_open()
     with program(station) as client:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from zenjun.daemon import store as store_module
-from zenjun.daemon.store import INCARNATION_MAX, STATE_NAME, Store, StoreError, fresh_incarnation
+from zenjun.daemon.store import INCARNATION_MAX, STATE_NAME, Ran, Store, StoreError, fresh_incarnation
 
 
 class Crash(BaseException):
@@ -301,3 +301,76 @@ def test_a_lost_file_is_told_from_a_first_start(tmp_path: Path) -> None:
     (tmp_path / STATE_NAME).unlink()
     assert store.open().lost == "the state file is gone"
     store.close()
+
+
+# ---- the configuration of the last instance
+
+OLD = Ran(0x1A2B, {"stations": "3", "quorum": "0"})
+NEW = Ran(0x3C4D, {"stations": "5", "quorum": "0"})
+
+
+def test_the_configuration_of_an_instance_is_remembered_and_forgotten_on_purpose(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    store.open()
+    store.present = OLD
+    store.persist(4, 1)
+    assert json.loads(store.path.read_text()).get("ran") is None, "it was in no instance yet"
+    store.note_ran()
+    written = store.written
+    store.note_ran()
+    assert store.written == written, "only what is new is written"
+    store.persist(5, 9)
+    store.close()
+    again = make(tmp_path)
+    state = again.open()
+    assert (state.incarnation, state.instance, state.ran, state.lost) == (5, 9, OLD, None)
+    again.present = NEW
+    again.persist(6, 9)
+    again.close()
+    third = make(tmp_path)
+    assert third.open().ran == OLD, "a start alone changes nothing"
+    third.forget_ran()
+    third.close()
+    assert remembered(tmp_path) == (6, 9)
+    assert make(tmp_path).open().ran is None
+
+
+@pytest.mark.parametrize("form", [1, 2])
+def test_state_of_an_earlier_version_has_no_configuration_and_is_read(tmp_path: Path, form: int) -> None:
+    body = {"format": form, "cluster": "lab", "station": 2, "incarnation": 4, "instance": 3}
+    if form == 2:
+        body["check"] = store_module.Record("lab", 2, 4, 3, 2)._check()
+    (tmp_path / STATE_NAME).write_text(json.dumps(body))
+    store = make(tmp_path)
+    state = store.open()
+    assert (state.incarnation, state.instance, state.lost, state.ran) == (4, 3, None, None)
+    store.present = OLD
+    store.note_ran()
+    store.close()
+    assert make(tmp_path).open().ran == OLD
+
+
+@pytest.mark.parametrize("wrong", [{"fingerprint": "1a2c", "options": {}}, {}, [], {"fingerprint": "x", "options": 1}])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_damaged_configuration_is_a_damaged_state(tmp_path: Path, wrong: object, sealed: bool) -> None:
+    store = make(tmp_path)
+    store.open()
+    store.present = OLD
+    store.persist(4, 1)
+    store.note_ran()
+    store.close()
+    body = json.loads(store.path.read_text())
+    body["ran"] = wrong
+    if sealed:
+        body["ran_check"] = store_module._check_of(wrong)
+    store.path.write_text(json.dumps(body))
+    state = make(tmp_path).open()
+    legible = sealed and wrong == {"fingerprint": "1a2c", "options": {}}
+    assert (state.lost is None) == legible
+
+
+def test_what_another_configuration_changes() -> None:
+    assert OLD.changes(NEW.fingerprint, NEW.options) == "stations was 3 and is 5"
+    assert OLD.changes(OLD.fingerprint, OLD.options) is None
+    assert OLD.changes(7, {**OLD.options, "key": "ab"}) == "key was none and is ab"
+    assert OLD.changes(7, {**OLD.options, "new_option": "1"}) is None, "an option that came with the software is no change"
