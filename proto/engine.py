@@ -31,7 +31,7 @@ from .errors import UsageError, invariant
 from .joining import Entry, Joining
 from .membership import Expelled, Membership, Outcome
 from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering, State, UsedUp
-from .openpdu import FRAME_MAX_MIN, INSTANCE_MAX, Past, decode_header, unpack
+from .openpdu import BY_VOTES, FRAME_MAX_MIN, INSTANCE_MAX, Past, decode_header, unpack
 from .reset import Reset
 from .silence import SilenceWatch, unheard
 from .status import engine_status
@@ -133,6 +133,7 @@ class Engine:
         self._probe_after_ns = min(config.heartbeat_ns * 5 // 4, config.fail_timeout_ns)
         self._watched_ns = self._probed_ns = self._probes = 0
         self._views: dict[int, int] = {}  # view hash: instance; of the lineage this process is in
+        self._opened_view = 0  # of the instance that this lineage was opened with; 0: let in
         self.silence = SilenceWatch(
             fail_timeout_ns=config.fail_timeout_ns,
             progress_timeout_ns=config.progress_timeout_ns,
@@ -408,6 +409,7 @@ class Engine:
         self.core.join(now, entry.instance, view, entry.starts, entry.place_clock, entry.place_station - 1, frame_max)
         effects: list[Effect] = [*self.opening.let_in(now, entry.instance)]
         self._views = {view: entry.instance}
+        self._opened_view = 0
         self.membership.begin(now, entry.instance, entry.incarnations, joined=True, issued=self.opening.issued)
         self.core.heartbeat(now)
         return [*effects, Opened(entry.instance, entry.incarnations, frame_max, True), *self._enter_open(now)]
@@ -463,7 +465,9 @@ class Engine:
         if self.core.fence():
             return None
         view, count = self.core.reached()
-        return Past(view, count << SECURED_BITS | self.core.secured() if self._bus else count)
+        if self._bus:
+            return Past(view, count << SECURED_BITS | self.core.secured())
+        return Past(view, count | (BY_VOTES if view != self._opened_view else 0) if view else 0)
 
     def _flush(self, now: int) -> None:
         """An instance is agreed by OPEN: the rest of the last one, as far as anybody who goes on has released it."""
@@ -478,6 +482,7 @@ class Engine:
                 all_have = count + (reached & (1 << SECURED_BITS) - 1)
                 secured[view] = min(secured.get(view, all_have), all_have)
                 reached = count
+            reached &= ~BY_VOTES
             targets[view] = max(targets.get(view, 0), reached)
         if len(secured) == 1:  # else some have gone on from there without this station, and with less
             targets = {view: max(targets[view], count) for view, count in secured.items()}
@@ -496,6 +501,7 @@ class Engine:
         self._timers.stop(Deadline.FLUSH)
         view = view_hash(opened.instance, opened.incarnations)
         self._views = {view: opened.instance}
+        self._opened_view = view
         self.core.open(now, opened.instance, view, opened.incarnations, opened.frame_max)
         self.membership.begin(now, opened.instance, opened.incarnations, issued=self.opening.issued)
         if self._bus:

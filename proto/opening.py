@@ -52,6 +52,7 @@ from .belief import Belief, Lives
 from .effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
 from .errors import InvariantError, invariant
 from .openpdu import (
+    BY_VOTES,
     INSTANCE_MAX,
     NO_PAST,
     Members,
@@ -530,8 +531,8 @@ class Opening:
         """A proposal that this station has issued, and that somebody has started and left again: its view is the past of the
         sender, or of any member of what the sender proposes, who may not be heard itself. It is started first. Else this station
         would go on past it, and without what of the former instance was delivered when it was started."""
-        pasts = pdu.proposal.pasts if pdu.proposal else ()
-        brought = {pdu.past.view, *(view for _, view, _ in pasts)} - {0}
+        pasts = [pdu.past, *(Past(view, reached) for _, view, reached in (pdu.proposal.pasts if pdu.proposal else ()))]
+        brought = {past.view for past in pasts if past.view and not past.reached & BY_VOTES}
         return next((p for p in self._issued if self._view_of(p) in brought), None)
 
     def _lost(self, pdu: OpenPdu, listed: int) -> bool:

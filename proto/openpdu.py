@@ -21,6 +21,10 @@ FRAME_MAX_MIN: Final = 512
 
 Members: TypeAlias = tuple[tuple[int, int], ...]
 """(station, incarnation), sorted by station."""
+BY_VOTES: Final = 1 << 63
+"""In ``reached``: the view began by votes in a living instance, not by an OPEN agreement. A proposal to open and one that is
+voted for may have the same number and members, and so the same view hash: no more than one of them can ever begin, and who has
+agreed to the former must not take the latter for it."""
 Pasts: TypeAlias = tuple[tuple[int, int, int], ...]
 """(station, view hash, reached), sorted by station: members that were in an instance before, and their ``Past``."""
 
@@ -31,7 +35,8 @@ class Past(NamedTuple):
     view: int
     """View hash (``wire.view_hash``) of the last view event at level preack here, 0: it was in no instance."""
     reached: int
-    """How many PDUs after that event had reached level preack here. Every member of that view has accepted all of them."""
+    """How many PDUs after that event had reached level preack here. Every member of that view has accepted all of them. Plus
+    ``BY_VOTES``."""
 
 
 NO_PAST: Final = Past(0, 0)

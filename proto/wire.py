@@ -250,7 +250,7 @@ MEMBER: Final = Layout(
         Field("station", 1, "station, 1..n"),
         Field("member_incarnation", 4, "its incarnation"),
         Field("past", 4, "view hash of the last view that its daemon process had delivered at level preack, 0: none"),
-        Field("reached", 8, "how many PDUs after that view had reached level preack there when its instance ended"),
+        Field("reached", 8, "PDUs after that view at level preack there when its instance ended; highest bit: it began by votes"),
     ),
     "One member of a proposed instance, and what it brings from the last one: all deliver up to the highest of these first.",
     repeat="members",

@@ -109,7 +109,7 @@
 #define ZJW_MEMBER_STATION 0u /* u8: station, 1..n */
 #define ZJW_MEMBER_MEMBER_INCARNATION 1u /* u32: its incarnation */
 #define ZJW_MEMBER_PAST 5u /* u32: view hash of the last view that its daemon process had delivered at level preack, 0: none */
-#define ZJW_MEMBER_REACHED 9u /* u64: how many PDUs after that view had reached level preack there when its instance ended */
+#define ZJW_MEMBER_REACHED 9u /* u64: PDUs after that view at level preack there when its instance ended; highest bit: it began by votes */
 
 /* STOP, STOP_ACK and RCV_ACK payload, followed by `changes` changes. Proposes instance + 1 of the header's instance. */
 #define ZJW_SIZEOF_PROPOSAL 25u
