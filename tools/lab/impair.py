@@ -225,9 +225,9 @@ def parse_burst(text: str) -> tuple[float, ...]:
 
 def parse_time_ns(text: str) -> int:
     """``5ms``, ``200us``, ``1.5s``, and ``0`` without a unit → nanoseconds. Raises ValueError."""
-    if text.strip() == "0":
-        return 0
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)\s*", text)
+    if not match and text.strip() == "0":
+        return 0
     if not match:
         raise ValueError(f"{text!r} is no time: write a number with ns, us, ms or s, as in 5ms")
     return round(float(match[1]) * _TIME_NS[match[2]])
