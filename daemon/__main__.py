@@ -215,7 +215,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             medium=config.cluster.medium,
         )
         report = Report(config, engine, dp, groups, rights, present.fingerprint, mark(key) if key else None)
-        clients = Clients(dp, groups, facts, journal, report.status, engine.core.want_ack)
+        clients = Clients(dp, groups, facts, journal, report.status, engine.core.want_ack, host_of=engine.opening.host_of)
         runtime = Runtime(
             engine=engine,
             dp=dp,

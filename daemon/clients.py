@@ -17,7 +17,7 @@ import logging
 import os
 import socket
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,9 +26,10 @@ from ..proto.errors import UsageError
 from ..proto.groups import Change, Groups, ViewEvent, decode_view
 from ..proto.wire import GROUP_NAME_MAX, MessageType, group_id
 from .client.protocol import JOIN_NO_SELF, JOIN_OP, JOIN_OPEN, JOIN_SEND_ONLY, MAGIC, NAME_MAX, VERSION, Frame
-from .datapath import E_PROTOCOL, E_SLOW, HANDLES_MAX, DataPath, GroupMessage, Lost, MaySend, Take
+from .datapath import E_PROTOCOL, E_SLOW, HANDLES_MAX, DataPath, GroupMessage, Lost, MaySend, Take, now_ns
 from .listening import peer
 from .observe import Journal
+from .sparing import Sparing
 
 HELLO_TIMEOUT_NS: Final = 10_000_000_000
 """A connection that has not said HELLO by then is closed."""
@@ -45,6 +46,11 @@ VERSION_MIN: Final = 1
 """Oldest version of the client protocol served, without the events that it does not know (``view``, ``expelled``, ``closed``)."""
 VERSION_VIEWS: Final = 2
 NOTHING_LOST: Final = Lost(0, 0, False)
+HANDLES_PER_UID: Final = 4096
+"""Groups that all programs of one user may hold at a time, joined or to send to. Each join is a message that costs every station
+Python, and a place in everybody's tables: 64 connections with all handles there are would be 65,000."""
+STATUSES_PER_S: Final = 10
+"""A status takes some milliseconds of Python to make."""
 
 
 @dataclass(slots=True)
@@ -106,8 +112,10 @@ class Clients:
         status: Callable[[int], dict[str, Any]],
         want_ack: Callable[[bool], None],
         admin: Callable[[str, dict[str, Any]], str] | None = None,
+        host_of: Callable[[int], str | None] = lambda station: None,
     ) -> None:
-        """``status(now)`` gives the object of docs/status.md; ``want_ack(yes)``: somebody here waits for level ack.
+        """``status(now)`` gives the object of docs/status.md, and is asked at most ``STATUSES_PER_S`` times a second;
+        ``want_ack(yes)``: somebody here waits for level ack. ``host_of``: the host name of a station, None if it is not known.
 
         admin: carries out an operator's command, ``("expel", {"station": k})`` or ``("leave", {})``, and returns a line for
         people; raises UsageError for what cannot be. It may be set later (``admin``); without it operators are refused.
@@ -118,7 +126,10 @@ class Clients:
         self.clients_max = facts.clients_max
         """May change; those above it stay."""
         self._journal = journal
-        self._status = status
+        self._make_status = status
+        self._status = Sparing(self._status_and_reply, STATUSES_PER_S)
+        self._host_of = host_of
+        self._handles_of: Counter[int] = Counter()  # by uid
         self._want_ack = want_ack
         self.admin = admin
         self._by_slot: dict[int, _Connection] = {}
@@ -194,7 +205,7 @@ class Clients:
         elif take.type == Frame.LEAVE:
             self._on_leave(connection, take.handle)
         elif take.type == Frame.STATUS:
-            self._put(connection, Frame.STATUS_REPLY, self._status(now), urgent=True)
+            self._dp.client_put(connection.slot, Frame.STATUS_REPLY, body=self._status(now)[1], urgent=True)
         elif take.type == Frame.MEMBERS:
             self._on_members(connection, take, now)
         elif take.type == Frame.ADMIN and connection.version >= VERSION_VIEWS:
@@ -364,7 +375,7 @@ class Clients:
             return  # the last thing of an instance that has ended for us: nobody's view any more
         self._view_instance = event.instance
         place = (message.clock, message.view_src + 1, message.index)
-        self._tell_view(event, place, message.position, now)
+        self._tell_view(event, place, message.position)
         known = self._groups.known
         for change in self._groups.view(event):
             self._show(change, place, message.position)
@@ -373,13 +384,12 @@ class Clients:
             self._send_outbox()
         self._if_known(known)
 
-    def _tell_view(self, event: ViewEvent, place: tuple[int, int, int], position: int, now: int) -> None:
+    def _tell_view(self, event: ViewEvent, place: tuple[int, int, int], position: int) -> None:
         """The view event for every client, held back like the views of its groups: at the highest level that it asked for."""
-        hosts = self._hosts(self._status(now))
         body = _json(
             {
                 "event": "view", "instance": event.instance, "clock": place[0], "station": place[1], "index": place[2],
-                "members": [[s, i, hosts.get(s, "")] for s, i in enumerate(event.incarnations, 1) if i],
+                "members": [[s, i, self._host_of(s) or ""] for s, i in enumerate(event.incarnations, 1) if i],
                 "joined": list(event.joined), "left": list(event.left),
             }
         )  # fmt: skip
@@ -447,6 +457,10 @@ class Clients:
             why = "in use" if number in connection.handles else f"not within 1..{HANDLES_MAX - 1}"
             self._error(connection, "bad-handle", f"handle {number} is {why}", number)
             return
+        if self._handles_of[connection.uid] >= HANDLES_PER_UID:
+            text = f"the programs of this user hold {HANDLES_PER_UID} groups at this station already: leave some first"
+            self._error(connection, "too-many-groups", text, number)
+            return
         name = _group_name(take.data)
         if name is None:
             self._error(connection, "name", f"a group's name is 1 to {GROUP_NAME_MAX} bytes of UTF-8", number)
@@ -490,6 +504,10 @@ class Clients:
         self._dp.handle_drop(connection.slot, number)
         self._part(connection, handle)
         self._send_outbox()
+
+    def _status_and_reply(self, now: int) -> tuple[dict[str, Any], bytes]:
+        status = self._make_status(now)
+        return status, _json(status)
 
     def _on_members(self, connection: _Connection, take: Take, now: int) -> None:
         if take.size == 0:
@@ -579,6 +597,7 @@ class Clients:
 
     def _bind(self, connection: _Connection, handle: _Handle) -> None:
         connection.handles[handle.number] = handle
+        self._handles_of[connection.uid] += 1
         if not handle.send_only:
             connection.joined[handle.group] = handle
         self._by_group.setdefault(handle.group, {})[connection.client, handle.number] = (connection, handle)
@@ -586,6 +605,9 @@ class Clients:
 
     def _unbind(self, connection: _Connection, handle: _Handle) -> None:
         del connection.handles[handle.number]
+        self._handles_of[connection.uid] -= 1
+        if not self._handles_of[connection.uid]:
+            del self._handles_of[connection.uid]
         if not handle.send_only:
             del connection.joined[handle.group]
         bound = self._by_group[handle.group]
@@ -690,7 +712,7 @@ class Clients:
 
     def _stations(self, now: int) -> dict[str, object]:
         """The answer to MEMBERS without a name: the members of the instance, and of all stations what is known."""
-        status = self._status(now)
+        status = self._status(now)[0]
         hosts = self._hosts(status)
         peers = {p["station"]: p for p in status.get("peers", ())}
         letters = status.get("membership", {}).get("letters", {}).get(str(self._facts.station)) or {}

@@ -38,6 +38,9 @@ from .store import Store, StoreError
 
 ROUNDS_MAX: Final = 64
 """Turns of the data path in one callback, so that signals, netlink and new clients are served under any load."""
+CONTROL_FRAMES_MAX: Final = 4
+CONTROL_SLICE_NS: Final = 1_000_000
+"""Control frames of programs in one turn, at most so many and, but for the last one, at most so long."""
 PAUSE_NS: Final = 200_000_000
 """Between turns for longer than was planned: we did not run, and catch up with the ring before judging others."""
 CATCH_UP_MAX: Final = 256
@@ -266,8 +269,7 @@ class Runtime:
         if self._begun:
             self._apply(self._engine.poll(now, turn.status))
         if want & CLIENT:
-            while (take := self._dp.take()) is not None:
-                self._clients.on_frame(take, now)
+            self._serve_clients(now)
         if self._clients.waiting:
             self._clients.after_turn(now)
         if want & LINK:
@@ -275,6 +277,19 @@ class Runtime:
         if self._phase >= Phase.DRAINING:
             self._drain(now)
         self._dp.flush()
+
+    def _serve_clients(self, now: int) -> None:
+        """Control frames of programs, each of which has one here at a time: a few, then data path and engine have their turn, or
+        programs that ask without end would keep heartbeats and confirmations back until this station is removed."""
+        until = now_ns() + CONTROL_SLICE_NS
+        for _ in range(CONTROL_FRAMES_MAX):
+            take = self._dp.take()
+            if take is None:
+                return
+            self._clients.on_frame(take, now)
+            if now_ns() >= until:
+                break
+        self._again = True
 
     def _serve_group(self, now: int) -> None:
         message = self._dp.group()

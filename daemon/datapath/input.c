@@ -224,6 +224,13 @@ int input_must_pause(const struct dp *d, const struct dp_client *c)
     return queue_bytes(&c->q) > d->cfg.queue_bytes_max / 2 || c->q.urgent.size - c->q.urgent.off > DP_URGENT_PAUSE_BYTES;
 }
 
+/* The frame at the head of the input wants an answer and changes nothing. */
+static int asks_only(const struct dp_client *c)
+{
+    const uint8_t type = c->in[c->in_start + 4];
+    return type == DP_F_STATUS || type == DP_F_MEMBERS;
+}
+
 enum served { SERVED_DRY, SERVED_BLOCKED, SERVED_QUANTUM };
 
 /* Serve one client until it has nothing, the core has no room, or its quantum is over; a quantum that the core's lack of room
@@ -248,6 +255,12 @@ static enum served serve(struct dp *d, struct dp_client *c, int only_partial, ui
             client_fail(d, c, "protocol", "a frame with a size or a level beyond the limit", DP_E_PROTOCOL, 1);
             return SERVED_DRY;
         case HEAD_CONTROL:
+            if (c->broken && asks_only(c)) { /* nobody reads the answer */
+                input_consume(c, DP_HEADER + size);
+                ++*taken;
+                c->quantum += DP_QUANTUM_MESSAGE;
+                continue;
+            }
             c->taking = 1;
             take_push(d, c);
             return SERVED_DRY;

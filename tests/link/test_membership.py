@@ -46,7 +46,14 @@ class Daemon:
         status = {"peers": peers, "membership": {"letters": {"1": {"1": "A", "2": "A", "3": "S"}}}}
         facts = Facts("test", OWN, 3, 1 << 16, 1 << 20, 64)
         self.clients = Clients(
-            self.dp, self.groups, facts, Journal(logging.getLogger("test")), lambda now: status, lambda yes: None, self._command
+            self.dp,
+            self.groups,
+            facts,
+            Journal(logging.getLogger("test")),
+            lambda now: status,
+            lambda yes: None,
+            self._command,
+            host_of=lambda station: f"host{station}",
         )
         self.programs: dict[int, Program] = {}
         self.events: dict[int, list[Frame]] = {}
