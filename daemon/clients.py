@@ -26,7 +26,7 @@ from ..proto.errors import UsageError
 from ..proto.groups import Change, Groups, ViewEvent, decode_view
 from ..proto.wire import GROUP_NAME_MAX, MessageType, group_id
 from .client.protocol import JOIN_NO_SELF, JOIN_OP, JOIN_OPEN, JOIN_SEND_ONLY, MAGIC, NAME_MAX, VERSION, Frame
-from .datapath import E_PROTOCOL, E_SLOW, HANDLES_MAX, DataPath, GroupMessage, Lost, MaySend, Take, now_ns
+from .datapath import E_PROTOCOL, E_SLOW, HANDLES_MAX, DataPath, GroupMessage, Lost, MaySend, Take
 from .listening import peer
 from .observe import Journal
 from .sparing import Sparing

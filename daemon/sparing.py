@@ -18,8 +18,8 @@ class Sparing(Generic[T]):
     asks now and then, and somewhat old for everybody while somebody asks without end."""
 
     def __init__(self, make: Callable[[int], T], per_s: int, clock: Callable[[], int] = thread_time_ns) -> None:
-        """``make(now)``, now in monotonic nanoseconds. clock: by which it is judged how long that takes; processor time by default,
-        so that a machine that is busy with something else makes nothing older."""
+        """``make(now)``, now in monotonic nanoseconds. clock: by which it is judged how long that takes; by default processor
+        time, so that a machine that is busy with something else makes nothing older."""
         self._make = make
         self._clock = clock
         self._each_ns = S_NS // per_s

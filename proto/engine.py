@@ -370,8 +370,9 @@ class Engine:
         said = unpack(CONFIRM, pdu, at)
         src, instance = header["src"], header["instance"]
         if not self.core.is_open:
-            if self._agreed is None and (started := self.opening.on_view(now, src, instance, said["view"])):
-                return self._absorb(now, started)
+            asked = self.opening.on_view(now, src, instance, said["view"]) if self._agreed is None else None
+            if asked is not None:
+                return self._absorb(now, asked)
             return self._on_living(now, instance, said["state"], pdu)
         if instance > self.instance:
             effects: list[Effect] = [*self.opening.hear_instance(now, instance)]

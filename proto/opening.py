@@ -264,6 +264,7 @@ class Opening:
         self.mac = b""
         self.rivals = Rivals(config.recent_ns or 2 * config.window_ns)
         """Stations of this cluster's name with another configuration, heard lately."""
+        self._inquired = (0, 0)  # number of an instance of which it was asked whether it is the one agreed to, and since when
         self._opened_ns = -NEVER  # when the instance was opened that this station is in
         self.returned = False
         """An own OPEN has come back."""
@@ -441,14 +442,16 @@ class Opening:
         self._tries = 0
         return self._send(now)
 
-    def on_view(self, now: int, src: int, instance: int, view: int) -> list[Effect]:
-        """A CONFIRM says what instance its sender is in (``wire.view_hash``). If this life has agreed to that very one, it is as
-        good as an OPEN that says STARTED: who has missed a colleague's last OPEN need not wait to be removed and let in."""
-        if self.state is not State.PROPOSING:
-            return []
+    def on_view(self, now: int, src: int, instance: int, view: int) -> list[Effect] | None:
+        """A CONFIRM says what instance its sender is in (``wire.view_hash``). If this life has agreed to open one of that number
+        and these members, it may be that one, of whose start this station has missed the OPEN: whoever is in it answers the own
+        OPEN. Or it began by votes: so ask for a window only. None: it does not ask, the CONFIRM is that of any other instance."""
         same = (p for p in self._issued if p.instance == instance and p.incarnation_of(src) and self._view_of(p) == view)
-        started = next(same, None)
-        return [] if started is None else self._agree(now, started)
+        if self.state is not State.PROPOSING or (asked := next(same, None)) is None:
+            return None
+        if asked.instance != self._inquired[0]:
+            self._inquired = (asked.instance, now)
+        return self._answer(now) if now - self._inquired[1] < self.pace.window_ns else None
 
     def _alive(self, now: int) -> bool:
         return self.asking.worth_it(now, self.pace.window_ns)
