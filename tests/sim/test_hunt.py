@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import time
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from .case import Case, Run, check_profile, parse_settings, run
+from .checker import Violation
 from .coverage import bucket
 from .hunt import CORPUS, CORPUS_MAX, Hunt, corpus_text, distil, read_corpus
 from .options import PROFILES, draw
@@ -191,3 +193,9 @@ def test_a_corpus_is_distilled_to_few_and_reads_back(tmp_path: Path) -> None:
     path.write_text(corpus_text(few))
     assert read_corpus(path) == few
     assert CORPUS.exists()
+
+
+def test_a_violation_gets_from_one_process_to_another() -> None:
+    """Else the first failing seed ends a run of many (``--bus --seeds``) with an error of its own."""
+    there = pickle.loads(pickle.dumps(Violation("fifo", "what is wrong", (0, 2))))
+    assert (there.checker, there.text, there.stations, str(there)) == ("fifo", "what is wrong", (0, 2), "fifo: what is wrong")

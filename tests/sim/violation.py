@@ -11,3 +11,7 @@ class Violation(AssertionError):
         self.checker = checker
         self.text = text
         self.stations = stations
+
+    def __reduce__(self) -> tuple[type[Violation], tuple[str, str, tuple[int, ...]]]:
+        """As an exception it would be made again, between processes, from its message alone."""
+        return (Violation, (self.checker, self.text, self.stations))
