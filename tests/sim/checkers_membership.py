@@ -168,8 +168,12 @@ class Recovery(Checker):
 
     def asked(self, station: int, src: int, incarnation: int, rcv: bool, now: int) -> None:
         self._read.setdefault((station, src), {})[incarnation] = now
+        told = self._restarts.setdefault((station, src), {})
         if rcv:
-            self._restarts.setdefault((station, src), {}).setdefault(incarnation, now)
+            told.setdefault(incarnation, now)
+        else:  # a still later life has begun, and only listens yet: of several such words in one batch the last one counts
+            for earlier in [life for life in told if life < incarnation]:
+                del told[earlier]
 
     def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
         stay = self.facts.stays[station]

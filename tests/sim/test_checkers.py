@@ -32,7 +32,7 @@ from .checkers import (
     TotalOrder,
     Views,
 )
-from .checkers_membership import GoingOn, Instances, Quorum, Recovery
+from .checkers_membership import GoingOn, Instances, Quorum
 from .facts import ACK, AT_ONCE, ORDERED, PREACK, VIEW, Delivery, Facts, Instance, Message, PeerView, Stay
 from .frames import Frame
 
@@ -467,31 +467,6 @@ def test_nothing_comes_from_a_later_instance(op: bool) -> None:
     if not op:
         h.deliver(0, h.view_event(inst, 1))
     deliver(0, a)
-
-
-@pytest.mark.parametrize("stopped", [0, 1, 2], ids=["no stop", "stop before the change", "stop after it"])
-@pytest.mark.parametrize("asked", [False, True])
-def test_who_has_voted_for_a_stop_wants_to_be_asked_again(stopped: int, asked: bool) -> None:
-    """Station 1 has voted in instance 1 to let station 4 in, station 2 does so in instance 2, which another join led to."""
-    h = History(Recovery, 4)
-    everybody = (0, 1, 2, 3)
-    for s in (0, 1):
-        h.checker.opened(h.stays[s])
-    h.vote(0, 1, FIRST, everybody, (3, 2), stop=False)
-    stop = h.frame(1, Kind.STOP, FIRST, BASE + 2, ballot((0, 1), (2, FIRST)))
-    if stopped == 1:
-        h.checker.sent(1, stop, True, 10)
-    h.change(1, (1, 1, 1, 1))
-    if stopped == 2:
-        h.checker.sent(1, replace(stop, instance=2), True, 10)
-    if asked:
-        h.checker.asked(1, 3, 2, True, 20)
-    vote = h.frame(1, Kind.RCV_ACK, FIRST + 1, BASE + 3, ballot(everybody, (3, 2)), instance=2)
-    if stopped and not asked:
-        with fails("recovery"):
-            h.checker.sent(1, vote, True, 30)
-    else:
-        h.checker.sent(1, vote, True, 30)
 
 
 # ---- levels
