@@ -19,6 +19,7 @@ void bus_open(zj_core *c)
 {
     c->accepted = 0;
     c->phase = ZJ_P_RUN;
+    c->common = 0;
     c->epoch = 0;
     c->reset_news = 0;
     c->own_due = ZJ_NEVER;
@@ -414,8 +415,10 @@ int zj_reset_cut(zj_core *c, const uint32_t *vector, uint32_t station)
 
 void zj_reset_agree(zj_core *c)
 {
-    if (c->phase == ZJ_P_RESET)
-        c->phase = ZJ_P_AGREED;
+    if (c->phase != ZJ_P_RESET)
+        return;
+    c->phase = ZJ_P_AGREED;
+    c->common = c->accepted;
 }
 
 /* Vectors as they are now, not as they were: what was said before the reset counts for nothing. */
@@ -471,15 +474,16 @@ int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vect
 
 /* ---- reads ---- */
 
-/* What anybody may have handed out, this station's word having been needed for it: what it knows everybody to have, or, once all
- * vectors were equal, all. Of two stations one may know that of a PDU that its source has not seen come back, and which is in no
- * common order then. */
+/* What anybody may have handed out, this station's word having been needed for it: what it knows everybody to have, and what was
+ * in the log when all vectors were equal, even if another reset has begun since: who has seen that, too, has handed all of it out.
+ * Of two stations one may know that everybody has a PDU that its source has not seen come back, and which is in no common order. */
 uint64_t zj_secured(zj_core *c)
 {
     order_levels(c);
-    if (!on_bus(c) || c->phase == ZJ_P_AGREED)
-        return on_bus(c) ? c->accepted - c->acked : 0;
-    return c->listed == 2 ? 0 : c->preack - c->acked;
+    if (!on_bus(c))
+        return 0;
+    uint64_t known = c->listed == 2 ? c->acked : c->preack;
+    return (known > c->common ? known : c->common > c->acked ? c->common : c->acked) - c->acked;
 }
 
 void zj_receipts(const zj_core *c, uint64_t out[4])

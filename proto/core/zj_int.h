@@ -198,6 +198,7 @@ struct zj_core {
 
     /* bus */
     uint64_t accepted;        /* entries of the log; those below `preack` and `acked` have reached these levels */
+    uint64_t common;          /* bus: so much of the log all had when all vectors of a reset were equal */
     uint32_t phase, epoch;    /* enum zj_phase; always RUN on a switched medium */
     int reset_news;           /* the core itself has ended a reset, which the engine does not know yet */
     uint64_t own_due;         /* own PDUs must have come back by then */

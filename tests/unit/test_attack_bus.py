@@ -132,3 +132,23 @@ def test_epochs_do_not_run_out() -> None:
     segment.engines[0].on_frames(segment.now, [(frame, MACS[1])])
     assert core.phase() == (0, 0)
     assert core.drops()["clock"] == 1
+
+
+def test_what_all_had_when_their_vectors_were_equal_counts_though_another_reset_has_begun() -> None:
+    """Who has seen the same has completed the reset, and handed all of the log out. If both others die then, this station alone
+    knows of it (bus seed 8000000)."""
+    segment = Segment()
+    core = segment.engines[2].core
+    segment.engines[0].offer(segment.now, 1, 1, 0, b"m")
+    segment.carry_out(0, segment.engines[0].on_frames(segment.now, []))
+    sent = [pdu for src, pdu in segment.wire if src == 0 and pdu[HEADER.offset("kind")] == Kind.DATA]
+    for pdu in sent:
+        core.rx(segment.now, pdu, MACS[0])
+    accepted = core.receipts()[3]
+    assert accepted and core.secured() == 0, "accepted, and nobody else's word for it"
+    core.reset_enter(1)
+    assert core.secured() == 0
+    core.reset_agree()
+    assert core.secured() == accepted
+    core.reset_enter(2)
+    assert core.secured() == accepted
