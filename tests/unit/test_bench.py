@@ -101,7 +101,7 @@ class Relay:
                 return
             place, self.order = self.order, self.order + 1
             if self.cut_at == place:
-                self.members[0].close()
+                self.members[0].transport.abort()  # closing would first wait until all that is queued has been read
             for k, m in enumerate(self.members):
                 for message in [body] if self.tamper is None else self.tamper(k, place, body):
                     m.write(self.frame(66, struct.pack("<QHHBBH", place, 0, 1, 1, 0, 0) + message, int(m is writer)))
