@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -101,7 +102,8 @@ class Relay:
                 return
             place, self.order = self.order, self.order + 1
             if self.cut_at == place:
-                self.members[0].transport.abort()  # closing would first wait until all that is queued has been read
+                # Closing would first wait for the queue, and for this loop to come round, which is late on a busy machine.
+                self.members[0].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
             for k, m in enumerate(self.members):
                 for message in [body] if self.tamper is None else self.tamper(k, place, body):
                     m.write(self.frame(66, struct.pack("<QHHBBH", place, 0, 1, 1, 0, 0) + message, int(m is writer)))
