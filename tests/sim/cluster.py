@@ -18,7 +18,7 @@ from .checkers import Liveness, Silence
 from .facts import PREACK, VIEW, Delivery, Facts, Message, Stay
 from .network import Clockwork, Network
 from .options import MS, PPM_MAX, Options, draw
-from .station import GROUP, Clock, Station
+from .station import CLUSTER, GROUP, Clock, Station
 from .trace import Trace
 
 SILENT_INTERVALS: Final = 6
@@ -164,7 +164,7 @@ class Simulation:
         self._touch(station)
 
     def on_read(self, station: int, pdu: bytes) -> None:
-        f = frames.sealed(pdu)
+        f = frames.sealed(pdu) if frames.is_of(pdu, CLUSTER, self.options.stations) else None
         if f is None or not 1 <= f.src <= self.options.stations or f.incarnation not in self.facts.lives[f.src - 1]:
             return
         if not frames.has_started(f):

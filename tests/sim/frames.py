@@ -207,6 +207,14 @@ def seal(pdu: bytes) -> bytes:
     return pdu[:_CHECK_AT] + struct.pack(">II", head, crc32c(pdu[at : at + length])) + pdu[_HEADER_SIZE:]
 
 
+def is_of(pdu: bytes, cluster: str, stations: int) -> bool:
+    """Whether its header, as far as that is there, is of this cluster, protocol version and number of stations."""
+    if len(pdu) < _HEADER_SIZE:
+        return False
+    identity, version, _, _, n, *_ = _HEADER.unpack_from(pdu)
+    return (identity, version, n) == (wire.cluster_id(cluster), wire.VERSION, stations)
+
+
 @lru_cache(4096)
 def sealed(pdu: bytes) -> Frame | None:
     """What a PDU from the wire says if it can be read and its checksums are right, else None. Each of its copies is judged once:

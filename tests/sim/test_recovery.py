@@ -8,6 +8,7 @@ import pytest
 from zenjun.proto import wire
 from zenjun.proto.wire import Kind
 
+from . import frames
 from .checkers_membership import RESTART_NS, Recovery
 from .test_checkers import BASE, FIRST, History, ballot, fails
 
@@ -52,3 +53,13 @@ def test_who_has_read_that_a_station_has_restarted_says_so(superseded: bool) -> 
     else:
         with fails("recovery"):
             h.checker.sent(0, confirm, False, 11 + RESTART_NS)
+
+
+def test_what_the_core_drops_unread_asks_for_nothing() -> None:
+    """Frames that nobody sent, with right checksums: of another cluster, or of another number of stations (seed 9500382)."""
+    rcv = wire.HEADER.struct.pack(*(0 for _ in wire.HEADER.fields))
+    for name, value in (("cluster", wire.cluster_id("sim")), ("version", wire.VERSION), ("stations", 3)):
+        rcv = frames.patch(rcv, name, value)
+    assert frames.is_of(rcv, "sim", 3)
+    assert not frames.is_of(rcv, "sin", 3) and not frames.is_of(rcv, "sim", 4) and not frames.is_of(rcv[:-1], "sim", 3)
+    assert not frames.is_of(frames.patch(rcv, "version", wire.VERSION + 1), "sim", 3)
