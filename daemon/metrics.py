@@ -177,6 +177,12 @@ def _membership(s: Mapping[str, Any]) -> Iterator[Metric]:
             yield GaugeMetricFamily(name, text, value=float(value), unit=unit)
     if (changes := membership.get("changes")) is not None:
         yield CounterMetricFamily("zenjun_membership_changes", "Changes of members agreed on", value=float(changes))
+    for name, text in (
+        ("near_misses", "Members that had not been heard for a while, were asked, and were heard again in time"),
+        ("late", "Deadlines of this station that were served too late: it gets too little of its processor"),
+    ):
+        if (count := membership.get(name)) is not None:
+            yield CounterMetricFamily(f"zenjun_membership_{name}", text, value=float(count))
     moves = CounterMetricFamily(
         "zenjun_membership_moves", "Changes of what this station takes another one for", labels=["letter", "cause"]
     )

@@ -374,12 +374,20 @@ class Runtime:
         self._journal.warning("closed", text, instance=effect.instance, station=effect.station, expelled=effect.expelled)
         self._notifier.status(f"{text}; trying to get back in")
 
+    def _since(self, station: int, reason: str, now: int) -> str:
+        """How long a silent member has not been heard, beside what is allowed; for people."""
+        heard_ns = self._engine.core.peer(station - 1).heard_ns
+        if reason != "silent" or not self._instance or not heard_ns:
+            return ""
+        allowed = self._engine.config.fail_timeout_ns // 1_000_000
+        return f", not heard for {max(0, now - heard_ns) // 1_000_000} ms, fail_timeout_ms {allowed}"
+
     def _on_blocked(self, stations: tuple[tuple[int, str], ...], quorum: bool) -> None:
         now = now_ns()
         before = dict(self._blocked)
         self._blocked = stations
         if stations:
-            words = ", ".join(f"station {station} ({reason})" for station, reason in stations)
+            words = ", ".join(f"station {station} ({reason}{self._since(station, reason, now)})" for station, reason in stations)
             if not self._instance:
                 text = f"waiting for {words}"
             else:
@@ -387,7 +395,13 @@ class Runtime:
             if any(reason == "joining" for _, reason in stations):
                 text = f"letting in {words}" if all(reason == "joining" for _, reason in stations) else text
             self._journal.event(
-                logging.WARNING, "blocked", text, now=now, key=text, stations=[s for s, _ in stations], quorum=quorum
+                logging.WARNING,
+                "blocked",
+                text,
+                now=now,
+                key=str((stations, quorum)),
+                stations=[s for s, _ in stations],
+                quorum=quorum,
             )
             self._notifier.status(text)
         elif before:

@@ -673,6 +673,7 @@ class Engine:
             return now - silence.heard_ns(core.peer(station - 1))
 
         quiet = [k for k in membership.members if k != self.config.station and silent_ns(k) >= self._probe_after_ns]
+        silence.note_quiet(quiet, membership.members)
         effects += self._absorb(now, membership.doubt(now, quiet))
         if core.is_open:
             effects += self._absorb(

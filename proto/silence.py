@@ -64,6 +64,9 @@ class SilenceWatch:
         self._late_at_ns = -NEVER
         self.late = 0
         """Own deadlines missed."""
+        self.near_misses = 0
+        """How often a member that had not been heard for a while, and was asked, was heard again in time."""
+        self._quiet: frozenset[int] = frozenset()
         self._progress_timeout_ns = progress_timeout_ns
         self._since_ns = 0
         self._stuck: dict[
@@ -80,6 +83,12 @@ class SilenceWatch:
         if by_ns >= self._late_ns:
             self._late_at_ns = now
             self.late += 1
+
+    def note_quiet(self, quiet: Collection[int], members: Collection[int]) -> None:
+        """These of these members (station numbers) have not been heard for a while, and are being asked."""
+        now_quiet = frozenset(quiet)
+        self.near_misses += len((self._quiet - now_quiet).intersection(members))
+        self._quiet = now_quiet
 
     def patience(self, now: int) -> int:
         """How many time-outs to wait before anybody is blamed."""

@@ -108,6 +108,8 @@ def _membership_status(engine: Engine, now: int) -> dict[str, Any]:
             else [],
             "proposed": membership.proposed if engine.instance else 0,
             "changes": membership.changes,
+            "near_misses": engine.silence.near_misses,
+            "late": engine.silence.late,
             "last_change_ms": (now - membership.last_change_ns) // MS if engine.instance else 0,
             "moves": dict(membership.moves),
         },

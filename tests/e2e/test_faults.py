@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -100,6 +101,7 @@ def test_stopped_daemon_blocks_and_all_is_delivered_afterwards_case_149(whole: L
             event = member.read_event("g", "blocked")
             assert event.stations == ((3, "silent"),)
             assert blocked_on(station) == {3: "silent"} and status(station)["state"] == "blocked"
+            assert re.search(rf"without station 3 \(silent, not heard for \d+ ms, fail_timeout_ms {FAIL_MS}\)", log_of(station))
             peer = status(station)["peers"][2]
             assert peer["state"] == "silent" and peer["heard_ms"] >= FAIL_MS
             assert cli_status(station)["blocked"][0]["station"] == 3

@@ -110,3 +110,21 @@ def test_late_stations_still_go_on_without_one_that_has_died() -> None:
             node.carry_out(cluster.now, node.engine.on_frames(cluster.now, batch))
         cluster.run(5 * MS)
     assert set(removed(cluster).values()) == {(3,)}
+
+
+def test_near_misses_and_late_deadlines_are_counted() -> None:
+    """A station that stalls for less than the fail time-out is asked, and heard again in time; it itself was late."""
+    cluster = opened(3)
+    cluster.run(1_000 * MS)
+    before = [node.engine.status()["membership"] for node in cluster.nodes]
+    assert [m["near_misses"] for m in before] == [0, 0, 0]
+    stalled = cluster.nodes[2]
+    stalled.paused = True
+    cluster.run(350 * MS)
+    stalled.paused = False
+    batch, stalled.backlog = stalled.backlog, []
+    stalled.carry_out(cluster.now, stalled.engine.on_frames(cluster.now, batch))
+    cluster.run(500 * MS)
+    after = [node.engine.status()["membership"] for node in cluster.nodes]
+    assert [m["near_misses"] for m in after] == [1, 1, 0] and not removed(cluster)
+    assert after[2]["late"] > before[2]["late"] and after[0]["late"] == before[0]["late"]
