@@ -39,7 +39,7 @@ from .netlink import LinkMonitor
 from .observe import LEVELS, Journal, Notifier, set_level, set_up
 from .rights import Rights, RightsError, check_families, drop_all_but_net_raw, take_net_raw, take_realtime
 from .runtime import Exit, Runtime
-from .store import FIRST_START, Ran, Remembered, Store, StoreError
+from .store import DECIDING, FIRST_START, Ran, Remembered, Store, StoreError
 
 FRAME_MAX_ROOM: Final = 9000
 """Buffers take frames of a jumbo MTU even if the interface's is smaller now, so that it may grow while we run, bytes."""
@@ -147,16 +147,20 @@ def adopt(config: Config, fingerprint: str) -> Exit:
     return Exit.OK
 
 
-def check_ran(config: Config, ran: Ran | None, key_mark: str) -> Ran:
-    """The present cluster options. Raises Failure if this station was in an instance under others last: perhaps the rest of the
-    cluster still is."""
+def check_ran(config: Config, ran: Ran | None, key_mark: str, journal: Journal) -> Ran:
+    """The present cluster options. Raises Failure if this station was in an instance under another quorum last: perhaps the rest
+    of the cluster still is."""
     present = Ran(config.fingerprint_with(key_mark), config.agreed_with(key_mark))
-    changes = ran.changes(present.fingerprint, present.options) if ran is not None else None
-    if ran is not None and changes:
+    changes = ran.changes(present.fingerprint, present.options) if ran is not None else {}
+    if ran is not None and DECIDING & changes.keys():
         raise Failure(
             Exit.CONFIG,
-            f"station {config.station.id} ran under other cluster options last: {changes}. If that is meant, stop all stations "
-            f"of the cluster, then allow it at each one: zenjund --adopt {ran.fingerprint:08x} (docs/changing.md)",
+            f"station {config.station.id} ran under other cluster options last: {', '.join(changes.values())}. If that is meant, "
+            f"stop all stations of the cluster, then allow it at each one: zenjund --adopt {ran.fingerprint:08x} (docs/changing.md)",
+        )
+    if changes:
+        logging.getLogger("zenjund").warning(
+            "cluster options have changed since the last instance: %s", ", ".join(changes.values())
         )
     return present
 
@@ -181,7 +185,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             undo.callback(store.close)
             key_path = path_of(config.station.key_file, os.environ)
             key = read_key(key_path) if key_path else b""
-            store.present = present = check_ran(config, remembered.ran, mark(key) if key else "")
+            store.present = present = check_ran(config, remembered.ran, mark(key) if key else "", journal)
             overhead = SEAL_BYTES if key else 0
             mtu = max(0, _interface_mtu(config.station.interface) - overhead)
             frame_max = _frame_max(config, mtu, overhead)

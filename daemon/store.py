@@ -50,6 +50,11 @@ class StoreError(Exception):
     """The state folder cannot be used; the text is one line for the operator."""
 
 
+DECIDING: Final = frozenset({"stations", "quorum", "required_stations"})
+"""Options that say which stations may form an instance. With other ones of these, two parts of a cluster could be open at the same
+time; whatever else differs, any two parts that may be share a station."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     """The configuration of the cluster under which a station was in an instance last."""
@@ -59,18 +64,17 @@ class Ran:
     options: dict[str, str]
     """These options, as the fingerprint covers them."""
 
-    def changes(self, fingerprint: int, options: dict[str, str]) -> str | None:
-        """What another configuration changes, for people; None: nothing. An option that only one of them knows is no change: it
-        came or went with the software."""
+    def changes(self, fingerprint: int, options: dict[str, str]) -> dict[str, str]:
+        """What another configuration changes, by option, in words for people. An option that only one of them knows is no
+        change: it came or went with the software."""
         if fingerprint == self.fingerprint:
-            return None
+            return {}
         both = sorted(self.options.keys() & options.keys() | ({"key"} & (self.options.keys() | options.keys())))
-        words = [
-            f"{name} was {self.options.get(name) or 'none'} and is {options.get(name) or 'none'}"
+        return {
+            name: f"{name} was {self.options.get(name) or 'none'} and is {options.get(name) or 'none'}"
             for name in both
             if self.options.get(name) != options.get(name)
-        ]
-        return ", ".join(words) or None
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from pathlib import Path
 
 import pytest
 from zenjun.daemon import store as store_module
+from zenjun.daemon.__main__ import Failure, check_ran
+from zenjun.daemon.config import load
+from zenjun.daemon.observe import Journal
 from zenjun.daemon.store import INCARNATION_MAX, STATE_NAME, Ran, Store, StoreError, fresh_incarnation
 
 
@@ -369,8 +373,28 @@ def test_a_damaged_configuration_is_a_damaged_state(tmp_path: Path, wrong: objec
     assert (state.lost is None) == legible
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "starts"),
+    [("stations", "5", False), ("quorum", "3", False), ("heartbeat_ms", "10", True), ("key", "ab", True)],
+)
+def test_only_another_quorum_keeps_a_station_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, option: str, value: str, starts: bool
+) -> None:
+    file = tmp_path / "zenjund.toml"
+    file.write_text('[cluster]\nname = "c"\nstations = 3\n[station]\nid = 1\ninterface = "eth0"\n')
+    config = load(file)
+    before = Ran(7, {**config.agreed_with(""), option: value})
+    journal = Journal(logging.getLogger("test_store"))
+    if starts:
+        assert check_ran(config, before, "", journal).options == config.agreed_with("")
+        assert f"{option} was {value} and is" in caplog.text
+    else:
+        with pytest.raises(Failure, match=f"{option} was {value} and is .*--adopt 00000007"):
+            check_ran(config, before, "", journal)
+
+
 def test_what_another_configuration_changes() -> None:
-    assert OLD.changes(NEW.fingerprint, NEW.options) == "stations was 3 and is 5"
-    assert OLD.changes(OLD.fingerprint, OLD.options) is None
-    assert OLD.changes(7, {**OLD.options, "key": "ab"}) == "key was none and is ab"
-    assert OLD.changes(7, {**OLD.options, "new_option": "1"}) is None, "an option that came with the software is no change"
+    assert OLD.changes(NEW.fingerprint, NEW.options) == {"stations": "stations was 3 and is 5"}
+    assert OLD.changes(OLD.fingerprint, OLD.options) == {}
+    assert OLD.changes(7, {**OLD.options, "key": "ab"}) == {"key": "key was none and is ab"}
+    assert OLD.changes(7, {**OLD.options, "new_option": "1"}) == {}, "an option that came with the software is no change"
