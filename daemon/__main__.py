@@ -156,7 +156,8 @@ def check_ran(config: Config, ran: Ran | None, key_mark: str, journal: Journal) 
         raise Failure(
             Exit.CONFIG,
             f"station {config.station.id} ran under other cluster options last: {', '.join(changes.values())}. If that is meant, "
-            f"stop all stations of the cluster, then allow it at each one: zenjund --adopt {ran.fingerprint:08x} (docs/changing.md)",
+            "stop all stations of the cluster, then allow it at each one: "
+            f"zenjund --adopt {ran.fingerprint:08x} (docs/changing.md)",
         )
     if changes:
         logging.getLogger("zenjund").warning(

@@ -51,8 +51,8 @@ class StoreError(Exception):
 
 
 DECIDING: Final = frozenset({"stations", "quorum", "required_stations"})
-"""Options that say which stations may form an instance. With other ones of these, two parts of a cluster could be open at the same
-time; whatever else differs, any two parts that may be share a station."""
+"""Options that say which stations may form an instance. With other ones of these, two parts of a cluster could be open at a time;
+whatever else differs, any two parts that may be share a station."""
 
 
 @dataclass(frozen=True, slots=True)
