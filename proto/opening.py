@@ -264,6 +264,7 @@ class Opening:
         self.mac = b""
         self.rivals = Rivals(config.recent_ns or 2 * config.window_ns)
         """Stations of this cluster's name with another configuration, heard lately."""
+        self._taken: Proposal | None = None  # a colleague's, because the own ones found no agreement
         self._inquired = (0, 0)  # number of an instance of which it was asked whether it is the one agreed to, and since when
         self._opened_ns = -NEVER  # when the instance was opened that this station is in
         self.returned = False
@@ -653,8 +654,11 @@ class Opening:
             return self._agree(now, latest)
         late = latest is not None and now - self._issued_ns >= PATIENCE_WINDOWS * self.pace.window_ns
         if latest is not None and late and (taken := self._settle(now, latest)) is not None:
+            self._taken = taken
             effects = self._issue(now, taken)
             return effects + (self._agree(now, taken) if self._complete(taken) else [])
+        if latest is not None and latest == self._taken and not late:
+            return []  # kept as long as an own one: else it would be overtaken by the own set before anybody could answer
         members, pasts = self._candidates(now)
         if self._alive(now) or not self._quorum(station for station, _ in members):
             self._quorum_since_ns = self._ready_ns = None

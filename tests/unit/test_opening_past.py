@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from test_opening import MS, START, Station, encoded
-from zenjun.proto.openpdu import BY_VOTES, OpenPdu, Past
+from test_opening import INTERVAL, MS, START, WINDOW, Station, encoded, unsealed
+from zenjun.proto.opening import PATIENCE_WINDOWS
+from zenjun.proto.openpdu import BY_VOTES, OpenPdu, Past, Proposal, encode_open
 from zenjun.proto.wire import view_hash
 
 
@@ -30,3 +31,39 @@ def test_an_instance_that_was_voted_for_is_not_the_one_that_was_to_be_opened(by_
     pdu = OpenPdu(1, 2, 1500, None, 40, three.fingerprint, 10**6, 1, False, "x", past=past)
     three.carry_out(three.opening.on_pdu(now + MS, encoded(pdu), bytes(6)), now + MS)
     assert bool(three.instance) == (not by_votes)
+
+
+def test_a_proposal_that_is_taken_from_a_colleague_is_kept() -> None:
+    """Not everybody hears everybody: station 1 has left 2 out, and then takes a proposal of 3 that has 2 in it. If its own set
+    overtook that at the next look, four stations that do so in turn never agree (seed 9501636: for 17 s in a whole network)."""
+    one = Station(1, 4)
+    one.boot_up(START)
+    one.opening._quorum = lambda stations: len(set(stations)) >= 3
+    now = START
+    says: dict[int, Proposal | None] = dict.fromkeys((2, 3, 4))
+    latest: list[tuple[int, int]] = []  # (time, number) whenever another proposal was issued
+
+    def run(duration: int) -> None:
+        nonlocal now
+        for _ in range(duration // INTERVAL):
+            now += INTERVAL
+            for src, proposal in says.items():
+                pdu = OpenPdu(
+                    src, 1, 1500, proposal, proposal.instance if proposal else 0, one.fingerprint, 10**6, src, False, "x"
+                )
+                one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=4, seal=unsealed), bytes(6)), now)
+            one.carry_out(one.opening.on_timeout(now), now)
+            if one.opening.issued != (latest[-1][1] if latest else 0):
+                latest.append((now, one.opening.issued))
+
+    run(2 * WINDOW)
+    assert one.opening.issued == 1
+    says[2] = Proposal(2, ((2, 1), (3, 1), (4, 1)))
+    says[3] = says[4] = Proposal(1, ((1, 1), (2, 1), (3, 1), (4, 1)))
+    run(6 * WINDOW)
+    assert len(latest) == 2, "station 2 has been left out"
+    number = latest[-1][1] + 1
+    says[3] = Proposal(number, ((1, 1), (2, 1), (3, 1)))
+    run(6 * WINDOW)
+    taken = next(k for k, (_, issued) in enumerate(latest) if issued == number)
+    assert taken == len(latest) - 1 or latest[taken + 1][0] - latest[taken][0] >= PATIENCE_WINDOWS * WINDOW, latest
