@@ -175,7 +175,8 @@ RARE: set[Fault | str] = {
     *("keep_join_on_stop", "reuse_issued", "shrinking_votes", "one_vote_at_a_time", "beside_rivals", "judge_late", "believe_one"),
     *(Fault.EARLY_REMOVAL, Fault.EAGER_JOINER, Fault.LATE_LEVELS),
 }
-"""Too rare for so few seeds: the first two have tests of their own below, ``shrinking_votes`` and the faults of the core have
+"""Too rare for so few seeds: the first has a test of its own below, ``reuse_issued`` one of the agreement by itself
+(tests/unit/test_membership.py) and one of the formal model; ``shrinking_votes`` and the faults of the core have
 scenarios (test_scenarios.py; profile ``joining`` meets the first of them about every fiftieth seed),
 ``one_vote_at_a_time`` a test of the agreement by itself (tests/unit/test_membership.py); ``beside_rivals`` takes stations with
 different configurations, of which a seed has none (tests/unit/test_rivals.py); ``judge_late`` and ``believe_one`` remove the
@@ -189,17 +190,13 @@ def test_defect_is_caught_by(defect: Fault | str) -> None:
     assert result.violation.checker in CAUGHT_BY[defect], result.report
 
 
-@pytest.mark.parametrize("rule", ["", "reuse_issued"])
 @pytest.mark.parametrize("seed", [1301361, 1301486])
-def test_a_number_that_was_issued_for_an_opening_is_not_voted_for(seed: int, rule: str) -> None:
-    """A station issues 3 for itself and another, who is paused; then it starts 2, which a third has started, and those two go on
-    to 3 without the other, who resumes and starts the 3 that was issued. One seed in a thousand shows that."""
-
-    def change(o: Options) -> Options:
-        return replace(o, rules=(rule,), defective=tuple(range(o.stations))) if rule else o
-
-    result = simulate(seed, change=change)
-    assert (result.violation.checker if result.violation else "") == ("instances" if rule else ""), result.report
+def test_a_number_that_was_issued_for_an_opening_is_not_voted_for(seed: int) -> None:
+    """A station issued 3 for itself and another, who was paused; then it started 2, which a third had started, and those two went
+    on to 3 without the other, who resumed and started the 3 that was issued. These seeds showed that; since openings are paced
+    otherwise they tell another story with the rule broken (tests/unit/test_membership.py and tests/formal have it broken)."""
+    result = simulate(seed)
+    assert result.violation is None, result.report
 
 
 @pytest.mark.parametrize("rule", ["", "keep_join_on_stop"])
