@@ -49,8 +49,8 @@ NOTHING_LOST: Final = Lost(0, 0, False)
 HANDLES_PER_UID: Final = 4096
 """Groups that all programs of one user may hold at a time, joined or to send to. Each join is a message that costs every station
 Python, and a place in everybody's tables: 64 connections with all handles there are would be 65,000."""
-STATUSES_PER_S: Final = 10
-"""A status takes some milliseconds of Python to make."""
+STATUSES_PER_S: Final = 200
+"""And no more than a tenth of the processor (``sparing.SHARE``): a status takes a millisecond of Python or some."""
 
 
 @dataclass(slots=True)

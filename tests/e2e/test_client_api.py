@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import struct
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from zenjun.daemon.client import BadName, ClientError, ProtocolError, Timeout, connect_sync
+from zenjun.daemon.client import BadName, ClientError, Timeout, connect_sync
 from zenjun.tools.lab import Lab
 
 from .cluster import cluster, log_of, process_alive, programs, status, wait_for
+from .daemon_common import RawClient
 
 pytestmark = pytest.mark.lab
 ZENJUN = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
@@ -90,12 +92,16 @@ def test_impossible_group_names_are_refused_case_141(segment: Lab, name: str) ->
 
 
 @pytest.mark.parametrize("name", ["x\n2026-01-01T00:00:00.000Z info forged: line", "\x1b[2J"])
-def test_odd_program_names_are_refused_and_stay_out_of_the_log_case_141(segment: Lab, name: str) -> None:
+def test_odd_program_names_stay_out_of_the_log_case_141(segment: Lab, name: str) -> None:
+    """The daemon refuses them, in one line; the library does not send them: what cannot be printed is a question mark there."""
     station = segment.station(1)
     before = log_of(station).count("not printable")
-    with pytest.raises(ProtocolError, match="not printable"):
-        connect_sync(str(station.socket_path), timeout=10, name=name)
+    raw = RawClient(station.socket_path, b"ZENJ" + struct.pack("<HH", 1, 1) + name.encode())
+    assert "not printable" in raw.error()["message"]
     wait_for(lambda: log_of(station).count("not printable") == before + 1, "one line")
+    with connect_sync(str(station.socket_path), timeout=10, name=name):
+        clients = [c["name"] for c in status(station)["clients"]]
+        assert any("?" in c and c.isprintable() for c in clients), clients
     assert name[:20] not in log_of(station) and "\x1b" not in log_of(station)
 
 
