@@ -77,7 +77,8 @@ class Joining:
             self.votes = 0
 
     def on_vote(self, pdu: bytes) -> bool:
-        """A RCV_ACK; its checksum and lengths are right. True: it is a vote for this life of this station."""
+        """A RCV_ACK; its checksum and lengths are right. True: it is a vote for this life of this station that is not known yet;
+        one that is known may be recorded, and is no answer."""
         header = decode_header(pdu)
         if header is None or header["kind"] != Kind.RCV_ACK:
             return False
@@ -92,11 +93,12 @@ class Joining:
         if key not in self._seen and len(self._seen) >= PROPOSALS_MAX:
             del self._seen[next(iter(self._seen))]
         self.votes += 1
+        new = header["src"] not in self._seen.get(key, {})
         self._oldest = header["instance"] if self._oldest is None else min(self._oldest, header["instance"])
         self._seen.setdefault(key, {})[header["src"]] = _VoteSeen(
             header["incarnation"], header["seq"], header["clock"], header["frame_max"]
         )
-        return True
+        return new
 
     def missed(self, instance: int) -> bool:
         """A member is in this instance. Has it gone on from one that this incarnation may have been let into? No incarnation is

@@ -97,7 +97,7 @@ def test_a_capture_that_begins_late(tmp_path: Path) -> None:
 
     def later(_pdu: Pdu) -> list[Pdu] | None:
         count[0] += 1
-        return [] if count[0] < 6000 else None
+        return [] if count[0] < 7000 else None  # not in the middle of a repair: that would be a gap
 
     planted.rewrite(path, tmp_path / "late.pcapng", later)
     totals = run(tmp_path / "late.pcapng", 1, tmp_path / "late")

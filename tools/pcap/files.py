@@ -149,7 +149,9 @@ def look(capture: Capture, ethertype: int = wire.ETHERTYPE) -> None:
             if result != lib.ZP_MORE or not reader.fill():
                 break
     sent = list(census.out)
-    _decide(capture, sent, max(census.n))
+    # DATA and votes are repeated by others, too: they tell whose machine it is only where nothing else goes out, nor a path does.
+    own = list(census.own)
+    _decide(capture, own if any(own) or capture.station else sent, max(census.n))
     if capture.station and not any(sent) and census.weight[capture.station - 1]:
         capture.own_mac = int(census.mac[capture.station - 1]) & ((1 << 48) - 1)
 

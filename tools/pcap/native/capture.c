@@ -376,6 +376,8 @@ int zp_census(struct zp_walk *w, uint32_t ethertype, uint64_t enough, struct zp_
         c->pdus++;
         c->all[s]++;
         c->out[s] += l.direction == 2;
+        c->own[s] += l.direction == 2 && !(p.flags & ZJW_FLAG_RELAYED) &&
+                     (p.kind == ZJW_KIND_CONFIRM || p.kind == ZJW_KIND_NAK || p.kind == ZJW_KIND_OPEN || p.kind == ZJW_KIND_RCV);
         if (c->mac[s] == l.src_mac)
             c->weight[s]++;
         else if (c->weight[s])

@@ -91,6 +91,7 @@ int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_sc
 struct zp_census {
     uint64_t pdus;         /* valid ones of ours so far */
     uint64_t out[64];      /* sent by the capturing machine, by source station (index: station - 1) */
+    uint64_t own[64];      /* of these, what only its source sends: no DATA or vote, which others repeat for it, nothing relayed */
     uint64_t all[64];
     uint64_t mac[64], weight[64]; /* the source address that most of them came from */
     uint32_t cluster[64], n[64]; /* of the first that went out, or of the first; n 0: none */
