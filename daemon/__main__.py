@@ -160,9 +160,7 @@ def check_ran(config: Config, ran: Ran | None, key_mark: str, journal: Journal) 
             f"zenjund --adopt {ran.fingerprint:08x} (docs/changing.md)",
         )
     if changes:
-        logging.getLogger("zenjund").warning(
-            "cluster options have changed since the last instance: %s", ", ".join(changes.values())
-        )
+        journal.warning("options", f"cluster options have changed since the last instance: {', '.join(changes.values())}")
     return present
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
+from zenjun.tools.pcap.pdu import Record
+
 LINK_ETHERNET: Final = 1
 LINK_LINUX_SLL: Final = 113
 LINK_LINUX_SLL2: Final = 276
@@ -34,22 +36,6 @@ _OPT_END, _OPT_NAME, _OPT_TSRESOL, _OPT_TSOFFSET = 0, 2, 9, 14
 
 class CaptureError(Exception):
     """The file is no capture, or damaged so that no further record can be found; the text is for people."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One captured frame."""
-
-    time_ns: int
-    """Since 1970-01-01 UTC; 0 if the format keeps no time (simple packet block)."""
-    link_type: int
-    """LINKTYPE_ number of the interface it was captured on."""
-    data: bytes
-    """The bytes captured, from the link-layer header on."""
-    wire_length: int
-    """Bytes the frame had on the wire; more than ``len(data)`` if it was cut."""
-    interface: str = ""
-    """Name of the interface, where the file tells."""
 
 
 @dataclass(slots=True)

@@ -387,7 +387,7 @@ def test_only_another_quorum_keeps_a_station_from_starting(
     journal = Journal(logging.getLogger("test_store"))
     if starts:
         assert check_ran(config, before, "", journal).options == config.agreed_with("")
-        assert f"{option} was {value} and is" in caplog.text
+        assert f"{option} was {value} and is" in caplog.text and {r.name for r in caplog.records} == {"test_store"}
     else:
         with pytest.raises(Failure, match=f"{option} was {value} and is .*--adopt 00000007"):
             check_ran(config, before, "", journal)
