@@ -476,6 +476,12 @@ def test_a_real_capture() -> None:
     notes = Notes()
     found = list(merged(files, Selection(), notes))
     assert not notes.lines and len(found) > 1000 and not [f for f in found if f.problem]
-    times = [f.time_ns or 0 for f in found]
-    assert times == sorted(times)
     assert {f.capture.station for f in found} == {1, 2, 3}
+    # A kernel stamps frames before it queues them: two processors can swap neighbours of one file, which keep its order.
+    latest = 0
+    indexes: dict[int | None, list[int]] = {}
+    for one in found:
+        indexes.setdefault(one.capture.station, []).append(one.index)
+        assert (one.time_ns or 0) > latest - MS
+        latest = max(latest, one.time_ns or 0)
+    assert all(numbers_of == sorted(numbers_of) for numbers_of in indexes.values())
