@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
-from zenjun.tools.pcap.pdu import Record
+from zenjun.tools.pcap.frames.pdu import Record
 
 LINK_ETHERNET: Final = 1
 LINK_LINUX_SLL: Final = 113

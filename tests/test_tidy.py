@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("proto", "daemon", "tools")
 """From the bottom: each may import what stands before it."""
+SHELVES = ("work", "native", "frames", "spark", "tables", "judge", "look", "report")
+"""Folders of tools/pcap in the order of the work: each may import what stands before it."""
 IMPURE = frozenset(
     """asyncio concurrent contextvars ctypes datetime glob io logging mmap multiprocessing os pathlib pyroute2 queue random sched
     secrets select selectors shutil signal socket socketserver ssl subprocess tempfile threading time uuid uvloop""".split()  # noqa: SIM905
@@ -75,6 +77,20 @@ def upwards(name: str, tree: ast.Module, text: str) -> Iterator[str]:
             yield f"{name}:{line}: {layer}/ must not import {module}"
 
 
+def unshelved(name: str, tree: ast.Module, text: str) -> Iterator[str]:
+    """In tools/pcap the folders follow the work, from frames to the report, and imports never run against it."""
+    parts = name.split("/")
+    if parts[:2] != ["tools", "pcap"] or len(parts) < 4:
+        return
+    if parts[2] not in SHELVES:
+        yield f"{name}:1: {parts[2]}/ has no place in SHELVES"
+        return
+    for line, module in _imports(name, tree):
+        path = module.split(".")
+        if path[:3] == ["zenjun", "tools", "pcap"] and len(path) > 3 and path[3] in SHELVES[SHELVES.index(parts[2]) + 1 :]:
+            yield f"{name}:{line}: {parts[2]}/ must not import {module}"
+
+
 def toplevel(name: str, tree: ast.Module, text: str) -> Iterator[str]:
     """The folders are imported as zenjun.*, never by their own names, which other people's packages have too."""
     for line, module in _imports(name, tree):
@@ -105,7 +121,7 @@ def long_file(name: str, tree: ast.Module, text: str) -> Iterator[str]:
         yield f"{name}:1: {lines} lines, more than {FILE_LINES_MAX}"
 
 
-CHECKS: tuple[Check, ...] = (impure, upwards, toplevel, asserts, long_functions, long_file)
+CHECKS: tuple[Check, ...] = (impure, upwards, unshelved, toplevel, asserts, long_functions, long_file)
 
 
 def violations(name: str, text: str) -> list[str]:
@@ -145,6 +161,12 @@ def test_the_whole_tree_is_tidy() -> None:
             "daemon/client/x.py:1: daemon/ must not import zenjun.tools.cli",
         ),
         ("tools/x.py", "from tests.sim import cluster\n", "tools/x.py:1: the product must not import tests.sim"),
+        (
+            "tools/pcap/frames/x.py",
+            "from ..tables import schema\n",
+            "tools/pcap/frames/x.py:1: frames/ must not import zenjun.tools.pcap.tables",
+        ),
+        ("tools/pcap/odds/x.py", "", "tools/pcap/odds/x.py:1: odds/ has no place in SHELVES"),
         ("tools/x.py", "import daemon.config\n", "tools/x.py:1: import zenjun.daemon.config, not daemon.config"),
         ("tests/x.py", "from proto import wire\n", "tests/x.py:1: import zenjun.proto, not proto"),
         ("proto/x.py", "def f(x):\n    assert x\n", "proto/x.py:2: assert; use invariant()"),
@@ -167,6 +189,7 @@ def test_a_planted_violation_is_caught(name: str, text: str, expected: str) -> N
         ("proto/core/x.py", "from ..errors import invariant\nfrom ._core import ffi\n"),
         ("daemon/x.py", "import asyncio\nfrom ..proto.engine import Engine\n"),
         ("tools/cli/x.py", "from ...daemon.client import connect\nfrom ..lab import lab\n"),
+        ("tools/pcap/judge/x.py", "from ..tables import schema\nfrom . import blocks\n"),
     ],
 )
 def test_what_is_allowed_is_not_caught(name: str, text: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from zenjun.tools.lab import LabError, LabUnsupported, compose, containers
 from zenjun.tools.lab.containers import ContainerLab
-from zenjun.tools.lab.engine import Engine
+from zenjun.tools.lab.docker_api import Engine
 
 from ..conftest import NO_DOCKER
 from ..e2e import cluster

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from zenjun.tools.lab import containers
-from zenjun.tools.lab.engine import Engine
+from zenjun.tools.lab.docker_api import Engine
 
 from ..e2e.cluster import wait_for
 from .conftest import CALM, TIMEOUT_S, ZENJUN, leftovers, output_of, take_interrupts
@@ -124,7 +124,7 @@ def test_the_demonstration_interrupted(images: Engine, name: str) -> None:
 def test_an_engine_of_ones_own_ends_with_its_owner(name: str) -> None:
     """Also by SIGKILL; the next one sweeps away what was left."""
     program = (
-        "from zenjun.tools.lab.engine import OwnEngine\n"
+        "from zenjun.tools.lab.docker_api import OwnEngine\n"
         "import sys\n"
         "with OwnEngine() as engine:\n"
         "    print(engine.host, flush=True)\n"

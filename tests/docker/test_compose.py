@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from zenjun.tools.lab import compose, containers
 from zenjun.tools.lab.containers import ContainerLab
-from zenjun.tools.lab.engine import Engine
+from zenjun.tools.lab.docker_api import Engine
 
 from ..e2e.cluster import core, exchange, plan, programs, reported, status, wait_for
 from .conftest import CALM, TIMEOUT_S, open_cluster, output_of

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from zenjun.tools.lab import Impairment, LabError, LabNotFound, LabUnsupported
 from zenjun.tools.lab.containers import ContainerLab
-from zenjun.tools.lab.engine import Engine
+from zenjun.tools.lab.docker_api import Engine
 
 from ..e2e.cluster import Program, core, exchange, plan, programs, status, stays, wait_for
 from .conftest import TIMEOUT_S, ZENJUN, open_cluster, output_of

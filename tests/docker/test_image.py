@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from zenjun.tools.lab import LabNotFound
 from zenjun.tools.lab.containers import ContainerLab
-from zenjun.tools.lab.engine import Engine
+from zenjun.tools.lab.docker_api import Engine
 
 from ..e2e.cluster import wait_for
 from .conftest import PREFIX, TIMEOUT_S, output_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from zenjun.tools.lab import containers
 from zenjun.tools.lab.containers import ContainerLab
-from zenjun.tools.lab.engine import Engine
+from zenjun.tools.lab.docker_api import Engine
 
 from .conftest import TIMEOUT_S, ZENJUN, open_cluster, output_of, take_interrupts
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from zenjun.daemon.client import BadLevel, ClientError, Event, Message, Timeout, View, connect_sync
-from zenjun.tools import evaluate
+from zenjun.tools.evaluate import exchanges
 from zenjun.tools.lab import Lab, LabError
 
 from .cluster import Program, cluster, core, exchange, log_of, plan, programs, reported, status, wait_for
@@ -197,5 +197,5 @@ def test_a_bridge_that_is_not_serial_shows_no_difference_or_is_caught() -> None:
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_the_papers_counts(n: int, tmp_path: Path) -> None:
     """TO paper, section 4, from captures: best case 2n, or 2n - 1, in 3 rounds; n² - n + 1 if every reception is answered."""
-    merged, each = (evaluate.measure(n, mode, 5, tmp_path / str(mode)) for mode in (False, True))
-    assert not evaluate.as_claimed(n, merged, each), (merged, each)
+    merged, each = (exchanges.measure(n, mode, 5, tmp_path / str(mode)) for mode in (False, True))
+    assert not exchanges.as_claimed(n, merged, each), (merged, each)

@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from zenjun.tools.verdict import history as histories
-from zenjun.tools.verdict import judge
+from zenjun.tools.histories import history as histories
+from zenjun.tools.histories import judge
 
 from .broken import DEFECTS
 from .runner import draw, run

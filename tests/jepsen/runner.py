@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from zenjun.tools.histories.recorder import Load
 from zenjun.tools.lab import Lab
 from zenjun.tools.scenario.model import RANDOM_KINDS, Entry, Expect, Scenario
 from zenjun.tools.scenario.plan import Act, plan
 from zenjun.tools.scenario.play import CONVERGE_S, Outcome, own, play
-from zenjun.tools.verdict.recorder import Load
 
 from .clocks import Clocks
 

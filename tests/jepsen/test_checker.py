@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from zenjun.tools.histories.checker import CHECKS, judge
+from zenjun.tools.histories.history import SLOTS, VIEW_INDEX, History, Unreadable, load, read
+from zenjun.tools.histories.recorder import Journal, body, parse
 from zenjun.tools.scenario.model import KINDS, RANDOM_KINDS
 from zenjun.tools.scenario.plan import LONG_MS, NETWORK_MAX, draw
-from zenjun.tools.verdict.checker import CHECKS, judge
-from zenjun.tools.verdict.history import SLOTS, VIEW_INDEX, History, Unreadable, load, read
-from zenjun.tools.verdict.recorder import Journal, body, parse
 
 Record: TypeAlias = dict[str, Any]
 Records: TypeAlias = dict[int, list[Record]]

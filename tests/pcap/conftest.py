@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from zenjun.tools import pcap
-from zenjun.tools.pcap.session import Session
+from zenjun.tools.pcap.spark.session import Session
 
 
 @pytest.fixture(scope="session")

@@ -21,10 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from zenjun.tools.bench.verdicts import generate as verdict_tables
-from zenjun.tools.pcap import blocks, checking, schema, verdicts
-from zenjun.tools.pcap.replay import replay
-from zenjun.tools.pcap.verdicts import Judgement
+from zenjun.tools.bench.judge_cost import generate as verdict_tables
+from zenjun.tools.pcap.judge import api as checking
+from zenjun.tools.pcap.judge import blocks
+from zenjun.tools.pcap.judge import court as verdicts
+from zenjun.tools.pcap.judge.court import Judgement
+from zenjun.tools.pcap.tables import schema
+from zenjun.tools.pcap.tables.replay import replay
 
 from . import ideal, planted, simulated
 
@@ -309,7 +312,7 @@ def test_ctrl_c_at_any_moment_of_the_start_leaves_nothing(tmp_path: Path) -> Non
 
 def test_a_session_that_is_still_importing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end must not wait for a module that the thread is importing: Ctrl-C may have left the module's lock behind."""
-    from zenjun.tools.pcap import session as sessions
+    from zenjun.tools.pcap.spark import session as sessions
 
     stuck = threading.Event()
     monkeypatch.setattr(sessions.Session, "_connect", lambda _self: stuck.wait(60))
@@ -329,15 +332,15 @@ def test_a_session_that_is_still_importing_is_ended(monkeypatch: pytest.MonkeyPa
 def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Arrow's error has neither number nor file; in a task of Spark it was a page long."""
     from zenjun.tools import cli
-    from zenjun.tools.pcap import replay as replaying
-    from zenjun.tools.pcap import tables
+    from zenjun.tools.pcap.tables import derived
+    from zenjun.tools.pcap.tables import replay as replaying
 
     def full(*_: object, **__: object) -> None:
         raise OSError("Error writing bytes to file. Detail: [errno 28] No space left on device")
 
     ideal.captures(tmp_path / "captures", list(ideal.run(30)))
     monkeypatch.setattr(replaying, "replay", full)
-    found = tables._or_error((1, (), 0), "there", 0x88B5)
+    found = derived._or_error((1, (), 0), "there", 0x88B5)
     assert isinstance(found, OSError) and found.filename == "there"
     for words in (["check", "--work"], ["ingest", "--out"]):
         code = cli.run(["pcap", words[0], str(tmp_path / "captures"), "--master", "none", words[1], str(tmp_path / words[0])])

@@ -13,10 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from zenjun.tools.bench.verdicts import generate as verdict_tables
-from zenjun.tools.pcap import blocks, schema, verdicts
-from zenjun.tools.pcap.blocks import Holes, Place, Span, Stream
+from zenjun.tools.bench.judge_cost import generate as verdict_tables
+from zenjun.tools.pcap.judge import blocks
+from zenjun.tools.pcap.judge import court as verdicts
+from zenjun.tools.pcap.judge.blocks import Holes, Place, Span, Stream
 from zenjun.tools.pcap.native import ffi, lib
+from zenjun.tools.pcap.tables import schema
 
 WRAP = 1 << 32
 VIEW, BASE = 1, 1 << 32

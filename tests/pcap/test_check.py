@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 from zenjun.tools.cli.pcap import options
 from zenjun.tools.cli.pcap.check import check
-from zenjun.tools.pcap import generate, session
+from zenjun.tools.pcap.frames import synthetic
+from zenjun.tools.pcap.spark import session
 
 
 class _Started(Exception):
@@ -25,7 +26,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_little_is_judged_without_a_jvm(tmp_path: Path, no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    generate.captures(tmp_path / "frames", pdus=5000)
+    synthetic.captures(tmp_path / "frames", pdus=5000)
     run = CliRunner().invoke
     small = run(check, [str(tmp_path / "frames")])
     assert small.exception is None and "the same total order" in small.stdout, small.output
@@ -39,7 +40,7 @@ def test_little_is_judged_without_a_jvm(tmp_path: Path, no_spark: None, monkeypa
 
 def test_which_file_was_taken_for_which_station(tmp_path: Path, no_spark: None) -> None:
     folder = tmp_path / "s3"
-    made = generate.captures(folder, pdus=50)
+    made = synthetic.captures(folder, pdus=50)
     for path, name in zip(made.files, ("host-a.pcapng", "host-b.pcapng", "host-c.pcapng"), strict=True):
         path.rename(folder / name)
     result = CliRunner().invoke(check, [str(folder)])

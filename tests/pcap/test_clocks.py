@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from zenjun.proto import wire
 from zenjun.tools.cli.pcap.clocks import clocks as command
-from zenjun.tools.pcap.clocks import ClockError, Pair, align, estimate, observed
-from zenjun.tools.pcap.lookup import Capture, captures
+from zenjun.tools.pcap.frames.lookup import Capture, captures
+from zenjun.tools.pcap.look.clocks import ClockError, Pair, align, estimate, observed
 
 from . import recorded
 from .built import Rec, frame, pcap, write

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zenjun.proto import wire
 from zenjun.tools.cli.pcap.compare import compare as command
-from zenjun.tools.pcap.compare import compare, side
-from zenjun.tools.pcap.lookup import Capture, Notes, Selection, frames
+from zenjun.tools.pcap.frames.lookup import Capture, Notes, Selection, frames
+from zenjun.tools.pcap.look.compare import compare, side
 
 from .built import PDUS, Rec, frame, pcapng, write
 from .recorded import captures

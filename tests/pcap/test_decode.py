@@ -12,11 +12,12 @@ import pytest
 from scapy.packet import Raw
 from zenjun.proto import wire
 from zenjun.tools.dissect import Ether, Zenjun, complete, crc32c, find
-from zenjun.tools.pcap import decode, generate, schema
-from zenjun.tools.pcap.decode import Columns, Decoder, Filter
-from zenjun.tools.pcap.files import Split, gather
+from zenjun.tools.pcap.frames import synthetic
+from zenjun.tools.pcap.frames.files import Split, gather
+from zenjun.tools.pcap.frames.problem import Problem
 from zenjun.tools.pcap.native import ffi, lib
-from zenjun.tools.pcap.schema import Problem
+from zenjun.tools.pcap.tables import decode, schema
+from zenjun.tools.pcap.tables.decode import Columns, Decoder, Filter
 
 from ..capturefile import CaptureFile
 from .built import PDUS
@@ -232,7 +233,7 @@ def test_frames_without_a_time(tmp_path: Path) -> None:
 
 
 def test_filters(tmp_path: Path) -> None:
-    made = generate.captures(tmp_path, pdus=300, confirm_every=3, seen_by=[2])
+    made = synthetic.captures(tmp_path, pdus=300, confirm_every=3, seen_by=[2])
     everything = rows(made.files[0], "pdus")
     assert len(everything) == made.frames == 400
     times = [row["time_ns"] for row in everything]
@@ -253,7 +254,7 @@ def test_filters(tmp_path: Path) -> None:
 
 def test_batches_end_where_the_columns_are_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows, vectors and bytes each end a batch; nothing is lost or twice at the seam."""
-    made = generate.captures(tmp_path, pdus=1500, seen_by=[1], stations=5)
+    made = synthetic.captures(tmp_path, pdus=1500, seen_by=[1], stations=5)
     assert made.bytes > 2 * lib.ZP_FRAME_MAX
     path = made.files[0]
     pdus, frames = rows(path, "pdus", extra=("payload",)), rows(path, "frames", extra=("data",))
@@ -266,7 +267,7 @@ def test_batches_end_where_the_columns_are_full(tmp_path: Path, monkeypatch: pyt
 
 
 def test_both_tables_in_one_pass_and_fewer_columns(tmp_path: Path) -> None:
-    made = generate.captures(tmp_path, pdus=100, seen_by=[1])
+    made = synthetic.captures(tmp_path, pdus=100, seen_by=[1])
     split = Split(str(made.files[0]), 0, 1, 0, 0, None, b"")
     found = dict(Decoder(split, [Columns("frames", ["kind", "frame"], {}), Columns("pdus", ["seq", "ack"], {})]))
     assert found["frames"].schema.names == ["kind", "frame"] and found["frames"].num_rows == made.frames
@@ -274,7 +275,7 @@ def test_both_tables_in_one_pass_and_fewer_columns(tmp_path: Path) -> None:
 
 
 def test_splits_give_what_the_whole_gives(tmp_path: Path) -> None:
-    made = generate.captures(tmp_path, pdus=3000, seen_by=[1])
+    made = synthetic.captures(tmp_path, pdus=3000, seen_by=[1])
     whole = rows(made.files[0], "pdus")
     (capture,) = gather(made.files, split_bytes=70_000)
     assert len(capture.splits) > 5

@@ -19,7 +19,7 @@ from zenjun.proto import wire
 from zenjun.tools import dissect
 from zenjun.tools.cli.pcap.dissector import dissector as command
 from zenjun.tools.dissect import Ether, Zenjun, as_dict, find
-from zenjun.tools.pcap.dissector import FLAGS, ON_WIRE, field_name, flag_names, lua, names
+from zenjun.tools.pcap.look.dissector import FLAGS, ON_WIRE, field_name, flag_names, lua, names
 
 from ..capturefile import CaptureFile
 from .built import ACK, HEADER, PDUS, Rec, frame, message, pcap

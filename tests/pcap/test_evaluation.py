@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from zenjun.proto import wire
 from zenjun.proto.wire import Kind
-from zenjun.tools import evaluate
 from zenjun.tools.cli.evaluate import PAGE
-from zenjun.tools.pcap import evaluation, experiments, files, ingest, results, schema, study, tables
-from zenjun.tools.pcap.evaluation import Exchange
-from zenjun.tools.pcap.experiments import Phase, Run
-from zenjun.tools.pcap.session import Session
+from zenjun.tools.evaluate import counts, exchanges, experiments, results, study
+from zenjun.tools.evaluate.counts import Exchange
+from zenjun.tools.evaluate.experiments import Phase, Run
+from zenjun.tools.pcap import tables
+from zenjun.tools.pcap.frames import files
+from zenjun.tools.pcap.spark.session import Session
+from zenjun.tools.pcap.tables import ingest, schema
 
 from . import built
 from .traffic import CLUSTER, confirm, data, pdu
@@ -45,7 +47,7 @@ def _onlooker(path: Path, lone: Sequence[Sequence[bytes]]) -> Path:
 
 def _count(spark: Any, path: Path, folder: Path) -> list[Exchange]:
     ingest.ingest(files.gather([path], stations_given={str(path): 1}), folder)
-    return evaluation.exchanges(spark, schema.read(spark, folder, "pdus"))
+    return counts.exchanges(spark, schema.read(spark, folder, "pdus"))
 
 
 def test_lone_messages_are_counted(spark: Any, tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_both_counts_agree(spark: Any, tmp_path: Path) -> None:
             lone.append(_lone(number, n, answers))
         path = _onlooker(tmp_path / f"n{n}" / "station-9.pcapng", lone)
         found = _count(spark, path, tmp_path / f"tables-{n}")
-        plain = [evaluate.judge(one) for one in evaluate.split(evaluate.read(path, CLUSTER))]
+        plain = [exchanges.judge(one) for one in exchanges.split(exchanges.read(path, CLUSTER))]
         assert [(e.pdus, e.rounds) for e in found] == [(e.pdus, e.rounds) for e in plain]
         assert all(e.complete for e in found) and len(found) == 15
 
@@ -129,14 +131,14 @@ def test_costs_of_a_phase(spark: Any, tmp_path: Path) -> None:
     tables.derive(captures, tmp_path / "tables")
     phases = (Phase(START, START + 400 * ms, 100.0, 0.2), Phase(START + 401 * ms, START + 900 * ms))
     run = Run("built", tmp_path / "captures", 2, 16, phases)
-    first, second = evaluation.costs(spark, [(run, tmp_path / "tables")])
+    first, second = counts.costs(spark, [(run, tmp_path / "tables")])
     assert (first.data, first.repeated, first.confirms, first.other) == (10, 2, 10, 0)
     assert (second.data, second.repeated, second.confirms, second.other) == (5, 0, 5, 0)
     assert (first.wire_bytes, second.wire_bytes) == (sum(sizes[:10]), sum(sizes[10:]))
     assert (first.expected, first.lost) == (22, 2) and (second.expected, second.lost) == (10, 0)
     assert first.control_per_data == 1.0 and first.phase is phases[0]
     # The same twice: runs do not run into each other.
-    again = evaluation.costs(spark, [(run, tmp_path / "tables"), (run, tmp_path / "tables")])
+    again = counts.costs(spark, [(run, tmp_path / "tables"), (run, tmp_path / "tables")])
     assert [(c.data, c.lost, c.wire_bytes) for c in again] == [(c.data, c.lost, c.wire_bytes) for c in (first, second)] * 2
 
 

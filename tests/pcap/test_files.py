@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from scapy.layers.l2 import Ether
-from zenjun.tools.pcap import files, generate
-from zenjun.tools.pcap.files import FilesError, between, find, gather, station_of_path
-from zenjun.tools.pcap.lookup import captures as lookup_captures
-from zenjun.tools.pcap.manifest import Manifest, part_name
+from zenjun.tools.pcap.frames import files, synthetic
+from zenjun.tools.pcap.frames.files import FilesError, between, find, gather, station_of_path
+from zenjun.tools.pcap.frames.lookup import captures as lookup_captures
+from zenjun.tools.pcap.tables.manifest import Manifest, part_name
 
 from .built import PDUS
 from .shapes import NS, SLL2, enhanced, frames, interface, pcap, pcapng, section, walk
@@ -62,7 +62,7 @@ def test_find(tmp_path: Path) -> None:
 
 
 def test_the_station_is_seen_from_the_frames(tmp_path: Path) -> None:
-    made = generate.captures(tmp_path, pdus=50, seen_by=[3])
+    made = synthetic.captures(tmp_path, pdus=50, seen_by=[3])
     path = made.files[0].rename(tmp_path / "dump.pcapng")
     assert gather([path])[0].station == 3
     assert gather([path], stations_given={str(path): 2})[0].station == 2
@@ -227,7 +227,7 @@ def test_a_scan_goes_on_from_an_earlier_one(tmp_path: Path) -> None:
 
 def test_the_frames_decide_whose_capture_it_is(tmp_path: Path) -> None:
     """Words of a path are only believed where the frames that go out do not say otherwise, or there are none."""
-    made = generate.captures(tmp_path, pdus=50)
+    made = synthetic.captures(tmp_path, pdus=50)
     (tmp_path / "ip").mkdir()
     for k, file in enumerate(made.files, 1):
         file.rename(tmp_path / "ip" / f"10.0.0.{k}.pcapng")

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from zenjun.proto import wire
 from zenjun.tools.cli.pcap.follow import follow as command
-from zenjun.tools.pcap.follow import Name, name
-from zenjun.tools.pcap.lookup import Capture, Notes, Selection, frames
-from zenjun.tools.pcap.sequence import brief
-from zenjun.tools.pcap.text import Style
+from zenjun.tools.pcap.frames.lookup import Capture, Notes, Selection, frames
+from zenjun.tools.pcap.frames.text import Style
+from zenjun.tools.pcap.look.follow import Name, name
+from zenjun.tools.pcap.look.sequence import brief
 
 from .built import Rec, frame, write
 from .recorded import LONG, captures

@@ -16,10 +16,11 @@ import pytest
 from click.testing import CliRunner
 from zenjun.tools.cli import cli
 from zenjun.tools.cli import run as run_command
-from zenjun.tools.pcap import files, generate, schema
-from zenjun.tools.pcap.decode import Columns, Decoder
-from zenjun.tools.pcap.ingest import IngestError, ingest
-from zenjun.tools.pcap.session import Session
+from zenjun.tools.pcap.frames import files, synthetic
+from zenjun.tools.pcap.spark.session import Session
+from zenjun.tools.pcap.tables import schema
+from zenjun.tools.pcap.tables.decode import Columns, Decoder
+from zenjun.tools.pcap.tables.ingest import IngestError, ingest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MAIN = "from zenjun.tools.command import main; main()"
@@ -28,7 +29,7 @@ MAIN = "from zenjun.tools.command import main; main()"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("captures")
-    generate.captures(made, pdus=2000)
+    synthetic.captures(made, pdus=2000)
     return made
 
 
@@ -212,7 +213,7 @@ def test_the_command_says_what_is_wrong(folder: Path, tmp_path: Path, capfd: pyt
 
 def test_ctrl_c_removes_what_was_begun(tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
-    generate.captures(source, bytes_each=150 << 20)
+    synthetic.captures(source, bytes_each=150 << 20)
     process = subprocess.Popen(
         [sys.executable, "-c", MAIN, "pcap", "ingest", str(source), "--out", str(out)],
         stdout=subprocess.PIPE,

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from zenjun.proto import wire
 from zenjun.tools.lab.capture import PcapngWriter
-from zenjun.tools.pcap import schema
-from zenjun.tools.pcap.replay import TABLES, Totals, replay
-from zenjun.tools.pcap.schema import Finding
+from zenjun.tools.pcap.tables import schema
+from zenjun.tools.pcap.tables.replay import TABLES, Totals, replay
+from zenjun.tools.pcap.tables.schema import Finding
 
 from . import planted, recorded, simulated
 from .planted import Pdu

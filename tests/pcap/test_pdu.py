@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scapy.layers.l2 import CookedLinux, CookedLinuxV2, Dot1AD, Dot1Q
 from zenjun.proto import wire
 from zenjun.tools.dissect import Ether, Zenjun, as_dict, find
-from zenjun.tools.pcap import pdu as plain
-from zenjun.tools.pcap.pdu import decode, place
+from zenjun.tools.pcap.frames import pdu as plain
+from zenjun.tools.pcap.frames.pdu import decode, place
 
 from .built import PDUS, frame
 

@@ -15,11 +15,15 @@ import click
 import pytest
 from zenjun.proto.wire import Kind
 from zenjun.tools.cli.pcap.report import message_option
-from zenjun.tools.pcap import checking, clocks, figures, lookup, page, plots, reporting, summary
-from zenjun.tools.pcap.progress import Progress
-from zenjun.tools.pcap.report import Report
-from zenjun.tools.pcap.session import Session
-from zenjun.tools.pcap.summary import Clock, Piece, Span, Tables, bucket_for, letter
+from zenjun.tools.pcap.frames import lookup
+from zenjun.tools.pcap.judge import api as checking
+from zenjun.tools.pcap.look import clocks
+from zenjun.tools.pcap.report import api as reporting
+from zenjun.tools.pcap.report import figures, page, plots, summary
+from zenjun.tools.pcap.report.render import Report
+from zenjun.tools.pcap.report.summary import Clock, Piece, Span, Tables, bucket_for, letter
+from zenjun.tools.pcap.spark.session import Session
+from zenjun.tools.pcap.work.progress import Progress
 
 from . import built, planted, recorded
 from .browser import Browser, chromium

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from zenjun.tools.pcap import scratch
+from zenjun.tools.pcap.work import scratch
 
 HOLDER = """
 import sys, time

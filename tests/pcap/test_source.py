@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from zenjun.tools.pcap import generate, schema, source
-from zenjun.tools.pcap.decode import Columns, Decoder
-from zenjun.tools.pcap.files import Split
+from zenjun.tools.pcap.frames import synthetic
+from zenjun.tools.pcap.frames.files import Split
+from zenjun.tools.pcap.tables import schema, source
+from zenjun.tools.pcap.tables.decode import Columns, Decoder
 
 from .recorded import captures as recorded
 from .shapes import NS, enhanced, frames, interface, pcap, pcapng, section
@@ -23,7 +24,7 @@ NAME = source.NAME
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Captures of three stations of a generated run, one of them compressed."""
     made = tmp_path_factory.mktemp("captures")
-    generate.captures(made, pdus=4000)
+    synthetic.captures(made, pdus=4000)
     import gzip
 
     third = made / "s3.pcapng"
@@ -87,8 +88,8 @@ def test_filters_are_pushed_down_and_right(spark: Any, folder: Path) -> None:
         "station = 2",
         "station in (1, 3) and kind = 2",
         "src = 1 and kind in (1, 2)",
-        f"time_ns >= {generate.START_NS + 5_000_000} and time_ns < {generate.START_NS + 6_000_000}",
-        f"time_ns = {generate.START_NS}",
+        f"time_ns >= {synthetic.START_NS + 5_000_000} and time_ns < {synthetic.START_NS + 6_000_000}",
+        f"time_ns = {synthetic.START_NS}",
         "src = 1 or src = 2",
         "kind = 2 and src = 200",
         "station = 1 and seq > 1000 and src != 2",
@@ -111,7 +112,7 @@ def test_what_is_pushed_reaches_the_splits(folder: Path, spark: Any) -> None:
     wanted = spark.createDataFrame([], schema.spark("pdus")).schema
     reader = source.PcapReader(options, wanted)
     everything = len(reader.partitions())
-    time = source.LessThan(("time_ns",), generate.START_NS + 1000)
+    time = source.LessThan(("time_ns",), synthetic.START_NS + 1000)
     other = source.EqualTo(("seq",), 3)
     assert list(reader.pushFilters([source.EqualTo(("station",), 2), time, other])) == [other]
     parts = reader.partitions()
@@ -132,7 +133,7 @@ def test_the_table_of_files(spark: Any, folder: Path) -> None:
 
 def test_bad_files(spark: Any, tmp_path: Path) -> None:
     good, bad = tmp_path / "s1.pcapng", tmp_path / "s2.pcapng"
-    generate.captures(tmp_path, pdus=20, seen_by=[1], confirm_every=0)
+    synthetic.captures(tmp_path, pdus=20, seen_by=[1], confirm_every=0)
     bad.write_bytes(b"this is no capture")
     with pytest.raises(Exception, match=r"neither pcap nor pcapng.*bad=keep"):
         load(spark, tmp_path).count()
@@ -213,7 +214,7 @@ def test_each_frame_once_from_a_file_that_grows_and_is_rotated(streamed: Any, tm
 
 
 def test_the_stream_goes_by_splits(tmp_path: Path, spark: Any) -> None:
-    generate.captures(tmp_path, pdus=4000, seen_by=[1])
+    synthetic.captures(tmp_path, pdus=4000, seen_by=[1])
     stream = source.PcapStream(
         source._Options({"path": str(tmp_path), "splitbytes": "100000"}), spark.createDataFrame([], schema.spark("pdus")).schema
     )

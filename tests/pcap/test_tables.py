@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from zenjun.tools.pcap import schema
+from zenjun.tools.pcap.tables import schema
 
 
 def test_documentation_is_fresh() -> None:
     text = schema.PAGE.read_text()
-    assert schema.refresh(text) == text, "python -m zenjun.tools.pcap.schema --write"
+    assert schema.refresh(text) == text, "python -m zenjun.tools.pcap.tables.schema --write"
     for name in schema.TABLES:
         assert f"<!-- generated: {name} -->" in text
 

@@ -22,9 +22,10 @@ import pytest
 from zenjun.daemon.client import connect_sync
 from zenjun.proto import wire
 from zenjun.tools.lab import Lab, LabUnsupported
-from zenjun.tools.pcap import checking, tables
-from zenjun.tools.pcap.evidence import dropped
-from zenjun.tools.pcap.verdicts import TITLES, Judgement
+from zenjun.tools.pcap import tables
+from zenjun.tools.pcap.judge import api as checking
+from zenjun.tools.pcap.judge.court import TITLES, Judgement
+from zenjun.tools.pcap.judge.evidence import dropped
 
 from . import planted, recorded
 from .planted import Pdu

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from zenjun.tools.lab.capture import PcapngWriter
-from zenjun.tools.pcap import files, native
+from zenjun.tools.pcap import native
+from zenjun.tools.pcap.frames import files
 from zenjun.tools.pcap.native import Reader, ffi, lib
 
 from ..capturefile import CaptureError, CaptureFile

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from zenjun.tools.cli import cli, labrun
+from zenjun.tools.histories.checker import CHECKS
+from zenjun.tools.histories.history import History, load
+from zenjun.tools.histories.recorder import LEVELS, Load
 from zenjun.tools.lab import Impairment, Lab
 from zenjun.tools.scenario import ScenarioError, parse, ready, resolve
+from zenjun.tools.scenario.expectations import judge_run
 from zenjun.tools.scenario.model import KINDS, Range, Scenario
 from zenjun.tools.scenario.plan import Act, plan
 from zenjun.tools.scenario.reader import changed_loads
-from zenjun.tools.scenario.verdict import judge_run
-from zenjun.tools.verdict.checker import CHECKS
-from zenjun.tools.verdict.history import History, load
-from zenjun.tools.verdict.recorder import LEVELS, Load
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = 'about = "x"\nstations = 5\n'
@@ -376,7 +376,7 @@ def test_what_is_installed_is_what_is_in_the_folder() -> None:
     assert {path.stem for path in folder.glob("*.toml")} == set(ready())
     assert len(ready()) >= 12
     project = (ROOT / "pyproject.toml").read_text()
-    for package in ("zenjun.tools.verdict", "zenjun.tools.scenario", "zenjun.tools.scenario.ready"):
+    for package in ("zenjun.tools.histories", "zenjun.tools.scenario", "zenjun.tools.scenario.ready"):
         assert f'"{package}",' in project
     assert '"zenjun.tools.scenario.ready" = ["*.toml"]' in project
     assert "COPY docker/scenarios" in (ROOT / "docker" / "Dockerfile").read_text()

@@ -26,10 +26,10 @@ from zenjun.tools.dissect import (
     ZenjunOpen,
     ZenjunRange,
 )
+from zenjun.tools.pcap.frames.pdu import LINK_ETHERNET, Record
+from zenjun.tools.pcap.frames.pdu import LINK_SLL as LINK_LINUX_SLL
+from zenjun.tools.pcap.frames.records import Records
 from zenjun.tools.pcap.native import CaptureDamage
-from zenjun.tools.pcap.pdu import LINK_ETHERNET, Record
-from zenjun.tools.pcap.pdu import LINK_SLL as LINK_LINUX_SLL
-from zenjun.tools.pcap.records import Records
 
 HEADER = {"cluster": wire.cluster_id("demo"), "incarnation": 2, "instance": 3, "clock": 3 << 32, "ack": [1, 0, 0]}
 MACS = {"src": "02:00:00:00:00:01", "dst": wire.GROUP_MAC}

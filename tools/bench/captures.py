@@ -25,10 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ..pcap import dissector, files, generate
-from ..pcap.ingest import ingest
-from ..pcap.progress import Progress
-from ..pcap.session import Session
+from ..pcap.frames import files, synthetic
+from ..pcap.look import dissector
+from ..pcap.spark.session import Session
+from ..pcap.tables.ingest import ingest
+from ..pcap.work.progress import Progress
 
 PAGE: Final = Path(__file__).resolve().parent.parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- captures: written by tools/bench/captures.py -->", "<!-- end -->"
@@ -177,7 +178,7 @@ def compare(folder: Path, size: int, part: int, session: Session, say: Callable[
     """Ingest of *size* bytes by Spark and by threads; tshark and scapy on the first *part* bytes of the same capture."""
     report = Report()
     say(f"making {size / GB:g} GB of captures")
-    made = generate.captures(folder / "in", stations=STATIONS, bytes_each=size // STATIONS + 1)
+    made = synthetic.captures(folder / "in", stations=STATIONS, bytes_each=size // STATIONS + 1)
     report.frame_bytes = made.bytes / made.frames
     scanned: list[files.Capture] = []
 
@@ -229,7 +230,7 @@ def grow(folder: Path, sizes: Sequence[int], session: Session, report: Report, s
     """Scan and ingest by Spark of more and more."""
     for size in sizes:
         say(f"growth: {size} GB")
-        generate.captures(folder / "in", stations=STATIONS, bytes_each=size * GB // STATIONS + 1)
+        synthetic.captures(folder / "in", stations=STATIONS, bytes_each=size * GB // STATIONS + 1)
 
         def work() -> tuple[int, int]:
             return _ingest(files.gather([folder / "in"]), folder / "out", session)

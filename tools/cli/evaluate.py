@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from .. import evaluate as evaluation
+from ..evaluate import exchanges
 from ..lab import LabError
-from ..pcap import scratch
+from ..pcap.work import scratch
 from .common import FAILED, UNSUPPORTED, Failure, lacking_extra, say
 from .lab import exit_code_of
 from .lazy import Overview
@@ -52,7 +52,9 @@ def everything(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | No
     try:
         for name in ("pyspark", "pyarrow", "matplotlib"):  # before minutes of labs
             importlib.import_module(name)
-        from ..pcap import ingest, java, session, study
+        from ..evaluate import study
+        from ..pcap.spark import java, session
+        from ..pcap.tables import ingest
     except ImportError as error:
         raise lacking_extra(error, "evaluate all") from None
     with scratch.folder("evaluate") as temporary:
@@ -97,7 +99,7 @@ def to(sizes: tuple[int, ...], repeat: int, keep: Path | None) -> int:
         for n in sizes:
             try:
                 merged, each = (
-                    evaluation.measure(n, mode, repeat, folder / f"to-{n}-{'each' if mode else 'merged'}")
+                    exchanges.measure(n, mode, repeat, folder / f"to-{n}-{'each' if mode else 'merged'}")
                     for mode in (False, True)
                 )
             except LabError as error:
@@ -105,10 +107,10 @@ def to(sizes: tuple[int, ...], repeat: int, keep: Path | None) -> int:
             except ValueError as error:
                 raise Failure(f"n = {n}: {error}", FAILED) from None
             results[n] = (merged, each)
-            if problem := evaluation.as_claimed(n, merged, each):
+            if problem := exchanges.as_claimed(n, merged, each):
                 wrong.append(problem)
             say(f"n = {n} measured")
-    made = evaluation.table(results)
+    made = exchanges.table(results)
     click.echo(made)
     for problem in wrong:
         say(f"not as the paper says: {problem}")

@@ -112,7 +112,7 @@ def _attach(name: str) -> Lab:
         return Lab.attach(name)
     except LabNotFound:
         from ..lab.containers import ContainerLab
-        from ..lab.engine import Engine, NoEngine
+        from ..lab.docker_api import Engine, NoEngine
 
         with contextlib.suppress(NoEngine, LabNotFound):
             return ContainerLab.attach(name, engine=Engine.find())
@@ -249,7 +249,7 @@ def down(name: str, everything: bool) -> None:
       zenjun lab down --all
     """
     from ..lab import containers
-    from ..lab.engine import Engine, NoEngine
+    from ..lab.docker_api import Engine, NoEngine
 
     engine = None
     with contextlib.suppress(NoEngine):
@@ -278,7 +278,7 @@ def list_labs() -> None:
         state = "up" if lab_files.in_use(folder) else "crashed"
         rows.append((each, state, note.get("stations", "-"), note.get("pid", "-"), folder))
     from ..lab import containers
-    from ..lab.engine import Engine, NoEngine
+    from ..lab.docker_api import Engine, NoEngine
 
     with contextlib.suppress(NoEngine):
         engine = Engine.find()

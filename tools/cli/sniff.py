@@ -20,8 +20,8 @@ import click
 
 from ...daemon.rights import what_hinders
 from ...proto import wire
-from ..pcap.pdu import LINK_ETHERNET, Record, decode, place
-from ..pcap.text import Style, details, line, seconds
+from ..pcap.frames.pdu import LINK_ETHERNET, Record, decode, place
+from ..pcap.frames.text import Style, details, line, seconds
 from .common import FAILED, TIMED_OUT, UNSUPPORTED, Failure, lacking_extra, plural, wait_for_news
 from .pcap.options import ethertype_option, kinds_option
 
@@ -244,9 +244,9 @@ def _sniff_live(printer: Printer, interface: str, ethertype: int, timeout_s: flo
 def _sniff_file(printer: Printer, name: str) -> int:
     """One file, whatever ``zenjun pcap`` reads; or standard input."""
     try:
-        from ..pcap.lookup import none_of
+        from ..pcap.frames.lookup import none_of
+        from ..pcap.frames.records import Records
         from ..pcap.native import CaptureDamage
-        from ..pcap.records import Records
     except ImportError as error:
         raise lacking_extra(error, "sniff") from None
     shown = "standard input" if name == "-" else name
@@ -280,7 +280,7 @@ def _files(names: Sequence[str]) -> Iterator[str]:
         if name == "-" or not Path(name).is_dir():
             yield name
             continue
-        from ..pcap.files import FilesError, find
+        from ..pcap.frames.files import FilesError, find
 
         try:
             yield from (str(path) for path in find([name]))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from .engine import HOST_VARIABLE, Engine, NoEngine, OwnEngine
+from .docker_api import HOST_VARIABLE, Engine, NoEngine, OwnEngine
 from .errors import LabError, LabTimeout, LabUnsupported
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docker"

@@ -25,7 +25,7 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from . import agent, files, filters, holder, ipc, namespaces, network
-from .engine import Engine
+from .docker_api import Engine
 from .errors import LabError, LabNotFound, LabUnsupported, checked
 from .impair import Impairment
 from .lab import DaemonProcess, Lab, Station

@@ -15,6 +15,6 @@ __all__ = ["register"]
 
 def register(spark: SparkSession) -> None:
     """Make the data source ``zenjun-pcap`` known to a session. Raises ImportError without ``zenjun[spark]``."""
-    from . import source
+    from .tables import source
 
     source.register(spark)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..histories.history import BUS_SLOTS, SLOTS
+from ..histories.recorder import Load
 from ..lab.impair import Impairment
-from ..verdict.history import BUS_SLOTS, SLOTS
-from ..verdict.recorder import Load
 
 RANDOM_KINDS: Final = ("kill", "massacre", "stop", "pause", "partition", "cut", "loss", "cable-out", "mtu")
 """What a random phase draws from; ``massacre`` kills several at once."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ...daemon.client import ClientError, ConnectionClosed, NotReachable, connect_sync
+from ..histories.recorder import Journal
 from ..lab import Impairment, Lab, LabError, LabNotFound, Station
-from ..verdict.recorder import Journal
 from .model import listing
 from .plan import Act
 

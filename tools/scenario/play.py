@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ..histories import history as histories
+from ..histories.programs import Order, Programs, recording
+from ..histories.recorder import Journal
 from ..lab import Impairment, Lab, LabError, LabUnsupported
-from ..verdict import history as histories
-from ..verdict.programs import Order, Programs, recording
-from ..verdict.recorder import Journal
+from .expectations import Judgement, judge_run
 from .model import Scenario, listing
 from .nemesis import Nemesis, carry_out
 from .plan import Act, plan
 from .reader import changed_loads
-from .verdict import Judgement, judge_run
 
 OPEN_S: Final = 60.0
 CONVERGE_S: Final = 30.0

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from ...daemon import config
+from ..histories.recorder import LEVELS, Load
 from ..lab import files, impair
 from ..lab.impair import Impairment
 from ..lab.lab import MTU_MAX, MTU_MIN, STATIONS_MAX
-from ..verdict.recorder import LEVELS, Load
 from .model import KINDS, RANDOM_KINDS, Entry, Expect, Kind, Pick, Range, Scenario, ScenarioError, Window
 
 T = TypeVar("T")

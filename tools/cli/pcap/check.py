@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..common import FAILED, OK, UNREACHABLE, UNSUPPORTED, USAGE, Failure, lacking_extra, plural, say
-from .options import NO_SPARK, chosen_master, ethertype_option, little, master_option, places_option, said
+from .options import NO_SPARK, chosen_master, ethertype_option, import_large, little, master_option, places_option, said
 
 if TYPE_CHECKING:
-    from ...pcap.evidence import Where
-    from ...pcap.verdicts import Judgement
+    from ...pcap.judge.court import Judgement
+    from ...pcap.judge.evidence import Where
 
 COMMAND = "pcap check"
 
@@ -56,7 +56,7 @@ def check(
 
     Exit code 1 if a promise was broken (or a file is damaged), 3 if there was nothing to judge.
     """
-    from ...pcap.progress import Progress
+    from ...pcap.work.progress import Progress
 
     with Progress() as progress:
         judgement, problems = _run(captures, places, master, work, ethertype, progress)
@@ -74,16 +74,16 @@ def check(
 def _run(
     captures: Sequence[Path], places: dict[str, int], master: str, work: Path | None, ethertype: int, progress: Any
 ) -> tuple[Judgement, list[str]]:
-    from ...pcap.interrupts import held, import_large
+    from ...pcap.work.interrupts import held
 
     master = chosen_master(master, captures)
 
     try:
         with held():
-            from ...pcap.checking import check as judge
-            from ...pcap.files import FilesError
-            from ...pcap.java import JavaError
-            from ...pcap.session import Session, SessionError, is_local
+            from ...pcap.frames.files import FilesError
+            from ...pcap.judge.api import check as judge
+            from ...pcap.spark.java import JavaError
+            from ...pcap.spark.session import Session, SessionError, is_local
     except ImportError as error:
         raise lacking_extra(error, COMMAND) from None
     try:
@@ -116,7 +116,7 @@ def _folder(work: Path | None) -> Iterator[Path]:
             )
         yield work
         return
-    from ...pcap import scratch
+    from ...pcap.work import scratch
 
     with scratch.folder("check") as folder:
         yield folder
@@ -145,7 +145,7 @@ def _captures(judgement: Judgement) -> None:
 def _table(judgement: Judgement) -> None:
     from rich.table import Table
 
-    from ...pcap.verdicts import TITLES
+    from ...pcap.judge.court import TITLES
     from ..output import Output
 
     console = Output(highlight=False, soft_wrap=True)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ....proto import wire
-from ...pcap.lookup import captures
-from ...pcap.text import Style, fold, seconds, span
+from ...pcap.frames.lookup import captures
+from ...pcap.frames.text import Style, fold, seconds, span
 from ..common import Failure, plural, say
 from .options import ethertype_option, reading, stations
 
 if TYPE_CHECKING:  # what needs numpy is imported when it is used: --help does without
-    from ...pcap.clocks import Alignment, Estimate
+    from ...pcap.look.clocks import Alignment, Estimate
 
 WHO = "pcap clocks"
 
@@ -106,7 +106,7 @@ def _print(known: dict[str, Any], verbose: bool, style: Style) -> None:
                 click.echo(f"    {piece}")
         else:
             click.echo(fold(pieces, style.width))
-    from ...pcap.clocks import RATE_PPM
+    from ...pcap.look.clocks import RATE_PPM
 
     if known["rate_ppm"] > RATE_PPM:
         click.echo(f"a clock was slewed: up to {known['rate_ppm']:.0f} ppm of drift were allowed for")
@@ -162,7 +162,7 @@ def clocks(
     if chosen:
         raise click.UsageError("--station says whose capture a file is: --station N=FILE")
     with reading(WHO):
-        from ...pcap.clocks import RATE_PPM, ClockError, estimate
+        from ...pcap.look.clocks import RATE_PPM, ClockError, estimate
 
         rate_ppm = RATE_PPM if drift_max is None else drift_max
         try:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ....proto import wire
-from ...pcap.lookup import captures
-from ...pcap.show import Printer
-from ...pcap.text import Style, fold, span
+from ...pcap.frames.lookup import captures
+from ...pcap.frames.text import Style, fold, span
+from ...pcap.look.show import Printer
 from ..common import plural, say
 from .options import ethertype_option, one_clock, reading, stations
 
 if TYPE_CHECKING:  # what needs numpy is imported when it is used: --help does without
-    from ...pcap.compare import Comparison, Side
+    from ...pcap.look.compare import Comparison, Side
 
 WHO = "pcap compare"
 _QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
@@ -114,7 +114,7 @@ def _lines(found: Comparison) -> Iterator[list[str]]:
 
 def _differences(found: Comparison, ethertype: int, count: int, style: Style) -> None:
     """The first differences with the frames around them."""
-    from ...pcap.compare import around
+    from ...pcap.look.compare import around
 
     printer = Printer(sys.stdout, style)
     shown = [
@@ -180,8 +180,8 @@ def compare(
     if "-" in (a, b):
         raise click.UsageError("captures are read several times: give files, not a pipe")
     with reading(WHO):
-        from ...pcap.compare import compare as comparison
-        from ...pcap.compare import side
+        from ...pcap.look.compare import compare as comparison
+        from ...pcap.look.compare import side
 
         try:
             told: list[str] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ....proto import wire
-from ...pcap.dissector import lua
+from ...pcap.look.dissector import lua
 from ..common import Failure, say
 from .options import ethertype_option
 

@@ -7,11 +7,11 @@ import sys
 
 import click
 
-from ...pcap.follow import FollowError, Name, add_levels, as_json, name
-from ...pcap.follow import follow as life_of
-from ...pcap.lookup import Notes, captures
-from ...pcap.sequence import ASCII, UNICODE, diagram, summary
-from ...pcap.text import Style
+from ...pcap.frames.lookup import Notes, captures
+from ...pcap.frames.text import Style
+from ...pcap.look.follow import FollowError, Name, add_levels, as_json, name
+from ...pcap.look.follow import follow as life_of
+from ...pcap.look.sequence import ASCII, UNICODE, diagram, summary
 from ..common import USAGE, Failure, say
 from .options import ethertype_option, one_clock, reading, stations
 
@@ -90,7 +90,7 @@ def follow(
     notes = Notes()
     style = Style.of(sys.stdout)
     with reading(WHO):
-        from ...pcap.files import remarks, scan
+        from ...pcap.frames.files import remarks, scan
 
         try:
             found = captures(paths, given, ethertype, remarks=notes.lines)

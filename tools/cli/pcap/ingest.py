@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from ..common import FAILED, OK, UNSUPPORTED, USAGE, Failure, lacking_extra, plural, say
-from .options import NO_SPARK, ethertype_option, little, master_option, places_option, said
+from .options import NO_SPARK, ethertype_option, import_large, little, master_option, places_option, said
 
 if TYPE_CHECKING:
-    from ...pcap.ingest import Result
-    from ...pcap.progress import Progress
-    from ...pcap.session import Session
+    from ...pcap.spark.session import Session
+    from ...pcap.tables.ingest import Result
+    from ...pcap.work.progress import Progress
 
 COMMAND = "pcap ingest"
 
@@ -39,14 +39,15 @@ def ingest(captures: tuple[Path, ...], out: Path, places: dict[str, int], master
 
     Exit code 1 if some file was damaged; what was good of it, and all others, are in the tables.
     """
-    from ...pcap.interrupts import held
+    from ...pcap.work.interrupts import held
 
     try:
         with held():
-            from ...pcap import files, java
-            from ...pcap import ingest as work
-            from ...pcap import session as sparks
-            from ...pcap.progress import Progress
+            from ...pcap.frames import files
+            from ...pcap.spark import java
+            from ...pcap.spark import session as sparks
+            from ...pcap.tables import ingest as work
+            from ...pcap.work.progress import Progress
 
         with Progress() as progress:
             result = _run(captures, out, places, master, ethertype, progress)
@@ -64,7 +65,7 @@ def ingest(captures: tuple[Path, ...], out: Path, places: dict[str, int], master
 
 
 def _run(captures: Sequence[Path], out: Path, places: dict[str, int], master: str, ethertype: int, progress: Progress) -> Result:
-    from ...pcap.session import Session, is_local
+    from ...pcap.spark.session import Session, is_local
 
     if master == NO_SPARK:
         return _work(captures, out, places, ethertype, progress, None)
@@ -82,12 +83,11 @@ def _work(
     session: Session | None,
 ) -> Result:
     """Scan, decode, and replay the stations of which there is something new."""
-    from ...pcap import ingest as work
     from ...pcap import tables
-    from ...pcap.files import remarks
-    from ...pcap.interrupts import import_large
-    from ...pcap.manifest import Manifest
-    from ...pcap.progress import amount
+    from ...pcap.frames.files import remarks
+    from ...pcap.tables import ingest as work
+    from ...pcap.tables.manifest import Manifest
+    from ...pcap.work.progress import amount
 
     import_large()
     progress.phase("looking into the captures", unit=amount)
@@ -108,7 +108,7 @@ def _work(
 
 def _report(result: Result) -> int:
     """The summary, and the exit code."""
-    from ...pcap.progress import amount
+    from ...pcap.work.progress import amount
 
     if not result.captures:
         say(f"zenjun pcap ingest: nothing new for {result.out}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from ....proto import wire
 from ..common import Failure, lacking_extra, say
 
 if TYPE_CHECKING:
-    from ...pcap.lookup import Capture, Correction
+    from ...pcap.frames.lookup import Capture, Correction
 
 F = TypeVar("F", bound=Callable[..., Any])
 NO_SPARK = "none"
@@ -143,7 +144,7 @@ def known(text: str) -> str:
 def reading(command: str) -> Iterator[None]:
     """What is wrong with files in this block is the one line that the command ends with; so is a package that is missing."""
     try:
-        from ...pcap.files import FilesError
+        from ...pcap.frames.files import FilesError
     except ImportError as error:
         raise lacking_extra(error, command) from None
     try:
@@ -163,7 +164,7 @@ def one_clock(command: str, captures: Sequence[Capture], kind: int, *, must: boo
     """What puts the captures' times on one clock, if they are not on one; says so. If that cannot be done: Failure, or, unless it
     ``must``, a line, and times stay as they are."""
     try:
-        from ...pcap.clocks import ClockError, correction
+        from ...pcap.look.clocks import ClockError, correction
     except ImportError as error:
         raise lacking_extra(error, command) from None
     if not all(Path(c.path).is_file() for c in captures):
@@ -183,3 +184,18 @@ def one_clock(command: str, captures: Sequence[Capture], kind: int, *, must: boo
 def said(error: OSError) -> str:
     """Which file, and what is with it."""
     return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error.strerror or error)
+
+
+_LARGE = (
+    *("pyarrow.parquet", "pyarrow.compute", "pyarrow.dataset"),
+    *("zenjun.tools.pcap.tables.replay", "zenjun.tools.pcap.judge.court"),
+)
+
+
+def import_large() -> None:
+    """What reading and judging tables need, at once and with Ctrl-C held back. Raises ImportError."""
+    from ...pcap.work.interrupts import held
+
+    with held():
+        for name in _LARGE:
+            importlib.import_module(name)

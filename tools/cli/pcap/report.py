@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ..common import FAILED, OK, UNSUPPORTED, USAGE, Failure, lacking_extra, say
-from .options import NO_SPARK, ethertype_option, little, master_option, places_option
+from .options import NO_SPARK, ethertype_option, import_large, little, master_option, places_option
 
 COMMAND = "pcap report"
 _MESSAGE = re.compile(r"(\d+)(?:\.(\d+))?:(\d+)(?::\d+)?")
@@ -75,12 +75,17 @@ def _write(
         raise click.UsageError("the report is counted in Spark: --master local[*], or a cluster")
     if not os.access(out.parent, os.W_OK):  # before much is counted
         raise click.UsageError(f"--out {out}: {out.parent} is no folder that can be written to")
-    from ...pcap.interrupts import held, import_large
+    from ...pcap.work.interrupts import held
 
     with held():
-        from ...pcap import files, ingest, java, page, reporting, scratch
-        from ...pcap import session as sparks
-        from ...pcap.progress import Progress
+        from ...pcap.frames import files
+        from ...pcap.report import api as reporting
+        from ...pcap.report import page
+        from ...pcap.spark import java
+        from ...pcap.spark import session as sparks
+        from ...pcap.tables import ingest
+        from ...pcap.work import scratch
+        from ...pcap.work.progress import Progress
 
     with Progress() as progress, scratch.folder("report") as folder:
         try:

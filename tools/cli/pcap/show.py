@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from ....proto import wire
-from ...pcap.lookup import Capture, Notes, Selection, captures, first_time, merged
-from ...pcap.show import Printer, When, moment, numbers
-from ...pcap.show import show as print_frames
-from ...pcap.text import Style
+from ...pcap.frames.lookup import Capture, Notes, Selection, captures, first_time, merged
+from ...pcap.frames.text import Style
+from ...pcap.look.show import Printer, When, moment, numbers
+from ...pcap.look.show import show as print_frames
 from ..common import Failure, say
 from .options import ethertype_option, kinds_option, one_clock, reading, stations
 

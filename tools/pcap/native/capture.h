@@ -114,7 +114,7 @@ struct zp_link {
 void zp_link(const struct zp_frame *f, struct zp_link *out);
 
 /* ---- PDUs ---- */
-enum zp_problem {          /* the numbers of schema.Problem */
+enum zp_problem {          /* the numbers of frames/problem.py */
     ZP_P_NONE = 0,
     ZP_P_CUT = 1,          /* not all of it was captured */
     ZP_P_SHORT = 2,        /* shorter than header and vectors */

@@ -1,4 +1,4 @@
-/* Sends and receipts for the alignment of clocks; see clocks.h and tools/pcap/clocks.py.
+/* Sends and receipts for the alignment of clocks; see clocks.h and tools/pcap/look/clocks.py.
  *
  * A receipt bounds the clocks only by the PDU's first transmission of all. Whether that is in the capture is not plain at its beginning: a
  * PDU sent again looks like one sent first, and heartbeats of an idle station are alike. What a station says of itself only grows

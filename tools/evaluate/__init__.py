@@ -1,0 +1,1 @@
+"""The papers' numbers, measured from captures of labs (``zenjun evaluate``)."""

@@ -1,0 +1,1 @@
+"""Captures read by a person: frames, one message, two captures, clocks; no Spark."""

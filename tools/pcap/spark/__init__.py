@@ -1,0 +1,1 @@
+"""Spark for one command: a Java for it, and a session."""

@@ -1,0 +1,126 @@
+"""Whether a run went as its scenario expects: one verdict for each check of the histories and each thing expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ..histories.checker import CHECKS, SAID_SAFE, Context, Report, about, judge
+from ..histories.history import SAFE, History
+from .model import Range, Scenario, Window, listing
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of one check, or of one thing expected."""
+
+    name: str
+    held: bool
+    text: str
+    """What it is for, or what was found."""
+    violations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Of a whole run."""
+
+    report: Report
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def held(self) -> bool:
+        return all(verdict.held for verdict in self.verdicts)
+
+
+def judge_run(scenario: Scenario, history: History, counters: Mapping[str, int], began_ns: int) -> Judgement:
+    """Judge the histories of a run.
+
+    counters: ``lost`` and ``cut`` frames of all stations together, ``orders`` that were refused. began_ns: when the time line
+    began, monotonic.
+    """
+    report = judge(history)
+    verdicts = [_of_check(name, report) for name in CHECKS]
+    verdicts += _expected(scenario, history, report, counters, began_ns)
+    return Judgement(report, tuple(verdicts))
+
+
+def _of_check(name: str, report: Report) -> Verdict:
+    found = tuple(report.violations.get(name, ()))
+    return Verdict(name, not found, about(name), found)
+
+
+def _expected(
+    scenario: Scenario, history: History, report: Report, counters: Mapping[str, int], began_ns: int
+) -> Iterator[Verdict]:
+    expect = scenario.expect
+    context = Context(history)
+    figures = report.figures
+    yield _count("sent", figures.get("sent_done", 0), expect.sent, "messages known to be delivered")
+    counts = (
+        ("refused", figures.get("sent_refused", 0), expect.refused, "messages refused"),
+        ("orders_refused", counters["orders"], expect.orders_refused, "orders of an operator refused"),
+        ("changes", changes(context), expect.changes, "instances after the first"),
+        ("lost", counters["lost"], expect.lost, "frames lost by impairments"),
+        ("cut", counters["cut"], expect.cut, "frames dropped by cuts"),
+    )
+    for name, count, wanted, what in counts:
+        if wanted is not None:
+            yield _count(name, count, wanted, what)
+    if expect.removed is not None:
+        found = removed(context)
+        held = found == set(expect.removed)
+        yield Verdict("expect.removed", held, f"{listing(sorted(found))}; expected: {listing(expect.removed)}")
+    if expect.silence_max is not None:
+        silence = figures["longest_silence_ms"] / scenario.fail_timeout_ms
+        yield Verdict(
+            "expect.silence_max",
+            silence <= expect.silence_max,
+            f"{silence:.1f} fail timeouts without a delivery ({figures['longest_silence_ms']} ms); "
+            f"expected: {expect.silence_max:g} at most",
+        )
+    for window in expect.silent:
+        yield _silent(context, window, began_ns)
+    for window in expect.serves:
+        yield _serves(context, window, began_ns)
+
+
+def _count(name: str, count: int, wanted: Range, what: str) -> Verdict:
+    return Verdict(f"expect.{name}", count in wanted, f"{count} {what}; expected: {wanted}")
+
+
+def changes(context: Context) -> int:
+    """How often the instance changed, as programs were told."""
+    instances = {tag for life in context.lives for tag in life.tags} | set(context.stations_of())
+    return max(0, len(instances - {0}) - 1)
+
+
+def removed(context: Context) -> set[int]:
+    """Stations that some program was told to have left, or to have been removed."""
+    return {int(s) for life in context.lives for item in life.items if item.kind == "view" for s in item.raw["left"]}
+
+
+def _silent(context: Context, window: Window, began_ns: int) -> Verdict:
+    low, high = (began_ns + ms * 1_000_000 for ms in (window.begin_ms, window.end_ms))
+    found = []
+    for connection in context.history.connections:
+        if connection.station not in window.stations:
+            continue
+        given = [item.name for item in connection.items if item.kind == "message" and low <= item.t <= high]
+        if given and connection.slot in SAFE:
+            found.append(f"{connection.id} was given {len(given)} messages, {given[0]} first")
+        told = [s.name for s in connection.sent if s.result == "done" and s.level in SAID_SAFE and low <= s.t_result <= high]
+        if told:
+            found.append(f"{connection.id} was told of {len(told)} messages that they are safe, {told[0]} first")
+    return Verdict("expect.silent", not found, f"nothing is safe at {window}", tuple(found))
+
+
+def _serves(context: Context, window: Window, began_ns: int) -> Verdict:
+    low, high = (began_ns + ms * 1_000_000 for ms in (window.begin_ms, window.end_ms))
+    given = dict.fromkeys(window.stations, 0)
+    for connection in context.history.connections:
+        if connection.station in given and connection.slot in SAFE:
+            names = [item.name for item in connection.items if item.kind == "message" and low <= item.t <= high]
+            given[connection.station] += sum(low <= context.history.sent[n].t for n in names if n in context.history.sent)
+    found = tuple(f"station {station} was given nothing that was sent then" for station, count in given.items() if not count)
+    return Verdict("expect.serves", not found, f"messages are safe at {window}", found)
