@@ -14,7 +14,7 @@ from zenjun.tools.pcap.work import scratch
 
 HOLDER = """
 import sys, time
-from zenjun.tools.pcap import scratch
+from zenjun.tools.pcap.work import scratch
 print(scratch.make(scratch.name("test")), flush=True)
 sys.stdin.read()
 """
