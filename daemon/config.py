@@ -282,7 +282,8 @@ class ClusterOptions:
     message_max: int = _option(
         MESSAGE_MAX, unit="bytes", low=1 * KIB, high=MESSAGE_MAX,
         help="largest message of a program",
-        reason="bounds the memory in which large messages are put together, n times this",
+        reason="bounds the memory in which messages larger than a PDU are put together: of each station twice what has come of "
+        "its present one, no more than this",
     )  # fmt: skip
     confirm_delay_us: int = _option(
         200, unit="µs", low=0, high=100_000,

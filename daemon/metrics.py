@@ -68,6 +68,7 @@ HELP: Final = {
     "core_rx_own": "Bus: own PDUs that came back and were accepted",
     "core_tx_reset": "Bus: RST and RSTC PDUs sent",
     "core_resets": "Bus: resets taken part in",
+    "core_memory_refused": "Times that the order had to wait because the system had no memory for a message",
     "core_pdus_cut": "Bus: PDUs taken out of the receipt log by resets",
     "core_digests_compared": "Digests of the order compared with another station's",
     "datapath_rx_batches": "Batches of frames taken from the receive ring",
@@ -152,7 +153,9 @@ def _station(s: Mapping[str, Any]) -> Iterator[Metric]:
         (((b["station"], b["reason"]), _seconds(b.get("since_ms"))) for b in s.get("blocked") or ()),
     )  # fmt: skip
     yield _labelled(
-        GaugeMetricFamily("zenjun_memory_bytes", "Memory reserved at the start", labels=["part"], unit="bytes"),
+        GaugeMetricFamily(
+            "zenjun_memory_bytes", "Memory reserved: messages as they need it, others at the start", labels=["part"], unit="bytes"
+        ),
         (((part,), n) for part, n in (s.get("memory_bytes") or {}).items()),
     )
 

@@ -56,7 +56,7 @@ def engine_status(engine: Engine, at: int) -> dict[str, Any]:
         "matrix": core.matrix() if engine.instance else None,
         "counters": {"core": core.counters()},
         "drops": core.drops(),
-        "memory_bytes": {"core": core.memory_bytes},
+        "memory_bytes": {"core": core.memory_bytes, "messages": core.assembling_bytes},
         "uptime_ms": (at - engine.began_ns) // MS,
         **_membership_status(engine, at),
         "opening": {

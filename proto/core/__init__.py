@@ -285,7 +285,8 @@ _COUNTERS: Final[tuple[str, ...]] = tuple(name for name, _ in ffi.typeof("struct
 
 
 class Core:
-    """One cluster's streams, order and levels at one station (``zj_core``). All memory is reserved in the constructor."""
+    """One cluster's streams, order and levels at one station (``zj_core``). All memory is reserved in the constructor, but for
+    messages of several PDUs (``assembling_bytes``)."""
 
     def __init__(
         self,
@@ -366,6 +367,12 @@ class Core:
     def memory_bytes(self) -> int:
         """Reserved at creation."""
         return int(lib.zj_memory(self._core))
+
+    @property
+    def assembling_bytes(self) -> int:
+        """Memory that messages of several PDUs are put together in now: less than twice what has come of them and 16 KiB, for
+        each station and each of both services; none a second or two after the last one."""
+        return int(lib.zj_assembling(self._core))
 
     def open(self, now: int, instance: int, view: int, incarnations: Sequence[int], frame_max: int) -> None:
         """Enter an instance by the OPEN agreement. ``view``: its view hash; ``incarnations`` by index, 0: no member;
@@ -680,6 +687,11 @@ class Core:
 
     def dropped(self, reason: Drop) -> int:
         return int(self._counters.drops[reason])
+
+    @property
+    def memory_refused(self) -> int:
+        """How often the order had to wait because the system had no memory for a message of several PDUs."""
+        return int(self._counters.memory_refused)
 
     def digest(self) -> tuple[int, int]:
         """(position, running digest of the delivered order there)."""

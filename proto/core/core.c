@@ -64,9 +64,7 @@ int zj_create(const struct zj_config *f, zj_core **out)
         struct stream *s = &c->st[h];
         s->data = reserve(c, (uint64_t)f->slots * c->slot_bytes);
         s->meta = reserve(c, f->slots * sizeof *s->meta);
-        s->parts.whole = reserve(c, f->message_max); /* touched only as far as large messages need it */
-        s->op_parts.whole = reserve(c, f->message_max);
-        ok = s->data && s->meta && s->parts.whole && s->op_parts.whole;
+        ok = s->data && s->meta;
     }
     if (!ok) {
         zj_destroy(c);
@@ -84,8 +82,7 @@ void zj_destroy(zj_core *c)
     for (uint32_t h = 0; c->st && h < c->n; h++) {
         free(c->st[h].data);
         free(c->st[h].meta);
-        free(c->st[h].parts.whole);
-        free(c->st[h].op_parts.whole);
+        assembly_end(c, h);
     }
     free(c->st);
     free(c->log);
@@ -557,6 +554,7 @@ static void confirm_if_owed(zj_core *c, uint64_t now, uint32_t drained)
 uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
 {
     uint32_t status = 0;
+    assembly_tidy(c, now);
     if (c->ctl_head != c->ctl_tail)
         status |= ZJ_S_CONTROL;
     if (!c->is_open)

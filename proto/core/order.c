@@ -18,6 +18,7 @@ void order_reset(zj_core *c)
     memset(c->said_positions, 0, sizeof c->said_positions);
     c->digest = 0;
     c->cur.inside = c->op.inside = 0;
+    c->starved = NULL;
     c->dup = c->swapped = 0;
     c->event_head = c->event_tail = c->view_count = 0;
     c->view_base = 0;
@@ -111,7 +112,7 @@ static void take_view(zj_core *c, struct zj_message *out)
     c->event_head++;
     for (uint32_t h = 0; h < c->n; h++) /* what of a message came before its source's life ended will not be completed */
         if (e->changed >> h & 1)
-            c->st[h].parts.total = c->st[h].parts.done = 0;
+            assembly_forget(c, &c->st[h].parts);
     if (e->joined) /* who is let in knows nothing of the order before: all start the digest anew */
         c->digest = DIGEST_START;
     order_enter(c, e->instance, e->hash);
@@ -187,7 +188,7 @@ static int held_by_vote(const zj_core *c) { return c->vote_head != c->vote_tail;
 int order_ready(zj_core *c)
 {
     uint32_t h;
-    if (!c->is_open || c->fenced)
+    if (!c->is_open || c->fenced || assembly_starves(c))
         return 0;
     return c->cur.inside || (!held_by_vote(c) && (c->dup || op_ready(c) || (!log_full(c) && medium_choose(c, &h) != NOTHING)));
 }
@@ -267,38 +268,18 @@ static void end_pdu(zj_core *c)
     c->count.pdus_delivered++;
 }
 
-int assemble(const zj_core *c, struct assembly *a, const uint8_t *f, struct zj_message *out, int keep)
-{
-    uint32_t total = get32(f + ZJW_FRAGMENT_TOTAL), offset = get32(f + ZJW_FRAGMENT_OFFSET);
-    if (!offset) {
-        a->total = total;
-        a->done = 0;
-    }
-    if (total > c->cfg.message_max || total != a->total || offset != a->done) {
-        a->total = a->done = 0; /* a source that does this is broken; its other messages are not */
-        return 0;
-    }
-    if (keep)
-        memcpy(a->whole + offset, out->data, out->size);
-    a->done += out->size;
-    if (a->done < total)
-        return 0;
-    out->data = a->whole;
-    out->size = total;
-    a->total = a->done = 0;
-    return 1;
-}
-
 int zj_next(zj_core *c, struct zj_message *out)
 {
     for (;;) { /* bound: messages in the accepted PDUs */
-        if ((!c->is_open && !(c->flushing && order_left(c))) || c->fenced)
+        if ((!c->is_open && !(c->flushing && order_left(c))) || c->fenced || assembly_starves(c))
             return 0;
         if (!c->cur.inside) {
             if (held_by_vote(c))
                 return 0;
             if (c->op_head != c->op_tail && op_next(c, out))
                 return 1;
+            if (c->starved) /* nothing is counted at its place before it has been handed out */
+                return 0;
             switch (next_pdu(c, out)) {
             case A_VIEW:
                 return 1;
@@ -318,8 +299,11 @@ int zj_next(zj_core *c, struct zj_message *out)
         out->op = out->op ? 2 : 0;
         out->position = c->position - 1;
         /* Of order-preserving ones nothing is kept here: they have been delivered on acceptance. */
-        if (f && !assemble(c, &c->st[c->cur.src].parts, f, out, !out->op))
-            continue;
+        if (f)
+            switch (assemble(c, &c->st[c->cur.src].parts, f, out, !out->op)) {
+            case PART: continue;
+            case STARVED: message_unread(&c->cur, out); return 0;
+            }
         if (c->silent)
             continue;
         if (out->op) {

@@ -17,7 +17,9 @@ void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t c
     s->joined_at = s->left_at = s->spoke = s->said_instance = s->said_view = 0;
     s->said_state = s->said_trans = 0;
     s->mac_known = s->left = s->fenced = s->wants_ack = s->closing = 0;
-    s->parts.total = s->parts.done = s->op_parts.total = s->op_parts.done = s->op_waiting = 0;
+    s->op_waiting = 0;
+    assembly_forget(c, &s->parts);
+    assembly_forget(c, &s->op_parts);
     memset(s->meta, 0, c->cfg.slots * sizeof *s->meta);
     al_start(c, h, seq);
 }

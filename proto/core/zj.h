@@ -1,15 +1,17 @@
 /* zenjun core: the per-frame and per-message path of one cluster at one station.
  *
- * Sans-I/O: no allocation after zj_create, no system call, no clock, no callback. Time comes in as monotonic nanoseconds that
- * never decrease, randomness as a seed. One thread owns a handle.
+ * Sans-I/O: no system call, no clock, no callback, and no allocation after zj_create, but for messages that do not fit one PDU: they are
+ * put together in memory that grows with what comes (assembly.c). Where the system refuses it nothing is lost: the order waits at that
+ * message (zj_next returns 0), and each zj_step tries again. Time comes in as monotonic nanoseconds that never decrease, randomness as a
+ * seed. One thread owns a handle.
  *
  * Stations are indices 0..n-1 here and numbers 1..n on the wire. Sequence numbers are 64 bits inside and 32 on the wire.
  *
  * A turn of the driver:   zj_rx()* per received PDU · zj_offer()* per message to send · zj_step() once ·
  *                         zj_next()* for what became deliverable · zj_tx()/zj_tx_done() until empty · zj_control()*.
  *
- * Buffers: the core copies what it is given before it returns. Pointers it hands out (zj_next, zj_tx, zj_control) are valid until
- * the next call that is not the same function's.
+ * Buffers: the core copies what it is given before it returns. Pointers it hands out are valid until the next call that
+ * is not the same function's; of zj_next, until its next call.
  */
 #ifndef ZJ_H
 #define ZJ_H
@@ -173,6 +175,7 @@ struct zj_counters {            /* since zj_create; frames unless said otherwise
     uint64_t naks_suppressed, retransmits_suppressed, lost_noticed, polls_answered, window_closed, digests_compared;
     uint64_t rx_own, tx_reset, resets, pdus_cut; /* bus: own PDUs that came back and were accepted; RST and RSTC; resets begun here
                                                   * or elsewhere; PDUs taken out of the log by them */
+    uint64_t memory_refused;                     /* how often the order had to wait because the system had no memory for a message */
     uint64_t drops[ZJ_DROP_COUNT];
 };
 
@@ -206,6 +209,9 @@ struct zj_peer {                /* one station as seen here; al[h] and so on: se
 int zj_create(const struct zj_config *config, zj_core **out);
 void zj_destroy(zj_core *c);
 uint64_t zj_memory(const zj_core *c);                    /* bytes reserved at creation */
+/* Bytes of memory that messages of several PDUs are put together in now: less than twice what has come of them and 16 KiB, each; a
+ * second or two after the last one, none. */
+uint64_t zj_assembling(const zj_core *c);
 
 /* Enter an instance by the OPEN agreement: every stream starts at first_seq, the clock at instance << 32. incarnations[h] 0:
  * station h is no member. view: the instance's view hash. frame_max: largest PDU all members take. */

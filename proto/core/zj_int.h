@@ -65,7 +65,7 @@ struct meta {                 /* one buffer of a stream */
 enum { HELD = 1, OP_WAITS = 2 };
 _Static_assert(sizeof(struct meta) == 48, "walked through per frame: a larger one costs cache");
 
-struct assembly { uint8_t *whole; uint32_t total, done; }; /* of a source's fragmented message, bytes */
+struct assembly { uint8_t *whole; uint32_t cap, total, done; int used; }; /* of a source's fragmented message, bytes (assembly.c) */
 
 struct told { uint64_t key, at; }; /* checksums of a PDU that the engine was shown, and when */
 struct stream {               /* station h, as seen here */
@@ -193,6 +193,10 @@ struct zj_core {
     uint32_t op_later;        /* entries of later_ops */
     struct cursor op;
     int op_silent;
+    /* messages of several PDUs */
+    struct assembly *starved; /* the system refuses memory for it: until there is some nothing is handed out */
+    uint32_t starved_need;
+    uint64_t assembling, tidy_at; /* bytes mapped; when unused ones are looked for */
     uint64_t arrivals, dup_seq;
     uint32_t dup_src, dup, swapped;
 
@@ -273,6 +277,13 @@ static inline const uint8_t *message_read(struct cursor *cur, struct zj_message 
     return flags & ZJW_MFLAG_FRAGMENT ? b + ZJW_SIZEOF_MESSAGE : NULL;
 }
 
+/* The fragment that message_read has just read is still to be read. */
+static inline void message_unread(struct cursor *cur, const struct zj_message *out)
+{
+    cur->at -= ZJW_SIZEOF_MESSAGE + ZJW_SIZEOF_FRAGMENT + out->size;
+    cur->index--;
+}
+
 /* To the first message of a kept PDU; a vote has none. */
 static inline void cursor_set(const zj_core *c, struct cursor *cur, uint32_t h, uint64_t seq)
 {
@@ -331,8 +342,15 @@ void order_enter(zj_core *c, uint32_t instance, uint32_t hash); /* a view begins
 void order_said(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest); /* what a CONFIRM tells */
 void order_hear_digest(zj_core *c, uint32_t j, uint32_t counted, uint64_t position, uint64_t digest);
 void order_check_digests(zj_core *c);
-/* A fragment, as message_read gave it, goes to its source's assembly (`keep` 0: only counted). 1: *out is the whole message. */
-int assemble(const zj_core *c, struct assembly *a, const uint8_t *f, struct zj_message *out, int keep);
+/* assembly.c */
+enum { PART, WHOLE, STARVED };
+/* A fragment, as message_read gave it, goes to its source's assembly (`keep` 0: only counted). WHOLE: *out is the whole message, valid
+ * until the next fragment of that source. STARVED: nothing was taken, the same fragment must come again. */
+int assemble(zj_core *c, struct assembly *a, const uint8_t *f, struct zj_message *out, int keep);
+int assembly_starves(zj_core *c); /* tries again */
+void assembly_forget(zj_core *c, struct assembly *a); /* the rest of that message will not come */
+void assembly_tidy(zj_core *c, uint64_t now);
+void assembly_end(zj_core *c, uint32_t h);
 /* op.c */
 void op_push(zj_core *c, uint32_t h, uint64_t seq);
 void op_arrived(zj_core *c); /* the instance has changed */
