@@ -30,8 +30,9 @@ from .engineconfig import MS, EngineConfig, slots_for, validate
 from .errors import UsageError, invariant
 from .joining import Entry, Joining
 from .membership import Expelled, Membership, Outcome
-from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering, State, UsedUp
+from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering, UsedUp
 from .openpdu import BY_VOTES, FRAME_MAX_MIN, INSTANCE_MAX, Past, decode_header, unpack
+from .openstate import State
 from .reset import Reset
 from .silence import SilenceWatch, unheard
 from .status import engine_status
@@ -413,7 +414,12 @@ class Engine:
         self._opened_view = 0
         self.membership.begin(now, entry.instance, entry.incarnations, joined=True, issued=self.opening.issued)
         self.core.heartbeat(now)
-        return [*effects, Opened(entry.instance, entry.incarnations, frame_max, True), *self._enter_open(now)]
+        effects += [Opened(entry.instance, entry.incarnations, frame_max, True), *self._enter_open(now)]
+        return effects + self._absorb(now, self._restarted(now))
+
+    def _restarted(self, now: int) -> list[Recovering]:
+        late = "forget_heard" in self.config.membership_faults
+        return [] if late else self.opening.restarted(now, self.membership.incarnations)
 
     def _absorb(self, now: int, outcomes: Iterable[Outcome | Recovering | UsedUp]) -> list[Effect]:
         """Let the parts follow what one of them decided."""
@@ -507,7 +513,8 @@ class Engine:
         self.membership.begin(now, opened.instance, opened.incarnations, issued=self.opening.issued)
         if self._bus:
             self.reset.begin([index for index, life in enumerate(opened.incarnations) if life])
-        return [opened, *self._enter_open(now)]
+        effects = [opened, *self._enter_open(now)]
+        return effects + self._absorb(now, self._restarted(now))
 
     def _enter_changed(self, now: int, changed: Changed) -> None:
         self.opening.current = self.last_instance = changed.instance

@@ -51,6 +51,8 @@ CALM_UNIT_NS: Final = 500_000_000
 CALM_UNITS: Final = 10
 """A station that stays for so many units (the fail time-out, at most half a second) is no longer one that comes and goes."""
 RESEND_GAP_NS: Final = 20_000_000
+HELPERS: Final = 4
+"""Members that repeat the votes of all for a joiner, each time it asks again."""
 """Votes are repeated to a joiner at most so often."""
 SEQ_MASK: Final = 2**32 - 1
 FINAL: Final = frozenset({"left", "restarted", "expelled"})
@@ -78,10 +80,12 @@ FAULTS: Final = frozenset(
         "beside_rivals",
         "judge_late",
         "believe_one",
+        "resend_own",
+        "forget_heard",
     }
 )
-"""Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen`` and ``beside_rivals``
-are the opening's."""
+"""Rules that can be broken on purpose, one by one, to see that the checkers notice. ``no_reopen``, ``beside_rivals`` and
+``forget_heard`` are the opening's."""
 
 
 class Streams(Protocol):
@@ -183,7 +187,8 @@ class Membership:
         self._votes: dict[tuple[int, Proposal], dict[int, Cast]] = {}
         self._pdus: dict[tuple[int, Proposal], dict[int, bytes]] = {}  # votes for joins, as they stood on the wire
         self._entry: dict[int, tuple[int, tuple[int, Proposal]]] = {}  # joined: incarnation, and the proposal that let it in
-        self._resent_ns: dict[int, int] = {}
+        self._resent: dict[int, tuple[int, int]] = {}  # when last, and how often to this incarnation
+        self._resent_to: dict[int, int] = {}  # that incarnation
         self._fail_ns = fail_timeout_ns
         self._frame_max_least = frame_max_least
         self._newcomer = False  # let in itself, so that it does not know what was before
@@ -373,11 +378,11 @@ class Membership:
                 if station in self._suspects:  # whatever it was suspected for: now it is proved
                     self._suspects[station].reason = "restarted"
                 return self.suspect(now, (station, "restarted"))
-            return self._resend(now, station) if incarnation == held else []
+            return self._resend(now, station, incarnation) if incarnation == held else []
         if self._suspects or self.told or incarnation <= self._lives[station - 1] or incarnation < self._joins.get(station, 0):
             return []  # a stop is agreed first, it will ask again; or an old frame
         if self._joins.get(station) == incarnation:
-            return self._resend(now, station)
+            return self._resend(now, station, incarnation)
         if now < self._not_before_ns.get(station, 0):
             return []  # it comes and goes
         if not self._lives[station - 1] and self._newcomer and incarnation != self._asked.get(station):
@@ -792,23 +797,30 @@ class Membership:
         self._not_before_ns[station] = now + wait
 
     # ---- helping a joiner
-    def _resend(self, now: int, station: int) -> list[Outcome]:
-        """A joiner has not got all votes, or not heard that they were enough: repeat the own one, and those of who has gone."""
-        if now - self._resent_ns.get(station, -RESEND_GAP_NS) < RESEND_GAP_NS:
+    def _resend(self, now: int, station: int, incarnation: int) -> list[Outcome]:
+        """A joiner has not got all votes, or not heard that they were enough: repeat the own one, and those of who has gone. If
+        it asks again it may not hear some voter: some members after the others repeat the votes of all, so that one that it
+        hears has its turn (else it would be let in, removed for its silence, and so on for ever)."""
+        last_ns, times = self._resent.get(station, (-RESEND_GAP_NS, 0))
+        if now - last_ns < RESEND_GAP_NS:
             return []
-        self._resent_ns[station] = now
-        if station in self._entry:
-            pdus = self._pdus.get(self._entry[station][1], {})
+        times = times + 1 if self._resent_to.get(station) == incarnation else 1
+        self._resent[station], self._resent_to[station] = (now, times), incarnation
+        entered = station in self._entry
+        if entered:
+            kept = [self._pdus.get(self._entry[station][1], {})]
             self._streams.heartbeat(now)
-            return [Send(pdu) for k, pdu in pdus.items() if k == self._station or k not in self.members]
-        incarnation = self._joins.get(station)
-        return [
-            Send(pdu)
-            for (v, p), pdus in self._pdus.items()
-            if v == self.instance and (station, incarnation) in p.changes
-            for k, pdu in pdus.items()
-            if k == self._station
-        ]
+        else:
+            change = (station, incarnation)
+            kept = [pdus for (v, p), pdus in self._pdus.items() if v == self.instance and change in p.changes]
+        others = [k for k in self.members if k != station]
+        turn = (others.index(self._station) - times * HELPERS) % len(others) < HELPERS
+        every = (entered or times > 1) and turn and "resend_own" not in self._faults
+
+        def repeats(voter: int) -> bool:
+            return every or voter == self._station or (entered and voter not in self.members)
+
+        return [Send(pdu) for pdus in kept for voter, pdu in pdus.items() if repeats(voter)]
 
     # ---- small
     def _frame_max_of(self, joiner: int) -> int:

@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum, IntEnum, auto
+from enum import IntEnum, auto
 from typing import Final, TypeAlias
 
 from .asking import Asking
@@ -65,6 +65,7 @@ from .openpdu import (
     encode_open,
     mac_text,
 )
+from .openstate import TRANSITIONS, Cause, State
 from .pace import Arrivals, Pace
 from .rivals import Rival, Rivals
 from .timers import NEVER, Timers
@@ -80,6 +81,8 @@ INSTANCES_AHEAD: Final = 7
 """So many more instance numbers are made durable than needed, so that most changes of membership wait for no disk."""
 PATIENCE_WINDOWS: Final = 4
 """A proposal that is not agreed on for so many windows will not be: somebody in it hears nothing, or not everybody."""
+WITHOUT_MAX: Final = 3
+KEPT_MAX: Final = 1
 EXCLUDED_WINDOWS: Final = 8
 FOLLOW_WINDOWS: Final = 2
 """In a crowd, so long for the lowest station to propose before the others do it themselves."""
@@ -87,69 +90,6 @@ RECOVER_DOUBLINGS: Final = 2
 """RCV is repeated after the interval, twice it, four times it, with jitter: it may have lost to a stop being agreed."""
 AGE_TIE_MS: Final = 1000
 """Two daemons whose ages differ by less are told apart by their boot numbers."""
-
-
-class State(Enum):
-    """Where this station stands."""
-
-    LISTENING = auto()
-    """Newcomer, or told of a later life of its own number: sends OPEN without a proposal, to be contradicted if the number is
-    in use."""
-    PROPOSING = auto()
-    STARTED = auto()
-    """In an instance. Silent, but for answers."""
-    ENDED = auto()
-    """Refused, or gone on purpose."""
-
-
-class Cause(Enum):
-    """Why a state may change."""
-
-    LISTENED = auto()
-    """A whole window without contradiction."""
-    AGREED = auto()
-    RESTARTED = auto()
-    """This station's life in the instance is over; it goes on with a new incarnation."""
-    LET_IN = auto()
-    """The members of a living instance have let it in."""
-    OUTDATED = auto()
-    """Others know a later life of the own number."""
-    DISPLACED = auto()
-    """Another daemon with the own number has the better right."""
-    LEAVING = auto()
-
-
-TRANSITIONS: Final[dict[tuple[State, Cause], State]] = {
-    (State.LISTENING, Cause.LISTENED): State.PROPOSING,
-    (State.LISTENING, Cause.AGREED): State.LISTENING,
-    (State.LISTENING, Cause.LET_IN): State.LISTENING,
-    (State.LISTENING, Cause.RESTARTED): State.LISTENING,
-    (State.LISTENING, Cause.OUTDATED): State.LISTENING,
-    (State.LISTENING, Cause.DISPLACED): State.ENDED,
-    (State.LISTENING, Cause.LEAVING): State.ENDED,
-    (State.PROPOSING, Cause.LISTENED): State.PROPOSING,
-    (State.PROPOSING, Cause.AGREED): State.STARTED,
-    (State.PROPOSING, Cause.LET_IN): State.STARTED,
-    (State.PROPOSING, Cause.RESTARTED): State.PROPOSING,
-    (State.PROPOSING, Cause.OUTDATED): State.LISTENING,
-    (State.PROPOSING, Cause.DISPLACED): State.ENDED,
-    (State.PROPOSING, Cause.LEAVING): State.ENDED,
-    (State.STARTED, Cause.LISTENED): State.STARTED,
-    (State.STARTED, Cause.AGREED): State.STARTED,
-    (State.STARTED, Cause.LET_IN): State.STARTED,
-    (State.STARTED, Cause.RESTARTED): State.PROPOSING,
-    (State.STARTED, Cause.OUTDATED): State.LISTENING,
-    (State.STARTED, Cause.DISPLACED): State.ENDED,
-    (State.STARTED, Cause.LEAVING): State.ENDED,
-    (State.ENDED, Cause.LISTENED): State.ENDED,
-    (State.ENDED, Cause.AGREED): State.ENDED,
-    (State.ENDED, Cause.LET_IN): State.ENDED,
-    (State.ENDED, Cause.RESTARTED): State.ENDED,
-    (State.ENDED, Cause.OUTDATED): State.ENDED,
-    (State.ENDED, Cause.DISPLACED): State.ENDED,
-    (State.ENDED, Cause.LEAVING): State.ENDED,
-}
-"""Total: a test walks State x Cause."""
 
 
 class Timer(IntEnum):
@@ -250,6 +190,9 @@ class Opening:
         self.pace = Pace.of(config.stations, config.interval_ns, config.window_ns, config.recover_ns)
         self._arrivals = Arrivals()
         self._excluded: dict[int, int] = {}  # stations that were heard and did not agree: left out until then
+        self._kept = 0  # how often that proposal, which is not the own set, has been kept
+        self._failed: dict[Members, int] = {}  # sets that were kept in vain: not taken until then
+        self._without: dict[int, int] = {}  # whose proposals were without this one when there was no agreement, and how often
         self._tries = 0  # RCVs since the instance was first heard
         self._quorum: Quorum = quorum or (lambda stations: len(set(stations)) == config.stations)
         self.state = State.LISTENING
@@ -477,6 +420,17 @@ class Opening:
         """The highest instance number that this incarnation has proposed, or agreed to; 0: none."""
         return max((proposal.instance for proposal in self._issued), default=0)
 
+    def restarted(self, now: int, incarnations: tuple[int, ...]) -> list[Recovering]:
+        """Members with these incarnations (by index, 0: no member) of which a later life has asked to be let in already: whoever
+        starts late, or is let in, has read that before, and hears it only once more by chance."""
+        out = []
+        for station, heard in self._heard.items():
+            life, pdu = incarnations[station - 1], heard.pdu
+            asks = not pdu.started and pdu.age_ms * 1_000_000 >= self._config.window_ns
+            if life and pdu.incarnation > life and asks and self._believes(now, station, life, pdu.incarnation):
+                out.append(Recovering(station, pdu.incarnation, pdu.frame_max))
+        return out
+
     def missing(self, now: int) -> tuple[tuple[int, str], ...]:
         """(station, reason) of those that opening waits for: ``silent``, or ``never seen``. Empty while in an instance."""
         if self.state in (State.STARTED, State.ENDED) or self._alive(now):
@@ -655,6 +609,9 @@ class Opening:
         late = latest is not None and now - self._issued_ns >= PATIENCE_WINDOWS * self.pace.window_ns
         if latest is not None and late and (taken := self._settle(now, latest)) is not None:
             self._taken = taken
+            if taken == latest:
+                return []
+            self._kept = 0
             effects = self._issue(now, taken)
             return effects + (self._agree(now, taken) if self._complete(taken) else [])
         if latest is not None and latest == self._taken and not late:
@@ -711,28 +668,49 @@ class Opening:
         return own and self._quorum(station for station, _ in offer.members)
 
     def _settle(self, now: int, latest: Proposal) -> Proposal | None:
-        """The latest proposal finds no agreement. Who is in it and proposes nothing with this station in it does not hear it,
-        and is left out for a while. Otherwise not everybody hears everybody: then any colleague's proposal with quorum and this
-        station in it will do."""
+        """The latest proposal finds no agreement: what to issue instead, ``latest`` to keep it, None for the own set.
+
+        Who is in it and proposes nothing, or ``WITHOUT_MAX`` times nothing with this station in it, does not hear it, and is left
+        out for a while. Otherwise not everybody hears everybody: then the largest set will do that anybody proposes with quorum
+        and this station in it. One station that hears all of it is enough, the others start late by its word. If it is the own
+        set, it is proposed again under a number that all can take. If it is not, it is kept ``KEPT_MAX`` times, and not taken
+        again for a while: somebody in it may be gone, and all who take it from each other would never notice."""
         self._issued_ns = now
-        deaf = []
-        offered = []
+        deaf, without, least = [], {}, 0
+        own = Proposal(0, *self._candidates(now))
+        foreign = latest == self._taken and latest[1:] != own[1:]
+        self._kept = self._kept + 1 if foreign else 0
+        if self._kept > KEPT_MAX:
+            self._failed[latest.members] = now + 2 * EXCLUDED_WINDOWS * self.pace.window_ns
+        offered = [own]
         for station, _ in latest.members:
             heard = self._heard.get(station)
-            if station == self._config.station or heard is None or heard.pdu.proposal == latest:
+            if station == self._config.station or heard is None or now - heard.at_ns >= self.pace.window_ns:
                 continue
             proposal = heard.pdu.proposal
-            if proposal is None or not proposal.incarnation_of(self._config.station):
-                deaf.append(station)
-            elif (
-                max(latest.instance, self._floor) < proposal.instance <= self.highest
-                and proposal.incarnation_of(self._config.station) == self.incarnation
-            ):
+            life = proposal.incarnation_of(self._config.station) if proposal else 0
+            if proposal is None or not life:
+                without[station] = self._without.get(station, 0) + 1
+                least = max(least, len(proposal.members) if proposal else 0)
+                if proposal is None or without[station] >= WITHOUT_MAX:
+                    deaf.append(station)
+            elif life != self.incarnation or now < self._failed.get(proposal.members, 0):
+                continue
+            elif self._quorum(k for k, _ in proposal.members):
                 offered.append(proposal)
+        self._without = without
         for station in deaf:
-            self._excluded[station] = now + EXCLUDED_WINDOWS * self.pace.window_ns
-        offered = [p for p in offered if self._quorum(k for k, _ in p.members)]
-        return None if deaf else max(offered, key=lambda p: p.instance, default=None)
+            # Not for the same time everywhere: two that leave each other out would be back together, and do it again.
+            wait = EXCLUDED_WINDOWS * self.pace.window_ns
+            self._excluded[station] = now + wait + self._jitter(wait)
+        best = max(offered, key=lambda p: (len(p.members), p.instance))
+        mine = best[1:] == own[1:]
+        if deaf or (mine and latest[1:] != own[1:]):
+            return None
+        if latest.instance < best.instance <= self.highest:
+            return best
+        largest = mine and len(own.members) > least
+        return latest._replace(instance=self.highest + 1) if largest and latest.instance < self.highest < INSTANCE_MAX else latest
 
     def _issue(self, now: int, proposal: Proposal) -> list[Effect]:
         latest = next(reversed(self._issued), None)
@@ -802,6 +780,7 @@ class Opening:
         self.instance = proposal
         self.current = proposal.instance
         self._opened_ns = now
+        self._failed.clear()
         self._timers.stop(Timer.LISTENED)
         self._timers.stop(Timer.OPEN)
         heard = [self._heard[station] for station, _ in proposal.members if station in self._heard]

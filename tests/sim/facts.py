@@ -473,6 +473,8 @@ class Facts:
         instance = self.instances.get(f.instance)
         if stream is None or instance is None or not instance.has(stream.src, f.incarnation):
             return False
+        if f.kind in (Kind.OPEN, Kind.RCV):  # names an instance, without being of a stream: its vector says nothing
+            return False
         if f.instance > stream.spoke:
             stream.spoke = f.instance
         fresh = False

@@ -42,6 +42,12 @@ def test_scenario_shows_the_broken_rule(name: str, rule: str | Fault, checker: s
     assert found.value.checker == checker
 
 
+def test_a_joiner_that_does_not_hear_a_voter_needs_the_others() -> None:
+    """The rule that members repeat the votes of all for who asks again, broken: station 3 never gets in."""
+    _, now = carry_out(Path(__file__).parent / "scenarios" / "rejoins-half-heard.txt", ("resend_own",))
+    assert now.splitlines()[-4:][2] == "  s3: in no instance"
+
+
 @pytest.mark.parametrize("n", range(2, 9))
 def test_lone_data_costs_2n_frames_to_ack_and_n_to_preack(n: int) -> None:
     """TO protocol, number of PDUs: best case 1 + (n - 1) + n to level ack, one less if confirmations are serialised.

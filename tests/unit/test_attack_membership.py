@@ -11,7 +11,8 @@ from test_engine import LATENCY, MS, Cluster, Node, opened
 from zenjun.proto.core import seal
 from zenjun.proto.effects import Changed, Closed, Effect, Opened, Persist
 from zenjun.proto.engine import Engine
-from zenjun.proto.openpdu import INCARNATION_MAX, INSTANCE_MAX, OpenPdu, encode_open, pack
+from zenjun.proto.letters import Letter
+from zenjun.proto.openpdu import INCARNATION_MAX, INSTANCE_MAX, OpenPdu, decode_open, encode_open, pack
 from zenjun.proto.openpdu import Proposal as OpenProposal
 from zenjun.proto.votes import Proposal, encode_proposal
 from zenjun.proto.wire import CONFIRM, HEADER, VERSION, Flag, Kind, cluster_id, view_hash
@@ -205,12 +206,56 @@ def test_lives_that_follow_each_other_fast_do_not_make_instances_as_fast() -> No
 
 def test_two_that_do_not_hear_each_other_do_not_end_the_instance() -> None:
     """1 and 2 suspect each other at the same time; 3 hears both and is told of both. It must side with one of them, not with
-    neither: two of three are a quorum."""
+    neither: two of three are a quorum. (The other one comes back with the help of 3.)"""
     cluster = opened()
     cluster.run(1_000 * MS)
     cluster.lost = lambda source, to, pdu: {source.config.station, to.config.station} == {1, 2}
     cluster.run(1_500 * MS)
-    assert together(cluster, 1, 3) or together(cluster, 2, 3)
+    assert together(cluster, 1, 3) or together(cluster, 2, 3) or together(cluster, 1, 2, 3)
+
+
+@pytest.mark.parametrize("restarted", [0, 1, 2])
+@pytest.mark.parametrize("ways", [{(1, 2)}, {(1, 2), (2, 1)}])
+@pytest.mark.parametrize("n", [3, 4, 6])
+def test_who_does_not_hear_one_of_the_members_gets_in_by_the_others(n: int, ways: set[tuple[int, int]], restarted: int) -> None:
+    """What 1 sends does not reach 2 (nor what 2 sends, 1), from now on, and one of them restarts meanwhile. Before the members
+    repeated each other's votes for a joiner it was let in, did not learn of it, was removed, and so on for ever."""
+    cluster = opened(n)
+    cluster.lost = lambda source, to, pdu: (source.config.station, to.config.station) in ways
+    if restarted:
+        cluster.nodes[restarted - 1].paused = True
+        cluster.run(1_500 * MS)
+        cluster.nodes[restarted - 1].paused = False
+    cluster.until(lambda: together(cluster, *range(1, n + 1)), limit_ns=6_000 * MS)
+    cluster.run(5_000 * MS)
+    assert together(cluster, *range(1, n + 1)) and cluster.nodes[-1].engine.instance <= 9
+    instance = cluster.nodes[-1].engine.instance
+    cluster.run(5_000 * MS)
+    assert cluster.nodes[-1].engine.instance == instance, "and then it is calm"
+
+
+@pytest.mark.parametrize("fault", ["", "forget_heard"])
+def test_who_starts_late_knows_who_has_restarted_since(fault: str) -> None:
+    """Station 1 has read that 3 lives anew before it is told that the instance with its former life has started. It must not say
+    that this life is in operation, and 3 asks again only after a while (a checker objected to 25 ms of that, seed 9502275)."""
+    cluster = Cluster(membership_faults=frozenset({fault} - {""}))
+    one, _, three = cluster.nodes
+
+    def proposes(pdu: bytes) -> bool:
+        found = decode_open(pdu, 3) if pdu[5] == Kind.OPEN else None
+        return found is not None and found.proposal is not None
+
+    cluster.lost = lambda source, to, pdu: to is one and proposes(pdu)
+    cluster.until(lambda: together(cluster, 1, 2, 3) or all(node.engine.instance for node in cluster.nodes[1:]))
+    assert not one.engine.instance and one.engine.opening.issued
+    started = [p for p in cluster.frames if p[5] == Kind.OPEN and p[8] == 2 and proposes(p)][-1]
+    three.paused = True
+    give(cluster, one, 3, open_pdu(3, 3, 2, recovering=True))
+    give(cluster, one, 2, started)
+    says_alive = bool(one.engine.instance) and one.engine.membership.letters[3] is Letter.A
+    assert one.said(Opened) and says_alive is bool(
+        fault
+    )  # honest it gives the instance up: it has issued a later number (rule 8)
 
 
 def test_two_that_expel_each_other() -> None:

@@ -632,7 +632,9 @@ def test_a_joiner_that_asks_again_gets_the_votes_again() -> None:
     one.vote(2, join)
     one.vote(3, join)
     assert one.m.instance == 8
-    assert only(one.m.on_recovering(100 * MS, 4, 9), Send) == mine, "it is a member, and does not know it yet"
+    again = one.m.on_recovering(100 * MS, 4, 9)
+    assert mine in again, "it is a member, and does not know it yet"
+    assert len(again) == 3, "it may not hear the other voters"
 
 
 def test_a_commit_that_the_core_cannot_carry_out_yet_is_tried_again() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zenjun.proto.effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
-from zenjun.proto.opening import NOTICE_GAP_NS, TRANSITIONS, Cause, Opening, OpeningConfig, Outcome, Recovering, State
+from zenjun.proto.opening import NOTICE_GAP_NS, Opening, OpeningConfig, Outcome, Recovering
 from zenjun.proto.openpdu import (
     INCARNATION_MAX,
     INSTANCE_MAX,
@@ -25,6 +25,7 @@ from zenjun.proto.openpdu import (
     decode_open,
     encode_open,
 )
+from zenjun.proto.openstate import TRANSITIONS, Cause, State
 from zenjun.proto.wire import HEADER, MEMBER, OPEN, Kind, view_hash
 
 MS = 1_000_000

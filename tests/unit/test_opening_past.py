@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from test_opening import INTERVAL, MS, START, WINDOW, Station, encoded, unsealed
-from zenjun.proto.opening import PATIENCE_WINDOWS
+from zenjun.proto.opening import KEPT_MAX, PATIENCE_WINDOWS, WITHOUT_MAX
 from zenjun.proto.openpdu import BY_VOTES, OpenPdu, Past, Proposal, encode_open
 from zenjun.proto.wire import view_hash
 
@@ -60,10 +62,62 @@ def test_a_proposal_that_is_taken_from_a_colleague_is_kept() -> None:
     assert one.opening.issued == 1
     says[2] = Proposal(2, ((2, 1), (3, 1), (4, 1)))
     says[3] = says[4] = Proposal(1, ((1, 1), (2, 1), (3, 1), (4, 1)))
-    run(6 * WINDOW)
-    assert len(latest) == 2, "station 2 has been left out"
+    run((WITHOUT_MAX * PATIENCE_WINDOWS + 2) * WINDOW)
+    left = next(reversed(one.opening._issued))
+    assert [station for station, _ in left.members] == [1, 3, 4], "station 2 has been left out"
     number = latest[-1][1] + 1
     says[3] = Proposal(number, ((1, 1), (2, 1), (3, 1)))
+    says[4] = Proposal(1, ((1, 1), (3, 1), (4, 1)))
     run(6 * WINDOW)
     taken = next(k for k, (_, issued) in enumerate(latest) if issued == number)
     assert taken == len(latest) - 1 or latest[taken + 1][0] - latest[taken][0] >= PATIENCE_WINDOWS * WINDOW, latest
+
+
+def settle(says: Callable[[int], dict[int, Proposal | None]], windows: int) -> list[Proposal]:
+    """What station 1 of four (quorum 3) issues while the others say this in each window."""
+    one = Station(1, 4)
+    one.boot_up(START)
+    one.opening._quorum = lambda stations: len(set(stations)) >= 3
+    now, issued = START, []
+    for k in range(windows * WINDOW // INTERVAL):
+        now += INTERVAL
+        for src, proposal in says(k * INTERVAL // WINDOW).items():
+            number = proposal.instance if proposal else 0
+            pdu = OpenPdu(src, 1, 1500, proposal, number, one.fingerprint, 10**6, src, False, "x")
+            one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=4, seal=unsealed), bytes(6)), now)
+        one.carry_out(one.opening.on_timeout(now), now)
+        latest = next(reversed(one.opening._issued), None)
+        if latest is not None and (not issued or issued[-1] != latest):
+            issued.append(latest)
+    return issued
+
+
+EVERYBODY = ((1, 1), (2, 1), (3, 1), (4, 1))
+
+
+def they_propose_all(window: int) -> dict[int, Proposal | None]:
+    return {2: Proposal(1 + 4 * (window > 2), EVERYBODY), 3: Proposal(1 + 4 * (window > 2), EVERYBODY)}
+
+
+def test_the_largest_set_is_taken() -> None:
+    """4 does not reach station 1. What 2 and 3 propose has it in, and one of them hears all four."""
+    issued = settle(they_propose_all, 3 + PATIENCE_WINDOWS)
+    assert [len(p.members) for p in issued] == [3, 4] and issued[-1] == Proposal(5, EVERYBODY)
+
+
+def test_the_largest_set_is_proposed_anew_under_a_number_that_all_can_take() -> None:
+    """Station 1 hears all, 2 and 3 do not hear each other, and have issued higher numbers for less."""
+    two, three = (*EVERYBODY[:2], EVERYBODY[3]), (EVERYBODY[0], *EVERYBODY[2:])
+
+    def says(window: int) -> dict[int, Proposal | None]:
+        return {2: Proposal(1 + 6 * (window > 2), two), 3: Proposal(1 + 7 * (window > 2), three), 4: Proposal(1, EVERYBODY)}
+
+    issued = settle(says, 3 + PATIENCE_WINDOWS)
+    assert issued[-1] == Proposal(9, EVERYBODY)
+
+
+def test_a_set_with_one_who_has_gone_is_not_kept_for_ever() -> None:
+    """2 and 3 propose a set with 4, who is not there any more, and station 1 has taken it from them: each could keep it because
+    the others do (three of 300 seeds never opened)."""
+    issued = settle(they_propose_all, 3 + (KEPT_MAX + 3) * PATIENCE_WINDOWS)
+    assert [len(p.members) for p in issued] == [3, 4, 3], issued
