@@ -191,6 +191,7 @@ class Engine:
             if not self.core.flushed:
                 return effects  # control PDUs wait as well: they may be about the instance that is to begin
             effects += self._begin(now, self._agreed)
+            effects += self._absorb(now, self._restarted(now))
             status |= _CONTROL
         if status & _CONTROL:
             effects += self._take_control(now)
@@ -424,12 +425,14 @@ class Engine:
     def _absorb(self, now: int, outcomes: Iterable[Outcome | Recovering | UsedUp]) -> list[Effect]:
         """Let the parts follow what one of them decided."""
         out: list[Effect] = []
+        begun = False
         for outcome in outcomes:
             match outcome:
                 case Opened():
                     self._flush(now)
                     if self.core.flushed:
                         out += self._begin(now, outcome)
+                        begun = True
                     else:
                         self._agreed = outcome
                         self._timers.set(Deadline.FLUSH, now)
@@ -458,6 +461,8 @@ class Engine:
                     self.membership.note_life(station, incarnation)
                 case _:
                     out.append(outcome)
+        if begun:  # not before what belongs to the beginning is out: it may be the end
+            out += self._absorb(now, self._restarted(now))
         return out
 
     def _may_open(self, stations: Iterable[int]) -> bool:
@@ -513,8 +518,7 @@ class Engine:
         self.membership.begin(now, opened.instance, opened.incarnations, issued=self.opening.issued)
         if self._bus:
             self.reset.begin([index for index, life in enumerate(opened.incarnations) if life])
-        effects = [opened, *self._enter_open(now)]
-        return effects + self._absorb(now, self._restarted(now))
+        return [opened, *self._enter_open(now)]
 
     def _enter_changed(self, now: int, changed: Changed) -> None:
         self.opening.current = self.last_instance = changed.instance
