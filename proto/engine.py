@@ -160,6 +160,8 @@ class Engine:
         self._byes_left: int | None = None  # None: not leaving
         self._dropped = dict.fromkeys(CONFLICTS, 0)
         self._noticed_ns = dict.fromkeys(CONFLICTS, -NOTICE_GAP_NS)
+        self._memory_refused = 0
+        self._memory_noticed_ns = -NOTICE_GAP_NS
 
     # ---- inputs
     def start(self, now: int) -> list[Effect]:
@@ -661,7 +663,7 @@ class Engine:
     def _watch(self, now: int) -> list[Effect]:
         """Whom does delivery, or opening, wait for?"""
         self._watched_ns = now
-        effects = self._conflicts(now)
+        effects = self._conflicts(now) + self._shortages(now)
         if self.core.is_open:
             effects += self.opening.note_clock(self.core.clock)
             effects += self._watch_own(now)
@@ -773,6 +775,16 @@ class Engine:
                 message = f"some station of cluster {self.config.cluster!r} {what}: {dropped} of its frames were dropped"
                 effects.append(Notice(reason.name.lower(), message))
         return effects
+
+    def _shortages(self, now: int) -> list[Effect]:
+        """The order waits for memory, or has waited since the last notice."""
+        refused = self.core.memory_refused
+        if refused == self._memory_refused or now - self._memory_noticed_ns < NOTICE_GAP_NS:
+            return []
+        self._memory_refused, self._memory_noticed_ns = refused, now
+        mib = self.core.assembling_bytes / 2**20
+        message = f"the system has no memory for a large message ({mib:.1f} MiB in use for such): delivery waits for some"
+        return [Notice("memory", message)]
 
 
 def _core(config: EngineConfig) -> Core:

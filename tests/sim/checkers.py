@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
-from zenjun.proto.wire import Flag, Kind
+from zenjun.proto.wire import MESSAGE_MAX, Flag, Kind
 
 from . import frames
 from .checker import Checker, Merged, Violation, due, last_of_streams, start_of
@@ -578,7 +578,7 @@ class Digest(Checker):
 
 
 class Bounded(Checker):
-    """Memory is what was reserved at the start, and a turn sends a bounded number of frames."""
+    """Memory is what was reserved at the start, but for messages under way; a turn sends a bounded number of frames."""
 
     name = "bounded"
 
@@ -590,6 +590,8 @@ class Bounded(Checker):
         memory = stay.core.memory_bytes()
         if memory != self._memory.setdefault(stay.lives, memory):
             self.fail(f"station {stay.station + 1} has {memory} bytes, began with {self._memory[stay.lives]}", stay.station)
+        if stay.core.assembling_bytes() > 2 * self.facts.stations * MESSAGE_MAX:  # a multiple of the unit it grows by
+            self.fail(f"station {stay.station + 1} has {stay.core.assembling_bytes()} bytes of messages under way", stay.station)
         limit = (self.facts.slots + 16) * (self.facts.stations + 1)
         if frames_sent > limit and len(stay.instance.members) > 1:  # alone it need not wait for anybody
             self.fail(f"station {stay.station + 1} has sent {frames_sent} frames in one turn, limit {limit}", stay.station)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from zenjun.proto import wire
 from zenjun.proto.effects import Changed, Closed, Effect, Opened, Persist, Refused, Send
 from zenjun.proto.engine import NEVER, Engine, EngineConfig
+from zenjun.proto.opening import Opening, Proposal
+from zenjun.proto.pace import Arrivals, Pace
 
 US: Final = 1_000
 MS: Final = 1_000_000
@@ -52,6 +54,7 @@ class _Daemon:
         self.to_start_ns = to_start_ns
         self.running = False
         self.queued = False
+        self.stalled_until_ns = 0
         self.inbox: deque[tuple[bytes, bytes]] = deque()
         self.timer_ns = NEVER
         self.view: tuple[int, frozenset[int]] = (0, frozenset())
@@ -70,8 +73,10 @@ class Crowd:
         fork_ns: int = 70 * MS,
         start_at: Mapping[int, int] | None = None,
         deaf: Collection[int] = (),
+        broken: str = "",
     ) -> None:
-        """start_at: stations that are forked later, and when. deaf: stations that hear nothing, and are heard."""
+        """start_at: stations that are forked later, and when. deaf: stations that hear nothing, and are heard. broken: a name of
+        ``BROKEN``."""
         self.n = n
         self.costs = costs or Costs()
         self.now = 0
@@ -84,6 +89,7 @@ class Crowd:
         self.drops = 0
         self.busy_ns = 0
         """Processor time used."""
+        self._broken = broken
         self._deaf = frozenset(k - 1 for k in deaf)
         self._daemons = [_Daemon(self._engine(k), self.costs.start_ns) for k in range(1, n + 1)]
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -108,6 +114,8 @@ class Crowd:
         )
         engine = Engine(config, incarnation=1, instance=0)
         engine.set_mac(self._mac(station - 1))
+        if self._broken:
+            BROKEN[self._broken](engine.opening)
         return engine
 
     @staticmethod
@@ -142,9 +150,15 @@ class Crowd:
         self._count += 1
         heapq.heappush(self._events, (max(when, self.now), self._count, action))
 
+    def stall(self, station: int, for_ns: int) -> None:
+        """The machine gives this station's process no time."""
+        self._daemons[station - 1].stalled_until_ns = self.now + for_ns
+
     def _queue(self, k: int) -> None:
         daemon = self._daemons[k]
-        if not daemon.queued:
+        if self.now < daemon.stalled_until_ns:
+            self._at(daemon.stalled_until_ns, lambda: self._queue(k))
+        elif not daemon.queued:
             daemon.queued = True
             self._ready.append(k)
             self._dispatch()
@@ -227,3 +241,53 @@ class Crowd:
                 case Persist() | Refused():
                     pass
         return out
+
+
+# ---- the rules of proto/pace.py, broken one by one
+class _Careless(Arrivals):
+    """Whoever comes, a set that lacks some is proposed as soon as it has quorum."""
+
+    def calm_ns(self, pace: Pace, since_ns: int) -> int:
+        return since_ns
+
+
+def _often(opening: Opening) -> None:
+    configured = opening._config
+    opening.pace = replace(opening.pace, interval_ns=configured.interval_ns, recover_ns=configured.recover_ns)
+
+
+def _forgetful(opening: Opening) -> None:
+    opening.pace = replace(opening.pace, window_ns=opening._config.window_ns)
+
+
+def _careless(opening: Opening) -> None:
+    opening._arrivals = _Careless()
+
+
+def _everyone(opening: Opening) -> None:
+    opening.pace = replace(opening.pace, crowded=False)
+
+
+def _impatient(opening: Opening) -> None:
+    follow = opening._follow
+
+    def hasty(now: int, *rest: Any) -> tuple[Proposal | None, bool]:
+        opening._answered_ns = -S
+        return follow(now, *rest)
+
+    opening._follow = hasty  # type: ignore[method-assign]
+
+
+def _graceless(opening: Opening) -> None:
+    opening.pace = replace(opening.pace, grace_ns=0)
+
+
+BROKEN: Final[dict[str, Callable[[Opening], None]]] = {
+    "often": _often,
+    "forgetful": _forgetful,
+    "careless": _careless,
+    "everyone": _everyone,
+    "impatient": _impatient,
+    "graceless": _graceless,
+}
+"""What each does to every station's opening: intervals, presence, arrivals, who proposes, patience, grace."""

@@ -456,6 +456,10 @@ class Station:
         assert self.engine is not None
         return self.variant.memory_bytes(self.engine.core.memory_bytes)
 
+    def assembling_bytes(self) -> int:
+        assert self.engine is not None
+        return self.engine.core.assembling_bytes
+
     def core_clock(self) -> int:
         assert self.engine is not None
         return self.engine.core.clock

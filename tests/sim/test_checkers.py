@@ -48,6 +48,7 @@ class Core:
     peers: list[PeerView]
     drops: int = 0
     memory: int = 1000
+    assembling: int = 0
     time: int = BASE
     said: tuple[int, int] = (0, 0)
 
@@ -59,6 +60,9 @@ class Core:
 
     def memory_bytes(self) -> int:
         return self.memory
+
+    def assembling_bytes(self) -> int:
+        return self.assembling
 
     def core_clock(self) -> int:
         return self.time
@@ -798,6 +802,16 @@ def test_bounded_memory() -> None:
     h = History(Bounded)
     h.checker.turn(h.stays[0], 0)
     h.cores[0].memory += 1
+    with fails("bounded"):
+        h.checker.turn(h.stays[0], 0)
+
+
+def test_bounded_assembling() -> None:
+    """Each of the stations may have a message of 16 MiB under way by each service."""
+    h = History(Bounded)
+    h.cores[0].assembling = 2 * h.facts.stations * (16 << 20)
+    h.checker.turn(h.stays[0], 0)
+    h.cores[0].assembling += 1
     with fails("bounded"):
         h.checker.turn(h.stays[0], 0)
 

@@ -36,7 +36,7 @@ def test_all_are_in_one_instance_soon_after_the_last_has_started(n: int, within_
     assert time.process_time() - began < 60
 
 
-@pytest.mark.parametrize("n", [16, 32])
+@pytest.mark.parametrize("n", [16, 32, 64])
 def test_a_machine_that_is_slower_still(n: int) -> None:
     crowd = Crowd(n, costs=SLOW)
     assert crowd.run(60 * S, crowd.together), crowd.views()
@@ -61,6 +61,56 @@ def test_the_others_open_without_a_lowest_station_that_hears_nothing() -> None:
         return len({crowd.view(k) for k in others}) == 1 and len(crowd.view(2)[1]) == 11
 
     assert crowd.run(40 * S, opened), crowd.views()
+
+
+# ---- the rules one by one, and each of them broken
+
+
+def flaws(crowd: Crowd, within_s: int) -> set[str]:
+    """What is wrong with an opening of stations that are switched on at a time."""
+    found = set() if crowd.run(within_s * S, crowd.together) else {"late"}
+    return (
+        found
+        | ({"steps"} if crowd.instances != {1} else set())  # not all of them at the first attempt
+        | ({"words"} if crowd.opens > 10 * crowd.n else set())
+        | ({"ended"} if crowd.closed else set())
+    )
+
+
+@pytest.mark.parametrize(
+    ("broken", "n", "seen"),
+    [
+        ("", 32, set()),
+        ("", 48, set()),
+        ("often", 32, {"words"}),
+        ("forgetful", 48, {"words"}),
+        ("careless", 32, {"steps"}),
+        ("everyone", 32, {"steps"}),
+    ],
+)
+def test_all_in_one_step_and_in_few_words(broken: str, n: int, seen: set[str]) -> None:
+    """Intervals, presence, arrivals, who proposes."""
+    found = flaws(Crowd(n, broken=broken), 20)
+    assert seen <= found and bool(seen) == bool(found), found
+
+
+@pytest.mark.parametrize("broken", ["", "impatient"])
+def test_a_proposal_stays_while_answers_come_whoever_comes_as_well(broken: str) -> None:
+    """One station a second, for longer than arrivals are waited for."""
+    crowd = Crowd(24, fork_ns=S, broken=broken)
+    assert crowd.run(40 * S, crowd.together), crowd.views()
+    assert (1 in crowd.instances) == (not broken), "the first proposal has been overtaken by the next"
+
+
+@pytest.mark.parametrize("broken", ["", "graceless"])
+def test_who_is_slow_to_start_is_not_removed_at_once(broken: str) -> None:
+    """Three fail time-outs are less than one and the grace of 32 stations."""
+    crowd = Crowd(32, broken=broken)
+    assert crowd.run(20 * S, lambda: bool(crowd.instances))
+    for station in range(20, 33):
+        crowd.stall(station, 1200 * MS)
+    crowd.run(crowd.now + 3 * S)
+    assert (crowd.instances == {1} and crowd.together()) == (not broken), (crowd.instances, crowd.views())
 
 
 def test_small_clusters_are_as_they_were() -> None:
