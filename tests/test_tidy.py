@@ -241,6 +241,53 @@ def test_a_long_c_file_is_caught() -> None:
     assert long_c_files({"proto/core/x.c": "\n" * (C_FILE_LINES_MAX + 1)}) == [f"proto/core/x.c:1: {C_FILE_LINES_MAX + 1} lines"]
 
 
+def _guarded(tree: ast.AST) -> set[int]:
+    """Nodes that only type checkers read."""
+    tests = (node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    return {id(inner) for node in tests for inner in ast.walk(node)}
+
+
+def cycles(files: dict[str, str]) -> list[list[str]]:
+    """Modules that import each other, wherever in the file the import stands; a package is left out of its modules' imports."""
+    names = {"zenjun." + name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in files}
+    graph: dict[str, set[str]] = {}
+    for module, name in names.items():
+        tree = ast.parse(files[name])
+        skipped = _guarded(tree)
+        tree.body = [node for node in tree.body if id(node) not in skipped]
+        graph[module] = {target for _, target in _imports(name, tree) if target in names and target != module}
+        graph[module] -= {package for package in graph[module] if any(t.startswith(f"{package}.") for t in graph[module])}
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for target in graph[waiting.pop()] - seen:
+                seen.add(target)
+                waiting.append(target)
+        return seen
+
+    far = {module: reached(module) for module in names}
+    rings = {frozenset(n for n in far[m] if m in far[n]) for m in names if m in far[m]}
+    return sorted(sorted(ring) for ring in rings)
+
+
+def test_no_modules_import_each_other() -> None:
+    files = {str(p.relative_to(ROOT)): p.read_text() for p in python_files() if p.relative_to(ROOT).parts[0] in LAYERS}
+    assert cycles(files) == []
+
+
+def test_a_cycle_is_caught() -> None:
+    files = {
+        "tools/cli/a.py": "from . import b\n",
+        "tools/cli/b.py": "def f():\n    from .c import g\n",
+        "tools/cli/c.py": "from .a import h\n",
+        "tools/cli/d.py": "from . import a\nif TYPE_CHECKING:\n    from . import e\n",
+        "tools/cli/e.py": "from . import d\n",
+    }
+    assert cycles(files) == [["zenjun.tools.cli.a", "zenjun.tools.cli.b", "zenjun.tools.cli.c"]]
+
+
 def test_the_walk_sees_the_files() -> None:
     names = {str(p.relative_to(ROOT)) for p in python_files()}
     assert {"proto/engine.py", "proto/core/__init__.py", "tests/test_tidy.py"} <= names

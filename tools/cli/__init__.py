@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from .common import FAILED, INTERRUPTED, PIPE_CLOSED, exit_code_of
+from .common import COMPLETION, FAILED, INTERRUPTED, PIPE_CLOSED, exit_code_of
 from .lazy import Entry, LazyGroup
 
 COMMANDS: Final[dict[str, Entry]] = {
@@ -30,10 +30,6 @@ COMMANDS: Final[dict[str, Entry]] = {
     "completion": Entry("complete", "completion", "Print the completion script for a shell."),
     "version": Entry("complete", "version", "Print the version."),
 }
-
-
-VARIABLE: Final = "_ZENJUN_COMPLETE"
-"""Set by the completion scripts."""
 
 
 class _Commands(LazyGroup):
@@ -78,8 +74,8 @@ def _version(ctx: click.Context, on: bool) -> None:
 
 def _invoke(args: list[str]) -> Any:
     """As ``cli.main`` does, but for its ways with Ctrl-C (an empty line) and closed pipes (exit code 1)."""
-    if VARIABLE in os.environ:
-        return cli.main(args=args, prog_name="zenjun", complete_var=VARIABLE)
+    if COMPLETION in os.environ:
+        return cli.main(args=args, prog_name="zenjun", complete_var=COMPLETION)
     with cli.make_context("zenjun", args) as ctx:
         return cli.invoke(ctx)
 

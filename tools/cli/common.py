@@ -28,6 +28,8 @@ NO_SERVICE: Final = 5
 UNSUPPORTED: Final = 6
 INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
+COMPLETION: Final = "_ZENJUN_COMPLETE"
+"""The variable that the completion scripts set."""
 
 EXIT_CODES: Final = {
     OK: "done",

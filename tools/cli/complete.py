@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from .common import OK
+from .common import COMPLETION, OK
 
 SHELLS: Final = ("bash", "zsh", "fish")
 
@@ -26,13 +26,11 @@ def completion(shell: str) -> int:
     """
     from click.shell_completion import get_completion_class
 
-    from . import VARIABLE, cli
-
     kind = get_completion_class(shell)
     if kind is None:
         raise click.UsageError(f"no completion for {shell}")
     # The script of the class is used as it is: click's own check of the shell's version would start the shell.
-    made = kind(cli, {}, "zenjun", VARIABLE)
+    made = kind(click.get_current_context().find_root().command, {}, "zenjun", COMPLETION)
     click.echo(made.source_template % made.source_vars())
     return OK
 

@@ -152,7 +152,9 @@ def demo(stations: int, loss: float, docker: bool, messages: int) -> None:
 
             if stations > demo_docker.STATIONS_MAX:
                 raise click.BadParameter(f"the compose file has {demo_docker.STATIONS_MAX} stations", param_hint="--stations")
-            if not demo_docker.show(console, stations, loss, _show_words, lambda c, lab: _show_bulk(c, lab, messages)):
+            if not demo_docker.show(
+                console, stations, loss, FAIL_TIMEOUT_MS, _show_words, lambda c, lab: _show_bulk(c, lab, messages)
+            ):
                 sys.exit(1)
             return
         console.print(f"Starting {stations} stations on one bridge, each losing {loss:.0%} of the frames that reach it …")

@@ -13,7 +13,6 @@ from rich.table import Table
 from ..lab import Lab, LabError, LabTimeout, compose
 from ..lab.containers import ContainerLab, take_down
 from ..lab.files import home
-from .demo import FAIL_TIMEOUT_MS
 
 PROJECT: Final = "zenjun-demo"
 STATIONS_MAX: Final = 5
@@ -29,7 +28,7 @@ class ShowWords(Protocol):
     def __call__(self, console: Console, lab: Lab, some: Sequence[int] = (), /) -> bool: ...
 
 
-def show(console: Console, stations: int, loss: float, words: ShowWords, bulk: Show) -> bool:
+def show(console: Console, stations: int, loss: float, fail_timeout_ms: int, words: ShowWords, bulk: Show) -> bool:
     """The whole demonstration; returns whether all stations saw the same. Raises LabError.
 
     words, bulk: what the stations say to each other, given by ``zenjun demo``; each says whether all saw the same.
@@ -38,7 +37,7 @@ def show(console: Console, stations: int, loss: float, words: ShowWords, bulk: S
         console.print("Building the image (a minute the first time) …")
         compose.build(engine)
         project = compose.Project(
-            engine, PROJECT, STATIONS=str(stations), CLUSTER="demo", COMPOSE_PROFILES="", FAIL_TIMEOUT=str(FAIL_TIMEOUT_MS)
+            engine, PROJECT, STATIONS=str(stations), CLUSTER="demo", COMPOSE_PROFILES="", FAIL_TIMEOUT=str(fail_timeout_ms)
         )
         # What a demonstration that was killed has left.
         take_down(engine, PROJECT, home() / PROJECT, grace_s=0.0)

@@ -19,10 +19,9 @@ from typing import Any, Final, TypeVar
 import click
 from rich.console import Console
 
-from ..lab import Impairment, Lab, LabError, LabNotFound, LabTimeout, LabUnsupported, Station
+from ..lab import Impairment, Lab, LabError, LabNotFound, LabTimeout, LabUnsupported, Station, backends
 from ..lab import files as lab_files
 from ..lab.awaiting import open_limit_s
-from ..lab.lab import all_labs, take_down
 from . import labrun
 from .common import FAILED, INTERRUPTED, TIMED_OUT, UNREACHABLE, UNSUPPORTED, Failure
 from .impairments import SHARE, TIME, Quantity, impairment_options
@@ -106,19 +105,6 @@ def _show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         click.echo(text if number else click.style(text, bold=True))
 
 
-def _attach(name: str) -> Lab:
-    """The lab of this name: of namespaces, else of containers. Raises LabNotFound."""
-    try:
-        return Lab.attach(name)
-    except LabNotFound:
-        from ..lab.containers import ContainerLab
-        from ..lab.docker_api import Engine, NoEngine
-
-        with contextlib.suppress(NoEngine, LabNotFound):
-            return ContainerLab.attach(name, engine=Engine.find())
-        raise
-
-
 def _chosen(lab: Lab, stations: list[int] | None) -> list[Station]:
     return [lab.station(number) for number in (lab.stations if stations is None else stations)]
 
@@ -184,7 +170,7 @@ def up(
     given = {key: value for key, value in impairments.items() if value is not None}
     try:
         settings = {"name": name, "mtu": mtu, "medium": medium, "snooping": snooping, "options": _parse_options(options), **given}
-        made = _containers(count, image, settings) if docker else Lab(count, **settings)
+        made = _containers(count, image, settings) if docker else backends.make(count, **settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     started = time.monotonic()
@@ -205,11 +191,9 @@ def up(
 
 
 def _containers(count: int, image: str, settings: dict[str, Any]) -> Lab:
-    from ..lab.containers import ContainerLab
-
     if settings.pop("snooping"):
         raise click.UsageError("--snooping is for a lab of namespaces: the bridge of containers is the engine's")
-    return ContainerLab(count, image=image, **settings)
+    return backends.make(count, image, **settings)
 
 
 def _report_up(made: Lab, took_s: float, daemons: bool, instance: int) -> None:
@@ -248,18 +232,9 @@ def down(name: str, everything: bool) -> None:
       zenjun lab down
       zenjun lab down --all
     """
-    from ..lab import containers
-    from ..lab.docker_api import Engine, NoEngine
-
-    engine = None
-    with contextlib.suppress(NoEngine):
-        engine = Engine.find()
-    # Compose projects are ended by name only: who made them may not think of them as labs.
-    others = containers.labs(engine) if engine is not None and everything else []
-    for each in sorted({*all_labs(), *others}) if everything else [lab_files.check_name(name)]:
+    for each in backends.owned() if everything else [lab_files.check_name(name)]:
         with _progress(f"ending lab {each}"):
-            found = engine is not None and containers.take_down(engine, each, lab_files.home() / each, grace_s=2.0)
-            found = take_down(lab_files.home() / each, grace_s=2.0) or found
+            found = backends.end(each, grace_s=2.0)
         click.echo(f"lab {each}: {'down' if found else 'is not up'}")
 
 
@@ -271,20 +246,10 @@ def list_labs() -> None:
     Example:
       zenjun lab list
     """
-    rows = []
-    for each in all_labs():
-        folder = lab_files.home() / each
-        note = lab_files.read_note(folder) or {}
-        state = "up" if lab_files.in_use(folder) else "crashed"
-        rows.append((each, state, note.get("stations", "-"), note.get("pid", "-"), folder))
-    from ..lab import containers
-    from ..lab.docker_api import Engine, NoEngine
-
-    with contextlib.suppress(NoEngine):
-        engine = Engine.find()
-        for each, (stations, running) in containers.names(engine).items():
-            rows = [row for row in rows if row[0] != each]
-            rows.append((each, f"{running} containers up", stations, "-", lab_files.home() / each))
+    rows = [
+        (row.name, row.state, *("-" if value is None else value for value in (row.stations, row.process)), row.folder)
+        for row in backends.listed()
+    ]
     _show_table(("name", "state", "stations", "process", "folder"), rows)
 
 
@@ -299,7 +264,7 @@ def status(name: str, as_json: bool) -> None:
       zenjun lab status
       zenjun lab status --json | jq .cuts
     """
-    attached = _attach(name)
+    attached = backends.attach(name)
     described = attached.describe()
     for entry in described["stations"]:
         entry["open"] = _daemon_state(attached.station(entry["station"]), entry.get("daemon"))
@@ -377,7 +342,7 @@ def exec_(name: str, stations: list[int] | None, command: tuple[str, ...]) -> No
       zenjun lab exec -- ip -brief address
       zenjun lab exec -s 1,3 -- sh -c 'echo I am $ZENJUN_STATION'
     """
-    chosen = _chosen(_attach(name), stations)
+    chosen = _chosen(backends.attach(name), stations)
     if len(chosen) == 1:
         _become(chosen[0], command)
     sys.exit(_run_everywhere(chosen, command))
@@ -429,7 +394,7 @@ def shell(name: str, number: int) -> None:
     Example:
       zenjun lab shell -s 2
     """
-    station = _attach(name).station(number)
+    station = backends.attach(name).station(number)
     click.echo(f"station {number} of lab {name}; leave with exit", err=True)
     _become(station, [os.environ.get("SHELL") or "/bin/sh"])
 
@@ -446,7 +411,7 @@ def start(name: str, stations: list[int] | None, wait: bool) -> None:
       zenjun lab start -s 2
       zenjun lab start --wait
     """
-    attached = _attach(name)
+    attached = backends.attach(name)
     for station in _chosen(attached, stations):
         if (daemon := station.daemon) is None or daemon.poll() is not None:
             click.echo(f"station {station.id}: process {station.start_daemon().pid}")
@@ -467,7 +432,7 @@ def stop(name: str, stations: list[int] | None) -> None:
     Example:
       zenjun lab stop -s 3
     """
-    for station in _chosen(_attach(name), stations):
+    for station in _chosen(backends.attach(name), stations):
         click.echo(f"station {station.id}: exit code {station.stop_daemon(10.0)}")
 
 
@@ -482,7 +447,7 @@ def restart(name: str, stations: list[int] | None, wait: bool) -> None:
     Example:
       zenjun lab restart -s 3 --wait
     """
-    attached = _attach(name)
+    attached = backends.attach(name)
     for station in _chosen(attached, stations):
         with contextlib.suppress(LabNotFound):
             station.stop_daemon(10.0)
@@ -514,7 +479,7 @@ def kill(name: str, stations: list[int] | None, number: int) -> None:
       zenjun lab kill -s 2
       zenjun lab kill -s 1,3 --signal HUP
     """
-    for station in _chosen(_attach(name), stations):
+    for station in _chosen(backends.attach(name), stations):
         station.signal(number)
 
 
@@ -528,7 +493,7 @@ def pause(name: str, stations: list[int] | None) -> None:
     Example:
       zenjun lab pause -s 2
     """
-    for station in _chosen(_attach(name), stations):
+    for station in _chosen(backends.attach(name), stations):
         station.signal(signal.SIGSTOP)
 
 
@@ -542,7 +507,7 @@ def resume(name: str, stations: list[int] | None) -> None:
     Example:
       zenjun lab resume -s 2
     """
-    for station in _chosen(_attach(name), stations):
+    for station in _chosen(backends.attach(name), stations):
         station.signal(signal.SIGCONT)
 
 
@@ -557,7 +522,7 @@ def partition(name: str, groups: tuple[list[int] | None, ...]) -> None:
       zenjun lab partition 1,2 3
       zenjun lab partition 1          (cuts station 1 off)
     """
-    attached = _attach(name)
+    attached = backends.attach(name)
     attached.partition([list(attached.stations) if group is None else group for group in groups])
 
 
@@ -576,7 +541,7 @@ def cut(name: str, sender: int, receiver: int, both: bool) -> None:
     """
     if sender == receiver:
         raise click.UsageError(f"station {sender} has no link to itself that could be cut: name two stations")
-    attached = _attach(name)
+    attached = backends.attach(name)
     attached.cut(sender, receiver)
     if both:
         attached.cut(receiver, sender)
@@ -591,7 +556,7 @@ def heal(name: str) -> None:
     Example:
       zenjun lab heal
     """
-    _attach(name).heal()
+    backends.attach(name).heal()
 
 
 @lab.command()
@@ -607,7 +572,7 @@ def loss(name: str, stations: list[int] | None, share: float) -> None:
       zenjun lab loss 20% -s 3
       zenjun lab loss 0%
     """
-    _attach(name).impair(stations, loss=share)
+    backends.attach(name).impair(stations, loss=share)
 
 
 @lab.command()
@@ -627,7 +592,7 @@ def impair(name: str, stations: list[int] | None, **impairments: Any) -> None:
     changes = {key: value for key, value in impairments.items() if value is not None}
     if not changes:
         raise click.UsageError("name at least one impairment, as in --rate 100mbit")
-    _attach(name).impair(stations, **changes)
+    backends.attach(name).impair(stations, **changes)
 
 
 @lab.command()
@@ -674,7 +639,7 @@ def capture(
       zenjun lab capture -s 1 --count 1000
       zenjun lab capture --background && … && zenjun lab capture --stop
     """
-    attached = _attach(name)
+    attached = backends.attach(name)
     if background and not attached.captures_outlive:
         raise LabUnsupported("a capture of containers ends with this command: leave out --background")
     if stopping:
@@ -736,7 +701,7 @@ def link(name: str, stations: list[int] | None, action: str | None, **changes: A
       zenjun lab link -s 2 down
       zenjun lab link -s 2 --mtu 9000
     """
-    chosen = _chosen(_attach(name), stations)
+    chosen = _chosen(backends.attach(name), stations)
     mtu, port_mtu, rename, mac = (changes[key] for key in ("mtu", "port_mtu", "rename", "mac"))
     if action is None and all(value is None for value in changes.values()):
         raise click.UsageError("say what to do: an action or an option")
@@ -763,7 +728,7 @@ def log(name: str, number: int, follow: bool) -> None:
       zenjun lab log -s 1
       zenjun lab log -s 1 -f
     """
-    attached = _attach(name)
+    attached = backends.attach(name)
     path = attached.station(number).log_path
     attached.refresh_log(number, follow)
     if not path.exists():

@@ -70,10 +70,10 @@ def run(
         raise click.UsageError("--name plays in a lab that is up already, and stays: leave out --docker and --keep")
     if out is not None and (out / LEFT_BY_A_RUN).exists():
         raise click.UsageError(f"--out: {out} has the files of another run; give an empty folder")
-    from ..lab import LabUnsupported
+    from ..lab import LabUnsupported, backends
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    attached = None if name is None else _attached(name)
+    attached = None if name is None else backends.attach(name)
     scenario = _read(what, attached.size if attached is not None and count is None else count)
     made = _lent(attached, scenario) if attached is not None else _own(scenario, docker, image, keep)
     seed = scenario.seed if seed is None else seed
@@ -123,7 +123,7 @@ def _kept_name(scenario: Scenario) -> str:
 
 
 def _own(scenario: Scenario, docker: bool, image: str, keep: bool) -> AbstractContextManager[Lab]:
-    from ..lab import Lab
+    from ..lab import backends
     from ..scenario.play import own
 
     settings: dict[str, Any] = {
@@ -132,17 +132,7 @@ def _own(scenario: Scenario, docker: bool, image: str, keep: bool) -> AbstractCo
         "medium": scenario.medium,
         "options": scenario.options,
     }
-    if docker:
-        from ..lab.containers import ContainerLab
-
-        return own(ContainerLab(scenario.stations, image=image, **settings), keep=keep)
-    return own(Lab(scenario.stations, **settings), keep=keep)
-
-
-def _attached(name: str) -> Lab:
-    from .lab import _attach
-
-    return _attach(name)
+    return own(backends.make(scenario.stations, image if docker else None, **settings), keep=keep)
 
 
 def _lent(lab: Lab, scenario: Scenario) -> AbstractContextManager[Lab]:
