@@ -23,9 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 from zenjun.tools.bench.judge_cost import generate as verdict_tables
 from zenjun.tools.pcap.judge import api as checking
-from zenjun.tools.pcap.judge import blocks
-from zenjun.tools.pcap.judge import court as verdicts
-from zenjun.tools.pcap.judge.court import Judgement
+from zenjun.tools.pcap.judge import blocks, court, reader
+from zenjun.tools.pcap.judge.judgement import Judgement
 from zenjun.tools.pcap.tables import schema
 from zenjun.tools.pcap.tables.replay import replay
 
@@ -189,7 +188,7 @@ def test_a_station_that_is_wrong_everywhere_takes_no_longer(tmp_path: Path) -> N
     verdict_tables(tmp_path, 3, 20_000)
     _change(tmp_path, _neighbours_swapped)
     begun = time.process_time()
-    judgement = verdicts.judge(tmp_path, {})
+    judgement = court.judge(tmp_path, {})
     assert time.process_time() - begun < 10
     order = judgement.verdicts["order"]
     assert order.kept is False and len(order.violations) + order.more > 15_000
@@ -200,7 +199,7 @@ def test_a_station_that_lacks_a_source_takes_no_longer(tmp_path: Path) -> None:
     verdict_tables(tmp_path, 3, 20_000)
     _change(tmp_path, lambda t: t.filter(pc.or_(pc.not_equal(t["src"], 1), pc.less(t["position"], 5000))))
     begun = time.process_time()
-    judgement = verdicts.judge(tmp_path, {})
+    judgement = court.judge(tmp_path, {})
     assert time.process_time() - begun < 10
     loss = judgement.verdicts["loss"]
     assert len(loss.violations) + loss.more > 4000
@@ -229,28 +228,28 @@ def _riddled(folder: Path, rows: int, every: int) -> None:
 
 def test_many_holes_hide_no_violation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that differ only by holes of a capture do not use up what is looked into, nor do they accuse."""
-    monkeypatch.setattr(verdicts, "LOOK_MAX", 2)
-    monkeypatch.setattr(verdicts, "FINDINGS_MAX", 5)
+    monkeypatch.setattr(court, "LOOK_MAX", 2)
+    monkeypatch.setattr(reader, "FINDINGS_MAX", 5)
     _riddled(tmp_path, 40_000, 500)
-    right = verdicts.judge(tmp_path, {})
+    right = court.judge(tmp_path, {})
     assert broken(right) == {} and right.verdicts["loss"].kept is True
     assert any("lacks 80 PDUs" in note for note in right.notes)
     _change(tmp_path, lambda t: t.filter(pc.not_equal(t["position"], 39_800)))
-    assert list(broken(verdicts.judge(tmp_path, {}))) == ["loss"]
+    assert list(broken(court.judge(tmp_path, {}))) == ["loss"]
 
 
 def test_what_was_not_looked_into_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BAD_MAX", 0)
     verdict_tables(tmp_path, 3, 40_000, swap_at=30_000)
-    judgement = verdicts.judge(tmp_path, {})
+    judgement = court.judge(tmp_path, {})
     assert judgement.verdicts["order"].kept is None and judgement.verdicts["loss"].kept is None
     assert any("not looked into" in note for note in judgement.notes)
 
 
 def test_more_holes_than_are_kept_in_mind_accuse_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "HOLES_MAX", 10)
+    monkeypatch.setattr(reader, "HOLES_MAX", 10)
     _riddled(tmp_path, 10_000, 500)
-    assert broken(verdicts.judge(tmp_path, {})) == {}
+    assert broken(court.judge(tmp_path, {})) == {}
 
 
 # ---- long holes

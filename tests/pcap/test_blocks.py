@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from zenjun.tools.bench.judge_cost import generate as verdict_tables
-from zenjun.tools.pcap.judge import blocks
-from zenjun.tools.pcap.judge import court as verdicts
+from zenjun.tools.pcap.judge import blocks, court, reader
 from zenjun.tools.pcap.judge.blocks import Holes, Place, Span, Stream
 from zenjun.tools.pcap.native import ffi, lib
 from zenjun.tools.pcap.tables import schema
@@ -213,10 +212,10 @@ def test_what_is_wrong_with_a_pdu_that_one_capture_lacks(tmp_path: Path) -> None
     path = tmp_path / "findings" / "station=3" / "part-0.parquet"
     path.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist([hole], schema=names), path)
-    right = verdicts.judge(tmp_path, {})
+    right = court.judge(tmp_path, {})
     assert right.kept is True
     change(2, range(20_000), crc=1)
-    judgement = verdicts.judge(tmp_path, {})
+    judgement = court.judge(tmp_path, {})
     assert [n for n, v in judgement.verdicts.items() if v.kept is False] in (["duplicates"], ["duplicates", "invention"])
     assert "station 2" in judgement.verdicts["duplicates"].violations[0].text
 
@@ -235,7 +234,7 @@ def test_captures_full_of_holes_are_compared_without_a_second_look(tmp_path: Pat
             holes.setdefault((station, row["src"], row["incarnation"]), []).append((row["seq"], 1))
         left = sorted(set(range(rows)) - set(gone))
         pq.write_table(table.take(left), path, row_group_size=1 << 16)
-    spans = verdicts.spans(verdicts.Tables(tmp_path).views)
+    spans = reader.spans(reader.TableReader(tmp_path).views)
     found = blocks.compare(blocks.tasks(tmp_path), spans, holes=Holes.of(holes))
     assert found.bad == [] and found.unseen == 0
     assert found.pairs > 2.9 * rows * 0.98 and found.streams > 1.9 * rows * 0.96

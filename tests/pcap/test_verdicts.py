@@ -24,8 +24,8 @@ from zenjun.proto import wire
 from zenjun.tools.lab import Lab, LabUnsupported
 from zenjun.tools.pcap import tables
 from zenjun.tools.pcap.judge import api as checking
-from zenjun.tools.pcap.judge.court import TITLES, Judgement
 from zenjun.tools.pcap.judge.evidence import dropped
+from zenjun.tools.pcap.judge.judgement import TITLES, Judgement
 
 from . import planted, recorded
 from .planted import Pdu

@@ -20,6 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..pcap.tables import schema
+from ..pcap.tables.replay import options as writer_options
+
 PAGE: Final = Path(__file__).resolve().parent.parent.parent / "docs" / "performance.md"
 BEGIN: Final = "<!-- table: zenjun.tools.bench.judge_cost -->"
 END: Final = "<!-- end: zenjun.tools.bench.judge_cost -->"
@@ -40,20 +47,13 @@ def generate(folder: Path, stations: int, rows: int, *, swap_at: int = 0) -> Non
 
 
 def _order(folder: Path, station: int, stations: int, rows: int, swap_at: int) -> None:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from ..pcap.tables import schema
-    from ..pcap.tables.replay import options
-
     made = schema.arrow("order")
     rng = np.random.default_rng(7)  # the same at every station
     path = folder / "order" / f"station={station}" / "part-0.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     numbers = np.zeros(stations, np.int64)
     base = (1 << 32) + 1
-    with pq.ParquetWriter(path, made, **options(made)) as writer:
+    with pq.ParquetWriter(path, made, **writer_options(made)) as writer:
         for first in range(0, rows, _CHUNK):
             count = min(_CHUNK, rows - first)
             src = rng.integers(0, stations, count)
@@ -97,10 +97,6 @@ def _order(folder: Path, station: int, stations: int, rows: int, swap_at: int) -
 
 
 def _view(folder: Path, station: int, stations: int, rows: int) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from ..pcap.tables import schema
 
     row = {
         "view": 1,

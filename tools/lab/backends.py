@@ -29,7 +29,7 @@ class Listed(NamedTuple):
 
 
 def make(stations: int, image: str | None = None, **settings: Any) -> Lab:
-    """A lab that is not up yet: of containers of *image*; None: of namespaces. settings: ``Lab``'s. Raises ValueError, LabError."""
+    """A lab that is not up yet: of containers of *image*; None: of namespaces. settings: ``Lab``'s. ValueError, LabError."""
     if image is None:
         return Lab(stations, **settings)
     from .containers import ContainerLab

@@ -15,8 +15,8 @@ from ..common import FAILED, OK, UNREACHABLE, UNSUPPORTED, USAGE, Failure, lacki
 from .options import NO_SPARK, chosen_master, ethertype_option, import_large, little, master_option, places_option, said
 
 if TYPE_CHECKING:
-    from ...pcap.judge.court import Judgement
     from ...pcap.judge.evidence import Where
+    from ...pcap.judge.judgement import Judgement
 
 COMMAND = "pcap check"
 
@@ -145,7 +145,7 @@ def _captures(judgement: Judgement) -> None:
 def _table(judgement: Judgement) -> None:
     from rich.table import Table
 
-    from ...pcap.judge.court import TITLES
+    from ...pcap.judge.judgement import TITLES
     from ..output import Output
 
     console = Output(highlight=False, soft_wrap=True)

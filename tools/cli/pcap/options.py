@@ -186,10 +186,7 @@ def said(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error.strerror or error)
 
 
-_LARGE = (
-    *("pyarrow.parquet", "pyarrow.compute", "pyarrow.dataset"),
-    *("zenjun.tools.pcap.tables.replay", "zenjun.tools.pcap.judge.court"),
-)
+_LARGE = ("zenjun.tools.pcap.tables.replay", "zenjun.tools.pcap.tables.parts", "zenjun.tools.pcap.judge.court")
 
 
 def import_large() -> None:

@@ -12,8 +12,8 @@ from ..frames.files import Capture, FilesError
 from ..spark.session import Session
 from ..tables.manifest import Manifest
 from ..work.progress import Progress, amount
-from .court import Judgement, judge
 from .evidence import Source, dropped
+from .judgement import Judgement
 
 
 def is_tables(path: Path) -> bool:
@@ -50,6 +50,9 @@ def check(
 
     session: whose tasks do the work; None: threads of this process. Second result: files with problems, one line each; what is
     good in them has been used. Raises FilesError, SessionError, OSError."""
+    from ..tables import parts  # Arrow, too: a JVM is started before
+    from .court import judge
+
     progress = progress or Progress(quiet=True)
     if len(names) == 1 and is_tables(names[0]):
         folder = names[0]
@@ -62,7 +65,7 @@ def check(
         progress.phase("looking into the captures", unit=amount)
         captures = files.gather(names, stations_given=stations_given, ethertype=ethertype, on_bytes=progress.at)
         missing = {c.station for c in captures if c.station and c.ours}
-        tables.write_files(captures, folder)
+        parts.write_files(captures, folder)
     problems = [c.problem for c in captures if c.problem is not None]
     for problem in problems:
         progress.note(problem)
@@ -89,14 +92,10 @@ def _recorded(folder: Path, ethertype: int) -> list[Capture]:
     try:
         return Manifest.load(folder, ethertype).captures
     except FilesError:
-        pass
-    rows = []
-    for path in sorted((folder / "files").glob("*.parquet")):
-        import pyarrow.parquet as pq
+        from ..tables import parts
 
-        rows += pq.ParquetFile(path).read().to_pylist()
     kept = ("path", "file", "station", "frames", "first_ns", "last_ns", "truncated", "cut", "problem")
-    return [Capture(**{name: row[name] for name in kept if name in row}) for row in rows]
+    return [Capture(**{name: row[name] for name in kept if name in row}) for row in parts.read_files(folder)]
 
 
 def _replayed(folder: Path) -> set[int]:

@@ -17,6 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
+import pyarrow.parquet as pq
+
+from ..native import ffi, lib
+
 BLOCK_BITS: Final = 12
 GROUPS_OF_A_TASK: Final = 16
 """Row groups: about a million rows."""
@@ -104,8 +109,6 @@ class Holes:
     @staticmethod
     def of(known: Mapping[tuple[int, int, int], Sequence[tuple[int, int]]]) -> Holes | None:
         """known: station, source, incarnation → (number of 32 bits, how many). None: there are none."""
-        import numpy as np
-
         ends: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         for (station, src, incarnation), found in known.items():
             mine = ends.setdefault((src, incarnation), [])
@@ -172,8 +175,6 @@ class Compared:
 
 def tasks(folder: Path) -> list[Task]:
     """For all stations' ``order`` tables. Raises OSError."""
-    import pyarrow.parquet as pq
-
     out = []
     for path in sorted((folder / "order").glob("station=*/*.parquet")):
         station = int(path.parent.name.partition("=")[2])
@@ -203,8 +204,6 @@ def place_of(view: int, block: int, segment: int, cuts: dict[int, list[int]], la
 
 def run(task: Task, cuts: dict[int, list[int]], holes: Holes | None = None) -> Part:
     """The cells of one task. Raises OSError."""
-    import pyarrow.parquet as pq
-
     out = Part()
     with pq.ParquetFile(task.path) as file:
         last: tuple[int, int, int] | None = None
@@ -226,8 +225,6 @@ def _group(
     table: Any, cuts: dict[int, list[int]], holes: Holes | None, out: Part, last: tuple[int, int, int] | None
 ) -> tuple[int, int, int]:
     """Add the rows of a row group; gives its last (view, clock, src)."""
-    from ..native import ffi, lib
-
     rows = table.num_rows
     columns = [_flat(table.column(name)) for name in COLUMNS]
     flat = [(view, clock) for view, clocks in cuts.items() for clock in clocks]

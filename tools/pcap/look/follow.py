@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ....proto import wire
@@ -318,14 +317,14 @@ def add_levels(
     progress: Callable[[str], None] | None = None,
 ) -> None:
     """Take the levels from the observer, which replays each station's captures. Needs pyarrow and temporary files. OSError."""
-    from ..tables.replay import replay
+    from . import levels  # Arrow, too: only who asks for levels pays for it
 
     with scratch.folder("follow") as folder:
         for station in life.stations:
             mine = [c for c in captures if c.station == station]
             if progress is not None:
                 progress(f"replaying station {station}")
-            totals = replay(
+            totals = levels.replay(
                 list(enumerate(c.path for c in mine)),
                 station,
                 folder,
@@ -335,58 +334,13 @@ def add_levels(
             life.bus = life.bus or bool(totals.bus)
             path = folder / "order" / f"station={station}" / "part-0.parquet"
             if path.exists():
-                found = _levels(path, life.pdu, station, correct)
+                found = levels.in_order(path, life.pdu, LEVELS, NEIGHBOURS)
                 if found is not None:
+                    if correct is not None:
+                        times = {level: found[level] for level in LEVELS}
+                        found |= {level: None if t is None else correct(station, t) for level, t in times.items()}
                     life.levels[station] = found
                 path.unlink()
-
-
-_ORDER: Final = ("src", "incarnation", "seq", "clock", "position", "view", "kind", *(f"{level}_ns" for level in LEVELS))
-
-
-def _levels(path: Path, pdu: dict[str, Any], station: int, correct: Correction | None) -> dict[str, Any] | None:
-    """The PDU's row of the table ``order``, and those beside it; None: it is not in this station's order. One row group at a
-    time is in memory."""
-    import numpy as np
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(path)
-    before: list[dict[str, Any]] = []
-    found: dict[str, Any] | None = None
-    for group in range(file.num_row_groups):
-        table = file.read_row_group(group, columns=list(_ORDER))
-        at = -1
-        if found is None:
-            match = (
-                (np.asarray(table["src"]) == pdu["src"])
-                & (np.asarray(table["incarnation"]) == pdu["incarnation"])
-                & (np.asarray(table["seq"]) & 0xFFFFFFFF == pdu["seq"])
-                & (np.asarray(table["clock"]) >> 32 >= 0)
-            )
-            hits = np.flatnonzero(match)
-            if len(hits):
-                at = int(hits[0])
-                found = table.slice(at, 1).to_pylist()[0]
-                near = before + table.slice(max(0, at - NEIGHBOURS), min(at, NEIGHBOURS)).to_pylist()
-                found["before"] = [_beside(r) for r in near[-NEIGHBOURS:]]
-                found["after"] = []
-        if found is not None:
-            rest = table.slice(at + 1, NEIGHBOURS - len(found["after"])).to_pylist()
-            found["after"] += [_beside(r) for r in rest]
-            if len(found["after"]) >= NEIGHBOURS:
-                break
-        else:
-            before = (before + table.slice(max(0, table.num_rows - NEIGHBOURS)).to_pylist())[-NEIGHBOURS:]
-    if found is None:
-        return None
-    out = {level: found[f"{level}_ns"] for level in LEVELS}
-    if correct is not None:
-        out = {level: None if t is None else correct(station, t) for level, t in out.items()}
-    return out | {key: found[key] for key in ("position", "view", "clock", "before", "after")}
-
-
-def _beside(row: dict[str, Any]) -> str:
-    return f"{row['src']}.{row['incarnation']}:{row['seq'] & 0xFFFFFFFF}"
 
 
 # ---- as JSON ----

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ....proto import wire
 from ..frames.files import Capture, FilesError
 from ..judge import api as checking
-from ..judge.court import TITLES, Judgement
 from ..judge.evidence import Where
+from ..judge.judgement import TITLES, Judgement
 from ..tables import ingest
 from ..tables.manifest import Manifest
 from ..work.progress import Progress, amount

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .derived import DERIVED, derive, tasks, write_files
+from .derived import DERIVED, derive, tasks
 from .joins import message_lives, read
 
-__all__ = ["DERIVED", "derive", "message_lives", "read", "tasks", "write_files"]
+__all__ = ["DERIVED", "derive", "message_lives", "read", "tasks"]

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from ....proto import wire
 from ..native import Reader, ffi, lib
 from . import schema
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ..frames.files import Split
 
 ROWS_MAX: Final = 1 << 16
@@ -57,8 +57,6 @@ EVERYTHING: Final = Filter()
 
 def column_type(table: str, name: str) -> pa.DataType:
     """Arrow type of a column, the binary ones as well. Raises KeyError."""
-    import pyarrow as pa
-
     if _BINARY.get(table) == name:
         return pa.binary()
     made = schema.arrow(table, station=True)
@@ -73,9 +71,6 @@ class Columns:
     def __init__(self, table: str, names: Sequence[str], constants: dict[str, int], made: pa.Schema | None = None) -> None:
         """names: the columns wanted, in this order; constants: values of those that are the same in all rows; made: schema of
         the batches if it is to differ from the table's in what Arrow takes for the same (names in lists, nullability)."""
-        import pyarrow as pa
-
-        self._pa = pa
         self.table, self.names = table, tuple(names)
         self._constants = constants
         kinds = {column.name: column for column in schema.TABLES[table].columns}
@@ -99,7 +94,7 @@ class Columns:
         return int(self.struct.rows)
 
     def _give(self, name: str, size: int, kind: str) -> None:
-        buffer = self._pa.allocate_buffer(size)
+        buffer = pa.allocate_buffer(size)
         self._buffers[name] = buffer
         setattr(self.struct, name, ffi.cast(kind, buffer.address))
 
@@ -128,7 +123,7 @@ class Columns:
 
     def take(self) -> pa.RecordBatch:
         """The rows so far as a batch; the columns are empty afterwards."""
-        pa, rows = self._pa, self.rows
+        rows = self.rows
         arrays = []
         for name in self.names:
             kind = self.schema.field(name).type

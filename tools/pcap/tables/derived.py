@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ....proto import wire
-from . import schema
 
 if TYPE_CHECKING:
     from ..frames.files import Capture
@@ -116,14 +115,3 @@ def _threads(todo: Sequence[_Task], out: str, ethertype: int, total: int, progre
         except BaseException:
             stop.set()  # or the end of the program waits for the others
             raise
-
-
-def write_files(captures: Iterable[Capture], out: Path) -> None:
-    """The table ``files``, where no ingest has made it. Raises OSError."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    made = schema.arrow("files")
-    rows = [{name: getattr(capture, name) for name in made.names} for capture in captures]
-    (out / "files").mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows, schema=made), out / "files" / "part-0.parquet")

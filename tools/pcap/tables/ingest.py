@@ -4,7 +4,6 @@ own parts. What Spark would do in between, moving rows into the JVM and out agai
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import time
@@ -13,25 +12,21 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ....proto import wire
 from ..frames.files import Capture, Split
 from ..spark.session import Session
 from ..work.progress import Progress, amount, tracked
-from . import schema
-from .decode import Columns, Decoder
 from .manifest import Manifest, part_name
 
+if TYPE_CHECKING:
+    from .parts import Written
+
 TABLES: Final = ("frames", "pdus")
+
 _SPLITS_OF_A_TASK_MAX: Final = 8
 _TASKS_OF_A_CORE: Final = 4
-_ROWS_OF_A_GROUP: Final = 1 << 18
-_RISING: Final = frozenset({"frame", "offset", "time_ns", "seq", "clock", "position"})
-"""Columns whose differences are small: kept as such."""
-_MANY_VALUES: Final = frozenset({"check", "digest", "captured", "wire", "length", "ack", "pack"})
-"""Columns for which a dictionary is built in vain."""
-_STATISTICS: Final = ("frame", "time_ns", "direction", "kind", "src", "instance", "problem", "ethertype")
 
 
 class IngestError(Exception):
@@ -60,95 +55,6 @@ class Result:
         return sorted({c.station for c in self.captures if c.splits})
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What one task did; ``error``: why it could not write."""
-
-    file: int
-    number: int
-    frames: int = 0
-    pdus: int = 0
-    problem: str | None = None
-    error: str | None = None
-
-
-def write_split(split: Split, out: str, ethertype: int) -> Written:
-    """Decode one split and write its parts, each appearing under its name only when it is whole. The folders must exist."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    columns = [Columns(t, schema.arrow(t).names, {"file": split.file}) for t in TABLES]
-    parts = {t: _Part(Path(out) / t / f"station={split.station}", part_name(split.file, split.number)) for t in TABLES}
-    rows = dict.fromkeys(TABLES, 0)
-    decoder = Decoder(split, columns, ethertype)
-    try:
-        for table, batch in decoder:
-            rows[table] += batch.num_rows
-            parts[table].add(pa, pq, table, batch)
-        for part in parts.values():
-            part.finish(pa)
-    except OSError as error:  # Arrow's errors of files are OSErrors too
-        return Written(split.file, split.number, error=_why(error, out))
-    finally:
-        for part in parts.values():
-            part.drop()
-    return Written(split.file, split.number, rows["frames"], rows["pdus"], decoder.problem)
-
-
-class _Part:
-    """One Parquet file that is being written."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._path, self._temporary = folder / name, folder / f".{name}.tmp"
-        self._writer: Any = None
-        self._batches: list[Any] = []
-        self._rows = 0
-
-    def add(self, pa: Any, pq: Any, table: str, batch: Any) -> None:
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._temporary, schema.arrow(table), **_options(batch.schema))
-        # What the batches say of nulls is less strict than the table's schema.
-        self._batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema.arrow(table)))
-        self._rows += batch.num_rows
-        if self._rows >= _ROWS_OF_A_GROUP:
-            self._flush(pa)
-
-    def _flush(self, pa: Any) -> None:
-        if self._batches:
-            self._writer.write_table(pa.Table.from_batches(self._batches), row_group_size=2 * _ROWS_OF_A_GROUP)
-        self._batches, self._rows = [], 0
-
-    def finish(self, pa: Any) -> None:
-        if self._writer is not None:
-            self._flush(pa)
-            self._writer.close()
-            self._temporary.replace(self._path)
-
-    def drop(self) -> None:
-        if self._writer is not None:
-            self._temporary.unlink(missing_ok=True)
-
-
-def _options(made: Any) -> dict[str, Any]:
-    names = list(made.names)
-    deltas = {name: "DELTA_BINARY_PACKED" for name in names if name in _RISING}
-    deltas |= {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in ("ack", "pack") if name in names}
-    return {
-        "compression": "zstd",
-        "compression_level": 1,
-        "use_dictionary": [name for name in names if name not in _RISING | _MANY_VALUES],
-        "column_encoding": deltas,
-        "write_statistics": [name for name in _STATISTICS if name in names],
-    }
-
-
-def _why(error: OSError, out: str) -> str:
-    full = error.errno == errno.ENOSPC or "No space left" in str(error)
-    if full:
-        return f"{out}: no space left on the disk"
-    return f"{error.filename or out}: {error.strerror or error}"
-
-
 def ingest(
     captures: Sequence[Capture],
     out: Path,
@@ -163,6 +69,8 @@ def ingest(
     captures: as ``files.gather`` gives them, or ``Manifest.pending`` for what is new since. session: whose tasks do it; None:
     threads of this process. Damaged files: what stands before the damage is used, and ``Result.problems`` tells.
     If it fails or is interrupted, the parts of this run are removed. Raises IngestError, FilesError, SessionError."""
+    from . import parts  # Arrow, too: a JVM is started before
+
     progress = progress or Progress(quiet=True)
     begun = time.monotonic()
     manifest = manifest or Manifest.load(out, ethertype)
@@ -176,16 +84,16 @@ def ingest(
                 if capture.splits:
                     (out / table / f"station={capture.station}").mkdir(parents=True, exist_ok=True)
         out.mkdir(parents=True, exist_ok=True)
-        task = partial(write_split, out=str(out), ethertype=ethertype)
+        task = partial(parts.write_split, tables=TABLES, out=str(out), ethertype=ethertype)
         written = _by_spark(session, splits, task, progress) if session is not None else _by_threads(splits, task, progress)
         _account(result, written)
         manifest.add(captures)
         result.all = manifest.captures
-        _write_files(out, result.all)
+        parts.write_files(result.all, out)
         manifest.save()
     except OSError as error:
         _remove(out, splits, whole=fresh)
-        raise IngestError(_why(error, str(out))) from None
+        raise IngestError(parts.said(error, str(out))) from None
     except BaseException:
         _remove(out, splits, whole=fresh)
         raise
@@ -245,19 +153,6 @@ def _each(task: Callable[[Split], Written], splits: Sequence[Split]) -> list[Wri
         if done[-1].error is not None:
             break
     return done
-
-
-def _write_files(out: Path, captures: Sequence[Capture]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    made = schema.arrow("files")
-    folder = out / "files"
-    folder.mkdir(exist_ok=True)
-    rows = [{name: getattr(capture, name) for name in made.names} for capture in captures]
-    temporary = folder / ".part-0.tmp"
-    pq.write_table(pa.Table.from_pylist(rows, schema=made), temporary)
-    temporary.replace(folder / "part-0.parquet")
 
 
 def _remove(out: Path, splits: Sequence[Split], *, whole: bool) -> None:

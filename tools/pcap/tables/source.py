@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -45,7 +46,6 @@ except ImportError:  # Spark before 4.2
 
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
@@ -166,8 +166,6 @@ def _ddl(table: str, *, everything: bool = False) -> str:
 
 
 def _file_row(capture: Capture | None, made: Any) -> pa.RecordBatch:
-    import pyarrow as pa
-
     assert capture is not None
     return pa.RecordBatch.from_pylist([{name: getattr(capture, name) for name in made.names}], schema=made)
 
