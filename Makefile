@@ -1,11 +1,27 @@
-# What is run by hand now and then; CI runs tools/test. Every target assumes the virtual environment that tools/test makes.
+# Short names for what is run by hand. Every target but `test` assumes the virtual environment that tools/test makes.
 PYTHON ?= .venv/bin/python
 SEEDS ?= 1000
 JOBS ?= 2
 # The modules in place, for a checkout that is not installed.
 export PYTHONPATH := $(CURDIR)/.typing:$(PYTHONPATH)
 
-.PHONY: sim hunt snapshot jepsen
+.PHONY: check test generate sim hunt snapshot jepsen
+
+# make check: style, types, the shape of the code, generated files. Half a minute; before every commit.
+check:
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m zenjun.tools.generate --check
+	$(PYTHON) -m pytest -q tests/test_tidy.py
+
+# make test: everything that CI runs (docs/HACKING.md says how long each stage takes).
+test:
+	tools/test
+
+# make generate: the C header of the wire table, the tables and diagrams in docs/.
+generate:
+	$(PYTHON) -m zenjun.tools.generate
 
 # make sim SEEDS=20000 [JOBS=4] [BASE=123]: that many seeds; the base seed is printed first.
 sim:

@@ -12,7 +12,6 @@ import difflib
 import ipaddress
 import os
 import re
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -795,7 +794,7 @@ def markdown() -> str:
     out = [
         "# Configuration",
         "",
-        "<!-- Made from daemon/config.py by `python -m zenjun.daemon.config`; a test fails when it is stale. -->",
+        "<!-- Made from daemon/config.py by `python -m zenjun.tools.generate`; a test fails when it is stale. -->",
         "",
         f"`zenjund` reads one TOML file: `--config FILE`, else the file named by `${CONFIG_ENV}`, else `{CONFIG_PATH}`.",
         "`zenjun config example` prints one to start from, `zenjun config check FILE` checks one without starting anything.",
@@ -827,19 +826,3 @@ def markdown() -> str:
 def sentence(text: str) -> str:
     """Words as a sentence."""
     return text[0].upper() + text[1:] + "."
-
-
-def _main(argv: list[str]) -> int:
-    target = Path(__file__).resolve().parent.parent / "docs" / "config.md"
-    if argv == ["--write"]:
-        target.write_text(markdown())
-        return 0
-    if not argv:
-        sys.stdout.write(markdown())
-        return 0
-    sys.stderr.write("usage: python -m zenjun.daemon.config [--write]\n")
-    return 2
-
-
-if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1:]))

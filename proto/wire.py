@@ -2,7 +2,7 @@
 
 The C header ``core/zj_wire.h``, the scapy layer, the Wireshark dissector, the Spark decoder and the frame tables in the docs
 are all made from this module, so that no second place knows an offset. It imports nothing but the standard library's data
-modules: build scripts load it by path before the package exists.
+modules.
 
 All integers are unsigned and in network byte order. Offsets count from the first byte after the Ethernet header.
 """
@@ -10,7 +10,6 @@ All integers are unsigned and in network byte order. Offsets count from the firs
 from __future__ import annotations
 
 import struct
-import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -383,7 +382,7 @@ def view_hash(instance: int, incarnations: Sequence[int]) -> int:
 def c_header() -> str:
     """Text of ``core/zj_wire.h``: sizes, offsets and numbers, all from the tables above."""
     out = [
-        "/* Generated from proto/wire.py by `python proto/wire.py --write`; a test fails when it is stale. */",
+        "/* Generated from proto/wire.py by `python -m zenjun.tools.generate`; a test fails when it is stale. */",
         "#ifndef ZJ_WIRE_H",
         "#define ZJ_WIRE_H",
         "",
@@ -415,21 +414,3 @@ def c_header() -> str:
             out.append(f"#define {symbol} {layout.offset(f.name)}u /* u{8 * f.width}: {f.help} */")
     out += ["", "#endif", ""]
     return "\n".join(out)
-
-
-def _main(argv: list[str]) -> int:
-    import pathlib
-
-    target = pathlib.Path(__file__).with_name("core") / "zj_wire.h"
-    text = c_header()
-    if argv == ["--write"]:
-        target.write_text(text)
-        return 0
-    if argv == ["--check"]:
-        return 0 if target.exists() and target.read_text() == text else 1
-    sys.stderr.write("usage: wire.py --write | --check\n")
-    return 2
-
-
-if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1:]))

@@ -1,27 +1,21 @@
 """Generated blocks of the pages under docs/: frames from the field table in ``proto/wire.py``, the states of a station from the
 table of moves in ``proto/membership.py``.
 
-A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the prose around it is written by hand.
-
-    python -m zenjun.tools.frametables --write    bring all blocks up to date
-    python -m zenjun.tools.frametables --check    exit 1 and name the files that are stale (a test does the same)
+A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the prose around it is written by hand. ``generate.py``
+writes them.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ..proto import wire
 from ..proto.letters import MOVES, Cause, Letter
 
-DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 PAGES: Final = ("protocol.md", "glossary.md", "membership.md")
-_BLOCK: Final = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK: Final = re.compile(r"(<!-- generated: (?P<name>[a-z_-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -196,30 +190,11 @@ def blocks() -> dict[str, str]:
     return out | {layout.name: _layout(layout) for layout in wire.LAYOUTS}
 
 
-def refresh(text: str) -> str:
-    """The page with its blocks up to date. Raises KeyError for a block that nothing here generates."""
-    made = blocks()
+def fill(text: str, made: Mapping[str, str]) -> str:
+    """A page with its generated blocks replaced by those of these names. Raises KeyError for a block that is not among them."""
     return _BLOCK.sub(lambda match: f"{match[1]}\n{made[match['name']]}\n\n{match[3]}", text)
 
 
-def stale(folder: Path = DOCS) -> list[Path]:
-    """Pages whose blocks are not what ``proto/wire.py`` says now."""
-    return [page for name in PAGES if refresh((page := folder / name).read_text()) != page.read_text()]
-
-
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m zenjun.tools.frametables", description="Frame tables of the documentation.")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", action="store_true", help="bring the pages up to date")
-    what.add_argument("--check", action="store_true", help="exit 1 if a page is stale")
-    options = parser.parse_args(argv)
-    pages = stale()
-    for page in pages:
-        if options.write:
-            page.write_text(refresh(page.read_text()))
-        sys.stdout.write(f"{page}: {'written' if options.write else 'stale'}\n")
-    return 1 if pages and options.check else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def refresh(text: str) -> str:
+    """The page with its blocks up to date. Raises KeyError for a block that nothing here generates."""
+    return fill(text, blocks())

@@ -1,4 +1,4 @@
-/* Generated from proto/wire.py by `python proto/wire.py --write`; a test fails when it is stale. */
+/* Generated from proto/wire.py by `python -m zenjun.tools.generate`; a test fails when it is stale. */
 #ifndef ZJ_WIRE_H
 #define ZJ_WIRE_H
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,43 +11,7 @@ from zenjun.proto import wire
 from zenjun.proto.core import DROP_NAMES, Drop, check, crc32c, seal
 from zenjun.tools import dissect, frametables
 
-ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = wire.cluster_id("wire")
-
-
-# ---- generated files ----
-
-
-def test_c_header_is_up_to_date() -> None:
-    header = ROOT / "proto" / "core" / "zj_wire.h"
-    assert header.read_text() == wire.c_header(), "run: python proto/wire.py --write"
-
-
-def test_wire_can_be_run_by_path_before_the_package_exists() -> None:
-    done = subprocess.run(
-        [sys.executable, "-I", str(ROOT / "proto" / "wire.py"), "--check"], timeout=60, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_docs_are_up_to_date() -> None:
-    assert frametables.stale() == [], "run: python -m zenjun.tools.frametables --write"
-
-
-def test_docs_have_every_block_once(tmp_path: Path) -> None:
-    text = "".join((frametables.DOCS / page).read_text() for page in frametables.PAGES)
-    for name in frametables.blocks():
-        assert text.count(f"<!-- generated: {name} -->") == 1, name
-
-
-def test_a_stale_page_is_noticed_and_mended(tmp_path: Path) -> None:
-    for page in frametables.PAGES:
-        text = (frametables.DOCS / page).read_text()
-        (tmp_path / page).write_text(text.replace("| 0 ", "| 1 ") if page == "protocol.md" else text)
-    assert frametables.stale(tmp_path) == [tmp_path / "protocol.md"]
-    page = tmp_path / "protocol.md"
-    page.write_text(frametables.refresh(page.read_text()))
-    assert frametables.stale(tmp_path) == []
 
 
 # ---- the table itself ----

@@ -1,18 +1,12 @@
 """The tables that captures are turned into: every column with its type, unit and meaning, once.
 
 Arrow schemas (what the Parquet files hold), Spark schemas (what a reader asks for) and the tables of ``docs/captures-tables.md``
-are made from here. A table lies in ``DIR/<table>/station=N/part-*.parquet``; ``station`` is the folder's name and not in the
-files, which Spark and Arrow both read as a column. ``files`` has no such folders.
-
-    python -m zenjun.tools.pcap.tables.schema --write    bring docs/captures-tables.md up to date
-    python -m zenjun.tools.pcap.tables.schema --check    exit 1 if it is stale (a test does the same)
+are made from here (the last by ``tools/generate.py``). A table lies in ``DIR/<table>/station=N/part-*.parquet``; ``station`` is
+the folder's name and not in the files, which Spark and Arrow both read as a column. ``files`` has no such folders.
 """
 
 from __future__ import annotations
 
-import argparse
-import re
-import sys
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -22,9 +16,6 @@ from ..frames.problem import Problem
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "captures-tables.md"
-_BLOCK: Final = re.compile(r"(<!-- generated: (?P<name>[a-z_-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 TYPES: Final = {
     "byte": ("int8", "tinyint"),
@@ -439,25 +430,6 @@ def _markdown(table: Table) -> str:
 
 def refresh(text: str) -> str:
     """The page with its generated blocks up to date. Raises KeyError for a table that does not exist."""
-    return _BLOCK.sub(lambda match: f"{match[1]}\n{_markdown(TABLES[match['name']])}\n\n{match[3]}", text)
+    from ...frametables import fill
 
-
-def main(argv: list[str]) -> int:
-    """Command line: see the module's text."""
-    parser = argparse.ArgumentParser(prog="python -m zenjun.tools.pcap.tables.schema", description="Tables of the documentation.")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", action="store_true", help="bring the page up to date")
-    what.add_argument("--check", action="store_true", help="exit 1 if the page is stale")
-    options = parser.parse_args(argv)
-    text = PAGE.read_text()
-    fresh = refresh(text)
-    if fresh == text:
-        return 0
-    if options.write:
-        PAGE.write_text(fresh)
-    sys.stdout.write(f"{PAGE}: {'written' if options.write else 'stale'}\n")
-    return 1 if options.check else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return fill(text, {name: _markdown(table) for name, table in TABLES.items()})
