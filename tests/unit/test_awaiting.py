@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from zenjun.tools.lab import LabError, LabTimeout
-from zenjun.tools.lab.awaiting import open_limit_s, ranges, wait_open, waits_for
+from zenjun.tools.lab.awaiting import LEAST_S, left_s, open_limit_s, ranges, wait_open, waits_for
 
 Answer = dict[str, Any]
 
@@ -102,3 +103,24 @@ def test_ranges() -> None:
 
 def test_the_limit_grows_with_the_stations_and_is_bounded() -> None:
     assert [open_limit_s(n) for n in (1, 16, 32, 64)] == [30, 30, 50, 90]
+
+
+def test_what_was_needed_to_make_the_lab_counts() -> None:
+    assert 49 < left_s(64, time.monotonic() - 40) <= 50
+    assert left_s(64, time.monotonic() - 500) == LEAST_S
+
+
+def test_the_last_words_are_said_before_the_time_is_over(make: Callable[..., Station]) -> None:
+    """64 stations, none of which answers."""
+
+    class Mute(Station):
+        def status(self, timeout_s: float = 1.0) -> Answer:
+            time.sleep(timeout_s)
+            raise LabTimeout("the daemon does not answer")
+
+    mute = [Mute(k, Path("/nowhere"), is_opening()) for k in range(1, 65)]
+    began = time.monotonic()
+    with pytest.raises(LabTimeout) as raised:
+        wait_open(mute, 3)
+    assert time.monotonic() - began < 3 + 64 * 0.06, "0.05 s at least for each"
+    assert len(str(raised.value).splitlines()) == 65

@@ -776,3 +776,10 @@ def test_progress_only_on_a_terminal(fake: FakeThread) -> None:
     os.close(master)
     assert p.wait(WAIT_S) == 0
     assert b"at level preack" in seen and b"40 messages" in seen
+
+
+@pytest.mark.parametrize("command", [("send", "hello"), ("recv",)])
+def test_a_group_without_a_name_is_wrong_usage(command: tuple[str, ...], fake: FakeThread) -> None:
+    for name, size in (("", 0), ("x" * 129, 129)):
+        done = zenjun(*command, "-g", name, code=2)
+        assert f"a name has 1 to 128 bytes, not {size}" in done.stderr.decode()

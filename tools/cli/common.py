@@ -18,6 +18,7 @@ from ...daemon.client.common import SOCKET, SOCKET_ENV
 from ...daemon.client.errors import ClientError, NotReachable, ProtocolError, Timeout, VersionMismatch
 from ...daemon.client.sync import SyncConnection, connect_sync
 from ...daemon.client.types import Event
+from ...proto.wire import GROUP_NAME_MAX
 
 OK: Final = 0
 FAILED: Final = 1
@@ -93,8 +94,25 @@ def socket_option(f: F) -> F:
 def group_option(f: F) -> F:
     """-g/--group: which process group."""
     return click.option(
-        "-g", "--group", default=GROUP, show_default=True, metavar="NAME", shell_complete=complete_groups, help="Process group."
+        "-g",
+        "--group",
+        default=GROUP,
+        show_default=True,
+        metavar="NAME",
+        callback=_group_name,
+        shell_complete=complete_groups,
+        help="Process group.",
     )(f)
+
+
+def _group_name(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"{name!r} is not UTF-8") from None
+    if not 1 <= size <= GROUP_NAME_MAX:
+        raise click.BadParameter(f"a name has 1 to {GROUP_NAME_MAX} bytes, not {size}")
+    return name
 
 
 def complete_groups(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from ..lab import Impairment, Lab, LabError, LabNotFound, LabTimeout, LabUnsupported, Station, backends
 from ..lab import files as lab_files
-from ..lab.awaiting import open_limit_s
+from ..lab.awaiting import left_s, open_limit_s
 from . import labrun
 from .common import FAILED, INTERRUPTED, TIMED_OUT, UNREACHABLE, UNSUPPORTED, Failure
 from .impairments import SHARE, TIME, Quantity, impairment_options
@@ -182,10 +182,14 @@ def up(
             with _progress(f"starting {count} daemons"):
                 made.start_daemons()
                 if wait:
-                    instance = made.wait_open(open_limit_s(count))
+                    instance = made.wait_open(left_s(count, started))
         made.detach()
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, LabTimeout):  # at once: to take down 64 stations of a busy machine takes a while
+            click.echo(f"zenjun lab: {error}", err=True)
         made.down(grace_s=0.0)
+        if isinstance(error, LabTimeout):
+            raise LabTimeout(f"lab {name} has been taken down again") from error
         raise
     _report_up(made, time.monotonic() - started, daemons, instance)
 

@@ -19,7 +19,9 @@ PAUSE_S: Final = 0.01
 ALIVE_S: Final = 0.5
 """All daemons are looked at for having ended this often."""
 LAST_WORDS_S: Final = 10.0
-"""For asking all stations what they wait for, when the time is over."""
+"""The end of the time, a tenth of it at most, is for asking all stations what they wait for: so long for 64."""
+LEAST_S: Final = 5.0
+"""However long a lab took to be made, its daemons get so much to open."""
 
 
 class Daemon(Protocol):
@@ -44,13 +46,20 @@ def open_limit_s(stations: int) -> float:
     return OPEN_S + MORE_S * max(0, stations - PLENTY)
 
 
+def left_s(stations: int, began_s: float) -> float:
+    """What is left of that for a lab that has been begun then (monotonic): network and daemons take their part of it."""
+    return max(LEAST_S, began_s + open_limit_s(stations) - time.monotonic())
+
+
 def wait_open(chosen: Sequence[Asked], timeout_s: float) -> int:
     """Wait until the daemons of all these are in the same instance; returns its number.
 
     Asks one after the other, each again until it is in one, and all of them only then: every answer takes processor time that
-    those who open need. Raises LabTimeout with a line for each station, LabError at once when a daemon has ended.
+    those who open need. Raises LabTimeout with a line for each station by the end of the time, LabError at once when a daemon
+    has ended.
     """
-    deadline = time.monotonic() + timeout_s
+    end = time.monotonic() + timeout_s
+    deadline = end - min(LAST_WORDS_S * len(chosen) / 64, timeout_s / 10)
     looked_s = 0.0
     found: dict[int, int] = {}
     while True:
@@ -68,7 +77,7 @@ def wait_open(chosen: Sequence[Asked], timeout_s: float) -> int:
             latest = max(found.values())
             found = {k: instance for k, instance in found.items() if instance == latest}  # the others will get there
         if time.monotonic() > deadline:
-            raise LabTimeout(f"the cluster is not open after {timeout_s:g} s:\n" + "\n".join(_last_words(chosen)))
+            raise LabTimeout(f"the cluster is not open after {timeout_s:g} s:\n" + "\n".join(_last_words(chosen, end)))
         time.sleep(PAUSE_S if missing else 0)
 
 
@@ -92,9 +101,8 @@ def _instance(station: Asked, timeout_s: float) -> int:
     return int(said.get("instance", 0)) if said.get("state", "open") == "open" else 0
 
 
-def _last_words(chosen: Iterable[Asked]) -> list[str]:
+def _last_words(chosen: Iterable[Asked], deadline: float) -> list[str]:
     """One line for each station."""
-    deadline = time.monotonic() + LAST_WORDS_S
     lines = []
     for station in chosen:
         try:
