@@ -79,6 +79,9 @@ class Engine:
     """The C core: ``deliver``, ``tx``, ``positions`` and, for the data path, its pointers."""
     reset: Reset
     """Bus: how all go back to what all have. A switched medium needs none."""
+    membership_class: type[Membership] = Membership
+    heeds_rivals = True
+    """Rule 9. Both for tests that break a rule: a subclass has another one."""
 
     def __init__(self, config: EngineConfig, *, incarnation: int, instance: int) -> None:
         """Reserve all memory.
@@ -105,7 +108,7 @@ class Engine:
                 recover_ns=config.recover_interval_ns,
                 returns=self._bus,
                 recent_ns=max(2 * config.open_window_ns, 3 * config.heartbeat_ns),
-                heeds_rivals="beside_rivals" not in config.membership_faults,
+                heeds_rivals=self.heeds_rivals,
             ),
             incarnation=incarnation,
             instance=instance,
@@ -114,9 +117,9 @@ class Engine:
             reached=self._reached,
             quorum=self._may_open,
             held=lambda station: self.membership.incarnations[station - 1] if self.membership.instance else 0,
-            life_of=lambda station: self.membership.life_of(station),
+            life_of=lambda station: self.membership.last_incarnation(station),
         )
-        self.membership = Membership(
+        self.membership = self.membership_class(
             stations=config.stations,
             station=config.station,
             quorum=self.quorum,
@@ -126,7 +129,6 @@ class Engine:
             give_up_timeout_ns=config.give_up_timeout_ns,
             streams=self.core,
             promise=self.opening.note_instance,
-            faults=config.membership_faults,
         )
         self._joining = Joining(stations=config.stations, station=config.station)
         self._joining.begin(incarnation)
@@ -138,9 +140,7 @@ class Engine:
         self.silence = SilenceWatch(
             fail_timeout_ns=config.fail_timeout_ns,
             progress_timeout_ns=config.progress_timeout_ns,
-            late_ns=NEVER
-            if "judge_late" in config.membership_faults
-            else max(2 * config.probe_interval_ns, config.fail_timeout_ns // 10),
+            late_ns=self._late_ns(config),
         )
         self._timers = Timers(Deadline)
         self._now = self.began_ns = 0
@@ -307,7 +307,7 @@ class Engine:
             return self._now
         if now - self._now > self.config.fail_timeout_ns:
             self.silence.forgive(now)
-            self.membership.forgive(now)
+            self.membership.restart_timeouts(now)
             self._stuck.clear()
             self._waiting_since_ns = now
         self._now = now
@@ -421,8 +421,11 @@ class Engine:
         return effects + self._absorb(now, self._restarted(now))
 
     def _restarted(self, now: int) -> list[Recovering]:
-        late = "forget_heard" in self.config.membership_faults
-        return [] if late else self.opening.restarted(now, self.membership.incarnations)
+        return self.opening.restarted(now, self.membership.incarnations)
+
+    def _late_ns(self, config: EngineConfig) -> int:
+        """A station that serves its own deadlines so late blames none for a while."""
+        return max(2 * config.probe_interval_ns, config.fail_timeout_ns // 10)
 
     def _absorb(self, now: int, outcomes: Iterable[Outcome | Recovering | UsedUp]) -> list[Effect]:
         """Let the parts follow what one of them decided."""
@@ -460,7 +463,7 @@ class Engine:
                 case Recovering(station, incarnation, frame_max):
                     out += self._absorb(now, self.membership.on_recovering(now, station, incarnation, frame_max))
                 case UsedUp(station, incarnation):
-                    self.membership.note_life(station, incarnation)
+                    self.membership.note_incarnation(station, incarnation)
                 case _:
                     out.append(outcome)
         if begun:  # not before what belongs to the beginning is out: it may be the end
@@ -470,8 +473,6 @@ class Engine:
     def _may_open(self, stations: Iterable[int]) -> bool:
         if self._bus and not self.opening.returned:
             return False  # first it has to be seen that the medium is one
-        if "no_reopen" in self.config.membership_faults and self.last_instance:
-            return False
         return self.quorum(stations)
 
     def _reached(self) -> Past | None:
@@ -687,7 +688,7 @@ class Engine:
 
         quiet = [k for k in membership.members if k != self.config.station and silent_ns(k) >= self._probe_after_ns]
         silence.note_quiet(quiet, membership.members)
-        effects += self._absorb(now, membership.doubt(now, quiet))
+        effects += self._absorb(now, membership.set_unresponsive(now, quiet))
         if core.is_open:
             effects += self._absorb(
                 now, membership.suspect(now, *silence.judge(now, core, self._indices(), membership.closed_by))

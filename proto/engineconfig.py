@@ -7,7 +7,6 @@ from typing import Final
 
 from .core import Medium
 from .errors import UsageError
-from .membership import FAULTS
 from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX
 from .wire import MESSAGE_MAX, STATIONS_MAX
 
@@ -76,8 +75,6 @@ class EngineConfig:
     """Stations an instance needs at least; 0: the majority of the schema."""
     required: tuple[int, ...] = ()
     """Stations it cannot be without; with some, ``quorum`` may be less than the majority."""
-    membership_faults: frozenset[str] = frozenset()
-    """Rules of the agreement to break (``membership.FAULTS``); only for tests of the checkers."""
     medium: int = Medium.SWITCHED
     """``Medium``: how the segment orders frames."""
     own_timeout_ns: int = 20 * MS
@@ -120,8 +117,6 @@ def validate(config: EngineConfig, incarnation: int, instance: int) -> None:
         within("required station", station, 1, config.stations)
     if config.quorum and not config.required and config.quorum <= config.stations // 2:
         raise UsageError(f"a quorum of {config.quorum} of {config.stations} needs required stations: else there may be two")
-    if unknown := config.membership_faults - FAULTS:
-        raise UsageError(f"membership_faults: {', '.join(sorted(unknown))} unknown")
     within("medium", config.medium, Medium.SWITCHED, Medium.BUS)
     within("incarnation", incarnation, 1, INCARNATION_MAX)
     within("instance", instance, 0, INSTANCE_MAX)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from .core import Medium, Peer
 from .engineconfig import MS
-from .letters import Letter
 from .openpdu import mac_text
+from .peerstate import PeerState
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -84,7 +84,7 @@ def _membership_status(engine: Engine, now: int) -> dict[str, Any]:
     letters: dict[str, dict[str, str] | None] = {}
     for station in range(1, n + 1):
         if station == engine.config.station:
-            letters[str(station)] = {str(k): letter.name for k, letter in membership.letters.items()}
+            letters[str(station)] = {str(k): state.name for k, state in membership.peer_states.items()}
             continue
         peer = engine.core.peer(station - 1)
         row = None
@@ -127,7 +127,7 @@ def _peer_status(engine: Engine, now: int, index: int, peer: Peer) -> dict[str, 
     elif station in engine.blocked and (peer.member or not engine.instance or engine.blocked[station][0] == "joining"):
         state = engine.blocked[station][0]
     elif engine.instance and not peer.member:
-        state = "out" if engine.membership.life_of(station) else "never seen"
+        state = "out" if engine.membership.last_incarnation(station) else "never seen"
     else:
         state = "up" if engine.instance or engine.opening.host_of(station) is not None else "never seen"
     mac = engine.opening.mac if is_self else peer.mac
@@ -155,5 +155,5 @@ def _peer_status(engine: Engine, now: int, index: int, peer: Peer) -> dict[str, 
 def letter_of(state: int, trans: int) -> str:
     """What a station's CONFIRM tells of how it sees another one: its bits of STATE and TRANS."""
     if state:
-        return Letter.AS.name if trans else Letter.S.name
-    return Letter.SA.name if trans else Letter.A.name
+        return PeerState.AS.name if trans else PeerState.S.name
+    return PeerState.SA.name if trans else PeerState.A.name

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ..proto import wire
-from ..proto.letters import MOVES, Cause, Letter
+from ..proto.peerstate import MOVES, Cause, PeerState
 
 PAGES: Final = ("protocol.md", "glossary.md", "membership.md")
 _BLOCK: Final = re.compile(r"(<!-- generated: (?P<name>[a-z_-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -141,12 +141,12 @@ _CAUSE_HELP: Final = {
     Cause.LET_IN: "the recovery is decided",
 }
 _LETTER_HELP: Final = {
-    Letter.A: "operational",
-    Letter.AAS: "operational; others say that it has stopped",
-    Letter.AS: "stop seen, being agreed",
-    Letter.S: "stopped: no member",
-    Letter.SSA: "stopped; others let it in",
-    Letter.SA: "recovery seen, being agreed",
+    PeerState.A: "operational",
+    PeerState.AAS: "operational; others say that it has stopped",
+    PeerState.AS: "stop seen, being agreed",
+    PeerState.S: "stopped: no member",
+    PeerState.SSA: "stopped; others let it in",
+    PeerState.SA: "recovery seen, being agreed",
 }
 
 
@@ -154,7 +154,7 @@ def _letters() -> str:
     def bit(value: bool) -> str:
         return "1" if value else "0"
 
-    rows = ((x.name, bit(x.state), bit(x.trans), _LETTER_HELP[x]) for x in Letter)
+    rows = ((x.name, bit(x.state), bit(x.trans), _LETTER_HELP[x]) for x in PeerState)
     return table(("letter", "state", "trans", "as one station sees another"), rows)
 
 

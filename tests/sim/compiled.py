@@ -17,8 +17,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "build" / "sim"
 PROTO: Final = (
-    *("timers", "engine", "membership", "votes", "letters", "opening", "openstate", "openpdu", "silence", "joining", "reset"),
-    *("wire", "effects"),
+    *("timers", "engine", "membership", "ballots", "peer", "peerstate", "votes", "opening", "openstate", "openpdu", "silence"),
+    *("joining", "reset", "wire", "effects"),
 )
 SIM: Final = ("checker", "checkers", "checkers_membership", "bus", "cluster", "facts", "frames", "network", "station", "trace")
 """What is called most. Exceptions, options and commands stay as they are."""

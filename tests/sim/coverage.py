@@ -1,6 +1,6 @@
 """What one run has met, as a set of short texts: a hunt keeps what shows something new.
 
-letter a stop_seen          one station's letter for another has moved (proto/letters.py)
+letter a stop_seen          one station's letter for another has moved (proto/peerstate.py)
 opening proposing agreed    the state of an opening has moved (proto/opening.py)
 sent NAK busy               a PDU of this kind was sent in this phase: opening, flush, busy (an agreement goes on), calm
 faults cut pause            both were possible in one run

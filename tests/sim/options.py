@@ -141,7 +141,7 @@ class Options:
     """``Medium``."""
     own_timeout_ns: int = 20 * MS
     rules: tuple[str, ...] = ()
-    """Rules of the agreement that the defective stations break (``EngineConfig.membership_faults``)."""
+    """Rules of the agreement that the defective stations break (``broken.RULES``)."""
 
     def text(self) -> str:
         """The options on a few lines; those at their defaults are left out of the faults."""

@@ -154,7 +154,6 @@ class Station:
             message_max=1 << 16,
             first_seq=o.first_seq,
             faults=faulty,
-            membership_faults=frozenset(o.rules if self.index in o.defective else ()),
             seed=host.bits(64),
             host_name=f"host{self.index + 1}",
             boot=host.bits(64),
@@ -182,7 +181,8 @@ class Station:
         self.disk = self.variant.survives(self.disk)
         incarnation, instance = self.disk
         self.mtu = o.frame_max[self.index]
-        self.engine = Engine(config, incarnation=incarnation + 1, instance=instance)
+        rules = frozenset(o.rules if self.index in o.defective else ())
+        self.engine = _engine(rules)(config, incarnation=incarnation + 1, instance=instance)
         self.engine.set_mac(self.mac)
         if o.need_ack:
             self.engine.core.want_ack(True)
@@ -477,3 +477,13 @@ def _delivery(m: CoreMessage) -> Delivery:
 
 
 GROUP: Final = wire.group_id("sim")
+
+
+def _engine(rules: frozenset[str]) -> type[Engine]:
+    """The engine with these rules broken. Compiled classes have no interpreted subclasses (compiled.py), so that those are
+    imported only where they are wanted."""
+    if not rules:
+        return Engine
+    from . import broken
+
+    return broken.engine(rules)

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 from zenjun.proto.core import Fault
-from zenjun.proto.membership import FAULTS as RULES
 from zenjun.proto.wire import Kind
 
 from ..paper.test_dop import overtaken
+from .broken import RULES
 from .checkers import CHECKERS, Liveness
 from .cluster import Result, simulate
 from .options import MS, PROFILES, Faults, Options, S

@@ -11,9 +11,9 @@ from test_engine import LATENCY, MS, Cluster, Node, opened
 from zenjun.proto.core import seal
 from zenjun.proto.effects import Changed, Closed, Effect, Opened, Persist
 from zenjun.proto.engine import Engine
-from zenjun.proto.letters import Letter
 from zenjun.proto.openpdu import INCARNATION_MAX, INSTANCE_MAX, OpenPdu, decode_open, encode_open, pack
 from zenjun.proto.openpdu import Proposal as OpenProposal
+from zenjun.proto.peerstate import PeerState
 from zenjun.proto.votes import Proposal, encode_proposal
 from zenjun.proto.wire import CONFIRM, HEADER, VERSION, Flag, Kind, cluster_id, view_hash
 
@@ -238,7 +238,7 @@ def test_who_does_not_hear_one_of_the_members_gets_in_by_the_others(n: int, ways
 def test_who_starts_late_knows_who_has_restarted_since(fault: str) -> None:
     """Station 1 has read that 3 lives anew before it is told that the instance with its former life has started. It must not say
     that this life is in operation, and 3 asks again only after a while (a checker objected to 25 ms of that, seed 9502275)."""
-    cluster = Cluster(membership_faults=frozenset({fault} - {""}))
+    cluster = Cluster(rules=frozenset({fault} - {""}))
     one, _, three = cluster.nodes
 
     def proposes(pdu: bytes) -> bool:
@@ -252,7 +252,7 @@ def test_who_starts_late_knows_who_has_restarted_since(fault: str) -> None:
     three.paused = True
     give(cluster, one, 3, open_pdu(3, 3, 2, recovering=True))
     give(cluster, one, 2, started)
-    says_alive = bool(one.engine.instance) and one.engine.membership.letters[3] is Letter.A
+    says_alive = bool(one.engine.instance) and one.engine.membership.peer_states[3] is PeerState.A
     assert one.said(Opened) and says_alive is bool(
         fault
     )  # honest it gives the instance up: it has issued a later number (rule 8)

@@ -18,6 +18,8 @@ from zenjun.proto.errors import UsageError
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, cluster_id
 
+from tests.sim import broken
+
 MS = 1_000_000
 START = 1_000_000 * MS
 LATENCY = 50_000
@@ -29,6 +31,8 @@ class Node:
     """A daemon without a machine: one engine, what it delivered and what it asked for."""
 
     config: EngineConfig
+    rules: frozenset[str] = frozenset()
+    """Broken on purpose (tests/sim/broken.py)."""
     disk: tuple[int, int] = (0, 0)
     effects: list[Effect] = field(default_factory=list)
     delivered: list[Message] = field(default_factory=list)
@@ -48,7 +52,7 @@ class Node:
     def boot(self, now: int) -> None:
         self.boots += 1
         config = replace(self.config, boot=self.config.station * 1000 + self.boots)
-        self.engine = Engine(config, incarnation=self.disk[0] + 1, instance=self.disk[1])
+        self.engine = broken.engine(self.rules)(config, incarnation=self.disk[0] + 1, instance=self.disk[1])
         self.engine.set_mac(self.mac)
         self.carry_out(now, self.engine.start(now))
 
@@ -87,9 +91,9 @@ Lost = Callable[[Node, Node, bytes], bool]
 class Cluster:
     """Every frame arrives after LATENCY; virtual time jumps from event to event."""
 
-    def __init__(self, n: int = 3, **changes: Any) -> None:
+    def __init__(self, n: int = 3, rules: frozenset[str] = frozenset(), **changes: Any) -> None:
         base = replace(CONFIG, stations=n, **changes)
-        self.nodes = [Node(replace(base, station=i + 1, seed=i, host_name=f"host{i + 1}")) for i in range(n)]
+        self.nodes = [Node(replace(base, station=i + 1, seed=i, host_name=f"host{i + 1}"), rules) for i in range(n)]
         self.now = START
         self.lost: Lost = lambda source, to, pdu: False
         self.frames: list[bytes] = []

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zenjun.proto.core import Commit, Peer, Vote, seal
 from zenjun.proto.effects import Changed, Effect, Persist, Send
-from zenjun.proto.letters import MOVES, TRANSITIONS, Cause, Letter
-from zenjun.proto.membership import Expelled, Membership, Outcome
+from zenjun.proto.membership import Expelled, Outcome
 from zenjun.proto.openpdu import INCARNATION_MAX, pack, unpack
+from zenjun.proto.peerstate import MOVES, TRANSITIONS, Cause, PeerState
 from zenjun.proto.votes import Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of, takes_in
 from zenjun.proto.wire import HEADER, PROPOSAL, VERSION, Kind, view_hash
+
+from tests.sim import broken
 
 MS = 1_000_000
 FAIL, ADOPT, GIVE_UP = 400 * MS, 300 * MS, 2_000 * MS
@@ -92,9 +94,9 @@ class One:
     def __init__(self, quorum: Quorum | None = None, faults: frozenset[str] = frozenset()) -> None:
         self.core = Ledger()
         self.stored: list[int] = []
-        self.m = Membership(
+        self.m = broken.membership(faults)(
             stations=N, station=1, quorum=quorum or Quorum(N, 3), fail_timeout_ns=FAIL, adopt_timeout_ns=ADOPT,
-            give_up_timeout_ns=GIVE_UP, frame_max_least=576, streams=self.core, promise=self.promise, faults=faults,
+            give_up_timeout_ns=GIVE_UP, frame_max_least=576, streams=self.core, promise=self.promise,
         )  # fmt: skip
         self.m.begin(0, 7, (1, 2, 3, 4))
 
@@ -110,7 +112,7 @@ class One:
         return self.m.on_votes(now, [Vote(station - 1, kind, instance, seq, clock, pdu)])
 
     def word(self) -> str:
-        return " ".join(letter.name for _, letter in sorted(self.m.letters.items()))
+        return " ".join(state.name for _, state in sorted(self.m.peer_states.items()))
 
     def last(self) -> Proposal:
         kind, payload = self.core.sent[-1]
@@ -132,13 +134,13 @@ STOP_4 = Proposal(True, (1, 2, 3), ((4, 0),))
 
 
 def test_transitions_are_total_and_moves_are_what_moves() -> None:
-    assert set(TRANSITIONS) == set(product(Letter, Cause))
+    assert set(TRANSITIONS) == set(product(PeerState, Cause))
     assert {k for k, to in TRANSITIONS.items() if to is not k[0]} <= set(MOVES)
 
 
 def test_bits_of_the_letters() -> None:
     """state: held to be stopped; trans: being agreed (DOP protocol, section 3)."""
-    assert {x.name: (x.state, x.trans) for x in Letter} == {
+    assert {x.name: (x.state, x.trans) for x in PeerState} == {
         "A": (False, False), "AAS": (False, False), "SA": (False, True),
         "S": (True, False), "SSA": (True, False), "AS": (True, True),
     }  # fmt: skip
@@ -398,10 +400,10 @@ def test_without_quorum_nothing_is_proposed_and_the_suspicion_can_be_taken_back(
 def test_no_removal_is_proposed_that_those_in_doubt_would_have_to_agree_to() -> None:
     """It could not be agreed, and not be taken back either: a segment that is away for a moment would cost a member."""
     one = One()
-    one.m.doubt(MS, (3, 4))
+    one.m.set_unresponsive(MS, (3, 4))
     one.m.suspect(MS, (4, "silent"))
     assert not one.core.sent and one.m.has_quorum
-    one.m.doubt(2 * MS, (4,))
+    one.m.set_unresponsive(2 * MS, (4,))
     assert one.last() == STOP_4
 
 
@@ -556,7 +558,7 @@ def test_a_later_vote_takes_in_the_earlier_ones() -> None:
 def test_a_vote_that_cannot_take_in_an_earlier_one_is_not_cast() -> None:
     """The life that was to be let in turns out to be used up: nobody else may be let in instead, only it in a later life."""
     one = asked_before_a_suspicion()
-    one.m.note_life(3, 8)
+    one.m.note_incarnation(3, 8)
     one.m.on_recovering(3 * MS, 4, 9)
     assert one.word() == "A A S SA" and len(one.core.sent) == 2
     one.m.on_recovering(3 * MS, 3, 9)

@@ -15,14 +15,16 @@ from zenjun.proto.wire import CONFIRM, HEADER, Flag, Kind, cluster_id
 WAIT = 5_000 * MS
 
 
-def mixed(files: dict[int, dict[str, Any]], absent: tuple[int, ...] = (), **common: Any) -> Cluster:
+def mixed(
+    files: dict[int, dict[str, Any]], absent: tuple[int, ...] = (), rules: frozenset[str] = frozenset(), **common: Any
+) -> Cluster:
     """A segment whose stations have different files: number -> what differs. The absent ones are started later."""
     cluster = Cluster.__new__(Cluster)
     cluster.now, cluster.frames = 1_000_000 * MS, []
     cluster.lost = lambda source, to, pdu: source.paused or to.paused
     base = replace(CONFIG, **common)
     cluster.nodes = [
-        Node(replace(base, station=k, seed=k, host_name=f"host{k}", **changes)) for k, changes in sorted(files.items())
+        Node(replace(base, station=k, seed=k, host_name=f"host{k}", **changes), rules) for k, changes in sorted(files.items())
     ]
     for node in cluster.nodes:
         node.boot(cluster.now)
@@ -61,7 +63,7 @@ def watch(cluster: Cluster, duration_ns: int) -> list[set[tuple[int, int]]]:
 def test_growing_machine_by_machine_opens_no_second_instance(rules: frozenset[str]) -> None:
     """Three of three run; two new ones and then an old one are started with five: these three have a majority of five."""
     three, five = {"stations": 3}, {"stations": 5}
-    cluster = mixed({1: three, 2: three, 3: three, 4: five, 5: five}, (4, 5), membership_faults=rules)
+    cluster = mixed({1: three, 2: three, 3: three, 4: five, 5: five}, (4, 5), rules=rules)
     cluster.until(lambda: all(node.engine.instance for node in cluster.nodes[:3]))
     for station in (4, 5):
         start(cluster, station)
@@ -83,7 +85,7 @@ def test_growing_machine_by_machine_opens_no_second_instance(rules: frozenset[st
 def test_other_options_open_no_second_instance(rules: frozenset[str]) -> None:
     """Two stations that may work alone, and ``required`` changed at one of them."""
     one, two = {"required": (1,), "fingerprint": 1}, {"required": (2,), "fingerprint": 2}
-    cluster = mixed({1: one, 2: one}, stations=2, quorum=1, membership_faults=rules)
+    cluster = mixed({1: one, 2: one}, stations=2, quorum=1, rules=rules)
     cluster.until(lambda: all(node.engine.instance for node in cluster.nodes))
     start(cluster, 2, **two)
     assert any(len(seen) > 1 for seen in watch(cluster, WAIT)) == bool(rules)
@@ -111,7 +113,7 @@ def test_once_the_others_have_stopped_it_opens() -> None:
 @pytest.mark.parametrize("rules", [frozenset(), frozenset({"beside_rivals"})], ids=["", "beside_rivals"])
 def test_started_at_once_the_larger_party_opens(rules: frozenset[str]) -> None:
     three, five = {"stations": 3}, {"stations": 5}
-    cluster = mixed({1: three, 2: three, 3: five, 4: five, 5: five}, membership_faults=rules)
+    cluster = mixed({1: three, 2: three, 3: five, 4: five, 5: five}, rules=rules)
     seen = watch(cluster, WAIT)
     if rules:
         assert len(seen[-1]) == 2

@@ -17,7 +17,7 @@ SICK = 5
 
 def starved(rules: frozenset[str], seed: int, loss: float = 0.3, run_ns: int = 5 * MS, of_ns: int = 100 * MS) -> Cluster:
     """Fifteen seconds with a station that runs 5 ms of every 100 and loses 30 % of what is sent to it."""
-    cluster = opened(5, membership_faults=rules)
+    cluster = opened(5, rules=rules)
     rng = random.Random(seed)
     sick = cluster.nodes[SICK - 1]
     cluster.lost = lambda source, to, pdu: to is sick and rng.random() < loss
@@ -66,7 +66,7 @@ def deaf_to(station: int, *deaf: int) -> Callable[[Node, Node, bytes], bool]:
 
 @pytest.mark.parametrize("rules", [frozenset(), frozenset({"believe_one"})], ids=str)
 def test_who_alone_does_not_hear_another_is_removed_itself(rules: frozenset[str]) -> None:
-    cluster = opened(4, membership_faults=rules)
+    cluster = opened(4, rules=rules)
     cluster.lost = deaf_to(1, 4)
     cluster.until(lambda: bool(removed(cluster)), limit_ns=5_000 * MS)
     assert set(removed(cluster).values()) == ({(1,)} if rules else {(4,)})

@@ -1,0 +1,67 @@
+"""The votes that one station has received or cast, by instance and proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from .core import Vote
+from .votes import Cast, Proposal, decode_proposal, sure_of
+
+Key = tuple[int, Proposal]
+"""Number of the instance in which the vote was cast, and what it proposes."""
+
+
+class Ballots:
+    """Who has voted for what. Votes for joins are kept as PDUs as well: joiners may need them again."""
+
+    def __init__(self, stations: int) -> None:
+        self._n = stations
+        self._casts: dict[Key, dict[int, Cast]] = {}
+        self._pdus: dict[Key, dict[int, bytes]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._casts)
+
+    def clear(self) -> None:
+        self._casts.clear()
+        self._pdus.clear()
+
+    def receive(self, vote: Vote) -> Proposal | None:
+        """Note a vote that the core has accepted. Returns its proposal, None if it makes no sense."""
+        proposal = decode_proposal(vote.pdu, vote.kind, self._n)
+        if proposal is None:
+            return None
+        station, key = vote.src + 1, (vote.instance, proposal)
+        self._casts.setdefault(key, {})[station] = Cast(vote.clock, station, vote.seq, sure_of(vote.pdu, self._n))
+        if not proposal.stop:
+            self._pdus.setdefault(key, {})[station] = vote.pdu
+        return proposal
+
+    def cast(self, key: Key, station: int, clock: int, seq: int, pdu: bytes) -> None:
+        """Note an own vote; the first one for a proposal stands."""
+        self._casts.setdefault(key, {}).setdefault(station, Cast(clock, station, seq))
+        if not key[1].stop:
+            self._pdus.setdefault(key, {})[station] = pdu
+
+    def casts(self, key: Key) -> dict[int, Cast]:
+        """By station; empty if no station has voted for it."""
+        return self._casts.get(key, {})
+
+    def of_instance(self, instance: int) -> Iterator[tuple[Proposal, dict[int, Cast]]]:
+        """The proposals of that instance, in the order in which they were first seen."""
+        return ((proposal, casts) for (number, proposal), casts in self._casts.items() if number == instance)
+
+    def pdus(self, key: Key) -> dict[int, bytes]:
+        """The votes for a join, by station, as they stood on the wire."""
+        return self._pdus.get(key, {})
+
+    def pdus_for(self, instance: int, station: int, incarnation: int) -> list[dict[int, bytes]]:
+        """The votes of that instance by which this incarnation joins, proposal by proposal."""
+        change = (station, incarnation)
+        return [pdus for (number, p), pdus in self._pdus.items() if number == instance and change in p.changes]
+
+    def forget_before(self, instance: int, kept: Iterable[Key]) -> None:
+        """Votes of earlier instances are history, but for the PDUs of ``kept``."""
+        keep = set(kept)
+        self._casts = {key: casts for key, casts in self._casts.items() if key[0] >= instance}
+        self._pdus = {key: pdus for key, pdus in self._pdus.items() if key[0] >= instance or key in keep}

@@ -1,0 +1,204 @@
+"""The agreement with rules broken on purpose, each as a subclass of what keeps it: ``engine("no_quorum", …)`` is an Engine to
+test checkers with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any, Final
+
+from zenjun.proto.core import Vote
+from zenjun.proto.engine import Engine, EngineConfig
+from zenjun.proto.errors import invariant
+from zenjun.proto.membership import Membership, Outcome
+from zenjun.proto.opening import Recovering
+from zenjun.proto.timers import NEVER
+from zenjun.proto.votes import Proposal
+
+
+class CommitOnComplete(Membership):
+    """Rule 2: carries out what is complete, whether all have all votes or not."""
+
+    def _is_decided(self, proposal: Proposal) -> bool:
+        return True
+
+
+class LaterHidesEarlier(Membership):
+    """Rule 2: knows only its last vote."""
+
+    def _remember_vote(self, proposal: Proposal) -> None:
+        self._own_votes = [proposal]
+
+
+class ShrinkingVotes(Membership):
+    """Rule 2: a vote need not take in the earlier ones."""
+
+    def _may_vote(self, proposal: Proposal) -> bool:
+        return True
+
+    def _voted_joins(self) -> dict[int, int]:
+        return {}
+
+
+class OneVoteAtATime(Membership):
+    """Rule 2: judges each vote of a batch before it has noted the next."""
+
+    def on_votes(self, now: int, votes: Sequence[Vote]) -> list[Outcome]:
+        return [outcome for vote in votes for outcome in super(OneVoteAtATime, self).on_votes(now, [vote])]
+
+
+class NoEqualise(Membership):
+    """Rule 1: votes need not agree on where a stream ends."""
+
+    def _equalise(self, now: int) -> None:
+        pass
+
+    def _holds_streams(self, ends: Iterable[tuple[int, int]]) -> bool:
+        return True
+
+
+class ForgetPromise(Membership):
+    """A stop that is seen makes it forget the joins it has voted for."""
+
+    def _suspect(self, now: int, station: int, reason: str) -> bool:
+        suspected = super()._suspect(now, station, reason)
+        if suspected:
+            self._own_votes = [p for p in self._own_votes if p.stop]
+        return suspected
+
+
+class KeepJoinOnStop(Membership):
+    """A stop that is decided cancels no join."""
+
+    def _cancel_joins_after_stop(self) -> None:
+        pass
+
+
+class NoQuorum(Membership):
+    """Rule 3: any number of stations may go on."""
+
+    def _may_remove(self, staying: Iterable[int]) -> bool:
+        return True
+
+
+class NeverExpelled(Membership):
+    """Rule 6: ignores that the others go on without it."""
+
+    def _removed_by(self) -> list[int]:
+        return []
+
+    def _leaves_out(self, state: int, trans: int) -> bool:
+        return False
+
+
+class IgnoreRestart(Membership):
+    """Rule 7."""
+
+    def _is_restart(self, station: int, incarnation: int) -> bool:
+        return False
+
+
+class ReuseIssued(Membership):
+    """Rule 8: votes for a number that it has issued for an opening."""
+
+    def _reuses_issued(self) -> bool:
+        return False
+
+
+class AdoptNever(Membership):
+    """Believes only what it sees itself."""
+
+    def _reports_due(self, now: int) -> list[int]:
+        return []
+
+
+class BelieveOne(Membership):
+    """Believes a single accuser against what it hears."""
+
+    def _lone_accuser(self, station: int) -> int | None:
+        return None
+
+
+class ForgetDoubted(Membership):
+    """Does not look again at the votes of a station that is heard again."""
+
+    def _reprocess_votes(self, now: int) -> None:
+        if not self._back:
+            super()._reprocess_votes(now)
+
+    _back = False
+
+    def set_unresponsive(self, now: int, stations: Iterable[int]) -> list[Outcome]:
+        self._back = True
+        outcomes = super().set_unresponsive(now, stations)
+        self._back = False
+        return outcomes
+
+
+class DeafToClosed(Membership):
+    """Holds it against a station that it takes nothing of a stream that it has closed."""
+
+    def closed_by(self, index: int) -> frozenset[int]:
+        return frozenset()
+
+
+class ResendOwn(Membership):
+    """Repeats only its own vote to a joiner."""
+
+    def _helps(self, joiner: int, times: int) -> bool:
+        return False
+
+
+class NoReopen(Engine):
+    """Opens no second instance."""
+
+    def _may_open(self, stations: Iterable[int]) -> bool:
+        return not self.last_instance and super()._may_open(stations)
+
+
+class BesideRivals(Engine):
+    """Rule 9."""
+
+    heeds_rivals = False
+
+
+class JudgeLate(Engine):
+    """Blames others although it is late itself."""
+
+    def _late_ns(self, config: EngineConfig) -> int:
+        return NEVER
+
+
+class ForgetHeard(Engine):
+    """Does not heed restarts of which it has read before it started."""
+
+    def _restarted(self, now: int) -> list[Recovering]:
+        return []
+
+
+def _name(part: type) -> str:
+    """``NoQuorum`` is ``no_quorum``."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in part.__name__).lstrip("_")
+
+
+_OF_MEMBERSHIP: Final[dict[str, type[Membership]]] = {_name(c): c for c in Membership.__subclasses__()}
+_OF_ENGINE: Final[dict[str, type[Engine]]] = {_name(c): c for c in Engine.__subclasses__()}
+RULES: Final = frozenset({*_OF_MEMBERSHIP, *_OF_ENGINE})
+"""Names of what can be broken, one by one or together."""
+
+
+@cache
+def membership(names: frozenset[str]) -> type[Membership]:
+    """The agreement with these rules broken; the honest one for none."""
+    parts = [_OF_MEMBERSHIP[name] for name in sorted(names & _OF_MEMBERSHIP.keys())]
+    return type("BrokenMembership", tuple(parts), {}) if parts else Membership
+
+
+@cache
+def engine(names: frozenset[str]) -> type[Engine]:
+    """The same of the whole engine."""
+    invariant(names <= RULES, f"unknown rules: {sorted(names - RULES)}")
+    parts: list[Any] = [_OF_ENGINE[name] for name in sorted(names & _OF_ENGINE.keys())]
+    if not names:
+        return Engine
+    return type("BrokenEngine", tuple(parts) or (Engine,), {"membership_class": membership(names)})
