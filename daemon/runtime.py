@@ -245,7 +245,9 @@ class Runtime:
                 continue
             catch_up = 0
             ours = turn.want or self._again or self._phase is not Phase.RUNNING or self._clients.waiting
-            if not ours and not (self._begun and self._engine.quiet(turn.now)):  # all was done in C
+            if not ours and self._begun:
+                self._engine.join_heartbeat(turn.now)
+            if not ours and not (self._begun and self._engine.has_work):  # all was done in C
                 self._planned_ns = min(deadline, turn.next_due)
                 return False
             self._serve(turn)

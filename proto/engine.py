@@ -199,17 +199,21 @@ class Engine:
             effects += self._take_control(now)
         if status & _FENCED:
             effects += self._report_fence()
-        self._beat_along(now)
+        self._join_heartbeat(now)
         if self.next_deadline_ns() > now:
             return effects
         self.silence.note_late(now, now - self.own_deadline_ns())
         return effects + self._serve(now)
 
-    def quiet(self, now: int) -> bool:
-        """After a turn of the data path that wanted nothing of Python: True if ``poll`` has something to do all the same.
-        Cheap: it is asked after every wake-up."""
-        now = self._tick(now)
-        self._beat_along(now)
+    def join_heartbeat(self, now: int) -> None:
+        """If another station's heartbeat has woken this one, send the own one along with it: that saves everybody a wake-up per
+        beat and station. Cheap: called after every wake-up; ``poll`` does it as well."""
+        self._join_heartbeat(self._tick(now))
+
+    @property
+    def has_work(self) -> bool:
+        """After a turn of the data path that wanted nothing of Python, and ``join_heartbeat``: has ``poll`` something to do all
+        the same?"""
         return self._beat_now
 
     def on_timeout(self, now: int) -> list[Effect]:
@@ -582,8 +586,7 @@ class Engine:
         self.fenced = True
         return [Fenced(fence.station + 1, fence.position, fence.own, fence.theirs)]
 
-    def _beat_along(self, now: int) -> None:
-        """A heartbeat has woken this station: beating along with it saves everybody a wake-up per beat and station."""
+    def _join_heartbeat(self, now: int) -> None:
         heard = self.core.confirms_heard()
         if heard != self._confirms_heard:
             self._confirms_heard = heard
