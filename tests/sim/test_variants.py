@@ -69,6 +69,8 @@ CAUGHT_BY: dict[Fault | str, set[str]] = {
     "beside_rivals": {"quorum"},
     "judge_late": {"continuity"},
     "believe_one": {"continuity"},
+    "resend_own": {"liveness"},
+    "forget_heard": {"recovery"},
     "keep_join_on_stop": {"liveness"},
     "no_reopen": {"liveness"},
     "reordering": {"total_order", "fifo", "op_order"},
@@ -173,6 +175,7 @@ def name_of(defect: object) -> str:
 
 RARE: set[Fault | str] = {
     *("keep_join_on_stop", "reuse_issued", "shrinking_votes", "one_vote_at_a_time", "beside_rivals", "judge_late", "believe_one"),
+    *("resend_own", "forget_heard"),
     *(Fault.EARLY_REMOVAL, Fault.EAGER_JOINER, Fault.LATE_LEVELS),
 }
 """Too rare for so few seeds: the first has a test of its own below, ``reuse_issued`` one of the agreement by itself
@@ -180,7 +183,8 @@ RARE: set[Fault | str] = {
 scenarios (test_scenarios.py; profile ``joining`` meets the first of them about every fiftieth seed),
 ``one_vote_at_a_time`` a test of the agreement by itself (tests/unit/test_membership.py); ``beside_rivals`` takes stations with
 different configurations, of which a seed has none (tests/unit/test_rivals.py); ``judge_late`` and ``believe_one`` remove the
-wrong station, which no promise forbids (tests/unit/test_starved.py)."""
+wrong station, which no promise forbids (tests/unit/test_starved.py); ``resend_own`` has a scenario, for in a seed every cut ends;
+``forget_heard`` a test of engines (tests/unit/test_attack_membership.py)."""
 
 
 @pytest.mark.parametrize("defect", [d for d in CAUGHT_BY if d not in RARE], ids=name_of)
