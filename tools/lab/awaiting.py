@@ -77,7 +77,7 @@ def wait_open(chosen: Sequence[Asked], timeout_s: float) -> int:
             latest = max(found.values())
             found = {k: instance for k, instance in found.items() if instance == latest}  # the others will get there
         if time.monotonic() > deadline:
-            raise LabTimeout(f"the cluster is not open after {timeout_s:g} s:\n" + "\n".join(_last_words(chosen, end)))
+            raise LabTimeout(f"the cluster is not open after {timeout_s:.3g} s:\n" + "\n".join(_last_words(chosen, end)))
         time.sleep(PAUSE_S if missing else 0)
 
 
