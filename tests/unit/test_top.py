@@ -147,6 +147,17 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     assert "\x1b" not in text
 
 
+def test_a_narrow_terminal_lacks_columns_instead_of_cutting_all_of_them() -> None:
+    s = example()
+    rates = Rates()
+    rates.feed(1.0, s)
+    narrow, wide = ([line.split() for line in shown(s, rates, None, width).splitlines()] for width in (40, 100))
+    assert ["station", "state", "heard", "missing"] in narrow
+    assert ["3", "silent", "1.5", "s", "0"] in narrow
+    assert ["program", "groups", "queued"] in narrow and ["zenjun", "recv", "default", "2.0", "KiB", "held"] in narrow
+    assert ["station", "state", "heard", "host", "PDUs/s", "missing", "behind", "buffers"] in wide
+
+
 def test_objects_of_other_versions_are_shown_as_far_as_they_go() -> None:
     assert "-" in shown({}, Rates(), Latencies())
     odd = {"peers": [{"station": 1}], "clients": [{}], "counters": {"new": {"x": 1}}, "blocked": [{}], "window": {"frames": 0}}

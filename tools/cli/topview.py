@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +17,8 @@ HISTORY: Final = 40
 """Points of a curve, one per look."""
 LATENCIES: Final = 120
 BAR: Final = 30
+CUT: Final = 12
+"""Characters of a long cell that are enough to keep its column."""
 TABLE_MAX: Final = 16
 """Stations up to which their states as each sees them are shown."""
 BLOCKS: Final = " ▁▂▃▄▅▆▇█"
@@ -152,8 +154,12 @@ def _heading(s: Mapping[str, Any], note: str) -> Iterator[RenderableType]:
         yield Text.from_markup(" · ".join([f"members {members}", *facts]))
 
 
-def _stations(s: Mapping[str, Any], rates: Rates) -> Table:
-    table = _table(("station", "state", "heard", "host", "PDUs/s", "missing", "behind", "buffers"), left=("state", "host"))
+def _stations(s: Mapping[str, Any], rates: Rates) -> RenderableType:
+    table = _table(
+        ("station", "state", "heard", "host", "PDUs/s", "missing", "behind", "buffers"),
+        left=("state", "host"),
+        spare=(7, 6, 4, 3),
+    )
     for p in s.get("peers") or ():
         missing, behind = p.get("gaps"), _difference(p.get("top"), p.get("ordered"))
         table.add_row(
@@ -199,8 +205,8 @@ def _window(s: Mapping[str, Any], latencies: Latencies | None) -> Table:
     return table
 
 
-def _rates(rates: Rates) -> Table:
-    table = _table(("", "per second", "", "total"), left=("",))
+def _rates(rates: Rates) -> RenderableType:
+    table = _table(("", "per second", "", "total"), left=("",), spare=(2,))
     for label, name, size in RATES:
         if rates.total(name) is None:
             continue
@@ -211,11 +217,11 @@ def _rates(rates: Rates) -> Table:
     return table
 
 
-def _drops(rates: Rates) -> Table | None:
+def _drops(rates: Rates) -> RenderableType | None:
     names = [n for n in rates._last if n.startswith("drop.") and rates.total(n)]
     if not names:
         return None
-    table = _table(("dropped frames", "per second", "", "total"), left=("dropped frames", ""))
+    table = _table(("dropped frames", "per second", "", "total"), left=("dropped frames", ""), spare=(2,))
     for name in names:
         table.add_row(
             _escape(name.removeprefix("drop.")), _rate(rates.rate(name)), curve(rates.curve(name)), _count(rates.total(name))
@@ -223,11 +229,15 @@ def _drops(rates: Rates) -> Table | None:
     return table
 
 
-def _programs(s: Mapping[str, Any], rates: Rates) -> Table | None:
+def _programs(s: Mapping[str, Any], rates: Rates) -> RenderableType | None:
     clients = s.get("clients") or ()
     if not clients:
         return None
-    table = _table(("program", "groups", "sent/s", "delivered/s", "queued", "unsent", ""), left=("program", "groups", ""))
+    table = _table(
+        ("program", "groups", "sent/s", "delivered/s", "queued", "unsent", ""),
+        left=("program", "groups", ""),
+        spare=(5, 2, 3, 1),
+    )
     for c in clients:
         key = f"client.{c.get('client')}"
         table.add_row(
@@ -238,11 +248,42 @@ def _programs(s: Mapping[str, Any], rates: Rates) -> Table | None:
     return table
 
 
-def _table(columns: Iterable[str], left: Iterable[str] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", no_wrap=True, overflow="ellipsis")
-    return table
+class _Fitting:
+    """A table that leaves columns out where the terminal is too narrow for all of them: nothing can be read in cut ones."""
+
+    def __init__(self, columns: Iterable[str], left: Iterable[str] = (), spare: Sequence[int] = ()) -> None:
+        """left: names of columns that are aligned there. spare: indices of those that can go, the least important first."""
+        self._columns = tuple(columns)
+        self._left = frozenset(left)
+        self._spare = spare
+        self._rows: list[tuple[str, ...]] = []
+
+    def add_row(self, *cells: str) -> None:
+        self._rows.append(cells)
+
+    def _table(self, gone: Container[int], longest: int | None = None) -> Table:
+        """longest: characters of a cell at most."""
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        kept = [k for k in range(len(self._columns)) if k not in gone]
+        for name in (self._columns[k] for k in kept):
+            justify: JustifyMethod = "left" if name in self._left else "right"
+            table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", max_width=longest)
+        for row in self._rows:
+            table.add_row(*(row[k] for k in kept))
+        return table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        most = options.update(max_width=10_000)
+        fits = (
+            k
+            for k in range(len(self._spare) + 1)
+            if self._table(self._spare[:k], CUT).__rich_measure__(console, most).maximum <= options.max_width
+        )
+        yield self._table(self._spare[: next(fits, len(self._spare))])
+
+
+def _table(columns: Iterable[str], left: Iterable[str] = (), spare: Sequence[int] = ()) -> _Fitting:
+    return _Fitting(columns, left, spare)
 
 
 def _difference(a: object, b: object) -> int | None:
