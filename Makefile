@@ -23,13 +23,15 @@ test:
 generate:
 	$(PYTHON) -m zenjun.tools.generate
 
-# make sim SEEDS=20000 [JOBS=4] [BASE=123]: that many seeds; the base seed is printed first.
+# make sim SEEDS=20000 [JOBS=4] [BASE=123] [BUS=1]: that many seeds; the base seed is printed first. Engine and simulator are
+# compiled first if they have changed (tests/sim/compiled.py).
 sim:
-	$(PYTHON) -m tests.sim --seeds $(SEEDS) --jobs $(JOBS) $(if $(BASE),--base $(BASE))
+	$(PYTHON) -m tests.sim.compiled $(if $(BUS),--bus) --seeds $(SEEDS) --jobs $(JOBS) $(if $(BASE),--base $(BASE))
 
-# make hunt MINUTES=30 [BASE=123] [OUT=build/hunt]: profiles mixed, failures written down and made small (docs/simulation.md).
+# make hunt MINUTES=30 [JOBS=4] [BASE=123] [BUS=1] [OUT=build/hunt]: profiles mixed, failures written down and made small (docs/simulation.md).
 hunt:
-	$(PYTHON) -m tests.sim --hunt $(or $(MINUTES),10) --out $(or $(OUT),build/hunt) $(if $(BASE),--base $(BASE))
+	$(PYTHON) -m tests.sim.compiled $(if $(BUS),--bus) --hunt $(or $(MINUTES),10) --jobs $(JOBS) \
+		--out $(or $(OUT),build/hunt) $(if $(BASE),--base $(BASE))
 
 # make jepsen SECONDS=600 [SEED=4]: real daemons under faults for so long, histories of real programs judged (docs/jepsen.md).
 jepsen:

@@ -314,7 +314,27 @@ class Core:
     ) -> None:
         """Fields of ``struct zj_config`` (``self_index`` is its ``self``), same bounds. UsageError if one is out of bounds,
         MemoryError."""
-        fields = {k: v for k, v in locals().items() if k not in ("self", "self_index")}
+        fields = {
+            "stations": stations,
+            "cluster": cluster,
+            "window": window,
+            "slots": slots,
+            "frame_max": frame_max,
+            "message_max": message_max,
+            "confirm_delay_ns": confirm_delay_ns,
+            "nak_delay_ns": nak_delay_ns,
+            "nak_retry_ns": nak_retry_ns,
+            "nak_retry_max_ns": nak_retry_max_ns,
+            "poll_delay_ns": poll_delay_ns,
+            "poll_delay_max_ns": poll_delay_max_ns,
+            "retransmit_gap_ns": retransmit_gap_ns,
+            "first_seq": first_seq,
+            "faults": faults,
+            "seed": seed,
+            "medium": medium,
+            "answer_each": answer_each,
+            "own_timeout_ns": own_timeout_ns,
+        }
         try:
             config = ffi.new("struct zj_config *", {"size": ffi.sizeof("struct zj_config"), "self": self_index, **fields})
         except OverflowError as error:

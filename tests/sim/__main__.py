@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from .bus import BusSimulation, simulate_bus
+from .bus import simulate_bus
 from .case import Case, check_profile, parse_settings, run
 from .checkers import CHECKERS, Violation
 from .hunt import Hunt
-from .runner import base_seed, run_many, summary
+from .runner import base_seed, run_each, run_many, summary
 from .scenario import SEPARATOR
 from .schedule import checker_of, outcome, record, replay, shorten
 from .shrink import shrink
@@ -49,8 +49,8 @@ def main(argv: list[str]) -> int:
         "--out", type=Path, default=Path("build/hunt"), help="with --hunt: folder of reports (default build/hunt)"
     )
     args = parser.parse_args(argv)
-    if args.bus:
-        return _bus(args)
+    if args.bus and args.scenario:
+        parser.error("a bus has no scenarios")
     try:
         check_profile(args.profile)
         settings = parse_settings(args.set)
@@ -59,7 +59,9 @@ def main(argv: list[str]) -> int:
     if args.hunt is not None:
         return _hunt(args)
     if args.shrink is not None:
-        return _shrink(Case(args.shrink, args.profile, settings), args.seconds, args.scenario)
+        return _shrink(Case(args.shrink, args.profile, settings, args.bus), args.seconds, args.scenario)
+    if args.bus:
+        return _bus(args, settings)
     only = tuple(filter(None, args.only.split(",")))
     if unknown := sorted(set(only) - set(CHECKERS)):
         parser.error(f"no such checker: {', '.join(unknown)}; there are {', '.join(CHECKERS)}")
@@ -77,16 +79,17 @@ def main(argv: list[str]) -> int:
     return 1 if summary(outcomes, time.monotonic() - began, say) else 0
 
 
-def _bus(args: argparse.Namespace) -> int:
+def _bus(args: argparse.Namespace, settings: tuple[tuple[str, Any], ...]) -> int:
     if args.seed is not None:
+        case = Case(args.seed, args.profile, settings, bus=True)
         if args.trace:
-            sim = BusSimulation(args.seed)
+            sim = case.simulation()
             try:
                 sim.run()
             except Violation as error:
                 say(f"ends with {error}")
             say("\n".join(sim.trace.last(frozenset(), args.trace)))
-        r = simulate_bus(args.seed)
+        r = simulate_bus(args.seed, change=case.change())
         say(r.report if r.violation else f"options: {r.options.text()}\nall properties hold")
         say(f"trace hash {r.trace_hash}  {r.messages} messages  {r.instances} instances  {r.resets} resets")
         return 1 if r.violation else 0
@@ -94,13 +97,12 @@ def _bus(args: argparse.Namespace) -> int:
     say(f"base seed {base} ({source})")
     failed = resets = messages = 0
     began = time.monotonic()
-    with ProcessPoolExecutor(args.jobs) as pool:
-        for r in pool.map(simulate_bus, range(base, base + args.seeds), chunksize=5):
-            resets += r.resets
-            messages += r.messages
-            if r.violation:
-                failed += 1
-                say(f"{r.report}\nreplay: python -m tests.sim --bus --seed {r.seed}")
+    for r in run_each(simulate_bus, range(base, base + args.seeds), args.jobs):
+        resets += r.resets
+        messages += r.messages
+        if r.violation:
+            failed += 1
+            say(f"{r.report}\nreplay: python -m tests.sim --bus --seed {r.seed}")
     say(f"{args.seeds} seeds, {failed} failed, {messages} messages, {resets} resets in {time.monotonic() - began:.1f} s")
     return 1 if failed else 0
 
@@ -153,8 +155,8 @@ def _shrink(case: Case, seconds: float, scenario: Path | None) -> int:
 def _hunt(args: argparse.Namespace) -> int:
     base, source = (args.base, "--base") if args.base is not None else base_seed()
     say(f"base seed {base} ({source})")
-    hunt = Hunt(base, args.out, say)
-    hunt.hunt(args.hunt * 60)
+    hunt = Hunt(base, args.out, say, bus=args.bus)
+    hunt.hunt(args.hunt * 60, jobs=args.jobs)
     say(f"{hunt.count} cases, {len(hunt.failed)} failed, {len(hunt.known)} things met, {len(hunt.kept)} cases kept: {args.out}")
     say("\n".join(sorted(hunt.known)))
     return 1 if hunt.failed else 0

@@ -40,6 +40,7 @@ from .options import MS, US, Options, draw
 
 STORM_FRAMES: Final = 60_000
 UPLINK_JITTER_NS: Final = 30 * US
+LOSS_MAX: Final = 0.2
 
 
 class Bus(Network):
@@ -109,6 +110,13 @@ def draw_bus(rng: random.Random) -> Options:
         inbox_frames_max=rng.choice((64, 512, 4096)),
         faults=faults,
     )
+
+
+def possible(o: Options) -> Options:
+    """Without what a bus cannot do: for options that were changed after they had been drawn for one."""
+    f = o.faults
+    faults = replace(f, loss=min(f.loss, LOSS_MAX), reorder=0.0, duplicate=0.0, replay=0.0, expel_gap_ns=0, mtu_gap_ns=0)
+    return replace(o, medium=int(Medium.BUS), op=0.0, jitter_ns=0, inbox_frames_max=max(o.inbox_frames_max, 64), faults=faults)
 
 
 class BusSimulation(Simulation):
@@ -494,7 +502,11 @@ def simulate_bus(
     change: Callable[[Options], Options] | None = None,
 ) -> Result:
     """Run one seed on a bus to its end and say how it went."""
-    sim = BusSimulation(seed, options, change)
+    return finish_bus(BusSimulation(seed, options, change))
+
+
+def finish_bus(sim: BusSimulation) -> Result:
+    """Run a simulation that has been made to its end and say how it went."""
     violation: Violation | None = None
     where = ""
     try:
@@ -509,14 +521,14 @@ def simulate_bus(
     if violation:
         report = "\n".join(
             [
-                f"seed {seed} fails: {violation}",
+                f"seed {sim.seed} fails: {violation}",
                 f"options: {sim.options.text()}",
                 *sim.trace.last(frozenset(violation.stations), 80),
                 where,
             ]
         )
     return Result(
-        seed,
+        sim.seed,
         sim.options,
         sim.trace.digest(),
         violation,

@@ -1,4 +1,4 @@
-"""One run by what makes it: a seed, changes of its options by name, single options. As text, and run."""
+"""One run by what makes it: its medium, a seed, changes of its options by name, single options. As text, and run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+from . import bus
 from .checker import Violation
 from .cluster import Result, Simulation, finish
 from .coverage import Watch
@@ -24,6 +25,8 @@ class Case:
     profile: str = ""
     """Names of changes (``rare.CHANGES``) with ``+`` between them."""
     settings: tuple[tuple[str, Any], ...] = ()
+    bus: bool = False
+    """On a bus; what a change of the options asks of it that it cannot do is left out."""
 
     def set(self, **values: Any) -> Case:
         """With these options as well; ``__`` stands for the dot of ``faults.loss``."""
@@ -32,15 +35,19 @@ class Case:
 
     def command(self) -> str:
         """What replays it."""
-        out = f"python -m tests.sim --seed {self.seed}"
+        out = f"python -m tests.sim{' --bus' if self.bus else ''} --seed {self.seed}"
         if self.profile:
             out += f" --profile {self.profile}"
         return out + "".join(f" --set {name}={str(value).replace(' ', '')}" for name, value in self.settings)
 
     def change(self) -> Callable[[Options], Options]:
-        return apply(self.profile, dict(self.settings))
+        change = apply(self.profile, dict(self.settings))
+        return change if not self.bus else lambda o: bus.possible(change(o))
 
     def simulation(self, only: tuple[str, ...] = ()) -> Simulation:
+        """``only`` is of the switched medium."""
+        if self.bus:
+            return bus.BusSimulation(self.seed, change=self.change())
         return Simulation(self.seed, only=only, change=self.change())
 
 
@@ -69,7 +76,7 @@ class Run:
     """A case that was run: how it ended, and what it has met."""
 
     case: Case
-    result: Result
+    result: Result | bus.Result
     met: frozenset[str]
 
     @property
@@ -82,5 +89,5 @@ def run(case: Case, only: tuple[str, ...] = ()) -> Run:
     """Run it to its end."""
     sim = case.simulation(only)
     watch = Watch(sim)
-    result = finish(sim)
+    result = bus.finish_bus(sim) if isinstance(sim, bus.BusSimulation) else finish(sim)
     return Run(case, result, watch.met())

@@ -1,27 +1,34 @@
-"""``python -m tests.sim.compiled [FOLDER]``: a copy of the engine and the simulator compiled by mypyc, for long runs.
+"""``python -m tests.sim.compiled ARGUMENTS…``: ``python -m tests.sim ARGUMENTS…`` with engine and simulator compiled by mypyc.
 
-The copy (default build/sim) runs the same seeds to the same traces; ``PYTHONPATH=build/sim python -m tests.sim …`` from that
-folder. What is compiled is the Python of both, nothing is left out: the oracle still reads frames by itself. It is made anew
-after every change of a source. The compiler takes several minutes.
+For long runs. The copy, build/sim/DIGEST, is made when a source has changed (about a minute of processor time), and is used only
+if it runs a few seeds to the same traces as the sources do. All Python of the hot paths is compiled, nothing is left out: the
+oracle still reads frames by itself. Without arguments it is only made. Several processes may ask for it at a time.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "build" / "sim"
-PROTO: Final = (
-    *("timers", "engine", "membership", "ballots", "peer", "peerstate", "votes", "opening", "openstate", "openpdu", "silence"),
-    *("joining", "reset", "wire", "effects"),
+KEPT: Final = 3
+"""Copies of earlier sources that may still be in use."""
+PLAIN: Final = ("__init__", "errors", "wire")
+"""Modules of the engine that stay as they are: exceptions cannot be compiled, and what ``wire`` computes once and remembers
+(``cached_property``) would be computed each time."""
+SIM: Final = (
+    *("checker", "checkers", "checkers_membership", "bus", "cluster", "facts", "frames", "network", "station", "trace"),
+    *("options", "coverage", "variants"),
 )
-SIM: Final = ("checker", "checkers", "checkers_membership", "bus", "cluster", "facts", "frames", "network", "station", "trace")
-"""What is called most. Exceptions, options and commands stay as they are."""
+"""What is called most. Exceptions, schedules and commands stay as they are."""
 SETUP: Final = """
 from setuptools import setup
 from mypyc.build import mypycify
@@ -29,10 +36,46 @@ from mypyc.build import mypycify
 setup(name="sim", packages=[], ext_modules=mypycify({paths!r}, opt_level="1", debug_level="0", multi_file=True))
 """
 MYPY: Final = "[mypy]\n[mypy-zenjun.proto.core._core,zenjun.daemon.*,scapy.*,pyroute2.*]\nignore_missing_imports = True\n"
+COMPARE: Final = """
+from tests.sim.bus import simulate_bus
+from tests.sim.cluster import simulate
+print(*[run(seed).trace_hash for run, seeds in ((simulate, range(6)), (simulate_bus, range(2))) for seed in seeds])
+"""
 
 
-def build(folder: Path = FOLDER, minutes: float = 30) -> None:
-    """Make it anew. CalledProcessError, TimeoutExpired: the compiler says why."""
+def digest() -> str:
+    """Of everything that the copy is made of."""
+    found = hashlib.blake2b(sys.version.encode(), digest_size=6)
+    files = [*(ROOT / "proto").rglob("*.py"), *(ROOT / "proto" / "core").glob("*.so"), *(ROOT / "tests" / "sim").glob("*.py")]
+    for path in sorted(files):
+        if not path.name.startswith("test_"):
+            found.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def ensure(minutes: float = 30) -> Path:
+    """The folder of the copy of these sources. CalledProcessError, TimeoutExpired, RuntimeError: it cannot be made, or runs
+    otherwise than its sources."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = FOLDER / digest()
+        if not folder.exists():
+            began = time.monotonic()
+            new = FOLDER / "new"
+            build(new, minutes)
+            compare(new)
+            new.rename(folder)
+            sys.stderr.write(f"{folder}: made in {time.monotonic() - began:.0f} s\n")
+        folder.touch()
+        copies = sorted((path for path in FOLDER.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
+        for path in copies[: -1 - KEPT]:
+            shutil.rmtree(path)
+    return folder
+
+
+def build(folder: Path, minutes: float) -> None:
+    """Make a copy."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "zenjun").mkdir(parents=True)
     (folder / "zenjun" / "__init__.py").touch()
@@ -40,13 +83,42 @@ def build(folder: Path = FOLDER, minutes: float = 30) -> None:
     (folder / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "__init__.py", folder / "tests")
     shutil.copytree(ROOT / "tests" / "sim", folder / "tests" / "sim", ignore=shutil.ignore_patterns("test_*"))
-    paths = [f"zenjun/proto/{name}.py" for name in PROTO] + [f"tests/sim/{name}.py" for name in SIM]
+    proto = sorted(path.stem for path in (ROOT / "proto").glob("*.py") if path.stem not in PLAIN)
+    paths = [f"zenjun/proto/{name}.py" for name in (*proto, "core/__init__")] + [f"tests/sim/{name}.py" for name in SIM]
     (folder / "setup.py").write_text(SETUP.format(paths=paths))
     (folder / "mypy.ini").write_text(MYPY)
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    subprocess.run(command, cwd=folder, env=environment, timeout=minutes * 60, check=True)
+    subprocess.run(command, cwd=folder, env=environment, timeout=minutes * 60, check=True, stdout=subprocess.DEVNULL)
+    shutil.rmtree(folder / "build", ignore_errors=True)
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    """In which ``python -P`` finds the copy first."""
+    paths = [str(folder), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def compare(folder: Path) -> None:
+    """RuntimeError: the copy does not do what the sources do."""
+    sources = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / ".typing"), str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    said = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", COMPARE], env=env, check=True, capture_output=True, text=True, timeout=600
+        ).stdout
+        for env in (sources, environment_of(folder))
+    ]
+    if said[0] != said[1]:
+        raise RuntimeError(f"{folder} does not run as its sources do:\n{said[0]}{said[1]}")
+
+
+def main(argv: list[str]) -> int:
+    folder = ensure()
+    if argv:
+        os.execve(sys.executable, [sys.executable, "-P", "-m", "tests.sim", *argv], environment_of(folder))
+    sys.stdout.write(f"{folder}\n")
+    return 0
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER)
+    sys.exit(main(sys.argv[1:]))

@@ -62,9 +62,10 @@ class Message:
         return f"s{self.station + 1}.{self.life}/c{self.client}{sort}#{self.number}({len(self.data)} B)"
 
 
-@dataclass(slots=True)  # not frozen, and not to be changed: frozen ones take three times as long to make
+@dataclass(slots=True, init=False)  # with its own __init__, and not frozen: the generated ones take several times as long
 class Delivery:
-    """One message, or view event, as a station handed it out; ``data`` is its content, empty for ``op`` 2: it came with 1."""
+    """One message, or view event, as a station handed it out; ``data`` is its content, empty for ``op`` 2: it came with 1. Not to
+    be changed."""
 
     src: int
     clock: int
@@ -74,11 +75,22 @@ class Delivery:
     client: int
     type: int
     data: bytes
-    op: int = 0
+    op: int
+    place: Place = field(init=False)
 
-    @property
-    def place(self) -> Place:
-        return (self.clock, self.src, self.index)
+    def __init__(
+        self, src: int, clock: int, position: int, index: int, group: int, client: int, type: int, data: bytes, op: int = 0
+    ) -> None:
+        self.src = src
+        self.clock = clock
+        self.position = position
+        self.index = index
+        self.group = group
+        self.client = client
+        self.type = type
+        self.data = data
+        self.op = op
+        self.place = (clock, src, index)
 
     def same(self, other: Delivery) -> bool:
         """Positions are each station's own."""
@@ -100,7 +112,7 @@ class Delivery:
         )
 
 
-@dataclass(slots=True)  # as Delivery
+@dataclass(slots=True, init=False)  # as Delivery
 class PeerView:
     """What a core says about one stream: numbers with 64 bits, which are its own."""
 
@@ -110,9 +122,31 @@ class PeerView:
     min_al: int
     acked: int
     ordered: int
-    incarnation: int = 1
-    member: bool = True
-    closing: bool = False
+    incarnation: int
+    member: bool
+    closing: bool
+
+    def __init__(
+        self,
+        req: int,
+        base: int,
+        top: int,
+        min_al: int,
+        acked: int,
+        ordered: int,
+        incarnation: int = 1,
+        member: bool = True,
+        closing: bool = False,
+    ) -> None:
+        self.req = req
+        self.base = base
+        self.top = top
+        self.min_al = min_al
+        self.acked = acked
+        self.ordered = ordered
+        self.incarnation = incarnation
+        self.member = member
+        self.closing = closing
 
 
 class CoreView(Protocol):

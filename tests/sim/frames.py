@@ -15,12 +15,21 @@ _HEADER_SIZE: Final = wire.HEADER.size
 _CHECK_AT: Final = wire.HEADER.offset("check")
 _PACK: Final = int(Flag.PACK)
 _FLAG_NAMES: Final = tuple((int(f), f.name) for f in Flag)
+_KIND_NAMES: Final = {int(kind): kind.name for kind in Kind}
+_FRAGMENT, _LAST, _OP = int(MessageFlag.FRAGMENT), int(MessageFlag.LAST), int(MessageFlag.OP)
+_STARTED: Final = int(OpenFlag.STARTED)
+_OFLAGS_AT: Final = wire.OPEN.offset("oflags")
+_MESSAGE: Final = wire.MESSAGE.struct
+_MESSAGE_SIZE: Final = wire.MESSAGE.size
+_FRAGMENT_SIZE: Final = wire.FRAGMENT.size
+_OPEN: Final = wire.OPEN.struct
 _VECTORS: Final = {n: struct.Struct(f">{n}I") for n in range(1, wire.STATIONS_MAX + 1)}
 
 
-@dataclass(slots=True)  # not frozen, and not to be changed: frozen ones take three times as long to make
+@dataclass(slots=True, init=False)  # with its own __init__, and not frozen: the generated ones take several times as long
 class Frame:
-    """Header and vectors of one PDU; ``src`` and ``target`` are numbers 1..n as on the wire, sequence numbers have 32 bits."""
+    """Header and vectors of one PDU; ``src`` and ``target`` are numbers 1..n as on the wire, sequence numbers have 32 bits. Not
+    to be changed."""
 
     kind: int
     flags: int
@@ -33,6 +42,32 @@ class Frame:
     ack: tuple[int, ...]
     pack: tuple[int, ...]
     payload: bytes
+
+    def __init__(
+        self,
+        kind: int,
+        flags: int,
+        src: int,
+        incarnation: int,
+        instance: int,
+        seq: int,
+        clock: int,
+        free_buffers: int,
+        ack: tuple[int, ...],
+        pack: tuple[int, ...],
+        payload: bytes,
+    ) -> None:
+        self.kind = kind
+        self.flags = flags
+        self.src = src
+        self.incarnation = incarnation
+        self.instance = instance
+        self.seq = seq
+        self.clock = clock
+        self.free_buffers = free_buffers
+        self.ack = ack
+        self.pack = pack
+        self.payload = payload
 
 
 def parse(pdu: bytes) -> Frame:
@@ -53,7 +88,7 @@ def parse(pdu: bytes) -> Frame:
 
 def name(kind: int) -> str:
     """Name of a PDU kind for people."""
-    return Kind(kind).name if kind in Kind._value2member_map_ else f"kind{kind}"
+    return _KIND_NAMES.get(kind) or f"kind{kind}"
 
 
 @lru_cache(1024)
@@ -88,15 +123,15 @@ def messages(f: Frame) -> list[Piece]:
     out: list[Piece] = []
     at = 0
     while at < len(f.payload):
-        if at + wire.MESSAGE.size > len(f.payload):
+        if at + _MESSAGE_SIZE > len(f.payload):
             raise ValueError("a message header goes beyond the payload")
-        size, _, client, _, mflags = wire.MESSAGE.struct.unpack_from(f.payload, at)
-        fragment = mflags & MessageFlag.FRAGMENT
-        at += wire.MESSAGE.size + (wire.FRAGMENT.size if fragment else 0) + size
+        size, _, client, _, mflags = _MESSAGE.unpack_from(f.payload, at)
+        fragment = mflags & _FRAGMENT
+        at += _MESSAGE_SIZE + (_FRAGMENT_SIZE if fragment else 0) + size
         if at > len(f.payload):
             raise ValueError("a message goes beyond the payload")
-        whole = not fragment or bool(mflags & MessageFlag.LAST)
-        out.append(Piece(len(out), client, bool(mflags & MessageFlag.OP), whole))
+        whole = not fragment or bool(mflags & _LAST)
+        out.append(Piece(len(out), client, bool(mflags & _OP), whole))
     return out
 
 
@@ -147,12 +182,12 @@ def confirmed_view(f: Frame) -> int:
 
 def has_started(f: Frame) -> bool:
     """Does the sender of this OPEN say that it is in an instance?"""
-    return bool(f.payload[wire.OPEN.offset("oflags")] & OpenFlag.STARTED)
+    return bool(f.payload[_OFLAGS_AT] & _STARTED)
 
 
 def age_ms(f: Frame) -> int:
     """How long the sender of this OPEN or RCV has been running."""
-    return int(wire.OPEN.struct.unpack_from(f.payload)[3])
+    return int(_OPEN.unpack_from(f.payload)[3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +242,17 @@ def seal(pdu: bytes) -> bytes:
     return pdu[:_CHECK_AT] + struct.pack(">II", head, crc32c(pdu[at : at + length])) + pdu[_HEADER_SIZE:]
 
 
+@lru_cache(8)
+def _cluster_id(cluster: str) -> int:
+    return wire.cluster_id(cluster)
+
+
 def is_of(pdu: bytes, cluster: str, stations: int) -> bool:
     """Whether its header, as far as that is there, is of this cluster, protocol version and number of stations."""
     if len(pdu) < _HEADER_SIZE:
         return False
-    identity, version, _, _, n, *_ = _HEADER.unpack_from(pdu)
-    return (identity, version, n) == (wire.cluster_id(cluster), wire.VERSION, stations)
+    fields = _HEADER.unpack_from(pdu)
+    return (fields[0], fields[1], fields[4]) == (_cluster_id(cluster), wire.VERSION, stations)
 
 
 @lru_cache(4096)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
@@ -32,15 +33,18 @@ def read_corpus(path: Path = CORPUS) -> list[tuple[Case, frozenset[str]]]:
     for line in path.read_text().splitlines() if path.exists() else ():
         if line.strip() and not line.startswith("#"):
             head, _, news = line.partition("|")
-            seed, profile = head.split()
-            case = Case(int(seed), "" if profile == "-" else profile)
+            seed, profile, *medium = head.split()
+            case = Case(int(seed), "" if profile == "-" else profile, bus=medium == ["bus"])
             out.append((case, frozenset(filter(None, (n.strip() for n in news.split(";"))))))
     return out
 
 
 def corpus_text(kept: Iterable[tuple[Case, frozenset[str]]]) -> str:
     """The inverse."""
-    return _HEAD + "".join(f"{case.seed} {case.profile or '-'} | {'; '.join(sorted(news))}\n" for case, news in kept)
+    lines = (
+        f"{case.seed} {case.profile or '-'}{' bus' if case.bus else ''} | {'; '.join(sorted(news))}\n" for case, news in kept
+    )
+    return _HEAD + "".join(lines)
 
 
 def distil(runs: Iterable[tuple[Case, frozenset[str]]], most: int = CORPUS_MAX) -> list[tuple[Case, frozenset[str]]]:
@@ -57,16 +61,26 @@ def distil(runs: Iterable[tuple[Case, frozenset[str]]], most: int = CORPUS_MAX) 
     return out
 
 
+def timed(start: Callable[[Case], Run], case: Case) -> tuple[Run, float]:
+    """The run, and the processor time it took."""
+    began = time.process_time()
+    return start(case), time.process_time() - began
+
+
 class Hunt:
     """Runs cases until its time is over."""
 
-    def __init__(self, base: int, folder: Path, say: Callable[[str], None], start: Callable[[Case], Run] = run) -> None:
-        """base: of the choice of cases, and first seed. Reports go into ``folder``, which is made. start: runs a case."""
+    def __init__(
+        self, base: int, folder: Path, say: Callable[[str], None], start: Callable[[Case], Run] = run, bus: bool = False
+    ) -> None:
+        """base: of the choice of cases, and first seed. Reports go into ``folder``, which is made. start: runs a case. bus: the
+        medium of all of them."""
         self._rng = random.Random(base)
         self._seed = base
         self._folder = folder
         self._say = say
         self._run = start
+        self._bus = bus
         self.kept: list[tuple[Case, frozenset[str]]] = []
         """With all that each has met."""
         self.known: set[str] = set()
@@ -74,15 +88,34 @@ class Hunt:
         self.count = 0
         folder.mkdir(parents=True, exist_ok=True)
 
-    def hunt(self, seconds: float, corpus: Path = CORPUS) -> None:
-        """First the corpus, then what it leads to, for so long: the case that runs then is still finished, and no more."""
+    def hunt(self, seconds: float, corpus: Path = CORPUS, jobs: int = 1) -> None:
+        """First the corpus, then what it leads to, for so long, on so many processes: the cases that run then are still finished,
+        and no more. With one process the same base tries the same cases."""
         until = time.monotonic() + seconds
-        for case, _ in read_corpus(corpus):
-            if time.monotonic() < until:
-                self.try_case(case, until)
-        while time.monotonic() < until:
-            self.try_case(self.choose(), until)
+        waiting = [case for case, _ in read_corpus(corpus) if case.bus == self._bus][::-1]
+        if jobs > 1:
+            self._hunt_together(waiting, until, jobs)
+        while jobs <= 1 and time.monotonic() < until:
+            self.try_case(waiting.pop() if waiting else self.choose(), until)
         (self._folder / "corpus.txt").write_text(corpus_text(distil(self.kept)))
+
+    def _hunt_together(self, waiting: list[Case], until: float, jobs: int) -> None:
+        """A case, or a failure to be made small, for each process; what they show is put together here."""
+        with ProcessPoolExecutor(jobs) as pool:
+            running: set[Future[tuple[Run, float]]] = set()
+            shrinking: dict[Future[Run], Run] = {}
+            while running or shrinking or time.monotonic() < until:
+                while len(running) + len(shrinking) < jobs and time.monotonic() < until:
+                    case = waiting.pop() if waiting else self.choose()
+                    running.add(pool.submit(timed, self._run, case))
+                for future in wait([*running, *shrinking], return_when=FIRST_COMPLETED).done:
+                    if future in shrinking:
+                        self._smaller(shrinking.pop(future), future.result())
+                        continue
+                    running.discard(future)
+                    done, took = future.result()
+                    if self._note(done, took):
+                        shrinking[pool.submit(_shrink, self._run, done.case, until)] = done
 
     def choose(self) -> Case:
         """A new seed, or a neighbour of a case that was worth keeping."""
@@ -91,42 +124,58 @@ class Hunt:
             case, _ = rng.choice(self.kept[-CORPUS_MAX:])
             what = rng.randrange(3)
             if what == 0:
-                return Case(case.seed, rng.choice((*PROFILES, *RARE)))
+                return self._case(case.seed, rng.choice((*PROFILES, *RARE)))
             if what == 1:
-                return Case(self._next_seed(), case.profile)
+                return self._case(self._next_seed(), case.profile)
             name = rng.choice(tuple(MORE))
             names = case.profile.split("+") if case.profile else []
-            return Case(case.seed if name not in names else self._next_seed(), "+".join([*names, name][:3]))
+            return self._case(case.seed if name not in names else self._next_seed(), "+".join([*names, name][:3]))
         profile = "" if rng.random() < 0.3 else rng.choice((*PROFILES, *RARE))
-        return Case(self._next_seed(), profile)
+        return self._case(self._next_seed(), profile)
 
     def try_case(self, case: Case, until: float = float("inf")) -> None:
         """Run one; what it shows is kept or written down."""
-        began = time.process_time()
-        done = self._run(case)
-        took = time.process_time() - began
+        done, took = timed(self._run, case)
+        if self._note(done, took):
+            self._smaller(done, _shrink(self._run, done.case, until))
+
+    def _case(self, seed: int, profile: str) -> Case:
+        return Case(seed, profile, bus=self._bus)
+
+    def _note(self, done: Run, took: float) -> bool:
+        """True: it has failed, which is written down at once: what is known does not wait for what makes it smaller."""
         self.count += 1
         if done.checker:
-            self._report(done, until)
-            return
+            self.failed.append(done.case)
+            self._path(done).write_text(_report(done))
+            self._say(f"FAILED {done.case.command()}: {done.result.violation}\n  report: {self._path(done)}")
+            return True
         news = done.met - self.known
         if news and took <= SECONDS_MAX:
             self.known |= news
-            self.kept.append((case, done.met))
-            self._say(f"{case.command()}: {len(news)} new: {'; '.join(sorted(news)[:4])}{' …' if len(news) > 4 else ''}")
+            self.kept.append((done.case, done.met))
+            more = f"{len(news)} new: {'; '.join(sorted(news)[:4])}{' …' if len(news) > 4 else ''}"
+            self._say(f"{done.case.command()}: {more}")
+        return False
+
+    def _smaller(self, done: Run, small: Run) -> None:
+        if small.case != done.case:
+            self._path(done).write_text(f"{_report(small)}\nfound as:\n{_report(done)}")
+            self._say(f"  smaller: {small.case.command()}")
+
+    def _path(self, done: Run) -> Path:
+        case = done.case
+        profile = case.profile.replace("+", "-") or "drawn"
+        return self._folder / f"{'bus-' if case.bus else ''}{case.seed}-{profile}-{done.checker}.txt"
 
     def _next_seed(self) -> int:
         self._seed += 1
         return self._seed
 
-    def _report(self, done: Run, until: float) -> None:
-        self.failed.append(done.case)
-        name = f"{done.case.seed}-{done.case.profile.replace('+', '-') or 'drawn'}-{done.checker}.txt"
-        path = self._folder / name
-        text = f"{done.case.command()}\n\n{done.result.report}\n"
-        path.write_text(text)  # at once: what is known does not wait for what makes it smaller
-        self._say(f"FAILED {done.case.command()}: {done.result.violation}\n  report: {path}")
-        small = shrink(done.case, max(0.0, min(SHRINK_SECONDS, until - time.monotonic())))
-        if small.case != done.case:
-            path.write_text(f"{small.case.command()}\n\n{small.result.report}\n\nfound as:\n{text}")
-            self._say(f"  smaller: {small.case.command()}")
+
+def _report(done: Run) -> str:
+    return f"{done.case.command()}\n\n{done.result.report}\n"
+
+
+def _shrink(start: Callable[[Case], Run], case: Case, until: float) -> Run:
+    return shrink(case, max(0.0, min(SHRINK_SECONDS, until - time.monotonic())), start=start)

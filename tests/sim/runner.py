@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from .cluster import simulate
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+Result = TypeVar("Result")
 SEED_VARIABLE: Final = "ZENJUN_SIM_SEED"
 CHUNK: Final = 10
 """Seeds a worker takes at a time."""
@@ -57,20 +58,25 @@ def outcome(seed: int) -> Outcome:
     return Outcome(seed, r.trace_hash, checker, text, r.report, r.frames, r.messages, r.instances, r.virtual_ns, r.work)
 
 
-def _chunk(seeds: list[int]) -> list[Outcome]:
-    return [outcome(seed) for seed in seeds]
+def _chunk(run: Callable[[int], Result], seeds: list[int]) -> list[Result]:
+    return [run(seed) for seed in seeds]
 
 
 def run_many(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
     """Outcomes in the order of the seeds."""
+    return run_each(outcome, seeds, jobs)
+
+
+def run_each(run: Callable[[int], Result], seeds: Iterable[int], jobs: int) -> Iterator[Result]:
+    """The same with what ``run``, a function of a module, makes of a seed."""
     todo = list(seeds)
     chunks = [todo[k : k + CHUNK] for k in range(0, len(todo), CHUNK)]
     if jobs <= 1:
         for chunk in chunks:
-            yield from _chunk(chunk)
+            yield from _chunk(run, chunk)
         return
     with ProcessPoolExecutor(max_workers=jobs) as pool:
-        for done in pool.map(_chunk, chunks):
+        for done in pool.map(_chunk, [run] * len(chunks), chunks):
             yield from done
 
 

@@ -55,11 +55,11 @@ def smaller(case: Case, o: Options) -> Iterator[Case]:
             yield case.set(**{f"faults__{name}": 2 * getattr(o.faults, name)})
 
 
-def shrink(case: Case, seconds: float, say: Callable[[str], None] = lambda _: None) -> Run:
+def shrink(case: Case, seconds: float, say: Callable[[str], None] = lambda _: None, start: Callable[[Case], Run] = run) -> Run:
     """The smallest case found in so many seconds in which the same checker fails first. The case itself must fail:
-    ValueError. Options that were dropped are not tried again at once, so that a long list of them ends."""
+    ValueError. start: runs a case. Options that were dropped are not tried again at once, so that a long list of them ends."""
     until = time.monotonic() + seconds
-    best = run(case)
+    best = start(case)
     if not best.checker:
         raise ValueError(f"{case.command()}: nothing fails")
     smallest = False
@@ -68,7 +68,7 @@ def shrink(case: Case, seconds: float, say: Callable[[str], None] = lambda _: No
         for candidate in smaller(best.case, best.result.options):
             if time.monotonic() > until:
                 return best
-            tried = run(candidate)
+            tried = start(candidate)
             if tried.checker == best.checker:
                 say(f"{best.checker} still: {candidate.command()}")
                 best, smallest = tried, False

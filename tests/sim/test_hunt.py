@@ -10,7 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from zenjun.proto.core import Medium
 
+from .bus import draw_bus, possible, simulate_bus
 from .case import Case, Run, check_profile, parse_settings, run
 from .checker import Violation
 from .coverage import bucket
@@ -23,6 +25,7 @@ CORPUS_SECONDS = 60
 """Of processor time."""
 STILL_MET = 0.8
 """Share of what the corpus met when it was written that it must still meet; else a hunt makes a new one."""
+FAILS = 299
 PLANTED = Case(0).set(rules=("no_quorum",), defective=(0, 1, 2, 3, 4, 5))
 """Seed 5 fails by it (test_variants.py)."""
 
@@ -148,6 +151,52 @@ def test_a_hunt_keeps_what_is_new_and_writes_failures_down(tmp_path: Path) -> No
     assert "fails: quorum" in text
     assert hunt.failed == [failing]
     assert any(line.startswith("FAILED") for line in said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bus", [False, True], ids=["switched", "bus"])
+def test_a_hunt_on_two_processes(tmp_path: Path, bus: bool) -> None:
+    """What both have met is put together, a failure is written down and made small, and it ends."""
+    hunt = Hunt(300, tmp_path / "out", lambda _: None, planted_first, bus)
+    corpus = tmp_path / "first.txt"
+    corpus.write_text(corpus_text([(Case(FAILS, bus=bus), frozenset())]))
+    began = time.monotonic()
+    hunt.hunt(8, corpus, jobs=2)
+    assert time.monotonic() - began < 90
+    assert hunt.count > 2
+    assert hunt.failed == [Case(FAILS, bus=bus)]
+    assert list((tmp_path / "out").glob(f"{'bus-' if bus else ''}{FAILS}-drawn-planted.txt"))
+    kept = read_corpus(tmp_path / "out" / "corpus.txt")
+    assert kept
+    assert all(case.bus == bus for case, _ in kept)
+
+
+def planted_first(case: Case) -> Run:
+    """Runs it; seed ``FAILS`` as drawn is told to have failed."""
+    done = run(case)
+    if case.seed != FAILS or case.profile:
+        return done
+    return replace(done, result=replace(done.result, violation=Violation("planted", "by the test"), report="planted"))
+
+
+def test_a_case_on_a_bus_is_what_its_seed_draws() -> None:
+    """A change of options leaves out what a bus cannot do, and changes nothing by itself."""
+    for seed in range(100):
+        drawn = draw_bus(random.Random(seed))
+        assert possible(drawn) == drawn
+    case = Case(7, "crossing+lossy", bus=True)
+    o = case.simulation().options
+    assert (o.medium, o.jitter_ns, o.faults.expel_gap_ns, o.faults.reorder) == (int(Medium.BUS), 0, 0, 0.0)
+    assert 0.15 <= o.faults.loss <= 0.2
+    assert case.command() == "python -m tests.sim --bus --seed 7 --profile crossing+lossy"
+    assert run(Case(3, bus=True)).result.trace_hash == simulate_bus(3).trace_hash
+
+
+def test_coverage_of_a_bus_tells_of_its_resets() -> None:
+    met = set().union(*(run(Case(seed, bus=True)).met for seed in range(4)))
+    assert {"sent RST reset", "sent RSTC reset", "sent DATA calm"} <= met
+    assert any(name.startswith("reset running") for name in met)
+    assert any(name.startswith("resets ") for name in met - {"resets 0"})
 
 
 def test_a_hunt_ends_in_time(tmp_path: Path) -> None:
