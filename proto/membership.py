@@ -27,7 +27,7 @@ use (each names the methods that carry it out):
 5. *Joining* (``_admit``, ``_resend``). Several joiners join by one proposal; delivery waits for a joiner from the vote on.
 6. *Expelled* (``_removed_by``, ``_leaves_out``): a complete proposal without this station, a later instance without it, or a
    removal that cannot finish in time end its incarnation in the instance.
-7. *Restart* (``_is_restart``). An RCV of a newer incarnation proves that the former one has stopped.
+7. *Restart* (``_is_restart``, ``_restarted_while_joining``). An RCV of a newer incarnation proves that the former one has stopped.
 8. *Numbers* (``_reuses_issued``) are made durable before a vote with them leaves. No incarnation votes for a number up to the
    highest that it has issued for an opening: others may start that proposal yet.
 
@@ -558,6 +558,8 @@ class Membership:
         admissions = [p.admission for p in self._peers.values() if p.admission]
         self._ballots.forget_before(change.instance, ((a.instance, a.proposal) for a in admissions))
         self._reprocess_votes(now)
+        for k in self._restarted_while_joining():
+            self._suspect(now, k, "restarted")
         self._sync_core()
         self._streams.heartbeat(now)
         self._stuck_since_ns = None  # another round, another time-out
@@ -689,6 +691,10 @@ class Membership:
     # ---- rule 7: restart
     def _is_restart(self, station: int, incarnation: int) -> bool:
         return incarnation > self.incarnations[station - 1]
+
+    def _restarted_while_joining(self) -> list[int]:
+        """Members that asked to join with a later incarnation than the one that has joined now."""
+        return [k for k, peer in self._peers.items() if 0 < self.incarnations[k - 1] < peer.joining]
 
     # ---- rule 8: numbers
     def _reuses_issued(self) -> bool:

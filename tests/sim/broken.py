@@ -98,6 +98,13 @@ class IgnoreRestart(Membership):
         return False
 
 
+class ForgetLater(Membership):
+    """Rule 7: does not heed that a joiner has asked again with a later incarnation than the one that joins."""
+
+    def _restarted_while_joining(self) -> list[int]:
+        return []
+
+
 class ReuseIssued(Membership):
     """Rule 8: votes for a number that it has issued for an opening."""
 

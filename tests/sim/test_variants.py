@@ -71,6 +71,7 @@ CAUGHT_BY: dict[Fault | str, set[str]] = {
     "believe_one": {"continuity"},
     "resend_own": {"liveness"},
     "forget_heard": {"recovery"},
+    "forget_later": {"recovery"},
     "keep_join_on_stop": {"liveness"},
     "no_reopen": {"liveness"},
     "reordering": {"total_order", "fifo", "op_order"},
@@ -175,7 +176,7 @@ def name_of(defect: object) -> str:
 
 RARE: set[Fault | str] = {
     *("keep_join_on_stop", "reuse_issued", "shrinking_votes", "one_vote_at_a_time", "beside_rivals", "judge_late", "believe_one"),
-    *("resend_own", "forget_heard"),
+    *("resend_own", "forget_heard", "forget_later"),
     *(Fault.EARLY_REMOVAL, Fault.EAGER_JOINER, Fault.LATE_LEVELS),
 }
 """Too rare for so few seeds: the first has a test of its own below, ``reuse_issued`` one of the agreement by itself
@@ -184,7 +185,7 @@ scenarios (test_scenarios.py; profile ``joining`` meets the first of them about 
 ``one_vote_at_a_time`` a test of the agreement by itself (tests/unit/test_membership.py); ``beside_rivals`` takes stations with
 different configurations, of which a seed has none (tests/unit/test_rivals.py); ``judge_late`` and ``believe_one`` remove the
 wrong station, which no promise forbids (tests/unit/test_starved.py); ``resend_own`` has a scenario, for in a seed every cut ends;
-``forget_heard`` a test of engines (tests/unit/test_attack_membership.py)."""
+``forget_heard`` and ``forget_later`` tests of engines and of the agreement."""
 
 
 @pytest.mark.parametrize("defect", [d for d in CAUGHT_BY if d not in RARE], ids=name_of)

@@ -639,6 +639,22 @@ def test_a_joiner_that_asks_again_gets_the_votes_again() -> None:
     assert len(again) == 3, "it may not hear the other voters"
 
 
+@pytest.mark.parametrize("fault", ["", "forget_later"])
+def test_who_has_restarted_while_it_joined_is_removed_at_once(fault: str) -> None:
+    """4.9 joins by votes that are complete after 4.10 has asked. That proves that 4.9 has stopped; the RCV of 4.10 may not come
+    again, and nobody would take 4.9 for stopped before it has been silent for too long (seed 20103118)."""
+    one = without_4(faults=frozenset({fault} - {""}))
+    one.m.on_recovering(MS, 4, 9)
+    one.m.on_recovering(2 * MS, 4, 10)
+    one.core.known = True
+    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    one.vote(2, join)
+    one.vote(3, join)
+    assert one.m.instance == 8 and one.m.incarnations[3] == 9
+    assert one.word() == ("A A A A" if fault else "A A A AS")
+    assert one.last().stop is not bool(fault)
+
+
 def test_a_commit_that_the_core_cannot_carry_out_yet_is_tried_again() -> None:
     one = without_4()
     join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
