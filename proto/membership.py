@@ -27,7 +27,8 @@ use (each names the methods that carry it out):
 5. *Joining* (``_admit``, ``_resend``). Several joiners join by one proposal; delivery waits for a joiner from the vote on.
 6. *Expelled* (``_removed_by``, ``_leaves_out``): a complete proposal without this station, a later instance without it, or a
    removal that cannot finish in time end its incarnation in the instance.
-7. *Restart* (``_is_restart``, ``_restarted_while_joining``). An RCV of a newer incarnation proves that the former one has stopped.
+7. *Restart* (``_is_restart``, ``_restarted_while_joining``). An RCV of a newer incarnation proves that the former one has
+   stopped.
 8. *Numbers* (``_reuses_issued``) are made durable before a vote with them leaves. No incarnation votes for a number up to the
    highest that it has issued for an opening: others may start that proposal yet.
 
