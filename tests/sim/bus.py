@@ -24,8 +24,8 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 from zenjun.proto.core import Core, Drop, Medium, Phase
 from zenjun.proto.reset import State
@@ -494,6 +494,10 @@ class Result:
     cut: int
     messages: int
     instances: int
+
+    def __reduce__(self) -> tuple[type[Result], tuple[Any, ...]]:
+        """From one process to another: what is frozen and compiled can be made, but not filled in afterwards."""
+        return (Result, tuple(getattr(self, f.name) for f in fields(self)))
 
 
 def simulate_bus(

@@ -6,8 +6,8 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from zenjun.proto import wire
 
@@ -55,6 +55,10 @@ class Result:
     instances: int
     virtual_ns: int
     work: Counter[str]
+
+    def __reduce__(self) -> tuple[type[Result], tuple[Any, ...]]:
+        """From one process to another: what is frozen and compiled can be made, but not filled in afterwards."""
+        return (Result, tuple(getattr(self, f.name) for f in fields(self)))
 
 
 class Simulation:
