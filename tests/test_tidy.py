@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,26 @@ IMPURE = frozenset(
     secrets select selectors shutil signal socket socketserver ssl subprocess tempfile threading time uuid uvloop""".split()  # noqa: SIM905
 )
 """Sockets, clocks, loops, randomness, logs, files: none of them under proto/."""
-FILE_LINES_MAX = 900
-C_FILE_LINES_MAX = 1000
-FUNCTION_LINES_MAX = 90
+FILE_LINES_MAX = 700
+FUNCTION_LINES_MAX = 70
+"""Python and C alike. What is longer today is named below and leaves the list when it is short enough; neither list takes in
+anything new."""
+LONG_FILES = frozenset(
+    """proto/core/__init__.py proto/core/core.c proto/engine.py proto/membership.py proto/opening.py
+    daemon/client/aio.py daemon/client/protocol.py daemon/clients.py daemon/config.py
+    tools/cli/lab.py tools/lab/containers.py tools/lab/lab.py
+    tests/e2e/test_membership.py tests/link/test_clients.py tests/paper/test_to_bus.py
+    tests/sim/checkers.py tests/sim/cluster.py tests/sim/test_checkers.py
+    tests/unit/test_bench.py tests/unit/test_cli.py tests/unit/test_core_membership.py tests/unit/test_engine.py
+    tests/unit/test_membership.py tests/unit/test_opening.py""".split()  # noqa: SIM905
+)
+LONG_FILE_LINES_MAX = 900
+LONG_FUNCTIONS = frozenset(
+    """proto/core/stream.c:nak_stream proto/engine.py:__init__ daemon/datapath/turn.c:dp_turn daemon/__main__.py:compose
+    tests/sim/options.py:draw""".split()  # noqa: SIM905
+)
+"""file:function"""
+LONG_FUNCTION_LINES_MAX = 90
 
 Check = Callable[[str, ast.Module, str], Iterator[str]]
 
@@ -103,14 +121,16 @@ def long_functions(name: str, tree: ast.Module, text: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > FUNCTION_LINES_MAX:
-                yield f"{name}:{node.lineno}: {node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
+            allowed = LONG_FUNCTION_LINES_MAX if f"{name}:{node.name}" in LONG_FUNCTIONS else FUNCTION_LINES_MAX
+            if lines > allowed:
+                yield f"{name}:{node.lineno}: {node.name} has {lines} lines, more than {allowed}"
 
 
 def long_file(name: str, tree: ast.Module, text: str) -> Iterator[str]:
     lines = text.count("\n")
-    if lines > FILE_LINES_MAX:
-        yield f"{name}:1: {lines} lines, more than {FILE_LINES_MAX}"
+    allowed = LONG_FILE_LINES_MAX if name in LONG_FILES else FILE_LINES_MAX
+    if lines > allowed:
+        yield f"{name}:1: {lines} lines, more than {allowed}"
 
 
 CHECKS: tuple[Check, ...] = (impure, upwards, unshelved, toplevel, asserts, long_functions, long_file)
@@ -188,25 +208,84 @@ def test_what_is_allowed_is_not_caught(name: str, text: str) -> None:
     assert violations(name, text) == []
 
 
-def long_c_files(files: dict[str, str]) -> list[str]:
-    return [f"{name}:1: {text.count(chr(10))} lines" for name, text in files.items() if text.count("\n") > C_FILE_LINES_MAX]
+# ---- sizes of C, and the exceptions
 
 
 GENERATED_C = ("_core.c", "_datapath.c", "_load.c", "_pcap.c")
+_C_FUNCTION = re.compile(r"^(?=[A-Za-z_])[^;{}#=]*?\b(\w+)\([^;{}]*\)\n?\s*\{$(.*?)^\}", re.MULTILINE | re.DOTALL)
 
 
-def test_no_c_file_is_too_long() -> None:
-    files = {
+def c_files() -> dict[str, str]:
+    """Our own, of all layers and of the tests."""
+    return {
         str(p.relative_to(ROOT)): p.read_text()
-        for layer in LAYERS
-        for p in (ROOT / layer).rglob("*.c")
+        for layer in (*LAYERS, "tests")
+        for p in (ROOT / layer).rglob("*.[ch]")
         if p.name not in GENERATED_C
     }
-    assert files and not long_c_files(files)
 
 
-def test_a_long_c_file_is_caught() -> None:
-    assert long_c_files({"proto/core/x.c": "\n" * (C_FILE_LINES_MAX + 1)}) == [f"proto/core/x.c:1: {C_FILE_LINES_MAX + 1} lines"]
+def c_functions(text: str) -> dict[str, int]:
+    """Function → its lines, from its name to its closing brace; both stand as everywhere here."""
+    return {match[1]: match[0].count("\n") + 1 for match in _C_FUNCTION.finditer(text)}
+
+
+def long_c(files: dict[str, str]) -> list[str]:
+    out = []
+    for name, text in files.items():
+        lines = text.count("\n")
+        allowed = LONG_FILE_LINES_MAX if name in LONG_FILES else FILE_LINES_MAX
+        if lines > allowed:
+            out.append(f"{name}:1: {lines} lines, more than {allowed}")
+        for function, count in c_functions(text).items():
+            allowed = LONG_FUNCTION_LINES_MAX if f"{name}:{function}" in LONG_FUNCTIONS else FUNCTION_LINES_MAX
+            if count > allowed:
+                out.append(f"{name}: {function} has {count} lines, more than {allowed}")
+    return out
+
+
+def test_no_c_file_or_function_is_too_long() -> None:
+    files = c_files()
+    assert sum(len(c_functions(text)) for text in files.values()) > 300, "functions are found"
+    assert not long_c(files)
+
+
+def test_long_c_is_caught() -> None:
+    text = "static int f(int a,\n             int b)\n{\n" + "    a++;\n" * FUNCTION_LINES_MAX + "}\n"
+    assert long_c({"proto/core/x.c": text}) == [
+        f"proto/core/x.c: f has {FUNCTION_LINES_MAX + 4} lines, more than {FUNCTION_LINES_MAX}"
+    ]
+    text = "\n" * (FILE_LINES_MAX + 1)
+    assert long_c({"proto/core/x.c": text}) == [f"proto/core/x.c:1: {FILE_LINES_MAX + 1} lines, more than {FILE_LINES_MAX}"]
+
+
+def sizes(text: str, name: str) -> dict[str, int]:
+    """Function → lines, of a Python or a C file."""
+    if not name.endswith(".py"):
+        return c_functions(text)
+    functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {n.name: (n.end_lineno or n.lineno) - n.lineno + 1 for n in functions}
+
+
+def needless(files: dict[str, str], long_files: Iterable[str], long_functions: Iterable[str]) -> list[str]:
+    """Exceptions that nothing needs any more."""
+    out = [name for name in long_files if files.get(name, "").count("\n") <= FILE_LINES_MAX]
+    for entry in long_functions:
+        name, _, function = entry.rpartition(":")
+        if sizes(files.get(name, ""), name).get(function, 0) <= FUNCTION_LINES_MAX:
+            out.append(entry)
+    return out
+
+
+def test_every_exception_is_needed() -> None:
+    files = c_files() | {str(p.relative_to(ROOT)): p.read_text() for p in python_files()}
+    assert needless(files, sorted(LONG_FILES), sorted(LONG_FUNCTIONS)) == [], "take them off the lists"
+
+
+def test_a_needless_exception_is_caught() -> None:
+    files = {"tools/x.py": "def f():\n    pass\n", "proto/core/x.c": "int g(void)\n{\n}\n"}
+    found = needless(files, ["tools/x.py", "gone.py"], ["tools/x.py:f", "proto/core/x.c:g", "gone.py:f"])
+    assert found == ["tools/x.py", "gone.py", "tools/x.py:f", "proto/core/x.c:g", "gone.py:f"]
 
 
 def _guarded(tree: ast.AST) -> set[int]:
