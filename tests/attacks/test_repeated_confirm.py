@@ -7,8 +7,8 @@ cluster from ever opening.
 from __future__ import annotations
 
 import pytest
-from test_attack_membership import MS, confirm_pdu, give_all, together
-from test_engine import Cluster, opened
+from test_attack_membership import confirm_pdu, give_all, together
+from test_engine import MS, Cluster, opened
 from zenjun.proto.asking import UNANSWERED_WINDOWS
 
 

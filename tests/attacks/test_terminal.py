@@ -34,7 +34,7 @@ def message(data: bytes) -> Message:
 
 def shown(form: str, *items: Any, verbose: bool = False) -> list[str]:
     show = recv._Show(form, verbose, True)
-    show._out = io.BytesIO()  # type: ignore[assignment]
+    show._out = io.BytesIO()
     show(list(items))
     text = show._out.getvalue().decode()
     assert text.endswith("\n")
@@ -57,7 +57,7 @@ def test_ordinary_text_stays_as_it_is() -> None:
 
 def test_raw_stays_raw() -> None:
     show = recv._Show("raw", False, False)
-    show._out = io.BytesIO()  # type: ignore[assignment]
+    show._out = io.BytesIO()
     show([message(EVIL.encode())])
     assert show._out.getvalue() == EVIL.encode()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zenjun.tools.lab import LabError, LabUnsupported, compose, containers
+from zenjun.tools.lab import LabError, LabUnsupported, compose, containers, files
 from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.docker_api import Engine
 
@@ -44,7 +44,7 @@ def engine() -> Iterator[Engine]:
         yield found
         left = [name for name in containers.names(found) if name.startswith(PREFIX)]
         for name in left:
-            containers.take_down(found, name, containers.files.home() / name, grace_s=0.0)
+            containers.take_down(found, name, files.home() / name, grace_s=0.0)
         assert not left, f"the tests have left {left}"
 
 
@@ -67,7 +67,7 @@ def name(engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyte
     monkeypatch.delenv("ZENJUN_LAB", raising=False)
     yield word
     left = leftovers(engine, word)
-    containers.take_down(engine, word, containers.files.home() / word, grace_s=0.0)
+    containers.take_down(engine, word, files.home() / word, grace_s=0.0)
     assert not left, left
 
 
@@ -81,7 +81,7 @@ def leftovers(engine: Engine, name: str) -> list[str]:
         found += [f"volume {volume['Name']}" for volume in volumes or []]
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True, timeout=10).stdout
     found += [line for line in tables.splitlines() if line.endswith(containers.table(name))]
-    folder = containers.files.home() / name
+    folder = files.home() / name
     return found + ([f"folder {folder}"] if folder.exists() else [])
 
 

@@ -7,10 +7,11 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from zenjun.tools.lab import containers
+from zenjun.tools.lab import containers, files
 from zenjun.tools.lab.docker_api import Engine
 
 from ..e2e.cluster import wait_for
@@ -94,7 +95,7 @@ def test_interrupted_while_it_comes_up_case_115(images: Engine, name: str, numbe
 
 def test_all_labs_are_found_when_their_files_are_gone(images: Engine, name: str) -> None:
     lab("up", "--docker", "-n", "1", "--name", name)
-    for file in (containers.files.home() / name).glob("*.json"):
+    for file in (files.home() / name).glob("*.json"):
         file.unlink()
     assert f"lab {name}: down" in lab("down", "--all")
 
@@ -148,6 +149,6 @@ def test_an_engine_of_ones_own_ends_with_its_owner(name: str) -> None:
         pid = int((folder / "pid").read_text())
         owner.send_signal(number)
         owner.communicate(timeout=120)
-        wait_for(lambda p=pid: not Path(f"/proc/{p}").exists(), "the engine has ended", 60)
+        wait_for(partial(lambda p: not Path(f"/proc/{p}").exists(), pid), "the engine has ended", 60)
         assert not [f for f in folders if f.exists()] or number == signal.SIGKILL
     assert not any(folder.exists() for folder in folders), "the second has swept away the first one's files"

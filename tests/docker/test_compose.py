@@ -11,10 +11,11 @@ import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from zenjun.tools.lab import compose, containers
+from zenjun.tools.lab import compose, containers, files
 from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.docker_api import Engine
 
@@ -36,9 +37,7 @@ def project(request: pytest.FixtureRequest, images: Engine, name: str) -> Iterat
 
     def make(**settings: str) -> compose.Project:
         made.append(
-            compose.Project(
-                images, name, command, **{"LAB_HOME": str(containers.files.home()), "FAIL_TIMEOUT": FAIL_TIMEOUT, **settings}
-            )
+            compose.Project(images, name, command, **{"LAB_HOME": str(files.home()), "FAIL_TIMEOUT": FAIL_TIMEOUT, **settings})
         )
         return made[-1]
 
@@ -46,7 +45,7 @@ def project(request: pytest.FixtureRequest, images: Engine, name: str) -> Iterat
     for each in made:
         each.down()
     # What the lab has noted about it; there is no container any more.
-    containers.take_down(images, name, containers.files.home() / name, grace_s=0.0)
+    containers.take_down(images, name, files.home() / name, grace_s=0.0)
 
 
 @contextlib.contextmanager
@@ -103,7 +102,7 @@ def test_five_stations_and_all_that_runs_beside_them(
         assert sorted(lab.stations) == [1, 2, 3, 4, 5]
         open_cluster(lab)
         for number, desk in lab.desks.items():
-            wait_for(lambda d=desk: d.look()["Health"]["Status"] == "healthy", f"station {number} is healthy", 90)
+            wait_for(partial(lambda d: d.look()["Health"]["Status"] == "healthy", desk), f"station {number} is healthy", 90)
         talk_by_commands(lab, 20)
         # What .env asks for is done by the service, also on a cable that is new.
         wait_for(lambda: all(c["lost"] for c in lab.counters().values()), "every station loses frames", 20)
@@ -133,7 +132,7 @@ def test_fewer_stations(project: Make, images: Engine, name: str) -> None:
     made.up()
     with attached(images, name) as lab:
         for number in (4, 5):
-            wait_for(lambda n=number: not lab.desks[n].look()["Running"], f"station {number} is not needed", 30)
+            wait_for(partial(lambda n: not lab.desks[n].look()["Running"], number), f"station {number} is not needed", 30)
             assert lab.desks[number].look()["ExitCode"] == 0
         lab.wait_open(60, ids=[1, 2, 3])
         assert status(lab.station(1))["stations"] == 3
@@ -144,8 +143,8 @@ def test_fewer_stations(project: Make, images: Engine, name: str) -> None:
 
 def test_down_by_the_lab_as_well(project: Make, images: Engine, name: str) -> None:
     project().up("station1", "station2")
-    assert containers.take_down(images, name, containers.files.home() / name, grace_s=2.0)
-    assert not containers.take_down(images, name, containers.files.home() / name, grace_s=2.0)
+    assert containers.take_down(images, name, files.home() / name, grace_s=2.0)
+    assert not containers.take_down(images, name, files.home() / name, grace_s=2.0)
 
 
 def test_prometheus_reads_every_station(project: Make, images: Engine, name: str) -> None:

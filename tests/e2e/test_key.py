@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from zenjun.daemon.key import new_text
@@ -51,7 +52,7 @@ def write_key(path: Path) -> Path:
 @pytest.fixture(scope="module")
 def segment(key: Path) -> Iterator[Lab]:
     """Three stations with a key, and one more that has no daemon."""
-    options = {"cluster": {"stations": N}, "station": {"key_file": str(key)}}
+    options: dict[str, dict[str, Any]] = {"cluster": {"stations": N}, "station": {"key_file": str(key)}}
     with cluster(4, ids=MEMBERS, options=options) as lab:
         yield lab
 

@@ -14,6 +14,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from zenjun.proto import wire
 from zenjun.proto.core import Commit, Core
@@ -74,7 +75,7 @@ class Station:
             self.instance += 1
             place = core.clock, core.index
             view = VIEW_BASE + self.instance
-            core.commit(now, Commit(self.instance, view, self.members, joined, *place, self.incarnations, seqs, FRAME_MAX))
+            core.commit(now, Commit(self.instance, view, self.members, joined, *place, tuple(self.incarnations), seqs, FRAME_MAX))
 
     def work(self, now: int) -> list[bytes]:
         self.core.proposals()
@@ -138,7 +139,7 @@ def cluster(stations: int, slots_power: int, window: int, first: int, loss: floa
 
 
 def opens() -> list[bytes]:
-    header = {"cluster": CLUSTER, "src": 2, "incarnation": 101, "frame_max": FRAME_MAX, "ack": [0, 0, 0]}
+    header: dict[str, Any] = {"cluster": CLUSTER, "src": 2, "incarnation": 101, "frame_max": FRAME_MAX, "ack": [0, 0, 0]}
     members = [ZenjunMember(station=i + 1, member_incarnation=100 + i, past=2, reached=5 * i) for i in range(3)]
     return [
         bytes(Zenjun(**header) / ZenjunOpen(boot=7, highest=2, proposed=members[1:2], host=b"station2")),

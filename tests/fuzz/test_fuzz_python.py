@@ -25,6 +25,7 @@ def whole(layout: wire.Layout, **values: Any) -> st.SearchStrategy[bytes]:
         if isinstance(given, int):
             return st.just(given)
         if given is not None:
+            assert isinstance(given, st.SearchStrategy)
             return given
         return st.one_of(st.integers(0, 5), st.integers(0, 256**field.width - 1))
 

@@ -186,7 +186,7 @@ def test_capture_has_direction_nanoseconds_and_name(make_lab: MakeLab, tmp_path:
     with lab.capture(tmp_path) as paths:
         lab.stations[1].inject(*(frame(1, n) for n in range(20)))
         settle(lab, 2, 20)
-    times = [(note.tshigh << 32) + note.tslow for _, note in read(paths[2])]
+    times: list[int] = [(note.tshigh << 32) + note.tslow for _, note in read(paths[2])]
     assert all(note.tsresol == 10**9 for _, note in read(paths[2]))
     assert times == sorted(times)
     assert any(t % 1000 for t in times), "more than microseconds"
@@ -315,7 +315,7 @@ def test_interface_operations(make_lab: MakeLab, tmp_path: Path) -> None:
 
 def _carrier(lab: Lab, station: int) -> bool:
     name = lab.stations[station].interface["name"]
-    return lab.stations[station].run(["cat", f"/sys/class/net/{name}/operstate"]).stdout.strip() == "up"
+    return str(lab.stations[station].run(["cat", f"/sys/class/net/{name}/operstate"]).stdout).strip() == "up"
 
 
 def test_rate_limits_both_directions(make_lab: MakeLab, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_rate_limits_both_directions(make_lab: MakeLab, tmp_path: Path) -> None:
             lambda: sum(lab.counters()[2][k] for k in ("received", "queue_drops")) >= 150 or len(read(paths[2])) >= 100,
             "100 frames",
         )
-    times = [(note.tshigh << 32) + note.tslow for _, note in read(paths[2])][19:]  # after the bucket's first burst
+    times: list[int] = [(note.tshigh << 32) + note.tslow for _, note in read(paths[2])][19:]  # after the bucket's first burst
 
     def rate(first: int, last: int) -> float:
         """Bits per second between two frames."""
@@ -416,7 +416,7 @@ def test_a_limit_is_a_queue_of_frames_before_the_rate(make_lab: MakeLab) -> None
 def test_loss_without_nft_names_the_package(make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch) -> None:
     from zenjun.tools.lab import filters
 
-    monkeypatch.setattr(filters.shutil, "which", lambda *_args, **_options: None)
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_options: None)
     with pytest.raises(LabUnsupported, match="install the package nftables"):
         filters.apply("", "loss without sch_netem")
 

@@ -276,7 +276,7 @@ def test_labs_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch
 
 def test_ports_that_come_by_themselves_stay_outside_while_there_are_cuts() -> None:
     """Those of containers: until their cuts can be set they exchange nothing but IP with the stations."""
-    given = {"table": "t", "port": lambda station: f"veth{station}", "only": [1, 2, 3]}
+    given: dict[str, Any] = {"table": "t", "port": lambda station: f"veth{station}", "only": [1, 2, 3]}
     text = filters.ruleset([2], {}, [(1, 2)], **given)
     assert 'oifname "veth2" iifname { "veth1" } counter name cut_2 drop' in text
     assert 'ether type != { ip, arp, ip6 } oifname { "veth1", "veth2", "veth3" } iifname != {' in text

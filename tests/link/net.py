@@ -55,7 +55,8 @@ def isolated(test: Callable[..., None]) -> Callable[..., None]:
         if code != 0:
             pytest.fail(text or f"the child ended with {code} (a signal, if negative)", pytrace=False)
 
-    return pytest.mark.lab(run)
+    marked: Callable[..., None] = pytest.mark.lab(run)
+    return marked
 
 
 def enter_namespace() -> None:

@@ -7,8 +7,8 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from zenjun.daemon.datapath import DataPath, Take, Turn, now_ns
 
@@ -157,6 +157,15 @@ class Bench:
 # ---- what was read
 
 MESSAGE, DONE, ERROR = 66, 69, 70
+
+
+T = TypeVar("T")
+
+
+def grown(got: list[T], more: Iterable[T]) -> int:
+    """Add what has come, and count: for conditions that are waited for."""
+    got.extend(more)
+    return len(got)
 
 
 def messages(frames: list[Frame]) -> list[bytes]:

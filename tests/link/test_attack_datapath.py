@@ -7,8 +7,8 @@ from collections.abc import Callable
 from zenjun.daemon.datapath import Want
 from zenjun.proto.core import Status
 
-from .rig import Bench, Frame, frame
-from .test_clients import GROUP, MESSAGE
+from .rig import MESSAGE, Bench, Frame, frame, grown
+from .test_clients import GROUP
 
 
 def test_delivery_goes_before_a_control_pdu(bench: Bench) -> None:
@@ -32,7 +32,7 @@ def test_delivery_goes_before_a_control_pdu(bench: Bench) -> None:
         raise AssertionError("control never comes")
     bench.core.c.status = 0
     got: list[Frame] = []
-    bench.until(lambda: (got.extend(a.receive()), len(got) == 5_001)[1])
+    bench.until(lambda: grown(got, a.receive()) == 5_001)
     assert got[-1].type == MESSAGE and got[-1].body.endswith(b"last")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from zenjun.daemon.datapath import CLIENTS_MAX, E_PROTOCOL, E_SLOW, HANDLES_MAX, TIME_MAX, Take, Want, now_ns
 
-from .rig import DONE, ERROR, MESSAGE, Bench, Program, done, errors, frame, messages, takes
+from .rig import DONE, ERROR, MESSAGE, Bench, Program, done, errors, frame, grown, messages, takes
 
 HELLO, JOIN, LEAVE, SEND, STATUS, BYE = 1, 2, 3, 4, 5, 6
 VIEW, EVENT = 67, 68
@@ -663,7 +663,7 @@ def test_queue_wraps_and_grows(make_bench: Callable[..., Bench]) -> None:
         if rng.random() < 0.1:
             assert bench.dp.client_put(a.slot, EVENT, body=b"!", urgent=True)
     bench.core.positions(position, position, 0)
-    bench.until(lambda: (got.extend(messages(a.receive())), len(got) == len(bodies))[1])
+    bench.until(lambda: grown(got, messages(a.receive())) == len(bodies))
     assert got == bodies
 
 

@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import uvloop
 from zenjun.daemon.datapath import Want, link_filter
 
 from .net import MAC_A, MAC_B, Peer, Tap, Wire, ethernet, isolated, pdu
-from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Bench
+from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Bench, grown
 
 Make = Callable[..., Bench]
 SMALL_RING = 256 * 1024
@@ -34,7 +35,7 @@ def sizes(bench: Bench) -> list[int]:
 def received(bench: Bench, listener: Peer, count: int) -> list[bytes]:
     """The frames that have come out at the other end, once there are so many."""
     got: list[bytes] = []
-    bench.until(lambda: (got.extend(listener.receive()), len(got) >= count)[1], what=f"{count} frames at the other end")
+    bench.until(lambda: grown(got, listener.receive()) >= count, what=f"{count} frames at the other end")
     return got
 
 
@@ -295,7 +296,7 @@ def test_deleted_and_made_anew(make_bench: Make) -> None:
         assert bench.dp.link_open(wire.a).ifindex == wire.index(wire.a)
         mark = 10 + wire.index(wire.a)
         Peer(wire.b).send(ethernet(pdu(mark)))
-        bench.until(lambda mark=mark: mark in marks(bench))
+        bench.until(partial(lambda wanted: wanted in marks(bench), mark))
 
 
 @isolated

@@ -11,7 +11,7 @@ from zenjun.daemon.datapath import KEY_BYTES, SEAL_BYTES, seal
 from zenjun.proto.wire import HEADER, Flag
 
 from .net import Peer, Wire, ethernet, isolated
-from .rig import CLUSTER, Bench
+from .rig import CLUSTER, Bench, grown
 
 KEY = bytes(range(KEY_BYTES))
 MASK = 2**64 - 1
@@ -20,7 +20,7 @@ MASK = 2**64 - 1
 def siphash(key: bytes, data: bytes) -> bytes:
     """SipHash-2-4 as its paper writes it, word by word: independent of the C one."""
     k0, k1 = struct.unpack("<QQ", key)
-    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
+    v: list[int] = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
 
     def turn(x: int, bits: int) -> int:
         return (x << bits | x >> 64 - bits) & MASK
@@ -118,7 +118,7 @@ def test_every_frame_sent_bears_one(make_bench: Callable[..., Bench]) -> None:
     bench.until(lambda: bench.core.c.tx_sent == 130)
     bench.dp.link_send(pdu(5))
     frames: list[bytes] = []
-    bench.until(lambda: (frames.extend(listener.receive()), len(frames) >= 131)[1], what="all come out at the other end")
+    bench.until(lambda: grown(frames, listener.receive()) >= 131, what="all come out at the other end")
     assert len(frames) == 131
     for frame in frames:
         assert frame[-SEAL_BYTES:] == siphash(KEY, frame[14:-SEAL_BYTES])

@@ -200,7 +200,7 @@ class Cluster(RuleBasedStateMachine):
         assert all(core.nak_due_ns() == core.poll_due_ns() == NEVER for core in self.cores)
 
 
-class TestTwin(Cluster.TestCase):  # type: ignore[name-defined, misc]
+class TestTwin(Cluster.TestCase):  # type: ignore[valid-type, misc]
     settings = settings(
         max_examples=80, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
     )

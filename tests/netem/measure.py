@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, cast
 
 from zenjun.tools.lab import Impairment, Lab
 
@@ -58,7 +60,7 @@ def read(path: Path) -> list[tuple[bytes, int]]:
     from scapy.utils import RawPcapNgReader
 
     with RawPcapNgReader(str(path)) as reader:
-        return [(data, (note.tshigh << 32) + note.tslow) for data, note in reader]
+        return [(data, (note.tshigh << 32) + note.tslow) for data, note in cast("Iterable[tuple[bytes, Any]]", reader)]
 
 
 def calm(lab: Lab) -> None:

@@ -18,7 +18,7 @@ PORTS = ("p0", "p1")
 
 def ip(station: Station, line: str) -> str:
     """An ip(8) command in the station; what it says of an error."""
-    return station.run(["ip", *line.split()]).stderr.strip()
+    return str(station.run(["ip", *line.split()]).stderr).strip()
 
 
 def two_ports(station: Station) -> None:
@@ -74,4 +74,4 @@ def test_a_bond_loses_a_port_and_gets_it_back_case_81(how: str) -> None:
 
 
 def port_flags(station: Station, port: str) -> str:
-    return station.run(["ip", "-o", "link", "show", port]).stdout
+    return str(station.run(["ip", "-o", "link", "show", port]).stdout)

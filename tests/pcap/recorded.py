@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from zenjun.daemon.client import connect_sync
@@ -27,7 +28,7 @@ def captures(medium: str = "switched", stations: int = 3, loss: float = 0.05, me
     # Not named like the folders of our commands: those that nobody holds are removed by the next command.
     folder = Path(tempfile.mkdtemp(prefix="zenjun-recorded-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    level = "ack" if medium == "bus" else "ordered"
+    level: Literal["ordered", "ack"] = "ack" if medium == "bus" else "ordered"
     try:
         with Lab(stations, medium=medium, options=CALM) as lab, lab.capture(folder) as files:
             lab.start_daemons()

@@ -299,8 +299,8 @@ def test_random_frames_as_scapy_says(tmp_path: Path) -> None:
     path = tmp_path / "random.pcap"
     path.write_bytes(pcap([(NS, data) for data in frames]))
     good = 0
-    for data, row in zip(frames, rows(path, "frames"), strict=True):
-        pdu = find(Ether(data))
+    for sent, row in zip(frames, rows(path, "frames"), strict=True):
+        pdu = find(Ether(sent))
         sound = pdu is not None and pdu.check_ok is True and pdu.version == 1 and 1 <= pdu.src <= pdu.stations <= 64
         if row["problem"] == Problem.NONE:
             assert sound and pdu is not None and complete(pdu)

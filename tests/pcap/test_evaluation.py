@@ -97,11 +97,12 @@ def test_what_does_not_agree_with_the_paper_is_told() -> None:
         return Exchange(1, 1, pdus, rounds, complete)
 
     assert results.not_as_claimed({4: ([one(7), one(8)], [one(13)]), 2: ([one(3)], [one(3)])}) == []
-    for wrong in (
+    wrong: list[results.Exchanges] = [
         {4: ([one(9)], [])}, {4: ([one(6)], [])}, {4: ([one(8, 4)], [])}, {4: ([], [one(12)])}, {2: ([one(4)], [])},
         {4: ([one(8, 3, False)], [])},
-    ):  # fmt: skip
-        assert len(results.not_as_claimed(wrong)) == 1
+    ]  # fmt: skip
+    for counted in wrong:
+        assert len(results.not_as_claimed(counted)) == 1
 
 
 def test_costs_of_a_phase(spark: Any, tmp_path: Path) -> None:

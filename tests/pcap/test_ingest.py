@@ -206,9 +206,9 @@ def test_the_command_says_what_is_wrong(folder: Path, tmp_path: Path, capfd: pyt
     bad = tmp_path / "s1.pcapng"
     bad.write_bytes(b"pcap?")
     assert run_command(["pcap", "ingest", "--master", "none", str(bad), str(folder), "--out", str(tmp_path / "o")]) == 1
-    said = capfd.readouterr()
-    assert f"{bad}: offset 0: neither pcap nor pcapng" in said.err and "1 file with problems" in said.err
-    assert "7,500 frames" in said.out
+    streams = capfd.readouterr()
+    assert f"{bad}: offset 0: neither pcap nor pcapng" in streams.err and "1 file with problems" in streams.err
+    assert "7,500 frames" in streams.out
 
 
 def test_ctrl_c_removes_what_was_begun(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def test_link_layers() -> None:
         data = bytes(lower / one)
         found = place(link, data)
         assert found is not None and found.ethertype == wire.ETHERTYPE
-        assert decode(data[found.at :]) == as_dict(one.__class__(bytes(one)))
+        again = one.__class__(bytes(one))
+        assert isinstance(again, Zenjun) and decode(data[found.at :]) == as_dict(again)
     assert place(105, b"x" * 100) is None
     for link in plain.LINKS:
         for size in range(24):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import EqualTo, In, LessThan
 from zenjun.tools.pcap.frames import synthetic
 from zenjun.tools.pcap.frames.files import Split
 from zenjun.tools.pcap.tables import schema, source
@@ -112,13 +113,13 @@ def test_what_is_pushed_reaches_the_splits(folder: Path, spark: Any) -> None:
     wanted = spark.createDataFrame([], schema.spark("pdus")).schema
     reader = source.PcapReader(options, wanted)
     everything = len(reader.partitions())
-    time = source.LessThan(("time_ns",), synthetic.START_NS + 1000)
-    other = source.EqualTo(("seq",), 3)
-    assert list(reader.pushFilters([source.EqualTo(("station",), 2), time, other])) == [other]
+    time = LessThan(("time_ns",), synthetic.START_NS + 1000)
+    other = EqualTo(("seq",), 3)
+    assert list(reader.pushFilters([EqualTo(("station",), 2), time, other])) == [other]
     parts = reader.partitions()
     assert len(parts) == 0 or {p.split.station for p in parts} == {2}  # type: ignore[attr-defined]
     assert len(parts) < everything / 6
-    assert list(reader.pushFilters([source.In(("src",), (1, 2)), source.EqualTo(("src",), 2)])) == []
+    assert list(reader.pushFilters([In(("src",), (1, 2)), EqualTo(("src",), 2)])) == []
     assert reader.filter.sources == frozenset({2})
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from . import bus
-from .checker import Violation
 from .cluster import Result, Simulation, finish
 from .coverage import Watch
 from .options import Faults, Options
 from .rare import CHANGES, apply
+from .violation import Violation
 
 _NAMES: Final = {f.name for f in fields(Options)} | {f"faults.{f.name}" for f in fields(Faults)}
 

@@ -13,10 +13,11 @@ from typing import Final
 from zenjun.proto.wire import MESSAGE_MAX, Flag, Kind
 
 from . import frames
-from .checker import Checker, Merged, Violation, due, last_of_streams, start_of
+from .checker import Checker, Merged, due, last_of_streams, start_of
 from .checkers_membership import Claims, Continuity, GoingOn, Instances, Quorum, Recovery
 from .facts import ACK, AT_ONCE, LEVEL_NAMES, ORDERED, PREACK, VIEW, Delivery, Facts, Instance, Life, Number, Place, Stay
 from .frames import Frame, name
+from .violation import Violation
 
 __all__ = [
     "CHECKERS",

@@ -13,13 +13,14 @@ from zenjun.proto import wire
 
 from . import checkers as checking
 from . import frames
-from .checker import Checker, Violation, due
+from .checker import Checker, due
 from .checkers import Liveness, Silence
 from .facts import PREACK, VIEW, Delivery, Facts, Message, Stay
 from .network import Clockwork, Network
 from .options import MS, PPM_MAX, Options, draw
 from .station import CLUSTER, GROUP, Clock, Station
 from .trace import Trace
+from .violation import Violation
 
 SILENT_INTERVALS: Final = 6
 """Heartbeat intervals of the watch for silence."""

@@ -11,12 +11,13 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from zenjun.proto import wire
 from zenjun.proto.effects import Changed, Closed, Effect, Opened, Persist, Refused, Send
 from zenjun.proto.engine import NEVER, Engine, EngineConfig
-from zenjun.proto.opening import Opening, Proposal
+from zenjun.proto.opening import Opening
+from zenjun.proto.openpdu import Proposal
 from zenjun.proto.pace import Arrivals, Pace
 
 US: Final = 1_000
@@ -271,9 +272,9 @@ def _everyone(opening: Opening) -> None:
 def _impatient(opening: Opening) -> None:
     follow = opening._follow
 
-    def hasty(now: int, *rest: Any) -> tuple[Proposal | None, bool]:
+    def hasty(now: int, lowest: int, latest: Proposal | None, number: int) -> tuple[Proposal | None, bool]:
         opening._answered_ns = -S
-        return follow(now, *rest)
+        return follow(now, lowest, latest, number)
 
     opening._follow = hasty  # type: ignore[method-assign]
 

@@ -49,7 +49,8 @@ def corpus_text(kept: Iterable[tuple[Case, frozenset[str]]]) -> str:
 
 def distil(runs: Iterable[tuple[Case, frozenset[str]]], most: int = CORPUS_MAX) -> list[tuple[Case, frozenset[str]]]:
     """Few cases that together have met as much as possible: always the one next that adds most."""
-    left, known, out = list(runs), set[str](), []
+    left, known = list(runs), set[str]()
+    out: list[tuple[Case, frozenset[str]]] = []
     while left and len(out) < most:
         best = max(left, key=lambda entry: len(entry[1] - known))
         news = best[1] - known

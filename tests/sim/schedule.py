@@ -32,12 +32,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from .checker import Violation
 from .cluster import LOAD_FROM_NS, Result, Simulation, finish
 from .facts import Message
 from .network import FRAME_MIN, Network
 from .options import Faults, Options, quiet
 from .station import Clock, Station
+from .violation import Violation
 
 COMMAND: Final = "replay"
 CLOSED: Final = "closed"
@@ -90,7 +90,7 @@ class Fate:
 
 # ---- recording
 class _RecordedStation(Station):
-    host: Recorded  # type: ignore[assignment]  # of the recording kind
+    host: Recorded  # of the recording kind
 
     def boot(self) -> None:
         self.host.note("boot", self)
@@ -276,7 +276,7 @@ def read_options(named: dict[str, str]) -> Options:
 
 # ---- replaying
 class _ReplayedStation(Station):
-    host: Replayed  # type: ignore[assignment]
+    host: Replayed
 
     def boot(self) -> None:
         self.host.booting = (self.index, self._boots + 1)

@@ -4,6 +4,7 @@ medium that is none."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from zenjun.proto.core import Fault
@@ -192,9 +193,9 @@ def test_a_joiner_ends_the_instance() -> None:
 # ---- the printed rules, and shortcuts, that fail
 
 
-NO_MEMBERSHIP = {"fail_timeout_ns": 20 * S, "progress_timeout_ns": 40 * S}
+NO_MEMBERSHIP: dict[str, Any] = {"fail_timeout_ns": 20 * S, "progress_timeout_ns": 40 * S}
 """As in the paper: nobody is ever held to have stopped, so that a reset which does not end blocks for ever."""
-BROKEN: dict[str, tuple[Fault, dict[str, object], set[str]]] = {
+BROKEN: dict[str, tuple[Fault, dict[str, Any], set[str]]] = {
     "acceptance with <": (Fault.STRICT_ACCEPT, NO_MEMBERSHIP, {"liveness"}),
     "AL reset to the last number": (Fault.AL_LAST, {}, {"digest", "fifo", "total_order", "ack_honest", "liveness"}),
     "successors of the lost PDU stay": (Fault.KEEP_LATER, {}, {"ack_honest", "digest", "fifo", "total_order"}),

@@ -12,7 +12,7 @@ from zenjun.proto import wire
 from zenjun.proto.wire import Flag, Kind
 
 from . import frames
-from .checker import Checker, Violation, due
+from .checker import Checker, due
 from .checkers import (
     AckHonest,
     Bounded,
@@ -35,6 +35,7 @@ from .checkers import (
 from .checkers_membership import GoingOn, Instances, Quorum
 from .facts import ACK, AT_ONCE, ORDERED, PREACK, VIEW, Delivery, Facts, Instance, Message, PeerView, Stay
 from .frames import Frame
+from .violation import Violation
 
 FIRST = 2**32 - 1
 """Streams of these histories start at the last 32-bit number, so that every one wraps."""

@@ -14,12 +14,12 @@ from zenjun.proto.core import Medium
 
 from .bus import draw_bus, possible, simulate_bus
 from .case import Case, Run, check_profile, parse_settings, run
-from .checker import Violation
 from .coverage import bucket
 from .hunt import CORPUS, CORPUS_MAX, Hunt, corpus_text, distil, read_corpus
 from .options import PROFILES, draw
 from .rare import CHANGES, MORE, RARE, apply
 from .shrink import shrink, smaller
+from .violation import Violation
 
 CORPUS_SECONDS = 60
 """Of processor time."""

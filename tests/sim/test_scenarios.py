@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from zenjun.proto.core import Fault
 
-from .checker import Violation
 from .scenario import SEPARATOR, Scenario, carry_out
+from .violation import Violation
 
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 
@@ -38,7 +38,10 @@ BROKEN: list[tuple[str, str | Fault, str]] = [
 def test_scenario_shows_the_broken_rule(name: str, rule: str | Fault, checker: str) -> None:
     path = Path(__file__).parent / "scenarios" / f"{name}.txt"
     with pytest.raises(Violation) as found:
-        _ = carry_out(path, *((), int(rule)) if isinstance(rule, Fault) else ((rule,), 0), (checker,))
+        if isinstance(rule, Fault):
+            _ = carry_out(path, (), int(rule), (checker,))
+        else:
+            _ = carry_out(path, (rule,), 0, (checker,))
     assert found.value.checker == checker
 
 

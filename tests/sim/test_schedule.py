@@ -9,11 +9,11 @@ import pytest
 from zenjun.proto.core import Fault
 
 from .__main__ import main
-from .checker import Violation
 from .cluster import simulate
 from .options import PROFILES, Options
 from .scenario import carry_out
 from .schedule import Recorded, checker_of, options_text, read_options, record, replay, shorten
+from .violation import Violation
 
 
 def broken(fault: Fault) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -144,10 +145,10 @@ def test_a_kernel_that_ends_by_itself_is_an_error(place: Path) -> None:
 
 
 def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uml.shutil, "which", lambda *_args, **_options: None)
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_options: None)
     with pytest.raises(LabUnsupported, match="install the package user-mode-linux"):
         uml.run(["true"])
-    monkeypatch.setattr(uml.shutil, "which", lambda name, **_options: f"/bin/{name}" if name == "linux.uml" else None)
+    monkeypatch.setattr(shutil, "which", lambda name, **_options: f"/bin/{name}" if name == "linux.uml" else None)
     with pytest.raises(LabUnsupported, match="install the package kmod"):
         uml.run(["true"])
 

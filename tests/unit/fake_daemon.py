@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zenjun.daemon.client.sync import SyncGroup
+
 MESSAGE_MAX = 1 << 20
 
 
@@ -27,6 +29,12 @@ class Client:
     flags: dict[int, int] = field(default_factory=dict)
     sends: int = 0
     done: int = 0
+
+
+def fill(group: SyncGroup, size: int, count: int) -> None:
+    """Messages of this size, until nothing more is taken."""
+    for _ in range(count):
+        group.send(bytes(size), None, 0.1)
 
 
 class FakeDaemon:
@@ -62,6 +70,16 @@ class FakeDaemon:
             return
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         c.writer.write(struct.pack("<IBBH", len(data), kind, flags, handle) + data)
+
+    def hang_up(self) -> None:
+        """End all connections, as if the process had died."""
+        for c in list(self.clients.values()):
+            c.writer.close()
+
+    def go_away(self) -> None:
+        """Say that it ends, and end all connections."""
+        self.event(event="closing")
+        self.hang_up()
 
     def event(self, **body: Any) -> None:
         for c in self.clients.values():

@@ -190,8 +190,8 @@ class Rig:
         for h in gone:
             most = max((self.cores[k].peer(h).req for k in voters), key=lambda req: ahead(req, self.cores[voters[0]].peer(h).req))
             for k in voters:
-                req = self.cores[k].peer(h).req
-                self.cores[k].limit(self.now, h, req + ahead(most, req))
+                mine = self.cores[k].peer(h).req
+                self.cores[k].limit(self.now, h, mine + ahead(most, mine))
         for _ in range(20):
             if all(self.cores[k].peer(h).req == self.cores[k].peer(h).limit for k in voters for h in gone):
                 break

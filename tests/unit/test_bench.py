@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from zenjun.daemon.config import load as load_config
 from zenjun.tools.bench import failover as failover_module
 from zenjun.tools.bench import plan as plan_module
-from zenjun.tools.bench.cell import BenchError, Cell, Client, problems, run_window, summary
+from zenjun.tools.bench.cell import BenchError, Cell, Client, problems, raw_summary, run_window, summary
 from zenjun.tools.bench.failover import Failover
 from zenjun.tools.bench.measure import cpu_ns
 from zenjun.tools.bench.plan import Plan
@@ -837,7 +837,7 @@ def test_the_bare_program_loses_nothing(lab: Lab) -> None:
     system = Raw(lab)
     cell = replace(CELL, stations=2, senders=2, size=1500, seconds=0.5, drain_s=5.0)
     got = undisturbed(
-        lambda: plan_module.raw_summary(cell, run_window(system, cell)),
+        lambda: raw_summary(cell, run_window(system, cell)),
         lambda got: got["frames_per_s"] == pytest.approx(got["frames"]["per_s"], rel=0.2),
     )
     assert got["lost"] == 0

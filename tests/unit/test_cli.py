@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import IO, Any
@@ -119,7 +120,7 @@ def test_a_line_is_sent_when_it_is_typed(fake: FakeThread) -> None:
     for line in (b"1", b"2"):
         p.stdin.write(line + b"\n")
         p.stdin.flush()
-        until(lambda line=line: payloads(fake)[-1:] == [line], "line")  # type: ignore[misc]
+        until(partial(lambda wanted: payloads(fake)[-1:] == [wanted], line), "line")
     p.communicate(timeout=WAIT_S)
     assert p.returncode == 0
 
@@ -241,7 +242,7 @@ def test_recv_slow_receiver_and_closing(fake: FakeThread) -> None:
     nobody(fake)
     p = start("recv")
     joined(fake, "default")
-    fake.call(lambda: (fake.daemon.event(event="closing"), [c.writer.close() for c in list(fake.daemon.clients.values())]))
+    fake.call(fake.daemon.go_away)
     _, err = p.communicate(timeout=WAIT_S)
     assert p.returncode == 5 and err == b"zenjun: the daemon is stopping\nzenjun: the daemon is stopping\n"
 
@@ -438,8 +439,8 @@ def test_members_watch_when_the_daemon_goes(fake: FakeThread, tmp_path: Path) ->
     plain, retry = start("members", "--watch"), start("members", "--watch", "--retry")
     assert plain.stdout and retry.stdout
     # Who is in comes when they have asked for it: only then do both watch.
-    first = [read_line(p.stdout) for p in (plain, retry)]
-    fake.call(lambda: (fake.daemon.event(event="closing"), [c.writer.close() for c in list(fake.daemon.clients.values())]))
+    first = [read_line(stream) for stream in (plain.stdout, retry.stdout)]
+    fake.call(fake.daemon.go_away)
     out, err = plain.communicate(timeout=WAIT_S)
     assert plain.returncode == 5 and err == b"zenjun: the daemon is stopping\n"
     assert out.splitlines()[-1].endswith(b"closing    the daemon is stopping")
@@ -504,7 +505,7 @@ def test_leave_waits_until_the_daemon_has_gone(fake: FakeThread) -> None:
     p = start("leave")
     until(lambda: admin(fake), "the command")
     assert p.poll() is None
-    fake.call(lambda: (fake.daemon.event(event="closing"), [c.writer.close() for c in list(fake.daemon.clients.values())]))
+    fake.call(fake.daemon.go_away)
     assert p.communicate(timeout=WAIT_S) == (b"", b"station 1 of cluster test has left\n") and p.returncode == 0
     assert admin(fake) == [{"command": "leave"}]
     assert b"its daemon still runs after 2 s" in zenjun("leave", "-t", "2", code=4).stderr
@@ -525,7 +526,7 @@ def test_a_person_is_asked_first(fake: FakeThread, answer: bytes, asked: int, co
     os.write(master, answer)
     if asked:
         until(lambda: admin(fake), "the command")
-        fake.call(lambda: [c.writer.close() for c in list(fake.daemon.clients.values())])
+        fake.call(fake.daemon.hang_up)
     p.communicate(timeout=WAIT_S)
     os.close(master)
     assert p.returncode == code and len(admin(fake)) == asked
@@ -596,7 +597,8 @@ def test_operators_and_watchers_of_real_daemons(lab: Lab) -> None:
     until(lambda: members_at(3) == everyone, "station 3 is back")
 
     assert at(2, "leave").stderr.decode().startswith("station 2 of cluster ")
-    assert lab.station(2).daemon is not None and lab.station(2).daemon.wait(WAIT_S) == 0
+    daemon = lab.station(2).daemon
+    assert daemon is not None and daemon.wait(WAIT_S) == 0
     assert [m[0] for m in view("left", [2])["members"]] == [1, 3]
     assert b"station 2 is not a member" in at(1, "expel", "2", code=1).stderr
     assert b"quorum" in at(1, "expel", "3", code=1).stderr

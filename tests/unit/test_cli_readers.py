@@ -25,7 +25,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeThread
 
 def hang_up(fake: FakeThread) -> None:
     """The daemon ends all connections, as if it were restarted."""
-    fake.call(lambda: [c.writer.close() for c in list(fake.daemon.clients.values())])
+    fake.call(fake.daemon.hang_up)
 
 
 @pytest.mark.parametrize("words", [["members", "--watch", "--json"], ["members", "g", "--watch"], ["recv"], ["recv", "-t", "60"]])

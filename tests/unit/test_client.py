@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_daemon import MESSAGE_MAX, FakeDaemon, FakeThread, fake_daemon
+from fake_daemon import MESSAGE_MAX, FakeDaemon, FakeThread, fake_daemon, fill
 from zenjun.daemon.client import (
     BadLevel,
     BadName,
@@ -536,7 +536,7 @@ def test_sync_case_147_every_call_against_a_stopped_daemon(fake: FakeThread) -> 
             lambda: g.send(b"x", timeout=0.1), lambda: g.send_many([b"y"] * 9, timeout=0.1),
             lambda: g.recv(0.1), lambda: g.recv_batch(0.1),
             lambda: g.recv_items(0.1), lambda: next(g.messages(0.1)), lambda: next(g.items(0.1)),
-            lambda: [g.send(bytes(MESSAGE_MAX), None, 0.1) for _ in range(3)],
+            lambda: fill(g, MESSAGE_MAX, 3),
             lambda: connect_sync(str(fake.daemon.path), timeout=0.1),
         ]  # fmt: skip
         for call in calls:
@@ -580,7 +580,7 @@ def test_sync_sessions(fake: FakeThread) -> None:
             lives += 1
             if lives == 2:
                 break
-            fake.call(lambda: [x.writer.close() for x in list(fake.daemon.clients.values())])
+            fake.call(fake.daemon.hang_up)
             g.recv()
         except ConnectionClosed:
             continue

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from fake_daemon import fill
 from zenjun.daemon.client import (
     BadName,
     ClosedGroup,
@@ -190,7 +191,7 @@ def test_case_147_every_call_against_a_stopped_daemon(lab: Lab) -> None:
             calls: list[Callable[[], object]] = [
                 lambda: c.status(0.1), lambda: c.members("", 0.1), lambda: c.join("other", timeout=0.1),
                 lambda: g.send(b"1", timeout=0.1), lambda: g.send_many([b"2"] * 10, timeout=0.1), lambda: g.recv(0.1),
-                lambda: g.recv_batch(0.1), lambda: [g.send(bytes(MIB), None, 0.1) for _ in range(20)],
+                lambda: g.recv_batch(0.1), lambda: fill(g, MIB, 20),
                 lambda: connect_sync(path(lab, 2), timeout=0.1),
             ]  # fmt: skip
             for call in calls:
@@ -236,7 +237,7 @@ def test_a_killed_station_is_left_behind_and_comes_back(lab: Lab) -> None:
         lab.station(3).daemon.wait(10)  # type: ignore[union-attr]
         begin = time.monotonic()
         for level in ("ordered", "preack", "ack"):
-            g.send(b"into the void", level)  # type: ignore[arg-type]
+            g.send(b"into the void", level)
         assert time.monotonic() - begin < 10
         with pytest.raises(ConnectionClosed):
             h.send(b"x")

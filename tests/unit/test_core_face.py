@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zenjun.proto import core as face
 from zenjun.proto.core import DELIVER_BYTES, DELIVER_MAX, Core, Drop, Fault, Message, Status, check, crc32c, seal
+from zenjun.proto.core._core import ffi, lib
 from zenjun.proto.errors import InvariantError, UsageError
 from zenjun.proto.wire import HEADER, MESSAGE_MAX, VERSION, Kind
 
@@ -325,8 +326,8 @@ def test_flush_goes_on_within_a_pdu() -> None:
         for data in (b"1", b"2", b"3"):
             core.offer(data, group=1, client=1)
         core.step(MS, True)
-        message = face.ffi.new("struct zj_message *")
-        assert face.lib.zj_next(core._core, message) == 1
+        message = ffi.new("struct zj_message *")
+        assert lib.zj_next(core._core, message) == 1
         core.close()
         core.flush(VIEW, upto)
         assert [m.data for m in core.deliver()] == rest

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scapy.layers.l2 import CookedLinux
@@ -35,12 +36,19 @@ from zenjun.tools.dissect import (
 )
 
 CLUSTER = wire.cluster_id("dissect")
-MACS = {"src": "02:00:00:00:00:01", "dst": wire.GROUP_MAC}
-HEADER = {"cluster": CLUSTER, "src": 2, "incarnation": 7, "instance": 3, "seq": 0xFFFFFFFF, "clock": (3 << 32) + 5}
-VECTORS = {"ack": [1, 0xFFFFFFFF, 3], "pack": [1, 2, 2], "flags": "PACK"}
+MACS: dict[str, Any] = {"src": "02:00:00:00:00:01", "dst": wire.GROUP_MAC}
+HEADER: dict[str, Any] = {
+    "cluster": CLUSTER,
+    "src": 2,
+    "incarnation": 7,
+    "instance": 3,
+    "seq": 0xFFFFFFFF,
+    "clock": (3 << 32) + 5,
+}
+VECTORS: dict[str, Any] = {"ack": [1, 0xFFFFFFFF, 3], "pack": [1, 2, 2], "flags": "PACK"}
 
 
-def message(data: bytes, **fields: object) -> ZenjunMessage:
+def message(data: bytes, **fields: Any) -> ZenjunMessage:
     return ZenjunMessage(data=data, group=wire.group_id("g"), client=5, **fields)
 
 
@@ -202,7 +210,7 @@ def test_layers_have_the_fields_of_the_table_and_their_widths() -> None:
         if layout in (wire.FRAGMENT, wire.VIEW):  # part of a message, and never on the wire
             continue
         fields = layers[layout.name].fields_desc[: len(layout.fields)]
-        assert [(f.name, int(f.i2len(None, 0) if f.sz < 1 else f.sz)) for f in fields] == [
+        assert [(f.name, int(f.i2len(Zenjun(), 0) if f.sz < 1 else f.sz)) for f in fields] == [
             (f.name, f.width) for f in layout.fields
         ]
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zenjun.proto.core import Drop, Fault, Message, Positions, Status, check, seal
 from zenjun.proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Send
-from zenjun.proto.engine import NEVER, Engine, EngineConfig, slots_for
+from zenjun.proto.engine import NEVER, Engine, EngineConfig
+from zenjun.proto.engineconfig import slots_for
 from zenjun.proto.errors import UsageError
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, cluster_id

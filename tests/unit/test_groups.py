@@ -137,7 +137,7 @@ def test_decoding_damaged_requests(request: Request, data: st.DataObject) -> Non
     at = data.draw(st.integers(0, len(good) - 1))
     good[at] ^= data.draw(st.integers(1, 255))
     damaged = decode(bytes(good))
-    assert damaged is None or encode(damaged) == bytes(good)
+    assert damaged is None or (isinstance(damaged, Request) and encode(damaged) == bytes(good))
     assert decode(encode(request)[:at]) is None
     assert decode(encode(request) + b"x") is None
 

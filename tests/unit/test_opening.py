@@ -49,7 +49,7 @@ class Station:
         self.mac = bytes([2, 0, 0, 0, 0, self.boot % 251])
         self.stored = (0, 0)
         self.frame_max = 1500
-        self.effects: list[Effect] = []
+        self.effects: list[Outcome] = []
         self.outbox: list[bytes] = []
         self.instances: list[Proposal] = []
         self.flushes: list[tuple[int, int]] = []
@@ -101,9 +101,9 @@ class Station:
                 continue
             self.effects.append(effect)
             match effect:
-                case Persist(incarnation, instance):
-                    assert incarnation >= self.stored[0] and instance >= self.stored[1], "numbers on disk never shrink"
-                    self.stored = (incarnation, instance)
+                case Persist(incarnation, highest):
+                    assert incarnation >= self.stored[0] and highest >= self.stored[1], "numbers on disk never shrink"
+                    self.stored = (incarnation, highest)
                 case Send(data):
                     pdu = decode_open(data, self.n)
                     assert pdu is not None, "only sensible OPENs are sent"
@@ -124,7 +124,7 @@ class Station:
     def instance(self) -> Proposal | None:
         return self.opening.instance if self.running else None
 
-    def said(self, kind: type[Effect]) -> list[Effect]:
+    def said(self, kind: type[Effect]) -> list[Outcome]:
         return [e for e in self.effects if isinstance(e, kind)]
 
 

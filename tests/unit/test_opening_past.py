@@ -78,7 +78,8 @@ def settle(says: Callable[[int], dict[int, Proposal | None]], windows: int) -> l
     one = Station(1, 4)
     one.boot_up(START)
     one.opening._quorum = lambda stations: len(set(stations)) >= 3
-    now, issued = START, []
+    now = START
+    issued: list[Proposal] = []
     for k in range(windows * WINDOW // INTERVAL):
         now += INTERVAL
         for src, proposal in says(k * INTERVAL // WINDOW).items():

@@ -90,10 +90,11 @@ def test_another_pdu_of_the_epoch_ends_it_in_the_core() -> None:
     reset = make(log, 2)
     reset.on_pdu(0, Kind.RST, 1, 1, (1, 1))
     reset.settle(0)
-    assert reset.state is State.AGREED
+    states = [reset.state]
     log.at = Phase.RUN
     reset.observe()
-    assert reset.state is State.RUNNING
+    states.append(reset.state)
+    assert states == [State.AGREED, State.RUNNING]
     log.take()
     log.at = Phase.LOST
     reset.settle(1)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -31,8 +32,8 @@ from zenjun.tools.pcap.frames.pdu import LINK_SLL as LINK_LINUX_SLL
 from zenjun.tools.pcap.frames.records import Records
 from zenjun.tools.pcap.native import CaptureDamage
 
-HEADER = {"cluster": wire.cluster_id("demo"), "incarnation": 2, "instance": 3, "clock": 3 << 32, "ack": [1, 0, 0]}
-MACS = {"src": "02:00:00:00:00:01", "dst": wire.GROUP_MAC}
+HEADER: dict[str, Any] = {"cluster": wire.cluster_id("demo"), "incarnation": 2, "instance": 3, "clock": 3 << 32, "ack": [1, 0, 0]}
+MACS: dict[str, Any] = {"src": "02:00:00:00:00:01", "dst": wire.GROUP_MAC}
 SNIFF = [sys.executable, "-c", "from zenjun.tools.cli.sniff import sniff; sniff()"]
 
 

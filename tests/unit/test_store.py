@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -88,7 +89,7 @@ def test_state_lost_within_the_second_in_which_it_was_made_up(monkeypatch: pytes
     """Seen on real frames: the highest random bits, one life more, and the loss a moment later gave the same number again."""
     monkeypatch.setattr(time, "time", lambda: 1_800_000_000.9)
     bits = iter((2**store_module.RANDOM_BITS - 1, 0))
-    monkeypatch.setattr(store_module.secrets, "randbits", lambda _: next(bits))
+    monkeypatch.setattr(secrets, "randbits", lambda _: next(bits))
     first = make(tmp_path)
     incarnation = first.open().incarnation
     first.persist(incarnation + 2, 1)
