@@ -28,7 +28,7 @@ delivers the same:
 - likewise with a view that the members had agreed on by votes, all of which another one has without having known that they were
   enough: it carries the view out after all (the engine does).
 
-Our deviations from the printed opening, each with its test in tests/unit/test_opening.py:
+Our deviations from the printed opening, each with its test in tests/proto/test_opening.py:
 
 - a newcomer listens for one window before it proposes, and others act on its newer incarnation only then: so a second daemon
   with a station number in use is refused before it has disturbed anybody (``test_duplicate_*``);

@@ -7,11 +7,12 @@ and the same words again must cost no more than a stranger's.
 from __future__ import annotations
 
 import pytest
-from membership_rig import poke
-from test_attack_membership import open_pdu
-from test_core_face import config
 from zenjun.proto.core import Core
 from zenjun.proto.wire import Kind, cluster_id
+
+from ..core.membership_rig import poke
+from ..core.test_face import config
+from ..proto.test_membership_numbers import open_pdu
 
 MS = 1_000_000
 US = 1_000
@@ -76,8 +77,9 @@ def test_what_is_new_is_shown_at_once() -> None:
 
 def test_a_vote_for_a_joiner_repeated_does_not_fill_the_queue() -> None:
     """A station in no instance is shown every vote, for each may be the one that lets it in: once."""
-    from test_attack_membership import vote_pdu
     from zenjun.proto.votes import Proposal
+
+    from ..proto.test_membership_numbers import vote_pdu
 
     victim = core(opened=False)
     vote = vote_pdu(N, 2, Kind.RCV_ACK, Proposal(False, (1, 2), ((1, 1),)), incarnation=7, instance=5)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import struct
 
 import pytest
-from membership_rig import peek, poke
-from test_core_face import config
 from zenjun.proto.core import Core, seal
 from zenjun.proto.wire import HEADER
+
+from ..core.membership_rig import peek, poke
+from ..core.test_face import config
 
 MS = 1_000_000
 MAC = bytes([2, 0, 0, 0, 0, 1])

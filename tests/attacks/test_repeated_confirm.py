@@ -7,9 +7,10 @@ cluster from ever opening.
 from __future__ import annotations
 
 import pytest
-from test_attack_membership import confirm_pdu, give_all, together
-from test_engine import MS, Cluster, opened
 from zenjun.proto.asking import UNANSWERED_WINDOWS
+
+from ..proto.test_engine import MS, Cluster, opened
+from ..proto.test_membership_numbers import confirm_pdu, give_all, together
 
 
 def repeat(cluster: Cluster, instance: int) -> None:

@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from test_attack_membership import open_pdu
 from zenjun.daemon.client.types import Member, Message, View
 from zenjun.tools.cli import recv
 from zenjun.tools.pcap.frames import pdu as pcap_pdu
 from zenjun.tools.pcap.frames import text as pcap_text
+
+from ..proto.test_membership_numbers import open_pdu
 
 EVIL = "\x1b]0;owned\x07\x9b2J\x85\r\n\x7f\u202eabc"
 """Title, clear screen by C1, next line, carriage return and line feed, delete, right-to-left override."""

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from scapy.layers.l2 import Ether
-from test_fuzz_core import BUILD_SECONDS_MAX, CORE, HERE, SANITIZE, SECONDS, SEED, clang, report, run
 
 from tests.pcap import shapes
 from tests.pcap.built import PDUS
+
+from .test_fuzz_core import BUILD_SECONDS_MAX, CORE, HERE, SANITIZE, SECONDS, SEED, clang, report, run
 
 NATIVE = HERE.parent.parent / "tools" / "pcap" / "native"
 SOURCES = (*(NATIVE / name for name in ("capture.c", "pdu.c", "decode.c")), CORE / "crc.c")

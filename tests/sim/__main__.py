@@ -11,6 +11,7 @@ from typing import Any
 from .bus import simulate_bus
 from .case import Case, check_profile, parse_settings, run
 from .checkers import CHECKERS, Violation
+from .cluster import Result
 from .hunt import Hunt
 from .runner import base_seed, run_each, run_many, summary
 from .scenario import SEPARATOR
@@ -118,6 +119,7 @@ def _replay(case: Case, only: tuple[str, ...], lines: int) -> int:
         say("\n".join(sim.trace.last(frozenset(), lines)))
     done = run(case, only)
     r = done.result
+    assert isinstance(r, Result), "a bus is not replayed here"
     say(r.report if r.violation else f"options: {r.options.text()}\nall properties hold")
     counts = f"{r.frames} frames  {r.messages} messages  {r.instances} instances"
     say(f"trace hash {r.trace_hash}  {counts}  {r.virtual_ns / 1e6:.3f} ms of virtual time")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from .case import Case, Run, run
 from .options import PROFILES
@@ -109,7 +109,8 @@ class Hunt:
                 while len(running) + len(shrinking) < jobs and time.monotonic() < until:
                     case = waiting.pop() if waiting else self.choose()
                     running.add(pool.submit(timed, self._run, case))
-                for future in wait([*running, *shrinking], return_when=FIRST_COMPLETED).done:
+                under_way: list[Future[Any]] = [*running, *shrinking]
+                for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                     if future in shrinking:
                         self._smaller(shrinking.pop(future), future.result())
                         continue

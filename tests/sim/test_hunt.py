@@ -14,6 +14,7 @@ from zenjun.proto.core import Medium
 
 from .bus import draw_bus, possible, simulate_bus
 from .case import Case, Run, check_profile, parse_settings, run
+from .cluster import Result
 from .coverage import bucket
 from .hunt import CORPUS, CORPUS_MAX, Hunt, corpus_text, distil, read_corpus
 from .options import PROFILES, draw
@@ -118,6 +119,7 @@ def test_a_failure_is_made_small_and_stays_the_same_failure() -> None:
     before, after = found.result.options, small.result.options
     assert after.stations <= before.stations
     assert after.messages < before.messages
+    assert isinstance(small.result, Result) and isinstance(found.result, Result)
     assert small.result.frames < found.result.frames
     assert after.rules == before.rules, "what is planted stays"
     again = run(small.case)

@@ -180,12 +180,12 @@ RARE: set[Fault | str] = {
     *(Fault.EARLY_REMOVAL, Fault.EAGER_JOINER, Fault.LATE_LEVELS),
 }
 """Too rare for so few seeds: the first has a test of its own below, ``reuse_issued`` one of the agreement by itself
-(tests/unit/test_membership.py) and one of the formal model; ``shrinking_votes`` and the faults of the core have
+(tests/proto/test_membership.py) and one of the formal model; ``shrinking_votes`` and the faults of the core have
 scenarios (test_scenarios.py; profile ``joining`` meets the first of them about every fiftieth seed),
-``one_vote_at_a_time`` a test of the agreement by itself (tests/unit/test_membership.py); ``beside_rivals`` takes stations with
-different configurations, of which a seed has none (tests/unit/test_rivals.py); ``judge_late`` and ``believe_one`` remove the
-wrong station, which no promise forbids (tests/unit/test_starved.py); ``resend_own`` has a scenario, for in a seed every cut ends;
-``forget_heard`` and ``forget_later`` tests of engines and of the agreement."""
+``one_vote_at_a_time`` a test of the agreement by itself (tests/proto/test_membership.py); ``beside_rivals`` takes stations with
+different configurations, of which a seed has none (tests/proto/test_rivals.py); ``judge_late`` and ``believe_one`` remove the
+wrong station, which no promise forbids (tests/proto/test_starved.py); ``resend_own`` has a scenario, for in a seed every cut
+ends; ``forget_heard`` and ``forget_later`` tests of engines and of the agreement."""
 
 
 @pytest.mark.parametrize("defect", [d for d in CAUGHT_BY if d not in RARE], ids=name_of)
@@ -199,7 +199,7 @@ def test_defect_is_caught_by(defect: Fault | str) -> None:
 def test_a_number_that_was_issued_for_an_opening_is_not_voted_for(seed: int) -> None:
     """A station issued 3 for itself and another, who was paused; then it started 2, which a third had started, and those two went
     on to 3 without the other, who resumed and started the 3 that was issued. These seeds showed that; since openings are paced
-    otherwise they tell another story with the rule broken (tests/unit/test_membership.py and tests/formal have it broken)."""
+    otherwise they tell another story with the rule broken (tests/proto/test_membership.py and tests/formal have it broken)."""
     result = simulate(seed)
     assert result.violation is None, result.report
 

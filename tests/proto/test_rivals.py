@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_engine import CONFIG, MS, Cluster, Node
 from zenjun.proto.core import seal
 from zenjun.proto.effects import Closed, Notice
 from zenjun.proto.rivals import RIVALS_MAX, Rival, Rivals
 from zenjun.proto.wire import CONFIRM, HEADER, Flag, Kind, cluster_id
+
+from .test_engine import CONFIG, MS, Cluster, Node
 
 WAIT = 5_000 * MS
 

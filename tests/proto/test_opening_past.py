@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from test_opening import INTERVAL, MS, START, WINDOW, Station, encoded, unsealed
 from zenjun.proto.opening import KEPT_MAX, PATIENCE_WINDOWS, WITHOUT_MAX
 from zenjun.proto.openpdu import BY_VOTES, OpenPdu, Past, Proposal, encode_open
 from zenjun.proto.wire import view_hash
+
+from .test_opening import INTERVAL, MS, START, WINDOW, Station, encoded, unsealed
 
 
 @pytest.mark.parametrize("by_votes", [False, True])

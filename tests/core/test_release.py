@@ -4,9 +4,10 @@ Rules 4 and 5 of docs/membership.md; each with the fault of the core that breaks
 from __future__ import annotations
 
 import pytest
-from membership_rig import Change, Filter, Own, Rig, peek
 from zenjun.proto.core import Fault
 from zenjun.proto.wire import Kind, view_hash
+
+from .membership_rig import Change, Filter, Own, Rig, peek
 
 
 def vote_apart(rig: Rig, kind: Kind, members: tuple[int, ...], changes: list[tuple[int, int]]) -> tuple[dict[int, Own], Filter]:

@@ -21,7 +21,7 @@ from zenjun.daemon.observe import set_up
 from zenjun.proto.core._core import ffi as core_ffi
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = Path(__file__).with_name("status_example.json")
+EXAMPLE = Path(__file__).parents[1] / "status_example.json"
 BASE_UNITS = ("seconds", "bytes", "frames", "messages", "pdus", "members")
 
 

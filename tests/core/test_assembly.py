@@ -8,13 +8,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import memory_refused
 import pytest
-from memory_refused import SCENARIOS
-from test_core_face import MS, VIEW, alone, config
 from zenjun.proto.core import Core
 from zenjun.proto.wire import MESSAGE_MAX
 
+from . import memory_refused
+from .memory_refused import SCENARIOS
+from .test_face import MS, VIEW, alone, config
+
+ROOT = Path(__file__).resolve().parents[2]
 UNIT = 16 << 10
 S = 1000 * MS
 MAC = b"\x02\0\0\0\0\1"
@@ -109,6 +111,6 @@ def test_what_will_not_be_completed_is_given_back() -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_order_waits_where_memory_is_refused(scenario: str) -> None:
     """A process that may not have more address space: nothing is lost, nothing crashes, and it goes on once there is some."""
-    script = Path(memory_refused.__file__)
-    run = subprocess.run([sys.executable, script, scenario], capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-m", memory_refused.__name__, scenario]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr

@@ -7,10 +7,11 @@ import random
 from collections.abc import Callable
 
 import pytest
-from test_engine import MS, Cluster, Node, opened
 from zenjun.proto.effects import Changed
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import Kind
+
+from .test_engine import MS, Cluster, Node, opened
 
 SICK = 5
 

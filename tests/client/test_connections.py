@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_daemon import MESSAGE_MAX, FakeDaemon, FakeThread, fake_daemon, fill
 from zenjun.daemon.client import (
     BadLevel,
     BadName,
@@ -43,6 +42,8 @@ from zenjun.daemon.client import (
     sessions,
     sessions_sync,
 )
+
+from .fake_daemon import MESSAGE_MAX, FakeDaemon, FakeThread, fake_daemon, fill
 
 Story = Callable[[FakeDaemon, str], Awaitable[None]]
 

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_daemon import FakeThread, fake_daemon
 from rich.console import Console
 from zenjun.tools.cli.topview import HISTORY, Latencies, Rates, curve, picture
 
-EXAMPLE = Path(__file__).with_name("status_example.json")
+from ..client.fake_daemon import FakeThread, fake_daemon
+
+EXAMPLE = Path(__file__).parents[1] / "status_example.json"
 PROGRAM = [sys.executable, "-c", "from zenjun.tools.cli import main; main()", "top"]
 WAIT_S = 30.0
 

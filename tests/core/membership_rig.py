@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from test_core_face import config
 from zenjun.proto.core import Commit, Core, Message, Vote, seal
 from zenjun.proto.wire import CHANGE, HEADER, PROPOSAL, Kind, MessageType, view_hash
+
+from .test_face import config
 
 MS = 1_000_000
 US = 1_000

@@ -1,4 +1,4 @@
-"""The data path under what a hostile reviewer thought of. Each test states the rule it protects."""
+"""What a turn of the data path does first, and whom it reads again. Each test states the rule it protects."""
 
 from __future__ import annotations
 

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_daemon import FakeThread, fake_daemon
 from zenjun.daemon.client import Connection, Group, SyncConnection, SyncGroup, connect, connect_sync
+
+from .fake_daemon import FakeThread, fake_daemon
 
 MINE = r"RuntimeError: this is a connection of process \d+; connect again after fork"
 

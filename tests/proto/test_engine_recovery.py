@@ -1,15 +1,16 @@
-"""Whole engines under what a hostile reviewer thought of. Each test states the rule it protects."""
+"""Whole engines: loss, smaller interfaces, what one instance hands over to the next. Each test states the rule it protects."""
 
 from __future__ import annotations
 
 import struct
 
 import pytest
-from test_engine import LATENCY, MS, Cluster, Node, opened, settled
 from zenjun.proto.core import Fault, Message, Positions, seal
 from zenjun.proto.effects import Changed, Closed, Opened
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import Kind
+
+from .test_engine import LATENCY, MS, Cluster, Node, opened, settled
 
 
 def test_sixty_four_stations_that_start_together_open() -> None:

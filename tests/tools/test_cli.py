@@ -22,7 +22,6 @@ from typing import IO, Any
 
 import click
 import pytest
-from fake_daemon import MESSAGE_MAX, FakeThread, fake_daemon
 from rich.console import Console
 from zenjun.daemon.client import connect_sync
 from zenjun.tools.cli import COMMANDS, cli, common, run
@@ -31,6 +30,8 @@ from zenjun.tools.cli.events import describe
 from zenjun.tools.cli.lazy import Entry, LazyGroup
 from zenjun.tools.cli.status import LETTERS, render
 from zenjun.tools.lab import Lab, LabError
+
+from ..client.fake_daemon import MESSAGE_MAX, FakeThread, fake_daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
@@ -268,7 +269,7 @@ def test_sigpipe_is_quiet(fake: FakeThread) -> None:
 
 
 def test_status_for_people_and_as_json(fake: FakeThread) -> None:
-    status = json.loads((Path(__file__).parent / "status_example.json").read_text())
+    status = json.loads((ROOT / "tests" / "status_example.json").read_text())
     fake.daemon.status = status
     assert json.loads(zenjun("status", "--json").stdout) == status
     text = zenjun("status", "--matrix").stdout.decode()
@@ -289,7 +290,7 @@ def names(title: str) -> set[str]:
 
 def test_status_example_is_the_document() -> None:
     """The example has exactly the members of docs/status.md."""
-    status = json.loads((Path(__file__).parent / "status_example.json").read_text())
+    status = json.loads((ROOT / "tests" / "status_example.json").read_text())
     assert set(status) == names("Top level")
     assert set(status["interface"]) == names("`interface`")
     assert set(status["membership"]) == names("`membership`") - set(LETTERS)
@@ -305,7 +306,7 @@ def shown(status: dict[str, Any], width: int) -> str:
 
 
 def test_status_shows_the_table_of_letters_members_quorum_and_who_waits() -> None:
-    status = json.loads((Path(__file__).parent / "status_example.json").read_text())
+    status = json.loads((ROOT / "tests" / "status_example.json").read_text())
     lines = [line.rstrip() for line in shown(status, 80).splitlines()]
     at = lines.index("States of the stations, as each sees them")
     assert lines[at + 1 : at + 6] == [
@@ -326,7 +327,7 @@ def test_status_shows_the_table_of_letters_members_quorum_and_who_waits() -> Non
 
 def test_what_is_waited_for_is_named_once() -> None:
     """A station whose removal is under way may also be among those that delivery waits for."""
-    status = json.loads((Path(__file__).parent / "status_example.json").read_text())
+    status = json.loads((ROOT / "tests" / "status_example.json").read_text())
     status["blocked"] = [{"station": k, "reason": "silent", "since_ms": 9000} for k in (2, 3)]
     waits = [line for line in shown(status, 80).splitlines() if "waits for" in line]
     assert waits == [
@@ -338,7 +339,7 @@ def test_what_is_waited_for_is_named_once() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_status_fits_a_narrow_terminal(width: int) -> None:
-    status = json.loads((Path(__file__).parent / "status_example.json").read_text())
+    status = json.loads((ROOT / "tests" / "status_example.json").read_text())
     numbers = range(1, 17)
     status["membership"]["letters"] = {str(k): {str(j): "AAS" if j == 9 else "A" for j in numbers} for k in numbers}
     text = shown(status, width)

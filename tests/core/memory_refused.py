@@ -1,4 +1,4 @@
-"""A process of its own that may not have more address space: python memory_refused.py ordered|op|overtaken.
+"""A process of its own that may not have more address space: python -m tests.core.memory_refused ordered|op|overtaken.
 
 For ``test_assembly.py``. Exit code 0: the order waited as long as memory was refused, lost nothing, and went on then.
 """
@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from test_core_face import MS, VIEW, alone, config
 from zenjun.proto.core import Core, Message
+
+from .test_face import MS, VIEW, alone, config
 
 SLACK = 3 << 20
 """Bytes it may still have: less than the message."""

@@ -1,4 +1,4 @@
-"""Verdicts under attack: clusters that are right must not be accused, whatever captures lack; what is broken must be told."""
+"""Verdicts are fair: clusters that are right must not be accused, whatever captures lack; what is broken must be told."""
 
 from __future__ import annotations
 

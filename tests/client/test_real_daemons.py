@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from fake_daemon import fill
 from zenjun.daemon.client import (
     BadName,
     ClosedGroup,
@@ -41,6 +40,8 @@ from zenjun.daemon.client import (
     connect_sync,
 )
 from zenjun.tools.lab import Lab, LabUnsupported
+
+from .fake_daemon import fill
 
 pytestmark = pytest.mark.lab
 ROOT = Path(__file__).resolve().parents[2]

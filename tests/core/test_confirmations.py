@@ -1,12 +1,13 @@
-"""The C core under what a hostile reviewer thought of. Each test states the rule it protects."""
+"""What a core confirms, and when: the levels it reports, and the confirmations it owes. Each test states the rule it protects."""
 
 from __future__ import annotations
 
 import struct
 
-from test_core_face import config
 from zenjun.proto.core import Core, Message, seal
 from zenjun.proto.wire import Kind
+
+from .test_face import config
 
 MS = 1_000_000
 US = 1_000

@@ -1,4 +1,5 @@
-"""Whole engines under changes of membership that a hostile reviewer thought of. Each test states the rule it protects."""
+"""Whole engines under changes of membership: numbers that must not be used up, and stations that hear only some of the others.
+Each test states the rule it protects."""
 
 from __future__ import annotations
 
@@ -6,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from membership_rig import poke
-from test_engine import LATENCY, MS, Cluster, Node, opened
 from zenjun.proto.core import seal
 from zenjun.proto.effects import Changed, Closed, Effect, Opened, Persist
 from zenjun.proto.engine import Engine
@@ -16,6 +15,9 @@ from zenjun.proto.openpdu import Proposal as OpenProposal
 from zenjun.proto.peerstate import PeerState
 from zenjun.proto.votes import Proposal, encode_proposal
 from zenjun.proto.wire import CONFIRM, HEADER, VERSION, Flag, Kind, cluster_id, view_hash
+
+from ..core.membership_rig import poke
+from .test_engine import LATENCY, MS, Cluster, Node, opened
 
 CLUSTER = cluster_id("test")
 VOTES = (Kind.STOP, Kind.STOP_ACK)

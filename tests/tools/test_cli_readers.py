@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_daemon import FakeThread, fake_daemon
-from test_cli import OPEN, WAIT_S, joined, nobody, read_line, start, zenjun
 from zenjun.daemon.client import connect_sync
+
+from ..client.fake_daemon import FakeThread, fake_daemon
+from .test_cli import OPEN, WAIT_S, joined, nobody, read_line, start, zenjun
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ import struct
 import zlib
 
 import pytest
-from membership_rig import FRAME_MAX, MS, NEVER, Rig, peek, poke, proposal
-from zenjun.proto.core import Commit, Drop, Fault, Status, check, seal
+from zenjun.proto.core import Commit, Drop, Fault, Status, seal
 from zenjun.proto.errors import InvariantError
 from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, view_hash
+
+from .membership_rig import FRAME_MAX, MS, NEVER, Rig, peek, poke, proposal
 
 WRAPPED = 2**32 - 3
 """A first number that wraps in these tests."""
@@ -867,34 +868,3 @@ def test_what_does_not_follow_is_refused() -> None:
     assert rig.cores[0].commit(rig.now, good)
     rig.cores[0].limit(rig.now, 0, 0)
     assert not rig.cores[0].peer(0).closing, "not oneself"
-
-
-# ---- on the wire
-
-
-def vote_pdu(payload: bytes, kind: Kind = Kind.STOP, stations: int = 3, **values: int) -> bytes:
-    fields = {"cluster": 1, "version": 1, "kind": kind, "stations": stations, "src": 1, "length": len(payload), **values}
-    return seal(HEADER.struct.pack(*(fields.get(f.name, 0) for f in HEADER.fields)) + bytes(4 * stations) + payload)
-
-
-def test_votes_are_checked() -> None:
-    good = proposal((0, 1), [(2, 7)])
-    assert all(check(vote_pdu(good, kind), 1, 3) == Drop.NONE for kind in (Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK))
-    assert check(vote_pdu(proposal((0,), [(1, 7), (2, 7)])), 1, 3) == Drop.NONE
-    wrong = [
-        b"", good[:-1], good + b"\0", proposal((0, 1), []), proposal((0, 1), [(2, 7), (1, 7)]),
-        proposal((0, 1), [(2, 7), (2, 7)]),
-        proposal((0, 1), [(3, 7)]), proposal((0, 1), [(-1, 7)]), proposal((0, 3), [(2, 7)]),
-    ]  # fmt: skip
-    assert [check(vote_pdu(payload), 1, 3) for payload in wrong] == [Drop.PAYLOAD] * len(wrong)
-    assert check(vote_pdu(proposal((63,), [(63, 7)]), stations=64), 1, 64) == Drop.NONE
-    assert check(vote_pdu(good, Kind.SERVICE), 1, 3) == Drop.KIND
-
-
-def test_message_flags_are_checked() -> None:
-    """An order-preserving message without the header's flag would never be delivered on acceptance."""
-    message = struct.pack(">IIHBB", 1, 2, 3, MessageType.USER, 4) + b"m"
-    assert check(vote_pdu(message, Kind.DATA, flags=Flag.OP), 1, 3) == Drop.NONE
-    assert check(vote_pdu(message, Kind.DATA), 1, 3) == Drop.PAYLOAD
-    view = struct.pack(">IIHBB", 1, 2, 3, MessageType.VIEW, 0) + b"m"
-    assert check(vote_pdu(view, Kind.DATA), 1, 3) == Drop.PAYLOAD

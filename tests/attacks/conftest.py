@@ -1,8 +1,0 @@
-"""The attackers use the rigs of the unit tests."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))

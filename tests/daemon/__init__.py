@@ -1,0 +1,1 @@
+"""Tests of daemon/ without a segment: configuration, state folder, log, metrics, rights."""

@@ -1,0 +1,1 @@
+"""Tests of proto/: engine, agreements, codec of the wire table, groups; no sockets, no clocks."""

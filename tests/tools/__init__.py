@@ -1,0 +1,1 @@
+"""Tests of tools/ but for captures (tests/pcap) and labs (tests/lab)."""
