@@ -27,21 +27,22 @@ class Ballots:
         self._pdus.clear()
 
     def receive(self, vote: Vote) -> Proposal | None:
-        """Note a vote that the core has accepted. Returns its proposal, None if it makes no sense."""
+        """Note a vote that the core has accepted; the first one of a station for a proposal stands, for its place is that of the
+        view event. Returns its proposal, None if it makes no sense."""
         proposal = decode_proposal(vote.pdu, vote.kind, self._n)
         if proposal is None:
             return None
         station, key = vote.src + 1, (vote.instance, proposal)
-        self._casts.setdefault(key, {})[station] = Cast(vote.clock, station, vote.seq, sure_of(vote.pdu, self._n))
+        self._casts.setdefault(key, {}).setdefault(station, Cast(vote.clock, station, vote.seq, sure_of(vote.pdu, self._n)))
         if not proposal.stop:
-            self._pdus.setdefault(key, {})[station] = vote.pdu
+            self._pdus.setdefault(key, {}).setdefault(station, vote.pdu)
         return proposal
 
     def cast(self, key: Key, station: int, clock: int, seq: int, pdu: bytes) -> None:
         """Note an own vote; the first one for a proposal stands."""
         self._casts.setdefault(key, {}).setdefault(station, Cast(clock, station, seq))
         if not key[1].stop:
-            self._pdus.setdefault(key, {})[station] = pdu
+            self._pdus.setdefault(key, {}).setdefault(station, pdu)
 
     def casts(self, key: Key) -> dict[int, Cast]:
         """By station; empty if no station has voted for it."""

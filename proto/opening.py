@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from typing import Final, TypeAlias
 
@@ -72,7 +72,7 @@ from .timers import NEVER, Timers
 from .wire import Kind, view_hash
 
 ISSUED_MAX: Final = 256
-"""Own proposals remembered. A member that has STARTED an older one sends us into a new incarnation instead."""
+"""Own proposals remembered. A member that has STARTED an older one sends this station into a new incarnation."""
 NOTICE_GAP_NS: Final = 10_000_000_000
 """The same notice is not repeated within this time."""
 CLOCK_STEP: Final = 2
@@ -156,6 +156,17 @@ Quorum: TypeAlias = Callable[[Iterable[int]], bool]
 """May these stations form an instance? Any two sets for which it says yes must share a station."""
 
 
+@dataclass(slots=True)
+class _Unsettled:
+    """While proposals find no agreement: how often a set that is not the own one has been kept, which sets were kept in vain and
+    are not taken again until then, how often members have not followed, and what they proposed last time."""
+
+    kept: int = 0
+    failed: dict[Members, int] = field(default_factory=dict)
+    without: dict[int, int] = field(default_factory=dict)
+    proposals: dict[int, Proposal] = field(default_factory=dict)
+
+
 class Opening:
     """The agreement at one station. Inputs return effects in order; the caller enters and leaves the instance in the core on
     ``Opened`` and ``Closed``. Nothing a peer sends raises."""
@@ -190,9 +201,7 @@ class Opening:
         self.pace = Pace.of(config.stations, config.interval_ns, config.window_ns, config.recover_ns)
         self._arrivals = Arrivals()
         self._excluded: dict[int, int] = {}  # stations that were heard and did not agree: left out until then
-        self._kept = 0  # how often that proposal, which is not the own set, has been kept
-        self._failed: dict[Members, int] = {}  # sets that were kept in vain: not taken until then
-        self._without: dict[int, int] = {}  # whose proposals were without this one when there was no agreement, and how often
+        self._unsettled = _Unsettled()
         self._tries = 0  # RCVs since the instance was first heard
         self._quorum: Quorum = quorum or (lambda stations: len(set(stations)) == config.stations)
         self.state = State.LISTENING
@@ -607,13 +616,14 @@ class Opening:
         if latest is not None and self._complete(latest):
             return self._agree(now, latest)
         late = latest is not None and now - self._issued_ns >= PATIENCE_WINDOWS * self.pace.window_ns
-        if latest is not None and late and (taken := self._settle(now, latest)) is not None:
-            self._taken = taken
+        if latest is not None and late:
+            self._taken = taken = self._settle(now, latest)
             if taken == latest:
                 return []
-            self._kept = 0
-            effects = self._issue(now, taken)
-            return effects + (self._agree(now, taken) if self._complete(taken) else [])
+            if taken is not None:
+                self._unsettled.kept = 0
+                effects = self._issue(now, taken)
+                return effects + (self._agree(now, taken) if self._complete(taken) else [])
         if latest is not None and latest == self._taken and not late:
             return []  # kept as long as an own one: else it would be overtaken by the own set before anybody could answer
         members, pasts = self._candidates(now)
@@ -670,47 +680,61 @@ class Opening:
     def _settle(self, now: int, latest: Proposal) -> Proposal | None:
         """The latest proposal finds no agreement: what to issue instead, ``latest`` to keep it, None for the own set.
 
-        Who is in it and proposes nothing, or ``WITHOUT_MAX`` times nothing with this station in it, does not hear it, and is left
-        out for a while. Otherwise not everybody hears everybody: then the largest set will do that anybody proposes with quorum
-        and this station in it. One station that hears all of it is enough, the others start late by its word. If it is the own
-        set, it is proposed again under a number that all can take. If it is not, it is kept ``KEPT_MAX`` times, and not taken
-        again for a while: somebody in it may be gone, and all who take it from each other would never notice."""
+        A member that proposes nothing, or ``WITHOUT_MAX`` times a set without this station's incarnation or the same lower number
+        again, does not hear it and is left out for a while. Otherwise not all stations hear each other: then the largest set will
+        do that any of them proposes with quorum and this station in it. One station that hears all of it is enough, the others
+        start late by its word. If it is the own set, it is proposed again under a number that all can take. If it is not, it is
+        kept ``KEPT_MAX`` times, and not taken again for a while: a station in it may be gone, and all that take it from each
+        other would never notice."""
         self._issued_ns = now
-        deaf, without, least = [], {}, 0
         own = Proposal(0, *self._candidates(now))
         foreign = latest == self._taken and latest[1:] != own[1:]
-        self._kept = self._kept + 1 if foreign else 0
-        if self._kept > KEPT_MAX:
-            self._failed[latest.members] = now + 2 * EXCLUDED_WINDOWS * self.pace.window_ns
-        offered = [own]
-        for station, _ in latest.members:
-            heard = self._heard.get(station)
-            if station == self._config.station or heard is None or now - heard.at_ns >= self.pace.window_ns:
-                continue
-            proposal = heard.pdu.proposal
-            life = proposal.incarnation_of(self._config.station) if proposal else 0
-            if proposal is None or not life:
-                without[station] = self._without.get(station, 0) + 1
-                least = max(least, len(proposal.members) if proposal else 0)
-                if proposal is None or without[station] >= WITHOUT_MAX:
-                    deaf.append(station)
-            elif life != self.incarnation or now < self._failed.get(proposal.members, 0):
-                continue
-            elif self._quorum(k for k, _ in proposal.members):
-                offered.append(proposal)
-        self._without = without
+        memory = self._unsettled
+        memory.kept = memory.kept + 1 if foreign else 0
+        if memory.kept > KEPT_MAX:
+            memory.failed[latest.members] = now + 2 * EXCLUDED_WINDOWS * self.pace.window_ns
+        offered, without, deaf = self._answers(now, latest)
+        if self._quorum(station for station, _ in own.members):
+            offered.append(own)
         for station in deaf:
             # Not for the same time everywhere: two that leave each other out would be back together, and do it again.
             wait = EXCLUDED_WINDOWS * self.pace.window_ns
             self._excluded[station] = now + wait + self._jitter(wait)
-        best = max(offered, key=lambda p: (len(p.members), p.instance))
+        best = max(offered, key=lambda p: (len(p.members), p.instance), default=latest)
         mine = best[1:] == own[1:]
         if deaf or (mine and latest[1:] != own[1:]):
             return None
         if latest.instance < best.instance <= self.highest:
             return best
-        largest = mine and len(own.members) > least
+        largest = mine and len(own.members) > without
         return latest._replace(instance=self.highest + 1) if largest and latest.instance < self.highest < INSTANCE_MAX else latest
+
+    def _answers(self, now: int, latest: Proposal) -> tuple[list[Proposal], int, list[int]]:
+        """What the other members of it propose instead: the sets that this station could take; the size of the largest one of a
+        member that does not follow it; the members to leave out."""
+        offered: list[Proposal] = []
+        largest, deaf = 0, list[int]()
+        memory = self._unsettled
+        counts, before = memory.without, memory.proposals
+        memory.without, memory.proposals = {}, {}
+        for station, _ in latest.members:
+            heard = self._heard.get(station)
+            if station == self._config.station or heard is None or now - heard.at_ns >= self.pace.window_ns:
+                continue
+            proposal = heard.pdu.proposal
+            if proposal is None:
+                deaf.append(station)
+                continue
+            memory.proposals[station] = proposal
+            behind = proposal.instance < latest.instance and before.get(station) == proposal
+            if behind or proposal.incarnation_of(self._config.station) != self.incarnation:
+                largest = max(largest, len(proposal.members))
+                memory.without[station] = counts.get(station, 0) + 1
+                if memory.without[station] >= WITHOUT_MAX:
+                    deaf.append(station)
+            elif now >= memory.failed.get(proposal.members, 0) and self._quorum(k for k, _ in proposal.members):
+                offered.append(proposal)
+        return offered, largest, deaf
 
     def _issue(self, now: int, proposal: Proposal) -> list[Effect]:
         latest = next(reversed(self._issued), None)
@@ -780,7 +804,7 @@ class Opening:
         self.instance = proposal
         self.current = proposal.instance
         self._opened_ns = now
-        self._failed.clear()
+        self._unsettled = _Unsettled()
         self._timers.stop(Timer.LISTENED)
         self._timers.stop(Timer.OPEN)
         heard = [self._heard[station] for station, _ in proposal.members if station in self._heard]
@@ -859,7 +883,7 @@ class Opening:
     def _jitter(self, below: int) -> int:
         """0 <= j < below, from the boot number and what has been sent: no two stations have the same."""
         mixed = (self._config.boot ^ self._sent_ns) * 0x9E3779B97F4A7C15 & 2**64 - 1
-        return (mixed >> 32) % below if below else 0
+        return (mixed >> 32) % below if 0 < below < 1 << 32 else mixed % below if below else 0
 
     def _age_ms(self, now: int) -> int:
         return (now - self._began_ns) // 1_000_000

@@ -639,6 +639,18 @@ def test_a_joiner_that_asks_again_gets_the_votes_again() -> None:
     assert len(again) == 3, "it may not hear the other voters"
 
 
+def test_the_first_vote_of_a_station_for_a_proposal_stands() -> None:
+    """Its place is that of the view event: a station that has committed by the first must not differ from one that has both."""
+    one = without_4()
+    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    one.m.on_recovering(MS, 4, 9)
+    one.core.known = True
+    one.vote(2, join, seq=10, clock=1000)
+    one.vote(2, join, seq=20, clock=2000)
+    one.vote(3, join)
+    assert one.core.commits[-1].place_clock == 1000 and one.core.commits[-1].vote_seq[1] == 10
+
+
 @pytest.mark.parametrize("fault", ["", "forget_later"])
 def test_who_has_restarted_while_it_joined_is_removed_at_once(fault: str) -> None:
     """4.9 joins by votes that are complete after 4.10 has asked. That proves that 4.9 has stopped; the RCV of 4.10 may not come

@@ -74,11 +74,13 @@ def test_a_proposal_that_is_taken_from_a_colleague_is_kept() -> None:
     assert taken == len(latest) - 1 or latest[taken + 1][0] - latest[taken][0] >= PATIENCE_WINDOWS * WINDOW, latest
 
 
-def settle(says: Callable[[int], dict[int, Proposal | None]], windows: int) -> list[Proposal]:
+def settle(
+    says: Callable[[int], dict[int, Proposal | None]], windows: int, required: frozenset[int] = frozenset()
+) -> list[Proposal]:
     """What station 1 of four (quorum 3) issues while the others say this in each window."""
     one = Station(1, 4)
     one.boot_up(START)
-    one.opening._quorum = lambda stations: len(set(stations)) >= 3
+    one.opening._quorum = lambda stations: len(found := set(stations)) >= 3 and found >= required
     now = START
     issued: list[Proposal] = []
     for k in range(windows * WINDOW // INTERVAL):
@@ -123,3 +125,27 @@ def test_a_set_with_one_who_has_gone_is_not_kept_for_ever() -> None:
     the others do (three of 300 seeds never opened)."""
     issued = settle(they_propose_all, 3 + (KEPT_MAX + 3) * PATIENCE_WINDOWS)
     assert [len(p.members) for p in issued] == [3, 4, 3], issued
+
+
+def test_a_member_that_never_follows_is_left_out() -> None:
+    """4 went deaf after it had issued a proposal, and repeats it for ever: it names station 1, and is no answer to what 1 issues.
+    Three of four hear each other and waited for it without end."""
+
+    def says(window: int) -> dict[int, Proposal | None]:
+        return {2: Proposal(2, EVERYBODY), 3: Proposal(2, EVERYBODY), 4: Proposal(1, EVERYBODY)}
+
+    issued = settle(says, 3 + (WITHOUT_MAX + 2) * PATIENCE_WINDOWS)
+    assert [k for k, _ in issued[-1].members] == [1, 2, 3]
+
+
+def test_the_own_set_counts_only_if_it_has_quorum() -> None:
+    """Station 4 is required, and station 1 hears it no more: its own set of three is larger than none, but may not open. 2 offers
+    one that may."""
+
+    def says(window: int) -> dict[int, Proposal | None]:
+        if window > 3:
+            return {2: Proposal(9, (EVERYBODY[0], EVERYBODY[1], EVERYBODY[3])), 3: Proposal(1, EVERYBODY)}
+        return {2: None, 3: None, 4: None}
+
+    issued = settle(says, 5 + 2 * PATIENCE_WINDOWS, frozenset({4}))
+    assert issued[-1].instance == 9
