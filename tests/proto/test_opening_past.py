@@ -75,10 +75,10 @@ def test_a_proposal_that_is_taken_from_a_colleague_is_kept() -> None:
 
 
 def settle(
-    says: Callable[[int], dict[int, Proposal | None]], windows: int, required: frozenset[int] = frozenset()
+    says: Callable[[int], dict[int, Proposal | None]], windows: int, required: frozenset[int] = frozenset(), n: int = 4
 ) -> list[Proposal]:
-    """What station 1 of four (quorum 3) issues while the others say this in each window."""
-    one = Station(1, 4)
+    """What station 1 of four (or n; quorum 3) issues while the others say this in each window."""
+    one = Station(1, n)
     one.boot_up(START)
     one.opening._quorum = lambda stations: len(found := set(stations)) >= 3 and found >= required
     now = START
@@ -88,7 +88,7 @@ def settle(
         for src, proposal in says(k * INTERVAL // WINDOW).items():
             number = proposal.instance if proposal else 0
             pdu = OpenPdu(src, 1, 1500, proposal, number, one.fingerprint, 10**6, src, False, "x")
-            one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=4, seal=unsealed), bytes(6)), now)
+            one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=n, seal=unsealed), bytes(6)), now)
         one.carry_out(one.opening.on_timeout(now), now)
         latest = next(reversed(one.opening._issued), None)
         if latest is not None and (not issued or issued[-1] != latest):
@@ -139,13 +139,14 @@ def test_a_member_that_never_follows_is_left_out() -> None:
 
 
 def test_the_own_set_counts_only_if_it_has_quorum() -> None:
-    """Station 4 is required, and station 1 hears it no more: its own set of three is larger than none, but may not open. 2 offers
-    one that may."""
+    """Station 4 is required, and station 1 hears it no more: its own set of four may not open, and hid a smaller one that may."""
+    all_five = (*EVERYBODY, (5, 1))
 
     def says(window: int) -> dict[int, Proposal | None]:
         if window > 3:
-            return {2: Proposal(9, (EVERYBODY[0], EVERYBODY[1], EVERYBODY[3])), 3: Proposal(1, EVERYBODY)}
-        return {2: None, 3: None, 4: None}
+            smaller = Proposal(9, (EVERYBODY[0], EVERYBODY[1], EVERYBODY[3]))
+            return {2: smaller, 3: Proposal(1, all_five), 5: Proposal(1, all_five)}
+        return {2: None, 3: None, 4: None, 5: None}
 
-    issued = settle(says, 5 + 2 * PATIENCE_WINDOWS, frozenset({4}))
+    issued = settle(says, 5 + 2 * PATIENCE_WINDOWS, frozenset({4}), n=5)
     assert issued[-1].instance == 9
