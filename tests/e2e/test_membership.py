@@ -443,6 +443,7 @@ def test_three_parts_without_majority_open_anew(five: Lab) -> None:
     had been confirmed before is in what everybody has."""
     with talking(five, "thirds", ALL) as talkers:
         instance = status(five.station(1))["instance"]
+        wait_for(lambda: all(t.sure for t in talkers.values()), "each has something confirmed")
         five.partition([[1], [2, 3], [4, 5]])
         parted = time.monotonic()
         for number in ALL:
