@@ -312,6 +312,7 @@ class Membership:
         if not self.instance:
             return []
         peer, present = self._peers[station], self.incarnations[station - 1]
+        peer.latest_asked = max(peer.latest_asked, incarnation)
         if present:
             if self._is_restart(station, incarnation):
                 if peer.suspicion:  # for whatever reason: now it is proved
@@ -694,8 +695,9 @@ class Membership:
         return incarnation > self.incarnations[station - 1]
 
     def _restarted_while_joining(self) -> list[int]:
-        """Members that asked to join with a later incarnation than the one that has joined now."""
-        return [k for k, peer in self._peers.items() if 0 < self.incarnations[k - 1] < peer.joining]
+        """Members that asked with a later incarnation than the one that has joined now, even if the request was not heeded then:
+        the core does not show the same RCV again for a while."""
+        return [k for k, peer in self._peers.items() if 0 < self.incarnations[k - 1] < max(peer.joining, peer.latest_asked)]
 
     # ---- rule 8: numbers
     def _reuses_issued(self) -> bool:

@@ -67,6 +67,8 @@ class Peer:
     """The highest that was ever a member: only later ones may join."""
     asked: int = 0
     """Incarnation that asked once, at a station that does not know yet which ones are used up."""
+    latest_asked: int = 0
+    """The latest incarnation that has asked to join in this instance, whatever came of it."""
     frame_max: int = 0
     """Largest PDU that the joiner takes, bytes; 0: unknown."""
     admitted_ns: int | None = None
@@ -88,7 +90,7 @@ class Peer:
         """A new instance was opened or entered: what belonged to the last one is forgotten. How the peer came and went is not."""
         self.state = state
         self.suspicion = self.told_ns = self.waited_ns = self.admission = None
-        self.joining = self.asked = 0
+        self.joining = self.asked = self.latest_asked = 0
 
     def back_off(self, now: int, fail_timeout_ns: int) -> None:
         """It was removed. If it has joined only lately, it joins later each time: every change costs all members."""
