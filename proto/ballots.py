@@ -32,17 +32,15 @@ class Ballots:
         proposal = decode_proposal(vote.pdu, vote.kind, self._n)
         if proposal is None:
             return None
-        station, key = vote.src + 1, (vote.instance, proposal)
-        self._casts.setdefault(key, {}).setdefault(station, Cast(vote.clock, station, vote.seq, sure_of(vote.pdu, self._n)))
-        if not proposal.stop:
-            self._pdus.setdefault(key, {}).setdefault(station, vote.pdu)
+        cast = Cast(vote.clock, vote.src + 1, vote.seq, sure_of(vote.pdu, self._n))
+        self.note((vote.instance, proposal), cast, vote.pdu)
         return proposal
 
-    def cast(self, key: Key, station: int, clock: int, seq: int, pdu: bytes) -> None:
-        """Note an own vote; the first one for a proposal stands."""
-        self._casts.setdefault(key, {}).setdefault(station, Cast(clock, station, seq))
+    def note(self, key: Key, cast: Cast, pdu: bytes) -> None:
+        """Note a vote, received or own; the first one of a station for a proposal stands."""
+        self._casts.setdefault(key, {}).setdefault(cast.station, cast)
         if not key[1].stop:
-            self._pdus.setdefault(key, {}).setdefault(station, pdu)
+            self._pdus.setdefault(key, {}).setdefault(cast.station, pdu)
 
     def casts(self, key: Key) -> dict[int, Cast]:
         """By station; empty if no station has voted for it."""

@@ -7,7 +7,10 @@ Frames of the data path do not appear here: they wait in the core's transmit que
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+NOTICE_GAP_NS: Final = 10_000_000_000
+"""The same notice is not repeated within this time."""
 
 
 @dataclass(frozen=True, slots=True)

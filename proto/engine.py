@@ -25,12 +25,12 @@ from enum import IntEnum, auto
 from typing import Any, Final
 
 from .core import Control, Core, Drop, Fault, Medium, Status, seal
-from .effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Refused
+from .effects import NOTICE_GAP_NS, Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Refused
 from .engineconfig import MS, EngineConfig, slots_for, validate
 from .errors import UsageError, invariant
 from .joining import Entry, Joining
 from .membership import Expelled, Membership, Outcome
-from .opening import NOTICE_GAP_NS, Opening, OpeningConfig, Recovering, UsedUp
+from .opening import Opening, OpeningConfig, Recovering, UsedUp
 from .openpdu import BY_VOTES, FRAME_MAX_MIN, INSTANCE_MAX, Past, decode_header, unpack
 from .openstate import State
 from .reset import Reset
@@ -158,10 +158,7 @@ class Engine:
         self._held: list[Control] = []  # control PDUs that wait with it
         self._agreed: Opened | None = None  # waits until the driver has taken the rest of the last instance
         self._byes_left: int | None = None  # None: not leaving
-        self._dropped = dict.fromkeys(CONFLICTS, 0)
-        self._noticed_ns = dict.fromkeys(CONFLICTS, -NOTICE_GAP_NS)
-        self._memory_refused = 0
-        self._memory_noticed_ns = -NOTICE_GAP_NS
+        self._noticed: dict[str, tuple[int, int]] = {}  # kind of trouble: how often until its last notice, and when that was
 
     # ---- inputs
     def start(self, now: int) -> list[Effect]:
@@ -773,19 +770,23 @@ class Engine:
         effects: list[Effect] = []
         for reason, what in CONFLICTS.items():
             dropped = self.core.dropped(reason)
-            if dropped != self._dropped[reason] and now - self._noticed_ns[reason] >= NOTICE_GAP_NS:
-                self._noticed_ns[reason] = now
-                self._dropped[reason] = dropped
+            if self._is_news(now, reason.name.lower(), dropped):
                 message = f"some station of cluster {self.config.cluster!r} {what}: {dropped} of its frames were dropped"
                 effects.append(Notice(reason.name.lower(), message))
         return effects
 
+    def _is_news(self, now: int, kind: str, count: int) -> bool:
+        """Has trouble of this kind happened since its last notice, and is that NOTICE_GAP_NS ago?"""
+        before, at_ns = self._noticed.get(kind, (0, -NOTICE_GAP_NS))
+        if count == before or now - at_ns < NOTICE_GAP_NS:
+            return False
+        self._noticed[kind] = (count, now)
+        return True
+
     def _shortages(self, now: int) -> list[Effect]:
         """The order waits for memory, or has waited since the last notice."""
-        refused = self.core.memory_refused
-        if refused == self._memory_refused or now - self._memory_noticed_ns < NOTICE_GAP_NS:
+        if not self._is_news(now, "memory", self.core.memory_refused):
             return []
-        self._memory_refused, self._memory_noticed_ns = refused, now
         mib = self.core.assembling_bytes / 2**20
         message = f"the system has no memory for a large message ({mib:.1f} MiB in use for such): delivery waits for some"
         return [Notice("memory", message)]

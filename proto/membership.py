@@ -274,14 +274,14 @@ class Membership:
         """``heard`` says of a station whether it shows signs of life. Takes back what could not be agreed (rule 3): as soon as
         one of them is heard again, of all, which then have another full time-out (``withdrawals`` has grown). Else the first to
         be heard would make the quorum that removes the next."""
-        if self._suspected and not self.has_quorum:
+        if self._suspicions and not self.has_quorum:
             named = {k for proposal in self._own_votes if proposal.stop for k in proposal.changed}
-            back = [p for p in self._suspected if p.station not in named and p.suspicion and p.suspicion.reason not in FINAL]
-            if any(heard(p.station) for p in back):
+            back = [k for k, s in self._suspicions.items() if k not in named and s.reason not in FINAL]
+            if any(map(heard, back)):
                 self.withdrawals += 1
-                for peer in back:
-                    self._streams.limit(now, peer.station - 1, None)
-                    peer.move(Cause.WITHDRAWN)
+                for k in back:
+                    self._streams.limit(now, k - 1, None)
+                    self._peers[k].move(Cause.WITHDRAWN)
                 self._reprocess_votes(now)
                 self._review_reports(now, heard)
                 return self._advance(now)
@@ -319,7 +319,7 @@ class Membership:
                     peer.suspicion.reason = "restarted"
                 return self.suspect(now, (station, "restarted"))
             return self._resend(now, peer, incarnation) if incarnation == present else []
-        if self._suspected or self.told or incarnation <= peer.last_incarnation or incarnation < peer.joining:
+        if self._suspicions or self.told or incarnation <= peer.last_incarnation or incarnation < peer.joining:
             return []  # a stop is agreed first, it will ask again; or an old frame
         if peer.joining == incarnation:
             return self._resend(now, peer, incarnation)
@@ -375,7 +375,7 @@ class Membership:
             peer = self._peers[k]
             if peer.state is PeerState.AAS:
                 moved |= self._adopt_stop(now, k, unheard)
-            elif peer.state is PeerState.SSA and not self._suspected:
+            elif peer.state is PeerState.SSA and not self._suspicions:
                 voted = [dict(p.changes)[k] for p, _ in self._open_votes() if not p.stop and k in p.changed]
                 if max(voted, default=0) > peer.last_incarnation:
                     self._admit(k, max(voted))
@@ -424,11 +424,11 @@ class Membership:
                     req = self._streams.peer(k - 1).req
                     wide = req + ((value - req + 2**31) & SEQ_MASK) - 2**31
                     reported[k] = max(reported.get(k, 0), wide)
-        for peer in self._suspected:
-            limit = max(self._streams.peer(peer.station - 1).req, reported.get(peer.station, 0))
-            if peer.suspicion and limit != peer.suspicion.limit:
-                peer.suspicion.limit = limit
-                self._streams.limit(now, peer.station - 1, limit)
+        for k, suspicion in self._suspicions.items():
+            limit = max(self._streams.peer(k - 1).req, reported.get(k, 0))
+            if limit != suspicion.limit:
+                suspicion.limit = limit
+                self._streams.limit(now, k - 1, limit)
 
     def _holds_streams(self, ends: Iterable[tuple[int, int]]) -> bool:
         """Are the streams of these (station, sequence number mod 2**32) accepted right up to there?"""
@@ -455,11 +455,11 @@ class Membership:
             names = ", ".join(map(str, by))
             return [*effects, Expelled(f"stations {names} have agreed to go on without this one", by[0])]
         self._sync_core()
-        gone = [p.station for p in self._suspected if p.suspicion and p.suspicion.reason == "restarted"]
+        gone = [k for k, s in self._suspicions.items() if s.reason == "restarted"]
         if gone and not self.quorum(set(self.members) - set(gone)):
             names = ", ".join(f"station {k} (restarted)" for k in gone)
             return [*effects, Expelled(f"no quorum without {names}", self._station, False)]  # it will never come back
-        if self._suspected or self._awaited:  # what waits for a joiner waits as much as what waits for a stop
+        if self._suspicions or self._awaited:  # what waits for a joiner waits as much as what waits for a stop
             self._stuck_since_ns = self._stuck_since_ns if self._stuck_since_ns is not None else now
         else:
             self._stuck_since_ns = None
@@ -467,12 +467,12 @@ class Membership:
 
     def _wanted(self) -> Proposal | None:
         """What to propose now: removals before joins, and only what could be agreed."""
-        if suspected := self._suspected:
+        if suspicions := self._suspicions:
             if not self.has_quorum or not self._may_remove(set(self.target) - self._unresponsive):
                 return None
-            if not self._holds_streams((p.station, p.suspicion.limit) for p in suspected if p.suspicion):
+            if not self._holds_streams((k, s.limit) for k, s in suspicions.items()):
                 return None  # once they are in, not per PDU
-            reqs = ((p.station, self._streams.peer(p.station - 1).req & SEQ_MASK) for p in suspected)
+            reqs = ((k, self._streams.peer(k - 1).req & SEQ_MASK) for k in suspicions)
             return Proposal(True, self.target, tuple(reqs))
         joining = {k: p.joining for k, p in self._peers.items() if p.joining}
         if joining:
@@ -484,17 +484,18 @@ class Membership:
         proposal = self._wanted()
         if proposal is None or proposal in self._own_votes or self.instance >= INSTANCE_MAX or not self._may_vote(proposal):
             return []
-        seen = any(p.suspicion and p.suspicion.reason != "told" for p in self._suspected)
+        suspicions = self._suspicions
+        seen = any(s.reason != "told" for s in suspicions.values())
         kind = (Kind.STOP if seen else Kind.STOP_ACK) if proposal.stop else Kind.RCV_ACK
         effects: list[Outcome] = [*self._promise(self.instance + 1)]
         state, trans = self.bitmaps()
-        trans &= ~bits(p.station for p in self._suspected if p.suspicion and p.suspicion.reason not in DOUBTABLE)
+        trans &= ~bits(k for k, s in suspicions.items() if s.reason not in DOUBTABLE)
         cast = self._streams.propose(now, kind, encode_proposal(proposal, state=state, trans=trans))
         if cast is None:
             return effects
         seq, clock, pdu = cast
         self._remember_vote(proposal)
-        self._ballots.cast((self.instance, proposal), self._station, clock, seq, pdu)
+        self._ballots.note((self.instance, proposal), Cast(clock, self._station, seq), pdu)
         for k in proposal.changed if not proposal.stop else ():
             if self._peers[k].waited_ns is None:
                 self._peers[k].waited_ns = now
@@ -721,7 +722,7 @@ class Membership:
                 self._cancel_joins()
             elif proposal.stop or value <= peer.last_incarnation:
                 continue  # a newcomer does not know which incarnations are used up
-            elif peer.state is PeerState.S and not self._suspected and not self.told:
+            elif peer.state is PeerState.S and not self._suspicions and not self.told:
                 peer.told_ns = now
                 peer.move(Cause.RECOVERY_TOLD)
 
@@ -792,9 +793,9 @@ class Membership:
 
     # ---- small
     @property
-    def _suspected(self) -> list[Peer]:
-        """By station."""
-        return [peer for peer in self._peers.values() if peer.suspicion]
+    def _suspicions(self) -> dict[int, Suspicion]:
+        """By station, in their order."""
+        return {k: peer.suspicion for k, peer in self._peers.items() if peer.suspicion}
 
     @property
     def _awaited(self) -> list[Peer]:
@@ -807,5 +808,5 @@ class Membership:
 
     def _sync_core(self) -> None:
         self._streams.set_state(*self.bitmaps())
-        self._streams.block(bool(self._suspected) and not self.has_quorum)
+        self._streams.block(bool(self._suspicions) and not self.has_quorum)
         self._streams.watch(self.busy or bool(self._ballots))

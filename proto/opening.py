@@ -49,7 +49,7 @@ from typing import Final, TypeAlias
 
 from .asking import Asking
 from .belief import Belief, Lives
-from .effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
+from .effects import NOTICE_GAP_NS, Closed, Effect, Notice, Opened, Persist, Refused, Send
 from .errors import InvariantError, invariant
 from .openpdu import (
     BY_VOTES,
@@ -66,15 +66,13 @@ from .openpdu import (
     mac_text,
 )
 from .openstate import TRANSITIONS, Cause, State
-from .pace import Arrivals, Pace
+from .pace import FOLLOW_WINDOWS, Arrivals, Pace
 from .rivals import Rival, Rivals
 from .timers import NEVER, Timers
 from .wire import Kind, view_hash
 
 ISSUED_MAX: Final = 256
 """Own proposals remembered. A member that has STARTED an older one sends this station into a new incarnation."""
-NOTICE_GAP_NS: Final = 10_000_000_000
-"""The same notice is not repeated within this time."""
 CLOCK_STEP: Final = 2
 """Instance numbers that one look at the clock uses up at most."""
 INSTANCES_AHEAD: Final = 7
@@ -82,10 +80,11 @@ INSTANCES_AHEAD: Final = 7
 PATIENCE_WINDOWS: Final = 4
 """A proposal that is not agreed on for so many windows will not be: somebody in it hears nothing, or not everybody."""
 WITHOUT_MAX: Final = 3
+"""A member that has not followed at this many looks in a row does not hear this station."""
 KEPT_MAX: Final = 1
+"""Looks at which a set that is not the own one is kept; then it has failed."""
 EXCLUDED_WINDOWS: Final = 8
-FOLLOW_WINDOWS: Final = 2
-"""In a crowd, so long for the lowest station to propose before the others do it themselves."""
+"""A station that is left out is left out for this long, and up to as long again."""
 RECOVER_DOUBLINGS: Final = 2
 """RCV is repeated after the interval, twice it, four times it, with jitter: it may have lost to a stop being agreed."""
 AGE_TIE_MS: Final = 1000

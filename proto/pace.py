@@ -26,6 +26,8 @@ SMALL: Final = 8
 """Stations; with so many, and fewer, everything is as configured."""
 GAPS: Final = 4
 ARRIVAL_WINDOWS: Final = 8
+FOLLOW_WINDOWS: Final = 2
+"""In a crowd, so long for the lowest station to propose before the others do it themselves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zenjun.proto.core import Drop, Fault, Message, Positions, Status, check, seal
-from zenjun.proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Send
+from zenjun.proto.core import Core, Drop, Fault, Message, Positions, Status, check, seal
+from zenjun.proto.effects import NOTICE_GAP_NS, Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Send
 from zenjun.proto.engine import NEVER, Engine, EngineConfig
 from zenjun.proto.engineconfig import slots_for
 from zenjun.proto.errors import UsageError
@@ -795,3 +795,26 @@ def test_too_large_a_message_is_a_usage_error() -> None:
     cluster = opened(message_max=1000)
     with pytest.raises(UsageError):
         cluster.nodes[0].engine.offer(cluster.now, 1, 1, 0, b"x" * 1001)
+
+
+def test_memory_that_is_short_is_noticed_and_not_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order waits for memory: said once, and again no sooner than NOTICE_GAP_NS later, if it has happened again."""
+    refused = [0]
+    monkeypatch.setattr(Core, "memory_refused", property(lambda core: refused[0]))
+    cluster = opened()
+    one = cluster.nodes[0]
+
+    def notices() -> list[str]:
+        return [notice.message for notice in one.said(Notice) if notice.kind == "memory"]
+
+    cluster.run(3_000 * MS)
+    assert not notices()
+    refused[0] = 1
+    cluster.run(3_000 * MS)
+    refused[0] = 2
+    cluster.run(3_000 * MS)
+    assert len(notices()) == 1 and "no memory for a large message" in notices()[0]
+    cluster.run(NOTICE_GAP_NS)
+    assert len(notices()) == 2
+    cluster.run(2 * NOTICE_GAP_NS)
+    assert len(notices()) == 2, "nothing has happened since"

@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zenjun.proto.effects import Closed, Effect, Notice, Opened, Persist, Refused, Send
-from zenjun.proto.opening import NOTICE_GAP_NS, Opening, OpeningConfig, Outcome, Recovering
+from zenjun.proto.effects import NOTICE_GAP_NS, Closed, Effect, Notice, Opened, Persist, Refused, Send
+from zenjun.proto.opening import Opening, OpeningConfig, Outcome, Recovering
 from zenjun.proto.openpdu import (
     INCARNATION_MAX,
     INSTANCE_MAX,
