@@ -473,7 +473,10 @@ class BusSimulation(Simulation):
         if missing := self._missing():
             self.fail("liveness", f"{o.heal_ns / 1e9:g} s after the last fault: {missing}", *range(o.stations))
 
-    def _fall_silent(self, healed: int) -> None:
+    def _outlast_copies(self, healed: int) -> None:
+        """A bus brings no copies."""
+
+    def _fall_silent(self) -> None:
         self.watching = True
         self.clockwork.run(self.clockwork.now + SILENT_INTERVALS * self.options.heartbeat_ns)
         for s in self._up():

@@ -612,7 +612,8 @@ class Simulation:
         self._heal()
         healed = self.clockwork.now
         self._come_to_rest(healed + o.heal_ns)
-        self._fall_silent(healed)
+        self._outlast_copies(healed)
+        self._fall_silent()
 
     def _heal(self) -> None:
         self._faulty_phase = False
@@ -684,14 +685,22 @@ class Simulation:
         for checker in self.checkers.values():
             checker.converged()
 
-    def _fall_silent(self, healed: int) -> None:
-        """Silence, once old frames have had the time to arrive."""
+    def _outlast_copies(self, healed: int) -> None:
+        """Let the last copies of old frames arrive. One of them may be the request of a station that is gone: it is let in and
+        removed again, and who is left comes to rest once more, in the time that healing has."""
+        o = self.options
+        instances = len(self.facts.instances)
+        latest = o.faults.replay_ns if o.faults.replay else o.faults.reorder_ns + 2 * o.port_queue_ns
+        self.clockwork.run(max(self.clockwork.now, healed + latest))
+        if self._missing() or len(self.facts.instances) != instances:
+            self._come_to_rest(self.clockwork.now + o.heal_ns)
+
+    def _fall_silent(self) -> None:
+        """Nothing but heartbeats, for some intervals."""
         o = self.options
         judge = self.checkers.get("silence")
         if not isinstance(judge, Silence):
             return
-        settle = o.faults.replay_ns if o.faults.replay else o.faults.reorder_ns + 2 * o.port_queue_ns
-        self.clockwork.run(max(self.clockwork.now, healed + settle))
         judge.watching = True
         self.clockwork.run(self.clockwork.now + SILENT_INTERVALS * o.heartbeat_ns)
         judge.judge(SILENT_INTERVALS)
