@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from ..proto.errors import UsageError
 from ..proto.groups import Change, Groups, ViewEvent, decode_view
-from ..proto.wire import GROUP_NAME_MAX, MessageType, group_id
+from ..proto.wire import GROUP_NAME_MAX, MessageType, Service, group_id
 from .client.protocol import JOIN_NO_SELF, JOIN_OP, JOIN_OPEN, JOIN_SEND_ONLY, MAGIC, NAME_MAX, VERSION, Frame
 from .datapath import E_PROTOCOL, E_SLOW, HANDLES_MAX, DataPath, GroupMessage, Lost, MaySend, Take
 from .listening import peer
@@ -64,7 +64,7 @@ class _Handle:
     open: bool
     send_only: bool
     no_self: bool
-    op: bool
+    service: Service
     asked: bool = False
     """The join is on its way in this instance."""
     member: bool = False
@@ -472,13 +472,13 @@ class Clients:
                 connection, "name-collision", f"group {name!r} has the same number as group {other!r}: use another name", number
             )
             return
-        send_only, op = bool(flags & JOIN_SEND_ONLY), bool(flags & JOIN_OP)
-        if self._facts.medium == "bus" and not send_only and (op or level != ACK):
-            what = "order op delivers on acceptance" if op else f"level {('ordered', 'preack')[level]}"
+        send_only, service = bool(flags & JOIN_SEND_ONLY), Service.FIFO if flags & JOIN_OP else Service.TOTAL
+        if self._facts.medium == "bus" and not send_only and (service is Service.FIFO or level != ACK):
+            what = "order op delivers on acceptance" if service is Service.FIFO else f"level {('ordered', 'preack')[level]}"
             why = 'medium = "bus" delivers only at level ack: what is accepted, or what everybody has, may still be taken back'
             self._error(connection, "bus-level", f"{what} cannot be had: {why}", number)
             return
-        if op and level and not send_only:
+        if service is Service.FIFO and level and not send_only:
             self._error(connection, "level", "a group of order op delivers on acceptance: it has no level above ordered", number)
             return
         if self._fence is not None:
@@ -490,7 +490,8 @@ class Clients:
         if send_only and not self._groups.may_send(name):
             self._error(connection, "closed-group", f"group {name!r} is not open to programs that are not in it", number)
             return
-        handle = _Handle(number, name, identity, level, bool(flags & JOIN_OPEN), send_only, bool(flags & JOIN_NO_SELF), op)
+        opens, no_self = bool(flags & JOIN_OPEN), bool(flags & JOIN_NO_SELF)
+        handle = _Handle(number, name, identity, level, opens, send_only, no_self, service)
         self._bind(connection, handle)
         self._ask(connection, handle)
         self._allow(connection, handle)
@@ -629,7 +630,9 @@ class Clients:
         if handle.send_only or handle.asked or connection.bye or not self._open or not self._groups.known:
             return
         handle.asked = True
-        data = self._groups.encode_join(handle.group, connection.name, level=handle.level, open=handle.open, op=handle.op)
+        data = self._groups.encode_join(
+            handle.group, connection.name, level=handle.level, open=handle.open, service=handle.service
+        )
         self._queue(connection.client, handle, data)
 
     def _allow(self, connection: _Connection, handle: _Handle) -> None:
@@ -637,15 +640,15 @@ class Clients:
         messages overtake the order, until it has its place there."""
         if handle.leaving:
             return
-        op = handle.op
+        service = handle.service
         if not handle.send_only:
-            may = MaySend.YES if handle.asked and (handle.member or not op) else MaySend.WAIT
+            may = MaySend.YES if handle.asked and (handle.member or service is Service.TOTAL) else MaySend.WAIT
         elif self._open and self._groups.known:
             may = MaySend.YES if self._groups.may_send(handle.group) else MaySend.NO
-            op = self._groups.order(handle.group) == "op"
+            service = self._groups.service(handle.group)
         else:
             may = MaySend.WAIT
-        self._dp.handle(connection.slot, handle.number, handle.group_id, may_send=may, op=op)
+        self._dp.handle(connection.slot, handle.number, handle.group_id, may_send=may, service=service)
 
     def _queue(self, client: int, handle: _Handle, data: bytes) -> None:
         self._outbox.append((client, handle.group_id, data))
@@ -676,7 +679,7 @@ class Clients:
             self._unbind(connection, handle)
         elif change.reason == "join":
             handle.member = True
-            self._dp.join(connection.slot, handle.number, handle.group_id, handle.level, handle.no_self, handle.op)
+            self._dp.join(connection.slot, handle.number, handle.group_id, handle.level, handle.no_self, handle.service)
             self._allow(connection, handle)
 
     def _show(self, change: Change, place: tuple[int, int, int], position: int) -> None:

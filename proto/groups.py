@@ -22,7 +22,7 @@ from enum import IntEnum, IntFlag
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from .errors import UsageError, invariant
-from .wire import GROUP_NAME_MAX, VIEW, Field, Layout, group_id
+from .wire import GROUP_NAME_MAX, VIEW, Field, Layout, Service, group_id
 
 PROGRAM_NAME_MAX: Final = 64
 LEVEL_MAX: Final = 2
@@ -31,7 +31,8 @@ STATE_BYTES_MAX: Final = 1000
 """Of one STATE message; a longer one goes in parts. Smaller than the smallest message_max that can be configured."""
 
 Order: TypeAlias = Literal["total", "op"]
-"""Of a group's messages: the total order, or (order-preserving service) on acceptance, in each sender's order only."""
+"""A group's service as clients and the status name it."""
+ORDER_NAMES: Final[dict[Service, Order]] = {Service.TOTAL: "total", Service.FIFO: "op"}
 
 
 class Operation(IntEnum):
@@ -54,6 +55,12 @@ class GroupFlag(IntFlag):
     """JOIN, entry: the group's order is ``op``. Counts for who finds the group empty; others must ask for the same."""
     LAST = 0x08
     """STATE: the last part."""
+
+
+_SERVICE_FLAG: Final[dict[Service, int]] = {Service.TOTAL: 0, Service.FIFO: GroupFlag.OP}
+_SERVICE_OF: Final = {flag: service for service, flag in _SERVICE_FLAG.items()}
+_SERVICE_FLAGS: Final[int] = sum(_SERVICE_FLAG.values())
+"""In a JOIN and in an entry of a STATE at most one of these flags is set."""
 
 
 CONTROL: Final = Layout(
@@ -106,18 +113,18 @@ class Request(NamedTuple):
     level: int
     open: bool
     death: bool
-    op: bool = False
+    service: Service = Service.TOTAL
 
 
 class Entry(NamedTuple):
-    """One membership in a STATE; ``open`` and ``op`` are the group's."""
+    """One membership in a STATE; ``open`` and ``service`` are the group's."""
 
     client: int
     group: str
     program: str
     level: int
     open: bool
-    op: bool
+    service: Service
 
 
 class State(NamedTuple):
@@ -176,9 +183,9 @@ def encode(request: Request) -> bytes:
         raise UsageError(f"a program's name is at most {PROGRAM_NAME_MAX} bytes of UTF-8, not {len(program)}")
     if not 0 <= request.level <= LEVEL_MAX:
         raise UsageError(f"level is {request.level}; allowed: 0..{LEVEL_MAX}")
-    if request.op and request.level:
+    if request.service is Service.FIFO and request.level:
         raise UsageError("a group of order op delivers on acceptance: no level above that can be asked for")
-    flags = _flags(request.open, request.op) | (GroupFlag.DEATH if request.death else 0)
+    flags = _flags(request.open, request.service) | (GroupFlag.DEATH if request.death else 0)
     return CONTROL.struct.pack(request.operation, flags, request.level, 0, len(group), len(program)) + group + program
 
 
@@ -189,7 +196,7 @@ def encode_state(instance: int, entries: Iterable[Entry], bytes_max: int = STATE
     size = STATE.size
     for entry in entries:
         group, program = entry.group.encode(), entry.program.encode()
-        head = ENTRY.struct.pack(entry.client, entry.level, _flags(entry.open, entry.op), len(group), len(program))
+        head = ENTRY.struct.pack(entry.client, entry.level, _flags(entry.open, entry.service), len(group), len(program))
         data = head + group + program
         if parts[-1] and size + len(data) > bytes_max:
             parts.append([])
@@ -203,8 +210,14 @@ def encode_state(instance: int, entries: Iterable[Entry], bytes_max: int = STATE
     return out
 
 
-def _flags(open: bool, op: bool) -> int:
-    return (GroupFlag.OPEN if open else 0) | (GroupFlag.OP if op else 0)
+def _flags(open: bool, service: Service) -> int:
+    return (GroupFlag.OPEN if open else 0) | _SERVICE_FLAG[service]
+
+
+def _service(flags: int, level: int) -> Service | None:
+    """The service that the flags of a JOIN or of an entry name. None: two of them, or one that does not have the level."""
+    service = _SERVICE_OF.get(flags & _SERVICE_FLAGS)
+    return None if service is Service.FIFO and level else service
 
 
 def decode(data: bytes) -> Request | State | None:
@@ -226,15 +239,15 @@ def _decode_request(data: bytes) -> Request | None:
         return None
     if operation not in (Operation.JOIN, Operation.LEAVE) or level > LEVEL_MAX or pad:
         return None
-    allowed = int(GroupFlag.OPEN | GroupFlag.OP if operation == Operation.JOIN else GroupFlag.DEATH)
-    op = bool(flags & GroupFlag.OP)
-    if flags & ~allowed or (op and level):  # ~ of a plain number: of a flag it knows only the declared bits
+    allowed = GroupFlag.OPEN | _SERVICE_FLAGS if operation == Operation.JOIN else int(GroupFlag.DEATH)
+    service = _service(flags, level)
+    if flags & ~allowed or service is None:  # ~ of a plain number: of a flag it knows only the declared bits
         return None
     if operation == Operation.LEAVE and (level or program_length):
         return None
     group, program = data[CONTROL.size : end].decode(), data[end:].decode()
     death = bool(flags & GroupFlag.DEATH)
-    return Request(Operation(operation), group, program, level, bool(flags & GroupFlag.OPEN), death, op)
+    return Request(Operation(operation), group, program, level, bool(flags & GroupFlag.OPEN), death, service)
 
 
 def _decode_state(data: bytes) -> State | None:
@@ -253,11 +266,11 @@ def _decode_state(data: bytes) -> State | None:
         end = at + group_length
         if not 1 <= group_length <= GROUP_NAME_MAX or program_length > PROGRAM_NAME_MAX or end + program_length > len(data):
             return None
-        op = bool(eflags & GroupFlag.OP)
-        if level > LEVEL_MAX or eflags & ~int(GroupFlag.OPEN | GroupFlag.OP) or (op and level):
+        service = _service(eflags, level)
+        if level > LEVEL_MAX or eflags & ~int(GroupFlag.OPEN | _SERVICE_FLAGS) or service is None:
             return None
         group, program = data[at:end].decode(), data[end : end + program_length].decode()
-        entries.append(Entry(client, group, program, level, bool(eflags & GroupFlag.OPEN), op))
+        entries.append(Entry(client, group, program, level, bool(eflags & GroupFlag.OPEN), service))
         at = end + program_length
     if at != len(data):
         return None
@@ -286,7 +299,7 @@ class _Group:
 
     name: str
     open: bool
-    op: bool
+    service: Service
     programs: dict[tuple[int, int], str] = field(default_factory=dict)  # (station, client): program
     levels: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -339,9 +352,9 @@ class Groups:
 
     # ---- messages to broadcast
     @staticmethod
-    def encode_join(group: str, program: str, *, level: int, open: bool, op: bool = False) -> bytes:
+    def encode_join(group: str, program: str, *, level: int, open: bool, service: Service = Service.TOTAL) -> bytes:
         """A join. UsageError as ``encode``."""
-        return encode(Request(Operation.JOIN, group, program, level, open, False, op))
+        return encode(Request(Operation.JOIN, group, program, level, open, False, service))
 
     @staticmethod
     def encode_leave(group: str, *, death: bool) -> bytes:
@@ -351,7 +364,7 @@ class Groups:
     def state_of(self, station: int) -> list[bytes]:
         """The STATE of a station at this place of the order, in parts: call right after ``view``, while ``syncing``."""
         entries = [
-            Entry(client, group.name, program, group.levels[at, client], group.open, group.op)
+            Entry(client, group.name, program, group.levels[at, client], group.open, group.service)
             for _, group in sorted(self._by_id.items())
             for (at, client), program in sorted(group.programs.items())
             if at == station
@@ -408,12 +421,12 @@ class Groups:
         identity = group_id(request.group)
         group = self._by_id.get(identity)
         if group is None:
-            group = self._by_id[identity] = _Group(request.group, request.open, request.op)
+            group = self._by_id[identity] = _Group(request.group, request.open, request.service)
         elif group.name != request.group:
             return [Change(request.group, (), (), (), "name-collision")]
         elif (station, client) in group.programs:
             return []
-        elif group.op != request.op:
+        elif group.service != request.service:
             return [Change(request.group, (), (), (), "order-mismatch")]
         group.add(station, client, request.program, request.level)
         return [Change(group.name, ((station, client, request.program),), (), group.members(), "join")]
@@ -447,7 +460,7 @@ class Groups:
         self.known = True
         for station, entries in sorted(self._told.items()):
             for entry in entries:
-                group = self._by_id.setdefault(group_id(entry.group), _Group(entry.group, entry.open, entry.op))
+                group = self._by_id.setdefault(group_id(entry.group), _Group(entry.group, entry.open, entry.service))
                 if group.name == entry.group:  # always, for the others had both at once
                     group.add(station, entry.client, entry.program, entry.level)
         for station, client, request in self._kept:
@@ -474,10 +487,10 @@ class Groups:
         group = self._named(name)
         return group is not None and group.open
 
-    def order(self, name: str) -> Order:
-        """How its messages are delivered, as its first member has said; ``total`` for an unknown group."""
+    def service(self, name: str) -> Service:
+        """The order that the first member of the group has chosen; TOTAL for an unknown group."""
         group = self._named(name)
-        return "op" if group is not None and group.op else "total"
+        return group.service if group is not None else Service.TOTAL
 
     def may_send(self, name: str) -> bool:
         """May a program that is not in it send to it? Yes if it is open, or empty: then there is nobody whom it could disturb."""
@@ -496,7 +509,7 @@ class Groups:
             {
                 "name": group.name,
                 "open": group.open,
-                "order": "op" if group.op else "total",
+                "order": ORDER_NAMES[group.service],
                 "members": [list(member) for member in group.members()],
             }
             for group in sorted(self._by_id.values(), key=lambda group: group.name)

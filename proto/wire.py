@@ -104,6 +104,16 @@ class MessageFlag(IntFlag):
     """Order-preserving service: delivered on acceptance, in its source's order only."""
 
 
+class Service(IntEnum):
+    """Order in which the messages of a process group are delivered. A group has one, which its first member chooses."""
+
+    TOTAL = 0
+    """Total order: all stations deliver all messages of all such groups in one order."""
+    FIFO = 1
+    """FIFO order (OP in the papers, ``op`` for clients): on acceptance, in each source's order. Messages of it carry message
+    flag OP, their PDU header flag OP."""
+
+
 @dataclass(frozen=True)
 class Field:
     """One field: ``width`` bytes; ``symbol`` is the papers' notation where they have one."""
@@ -402,6 +412,7 @@ def c_header() -> str:
         (MessageType, "ZJW_TYPE"),
         (MessageFlag, "ZJW_MFLAG"),
         (OpenFlag, "ZJW_OFLAG"),
+        (Service, "ZJW_SERVICE"),
     ):
         out.append("")
         for item in enum:

@@ -40,6 +40,9 @@
 #define ZJW_OFLAG_STARTED 1u
 #define ZJW_OFLAG_OUTDATED 2u
 
+#define ZJW_SERVICE_TOTAL 0u
+#define ZJW_SERVICE_FIFO 1u
+
 /* Common header of every PDU; ack[n] follows, then pack[n] if the PACK flag is set, then the payload. */
 #define ZJW_SIZEOF_HEADER 48u
 #define ZJW_HEADER_CLUSTER 0u /* u32: CRC-32 of the cluster name; first, so that the kernel filter can look at it */

@@ -6,6 +6,7 @@ import os
 
 import pytest
 from zenjun.daemon.datapath import Lost, MaySend, Want
+from zenjun.proto.wire import Service
 
 from .rig import DONE, MESSAGE, Bench, done, errors, frame, messages, takes
 
@@ -117,10 +118,10 @@ def test_op_is_delivered_on_acceptance_and_counted_at_its_place(bench: Bench) ->
     """SENDs on an op handle carry the flag; members get them at once, DONE waits for the place and each level's position."""
     bench.core.c.echo = 1
     a = bench.client(11)
-    bench.dp.handle(a.slot, 1, GROUP, may_send=True, op=True)
-    bench.dp.join(a.slot, 1, GROUP, ORDERED, op=True)
+    bench.dp.handle(a.slot, 1, GROUP, may_send=True, service=Service.FIFO)
+    bench.dp.join(a.slot, 1, GROUP, ORDERED, service=Service.FIFO)
     b = bench.client(12)
-    bench.dp.join(b.slot, 9, GROUP, ORDERED, op=True)
+    bench.dp.join(b.slot, 9, GROUP, ORDERED, service=Service.FIFO)
     a.send(frame(SEND, b"fast", handle=1, flags=PREACK | NOTIFY))
     bench.until(lambda: bench.core.c.offered == 1)
     assert bench.core.c.log[0].op == 1
@@ -157,13 +158,13 @@ def test_members_of_a_group_in_total_order_get_no_op_messages(bench: Bench) -> N
     bench.until(lambda: a.read())
     assert messages(a.frames()) == [b"total"]
     with pytest.raises(OSError):
-        bench.dp.join(a.slot, 2, 8, PREACK, op=True)
+        bench.dp.join(a.slot, 2, 8, PREACK, service=Service.FIFO)
 
 
 def test_op_goes_behind_what_the_same_client_waits_for(bench: Bench) -> None:
     """One client, one sequence: an op message overtakes nothing that was put for its receiver before."""
     a = bench.member(11, level=PREACK)
-    bench.dp.join(a.slot, 2, 8, ORDERED, op=True)
+    bench.dp.join(a.slot, 2, 8, ORDERED, service=Service.FIFO)
     bench.core.c.position = 0
     bench.core.deliver(GROUP, b"embargoed")
     bench.core.deliver(8, b"op", op=1)
@@ -177,7 +178,7 @@ def test_op_goes_behind_what_the_same_client_waits_for(bench: Bench) -> None:
 def test_op_is_unsafe_until_its_place_is_at_preack(bench: Bench) -> None:
     """The last in the order counts, whichever was accepted last."""
     a = bench.client(11)
-    bench.dp.join(a.slot, 1, GROUP, ORDERED, op=True)
+    bench.dp.join(a.slot, 1, GROUP, ORDERED, service=Service.FIFO)
     unsafe = {a.slot: Lost(0, 0, True)}
     for clock in (20, 10):
         bench.core.deliver(GROUP, b"op", op=1, clock=clock)
@@ -204,12 +205,12 @@ def test_op_is_unsafe_until_its_place_is_at_preack(bench: Bench) -> None:
 def test_sends_on_a_handle_that_waits(bench: Bench) -> None:
     """They, and what is behind them, wait in the client's input until the handle is bound anew or dropped; others go on."""
     a, b = bench.client(11), bench.member(12)
-    bench.dp.handle(a.slot, 1, GROUP, may_send=MaySend.WAIT, op=True)
+    bench.dp.handle(a.slot, 1, GROUP, may_send=MaySend.WAIT, service=Service.FIFO)
     a.send(frame(SEND, b"1", handle=1) + frame(STATUS))
     b.send(frame(SEND, b"other", handle=1))
     bench.until(lambda: bench.core.c.offered == 1)
     assert not takes(bench) and not bench.turn().want
-    bench.dp.handle(a.slot, 1, GROUP, may_send=MaySend.YES, op=True)
+    bench.dp.handle(a.slot, 1, GROUP, may_send=MaySend.YES, service=Service.FIFO)
     bench.until(lambda: False, want=Want.CLIENT)
     assert [(c, d) for c, _, d, _ in bench.core.taken()] == [(12, b"other"), (11, b"1")] and bench.core.c.log[1].op == 1
     assert [t.type for t in takes(bench)] == [STATUS]

@@ -16,7 +16,7 @@ from zenjun.daemon.datapath import TIME_MAX, DataPath, Want
 from zenjun.daemon.observe import Journal
 from zenjun.proto.errors import UsageError
 from zenjun.proto.groups import Entry, Groups, State, decode, encode_state
-from zenjun.proto.wire import VIEW, MessageType, group_id
+from zenjun.proto.wire import VIEW, MessageType, Service, group_id
 
 from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Bench, Double, Frame, Program, frame
 
@@ -249,7 +249,7 @@ def test_who_was_there_tells_a_newcomer_as_of_the_view(daemon: Daemon) -> None:
     ((client, data),) = daemon.sent()[before:]
     state = decode(data)
     assert client == 0 and isinstance(state, State) and (state.instance, state.last) == (6, True)
-    assert sorted(state.entries) == [Entry(1, "g", "one", 1, True, False), Entry(1, "h", "one", 0, False, True)]
+    assert sorted(state.entries) == [Entry(1, "g", "one", 1, True, Service.TOTAL), Entry(1, "h", "one", 0, False, Service.FIFO)]
     assert daemon.groups.syncing, "station 2 has to tell too"
     daemon.say(2, encode_state(6, [])[0])
     assert not daemon.groups.syncing
@@ -279,7 +279,7 @@ def test_a_newcomer_holds_joins_and_sends_until_it_knows_the_groups(daemon: Daem
     q = daemon.program("late")
     daemon.join(q, "g", PREACK)
     daemon.say(3, Groups.encode_join("g", "three", level=0, open=False), client=4)
-    daemon.say(2, encode_state(6, [Entry(7, "g", "two", 0, True, False)])[0])
+    daemon.say(2, encode_state(6, [Entry(7, "g", "two", 0, True, Service.TOTAL)])[0])
     assert daemon.sent() == [] and daemon.core.c.offered == 0 and kinds(q.receive()) == []
     opened = p.receive()
     assert kinds(opened) == ["open", "view"] and events(opened, "open")[0]["joined"] is True
@@ -299,10 +299,10 @@ def test_a_view_while_a_newcomer_learns_begins_anew(daemon: Daemon) -> None:
     daemon.join(p, "g")
     daemon.open(6, (11, 12, 13), joined=True)
     daemon.view(6, (11, 12, 13), joined=0b001, position=TIME_MAX)
-    daemon.say(2, encode_state(6, [Entry(7, "g", "two", 0, True, False)])[0])
+    daemon.say(2, encode_state(6, [Entry(7, "g", "two", 0, True, Service.TOTAL)])[0])
     daemon.view(7, (11, 12, 0), left=0b100)
     assert [decode(d) for _, d in daemon.sent()] == [State(7, True, ())], "who still learns has nobody in any group"
-    daemon.say(2, encode_state(7, [Entry(8, "g", "two", 0, False, False)])[0])
+    daemon.say(2, encode_state(7, [Entry(8, "g", "two", 0, False, Service.TOTAL)])[0])
     assert daemon.groups.members("g") == ((1, 1, "p"), (2, 8, "two")) and not daemon.groups.is_open("g")
 
 
@@ -316,7 +316,11 @@ def test_a_handle_that_only_sends_waits_for_the_groups(daemon: Daemon) -> None:
     daemon.view(6, (11, 12, 13), joined=0b001, position=TIME_MAX)
     p.send(frame(SEND, b"1", handle=1) + frame(SEND, b"2", handle=2) + frame(SEND, b"3", handle=3))
     daemon.turn()
-    told = [Entry(1, "open", "x", 0, True, False), Entry(1, "fast", "x", 0, True, True), Entry(2, "closed", "x", 0, False, False)]
+    told = [
+        Entry(1, "open", "x", 0, True, Service.TOTAL),
+        Entry(1, "fast", "x", 0, True, Service.FIFO),
+        Entry(2, "closed", "x", 0, False, Service.TOTAL),
+    ]
     for station, entries in ((2, told), (3, [])):
         assert daemon.core.c.offered == 0
         daemon.say(station, encode_state(6, entries)[0])
@@ -357,7 +361,7 @@ def test_expelled_and_back(daemon: Daemon) -> None:
     daemon.view(8, (15, 12, 13), joined=0b001, position=TIME_MAX)
     before = len(daemon.sent())
     for station in (2, 3):
-        daemon.say(station, encode_state(8, [Entry(9, "g", "r", 0, False, False)] if station == 2 else [])[0])
+        daemon.say(station, encode_state(8, [Entry(9, "g", "r", 0, False, Service.TOTAL)] if station == 2 else [])[0])
     asked = [(c, decode(d)) for c, d in daemon.sent()[before:]]
     assert [(c, x.group) for c, x in asked if x is not None and not isinstance(x, State)] == [(1, "g"), (1, "stuck"), (2, "g")]
     daemon.core.positions(10, 10, 0)

@@ -27,7 +27,9 @@ from zenjun.proto.groups import (
     encode,
     encode_state,
 )
-from zenjun.proto.wire import VIEW, group_id
+from zenjun.proto.wire import VIEW, Service, group_id
+
+TOTAL, FIFO = Service.TOTAL, Service.FIFO
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=32)
 joins = st.builds(
@@ -37,24 +39,26 @@ joins = st.builds(
     st.integers(0, 2),
     st.booleans(),
 )
-op_joins = st.builds(lambda group, open: Request(Operation.JOIN, group, "p", 0, open, False, True), names, st.booleans())
+op_joins = st.builds(lambda group, open: Request(Operation.JOIN, group, "p", 0, open, False, FIFO), names, st.booleans())
 leaves = st.builds(lambda group, death: Request(Operation.LEAVE, group, "", 0, False, death), names, st.booleans())
 requests = st.one_of(joins, op_joins, leaves)
 entries = st.builds(
-    lambda client, group, program, level, open, op: Entry(client, group, program, 0 if op else level, open, op),
+    lambda client, group, program, level, open, service: Entry(
+        client, group, program, 0 if service is FIFO else level, open, service
+    ),
     st.integers(0, 65535),
     names,
     st.text("abc", max_size=64),
     st.integers(0, 2),
     st.booleans(),
-    st.booleans(),
+    st.sampled_from(Service),
 )
 
 
 def join(
-    groups: Groups, station: int, client: int, group: str, *, level: int = 1, open: bool = False, op: bool = False
+    groups: Groups, station: int, client: int, group: str, *, level: int = 1, open: bool = False, service: Service = TOTAL
 ) -> list[Change]:
-    data = Groups.encode_join(group, f"p{client}", level=0 if op else level, open=open, op=op)
+    data = Groups.encode_join(group, f"p{client}", level=0 if service is FIFO else level, open=open, service=service)
     return groups.apply(station, client, data)
 
 
@@ -106,13 +110,13 @@ def test_a_state_comes_back_from_its_parts(instance: int, told: list[Entry], lim
 
 
 def test_every_state_fits_the_smallest_message_max() -> None:
-    longest = Entry(65535, "g" * 128, "p" * 64, 2, True, False)
+    longest = Entry(65535, "g" * 128, "p" * 64, 2, True, TOTAL)
     parts = encode_state(1, [longest] * 20)
     assert len(parts) > 1 and all(STATE.size < len(part) <= STATE_BYTES_MAX < 1024 for part in parts)
 
 
 def test_a_cut_state_is_none() -> None:
-    (data,) = encode_state(7, [Entry(1, "g", "p", 1, False, False)] * 3)
+    (data,) = encode_state(7, [Entry(1, "g", "p", 1, False, TOTAL)] * 3)
     for size in range(len(data)):
         assert decode(data[:size]) is None
     assert decode(data + b"x") is None
@@ -126,9 +130,9 @@ def test_a_view_event_is_read() -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_op_has_one_level(level: int) -> None:
+def test_fifo_has_one_level(level: int) -> None:
     with pytest.raises(UsageError, match="on acceptance"):
-        Groups.encode_join("g", "p", level=level, open=False, op=True)
+        Groups.encode_join("g", "p", level=level, open=False, service=FIFO)
 
 
 @given(requests, st.data())
@@ -237,15 +241,15 @@ def test_a_new_instance_starts_empty() -> None:
 
 def test_the_first_member_fixes_the_order() -> None:
     groups = Groups()
-    join(groups, 1, 1, "g", op=True)
-    assert groups.order("g") == "op" and groups.as_list()[0]["order"] == "op"
+    join(groups, 1, 1, "g", service=FIFO)
+    assert groups.service("g") is FIFO and groups.as_list()[0]["order"] == "op"
     assert join(groups, 2, 1, "g") == [Change("g", (), (), (), "order-mismatch")]
     assert join(groups, 1, 1, "g") == []  # a member already: nothing happens, whatever it asks for
-    assert join(groups, 2, 1, "g", op=True)[0].reason == "join"
+    assert join(groups, 2, 1, "g", service=FIFO)[0].reason == "join"
     leave(groups, 1, 1, "g")
     leave(groups, 2, 1, "g")
-    assert groups.order("g") == "total"
-    assert join(groups, 2, 1, "g")[0].reason == "join" and groups.order("g") == "total"
+    assert groups.service("g") is TOTAL
+    assert join(groups, 2, 1, "g")[0].reason == "join" and groups.service("g") is TOTAL
 
 
 # ---- views of the cluster
@@ -288,8 +292,8 @@ def test_a_station_that_is_let_in_learns_the_groups() -> None:
     old, new = Groups(), Groups()
     old.open(1)
     join(old, 1, 1, "a", open=True, level=2)
-    join(old, 2, 1, "b", op=True)
-    join(old, 2, 2, "b", op=True)
+    join(old, 2, 1, "b", service=FIFO)
+    join(old, 2, 2, "b", service=FIFO)
     new.open(2, joined=True)
     first = event(2, (1, 2, 3), joined=(3,))
     assert old.view(first) == new.view(first) == []
@@ -297,14 +301,17 @@ def test_a_station_that_is_let_in_learns_the_groups() -> None:
     told = {station: old.state_of(station) for station in (1, 2)}
     assert leave(old, 2, 1, "b") and leave(new, 2, 1, "b") == []
     assert join(old, 1, 2, "c") and join(new, 1, 2, "c") == []
-    assert join(old, 2, 3, "c", op=True) == [Change("c", (), (), (), "order-mismatch")] and join(new, 2, 3, "c", op=True) == []
+    assert (
+        join(old, 2, 3, "c", service=FIFO) == [Change("c", (), (), (), "order-mismatch")]
+        and join(new, 2, 3, "c", service=FIFO) == []
+    )
     for station, parts in told.items():
         assert not new.known and new.names() == []
         for part in parts:
             assert old.apply(station, 0, part) == new.apply(station, 0, part) == []
     assert new.known and not new.syncing and not old.syncing
     assert dump(new) == dump(old) and new.names() == ["a", "b", "c"]
-    assert new.is_open("a") and new.needs_ack("a") and new.order("b") == "op"
+    assert new.is_open("a") and new.needs_ack("a") and new.service("b") is FIFO
 
 
 def test_a_view_before_everybody_has_told_begins_anew() -> None:
@@ -344,7 +351,7 @@ def test_a_state_of_a_program_or_of_a_stranger_is_nothing() -> None:
     assert not groups.known
     groups.apply(1, 0, state)
     assert groups.known
-    groups.apply(1, 0, encode_state(2, [Entry(1, "g", "p", 0, False, False)])[0])
+    groups.apply(1, 0, encode_state(2, [Entry(1, "g", "p", 0, False, TOTAL)])[0])
     assert groups.names() == []
 
 
@@ -401,7 +408,13 @@ class World:
 
 steps = st.one_of(
     st.tuples(
-        st.just("ask"), st.integers(1, 5), st.integers(1, 2), st.sampled_from("ab"), st.booleans(), st.booleans(), st.booleans()
+        st.just("ask"),
+        st.integers(1, 5),
+        st.integers(1, 2),
+        st.sampled_from("ab"),
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from(Service),
     ),
     st.tuples(st.just("order"), st.integers(1, 5)),
     st.tuples(st.just("order"), st.integers(1, 5)),
@@ -417,9 +430,9 @@ def test_who_has_applied_the_same_from_a_state_on_has_the_same_groups(todo: list
     world = World()
     for step in todo:
         match step:
-            case ("ask", station, client, name, joining, open, op):
+            case ("ask", station, client, name, joining, open, service):
                 data = (
-                    Groups.encode_join(name, "p", level=0, open=open, op=op)
+                    Groups.encode_join(name, "p", level=0, open=open, service=service)
                     if joining
                     else Groups.encode_leave(name, death=False)
                 )
