@@ -260,10 +260,13 @@ def test_mtu_shrinks_under_load() -> None:
 
 
 def test_mtu_shrinks_for_good_under_load() -> None:
-    """Full frames under way that can never arrive any more: they are given up by opening anew, which the senders are told;
-    everything after that flows in smaller frames, nothing comes twice or out of order, and all get the same of the instance that
-    ends, with every message in it of which its sender was told that it is everywhere. (In a new instance each is a member again
-    only from its join on.)"""
+    """Full frames under way that can never arrive any more: they are given up, which the senders are told; everything after that
+    flows in smaller frames, nothing comes twice or out of order, and all who go on from the instance that ends have the same of it,
+    with every message of which its sender was told that it is everywhere. (In a new instance each is a member again only from its
+    join on.)
+
+    Mostly all open anew. Where the machine is slow the station with the small MTU gives up first and the others remove it: then
+    what they confirm until then need not be there, and what it has is the beginning of what they have."""
     rng = random.Random(58)
     with cluster(3) as lab, programs(lab, {"g": "preack"}) as members:
         first = together(lab)
@@ -293,6 +296,8 @@ def test_mtu_shrinks_for_good_under_load() -> None:
         for member in members:
             while not member.messages("g") or member.messages("g")[-1].data != b"end":
                 member.read("g", 10)
+        removed = {gone.station for member in members for view in member.views("g") if view.reason == "death" for gone in view.left}
+        for member in members:
             got = [m.data for m in member.messages("g")]
             last = {m.data for m in of_instance(member, first)}
             for sender, sure in zip(members, confirmed, strict=True):
@@ -301,9 +306,14 @@ def test_mtu_shrinks_for_good_under_load() -> None:
                 assert len(mine) == len(set(mine)), "delivered twice"
                 assert member is not sender or set(sure) <= set(mine), "confirmed, but not delivered"
                 everywhere = {m.data for m in of_instance(sender, first)} & set(sure)
-                assert everywhere <= last, "confirmed to its sender, but not delivered here"
+                left_out = member.station in removed and sender.station not in removed
+                assert left_out or everywhere <= last, "confirmed to its sender, but not delivered here"
                 assert mine == sorted(mine, key=lambda d: int(d.split(b"/")[1].split(b":")[0])), "out of the sender's order"
-        compare("g", [of_instance(member, first) for member in members])
+        whole = [of_instance(member, first) for member in members if member.station not in removed]
+        compare("g", whole)
+        for member in members:
+            part = of_instance(member, first)
+            compare(f"station {member.station}", [part, whole[0][: len(part)]])
         assert all(m.messages("g")[-1].place[0] >> 32 > first for m in members), "no instance has ended: nothing was shown"
 
 
