@@ -261,9 +261,9 @@ def test_mtu_shrinks_under_load() -> None:
 
 def test_mtu_shrinks_for_good_under_load() -> None:
     """Full frames under way that can never arrive any more: they are given up, which the senders are told; everything after that
-    flows in smaller frames, nothing comes twice or out of order, and all who go on from the instance that ends have the same of it,
-    with every message of which its sender was told that it is everywhere. (In a new instance each is a member again only from its
-    join on.)
+    flows in smaller frames, nothing comes twice or out of order, and all who go on from the instance that ends have the same of
+    it, with every message of which its sender was told that it is everywhere. (In a new instance each is a member again only from
+    its join on.)
 
     Mostly all open anew. Where the machine is slow the station with the small MTU gives up first and the others remove it: then
     what they confirm until then need not be there, and what it has is the beginning of what they have."""
@@ -296,7 +296,8 @@ def test_mtu_shrinks_for_good_under_load() -> None:
         for member in members:
             while not member.messages("g") or member.messages("g")[-1].data != b"end":
                 member.read("g", 10)
-        removed = {gone.station for member in members for view in member.views("g") if view.reason == "death" for gone in view.left}
+        deaths = [view for member in members for view in member.views("g") if view.reason == "death"]
+        removed = {gone.station for view in deaths for gone in view.left}
         for member in members:
             got = [m.data for m in member.messages("g")]
             last = {m.data for m in of_instance(member, first)}
