@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import socket
-import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -25,8 +24,25 @@ from typing import Any, Final
 from ..proto.errors import UsageError
 from ..proto.groups import Change, Groups, ViewEvent, decode_view
 from ..proto.wire import GROUP_NAME_MAX, MessageType, Service, group_id
-from .client.protocol import JOIN_NO_SELF, JOIN_OP, JOIN_OPEN, JOIN_SEND_ONLY, MAGIC, NAME_MAX, VERSION, Frame
-from .datapath import E_PROTOCOL, E_SLOW, HANDLES_MAX, DataPath, GroupMessage, Lost, MaySend, Take
+from .clientwire import (
+    DONE,
+    HANDLES_MAX,
+    HANDLES_PER_UID,
+    HEADER,
+    HELLO,
+    JOIN_FLAGS,
+    LEVEL_MASK,
+    LEVEL_MAX,
+    MAGIC,
+    PROGRAM_NAME_MAX,
+    VERSION,
+    VERSION_MIN,
+    VERSION_VIEWS,
+    ErrorFlag,
+    Frame,
+    JoinFlag,
+)
+from .datapath import E_PROTOCOL, E_SLOW, DataPath, GroupMessage, Lost, MaySend, Take
 from .listening import peer
 from .observe import Journal
 from .sparing import Sparing
@@ -36,19 +52,7 @@ HELLO_TIMEOUT_NS: Final = 10_000_000_000
 LAST_WORDS_NS: Final = 600_000_000_000
 """How long a client that has been cut off may take to read why: one that was cut off for not reading will not do so soon."""
 BYE_LINGER_NS: Final = 5_000_000_000
-DONE: Final = struct.Struct("<QQQ")
-HELLO: Final = struct.Struct("<4sHH")
-CLOSE: Final = 1
-"""Flag of an ERROR after which the connection is closed."""
-LEVEL_MASK: Final = 3
-ACK: Final = 2
-VERSION_MIN: Final = 1
-"""Oldest version of the client protocol served, without the events that it does not know (``view``, ``expelled``, ``closed``)."""
-VERSION_VIEWS: Final = 2
 NOTHING_LOST: Final = Lost(0, 0, False)
-HANDLES_PER_UID: Final = 4096
-"""Groups that all programs of one user may hold at a time, joined or to send to. Each join is a message that costs every station
-Python, and a place in everybody's tables: 64 connections with all handles there are would be 65,000."""
 STATUSES_PER_S: Final = 200
 """And no more than a tenth of the processor (``sparing.SHARE``): a status takes a millisecond of Python or some."""
 
@@ -183,7 +187,7 @@ class Clients:
         body = _json({"code": code, "message": text})
         with sock, contextlib.suppress(OSError):
             sock.setblocking(False)
-            sock.send(struct.pack("<IBBH", len(body), Frame.ERROR, CLOSE, 0) + body)
+            sock.send(HEADER.struct.pack(len(body), Frame.ERROR, ErrorFlag.CLOSES, 0) + body)
         self._journal.event(logging.WARNING, "client", f"turned a client away: {text}", now=now)
 
     def on_frame(self, take: Take, now: int) -> None:
@@ -224,9 +228,9 @@ class Clients:
             info = self._dp.client_info(connection.slot)
             # While delivery is blocked, its leaves and what others sent cannot come; its own messages are all that matters.
             ready = bool(self._blocked) or not self._open or (not connection.handles and not info.queued_bytes)
-            if ready and info.done[ACK] >= info.sent and not info.unsent_bytes:
+            if ready and info.done[LEVEL_MAX] >= info.sent and not info.unsent_bytes:
                 urgent = bool(info.queued_bytes)
-                self._dp.client_put(connection.slot, Frame.DONE, body=DONE.pack(*info.done), urgent=urgent)
+                self._dp.client_put(connection.slot, Frame.DONE, body=DONE.struct.pack(*info.done), urgent=urgent)
                 self._dp.client_remove(connection.slot, hard=False, linger_ns=BYE_LINGER_NS)
                 self._forget(connection, "bye")
         if not any(c.bye for c in self._by_slot.values()):
@@ -406,10 +410,10 @@ class Clients:
     # ---- control frames
 
     def _on_hello(self, connection: _Connection, take: Take, now: int) -> None:
-        if take.type != Frame.HELLO or take.size < HELLO.size or take.data[:4] != MAGIC:
+        if take.type != Frame.HELLO or take.size < HELLO.size or not take.data.startswith(MAGIC):
             self._cut_off(connection, "protocol", "the first frame is not a HELLO", now)
             return
-        _, lowest, highest = HELLO.unpack_from(take.data)
+        _, lowest, highest = HELLO.struct.unpack_from(take.data)
         version = min(highest, VERSION)
         if version < max(lowest, VERSION_MIN):
             text = f"this daemon speaks versions {VERSION_MIN} to {VERSION}, the client {lowest} to {highest}"
@@ -421,8 +425,10 @@ class Clients:
         except UnicodeDecodeError:
             self._cut_off(connection, "protocol", "the program's name is not UTF-8", now)
             return
-        if len(name) > NAME_MAX or not text.isprintable():
-            self._cut_off(connection, "protocol", f"the program's name is longer than {NAME_MAX} bytes or not printable", now)
+        if len(name) > PROGRAM_NAME_MAX or not text.isprintable():
+            self._cut_off(
+                connection, "protocol", f"the program's name is longer than {PROGRAM_NAME_MAX} bytes or not printable", now
+            )
             return
         connection.name = text  # not before: a name with control characters must not reach the log
         connection.greeted = True
@@ -450,7 +456,7 @@ class Clients:
     def _on_join(self, connection: _Connection, take: Take, now: int) -> None:
         number, flags = take.handle, take.flags
         level = flags & LEVEL_MASK
-        if level > ACK or flags & ~(LEVEL_MASK | JOIN_OPEN | JOIN_SEND_ONLY | JOIN_NO_SELF | JOIN_OP):
+        if level > LEVEL_MAX or flags & ~JOIN_FLAGS:
             self._cut_off(connection, "protocol", f"JOIN with unknown flags {flags:#x}", now)
             return
         if not 1 <= number < HANDLES_MAX or number in connection.handles:
@@ -472,8 +478,8 @@ class Clients:
                 connection, "name-collision", f"group {name!r} has the same number as group {other!r}: use another name", number
             )
             return
-        send_only, service = bool(flags & JOIN_SEND_ONLY), Service.FIFO if flags & JOIN_OP else Service.TOTAL
-        if self._facts.medium == "bus" and not send_only and (service is Service.FIFO or level != ACK):
+        send_only, service = bool(flags & JoinFlag.SEND_ONLY), Service.FIFO if flags & JoinFlag.OP else Service.TOTAL
+        if self._facts.medium == "bus" and not send_only and (service is Service.FIFO or level != LEVEL_MAX):
             what = "order op delivers on acceptance" if service is Service.FIFO else f"level {('ordered', 'preack')[level]}"
             why = 'medium = "bus" delivers only at level ack: what is accepted, or what everybody has, may still be taken back'
             self._error(connection, "bus-level", f"{what} cannot be had: {why}", number)
@@ -490,7 +496,7 @@ class Clients:
         if send_only and not self._groups.may_send(name):
             self._error(connection, "closed-group", f"group {name!r} is not open to programs that are not in it", number)
             return
-        opens, no_self = bool(flags & JOIN_OPEN), bool(flags & JOIN_NO_SELF)
+        opens, no_self = bool(flags & JoinFlag.OPEN), bool(flags & JoinFlag.NO_SELF)
         handle = _Handle(number, name, identity, level, opens, send_only, no_self, service)
         self._bind(connection, handle)
         self._ask(connection, handle)
@@ -770,7 +776,7 @@ class Clients:
             body["handle"] = number
         if admin:
             body["admin"] = True
-        self._put(connection, Frame.ERROR, body, urgent=True, flags=CLOSE if close else 0, handle=number)
+        self._put(connection, Frame.ERROR, body, urgent=True, flags=ErrorFlag.CLOSES if close else 0, handle=number)
 
     def _put(
         self, connection: _Connection, kind: Frame, body: dict[str, Any], *, urgent: bool, flags: int = 0, handle: int = 0

@@ -31,6 +31,7 @@ from cffi import FFI
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = Path("proto/core")
+DATAPATH = Path("daemon/datapath")
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion")
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g"]
 PRAGMAS = """
@@ -142,7 +143,7 @@ def _core() -> Module:
 
 
 def _datapath() -> Module:
-    here = Path("daemon/datapath")
+    here = DATAPATH
     return Module(
         "zenjun.daemon.datapath._datapath",
         here,
@@ -160,7 +161,15 @@ def _load() -> Module:
     headers and is compiled when asked for."""
     here = Path("tools/bench")
     sources = _sources(here, "load_core.c", "load_zenjun.c", "load_raw.c")
-    return Module("zenjun.tools.bench._load", here, ("load.h",), _LOAD_FACE, sources)
+    return Module(
+        "zenjun.tools.bench._load",
+        here,
+        ("load.h",),
+        _LOAD_FACE,
+        sources,
+        include=(DATAPATH,),
+        depends=(DATAPATH / "dp_client.h",),
+    )
 
 
 def _pcap() -> Module:

@@ -15,10 +15,27 @@ import json
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 
 from ...proto.wire import GROUP_NAME_MAX
+from ..clientwire import (
+    BODY_MAX,
+    DONE,
+    HANDLES_MAX,
+    HEADER,
+    HELLO,
+    LEVELS,
+    MAGIC,
+    MESSAGE,
+    MESSAGE_FRAME,
+    PROGRAM_NAME_MAX,
+    VERSION,
+    ErrorFlag,
+    Frame,
+    JoinFlag,
+    MessageFlag,
+    SendFlag,
+)
 from .errors import (
     BadLevel,
     BadName,
@@ -32,7 +49,6 @@ from .errors import (
     from_code,
 )
 from .types import (
-    LEVELS,
     Blocked,
     Closed,
     ClusterView,
@@ -54,50 +70,15 @@ from .types import (
     Welcome,
 )
 
-VERSION: Final = 2
-"""2: events of view changes, order ``op``, commands of operators."""
-MAGIC: Final = b"ZENJ"
-NAME_MAX: Final = 64
-HANDLE_MAX: Final = 1023
-"""The protocol allows 65535; the daemon keeps a table of 1023 per client."""
-BODY_MAX: Final = 16 * 1024 * 1024 + 64 * 1024
 INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
 INBOX_HARD_FACTOR: Final = 8
 """While a call waits for an answer, reading goes on up to so many times the inbox's limit."""
 
 
-class Frame(IntEnum):
-    """Frame types."""
-
-    HELLO = 1
-    JOIN = 2
-    LEAVE = 3
-    SEND = 4
-    STATUS = 5
-    BYE = 6
-    MEMBERS = 7
-    ADMIN = 8
-    WELCOME = 65
-    MESSAGE = 66
-    VIEW = 67
-    EVENT = 68
-    DONE = 69
-    ERROR = 70
-    STATUS_REPLY = 71
-    MEMBERS_REPLY = 72
-    ADMIN_REPLY = 73
-
-
-JOIN_OPEN: Final = 4
-JOIN_SEND_ONLY: Final = 8
-JOIN_NO_SELF: Final = 16
-JOIN_OP: Final = 32
-SEND_NOTIFY: Final = 4
-
-_HEADER: Final = struct.Struct("<IBBH")
-_MESSAGE: Final = struct.Struct("<IBBHQHHBxxx")
-_DONE: Final = struct.Struct("<QQQ")
-_MESSAGE_BODY_MIN: Final = _MESSAGE.size - _HEADER.size
+_MESSAGE_TYPE: Final = int(Frame.MESSAGE)
+_OWN: Final = int(MessageFlag.OWN)
+_NOTIFY: Final = int(SendFlag.NOTIFY)
+_HEADER: Final = HEADER.struct
 _T = TypeVar("_T")
 
 
@@ -221,7 +202,7 @@ class ClientProtocol:
         self._need = _HEADER.size
         self._out: list[bytes] = []
         self.out_bytes = 0
-        hello = MAGIC + struct.pack("<HH", VERSION, VERSION) + _cut(name, NAME_MAX)
+        hello = HELLO.struct.pack(MAGIC, VERSION, VERSION) + _cut(name, PROGRAM_NAME_MAX)
         self._put(Frame.HELLO, 0, 0, hello)
 
     # ---- output
@@ -273,8 +254,9 @@ class ClientProtocol:
         wanted = _join_level("ack" if level is None and bus and order == "total" else level, order)
         membership = Membership(self._new_handle(), name, wanted, order, send_only=send_only, receive=receive)
         self.memberships[membership.handle] = membership
-        flags = LEVELS.index(wanted) | (JOIN_OP if order == "op" else 0)
-        flags |= (JOIN_OPEN if open_group else 0) | (JOIN_SEND_ONLY if send_only else 0) | (JOIN_NO_SELF if no_self else 0)
+        flags = LEVELS.index(wanted) | (JoinFlag.OP if order == "op" else 0)
+        flags |= JoinFlag.OPEN if open_group else 0
+        flags |= (JoinFlag.SEND_ONLY if send_only else 0) | (JoinFlag.NO_SELF if no_self else 0)
         self._put(Frame.JOIN, flags, membership.handle, body)
         if send_only:
             barrier = self.members(name)
@@ -289,11 +271,11 @@ class ClientProtocol:
 
     def _new_handle(self) -> int:
         # Rising, so that frames still under way for a group just left do not meet a new one of the same handle.
-        for _ in range(HANDLE_MAX):
-            self._next_handle = self._next_handle % HANDLE_MAX + 1
+        for _ in range(HANDLES_MAX - 1):
+            self._next_handle = self._next_handle % (HANDLES_MAX - 1) + 1
             if self._next_handle not in self.memberships:
                 return self._next_handle
-        raise ClientError(f"all {HANDLE_MAX} group handles of this connection are in use")
+        raise ClientError(f"all {HANDLES_MAX - 1} group handles of this connection are in use")
 
     def leave(self, membership: Membership) -> None:
         """Queue a LEAVE; what is in the inbox stays readable. Leaving twice, or after the end, does nothing."""
@@ -329,7 +311,7 @@ class ClientProtocol:
         if number is None:
             self._put(Frame.SEND, 0, membership.handle, data)
             return None
-        self._put(Frame.SEND, number | SEND_NOTIFY, membership.handle, data)
+        self._put(Frame.SEND, number | _NOTIFY, membership.handle, data)
         return self._wait_done(number, membership.handle)
 
     def send_run(self, membership: Membership, run: Sequence[bytes], level: SendLevel) -> Ticket[None] | None:
@@ -354,7 +336,7 @@ class ClientProtocol:
         self._ordinal += len(run)
         self.out_bytes += size + _HEADER.size * len(run)
         if number is not None:
-            pieces[-2] = pack(len(run[-1]), kind, quiet | SEND_NOTIFY, handle)
+            pieces[-2] = pack(len(run[-1]), kind, quiet | _NOTIFY, handle)
         self._out.append(b"".join(pieces))
         return None if number is None else self._wait_done(number, handle)
 
@@ -458,7 +440,7 @@ class ClientProtocol:
     def _parse(self, data: bytes) -> None:
         n = len(data)
         at = 0
-        unpack, full, new = _MESSAGE.unpack_from, _MESSAGE.size, tuple.__new__
+        unpack, full, head, new = MESSAGE_FRAME.unpack_from, MESSAGE_FRAME.size, _HEADER.size, tuple.__new__
         last_message = n - full
         handle_now = -1
         membership: Membership | None = None
@@ -467,8 +449,8 @@ class ClientProtocol:
         items: list[Item] = []
         while at <= last_message:
             size, kind, flags, handle, clock, index, client, station = unpack(data, at)
-            end = at + 8 + size
-            if end > n or kind != 66:
+            end = at + head + size
+            if end > n or kind != _MESSAGE_TYPE:
                 if size > BODY_MAX:
                     raise ProtocolError(f"the daemon announced a frame of {size} bytes")
                 if end > n:
@@ -476,10 +458,10 @@ class ClientProtocol:
                 if handle_now >= 0:
                     self._weigh(membership, at - run_start)
                     handle_now = -1
-                self._control(kind, flags, handle, data[at + 8 : end], touched)
+                self._control(kind, flags, handle, data[at + head : end], touched)
                 at = end
                 continue
-            if size < _MESSAGE_BODY_MIN:
+            if size < MESSAGE.size:
                 raise ProtocolError("the daemon sent a message without its place")
             if handle != handle_now:
                 if handle_now >= 0:
@@ -493,7 +475,7 @@ class ClientProtocol:
                     touched.append(membership)
             if keep:
                 items.append(
-                    new(Message, (data[at + full : end], group, station, client, (clock, station, index), flags & 1 != 0))
+                    new(Message, (data[at + full : end], group, station, client, (clock, station, index), flags & _OWN != 0))
                 )
             at = end
         if handle_now >= 0:
@@ -572,7 +554,7 @@ class ClientProtocol:
         self.welcomed.settle(self.welcome)
 
     def _on_done(self, body: bytes) -> None:
-        self.done = (ordered, preack, ack) = _DONE.unpack_from(body)
+        self.done = (ordered, preack, ack) = DONE.struct.unpack_from(body)
         for sending, count in zip(self._sending, (ordered, preack, ack), strict=True):
             while sending and sending[0].number <= count:
                 sending.popleft().ticket.settle(None)
@@ -651,7 +633,7 @@ class ClientProtocol:
     def _on_error(self, flags: int, handle: int, e: dict[str, Any]) -> None:
         code, text = str(e.get("code", "")), str(e.get("message", ""))
         error = from_code(code, text or f"the daemon answered with error {code!r}")
-        if flags & 1:
+        if flags & ErrorFlag.CLOSES:
             self._fatal = error
             if self.welcome is None:
                 self.lost(error)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-Level: TypeAlias = Literal["ordered", "preack", "ack"]
-"""Level of receipt: the order is fixed · every station has it and its place is final · every station knows that."""
+from ..clientwire import LEVELS as LEVELS
+from ..clientwire import Level as Level
 
 JoinLevel: TypeAlias = Level | Literal["accepted"]
 """Level of delivery to ask for; ``accepted`` is another word for ``ordered`` in a group of order ``op``."""
@@ -17,8 +17,6 @@ Order: TypeAlias = Literal["total", "op"]
 
 SendLevel: TypeAlias = Literal["sent", "ordered", "preack", "ack"] | None
 """What ``send`` waits for; ``None`` and ``"sent"``: only until it is queued for the daemon."""
-
-LEVELS: Final[tuple[Level, ...]] = ("ordered", "preack", "ack")
 
 Place: TypeAlias = tuple[int, int, int]
 """(clock, station, index): place in the total order, equal at all stations; places compare like the order itself."""

@@ -22,7 +22,6 @@ __all__ = [
     "CLIENTS_MAX",
     "E_PROTOCOL",
     "E_SLOW",
-    "HANDLES_MAX",
     "KEY_BYTES",
     "LAST_WORDS_MAX",
     "SEAL_BYTES",
@@ -42,8 +41,6 @@ __all__ = [
 ]
 
 CLIENTS_MAX: Final[int] = lib.DP_CLIENTS_MAX
-HANDLES_MAX: Final[int] = lib.DP_HANDLES_MAX
-"""Handles are 1..HANDLES_MAX - 1."""
 LAST_WORDS_MAX: Final[int] = lib.DP_LAST_WORDS_MAX
 """Clients that have been cut off and for which the reason is kept."""
 E_PROTOCOL: Final[int] = lib.DP_E_PROTOCOL

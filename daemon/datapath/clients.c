@@ -322,9 +322,10 @@ int dp_take(struct dp *d, struct dp_take *out)
         c->in_take = 0;
         if (c->taking) {
             uint8_t *p = c->in + c->in_start;
-            const uint32_t size = get32(p);
+            const uint32_t size = frame_size(p);
             *out = (struct dp_take){
-                .data = p + DP_HEADER, .size = size, .slot = c->slot, .type = p[4], .flags = p[5], .handle = get16(p + 6)};
+                .data = p + DP_HEADER, .size = size, .slot = c->slot, .type = frame_type(p), .flags = frame_flags(p),
+                .handle = frame_handle(p)};
             c->taking = 0;
             input_consume(c, DP_HEADER + size); /* the bytes stay until the next read */
             set_add(&d->work, c->slot);

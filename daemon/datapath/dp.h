@@ -10,7 +10,6 @@
 #include <stdint.h>
 
 #define DP_CLIENTS_MAX 256
-#define DP_HANDLES_MAX 1024      /* per client: handles 1..1023 */
 #define DP_LAST_WORDS_MAX 32     /* clients cut off for which the reason is kept; more: the oldest goes */
 #define DP_ALL_STATIONS 0xffff
 #define DP_KEY_BYTES 16

@@ -120,14 +120,14 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
         if (have < DP_HEADER)
             return HEAD_PART;
         const uint8_t *p = c->in + c->in_start;
-        const uint8_t type = p[4], flags = p[5];
-        const uint16_t handle = get16(p + 6);
-        *size = get32(p);
+        const uint8_t type = frame_type(p), flags = frame_flags(p);
+        const uint16_t handle = frame_handle(p);
+        *size = frame_size(p);
         if (*size > DP_FRAME_MAX || (type != DP_F_SEND && *size > DP_CONTROL_MAX))
             return HEAD_BAD;
         if (type == DP_F_SEND && !c->begun) {
             const struct dp_bound *b = handle < DP_HANDLES_MAX ? &c->handles[handle] : NULL;
-            if ((flags & DP_SEND_LEVEL) >= ZJ_LEVELS)
+            if ((flags & DP_LEVEL) >= ZJ_LEVELS)
                 return HEAD_BAD;
             const char *code = NULL;
             char text[128];
@@ -161,10 +161,10 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
 static struct zj_offer head_offer(const struct dp *d, const struct dp_client *c)
 {
     const uint8_t *p = c->in + c->in_start;
-    const uint32_t level = p[5] & DP_SEND_LEVEL;
-    const struct dp_bound b = c->begun ? c->part : c->handles[get16(p + 6)];
+    const uint32_t level = frame_flags(p) & DP_LEVEL;
+    const struct dp_bound b = c->begun ? c->part : c->handles[frame_handle(p)];
     const struct dp_route *r = level == ZJ_ACK ? NULL : route_find(d, b.group);
-    return (struct zj_offer){.data = p + DP_HEADER, .size = get32(p), .done = c->offered, .group = b.group, .client = c->number,
+    return (struct zj_offer){.data = p + DP_HEADER, .size = frame_size(p), .done = c->offered, .group = b.group, .client = c->number,
                              .type = ZJW_TYPE_USER, .need_ack = level == ZJ_ACK || (r && r->need_ack), .op = b.op};
 }
 
@@ -193,13 +193,13 @@ void input_orphan(struct dp *d, struct dp_client *c)
 static int offer(struct dp *d, struct dp_client *c, uint32_t size)
 {
     const uint8_t *p = c->in + c->in_start;
-    const uint32_t level = p[5] & DP_SEND_LEVEL;
+    const uint32_t level = frame_flags(p) & DP_LEVEL;
     struct zj_offer m = head_offer(d, c);
     const int taken = d->api->offer(d->core, &m);
     if (taken == 0) { /* m.done may have gone back to 0: a part taken before a join is sent anew */
         if (m.done && !c->begun) {
             c->begun = 1;
-            c->part = c->handles[get16(p + 6)];
+            c->part = c->handles[frame_handle(p)];
         }
         c->offered = m.done;
         return 0;
@@ -208,12 +208,12 @@ static int offer(struct dp *d, struct dp_client *c, uint32_t size)
     if (taken > 0) {
         c->sends++;
         c->sent++;
-        if (p[5] & DP_SEND_NOTIFY && c->notify[level] < c->sent)
+        if (frame_flags(p) & DP_SEND_NOTIFY && c->notify[level] < c->sent)
             c->notify[level] = c->sent;
     } else {
         char text[96];
         snprintf(text, sizeof text, "a message of %u bytes cannot be sent", (unsigned)size);
-        client_refuse(d, c, "too-large", text, get16(p + 6));
+        client_refuse(d, c, "too-large", text, frame_handle(p));
     }
     input_consume(c, DP_HEADER + size);
     return 1;
@@ -227,7 +227,7 @@ int input_must_pause(const struct dp *d, const struct dp_client *c)
 /* The frame at the head of the input wants an answer and changes nothing. */
 static int asks_only(const struct dp_client *c)
 {
-    const uint8_t type = c->in[c->in_start + 4];
+    const uint8_t type = frame_type(c->in + c->in_start);
     return type == DP_F_STATUS || type == DP_F_MEMBERS;
 }
 
@@ -402,10 +402,10 @@ static int unsent(const struct dp_client *c)
     uint64_t at = (uint64_t)c->in_start + c->skip;
     while (at + DP_HEADER <= c->in_end) {
         const uint8_t *p = c->in + at;
-        const uint64_t end = at + DP_HEADER + get32(p);
+        const uint64_t end = at + DP_HEADER + frame_size(p);
         if (end > c->in_end)
             break;
-        count += p[4] == DP_F_SEND;
+        count += frame_type(p) == DP_F_SEND;
         at = end;
     }
     return count;

@@ -22,6 +22,7 @@
 #include <sys/uio.h>
 
 #include "dp.h"
+#include "dp_client.h"
 #include "zj.h"
 #include "zj_wire.h"
 
@@ -49,21 +50,6 @@
 #define DP_TIDY_NS 1000000000ull               /* a queue unused for so long gives its memory back */
 #define DP_CONTROL_HELD_MAX 128u                /* passes for which delivery goes before a control PDU: over 32 MiB */
 #define DP_CONFIRM_GUARD_NS 100000ull          /* the timer never stands at a confirmation that is already over */
-
-#define DP_HEADER 8u                           /* client protocol: frame header */
-#define DP_MESSAGE_HEADER 16u
-#define DP_DONE_SIZE 24u
-#define DP_FRAME_MAX (16u * 1024u * 1024u + 64u * 1024u)
-#define DP_CONTROL_MAX (64u * 1024u)           /* body of any frame but SEND */
-
-enum dp_frame_type {
-    DP_F_HELLO = 1, DP_F_JOIN = 2, DP_F_LEAVE = 3, DP_F_SEND = 4, DP_F_STATUS = 5, DP_F_BYE = 6, DP_F_MEMBERS = 7, DP_F_ADMIN = 8,
-    DP_F_MESSAGE = 66, DP_F_DONE = 69, DP_F_ERROR = 70
-};
-#define DP_SEND_LEVEL 3u
-#define DP_SEND_NOTIFY 4u
-#define DP_MESSAGE_OWN 1u
-#define DP_ERROR_CLOSES 1u
 
 /* ---- sets of clients ---- */
 #define DP_WORDS (DP_CLIENTS_MAX / 64u)
@@ -104,11 +90,17 @@ static inline uint32_t get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); r
 
 static inline void put_header(uint8_t *p, uint32_t size, uint8_t type, uint8_t flags, uint16_t handle)
 {
-    put32(p, size);
-    p[4] = type;
-    p[5] = flags;
-    put16(p + 6, handle);
+    put32(p + DP_HEADER_SIZE, size);
+    p[DP_HEADER_TYPE] = type;
+    p[DP_HEADER_FLAGS] = flags;
+    put16(p + DP_HEADER_HANDLE, handle);
 }
+
+/* Fields of the frame that begins at p. */
+static inline uint32_t frame_size(const uint8_t *p) { return get32(p + DP_HEADER_SIZE); }
+static inline uint8_t frame_type(const uint8_t *p) { return p[DP_HEADER_TYPE]; }
+static inline uint8_t frame_flags(const uint8_t *p) { return p[DP_HEADER_FLAGS]; }
+static inline uint16_t frame_handle(const uint8_t *p) { return get16(p + DP_HEADER_HANDLE); }
 
 static inline uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -149,7 +141,7 @@ struct dp_queue {
     struct dp_mark *marks;
     uint32_t mark_cap, mark_head, mark_count;
     struct dp_side urgent, done;
-    uint8_t done_bytes[DP_HEADER + DP_DONE_SIZE];
+    uint8_t done_bytes[DP_HEADER + DP_DONE];
     uint8_t busy;                                /* used since the last tidying */
 };
 

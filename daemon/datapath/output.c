@@ -27,17 +27,18 @@ int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint
 
 static void give(struct dp *d, const struct dp_member *to, struct dp_client *c, const struct zj_message *m, int own)
 {
-    uint8_t head[DP_HEADER + DP_MESSAGE_HEADER];
+    uint8_t head[DP_HEADER + DP_MESSAGE];
     if (queue_bytes(&c->q) > d->cfg.queue_bytes_max) {
         client_slow(d, c);
         return;
     }
-    put_header(head, DP_MESSAGE_HEADER + m->size, DP_F_MESSAGE, own ? DP_MESSAGE_OWN : 0, to->handle);
-    put64(head + DP_HEADER, m->clock);
-    put16(head + DP_HEADER + 8, m->index);
-    put16(head + DP_HEADER + 10, m->client);
-    head[DP_HEADER + 12] = (uint8_t)(m->src + 1); /* stations count from 1 outside the core */
-    memset(head + DP_HEADER + 13, 0, 3);
+    put_header(head, DP_MESSAGE + m->size, DP_F_MESSAGE, own ? DP_MESSAGE_OWN : 0, to->handle);
+    uint8_t *key = head + DP_HEADER;
+    put64(key + DP_MESSAGE_CLOCK, m->clock);
+    put16(key + DP_MESSAGE_INDEX, m->index);
+    put16(key + DP_MESSAGE_CLIENT, m->client);
+    key[DP_MESSAGE_STATION] = (uint8_t)(m->src + 1); /* stations count from 1 outside the core */
+    memset(key + DP_MESSAGE_PAD, 0, DP_MESSAGE - DP_MESSAGE_PAD);
     if (queue_append(d, c, head, sizeof head, m->data, m->size, to->level, m->position)) {
         client_no_memory(d, c);
         return;

@@ -248,9 +248,9 @@ void queue_done(struct dp *d, struct dp_client *c)
     }
     if (q->done.size > q->done.off || c->closing || c->broken)
         return;
-    put_header(q->done_bytes, DP_DONE_SIZE, DP_F_DONE, 0, 0);
+    put_header(q->done_bytes, DP_DONE, DP_F_DONE, 0, 0);
     for (uint32_t level = 0; level < ZJ_LEVELS; level++) {
-        put64(q->done_bytes + DP_HEADER + 8 * level, c->done[level]);
+        put64(q->done_bytes + DP_HEADER + DP_DONE / ZJ_LEVELS * level, c->done[level]);
         c->reported[level] = c->done[level];
     }
     q->done = (struct dp_side){.data = q->done_bytes, .size = sizeof q->done_bytes, .at = q->released};
@@ -279,7 +279,7 @@ static uint64_t messages_between(const struct dp_queue *q, uint64_t at, uint64_t
 {
     uint64_t count = 0;
     for (; at < end; at += frame_size_at(q, at))
-        count += q->ring[(at + 4) & (q->cap - 1u)] == DP_F_MESSAGE;
+        count += q->ring[(at + DP_HEADER_TYPE) & (q->cap - 1u)] == DP_F_MESSAGE;
     return count;
 }
 

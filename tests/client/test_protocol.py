@@ -40,7 +40,8 @@ from zenjun.daemon.client import (
 )
 from zenjun.daemon.client.common import timed_out
 from zenjun.daemon.client.errors import BY_CODE, ClientError, from_code
-from zenjun.daemon.client.protocol import BODY_MAX, ClientProtocol, Membership
+from zenjun.daemon.client.protocol import ClientProtocol, Membership
+from zenjun.daemon.clientwire import BODY_MAX
 
 WELCOME = {
     "version": 2, "station": 2, "stations": 3, "cluster": "c", "client": 9, "message_max": 1000, "queue_bytes_max": 1 << 20,

@@ -1,6 +1,7 @@
 /* Backend for zenjund: docs/client-protocol.md in bulk. Messages are made in a ring of ready frames, of which as many as fit
  * go out with one writev; reads are of 256 KiB and more. */
 #define _GNU_SOURCE
+#include "dp_client.h"
 #include "load.h"
 
 #include <endian.h>
@@ -15,16 +16,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define FRAME_HEADER 8u
-#define PLACE_BYTES 16u /* clock, index, client, station before the message in a MESSAGE frame */
 #define OUT_BYTES (256u * 1024u)
 #define IN_BYTES (256u * 1024u)
 #define READS_MAX 8u /* per turn, so that sending is not starved */
 #define RETRY_NS 20000000ull
 #define HANDLE 1u
 #define EVENT_TEXT 90u
-
-enum { HELLO = 1, JOIN = 2, SEND = 4, WELCOME = 65, MESSAGE = 66, VIEW = 67, EVENT = 68, ERROR = 70 };
+#define VERSION_MAX UINT16_C(2) /* newest version whose JOIN and events this program knows */
 
 static int fd = -1;
 static int welcome, lost;
@@ -45,10 +43,10 @@ static void put_header(uint8_t *to, uint32_t size, uint8_t type, uint8_t flags, 
     uint32_t s = htole32(size);
     uint16_t h = htole16(handle);
 
-    memcpy(to, &s, 4);
-    to[4] = type;
-    to[5] = flags;
-    memcpy(to + 6, &h, 2);
+    memcpy(to + DP_HEADER_SIZE, &s, sizeof s);
+    to[DP_HEADER_TYPE] = type;
+    to[DP_HEADER_FLAGS] = flags;
+    memcpy(to + DP_HEADER_HANDLE, &h, sizeof h);
 }
 
 /* Number of elements of the array `members` in a VIEW's JSON object: commas and brackets at its own depth, outside strings. */
@@ -133,19 +131,19 @@ static void on_text(const char *what, const uint8_t *body, size_t size)
 static void on_frame(uint8_t type, uint8_t flags, const uint8_t *body, size_t size)
 {
     switch (type) {
-    case MESSAGE:
-        if (size >= PLACE_BYTES)
-            zl_deliver(body + PLACE_BYTES, size - PLACE_BYTES);
+    case DP_F_MESSAGE:
+        if (size >= DP_MESSAGE)
+            zl_deliver(body + DP_MESSAGE, size - DP_MESSAGE);
         else
             lost = 1;
         break;
-    case WELCOME:
+    case DP_F_WELCOME:
         welcome = 1;
         break;
-    case VIEW:
+    case DP_F_VIEW:
         zl_members(count_members((const char *)body, size));
         break;
-    case EVENT: {
+    case DP_F_EVENT: {
         uint64_t stations = stations_of((const char *)body, size);
 
         if (stations) /* open, view, reopened */
@@ -153,10 +151,10 @@ static void on_frame(uint8_t type, uint8_t flags, const uint8_t *body, size_t si
         on_text("event", body, size);
         break;
     }
-    case ERROR:
+    case DP_F_ERROR:
         on_text("error", body, size);
         fprintf(stderr, "load: the daemon says %.*s\n", (int)size, (const char *)body);
-        lost |= flags & 1;
+        lost |= (flags & DP_ERROR_CLOSES) != 0;
         break;
     default: /* DONE and replies: nothing asked for */
         break;
@@ -174,19 +172,19 @@ static int read_some(void)
         if (got <= 0)
             return -1;
         in.have += (size_t)got;
-        while (in.have - at >= FRAME_HEADER) {
+        while (in.have - at >= DP_HEADER) {
             uint32_t size;
 
-            memcpy(&size, in.bytes + at, 4);
+            memcpy(&size, in.bytes + at + DP_HEADER_SIZE, sizeof size);
             size = le32toh(size);
-            if (size > in.size - FRAME_HEADER) {
+            if (size > in.size - DP_HEADER) {
                 fprintf(stderr, "load: a frame of %u bytes from the daemon\n", size);
                 return -1;
             }
-            if (in.have - at < FRAME_HEADER + size)
+            if (in.have - at < DP_HEADER + size)
                 break;
-            on_frame(in.bytes[at + 4], in.bytes[at + 5], in.bytes + at + FRAME_HEADER, size);
-            at += FRAME_HEADER + size;
+            on_frame(in.bytes[at + DP_HEADER_TYPE], in.bytes[at + DP_HEADER_FLAGS], in.bytes + at + DP_HEADER, size);
+            at += DP_HEADER + size;
         }
         in.have -= at;
         if (at && in.have)
@@ -232,7 +230,7 @@ static uint8_t *slot(void)
     /* a frame partly written still holds its place */
     if (out.made - out.written / out.frame >= out.frames)
         return NULL;
-    return out.bytes + out.made % out.frames * out.frame + FRAME_HEADER;
+    return out.bytes + out.made % out.frames * out.frame + DP_HEADER;
 }
 
 static int commit(void)
@@ -268,28 +266,34 @@ static int reach(const char *path, uint64_t end)
 
 static int open_zenjun(const struct zl_options *o, uint64_t end)
 {
-    static const uint8_t body[] = {'Z', 'E', 'N', 'J', 1, 0, 2, 0, 'b', 'e', 'n', 'c', 'h'};
-    uint8_t frame[FRAME_HEADER + 128];
+    static const char program[] = "bench";
+    uint8_t body[DP_HELLO + sizeof program - 1];
+    const uint16_t lowest = htole16(DP_VERSION_MIN), highest = htole16(VERSION_MAX);
+    uint8_t frame[DP_HEADER + DP_GROUP_NAME_MAX];
     size_t name = strlen(o->group);
 
-    if (name < 1 || name > 128 || reach(o->target, end))
+    if (name < 1 || name > DP_GROUP_NAME_MAX || reach(o->target, end))
         return -1;
-    out.frame = FRAME_HEADER + o->size;
+    out.frame = DP_HEADER + o->size;
     out.frames = OUT_BYTES / out.frame > 2 ? OUT_BYTES / out.frame : 2;
     out.bytes = malloc(out.frame * out.frames);
-    in.size = IN_BYTES + FRAME_HEADER + PLACE_BYTES + o->size;
+    in.size = IN_BYTES + DP_HEADER + DP_MESSAGE + o->size;
     in.bytes = malloc(in.size);
     if (!out.bytes || !in.bytes) {
         fprintf(stderr, "load: no memory\n");
         return -1;
     }
     for (uint64_t i = 0; i < out.frames; i++) {
-        put_header(out.bytes + i * out.frame, o->size, SEND, (uint8_t)o->level, HANDLE);
-        zl_pattern(out.bytes + i * out.frame + FRAME_HEADER, o->size);
+        put_header(out.bytes + i * out.frame, o->size, DP_F_SEND, (uint8_t)o->level, HANDLE);
+        zl_pattern(out.bytes + i * out.frame + DP_HEADER, o->size);
     }
-    put_header(frame, sizeof body, HELLO, 0, 0);
-    memcpy(frame + FRAME_HEADER, body, sizeof body);
-    if (write(fd, frame, FRAME_HEADER + sizeof body) != (ssize_t)(FRAME_HEADER + sizeof body))
+    memcpy(body + DP_HELLO_MAGIC, DP_MAGIC, sizeof DP_MAGIC - 1);
+    memcpy(body + DP_HELLO_LOWEST, &lowest, sizeof lowest);
+    memcpy(body + DP_HELLO_HIGHEST, &highest, sizeof highest);
+    memcpy(body + DP_HELLO, program, sizeof program - 1);
+    put_header(frame, sizeof body, DP_F_HELLO, 0, 0);
+    memcpy(frame + DP_HEADER, body, sizeof body);
+    if (write(fd, frame, DP_HEADER + sizeof body) != (ssize_t)(DP_HEADER + sizeof body))
         return -1;
     while (!welcome) { /* JOIN only then, so that a refusal is told apart from a failed join */
         if (zl_now() >= end || (zl_poll(fd, POLLIN, end) && read_some())) {
@@ -297,9 +301,9 @@ static int open_zenjun(const struct zl_options *o, uint64_t end)
             return -1;
         }
     }
-    put_header(frame, (uint32_t)name, JOIN, (uint8_t)o->level, HANDLE);
-    memcpy(frame + FRAME_HEADER, o->group, name);
-    if (write(fd, frame, FRAME_HEADER + name) != (ssize_t)(FRAME_HEADER + name))
+    put_header(frame, (uint32_t)name, DP_F_JOIN, (uint8_t)o->level, HANDLE);
+    memcpy(frame + DP_HEADER, o->group, name);
+    if (write(fd, frame, DP_HEADER + name) != (ssize_t)(DP_HEADER + name))
         return -1;
     return fcntl(fd, F_SETFL, O_NONBLOCK);
 }

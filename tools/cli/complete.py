@@ -52,7 +52,7 @@ def version() -> None:
     Example:
       zenjun version
     """
-    from ...daemon.client.protocol import VERSION as CLIENT
+    from ...daemon.clientwire import VERSION as CLIENT
     from ...proto.wire import VERSION as WIRE
 
     click.echo(f"{version_text()} · wire protocol {WIRE} · client protocol {CLIENT} · Python {platform.python_version()}")

@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from ...daemon.clientwire import BODY_MAX, HEADER, HELLO, MAGIC, Frame
 from .errors import LabError, LabTimeout
 
-_HEADER = struct.Struct("<IBBH")
-_HELLO, _STATUS, _WELCOME, _ERROR, _STATUS_REPLY = 1, 5, 65, 70, 71
-_BODY_MAX: Final = 16 * 1024 * 1024 + 64 * 1024
 _VERSION: Final = 1
+"""The oldest will do, and finds daemons of every release."""
 
 
 def daemon_status(path: Path, timeout_s: float) -> dict[str, Any]:
@@ -27,21 +26,21 @@ def daemon_status(path: Path, timeout_s: float) -> dict[str, Any]:
         try:
             sock.settimeout(timeout_s)
             sock.connect(str(path))
-            hello = b"ZENJ" + struct.pack("<HH", _VERSION, _VERSION) + b"zenjun lab"
-            sock.sendall(_HEADER.pack(len(hello), _HELLO, 0, 0) + hello + _HEADER.pack(0, _STATUS, 0, 0))
+            hello = HELLO.struct.pack(MAGIC, _VERSION, _VERSION) + b"zenjun lab"
+            sock.sendall(HEADER.struct.pack(len(hello), Frame.HELLO, 0, 0) + hello + HEADER.struct.pack(0, Frame.STATUS, 0, 0))
             stream = sock.makefile("rb")
             status: dict[str, Any] = {}
             while True:
                 sock.settimeout(max(0.001, deadline - time.monotonic()))
-                size, kind, _flags, _handle = _HEADER.unpack(stream.read(_HEADER.size))
-                if size > _BODY_MAX:
+                size, kind, _flags, _handle = HEADER.struct.unpack(stream.read(HEADER.size))
+                if size > BODY_MAX:
                     raise LabError(f"{path}: a frame of {size} bytes")
                 body = stream.read(size)
-                if kind in (_WELCOME, _STATUS_REPLY):
+                if kind in (Frame.WELCOME, Frame.STATUS_REPLY):
                     status |= json.loads(body)
-                if kind == _STATUS_REPLY:
+                if kind == Frame.STATUS_REPLY:
                     return status
-                if kind == _ERROR:
+                if kind == Frame.ERROR:
                     raise LabError(f"{path}: the daemon answers: {json.loads(body).get('message')}")
         except TimeoutError:
             raise LabTimeout(f"{path}: the daemon does not answer") from None

@@ -1,0 +1,327 @@
+"""The one table of the client protocol: frame types, versions, flags, fields, limits, error codes.
+
+Both ends take their numbers from here: the daemon's Python, the client library (through the structs below), and the C of the data
+path and of the load client (``c_header``: ``datapath/dp_client.h``). The tables of docs/client-protocol.md are generated from it
+as well, so that no number of a client frame is written twice. It imports data modules only, for the client library imports it.
+
+All integers are unsigned and little-endian: both ends are on one machine.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from functools import cached_property
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from ..proto.wire import GROUP_NAME_MAX, MESSAGE_MAX
+
+VERSION: Final = 2
+"""Newest version spoken, by the daemon and by the library of this release."""
+VERSION_MIN: Final = 1
+"""Oldest version that the daemon serves."""
+VERSION_VIEWS: Final = 2
+"""First version with ADMIN and with the events ``view``, ``closed`` and ``expelled``."""
+MAGIC: Final = b"ZENJ"
+"""First bytes of HELLO."""
+PROGRAM_NAME_MAX: Final = 64
+"""Bytes of a program's name."""
+HANDLES_MAX: Final = 1024
+"""Handles are 1..HANDLES_MAX - 1. The field holds more: the daemon keeps a table for each client."""
+CONTROL_MAX: Final = 64 * 1024
+"""Body of any frame of a client except SEND, bytes."""
+BODY_MAX: Final = MESSAGE_MAX + CONTROL_MAX
+"""Body of any frame, bytes."""
+
+
+class Frame(IntEnum):
+    """Frame types; those of the client are below 64."""
+
+    HELLO = 1
+    JOIN = 2
+    LEAVE = 3
+    SEND = 4
+    STATUS = 5
+    BYE = 6
+    MEMBERS = 7
+    ADMIN = 8
+    WELCOME = 65
+    MESSAGE = 66
+    VIEW = 67
+    EVENT = 68
+    DONE = 69
+    ERROR = 70
+    STATUS_REPLY = 71
+    MEMBERS_REPLY = 72
+    ADMIN_REPLY = 73
+
+
+Level: TypeAlias = Literal["ordered", "preack", "ack"]
+"""Level of receipt: the order is fixed · every station has it and its place is final · every station knows that."""
+LEVELS: Final[tuple[Level, ...]] = ("ordered", "preack", "ack")
+"""Levels of delivery and of a send, by number."""
+LEVEL_MASK: Final = 3
+"""Bits of the level in the flags of JOIN and SEND."""
+LEVEL_MAX: Final = len(LEVELS) - 1
+
+
+class JoinFlag(IntFlag):
+    """Flags of JOIN, besides the level."""
+
+    OPEN = 4
+    SEND_ONLY = 8
+    NO_SELF = 16
+    OP = 32
+
+
+class SendFlag(IntFlag):
+    """Flags of SEND, besides the level."""
+
+    NOTIFY = 4
+
+
+class MessageFlag(IntFlag):
+    """Flags of MESSAGE."""
+
+    OWN = 1
+
+
+class ErrorFlag(IntFlag):
+    """Flags of ERROR."""
+
+    CLOSES = 1
+
+
+JOIN_FLAGS: Final = LEVEL_MASK | int(JoinFlag.OPEN | JoinFlag.SEND_ONLY | JoinFlag.NO_SELF | JoinFlag.OP)
+"""Every bit that a JOIN may have."""
+
+
+class Field(NamedTuple):
+    """One field; ``code`` is its format in ``struct``."""
+
+    name: str
+    code: str
+    help: str
+
+    @property
+    def size(self) -> int:
+        return struct.calcsize("<" + self.code)
+
+    @property
+    def kind(self) -> str:
+        """The type as docs and C name it."""
+        return {"B": "u8", "H": "u16", "I": "u32", "Q": "u64"}.get(self.code, f"{self.size} bytes")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Fields one after the other without padding."""
+
+    name: str
+    fields: tuple[Field, ...]
+    help: str
+
+    @property
+    def code(self) -> str:
+        """Format of all fields, without the byte order."""
+        return "".join(f.code for f in self.fields)
+
+    @cached_property
+    def struct(self) -> struct.Struct:
+        return struct.Struct("<" + self.code)
+
+    @property
+    def size(self) -> int:
+        return self.struct.size
+
+    def offset(self, name: str) -> int:
+        """Bytes before a field. Raises KeyError for an unknown one."""
+        at = 0
+        for f in self.fields:
+            if f.name == name:
+                return at
+            at += f.size
+        raise KeyError(name)
+
+
+HEADER: Final = Layout(
+    "header",
+    (
+        Field("size", "I", f"bytes of the body that follows this header; at most {BODY_MAX}"),
+        Field("type", "B", "frame type"),
+        Field("flags", "B", "per type"),
+        Field("handle", "H", "the connection's number for a group, 0 where no group is meant"),
+    ),
+    "The header of every frame.",
+)
+HELLO: Final = Layout(
+    "hello",
+    (
+        Field("magic", f"{len(MAGIC)}s", f"`{MAGIC.decode()}`"),
+        Field("lowest", "H", "lowest version that the client speaks"),
+        Field("highest", "H", "highest version that it speaks"),
+    ),
+    f"The body of HELLO. The program's name follows: UTF-8, at most {PROGRAM_NAME_MAX} bytes, printable.",
+)
+MESSAGE: Final = Layout(
+    "message",
+    (
+        Field("clock", "Q", "order key: logical clock"),
+        Field("index", "H", "order key: number of the message in its PDU"),
+        Field("client", "H", "number of the sending client at its station"),
+        Field("station", "B", "order key: sending station, 1..n"),
+        Field("pad", "3x", "0"),
+    ),
+    "The body of MESSAGE begins with this; the message follows. (`clock`, `station`, `index`) is its order key, its place in the "
+    "total order.",
+)
+DONE: Final = Layout(
+    "done",
+    tuple(Field(level, "Q", f"own messages that have reached {level}") for level in LEVELS),
+    "The body of DONE: how many of this client's messages (all groups, in order of sending) have reached each level since it "
+    "connected.",
+)
+LAYOUTS: Final = (HEADER, HELLO, MESSAGE, DONE)
+MESSAGE_FRAME: Final = struct.Struct("<" + HEADER.code + MESSAGE.code)
+"""Header of a MESSAGE frame and of its body in one: what the library reads once per message."""
+
+
+class Row(NamedTuple):
+    """What docs/client-protocol.md says of a frame."""
+
+    frame: Frame
+    since: int
+    """First version that has it."""
+    body: str
+
+
+FRAMES: Final = (
+    Row(Frame.HELLO, 1, "layout *hello*, then the program's name"),
+    Row(
+        Frame.JOIN,
+        1,
+        f"group name (UTF-8, 1–{GROUP_NAME_MAX} bytes); `handle` is chosen by the client, 1..{HANDLES_MAX - 1}, not in use",
+    ),
+    Row(Frame.LEAVE, 1, "empty"),
+    Row(Frame.SEND, 1, "the message, 0 B – `message_max`"),
+    Row(Frame.STATUS, 1, "empty; answered by STATUS_REPLY, in the order of the requests"),
+    Row(
+        Frame.BYE,
+        1,
+        "empty; the daemon first sends the messages before it, then DONE with final counts, then closes the connection",
+    ),
+    Row(Frame.MEMBERS, 1, "group name, or empty for the stations; answered by MEMBERS_REPLY"),
+    Row(
+        Frame.ADMIN,
+        2,
+        'JSON, an operator\'s command: `{"command": "expel", "station": k}` or `{"command": "leave"}`; answered by ADMIN_REPLY, '
+        'or by an ERROR with `"admin": true`',
+    ),
+    Row(
+        Frame.WELCOME,
+        1,
+        "JSON: `version`, `station`, `stations`, `cluster`, `client` (own number), `message_max`, `queue_bytes_max`, `instance` "
+        "(0: not open), `mtu`, `payload_max`, `medium` (`switched` or `bus`)",
+    ),
+    Row(Frame.MESSAGE, 1, "layout *message*, then the message"),
+    Row(
+        Frame.VIEW,
+        1,
+        "JSON: `group`, `clock`, `station`, `index` (place in the order), `instance`, `members` (list of `[station, client, "
+        "name]`, sorted), `joined`, `left` (same), `reason` (`join`, `leave`, or `death` of a program or its station)",
+    ),
+    Row(Frame.EVENT, 1, "JSON: `event`, and the members listed below"),
+    Row(Frame.DONE, 1, "layout *done*"),
+    Row(
+        Frame.ERROR,
+        1,
+        "JSON: `code`, `message`, optionally `handle`. For a refused SEND also `send`: the number of SEND frames of this "
+        "connection, up to and including that one. For a refused ADMIN also `admin`: true",
+    ),
+    Row(Frame.STATUS_REPLY, 1, "JSON, docs/status.md"),
+    Row(
+        Frame.MEMBERS_REPLY,
+        1,
+        "JSON: `members`. For the stations (docs/status.md) also `detail`: for each station of the roster `station`, "
+        "`incarnation` (0: not known), `host`, `letter` (the peer state that this daemon keeps for it, or null), `state`, "
+        "`member`",
+    ),
+    Row(Frame.ADMIN_REPLY, 2, "JSON: `ok` (true), `message` (a human-readable line): the command has been started"),
+)
+
+LEVEL_HELP: Final = "bits 0–1: " + ", ".join(f"{number} {level}" for number, level in enumerate(LEVELS))
+FLAGS: Final[tuple[tuple[Frame, int, str, str], ...]] = (
+    (Frame.JOIN, LEVEL_MASK, "", f"level of delivery, {LEVEL_HELP}"),
+    (Frame.JOIN, JoinFlag.OPEN, "OPEN", "programs that are not members may send to the group"),
+    (Frame.JOIN, JoinFlag.SEND_ONLY, "SEND_ONLY", "no membership, only a handle to send to an open group"),
+    (Frame.JOIN, JoinFlag.NO_SELF, "NO_SELF", "own messages are not delivered"),
+    (Frame.JOIN, JoinFlag.OP, "OP", "order of delivery `op`, level 0 only"),
+    (Frame.SEND, LEVEL_MASK, "", f"level at which the message counts as done, {LEVEL_HELP}"),
+    (Frame.SEND, SendFlag.NOTIFY, "NOTIFY", "report progress by DONE"),
+    (Frame.MESSAGE, MessageFlag.OWN, "OWN", "the client's own message"),
+    (Frame.ERROR, ErrorFlag.CLOSES, "CLOSES", "the connection is closed after this"),
+)
+"""(frame, bits, name, meaning)"""
+
+HANDLES_PER_UID: Final = 4096
+"""Groups that all programs of one user may hold at a station at a time, joined or to send to. Each join is a message that costs
+every station Python, and a place in everybody's tables: 64 connections with all handles there are would be 65,000."""
+
+CODES: Final = {
+    "version": "no common version; the connection is closed",
+    "protocol": "a malformed or unexpected frame; the connection is closed",
+    "too-large": "a message above `message_max`, or one that cannot be sent",
+    "bad-handle": "the handle is not joined, or in use, or out of bounds",
+    "not-member": "the handle is not for sending",
+    "closed-group": "the group is not open to programs that are not in it",
+    "name": f"no group name (1–{GROUP_NAME_MAX} bytes of UTF-8), or joined already",
+    "name-collision": "another group with members, or another one of this station, has the same number",
+    "order-mismatch": "the group's first member requested another order",
+    "too-many-groups": f"the programs of one user may hold at most {HANDLES_PER_UID:,} groups at a station",
+    "level": "the group's order has no such level",
+    "bus-level": "medium *bus*: JOIN with another level than ack, or order op",
+    "slow-receiver": "the client's queue exceeds `clients.queue_bytes_max`; the connection is closed",
+    "busy": "the daemon serves `clients.max` programs already, or lacks memory; the connection is closed",
+    "closing": "the daemon is stopping; the connection is closed",
+    "fenced": "the order at this station differs from another station's",
+    "not-permitted": "only root and the user that the daemon runs as may do that",
+    "refused": "the operator's command cannot be executed; `message` gives the reason",
+}
+"""Codes of ERROR, with what each means."""
+
+
+def c_header() -> str:
+    """Text of ``datapath/dp_client.h``: every number of the client protocol that C needs."""
+    out = [
+        "/* Generated from daemon/clientwire.py by `python -m zenjun.tools.generate`; a test fails when it is stale. */",
+        "#ifndef DP_CLIENT_H",
+        "#define DP_CLIENT_H",
+        "",
+    ]
+
+    def define(name: str, value: int, text: str = "") -> None:
+        out.append(f"#define {name} {value}u" + (f" /* {text} */" if text else ""))
+
+    define("DP_VERSION", VERSION)
+    define("DP_VERSION_MIN", VERSION_MIN)
+    out.append(f'#define DP_MAGIC "{MAGIC.decode()}"')
+    define("DP_HANDLES_MAX", HANDLES_MAX, "per client: handles 1..DP_HANDLES_MAX - 1")
+    define("DP_GROUP_NAME_MAX", GROUP_NAME_MAX, "bytes")
+    define("DP_CONTROL_MAX", CONTROL_MAX, "body of any frame of a client except SEND")
+    define("DP_FRAME_MAX", BODY_MAX, "body of any frame")
+    out.append("")
+    for frame in Frame:
+        define(f"DP_F_{frame.name}", int(frame))
+    out.append("")
+    define("DP_LEVEL", LEVEL_MASK, "the level in the flags of JOIN and SEND")
+    for prefix, enum in (("JOIN", JoinFlag), ("SEND", SendFlag), ("MESSAGE", MessageFlag), ("ERROR", ErrorFlag)):
+        for flag in enum:
+            define(f"DP_{prefix}_{flag.name}", int(flag))
+    for layout in LAYOUTS:
+        out.append(f"\n/* {layout.help} */")
+        define(f"DP_{layout.name}".upper(), layout.size, "bytes")
+        for f in layout.fields:
+            define(f"DP_{layout.name}_{f.name}".upper(), layout.offset(f.name), f"{f.kind}: {f.help}")
+    out += ["", "#endif", ""]
+    return "\n".join(out)
