@@ -23,12 +23,12 @@ import uvloop
 from ..proto.core import Medium
 from ..proto.engine import Engine, EngineConfig
 from ..proto.errors import UsageError
-from ..proto.groups import Groups
 from ..proto.openpdu import INSTANCE_MAX
+from ..proto.service.groups import Groups
 from ..proto.wire import HEADER, MESSAGE, cluster_id
 from . import config as configuration
-from .clients import Clients, Facts
 from .config import Config, ConfigError
+from .connections import Facts
 from .datapath import SEAL_BYTES, DataPath, now_ns
 from .key import closed_credentials, mark, path_of
 from .key import read as read_key
@@ -39,6 +39,7 @@ from .netlink import LinkMonitor
 from .observe import LEVELS, Journal, Notifier, set_level, set_up
 from .rights import Rights, RightsError, check_families, drop_all_but_net_raw, take_net_raw, take_realtime
 from .runtime import Exit, Runtime
+from .sessions import Sessions
 from .store import DECIDING, FIRST_START, Ran, Remembered, Store, StoreError
 
 FRAME_MAX_ROOM: Final = 9000
@@ -207,7 +208,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             raise Failure(Exit.BUG, f"cannot start: {exc}") from exc
         _tell_what_is_missing(config, remembered, key_path, journal)
         rights = _rights(config, journal)
-        groups = Groups()
+        groups = Groups(config.station.id)
         facts = Facts(
             cluster=config.cluster.name,
             station=config.station.id,
@@ -218,7 +219,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             medium=config.cluster.medium,
         )
         report = Report(config, engine, dp, groups, rights, present.fingerprint, mark(key) if key else None)
-        clients = Clients(dp, groups, facts, journal, report.status, engine.core.want_ack, host_of=engine.opening.host_of)
+        clients = Sessions(dp, groups, facts, journal, report.status, engine.core.want_ack, host_of=engine.opening.host_of)
         runtime = Runtime(
             engine=engine,
             dp=dp,
@@ -235,7 +236,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             reload=lambda: reload(),
             metrics=metrics,
         )
-        clients.admin = runtime.admin
+        clients.requests.admin = runtime.admin
         report.runtime, report.clients = runtime, clients
         metrics.status = lambda: report.status(now_ns())
         live: Live = {
@@ -394,7 +395,7 @@ class Report:
     """Puts the answer to STATUS together (docs/status.md)."""
 
     runtime: Runtime
-    clients: Clients
+    clients: Sessions
 
     def __init__(
         self, config: Config, engine: Engine, dp: DataPath, groups: Groups, rights: Rights, fingerprint: int, key_mark: str | None

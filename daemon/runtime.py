@@ -28,12 +28,12 @@ from ..proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Op
 from ..proto.engine import NEVER, Engine
 from ..proto.errors import UsageError
 from ..proto.wire import mtu_needed
-from .clients import Clients
 from .datapath import DataPath, Turn, Want, now_ns
 from .listening import Listener
 from .metrics import MetricsServer
 from .netlink import LOOK_AGAIN_NS, Change, LinkMonitor, LinkState
 from .observe import Journal, Notifier
+from .sessions import Sessions
 from .store import Store, StoreError
 
 ROUNDS_MAX: Final = 64
@@ -95,7 +95,7 @@ class Runtime:
         *,
         engine: Engine,
         dp: DataPath,
-        clients: Clients,
+        clients: Sessions,
         store: Store,
         listener: Listener,
         journal: Journal,
@@ -298,7 +298,7 @@ class Runtime:
         if message is None:
             return
         # Perhaps of the instance that has ended: its groups live until the next one begins.
-        self._clients.on_delivered(message, now)
+        self._clients.on_delivered(message)
         self._dp.group_done()
 
     # ---- effects

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from zenjun.daemon.clients import Clients, Facts
+from zenjun.daemon.connections import Facts
 from zenjun.daemon.datapath import TIME_MAX, DataPath, Want
 from zenjun.daemon.observe import Journal
+from zenjun.daemon.sessions import Sessions
 from zenjun.proto.errors import UsageError
-from zenjun.proto.groups import Entry, Groups, State, decode, encode_state
+from zenjun.proto.service.groups import Groups, SnapshotEntry, SnapshotPart, decode, encode_snapshot
 from zenjun.proto.wire import VIEW, MessageType, Service, group_id
 
 from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Bench, Double, Frame, Program, frame
@@ -40,12 +41,12 @@ class Daemon:
             slice_ns=10**10, message_max=1 << 16,
         )  # fmt: skip
         self.bench = Bench(self.core, self.dp)
-        self.groups = Groups()
+        self.groups = Groups(OWN)
         self.commands: list[tuple[str, dict[str, Any]]] = []
         peers = [{"station": k, "host": f"host{k}", "state": "up", "incarnation": 10 + k} for k in (1, 2, 3)]
         status = {"peers": peers, "membership": {"letters": {"1": {"1": "A", "2": "A", "3": "S"}}}}
         facts = Facts("test", OWN, 3, 1 << 16, 1 << 20, 64)
-        self.clients = Clients(
+        self.clients = Sessions(
             self.dp,
             self.groups,
             facts,
@@ -68,9 +69,9 @@ class Daemon:
     # ---- programs
     def program(self, name: str = "p", version: int = 2) -> Program:
         theirs, ours = socket.socketpair()
-        before = set(self.clients._by_slot)
+        before = set(self.clients.connections.by_slot)
         self.clients.accept(ours, 0)
-        (slot,) = set(self.clients._by_slot) - before
+        (slot,) = set(self.clients.connections.by_slot) - before
         program = Program(theirs, slot)
         self.bench.programs.append(program)
         program.send(frame(HELLO, b"ZENJ" + struct.pack("<HH", 1, version) + name.encode()))
@@ -123,7 +124,7 @@ class Daemon:
             if turn.want & Want.GROUP:
                 message = self.dp.group()
                 assert message is not None
-                self.clients.on_delivered(message, turn.now)
+                self.clients.on_delivered(message)
                 self.dp.group_done()
             if turn.want & Want.CLIENT:
                 while (take := self.dp.take()) is not None:
@@ -248,25 +249,28 @@ def test_who_was_there_tells_a_newcomer_as_of_the_view(daemon: Daemon) -> None:
     daemon.view(6, (11, 12, 14), joined=0b100)
     ((client, data),) = daemon.sent()[before:]
     state = decode(data)
-    assert client == 0 and isinstance(state, State) and (state.instance, state.last) == (6, True)
-    assert sorted(state.entries) == [Entry(1, "g", "one", 1, True, Service.TOTAL), Entry(1, "h", "one", 0, False, Service.FIFO)]
+    assert client == 0 and isinstance(state, SnapshotPart) and (state.instance, state.last) == (6, True)
+    assert sorted(state.entries) == [
+        SnapshotEntry(1, "g", "one", 1, True, Service.TOTAL),
+        SnapshotEntry(1, "h", "one", 0, False, Service.FIFO),
+    ]
     assert daemon.groups.syncing, "station 2 has to tell too"
-    daemon.say(2, encode_state(6, [])[0])
+    daemon.say(2, encode_snapshot(6, [])[0])
     assert not daemon.groups.syncing
 
 
 def test_a_long_state_goes_in_parts_and_an_empty_one_too(daemon: Daemon) -> None:
     daemon.open(5, (11, 12, 0))
     daemon.view(6, (11, 12, 14), joined=0b100)
-    assert [decode(d) for _, d in daemon.sent()] == [State(6, True, ())]
+    assert [decode(d) for _, d in daemon.sent()] == [SnapshotPart(6, True, ())]
     p = daemon.program()
     for k in range(1, 30):
         daemon.join(p, "g" * 100 + str(k), handle=k)
     before = len(daemon.sent())
     daemon.view(7, (11, 12, 0), left=0b100)  # station 2 has not told: again
     parts = [decode(d) for _, d in daemon.sent()[before:]]
-    assert [x.last for x in parts if isinstance(x, State)] == [False] * (len(parts) - 1) + [True] and len(parts) > 2
-    assert sum(len(x.entries) for x in parts if isinstance(x, State)) == 29
+    assert [x.last for x in parts if isinstance(x, SnapshotPart)] == [False] * (len(parts) - 1) + [True] and len(parts) > 2
+    assert sum(len(x.entries) for x in parts if isinstance(x, SnapshotPart)) == 29
 
 
 def test_a_newcomer_holds_joins_and_sends_until_it_knows_the_groups(daemon: Daemon) -> None:
@@ -279,11 +283,11 @@ def test_a_newcomer_holds_joins_and_sends_until_it_knows_the_groups(daemon: Daem
     q = daemon.program("late")
     daemon.join(q, "g", PREACK)
     daemon.say(3, Groups.encode_join("g", "three", level=0, open=False), client=4)
-    daemon.say(2, encode_state(6, [Entry(7, "g", "two", 0, True, Service.TOTAL)])[0])
+    daemon.say(2, encode_snapshot(6, [SnapshotEntry(7, "g", "two", 0, True, Service.TOTAL)])[0])
     assert daemon.sent() == [] and daemon.core.c.offered == 0 and kinds(q.receive()) == []
     opened = p.receive()
     assert kinds(opened) == ["open", "view"] and events(opened, "open")[0]["joined"] is True
-    daemon.say(3, encode_state(6, [])[0])
+    daemon.say(3, encode_snapshot(6, [])[0])
     daemon.core.positions(10, 10, 0)
     daemon.turn()
     before = [[2, 7], [3, 4]]
@@ -299,10 +303,10 @@ def test_a_view_while_a_newcomer_learns_begins_anew(daemon: Daemon) -> None:
     daemon.join(p, "g")
     daemon.open(6, (11, 12, 13), joined=True)
     daemon.view(6, (11, 12, 13), joined=0b001, position=TIME_MAX)
-    daemon.say(2, encode_state(6, [Entry(7, "g", "two", 0, True, Service.TOTAL)])[0])
+    daemon.say(2, encode_snapshot(6, [SnapshotEntry(7, "g", "two", 0, True, Service.TOTAL)])[0])
     daemon.view(7, (11, 12, 0), left=0b100)
-    assert [decode(d) for _, d in daemon.sent()] == [State(7, True, ())], "who still learns has nobody in any group"
-    daemon.say(2, encode_state(7, [Entry(8, "g", "two", 0, False, Service.TOTAL)])[0])
+    assert [decode(d) for _, d in daemon.sent()] == [SnapshotPart(7, True, ())], "who still learns has nobody in any group"
+    daemon.say(2, encode_snapshot(7, [SnapshotEntry(8, "g", "two", 0, False, Service.TOTAL)])[0])
     assert daemon.groups.members("g") == ((1, 1, "p"), (2, 8, "two")) and not daemon.groups.is_open("g")
 
 
@@ -317,13 +321,13 @@ def test_a_handle_that_only_sends_waits_for_the_groups(daemon: Daemon) -> None:
     p.send(frame(SEND, b"1", handle=1) + frame(SEND, b"2", handle=2) + frame(SEND, b"3", handle=3))
     daemon.turn()
     told = [
-        Entry(1, "open", "x", 0, True, Service.TOTAL),
-        Entry(1, "fast", "x", 0, True, Service.FIFO),
-        Entry(2, "closed", "x", 0, False, Service.TOTAL),
+        SnapshotEntry(1, "open", "x", 0, True, Service.TOTAL),
+        SnapshotEntry(1, "fast", "x", 0, True, Service.FIFO),
+        SnapshotEntry(2, "closed", "x", 0, False, Service.TOTAL),
     ]
     for station, entries in ((2, told), (3, [])):
         assert daemon.core.c.offered == 0
-        daemon.say(station, encode_state(6, entries)[0])
+        daemon.say(station, encode_snapshot(6, entries)[0])
     offered = [(m.group, m.op) for m in daemon._log() if m.type == MessageType.USER]
     assert offered == [(group_id("open"), 0), (group_id("fast"), 1), (group_id("fast"), 1)]  # op: on acceptance and at its place
     assert kinds(p.receive())[-1] == "not-member"
@@ -361,9 +365,14 @@ def test_expelled_and_back(daemon: Daemon) -> None:
     daemon.view(8, (15, 12, 13), joined=0b001, position=TIME_MAX)
     before = len(daemon.sent())
     for station in (2, 3):
-        daemon.say(station, encode_state(8, [Entry(9, "g", "r", 0, False, Service.TOTAL)] if station == 2 else [])[0])
+        daemon.say(station, encode_snapshot(8, [SnapshotEntry(9, "g", "r", 0, False, Service.TOTAL)] if station == 2 else [])[0])
     asked = [(c, decode(d)) for c, d in daemon.sent()[before:]]
-    assert [(c, x.group) for c, x in asked if x is not None and not isinstance(x, State)] == [(1, "g"), (1, "stuck"), (2, "g")]
+    requests = [(c, x.group) for c, x in asked if x is not None and not isinstance(x, SnapshotPart)]
+    assert requests == [
+        (1, "g"),
+        (1, "stuck"),
+        (2, "g"),
+    ]
     daemon.core.positions(10, 10, 0)
     daemon.turn()
     frames = p.receive()
@@ -488,7 +497,7 @@ def test_commands_of_operators(daemon: Daemon) -> None:
 def test_commands_are_for_root_and_the_daemons_own_user(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the credentials of the other end: the daemon's user here is somebody else, and so is the client's."""
     p = daemon.program()
-    daemon.clients._by_slot[p.slot].uid = 4711
+    daemon.clients.connections.by_slot[p.slot].uid = 4711
 
     def ask() -> list[Any]:
         p.send(frame(ADMIN, b'{"command": "leave"}'))
@@ -499,10 +508,10 @@ def test_commands_are_for_root_and_the_daemons_own_user(daemon: Daemon, monkeypa
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     assert ask() == [{"ok": True, "message": "begun"}]
     monkeypatch.setattr(os, "geteuid", lambda: 1)
-    daemon.clients._by_slot[p.slot].uid = 0
+    daemon.clients.connections.by_slot[p.slot].uid = 0
     assert ask() == [{"ok": True, "message": "begun"}]
 
 
 def test_credentials_are_those_of_the_other_end(daemon: Daemon) -> None:
     p = daemon.program()
-    assert daemon.clients._by_slot[p.slot].uid == os.getuid()
+    assert daemon.clients.connections.by_slot[p.slot].uid == os.getuid()

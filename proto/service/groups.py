@@ -4,10 +4,10 @@ Fed only by delivery of ``MessageType.GROUP`` messages and of view events, so ev
 in the order and its clients see the same views between the same messages. A member is (station, client, program name).
 
 An instance that begins with the OPEN agreement begins with no groups: each daemon joins its clients again. Where a view lets
-stations in, the others go on with their groups, and each of them broadcasts (STATE) which of its own clients are in which group
-as of that view. A station that was let in keeps group messages back until it has everybody's STATE, then begins with those and
-applies what it has kept: from that place on its tables are the others'. If another view comes before, that begins anew with it,
-for what a removed station had to tell is lost. Everyone can tell when it is over, for all of it stands in the order.
+stations in, the others go on with their groups, and each of them broadcasts (SNAPSHOT) which of its own clients are in which
+group as of that view. A station that was let in keeps group messages back until it has everybody's SNAPSHOT, then begins with
+those and applies what it has kept: from that place on its tables are the others'. If another view comes before, that begins anew
+with it, for what a removed station had to tell is lost. Everyone can tell when it is over, for all of it stands in the order.
 
 On the wire a group is the CRC-32 of its name (``wire.group_id``). A join whose name has the number of another group that has
 members is refused, at every station alike, with the reason ``name-collision``; one that asks for another order of delivery than
@@ -16,19 +16,21 @@ the group's first member did, with ``order-mismatch``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from .errors import UsageError, invariant
-from .wire import GROUP_NAME_MAX, VIEW, Field, Layout, Service, group_id
+from ..errors import UsageError, invariant
+from ..wire import GROUP_NAME_MAX, STATIONS_MAX, Field, Layout, Service, group_id
+from .base import Chunk, Effect, Emit, Place, Reply, Source, StateMachine, ViewEvent
 
+NAME_BOUNDS: Final = f"a group's name is 1 to {GROUP_NAME_MAX} bytes of UTF-8"
 PROGRAM_NAME_MAX: Final = 64
 LEVEL_MAX: Final = 2
 """Levels of delivery: 0 ordered, 1 preack, 2 ack."""
-STATE_BYTES_MAX: Final = 1000
-"""Of one STATE message; a longer one goes in parts. Smaller than the smallest message_max that can be configured."""
+SNAPSHOT_BYTES_MAX: Final = 1000
+"""Of one SNAPSHOT message; a longer one goes in parts. Smaller than the smallest message_max that can be configured."""
 
 Order: TypeAlias = Literal["total", "op"]
 """A group's service as clients and the status name it."""
@@ -40,12 +42,12 @@ class Operation(IntEnum):
 
     JOIN = 1
     LEAVE = 2
-    STATE = 3
+    SNAPSHOT = 3
     """Speaks for its station: its clients' memberships as of the view of an instance that has let stations in."""
 
 
 class GroupFlag(IntFlag):
-    """Flags of a group message, and of an entry of a STATE."""
+    """Flags of a group message, and of an entry of a SNAPSHOT."""
 
     OPEN = 0x01
     """JOIN, entry: programs that are not in the group may send to it. Counts for who finds the group empty."""
@@ -54,13 +56,13 @@ class GroupFlag(IntFlag):
     OP = 0x04
     """JOIN, entry: the group's order is ``op``. Counts for who finds the group empty; others must ask for the same."""
     LAST = 0x08
-    """STATE: the last part."""
+    """SNAPSHOT: the last part."""
 
 
 _SERVICE_FLAG: Final[dict[Service, int]] = {Service.TOTAL: 0, Service.FIFO: GroupFlag.OP}
 _SERVICE_OF: Final = {flag: service for service, flag in _SERVICE_FLAG.items()}
 _SERVICE_FLAGS: Final[int] = sum(_SERVICE_FLAG.values())
-"""In a JOIN and in an entry of a STATE at most one of these flags is set."""
+"""In a JOIN and in an entry of a SNAPSHOT at most one of these flags is set."""
 
 
 CONTROL: Final = Layout(
@@ -76,10 +78,10 @@ CONTROL: Final = Layout(
     "A message of type GROUP, followed by the two names (UTF-8). It speaks for the client that the message header names.",
 )
 
-STATE: Final = Layout(
-    "group_state",
+SNAPSHOT: Final = Layout(
+    "group_snapshot",
     (
-        Field("operation", 1, "3 state"),
+        Field("operation", 1, "3 snapshot"),
         Field("gflags", 1, "LAST or 0"),
         Field("entries", 2, "number of entries"),
         Field("instance", 4, "of the view that let stations in"),
@@ -87,8 +89,8 @@ STATE: Final = Layout(
     "A message of type GROUP of a daemon (client 0), followed by `entries` entries.",
 )
 
-ENTRY: Final = Layout(
-    "group_entry",
+SNAPSHOT_ENTRY: Final = Layout(
+    "group_snapshot_entry",
     (
         Field("client", 2, "of the station that sends this"),
         Field("level", 1, "of delivery"),
@@ -98,6 +100,22 @@ ENTRY: Final = Layout(
     ),
     "One membership, followed by the two names (UTF-8).",
     repeat="entries",
+)
+
+SNAPSHOT_HEAD: Final = Layout(
+    "group_snapshot_head",
+    (
+        Field("instance", 4, "at the place of the snapshot"),
+        Field("sync_instance", 4, "of the last view that let stations in, 0: none"),
+        Field("awaited", 8, "bitmap: stations whose SNAPSHOT as of that view has not come"),
+    ),
+    "First chunk of a snapshot of all groups. It is handed from copy to copy and is no message of the daemons.",
+)
+
+SNAPSHOT_KEY: Final = Layout(
+    "group_snapshot_key",
+    (Field("station", 1, "1..n"), Field("part", 2, "from 0")),
+    "Key of a chunk with memberships of a station's clients; the chunk is laid out as a SNAPSHOT.",
 )
 
 Member: TypeAlias = tuple[int, int, str]
@@ -116,8 +134,8 @@ class Request(NamedTuple):
     service: Service = Service.TOTAL
 
 
-class Entry(NamedTuple):
-    """One membership in a STATE; ``open`` and ``service`` are the group's."""
+class SnapshotEntry(NamedTuple):
+    """One membership in a SNAPSHOT; ``open`` and ``service`` are the group's."""
 
     client: int
     group: str
@@ -127,31 +145,16 @@ class Entry(NamedTuple):
     service: Service
 
 
-class State(NamedTuple):
-    """A decoded part of a STATE. ``last``: no further part comes."""
+class SnapshotPart(NamedTuple):
+    """A decoded part of a SNAPSHOT. ``last``: no further part comes."""
 
     instance: int
     last: bool
-    entries: tuple[Entry, ...]
-
-
-class ViewEvent(NamedTuple):
-    """A view event of the core (layout ``wire.VIEW``). Stations are numbers 1..n; ``incarnations[i]`` is station i + 1's, 0: no
-    member. A station that has restarted may be in ``left`` and ``joined``."""
-
-    instance: int
-    hash: int
-    incarnations: tuple[int, ...]
-    joined: tuple[int, ...]
-    left: tuple[int, ...]
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        return tuple(station for station, incarnation in enumerate(self.incarnations, 1) if incarnation)
+    entries: tuple[SnapshotEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(Effect):
     """A view: ``members`` from this place in the order on, sorted. ``reason`` is ``join``, ``leave`` or ``death`` (of a program
     or of its station); or ``name-collision`` or ``order-mismatch``: the join of the client that sent it is refused, nothing has
     changed, and ``members`` is empty."""
@@ -166,19 +169,25 @@ class Change:
     def refused(self) -> bool:
         return self.reason in ("name-collision", "order-mismatch")
 
-    def clients_at(self, station: int) -> tuple[int, ...]:
-        """Clients of a station that are to be told: its members, and who has just left."""
-        return tuple(sorted({client for at, client, _ in (*self.members, *self.left) if at == station}))
-
 
 # ---- codec
+
+
+def group_name(data: bytes) -> str | None:
+    """The group's name that these bytes are, None if they are none."""
+    if not 1 <= len(data) <= GROUP_NAME_MAX:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def encode(request: Request) -> bytes:
     """Bytes of a JOIN or LEAVE. UsageError if a name or the level is out of bounds, or for order op above level 0."""
     group, program = request.group.encode(), request.program.encode()
     if not 1 <= len(group) <= GROUP_NAME_MAX:
-        raise UsageError(f"a group's name is 1 to {GROUP_NAME_MAX} bytes of UTF-8, not {len(group)}")
+        raise UsageError(f"{NAME_BOUNDS}, not {len(group)}")
     if len(program) > PROGRAM_NAME_MAX:
         raise UsageError(f"a program's name is at most {PROGRAM_NAME_MAX} bytes of UTF-8, not {len(program)}")
     if not 0 <= request.level <= LEVEL_MAX:
@@ -189,24 +198,24 @@ def encode(request: Request) -> bytes:
     return CONTROL.struct.pack(request.operation, flags, request.level, 0, len(group), len(program)) + group + program
 
 
-def encode_state(instance: int, entries: Iterable[Entry], bytes_max: int = STATE_BYTES_MAX) -> list[bytes]:
-    """A STATE in parts of at most ``bytes_max`` bytes (each has at least one entry, so a part may be larger than a very small
+def encode_snapshot(instance: int, entries: Iterable[SnapshotEntry], bytes_max: int = SNAPSHOT_BYTES_MAX) -> list[bytes]:
+    """A SNAPSHOT in parts of at most ``bytes_max`` bytes (each has at least one entry, so a part may be larger than a very small
     limit); one part without entries if there are none. The names of the entries are within their bounds."""
     parts: list[list[bytes]] = [[]]
-    size = STATE.size
+    size = SNAPSHOT.size
     for entry in entries:
         group, program = entry.group.encode(), entry.program.encode()
-        head = ENTRY.struct.pack(entry.client, entry.level, _flags(entry.open, entry.service), len(group), len(program))
+        head = SNAPSHOT_ENTRY.struct.pack(entry.client, entry.level, _flags(entry.open, entry.service), len(group), len(program))
         data = head + group + program
         if parts[-1] and size + len(data) > bytes_max:
             parts.append([])
-            size = STATE.size
+            size = SNAPSHOT.size
         parts[-1].append(data)
         size += len(data)
     out = []
     for number, part in enumerate(parts, 1):
         last = GroupFlag.LAST if number == len(parts) else 0
-        out.append(STATE.struct.pack(Operation.STATE, last, len(part), instance) + b"".join(part))
+        out.append(SNAPSHOT.struct.pack(Operation.SNAPSHOT, last, len(part), instance) + b"".join(part))
     return out
 
 
@@ -220,11 +229,11 @@ def _service(flags: int, level: int) -> Service | None:
     return None if service is Service.FIFO and level else service
 
 
-def decode(data: bytes) -> Request | State | None:
-    """The inverse of ``encode`` and of each part of ``encode_state``, total: None for anything else."""
+def decode(data: bytes) -> Request | SnapshotPart | None:
+    """The inverse of ``encode`` and of each part of ``encode_snapshot``, total: None for anything else."""
     try:
-        if data[:1] == bytes([Operation.STATE]):
-            return _decode_state(data)
+        if data[:1] == bytes([Operation.SNAPSHOT]):
+            return _decode_snapshot(data)
         return _decode_request(data)
     except UnicodeDecodeError:
         return None
@@ -239,7 +248,7 @@ def _decode_request(data: bytes) -> Request | None:
         return None
     if operation not in (Operation.JOIN, Operation.LEAVE) or level > LEVEL_MAX or pad:
         return None
-    allowed = GroupFlag.OPEN | _SERVICE_FLAGS if operation == Operation.JOIN else int(GroupFlag.DEATH)
+    allowed = int(GroupFlag.OPEN | _SERVICE_FLAGS if operation == Operation.JOIN else GroupFlag.DEATH)
     service = _service(flags, level)
     if flags & ~allowed or service is None:  # ~ of a plain number: of a flag it knows only the declared bits
         return None
@@ -250,19 +259,19 @@ def _decode_request(data: bytes) -> Request | None:
     return Request(Operation(operation), group, program, level, bool(flags & GroupFlag.OPEN), death, service)
 
 
-def _decode_state(data: bytes) -> State | None:
-    if len(data) < STATE.size:
+def _decode_snapshot(data: bytes) -> SnapshotPart | None:
+    if len(data) < SNAPSHOT.size:
         return None
-    _, flags, count, instance = STATE.struct.unpack_from(data)
+    _, flags, count, instance = SNAPSHOT.struct.unpack_from(data)
     if flags & ~int(GroupFlag.LAST):
         return None
-    at = STATE.size
-    entries: list[Entry] = []
+    at = SNAPSHOT.size
+    entries: list[SnapshotEntry] = []
     for _ in range(count):
-        if len(data) - at < ENTRY.size:
+        if len(data) - at < SNAPSHOT_ENTRY.size:
             return None
-        client, level, eflags, group_length, program_length = ENTRY.struct.unpack_from(data, at)
-        at += ENTRY.size
+        client, level, eflags, group_length, program_length = SNAPSHOT_ENTRY.struct.unpack_from(data, at)
+        at += SNAPSHOT_ENTRY.size
         end = at + group_length
         if not 1 <= group_length <= GROUP_NAME_MAX or program_length > PROGRAM_NAME_MAX or end + program_length > len(data):
             return None
@@ -270,24 +279,11 @@ def _decode_state(data: bytes) -> State | None:
         if level > LEVEL_MAX or eflags & ~int(GroupFlag.OPEN | _SERVICE_FLAGS) or service is None:
             return None
         group, program = data[at:end].decode(), data[end : end + program_length].decode()
-        entries.append(Entry(client, group, program, level, bool(eflags & GroupFlag.OPEN), service))
+        entries.append(SnapshotEntry(client, group, program, level, bool(eflags & GroupFlag.OPEN), service))
         at = end + program_length
     if at != len(data):
         return None
-    return State(instance, bool(flags & GroupFlag.LAST), tuple(entries))
-
-
-def decode_view(data: bytes) -> ViewEvent:
-    """The view event that the core hands out as a message of type VIEW."""
-    instance, hash_, operational, joined, left = VIEW.struct.unpack_from(data)
-    stations = (len(data) - VIEW.size) // 4
-    incarnations = tuple(int.from_bytes(data[VIEW.size + 4 * i : VIEW.size + 4 * i + 4], "big") for i in range(stations))
-    members = tuple(incarnations[i] if operational >> i & 1 else 0 for i in range(stations))
-
-    def numbers(bitmap: int) -> tuple[int, ...]:
-        return tuple(i + 1 for i in range(stations) if bitmap >> i & 1)
-
-    return ViewEvent(instance, hash_, members, numbers(joined), numbers(left))
+    return SnapshotPart(instance, bool(flags & GroupFlag.LAST), tuple(entries))
 
 
 # ---- the tables
@@ -315,34 +311,46 @@ class _Group:
         return (station, client, self.programs.pop((station, client)))
 
 
-class Groups:
-    """All groups of one cluster at one station. Bounded by what the daemons let their clients join."""
+class Groups(StateMachine[ViewEvent]):
+    """All groups of one cluster at one station. Bounded by what the daemons let their clients join.
 
-    def __init__(self) -> None:
+    station: the own one, 1..n. Besides ``Emit`` and ``Reply`` its effects are ``Change``: the views of groups.
+    """
+
+    def __init__(self, station: int) -> None:
+        self.station = station
         self.instance = 0
+        self.active = False
+        """This station is in an instance: it speaks for its clients, and what ``on_request`` answers is true now."""
         self.malformed = 0
         """Group messages ignored, by every station alike, because they make no sense."""
         self.known = True
-        """False from the opening of an instance that has let this station in until it has everybody's STATE: the tables are
+        """False from the opening of an instance that has let this station in until it has everybody's SNAPSHOT: the tables are
         empty, and no client of this station may join yet."""
         self._by_id: dict[int, _Group] = {}
         self._sync_instance = 0
         self._awaited: set[int] = set()
-        """Stations whose STATE as of the view of ``_sync_instance`` has not come, at this place of the order."""
-        self._told: dict[int, list[Entry]] = {}
+        """Stations whose SNAPSHOT as of the view of ``_sync_instance`` has not come, at this place of the order."""
+        self._told: dict[int, list[SnapshotEntry]] = {}
         self._kept: list[tuple[int, int, Request]] = []
 
     # ---- life
     def open(self, instance: int, *, joined: bool = False) -> None:
         """An instance has started: all groups are empty. joined: the others go on with theirs; the view event that lets this
-        station in comes first (``view``)."""
+        station in comes first (``on_view``)."""
         self.instance = instance
+        self.active = instance != 0
         self.known = not joined
         self._by_id.clear()
         self._end_sync()
 
+    def suspend(self) -> None:
+        """This station is in no instance any more. The tables stay: the rest of the instance, messages and views, may still be
+        delivered before the next one."""
+        self.active = False
+
     def close(self) -> None:
-        """The instance has ended."""
+        """All of the instance has been delivered: no groups."""
         self.open(0)
 
     def _end_sync(self) -> None:
@@ -361,56 +369,65 @@ class Groups:
         """A leave. UsageError as ``encode``."""
         return encode(Request(Operation.LEAVE, group, "", 0, False, death))
 
-    def state_of(self, station: int) -> list[bytes]:
-        """The STATE of a station at this place of the order, in parts: call right after ``view``, while ``syncing``."""
-        entries = [
-            Entry(client, group.name, program, group.levels[at, client], group.open, group.service)
+    def _entries(self, station: int) -> list[SnapshotEntry]:
+        """The memberships of a station's clients at this place of the order."""
+        return [
+            SnapshotEntry(client, group.name, program, group.levels[at, client], group.open, group.service)
             for _, group in sorted(self._by_id.items())
             for (at, client), program in sorted(group.programs.items())
             if at == station
         ]
-        return encode_state(self._sync_instance, entries)
 
     # ---- delivery
     @property
     def syncing(self) -> bool:
-        """Whether STATEs are awaited at this place of the order; equal at all stations."""
+        """Whether SNAPSHOTs are awaited at this place of the order; equal at all stations."""
         return bool(self._awaited)
 
-    def view(self, event: ViewEvent) -> list[Change]:
+    def on_view(self, place: Place, view: ViewEvent) -> list[Effect]:
         """A view event has its place in the order here. Returns the views of groups that begin here, by name: members of stations
-        removed have left. If ``syncing`` is true now, every member that was one before has to broadcast its ``state_of``."""
-        self.instance = event.instance
-        if event.joined or self._awaited:
+        removed have left. Where it lets stations in, every member that was one before broadcasts its SNAPSHOT."""
+        self.instance = view.instance
+        if view.joined or self._awaited:
             self._end_sync()
-            self._sync_instance = event.instance
-            self._awaited = set(event.members) - set(event.joined)
+            self._sync_instance = view.instance
+            self._awaited = set(view.members) - set(view.joined)
             self._finish_sync()
-        gone = set(event.left) | {station for station, incarnation in enumerate(event.incarnations, 1) if not incarnation}
-        changes = []
+        gone = set(view.left) | {station for station, incarnation in enumerate(view.incarnations, 1) if not incarnation}
+        effects: list[Effect] = []
         for identity, group in sorted(self._by_id.items(), key=lambda item: item[1].name):
             left = tuple(group.remove(*at) for at in sorted(group.programs) if at[0] in gone)
             if left:
-                changes.append(Change(group.name, (), left, group.members(), "death"))
+                effects.append(Change(group.name, (), left, group.members(), "death"))
             if not group.programs:
                 del self._by_id[identity]
-        return changes
+        if self.active and self._awaited and self.station not in view.joined:
+            effects += [Emit(part) for part in encode_snapshot(self._sync_instance, self._entries(self.station))]
+        return effects
 
-    def apply(self, station: int, client: int, data: bytes) -> list[Change]:
-        """A group message of a client of ``station`` (1..n) has its place in the order here. Returns the views that begin
-        here: none for a join of a member, a leave of a stranger, or what makes no sense; and none while ``known`` is false. Never
-        raises for what came."""
+    def on_message(self, place: Place, source: Source, data: bytes) -> list[Effect]:
+        """A group message has its place in the order here. Returns the views that begin here: none for a join of a member, a
+        leave of a stranger, or what makes no sense; and none while ``known`` is false."""
+        station, client = source
         request = decode(data)
-        if request is None or (isinstance(request, State) and client):
+        if request is None or (isinstance(request, SnapshotPart) and client):
             self.malformed += 1
             return []
-        if isinstance(request, State):
-            self._on_state(station, request)
+        if isinstance(request, SnapshotPart):
+            self._on_snapshot(station, request)
             return []
         if not self.known:
             self._kept.append((station, client, request))
             return []
-        return self._do(station, client, request)
+        return list(self._do(station, client, request))
+
+    def on_request(self, request: Hashable, body: bytes) -> list[Effect]:
+        """The members of the group that ``body`` names; none while this station is in no instance."""
+        name = group_name(body)
+        if name is None:
+            return [Reply(request, {"message": NAME_BOUNDS}, "name")]
+        members = [list(member) for member in self.members(name)] if self.active else []
+        return [Reply(request, {"group": name, "members": members})]
 
     def _do(self, station: int, client: int, request: Request) -> list[Change]:
         if request.operation is Operation.JOIN:
@@ -444,7 +461,7 @@ class Groups:
         return [Change(group.name, (), (left,), group.members(), reason)]
 
     # ---- what a station that was let in learns
-    def _on_state(self, station: int, state: State) -> None:
+    def _on_snapshot(self, station: int, state: SnapshotPart) -> None:
         if state.instance != self._sync_instance or station not in self._awaited:
             return  # of an earlier view
         if not self.known:
@@ -460,12 +477,46 @@ class Groups:
         self.known = True
         for station, entries in sorted(self._told.items()):
             for entry in entries:
-                group = self._by_id.setdefault(group_id(entry.group), _Group(entry.group, entry.open, entry.service))
-                if group.name == entry.group:  # always, for the others had both at once
-                    group.add(station, entry.client, entry.program, entry.level)
+                self._add(station, entry)
         for station, client, request in self._kept:
             self._do(station, client, request)
         self._end_sync()
+
+    def _add(self, station: int, entry: SnapshotEntry) -> None:
+        group = self._by_id.setdefault(group_id(entry.group), _Group(entry.group, entry.open, entry.service))
+        if group.name == entry.group:  # always, for the others had both at once
+            group.add(station, entry.client, entry.program, entry.level)
+
+    # ---- the whole of it, for another copy
+    def snapshot(self) -> list[Chunk]:
+        """What it is waiting for, then each station's memberships in parts. UsageError while ``known`` is false."""
+        if not self.known:
+            raise UsageError("this station does not know the groups yet")
+        awaited = sum(1 << (station - 1) for station in self._awaited)
+        chunks = [(b"", SNAPSHOT_HEAD.struct.pack(self.instance, self._sync_instance, awaited))]
+        for station in sorted({at for group in self._by_id.values() for at, _ in group.programs}):
+            parts = encode_snapshot(self.instance, self._entries(station))
+            chunks += [(SNAPSHOT_KEY.struct.pack(station, number), part) for number, part in enumerate(parts)]
+        return chunks
+
+    def restore(self, chunks: Iterable[Chunk]) -> None:
+        """Take another station's tables over. ``active`` stays: it is this station's own."""
+        (key, head), *rest = chunks
+        if key or len(head) != SNAPSHOT_HEAD.size:
+            raise ValueError("a snapshot of groups begins with its head")
+        entries: list[tuple[int, SnapshotEntry]] = []
+        for key, data in rest:
+            part = decode(data)
+            if len(key) != SNAPSHOT_KEY.size or not isinstance(part, SnapshotPart):
+                raise ValueError("a chunk that is no part of a snapshot of groups")
+            entries += [(key[0], entry) for entry in part.entries]
+        self.instance, self._sync_instance, awaited = SNAPSHOT_HEAD.struct.unpack(head)
+        self.known = True
+        self._by_id.clear()
+        self._end_sync()
+        self._awaited = {station for station in range(1, STATIONS_MAX + 1) if awaited >> (station - 1) & 1}
+        for station, entry in entries:
+            self._add(station, entry)
 
     # ---- reads
     def names(self) -> list[str]:

@@ -1,0 +1,164 @@
+"""Questions and commands of programs: STATUS, MEMBERS, ADMIN, and their answers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..proto.errors import UsageError
+from ..proto.service.base import Reply
+from .clientwire import Frame
+from .connections import Connection, Connections, Facts, Standing, as_json
+from .datapath import DataPath
+from .observe import Journal
+from .sparing import Sparing
+
+STATUSES_PER_S: Final = 200
+"""And no more than a tenth of the processor (``sparing.SHARE``): a status takes a millisecond of Python or some."""
+ANSWER: Final = {
+    Frame.STATUS: Frame.STATUS_REPLY,
+    Frame.MEMBERS: Frame.MEMBERS_REPLY,
+    Frame.ADMIN: Frame.ADMIN_REPLY,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """One request of a client, to be answered once. ``kind`` is the frame that asks it."""
+
+    connection: Connection
+    kind: Frame
+
+
+class Requests:
+    """Answers what programs ask.
+
+    status:     ``status(now)`` gives the object of docs/status.md; asked at most ``STATUSES_PER_S`` times a second.
+    ask_groups: passes a question about a group on to the groups; the answer comes by ``reply``.
+    admin:      carries out an operator's command, ``("expel", {"station": k})`` or ``("leave", {})``, and returns a line for
+                people; raises UsageError for what cannot be. Without it operators are refused. It may be set later.
+    """
+
+    def __init__(
+        self,
+        dp: DataPath,
+        connections: Connections,
+        standing: Standing,
+        facts: Facts,
+        journal: Journal,
+        status: Callable[[int], dict[str, Any]],
+        ask_groups: Callable[[Question, bytes], None],
+        admin: Callable[[str, dict[str, Any]], str] | None = None,
+    ) -> None:
+        self._dp = dp
+        self._connections = connections
+        self._standing = standing
+        self._facts = facts
+        self._journal = journal
+        self._make_status = status
+        self._status = Sparing(self._status_and_reply, STATUSES_PER_S)
+        self._ask_groups = ask_groups
+        self.admin = admin
+
+    def ask(self, question: Question, body: bytes, now: int) -> None:
+        """A STATUS, MEMBERS or ADMIN. Its answer, or an error, is queued now or (groups) by a later ``reply``."""
+        if question.kind == Frame.STATUS:
+            self._answer(question, self._status(now)[1])
+        elif question.kind == Frame.ADMIN:
+            self._on_admin(question, body, now)
+        elif body:
+            self._ask_groups(question, body)
+        else:
+            self._answer(question, as_json(self._stations(now)))
+
+    def reply(self, reply: Reply) -> None:
+        """The answer of a service to one of our questions. Nothing if the program has gone."""
+        question = reply.request
+        if not isinstance(question, Question) or question.connection not in self._connections:
+            return
+        if reply.code:
+            self._fail(question, reply.code, str(reply.body.get("message", "")))
+        else:
+            self._answer(question, as_json(reply.body))
+
+    def _answer(self, question: Question, body: bytes) -> None:
+        self._dp.client_put(question.connection.slot, ANSWER[question.kind], body=body, urgent=True)
+
+    def _fail(self, question: Question, code: str, text: str) -> None:
+        self._connections.error(question.connection, code, text, 0, admin=question.kind == Frame.ADMIN)
+
+    # ---- operators
+
+    def _on_admin(self, question: Question, data: bytes, now: int) -> None:
+        """A command of an operator: of root, or of the user the daemon runs as."""
+        connection = question.connection
+        if not privileged(connection.uid):
+            self._fail(question, "not-permitted", "only root and the daemon's own user may do that")
+            return
+        try:
+            command, arguments = self._command(data)
+            if self.admin is None:
+                raise UsageError("this daemon takes no commands")
+            text = f"client {connection.client} ({connection.name}, uid {connection.uid}) asks: {command} {arguments or ''}"
+            self._journal.event(logging.WARNING, "admin", text.rstrip(), now=now, key=command)
+            self._answer(question, as_json({"ok": True, "message": self.admin(command, arguments)}))
+        except UsageError as exc:
+            self._fail(question, "refused", str(exc))
+
+    def _command(self, data: bytes) -> tuple[str, dict[str, Any]]:
+        """UsageError for what is no command."""
+        try:
+            body = json.loads(data)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            raise UsageError("a command is a JSON object")
+        match body:
+            case {"command": "leave"}:
+                return "leave", {}
+            case {"command": "expel", "station": int(station)} if not isinstance(station, bool):
+                if not 1 <= station <= self._facts.stations:
+                    raise UsageError(f"there is no station {station}; stations are 1 to {self._facts.stations}")
+                return "expel", {"station": station}
+        raise UsageError("the commands are leave, and expel with a station")
+
+    # ---- status and stations
+
+    def _status_and_reply(self, now: int) -> tuple[dict[str, Any], bytes]:
+        status = self._make_status(now)
+        return status, as_json(status)
+
+    def _stations(self, now: int) -> dict[str, object]:
+        """The answer to MEMBERS without a name: the members of the instance, and of all stations what is known."""
+        status, standing = self._status(now)[0], self._standing
+        peers: dict[int, Mapping[str, Any]] = {p["station"]: p for p in status.get("peers", ())}
+        hosts = {station: peer.get("host") or "" for station, peer in peers.items()}
+        letters = status.get("membership", {}).get("letters", {}).get(str(self._facts.station)) or {}
+        incarnations = dict(enumerate(standing.incarnations, 1)) if standing.open else {}
+        detail = [
+            {
+                "station": s,
+                "incarnation": incarnations.get(s) or peers.get(s, {}).get("incarnation") or 0,
+                "host": hosts.get(s, ""),
+                "letter": letters.get(str(s)),
+                "state": peers.get(s, {}).get("state"),
+                "member": bool(incarnations.get(s)),
+            }
+            for s in range(1, self._facts.stations + 1)
+        ]
+        return {
+            "group": "",
+            "members": [[s, 0, hosts.get(s, "")] for s, incarnation in incarnations.items() if incarnation],
+            "detail": detail,
+            "stations": self._facts.stations,
+            "instance": standing.shown_instance,
+        }
+
+
+def privileged(uid: int) -> bool:
+    """Whether a user may command the daemon: root, and the user that it runs as."""
+    return uid in (0, os.geteuid())

@@ -1,0 +1,388 @@
+"""Sessions of the programs connected to this daemon: handshake, control frames, events, good-byes (docs/client-protocol.md).
+
+Messages never pass through here: the data path reads and writes them in C. What arrives here are control frames (``on_frame``)
+and, at their place in the total order, group messages and view events (``on_delivered``). Groups are the business of
+``services``, questions and commands of ``requests``; this class sorts what comes, and tells programs what becomes of the cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from ..proto.service.base import Place, ViewEvent, decode_view
+from ..proto.service.groups import Groups
+from ..proto.wire import MessageType
+from .clientwire import (
+    DONE,
+    HEADER,
+    HELLO,
+    LEVEL_MAX,
+    MAGIC,
+    PROGRAM_NAME_MAX,
+    VERSION,
+    VERSION_MIN,
+    VERSION_VIEWS,
+    ErrorFlag,
+    Frame,
+)
+from .connections import Connection, Connections, Facts, Standing, as_json
+from .datapath import E_PROTOCOL, E_SLOW, DataPath, GroupMessage, Lost, Take
+from .listening import peer
+from .observe import Journal
+from .requests import Question, Requests
+from .services import GroupHost
+
+HELLO_TIMEOUT_NS: Final = 10_000_000_000
+"""A connection that has not said HELLO by then is closed."""
+LAST_WORDS_NS: Final = 600_000_000_000
+"""How long a client that has been cut off may take to read why: one that was cut off for not reading will not do so soon."""
+BYE_LINGER_NS: Final = 5_000_000_000
+NOTHING_LOST: Final = Lost(0, 0, False)
+
+
+class Sessions:
+    """All sessions of this daemon. One thread; called by the driver, calls the data path."""
+
+    def __init__(
+        self,
+        dp: DataPath,
+        groups: Groups,
+        facts: Facts,
+        journal: Journal,
+        status: Callable[[int], dict[str, Any]],
+        want_ack: Callable[[bool], None],
+        admin: Callable[[str, dict[str, Any]], str] | None = None,
+        host_of: Callable[[int], str | None] = lambda station: None,
+    ) -> None:
+        """``want_ack(yes)``: somebody here waits for level ack. ``host_of``: the host name of a station, None if it is not known.
+        ``status`` and ``admin``: as in ``Requests``."""
+        self._dp = dp
+        self._facts = facts
+        self.clients_max = facts.clients_max
+        """May change; those above it stay."""
+        self._journal = journal
+        self._host_of = host_of
+        self._want_ack = want_ack
+        self.connections = Connections(dp)
+        self._standing = Standing()
+        self.requests = Requests(dp, self.connections, self._standing, facts, journal, status, self._ask_groups, admin)
+        self._groups = GroupHost(dp, groups, self.connections, self._standing, facts, self.requests.reply)
+        self.refused = 0
+        """Connections turned away (full, closing)."""
+        self.mtu = 0
+        self.payload_max = 0
+
+    def __len__(self) -> int:
+        return len(self.connections.by_slot)
+
+    # ---- connections
+
+    def accept(self, sock: socket.socket, now: int) -> None:
+        """Take a new connection over; ``sock`` is detached or closed."""
+        code = "closing" if self._standing.closing else "busy" if len(self) >= self.clients_max else ""
+        if not code:
+            number = self.connections.new_number()
+            _, uid, _ = peer(sock)
+            fd = sock.detach()
+            try:
+                slot = self._dp.client_add(fd, number)
+            except OSError as exc:
+                sock = socket.socket(fileno=fd)
+                code = "busy"
+                self._journal.event(logging.WARNING, "client", f"cannot take a client: {exc.strerror}", now=now)
+            else:
+                self.connections.add(Connection(slot, number, uid, now))
+                return
+        self.refused += 1
+        text = {"closing": "the daemon is stopping", "busy": f"the daemon serves {len(self)} clients already"}[code]
+        body = as_json({"code": code, "message": text})
+        with sock, contextlib.suppress(OSError):
+            sock.setblocking(False)
+            sock.send(HEADER.struct.pack(len(body), Frame.ERROR, ErrorFlag.CLOSES, 0) + body)
+        self._journal.event(logging.WARNING, "client", f"turned a client away: {text}", now=now)
+
+    def on_frame(self, take: Take, now: int) -> None:
+        """One control frame of a client, or (type 0) its end."""
+        connection = self.connections.by_slot.get(take.slot)
+        if connection is None:  # already being closed
+            return
+        if take.type == 0:
+            self._on_end(connection, take.error, now)
+            return
+        if not connection.greeted:
+            self._on_hello(connection, take, now)
+            return
+        if connection.bye:
+            self._cut_off(connection, "protocol", "a frame after BYE", now)
+            return
+        if take.type == Frame.JOIN:
+            if violation := self._groups.on_join(connection, take):
+                self._cut_off(connection, "protocol", violation, now)
+        elif take.type == Frame.LEAVE:
+            self._groups.on_leave(connection, take.handle)
+        elif take.type in (Frame.STATUS, Frame.MEMBERS) or (take.type == Frame.ADMIN and connection.version >= VERSION_VIEWS):
+            self.requests.ask(Question(connection, Frame(take.type)), take.data, now)
+        elif take.type == Frame.BYE:
+            self._on_bye(connection)
+        elif take.type == Frame.HELLO:
+            self._cut_off(connection, "protocol", "a second HELLO", now)
+        else:
+            self._cut_off(connection, "protocol", f"a frame of unknown type {take.type}", now)
+
+    def after_turn(self, now: int) -> None:
+        """Serve what waited for room or for a position: group messages not yet queued, clients that said BYE."""
+        self._groups.flush()
+        standing = self._standing
+        for connection in [c for c in self.connections.by_slot.values() if c.bye]:
+            info = self._dp.client_info(connection.slot)
+            # While delivery is blocked, its leaves and what others sent cannot come; its own messages are all that matters.
+            ready = bool(standing.blocked) or not standing.open or (not connection.handles and not info.queued_bytes)
+            if ready and info.done[LEVEL_MAX] >= info.sent and not info.unsent_bytes:
+                urgent = bool(info.queued_bytes)
+                self._dp.client_put(connection.slot, Frame.DONE, body=DONE.struct.pack(*info.done), urgent=urgent)
+                self._dp.client_remove(connection.slot, hard=False, linger_ns=BYE_LINGER_NS)
+                self._forget(connection, "bye")
+        if not any(c.bye for c in self.connections.by_slot.values()):
+            self._want_ack(False)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether ``after_turn`` has something to come back for."""
+        return self._groups.waiting or any(c.bye for c in self.connections.by_slot.values())
+
+    def tick(self, now: int) -> None:
+        """Now and then: close connections that never said HELLO."""
+        for connection in [c for c in self.connections.by_slot.values() if not c.greeted]:
+            if now - connection.since_ns > HELLO_TIMEOUT_NS:
+                self._cut_off(connection, "protocol", "no HELLO", now)
+
+    def close_all(self, linger_ns: int) -> None:
+        """Write out what is queued and released and close every connection, within ``linger_ns``."""
+        for connection in list(self.connections.by_slot.values()):
+            self._dp.client_remove(connection.slot, hard=False, linger_ns=linger_ns)
+            self.connections.remove(connection)
+            self._groups.unbind_all(connection)
+
+    # ---- the cluster's news
+
+    def on_opened(self, instance: int, incarnations: Iterable[int], lost: dict[int, Lost], *, joined: bool = False) -> None:
+        """This station has started in an instance, and all of the last one that will ever come has come: tell everybody, join
+        everybody's groups (again), now or (joined: it has been let in) as soon as the others' groups are known.
+
+        incarnations: of stations 1..n, 0: no member. lost: what ``DataPath.reset`` has returned. The data path counts undecided
+        messages as done from its next turn on, so this must come before it.
+        """
+        standing = self._standing
+        again = standing.ever_open
+        self._groups.end()
+        standing.instance = standing.view_instance = instance
+        standing.incarnations = tuple(incarnations)
+        standing.open, standing.ever_open, standing.blocked, standing.quorum = True, True, (), True
+        self._groups.open(instance, joined=joined)
+        members = [station for station, incarnation in enumerate(standing.incarnations, 1) if incarnation]
+        for connection in self.connections.in_order():
+            event: dict[str, object] = {
+                "event": "reopened" if again else "open",
+                "instance": instance,
+                "members": members,
+                "joined": joined,
+            }
+            if again:
+                event.update(self._loss(connection, lost))
+            self.connections.event(connection, event)
+        self._groups.begin()
+
+    def _loss(self, connection: Connection, lost: dict[int, Lost]) -> dict[str, object]:
+        """What the end of an instance costs a client, as its events say it."""
+        undecided, forgotten, unsafe = lost.get(connection.slot, NOTHING_LOST)
+        first = self._dp.client_info(connection.slot).sent - undecided + 1
+        return {"undecided": undecided, "first": first, "forgotten": forgotten, "unsafe": unsafe}
+
+    def on_changed(self, instance: int, incarnations: Iterable[int]) -> None:
+        """The members have agreed on the next instance. The view event comes at its place, which may be later."""
+        self._standing.instance, self._standing.incarnations = instance, tuple(incarnations)
+
+    def on_closed(self, reason: str = "", station: int = 0, *, expelled: bool = False) -> None:
+        """The instance has ended for this station. Its groups stay as they are until the next one begins: unless the others go on
+        without this station (expelled), the rest of it, messages and views, may still be delivered before."""
+        standing = self._standing
+        standing.open = False
+        self._groups.suspend()
+        lost = self._dp.lost() if expelled else {}
+        for connection in self.connections.in_order():
+            if connection.version < VERSION_VIEWS:
+                continue
+            event: dict[str, object] = {
+                "event": "closed",
+                "instance": standing.instance,
+                "reason": reason,
+                "station": station,
+            }
+            if expelled:
+                event["event"] = "expelled"
+                event.update(self._loss(connection, lost))
+            self.connections.event(connection, event, urgent=True)
+
+    def on_blocked(self, stations: tuple[tuple[int, str], ...], quorum: bool = True) -> None:
+        """These stations are waited for; empty: no more. With quorum they are about to be removed; without, delivery stops."""
+        self._standing.blocked, self._standing.quorum = stations, quorum
+        for connection in self.connections.in_order():
+            self.connections.event(connection, self._blocked_event(), urgent=True)
+
+    def _blocked_event(self) -> dict[str, object]:
+        if not self._standing.blocked:
+            return {"event": "unblocked"}
+        stations = [{"station": s, "reason": r} for s, r in self._standing.blocked]
+        return {"event": "blocked", "stations": stations, "quorum": self._standing.quorum}
+
+    def on_fenced(self, station: int, position: int) -> None:
+        """The order differs from ``station``'s: nothing more is delivered."""
+        self._standing.fence = {"event": "fenced", "at": position, "with": station}
+        for connection in self.connections.in_order():
+            self.connections.event(connection, self._standing.fence, urgent=True)
+
+    def on_closing(self, now: int) -> None:
+        """The daemon stops: no new clients from now on."""
+        self._standing.closing = True
+        for connection in self.connections.in_order():
+            self.connections.event(connection, {"event": "closing"}, urgent=True)
+        for connection in [c for c in self.connections.by_slot.values() if not c.greeted]:
+            self._cut_off(connection, "closing", "the daemon is stopping", now)
+
+    # ---- what comes in the order
+
+    def on_delivered(self, message: GroupMessage) -> None:
+        """What delivery stands at (``DataPath.group``): a group message or a view event, perhaps of an instance that has ended,
+        for its groups live until the next one begins."""
+        if message.type == MessageType.VIEW:
+            self._on_view(message)
+        elif message.type == MessageType.GROUP:
+            place = (message.clock, message.src + 1, message.index)
+            self._groups.on_message(place, message.client, message.data, message.position)
+
+    def _on_view(self, message: GroupMessage) -> None:
+        """Stations have come or gone at this place of the order."""
+        view = decode_view(message.data)
+        if self._facts.station not in view.members:
+            return  # the last thing of an instance that has ended for us: nobody's view any more
+        self._standing.view_instance = view.instance
+        place = (message.clock, message.view_src + 1, message.index)
+        self._tell_view(view, place, message.position)
+        self._groups.on_view(place, view, message.position)
+
+    def _tell_view(self, view: ViewEvent, place: Place, position: int) -> None:
+        """The view event for every client, held back like the views of its groups: at the highest level that it asked for."""
+        body = as_json(
+            {
+                "event": "view", "instance": view.instance, "clock": place[0], "station": place[1], "index": place[2],
+                "members": [[s, i, self._host_of(s) or ""] for s, i in enumerate(view.incarnations, 1) if i],
+                "joined": list(view.joined), "left": list(view.left),
+            }
+        )  # fmt: skip
+        for connection in self.connections.in_order():
+            if connection.version >= VERSION_VIEWS:
+                level = max((handle.level for handle in connection.handles.values() if handle.member), default=0)
+                self._dp.client_put(connection.slot, Frame.EVENT, body=body, position=position, level=level)
+
+    # ---- control frames
+
+    def _on_hello(self, connection: Connection, take: Take, now: int) -> None:
+        if take.type != Frame.HELLO or take.size < HELLO.size or not take.data.startswith(MAGIC):
+            self._cut_off(connection, "protocol", "the first frame is not a HELLO", now)
+            return
+        _, lowest, highest = HELLO.struct.unpack_from(take.data)
+        version = min(highest, VERSION)
+        if version < max(lowest, VERSION_MIN):
+            text = f"this daemon speaks versions {VERSION_MIN} to {VERSION}, the client {lowest} to {highest}"
+            self._cut_off(connection, "version", text, now)
+            return
+        name = take.data[HELLO.size :]
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            self._cut_off(connection, "protocol", "the program's name is not UTF-8", now)
+            return
+        if len(name) > PROGRAM_NAME_MAX or not text.isprintable():
+            why = f"the program's name is longer than {PROGRAM_NAME_MAX} bytes or not printable"
+            self._cut_off(connection, "protocol", why, now)
+            return
+        connection.name = text  # not before: a name with control characters must not reach the log
+        connection.greeted = True
+        connection.version = version
+        facts, standing = self._facts, self._standing
+        welcome = {
+            "version": version,
+            "station": facts.station,
+            "stations": facts.stations,
+            "cluster": facts.cluster,
+            "client": connection.client,
+            "message_max": facts.message_max,
+            "queue_bytes_max": facts.queue_bytes_max,
+            "instance": standing.shown_instance,
+            "mtu": self.mtu,
+            "payload_max": self.payload_max,
+            "medium": facts.medium,
+        }
+        self.connections.put(connection, Frame.WELCOME, welcome, urgent=True)
+        if standing.blocked:
+            self.connections.event(connection, self._blocked_event(), urgent=True)
+        if standing.fence is not None:
+            self.connections.event(connection, standing.fence, urgent=True)
+
+    def _ask_groups(self, question: Question, body: bytes) -> None:
+        self._groups.on_request(question, body)
+
+    def _on_bye(self, connection: Connection) -> None:
+        connection.bye = True
+        self._want_ack(True)
+        self._groups.leave_all(connection)
+
+    def _on_end(self, connection: Connection, error: int, now: int) -> None:
+        if error == E_PROTOCOL:
+            self._cut_off(connection, "protocol", "a malformed frame", now, told=True)
+        elif error == E_SLOW:
+            limit = self._facts.queue_bytes_max
+            text = f"more than {limit} bytes (clients.queue_bytes_max) were waiting for this client: it reads too slowly"
+            self._cut_off(connection, "slow-receiver", text, now, told=True)
+        else:
+            self._dp.client_remove(connection.slot, hard=True)
+            self._forget(connection, "closed")
+
+    # ---- helpers
+
+    def _cut_off(self, connection: Connection, code: str, text: str, now: int, *, told: bool = False) -> None:
+        """Disconnect a client for a reason. ``told``: the data path has told the client already."""
+        line = f"disconnected client {connection.client} ({connection.name or 'no name'}): {code}: {text}"
+        self._journal.event(logging.WARNING, "client", line, now=now, key=code, client=connection.client)
+        if not told:
+            self.connections.error(connection, code, text, 0, close=True)
+        self._dp.client_cut_off(connection.slot, LAST_WORDS_NS)
+        self._forget(connection, code)
+
+    def _forget(self, connection: Connection, why: str) -> None:
+        self.connections.remove(connection)
+        self._groups.forget(connection, death=why != "bye")
+
+    def status(self) -> list[dict[str, object]]:
+        """``clients`` of docs/status.md."""
+        out: list[dict[str, object]] = []
+        for connection in self.connections.in_order():
+            info = self._dp.client_info(connection.slot)
+            out.append(
+                {
+                    "client": connection.client,
+                    "name": connection.name,
+                    "groups": sorted(h.group for h in connection.handles.values() if h.member),
+                    "queued_bytes": info.queued_bytes,
+                    "unsent_bytes": info.unsent_bytes,
+                    "sent": info.sent,
+                    "delivered": info.delivered,
+                    "done": list(info.done),
+                    "paused": info.paused,
+                }
+            )
+        return out

@@ -1,0 +1,1 @@
+"""Services: state machines that the total order feeds."""
