@@ -31,7 +31,7 @@ from .errors import UsageError, invariant
 from .joining import Entry, Joining
 from .membership import Expelled, Membership, Outcome
 from .opening import Opening, OpeningConfig, Recovering, UsedUp
-from .openpdu import BY_VOTES, FRAME_MAX_MIN, INSTANCE_MAX, Past, decode_header, unpack
+from .openpdu import BY_VOTES, FRAME_MAX_MIN, INSTANCE_MAX, BusReached, Past, Pasts, decode_header, unpack
 from .openstate import State
 from .reset import Reset
 from .silence import SilenceWatch, unheard
@@ -47,9 +47,6 @@ BYES: Final = 3
 BYE_GAP_NS: Final = 5 * MS
 VIEWS_KEPT: Final = 16
 """Own views remembered, to know how far others who come from them had got."""
-SECURED_BITS: Final = 24
-"""Bus: an OPEN's ``reached`` says in its upper bits how many PDUs are acknowledged, and in so many lower ones how many more the
-sender holds that others may have acknowledged (docs/protocol.md, "Reset"). Logs are shorter."""
 CONFLICTS: Final = {Drop.VERSION: "speaks another protocol version"}
 """Frames dropped in C for these reasons are worth a notice: somebody of this cluster is set up differently."""
 _KIND_AT: Final = HEADER.offset("kind")
@@ -482,7 +479,7 @@ class Engine:
             return None
         view, count = self.core.reached()
         if self._bus:
-            return Past(view, count << SECURED_BITS | self.core.secured())
+            return Past(view, BusReached(self._views.get(view, 0), count, self.core.secured()).packed() if view else 0)
         return Past(view, count | (BY_VOTES if view != self._opened_view else 0) if view else 0)
 
     def _flush(self, now: int) -> None:
@@ -490,18 +487,12 @@ class Engine:
         proposal = self.opening.instance
         if proposal is None:
             return
+        if self._bus:
+            self._flush_bus(proposal.pasts)
+            return
         targets: dict[int, int] = {}
-        secured: dict[int, int] = {}
         for _, view, reached in proposal.pasts:
-            if self._bus:
-                count = reached >> SECURED_BITS
-                all_have = count + (reached & (1 << SECURED_BITS) - 1)
-                secured[view] = min(secured.get(view, all_have), all_have)
-                reached = count
-            reached &= ~BY_VOTES
-            targets[view] = max(targets.get(view, 0), reached)
-        if len(secured) == 1:  # else some have gone on from there without this station, and with less
-            targets = {view: max(targets[view], count) for view, count in secured.items()}
+            targets[view] = max(targets.get(view, 0), reached & ~BY_VOTES)
         for view in targets:
             late = None if view in self._views else self.membership.late_change(view)
             if late is not None and self.membership.late_commit(now, late):  # refused: one of the views known before must do
@@ -510,6 +501,20 @@ class Engine:
         if known:
             furthest = max(known, key=lambda view: self._views[view])
             self.core.flush(furthest, targets[furthest])
+
+    def _flush_bus(self, pasts: Pasts) -> None:
+        """As far as anybody who was in the last instance has it acknowledged, or as all of them hold what others may have
+        acknowledged, if that is further and nobody has gone on from there without this station, and with less."""
+        view, count = self.core.reached()
+        told = [(past, BusReached.parse(reached)) for _, past, reached in pasts]
+        mine = BusReached(self._views.get(view, 0), count, 0)
+        peers = [other for past, other in told if past == view]
+        if not view or not peers:
+            return
+        target = max(other.ahead_of(mine) for other in peers)
+        if not any(other.is_after(mine) for _, other in told):
+            target = max(target, min(other.ahead_of(mine) + other.secured for other in peers))
+        self.core.flush(view, max(0, count + target))
 
     def _begin(self, now: int, opened: Opened) -> list[Effect]:
         """The agreed instance starts, in the core as well."""
@@ -751,6 +756,8 @@ class Engine:
                 self._stuck.clear()
                 if self.quorum([self.config.station]):  # it can do without them, and they cannot without it
                     deaf = [(k + 1, "deaf") for k in members if k != core.index]
+                    if self._bus:  # nobody votes there
+                        return self._absorb(now, self.opening.renew(now, f"station {deaf[0][0]} is deaf", deaf[0][0]))
                     return self._absorb(now, self.membership.suspect(now, *deaf))
                 return self._absorb(now, self.opening.renew(now, why))
         return []

@@ -36,10 +36,48 @@ class Past(NamedTuple):
     """View hash (``wire.view_hash``) of the last view event at level preack here, 0: it was in no instance."""
     reached: int
     """How many PDUs after that event had reached level preack here. Every member of that view has accepted all of them. Plus
-    ``BY_VOTES``."""
+    ``BY_VOTES``. On a bus: ``BusReached``."""
 
 
 NO_PAST: Final = Past(0, 0)
+
+_INSTANCE_BITS: Final = 18
+_COUNT_BITS: Final = 23
+_SECURED_BITS: Final = 22
+
+
+class BusReached(NamedTuple):
+    """What ``Past.reached`` says on a bus, in 63 bits: the highest bit stays 0. Members of one instance are never further apart
+    than their logs are long, at most 2**21 PDUs, so counts are told modulo 2**23."""
+
+    instance: int
+    """That the view is of, modulo 2**18."""
+    acknowledged: int
+    """PDUs of the instance that are acknowledged here, modulo 2**23."""
+    secured: int
+    """How many more the sender holds that others may have acknowledged, 0..2**22 - 1 (docs/protocol.md, "Membership on a
+    bus")."""
+
+    @classmethod
+    def parse(cls, reached: int) -> BusReached:
+        """Total: any 64 bits."""
+        upper, secured = reached >> _SECURED_BITS, reached & (1 << _SECURED_BITS) - 1
+        return cls(upper >> _COUNT_BITS & (1 << _INSTANCE_BITS) - 1, upper & (1 << _COUNT_BITS) - 1, secured)
+
+    def packed(self) -> int:
+        """Numbers of any size; what is modulo is cut, ``secured`` is at most what fits."""
+        instance = self.instance & (1 << _INSTANCE_BITS) - 1
+        count = instance << _COUNT_BITS | self.acknowledged & (1 << _COUNT_BITS) - 1
+        return count << _SECURED_BITS | min(self.secured, (1 << _SECURED_BITS) - 1)
+
+    def is_after(self, other: BusReached) -> bool:
+        """Of a later instance, by serial number arithmetic (RFC 1982)."""
+        return 0 < (self.instance - other.instance) % (1 << _INSTANCE_BITS) < 1 << (_INSTANCE_BITS - 1)
+
+    def ahead_of(self, other: BusReached) -> int:
+        """PDUs acknowledged here and not there, by serial number arithmetic; negative: the other way round."""
+        half = 1 << (_COUNT_BITS - 1)
+        return (self.acknowledged - other.acknowledged + half) % (2 * half) - half
 
 
 class Proposal(NamedTuple):

@@ -11,6 +11,7 @@ from zenjun.proto import wire
 from zenjun.proto.core import Medium, seal
 from zenjun.proto.effects import Opened, Send
 from zenjun.proto.engine import Engine, EngineConfig
+from zenjun.proto.openpdu import BusReached
 from zenjun.proto.wire import Flag, Kind
 
 MS = 1_000_000
@@ -152,3 +153,62 @@ def test_what_all_had_when_their_vectors_were_equal_counts_though_another_reset_
     assert core.secured() == accepted
     core.reset_enter(2)
     assert core.secured() == accepted
+
+
+@pytest.mark.parametrize("instance", [1, 2**18 - 1, 2**18, 2**30 - 1])
+@pytest.mark.parametrize("count", [0, 5, 2**23 - 1, 2**23, 2**40])
+def test_what_a_past_says_on_a_bus_goes_round(instance: int, count: int) -> None:
+    """Numbers are told modulo what has room, and are told apart as long as they are near each other."""
+    mine = BusReached.parse(BusReached(instance, count, 7).packed())
+    assert mine == (instance % 2**18, count % 2**23, 7)
+    assert BusReached(instance, count, 2**22 - 1).packed() < 2**63
+    assert BusReached.parse(BusReached(instance, count, 2**40).packed()) == (instance % 2**18, count % 2**23, 2**22 - 1)
+    for apart in (-(2**21), -1, 0, 1, 2**21):
+        other = BusReached.parse(BusReached(instance + apart % 2**17, count + apart, 0).packed())
+        assert other.ahead_of(mine) == apart and mine.ahead_of(other) == -apart
+        assert other.is_after(mine) == (apart % 2**17 != 0)
+        assert not mine.is_after(other)
+
+
+@pytest.mark.parametrize("bits", [0, 2**63, 2**64 - 1, 0x5555555555555555])
+def test_a_past_of_any_bits_is_read(bits: int) -> None:
+    past = BusReached.parse(bits)
+    assert BusReached.parse(past.packed()) == past
+
+
+class Flushed:
+    """A core that says how far it has got, and remembers how far it is told to go."""
+
+    def __init__(self, view: int, count: int) -> None:
+        self._reached = view, count
+        self.to: tuple[int, int] | None = None
+
+    def reached(self) -> tuple[int, int]:
+        return self._reached
+
+    def flush(self, view: int, count: int) -> None:
+        self.to = view, count
+
+
+@pytest.mark.parametrize(
+    ("pasts", "to"),
+    [
+        pytest.param([(1, 22, 3)], 25, id="alone"),
+        pytest.param([(1, 22, 3), (2, 24, 0)], 24, id="who has it acknowledged"),
+        pytest.param([(1, 22, 3), (2, 22, 1)], 23, id="only what all of them hold"),
+        pytest.param([(1, 22, 3), (2, 22, 3), (3, 5, 0, 1)], 25, id="a third from an earlier instance"),
+        pytest.param([(1, 22, 3), (2, 22, 3), (3, 5, 0, 3)], 22, id="others have gone on from there"),
+    ],
+)
+def test_how_far_the_last_instance_is_delivered(pasts: list[tuple[int, ...]], to: int) -> None:
+    """Bus seed 33000147: two of instance 2, who held PDUs that the two others may have acknowledged, opened the next one with a
+    third that came from instance 1."""
+    engine = Segment().engines[0]
+    engine._views = {77: 2}
+    core = engine.core = Flushed(77, 22)  # type: ignore[assignment]
+    listed = []
+    for station, count, secured, *instance in pasts:
+        number = instance[0] if instance else 2
+        listed.append((station, 77 if number == 2 else 100 + number, BusReached(number, count, secured).packed()))
+    engine._flush_bus(tuple(listed))
+    assert core.to == (77, to)
