@@ -38,7 +38,7 @@ from .silence import SilenceWatch, unheard
 from .status import engine_status
 from .timers import NEVER, Timers
 from .votes import Quorum, stations_of
-from .wire import CONFIRM, HEADER, RESET, RESETS, Flag, Kind, cluster_id, mtu_needed, view_hash
+from .wire import CONFIRM, HEADER, RESET, RESETS, Flag, Kind, Service, cluster_id, mtu_needed, view_hash
 
 __all__ = ["NEVER", "Engine", "EngineConfig"]
 
@@ -214,12 +214,14 @@ class Engine:
         """A deadline may be over. Early and repeated calls are harmless."""
         return self.poll(now, 0)
 
-    def offer(self, now: int, group: int, client: int, type: int, data: bytes, need_ack: bool = False, op: bool = False) -> bool:
+    def offer(
+        self, now: int, group: int, client: int, type: int, data: bytes, need_ack: bool = False, service: Service = Service.TOTAL
+    ) -> bool:
         """Queue a message (simulation and tests; in the daemon the data path does it). Any number of them, then
         ``on_frames(now, [])``, and drain the core. False: not (wholly) taken, or in no instance: offer the very same message
-        again after a later input. ``op``: order-preserving service. Raises UsageError if it is larger than message_max."""
+        again after a later input. ``service``: the order of its group. Raises UsageError if it is larger than message_max."""
         self._tick(now)
-        return self.core.offer(data, group=group, client=client, type=type, need_ack=need_ack, op=op)
+        return self.core.offer(data, group=group, client=client, type=type, need_ack=need_ack, service=service)
 
     def expel(self, now: int, station: int) -> list[Effect]:
         """An operator wants a member out: its removal is proposed. It may come back as a new incarnation. UsageError if it is no

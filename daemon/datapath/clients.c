@@ -239,14 +239,14 @@ int dp_client_level(struct dp *d, uint32_t slot, uint32_t level)
     return 0;
 }
 
-int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t op)
+int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t service)
 {
     struct dp_client *c = client_live(d, slot);
     if (!c)
         return -ENOENT;
-    if (handle == 0 || handle >= DP_HANDLES_MAX || may_send > DP_MAY_WAIT)
+    if (handle == 0 || handle >= DP_HANDLES_MAX || may_send > DP_MAY_WAIT || service >= ZJ_SERVICES)
         return -EINVAL;
-    c->handles[handle] = (struct dp_bound){.group = group, .bound = 1, .may_send = (uint8_t)may_send, .op = op != 0};
+    c->handles[handle] = (struct dp_bound){.group = group, .bound = 1, .may_send = (uint8_t)may_send, .service = (uint8_t)service};
     return 0;
 }
 
@@ -355,10 +355,10 @@ static uint32_t is_unsafe(const struct dp *d, const struct dp_client *c)
         return 1;
     for (uint32_t i = 0; i < d->route_cap; i++) {
         const struct dp_route *r = d->routes[i];
-        if (!r || !r->op_open || (r->op_placed && r->op_position < d->positions[ZJ_PREACK]))
+        if (!r || !r->fifo_open || (r->fifo_placed && r->fifo_position < d->positions[ZJ_PREACK]))
             continue;
         for (uint32_t k = 0; k < r->count; k++)
-            if (r->members[k].slot == c->slot && r->members[k].op)
+            if (r->members[k].slot == c->slot && r->members[k].service == ZJ_FIFO)
                 return 1;
     }
     return 0;

@@ -82,11 +82,11 @@ static int route_leave(struct dp_route *r, uint32_t slot)
     return -ENOENT;
 }
 
-int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self, uint32_t op)
+int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self, uint32_t service)
 {
     if (!client_live(d, slot))
         return -ENOENT;
-    if (level >= ZJ_LEVELS || (op && level != ZJ_ORDERED))
+    if (level >= ZJ_LEVELS || service >= ZJ_SERVICES || (service == ZJ_FIFO && level != ZJ_ORDERED))
         return -EINVAL;
     struct dp_route *r = route_get(d, group);
     if (!r)
@@ -103,7 +103,8 @@ int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32
         r->cap = cap;
     }
     r->members[r->count++] = (struct dp_member){
-        .slot = (uint16_t)slot, .handle = handle, .level = (uint8_t)level, .no_self = no_self != 0, .op = op != 0};
+        .slot = (uint16_t)slot, .handle = handle, .level = (uint8_t)level, .no_self = no_self != 0,
+        .service = (uint8_t)service};
     return 0;
 }
 
@@ -142,7 +143,7 @@ void groups_reset(struct dp *d)
 {
     for (uint32_t i = 0; i < d->route_cap; i++)
         if (d->routes[i])
-            d->routes[i]->op_open = 0;
+            d->routes[i]->fifo_open = 0;
 }
 
 void groups_free(struct dp *d)

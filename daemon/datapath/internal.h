@@ -145,7 +145,7 @@ struct dp_queue {
     uint8_t busy;                                /* used since the last tidying */
 };
 
-struct dp_bound { uint32_t group; uint8_t bound, may_send, op, pad; };
+struct dp_bound { uint32_t group; uint8_t bound, may_send, service, pad; };
 
 struct dp_client {
     int fd;                      /* -1: closed by us, the slot waits for dp_client_remove */
@@ -183,13 +183,13 @@ struct dp_client {
 };
 
 /* ---- groups ---- */
-struct dp_member { uint16_t slot, handle; uint8_t level, no_self, op, pad; };
-/* Of the last message in the order among those given on acceptance: its place, and, once the order has got there (op_placed), its
+struct dp_member { uint16_t slot, handle; uint8_t level, no_self, service, pad; };
+/* Of the last message in the order among those given on acceptance: its place, and, once the order has got there (fifo_placed), its
  * position. */
 struct dp_route {
     uint32_t group, count, cap;
-    uint8_t need_ack, op_src, op_open, op_placed;
-    uint64_t op_clock, op_position;
+    uint8_t need_ack, fifo_src, fifo_open, fifo_placed;
+    uint64_t fifo_clock, fifo_position;
     struct dp_member *members;
 };
 

@@ -44,7 +44,7 @@ static void give(struct dp *d, const struct dp_member *to, struct dp_client *c, 
         return;
     }
     c->delivered++;
-    if (to->level == ZJ_ORDERED && m->op == 0)
+    if (to->level == ZJ_ORDERED && m->stage == ZJ_DELIVERED)
         c->ordered_end = m->position + 1;
 }
 
@@ -56,9 +56,9 @@ static void count_own(struct dp *d, const struct zj_message *m, int own_slot)
 }
 
 /* 1 if the place (clock, src) is not before the last one given on acceptance. */
-static int op_reaches(const struct dp_route *r, const struct zj_message *m)
+static int fifo_reaches(const struct dp_route *r, const struct zj_message *m)
 {
-    return !r->op_open || m->clock > r->op_clock || (m->clock == r->op_clock && m->src >= r->op_src);
+    return !r->fifo_open || m->clock > r->fifo_clock || (m->clock == r->fifo_clock && m->src >= r->fifo_src);
 }
 
 void clients_deliver(struct dp *d, const struct zj_message *m)
@@ -77,7 +77,7 @@ void clients_deliver(struct dp *d, const struct zj_message *m)
         count_own(d, m, own_slot);
 }
 
-/* A message of the order-preserving service has been accepted: its delivery. Its place, and with it its counts, come later. Members
+/* A message in FIFO order has been accepted: its delivery. Its place, and with it its counts, come later. Members
  * of a group in total order get none: for them it would stand anywhere. */
 void clients_accept(struct dp *d, const struct zj_message *m)
 {
@@ -87,14 +87,14 @@ void clients_accept(struct dp *d, const struct zj_message *m)
         const struct dp_member *to = &r->members[i];
         struct dp_client *c = &d->clients[to->slot];
         const int own = own_slot == (int)to->slot;
-        if (!to->op || c->closing || c->broken || (own && to->no_self))
+        if (to->service != ZJ_FIFO || c->closing || c->broken || (own && to->no_self))
             continue;
         give(d, to, c, m, own);
-        if (op_reaches(r, m)) {
-            r->op_open = 1;
-            r->op_placed = 0;
-            r->op_clock = m->clock;
-            r->op_src = m->src;
+        if (fifo_reaches(r, m)) {
+            r->fifo_open = 1;
+            r->fifo_placed = 0;
+            r->fifo_clock = m->clock;
+            r->fifo_src = m->src;
         }
     }
 }
@@ -104,9 +104,9 @@ void clients_placed(struct dp *d, const struct zj_message *m)
 {
     const int own_slot = m->src == d->cfg.self ? d->by_number[m->client] : -1;
     struct dp_route *r = route_find(d, m->group);
-    if (r && r->op_open && op_reaches(r, m)) {
-        r->op_placed = 1;
-        r->op_position = m->position;
+    if (r && r->fifo_open && fifo_reaches(r, m)) {
+        r->fifo_placed = 1;
+        r->fifo_position = m->position;
     }
     if (own_slot >= 0)
         count_own(d, m, own_slot);

@@ -142,11 +142,11 @@ static int hand_to_python(struct dp *d, const struct zj_message *m)
     return 0;
 }
 
-static void deliver_op(struct dp *d, const struct zj_message *m)
+static void deliver_fifo(struct dp *d, const struct zj_message *m)
 {
     if (m->type != ZJW_TYPE_USER)
         return;
-    if (m->op == 1)
+    if (m->stage == ZJ_ACCEPTED)
         clients_accept(d, m);
     else
         clients_placed(d, m);
@@ -167,8 +167,8 @@ static uint32_t deliver(struct dp *d, uint32_t *more)
             break;
         count++;
         bytes += m.size;
-        if (m.op) /* of programs only: with any other type it makes no sense, here as at every station */
-            deliver_op(d, &m);
+        if (m.stage != ZJ_DELIVERED) /* of programs only: with any other type it makes no sense, here as at every station */
+            deliver_fifo(d, &m);
         else if (m.type == ZJW_TYPE_USER)
             clients_deliver(d, &m);
         else if (hand_to_python(d, &m))

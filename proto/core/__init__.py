@@ -12,6 +12,7 @@ from enum import IntEnum, IntFlag
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..errors import InvariantError, UsageError, invariant
+from ..wire import Service
 from ._core import ffi, lib
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Peer",
     "Phase",
     "Positions",
+    "Stage",
     "Start",
     "Status",
     "Vote",
@@ -138,6 +140,17 @@ class Drop(IntEnum):
     REPEATED = lib.ZJ_DROP_REPEATED
 
 
+class Stage(IntEnum):
+    """How a message is handed out (``enum zj_stage``)."""
+
+    DELIVERED = lib.ZJ_DELIVERED
+    """At its place in the total order."""
+    ACCEPTED = lib.ZJ_ACCEPTED
+    """On acceptance (service FIFO): its delivery. ``position`` has no meaning yet."""
+    PLACED = lib.ZJ_PLACED
+    """Again at its place in the total order, without data, so that its levels can be counted."""
+
+
 class Message(NamedTuple):
     """A message at its place in the total order, which is (clock, src, index); or a view event (type VIEW, layout VIEW and n
     incarnations) at its own, right after the PDU at (clock, view_src)."""
@@ -154,9 +167,8 @@ class Message(NamedTuple):
     """Station index."""
     type: int
     """``wire.MessageType``."""
-    op: int = 0
-    """1: of the order-preserving service, handed out on acceptance (``position`` means nothing). 2: the same again at its place
-    in the total order, without data, so that its levels can be counted."""
+    stage: int = Stage.DELIVERED
+    """A ``Stage`` number."""
     view_src: int = 0
     """Of a view event: station index."""
 
@@ -350,7 +362,7 @@ class Core:
         self._core: Any = ffi.gc(out[0], lib.zj_destroy, lib.zj_memory(out[0]))
         self._now = 0
         self._offer: Any = ffi.new("struct zj_offer *")
-        self._partial: tuple[int, int, int, bool, bytes] | None = None
+        self._partial: tuple[int, int, int, Service, bytes] | None = None
         self._backlog: list[Message] = []
         self._deliver_buffer: Any = ffi.new("uint8_t[]", DELIVER_BYTES)
         self._deliver_bytes = ffi.buffer(self._deliver_buffer)
@@ -475,11 +487,20 @@ class Core:
         return out
 
     # ---- messages
-    def offer(self, data: bytes, *, group: int, client: int, type: int = 0, need_ack: bool = False, op: bool = False) -> bool:
-        """Send a whole message; ``op``: by the order-preserving service. False: not (wholly) taken; offer the very same again
-        after a later ``step``. While one is partly taken, a different one is a UsageError, and so is one larger than
-        ``message_max``."""
-        offered = (group, client, type, op, data)
+    def offer(
+        self,
+        data: bytes,
+        *,
+        group: int,
+        client: int,
+        type: int = 0,
+        need_ack: bool = False,
+        service: Service = Service.TOTAL,
+    ) -> bool:
+        """Send a whole message in the order of ``service``. False: not (wholly) taken; offer the very same again after a later
+        ``step``. Raises UsageError for another message while one is partly taken, for one larger than ``message_max``, and for a
+        service that the medium does not have."""
+        offered = (group, client, type, service, data)
         if self._partial is None:
             self._offer.done = 0
         elif self._partial != offered:
@@ -492,7 +513,7 @@ class Core:
         offer.client = client
         offer.type = type
         offer.need_ack = need_ack
-        offer.op = op
+        offer.service = service
         result = lib.zj_offer(self._core, offer)
         if result < 0:
             raise UsageError(f"a message of {len(data)} bytes cannot be sent")
@@ -519,7 +540,7 @@ class Core:
             if large.data != ffi.NULL:
                 m = large
                 data = bytes(ffi.buffer(m.data, m.size))
-                out.append(Message(data, m.clock, m.position, m.group, m.client, m.index, m.src, m.type, m.op, m.view_src))
+                out.append(Message(data, m.clock, m.position, m.group, m.client, m.index, m.src, m.type, m.stage, m.view_src))
             elif count < DELIVER_MAX:
                 return out
 

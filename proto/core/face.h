@@ -10,12 +10,13 @@ struct zj_face_message { /* a message whose bytes lie in the caller's buffer at 
     uint64_t clock, position;
     uint32_t offset, size, group;
     uint16_t client, index;
-    uint8_t src, type, op, view_src, pad[4];
+    uint8_t src, type, stage, view_src, pad[4];
 };
 _Static_assert(sizeof(struct zj_face_message) == 40, "proto/core/__init__.py unpacks it as =QQIIIHHBBBB4x");
 
-/* Up to max messages in order, their bytes into buf; those of op 2 come without bytes, size 0. A message larger than cap, or than what is left of it, ends the batch and comes
- * as *large, pointing into the core (data NULL: none). Returns how many are in out, *large not counted. */
+/* Up to max messages in order, their bytes into buf; those of stage ZJ_PLACED come without bytes, size 0. A message larger
+ * than cap, or than what is left of it, ends the batch and comes as *large, pointing into the core (data NULL: none). Returns how
+ * many are in out, *large not counted. */
 static uint32_t zj_face_deliver(zj_core *c, uint8_t *buf, uint32_t cap, struct zj_face_message *out, uint32_t max,
                                 struct zj_message *large)
 {
@@ -34,7 +35,7 @@ static uint32_t zj_face_deliver(zj_core *c, uint8_t *buf, uint32_t cap, struct z
             memcpy(buf + used, m.data, m.size);
         out[count++] = (struct zj_face_message){
             .clock = m.clock, .position = m.position, .offset = used, .size = m.size, .group = m.group,
-            .client = m.client, .index = m.index, .src = m.src, .type = m.type, .op = m.op, .view_src = m.view_src,
+            .client = m.client, .index = m.index, .src = m.src, .type = m.type, .stage = m.stage, .view_src = m.view_src,
         };
         used += m.size;
     }

@@ -67,7 +67,7 @@ static inline int medium_acks(const zj_core *c) { return on_bus(c); }
 static inline int medium_pending(const zj_core *c) { return on_bus(c) ? bus_pending(c) : switched_pending(c); }
 
 /* Delivery on acceptance cannot be had on a bus: what was accepted may be taken back. */
-static inline int medium_serves(const zj_core *c, const struct zj_offer *m) { return !(on_bus(c) && m->op); }
+static inline int medium_serves(const zj_core *c, const struct zj_offer *m) { return !(on_bus(c) && m->service != ZJ_TOTAL); }
 
 /* ---- order ---- */
 static inline int medium_choose(const zj_core *c, uint32_t *out)

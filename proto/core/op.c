@@ -62,12 +62,12 @@ int op_next(zj_core *c, struct zj_message *out)
             continue;
         }
         const uint8_t *f = message_read(&c->op, out);
-        if (out->op && f)
+        if (out->stage == ZJ_ACCEPTED && f)
             switch (assemble(c, &c->st[c->op.src].op_parts, f, out, 1)) {
             case PART: continue;
             case STARVED: message_unread(&c->op, out); return 0;
             }
-        if (!out->op || c->op_silent)
+        if (out->stage != ZJ_ACCEPTED || c->op_silent)
             continue;
         out->position = ZJ_NEVER;
         c->count.messages_delivered++;

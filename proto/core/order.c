@@ -296,17 +296,17 @@ int zj_next(zj_core *c, struct zj_message *out)
         }
         const uint8_t *f = message_read(&c->cur, out);
         out->clock = medium_place(c, out->clock);
-        out->op = out->op ? 2 : 0;
+        out->stage = out->stage == ZJ_ACCEPTED ? ZJ_PLACED : ZJ_DELIVERED;
         out->position = c->position - 1;
-        /* Of order-preserving ones nothing is kept here: they have been delivered on acceptance. */
+        /* Of those in FIFO order nothing is kept here: they have been delivered on acceptance. */
         if (f)
-            switch (assemble(c, &c->st[c->cur.src].parts, f, out, !out->op)) {
+            switch (assemble(c, &c->st[c->cur.src].parts, f, out, out->stage == ZJ_DELIVERED)) {
             case PART: continue;
             case STARVED: message_unread(&c->cur, out); return 0;
             }
         if (c->silent)
             continue;
-        if (out->op) {
+        if (out->stage == ZJ_PLACED) {
             out->data = NULL;
             return 1;
         }

@@ -158,7 +158,7 @@ static uint32_t room(const zj_core *c) { return c->limit > c->fill ? c->limit - 
 static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
 {
     uint8_t *b = slot_of(c, &c->st[c->self], c->next) + c->fill;
-    uint32_t flags = m->op ? ZJW_MFLAG_OP : 0, head = ZJW_SIZEOF_MESSAGE;
+    uint32_t flags = m->service == ZJ_FIFO ? ZJW_MFLAG_OP : 0, head = ZJW_SIZEOF_MESSAGE;
     if (frag) {
         flags |= ZJW_MFLAG_FRAGMENT | (m->done + size == m->size ? ZJW_MFLAG_LAST : 0);
         put32(b + head + ZJW_FRAGMENT_TOTAL, m->size);
@@ -176,7 +176,7 @@ static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
     m->done += size;
     if (m->need_ack)
         c->build_flags |= ZJW_FLAG_NEED_ACK;
-    if (m->op)
+    if (m->service == ZJ_FIFO)
         c->build_flags |= ZJW_FLAG_OP;
 }
 
@@ -200,7 +200,7 @@ uint32_t zj_payload_max(const zj_core *c)
 
 int zj_offer(zj_core *c, struct zj_offer *m)
 {
-    if (m->size > c->cfg.message_max || m->type > ZJW_TYPE_SERVICE || !medium_serves(c, m))
+    if (m->size > c->cfg.message_max || m->type > ZJW_TYPE_SERVICE || m->service >= ZJ_SERVICES || !medium_serves(c, m))
         return -1;
     if (!c->is_open || c->fenced || c->blocked)
         return 0;

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 4u
+#define ZJ_API_VERSION 5u
 
 typedef struct zj_core zj_core;
 
@@ -133,13 +133,23 @@ struct zj_config {
     uint64_t own_timeout_ns;    /* bus: own PDUs that have not come back for so long are lost */
 };
 
-/* What zj_next() delivers. Three sorts:
- * - a message at its place in the total order: op 0;
+/* The order in which a message is delivered: the service of its process group (wire.Service). */
+enum zj_service { ZJ_TOTAL = 0, ZJ_FIFO = 1 };
+#define ZJ_SERVICES 2
+
+/* How zj_next() hands a message out. */
+enum zj_stage {
+    ZJ_DELIVERED = 0, /* at its place in the total order: its delivery */
+    ZJ_ACCEPTED = 1,  /* as soon as its PDU has been accepted: its delivery. `position` has no meaning yet */
+    ZJ_PLACED = 2     /* at its place, after ZJ_ACCEPTED: without data, so that its levels can be counted */
+};
+
+/* What zj_next() delivers:
+ * - a message of service ZJ_TOTAL once, with stage ZJ_DELIVERED;
+ * - a message of another service twice, with stage ZJ_ACCEPTED and later with ZJ_PLACED;
  * - type ZJW_TYPE_VIEW: a view event at its place; data is a VIEW layout and n incarnations, src is own index, index 0xffff,
  *   clock the event's (it stands right after the PDU with that clock and src view_src), position that of the last PDU before
- *   it, or UINT64_MAX if there is none (then it counts as reached at every level);
- * - a message with message flag OP: handed out twice, first as soon as its PDU is accepted, with op 1 (position means nothing
- *   then): this is its delivery; and again at its place in the total order with op 2, only so that its levels can be counted. */
+ *   it, or UINT64_MAX if there is none (then it counts as reached at every level). */
 struct zj_message {
     const uint8_t *data;
     uint64_t clock;             /* (clock, src, index) is the place in the total order; bus: instance << 32 + place in the instance */
@@ -150,7 +160,7 @@ struct zj_message {
     uint16_t index;             /* of the message within its PDU */
     uint8_t src;                /* index */
     uint8_t type;               /* ZJW_TYPE_* */
-    uint8_t op;                 /* 0, 1, 2: see above */
+    uint8_t stage;              /* enum zj_stage */
     uint8_t view_src;           /* type VIEW: see above */
 };
 
@@ -162,7 +172,7 @@ struct zj_offer {               /* a message to send; fill all, `done` = 0, and 
     uint16_t client;
     uint8_t type;               /* ZJW_TYPE_* */
     uint8_t need_ack;           /* 1: somebody waits for level ack */
-    uint8_t op;                 /* 1: order-preserving service (message flag OP) */
+    uint8_t service;            /* enum zj_service */
     uint8_t pad[7];
 };
 

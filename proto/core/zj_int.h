@@ -257,8 +257,8 @@ static inline uint8_t *slot_of(const zj_core *c, const struct stream *s, uint64_
 static inline int is_member(const zj_core *c, uint32_t h) { return (int)(c->members >> h & 1); }
 static inline int is_vote(uint32_t kind) { return kind == ZJW_KIND_STOP || kind == ZJW_KIND_STOP_ACK || kind == ZJW_KIND_RCV_ACK; }
 static inline int is_sequenced(uint32_t kind) { return kind == ZJW_KIND_DATA || is_vote(kind); }
-/* The message at the cursor, which moves behind it: all of *out but its position and `op`, which is 1 if the message flag is
- * set. Returns the fragment header, or NULL if there is none: then the message is whole. */
+/* The message at the cursor, which moves behind it: all of *out but its position; `stage` is ZJ_ACCEPTED if the message
+ * flag of FIFO order is set, else ZJ_DELIVERED. Returns the fragment header, or NULL if there is none: then the message is whole. */
 static inline const uint8_t *message_read(struct cursor *cur, struct zj_message *out)
 {
     const uint8_t *b = cur->pdu + cur->at;
@@ -271,7 +271,7 @@ static inline const uint8_t *message_read(struct cursor *cur, struct zj_message 
     out->src = (uint8_t)cur->src;
     out->index = (uint16_t)cur->index++;
     out->clock = get64(cur->pdu + ZJW_HEADER_CLOCK);
-    out->op = (flags & ZJW_MFLAG_OP) != 0;
+    out->stage = flags & ZJW_MFLAG_OP ? ZJ_ACCEPTED : ZJ_DELIVERED;
     out->view_src = 0;
     cur->at += head + out->size;
     return flags & ZJW_MFLAG_FRAGMENT ? b + ZJW_SIZEOF_MESSAGE : NULL;

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from zenjun.proto.core import Commit, Core, Message, Vote, seal
+from zenjun.proto.core import Commit, Core, Message, Stage, Vote, seal
 from zenjun.proto.wire import CHANGE, HEADER, PROPOSAL, Kind, MessageType, view_hash
 
 from .test_face import config
@@ -261,7 +261,11 @@ class Rig:
 
     def shown(self, k: int) -> list[bytes | int]:
         """Messages of station k in the total order, and view events as their instance numbers."""
-        return [struct.unpack_from(">I", m.data)[0] if m.type == MessageType.VIEW else m.data for m in self.out[k] if m.op == 0]
+        return [
+            struct.unpack_from(">I", m.data)[0] if m.type == MessageType.VIEW else m.data
+            for m in self.out[k]
+            if m.stage == Stage.DELIVERED
+        ]
 
     def levels(self, k: int) -> tuple[int, int, int]:
         return tuple(self.cores[k].positions())  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""A process of its own that may not have more address space: python -m tests.core.memory_refused ordered|op|overtaken.
+"""A process of its own that may not have more address space: python -m tests.core.memory_refused ordered|fifo|overtaken.
 
 For ``test_assembly.py``. Exit code 0: the order waited as long as memory was refused, lost nothing, and went on then.
 """
@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from zenjun.proto.core import Core, Message
+from zenjun.proto.core import Core, Message, Stage
+from zenjun.proto.wire import Service
 
 from .test_face import MS, VIEW, alone, config
 
@@ -28,7 +29,7 @@ def limit(more: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
 
 
-def waits(op: bool) -> None:
+def waits(service: Service) -> None:
     """Three messages of one service, of which the second is larger than what there is."""
     core, large = alone(), bytes(range(256)) * (32 << 10)
     sent = [b"before", large, b"after"]
@@ -37,7 +38,7 @@ def waits(op: bool) -> None:
     refused_at = position = 0
     limit(SLACK)
     for turn in range(4000):
-        while waiting and core.offer(waiting[-1], group=1, client=1, op=op):
+        while waiting and core.offer(waiting[-1], group=1, client=1, service=service):
             waiting.pop()
         core.step(2 * MS + turn * MS, True)
         core.tx()
@@ -46,22 +47,22 @@ def waits(op: bool) -> None:
             refused_at, position = turn, core.positions().ordered
         if refused_at and turn == refused_at + 1000:
             assert core.memory_refused == 1, "one wait, however often it is tried again"
-            assert core.positions().ordered == position and [m.data for m in got if m.op < 2] == sent[:1]
+            assert core.positions().ordered == position and [m.data for m in got if m.stage != Stage.PLACED] == sent[:1]
             assert 0 < core.assembling_bytes <= SLACK
             limit(None)
     assert refused_at and not waiting
-    assert [m.data for m in got if m.op < 2] == sent
-    assert sum(m.op == 2 for m in got) == (3 if op else 0)
+    assert [m.data for m in got if m.stage != Stage.PLACED] == sent
+    assert sum(m.stage == Stage.PLACED for m in got) == (3 if service is Service.FIFO else 0)
 
 
 def overtaken() -> None:
-    """A message of the order-preserving service is accepted behind one that waits for memory, but its place is before that one's:
+    """A message in FIFO order is accepted behind one that waits for memory, but its place is before that one's:
     it must not be counted at its place before it has been handed out."""
     here, early, large = (Core(**config(stations=3, self_index=k)) for k in range(3))
     for core in (here, large, early):
         core.open(MS, 1, VIEW, (1, 1, 1), 1500)
     for core, data in ((early, b"early"), (large, bytes(1 << 20))):
-        core.offer(data, group=1, client=1, op=True)
+        core.offer(data, group=1, client=1, service=Service.FIFO)
         core.step(2 * MS, True)
     (first,), pieces = early.tx(), large.tx()
     for pdu in (*pieces[:8], first):  # several, so that the clocks of all have passed the place
@@ -73,10 +74,10 @@ def overtaken() -> None:
     here.step(5 * MS, True)
     here.tx()
     here.step(6 * MS, True)
-    assert [(m.op, m.data) for m in here.deliver()] == [(1, b"early"), (2, b"")]
+    assert [(m.stage, m.data) for m in here.deliver()] == [(Stage.ACCEPTED, b"early"), (Stage.PLACED, b"")]
 
 
-SCENARIOS: Final = {"ordered": lambda: waits(False), "op": lambda: waits(True), "overtaken": overtaken}
+SCENARIOS: Final = {"ordered": lambda: waits(Service.TOTAL), "fifo": lambda: waits(Service.FIFO), "overtaken": overtaken}
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]]()

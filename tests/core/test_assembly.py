@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from zenjun.proto.core import Core
-from zenjun.proto.wire import MESSAGE_MAX
+from zenjun.proto.core import Core, Stage
+from zenjun.proto.wire import MESSAGE_MAX, Service
 
 from . import memory_refused
 from .memory_refused import SCENARIOS
@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 UNIT = 16 << 10
 S = 1000 * MS
 MAC = b"\x02\0\0\0\0\1"
-OP = [pytest.param(False, id="ordered"), pytest.param(True, id="op")]
 
 
 def bound(come: int) -> int:
@@ -28,10 +27,10 @@ def bound(come: int) -> int:
     return (2 * come + UNIT - 1) // UNIT * UNIT + UNIT
 
 
-def pieces(core: Core, data: bytes, *, op: bool) -> Iterator[int]:
+def pieces(core: Core, data: bytes, *, service: Service) -> Iterator[int]:
     """Offer a message to a core that is alone, step by step: how many bytes have been taken, at most."""
     for turn in range(100_000):
-        done = core.offer(data, group=1, client=1, op=op)
+        done = core.offer(data, group=1, client=1, service=service)
         core.step(2 * MS + turn * MS, True)
         core.tx()
         yield len(data) if done else (turn + 1) * 64 * 1500
@@ -40,18 +39,18 @@ def pieces(core: Core, data: bytes, *, op: bool) -> Iterator[int]:
     raise AssertionError("does not end")
 
 
-@pytest.mark.parametrize("op", OP)
-def test_memory_follows_what_has_come_and_goes_back(op: bool) -> None:
+@pytest.mark.parametrize("service", Service)
+def test_memory_follows_what_has_come_and_goes_back(service: Service) -> None:
     core, data = alone(), os.urandom(MESSAGE_MAX)
     reserved = core.memory_bytes
     got, most = [], 0
-    for come in pieces(core, data, op=op):
+    for come in pieces(core, data, service=service):
         got += core.deliver()
         assert core.assembling_bytes <= bound(come)
         most = max(most, core.assembling_bytes)
     core.step(100 * S, True)
     got += core.deliver()
-    assert [m.data for m in got if m.op < 2] == [data] and most == MESSAGE_MAX
+    assert [m.data for m in got if m.stage != Stage.PLACED] == [data] and most == MESSAGE_MAX
     core.step(100 * S + 999 * MS, True)
     assert core.assembling_bytes == MESSAGE_MAX, "another one may come at once"
     core.step(103 * S, True)
@@ -82,7 +81,7 @@ def test_who_announces_much_and_sends_a_piece_costs_a_piece() -> None:
     victim = member(0)
     for index in range(1, n):
         attacker = member(index)
-        assert not attacker.offer(bytes(MESSAGE_MAX), group=1, client=1, op=bool(index % 2))
+        assert not attacker.offer(bytes(MESSAGE_MAX), group=1, client=1, service=Service(index % 2))
         attacker.step(2 * MS, True)
         assert victim.rx(2 * MS, attacker.tx()[0], MAC) == 0
     victim.step(3 * MS, True)

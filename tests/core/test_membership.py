@@ -7,9 +7,9 @@ import struct
 import zlib
 
 import pytest
-from zenjun.proto.core import Commit, Drop, Fault, Status, seal
+from zenjun.proto.core import Commit, Drop, Fault, Stage, Status, seal
 from zenjun.proto.errors import InvariantError
-from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, view_hash
+from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, Service, view_hash
 
 from .membership_rig import FRAME_MAX, MS, NEVER, Rig, peek, poke, proposal
 
@@ -568,26 +568,32 @@ def test_op_messages_come_on_acceptance_and_again_at_their_place() -> None:
     levels."""
     rig = Rig(3, (0, 1, 2))
     large = bytes(range(200)) * 10
-    rig.send(0, b"quick", op=True)
+    rig.send(0, b"quick", service=Service.FIFO)
     rig.send(0, b"ordered")
-    rig.send(0, large, op=True)
+    rig.send(0, large, service=Service.FIFO)
     frames = of(Kind.DATA, rig.frames(0))
     assert all(peek(pdu, "flags") & Flag.OP for pdu in frames)
     for pdu in frames:
         rig.give(0, 1, pdu)
     assert rig.cores[1].step(rig.now, True) & Status.DELIVER
     got = rig.cores[1].deliver()
-    assert [(m.op, m.data) for m in got] == [(1, b"quick"), (1, large)], "station 2 has not been heard"
-    assert [(m.op, m.data) for m in rig.cores[0].deliver()] == [(1, b"quick"), (1, large)], "the own ones too"
+    assert [(m.stage, m.data) for m in got] == [(Stage.ACCEPTED, b"quick"), (Stage.ACCEPTED, large)], (
+        "station 2 has not been heard"
+    )
+    assert [(m.stage, m.data) for m in rig.cores[0].deliver()] == [(Stage.ACCEPTED, b"quick"), (Stage.ACCEPTED, large)], (
+        "the own ones too"
+    )
     for pdu in frames:
         rig.give(0, 2, pdu)
     rig.settle()
     for k in (1, 2):
-        placed = [m for m in rig.out[k] if m.op != 1]
-        assert [(m.op, m.data) for m in placed] == [(2, b""), (0, b"ordered"), (2, b"")]
+        placed = [m for m in rig.out[k] if m.stage != Stage.ACCEPTED]
+        assert [(m.stage, m.data) for m in placed] == [(Stage.PLACED, b""), (Stage.DELIVERED, b"ordered"), (Stage.PLACED, b"")]
         assert placed[0].position == placed[1].position < placed[2].position
-    accepted = [m for m in rig.out[2] if m.op == 1]
-    assert [(m.clock, m.src, m.index) for m in accepted] == [(m.clock, m.src, m.index) for m in rig.out[2] if m.op == 2]
+    accepted = [m for m in rig.out[2] if m.stage == Stage.ACCEPTED]
+    assert [(m.clock, m.src, m.index) for m in accepted] == [
+        (m.clock, m.src, m.index) for m in rig.out[2] if m.stage == Stage.PLACED
+    ]
     assert rig.cores[1].peer(0).base == rig.cores[1].peer(0).req, "nothing stays behind"
 
 
@@ -598,35 +604,35 @@ def test_an_op_message_of_a_later_instance_waits_for_it() -> None:
     rig.alive.discard(2)
     change = rig.stop([2])
     assert rig.commit(1, change)
-    rig.send(1, b"new", op=True)
+    rig.send(1, b"new", service=Service.FIFO)
     for pdu in rig.frames(1):
         rig.give(1, 0, pdu)
-    rig.send(0, b"own", op=True)
+    rig.send(0, b"own", service=Service.FIFO)
     rig.frames(0)
-    assert [m.data for m in rig.take(0) if m.op == 1] == [b"own"]
+    assert [m.data for m in rig.take(0) if m.stage == Stage.ACCEPTED] == [b"own"]
     assert rig.commit(0, change)
-    assert [m.data for m in rig.take(0) if m.op == 1] == [b"new"]
+    assert [m.data for m in rig.take(0) if m.stage == Stage.ACCEPTED] == [b"new"]
     rig.settle()
-    assert [m.op for m in rig.out[0]].count(2) == 2
+    assert [m.stage for m in rig.out[0]].count(Stage.PLACED) == 2
 
 
 def test_a_joiner_gets_op_messages_behind_its_view_only() -> None:
     rig = Rig(3, (0, 1))
     rig.settle()
-    rig.send(0, b"old", op=True)
+    rig.send(0, b"old", service=Service.FIFO)
     change = rig.let_in({2: 50})
     rig.carry_out(change)
-    rig.send(0, b"new", op=True)
+    rig.send(0, b"new", service=Service.FIFO)
     rig.settle()
-    assert [(m.type, m.op, m.data) for m in rig.out[2][1:]] == [(0, 1, b"new"), (0, 2, b"")]
+    assert [(m.type, m.stage, m.data) for m in rig.out[2][1:]] == [(0, Stage.ACCEPTED, b"new"), (0, Stage.PLACED, b"")]
     assert rig.out[2][0].type == MessageType.VIEW
-    assert [m.data for m in rig.out[1] if m.op == 1] == [b"old", b"new"]
+    assert [m.data for m in rig.out[1] if m.stage == Stage.ACCEPTED] == [b"old", b"new"]
 
 
 def test_a_removed_station_s_op_messages_are_delivered_before_its_next_life() -> None:
     rig = Rig(3, (0, 1, 2))
     rig.settle()
-    rig.send(2, b"last", op=True)
+    rig.send(2, b"last", service=Service.FIFO)
     for pdu in rig.frames(2):
         for to in (0, 1):
             rig.give(2, to, pdu)
@@ -634,9 +640,9 @@ def test_a_removed_station_s_op_messages_are_delivered_before_its_next_life() ->
     rig.carry_out(rig.stop([2]))
     rig.settle()
     rig.carry_out(rig.let_in({2: 60}))
-    rig.send(2, b"next", op=True)
+    rig.send(2, b"next", service=Service.FIFO)
     rig.settle()
-    assert [m.data for m in rig.out[0] if m.op == 1] == [b"last", b"next"]
+    assert [m.data for m in rig.out[0] if m.stage == Stage.ACCEPTED] == [b"last", b"next"]
     assert full_order(rig, (0, 1)) == [2, 3]
 
 

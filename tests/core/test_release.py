@@ -4,8 +4,8 @@ Rules 4 and 5 of docs/membership.md; each with the fault of the core that breaks
 from __future__ import annotations
 
 import pytest
-from zenjun.proto.core import Fault
-from zenjun.proto.wire import Kind, view_hash
+from zenjun.proto.core import Fault, Stage
+from zenjun.proto.wire import Kind, Service, view_hash
 
 from .membership_rig import Change, Filter, Own, Rig, peek
 
@@ -145,19 +145,19 @@ def test_a_joiner_releases_nothing_until_all_members_know_its_view(fault: int) -
 
 
 def test_what_may_be_confirmed_in_an_instance_that_is_carried_out_late_is_delivered() -> None:
-    """Rule 4a, with order "op": station 0 has accepted a message of the next instance, and said so, but its own has ended
+    """Rule 4a, in FIFO order: station 0 has accepted a message of the next instance, and said so, but its own has ended
     before it got there. It holds all votes, and carries the change out for the flush: then it is there."""
     rig = Rig(3, (0, 1, 2))
     rig.settle()
     rig.alive.discard(2)
     change = rig.stop([2])
     assert rig.commit(1, change)
-    rig.send(1, b"op", op=True)
+    rig.send(1, b"op", service=Service.FIFO)
     for pdu in rig.frames(1):
         rig.give(1, 0, pdu)
     rig.take(0)
     rig.cores[0].close()
-    assert not [m for m in rig.out[0] if m.op]
+    assert not [m for m in rig.out[0] if m.stage != Stage.DELIVERED]
     assert rig.commit(0, change)
     rig.cores[0].flush(change.view, 0)
-    assert [m.data for m in rig.take(0) if m.op == 1] == [b"op"]
+    assert [m.data for m in rig.take(0) if m.stage == Stage.ACCEPTED] == [b"op"]

@@ -162,11 +162,11 @@ static void deliver(struct station *s, uint32_t max)
             CHECK(!s->delivered || m.clock > s->clock || (m.clock == s->clock && m.view_src >= s->src));
             m.src = m.view_src;
         } else {
-            CHECK(m.size <= MESSAGE_MAX && m.src < n && m.type <= ZJW_TYPE_SERVICE && m.op <= 2 && !m.data == (m.op == 2));
+            CHECK(m.size <= MESSAGE_MAX && m.src < n && m.type <= ZJW_TYPE_SERVICE && m.stage <= ZJ_PLACED && !m.data == (m.stage == ZJ_PLACED));
         }
         for (uint32_t i = 0; m.data && i < m.size; i++)
             sink ^= m.data[i]; /* the sanitizer looks */
-        if (m.op == 1) {
+        if (m.stage == ZJ_ACCEPTED) {
             CHECK(m.clock >= s->op_clock[m.src]);
             s->op_clock[m.src] = m.clock;
             continue;
@@ -281,7 +281,7 @@ static void offer(struct station *s, struct input *in)
     static uint8_t bytes[MESSAGE_MAX + 8];
     uint32_t a = take8(in), size = a & 0x80 ? take16(in) % (MESSAGE_MAX + 8) : a & 0x7f;
     struct zj_offer m = {.data = bytes, .size = size, .group = a, .client = 1, .type = (uint8_t)(a % 5), .need_ack = a & 1,
-                         .op = a >> 1 & 1};
+                         .service = a >> 1 & 1};
     if (size > MESSAGE_MAX || m.type > ZJW_TYPE_SERVICE) {
         CHECK(zj_offer(s->core, &m) < 0);
         return;

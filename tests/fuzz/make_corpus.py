@@ -18,6 +18,7 @@ from typing import Any
 
 from zenjun.proto import wire
 from zenjun.proto.core import Commit, Core
+from zenjun.proto.wire import Service
 from zenjun.tools.dissect import Zenjun, ZenjunMember, ZenjunOpen
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -48,7 +49,11 @@ class Station:
     def offer(self, size: int) -> None:
         size = size if self.refused is None else self.refused
         taken = self.core.offer(
-            bytes(size), group=size & 0xFF, client=1, need_ack=bool(size & 1), op=size < 128 and bool(size & 2)
+            bytes(size),
+            group=size & 0xFF,
+            client=1,
+            need_ack=bool(size & 1),
+            service=Service.FIFO if size < 128 and size & 2 else Service.TOTAL,
         )
         self.refused = None if taken else size
         if not taken:

@@ -62,7 +62,7 @@ static void tx_done(zj_core *core, uint64_t now, uint32_t count)
     CORE(core)->tx_sent += count;
 }
 
-static void keep(struct double_core *c, const struct zj_offer *m, uint8_t src, uint8_t op, uint64_t clock)
+static void keep(struct double_core *c, const struct zj_offer *m, uint8_t src, uint8_t stage, uint64_t clock)
 {
     if (c->log_count == c->log_cap) {
         c->log_cap = c->log_cap ? 2 * c->log_cap : 1024;
@@ -77,7 +77,7 @@ static void keep(struct double_core *c, const struct zj_offer *m, uint8_t src, u
     if (!clock)
         clock = 1000 + c->log_count;
     c->log[c->log_count] = copy;
-    c->log_place[c->log_count++] = (struct double_place){c->position, clock, src, op, 2};
+    c->log_place[c->log_count++] = (struct double_place){c->position, clock, src, stage, 2};
 }
 
 static int offer(zj_core *core, struct zj_offer *m)
@@ -108,9 +108,9 @@ static int offer(zj_core *core, struct zj_offer *m)
     }
     m->done = m->size;
     c->offered++;
-    keep(c, m, (uint8_t)c->self, m->op, 0);
-    if (c->echo && m->op)
-        keep(c, m, (uint8_t)c->self, 2, c->log_place[c->log_count - 1].clock);
+    keep(c, m, (uint8_t)c->self, m->service == ZJ_FIFO ? ZJ_ACCEPTED : ZJ_DELIVERED, 0);
+    if (c->echo && m->service == ZJ_FIFO)
+        keep(c, m, (uint8_t)c->self, ZJ_PLACED, c->log_place[c->log_count - 1].clock);
     if (!c->echo)
         c->next_at = c->log_count;
     return 1;
@@ -123,9 +123,9 @@ static int next(zj_core *core, struct zj_message *out)
         return 0;
     const struct zj_offer *m = &c->log[c->next_at];
     const struct double_place *p = &c->log_place[c->next_at];
-    *out = (struct zj_message){.data = p->op == 2 ? NULL : m->data, .clock = p->clock, .position = p->op == 1 ? 12345 : p->position,
+    *out = (struct zj_message){.data = p->stage == ZJ_PLACED ? NULL : m->data, .clock = p->clock, .position = p->stage == ZJ_ACCEPTED ? 12345 : p->position,
                                .size = m->size, .group = m->group, .client = m->client, .index = m->type == ZJW_TYPE_VIEW ? 0xffff : (uint16_t)(c->next_at & 7u),
-                               .src = p->src, .type = m->type, .op = p->op, .view_src = p->view_src};
+                               .src = p->src, .type = m->type, .stage = p->stage, .view_src = p->view_src};
     c->next_at++;
     return 1;
 }
@@ -146,11 +146,11 @@ static uint32_t nak(zj_core *core, uint64_t now)
     return 1;
 }
 
-void double_deliver(struct double_core *c, uint32_t group, uint16_t client, uint8_t src, uint8_t type, uint8_t op, uint64_t clock,
+void double_deliver(struct double_core *c, uint32_t group, uint16_t client, uint8_t src, uint8_t type, uint8_t stage, uint64_t clock,
                     const uint8_t *data, uint32_t size)
 {
     const struct zj_offer m = {.data = data, .size = size, .group = group, .client = client, .type = type};
-    keep(c, &m, src, op, clock);
+    keep(c, &m, src, stage, clock);
 }
 
 struct double_core *double_create(uint32_t self)

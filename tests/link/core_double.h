@@ -19,7 +19,7 @@ struct double_core {
     uint32_t echo;                  /* 1: what is taken becomes deliverable, at the position of the step */
     struct zj_offer *log;           /* data is a copy of the double's */
     uint32_t log_count, log_cap, next_at;
-    struct double_place { uint64_t position, clock; uint8_t src, op, view_src; } *log_place;
+    struct double_place { uint64_t position, clock; uint8_t src, stage, view_src; } *log_place;
     uint32_t self;
     /* order */
     uint64_t position;              /* of what is delivered next */
@@ -33,5 +33,5 @@ struct double_core *double_create(uint32_t self);
 void double_destroy(struct double_core *c);
 const struct zj_api *double_api(void);
 /* Make a message deliverable. */
-void double_deliver(struct double_core *c, uint32_t group, uint16_t client, uint8_t src, uint8_t type, uint8_t op, uint64_t clock,
+void double_deliver(struct double_core *c, uint32_t group, uint16_t client, uint8_t src, uint8_t type, uint8_t stage, uint64_t clock,
                     const uint8_t *data, uint32_t size);

@@ -35,10 +35,10 @@ class Double:
         return int(self.ffi.cast("uintptr_t", self.c))
 
     def deliver(
-        self, group: int, data: bytes, *, client: int = 0, src: int = 1, type: int = 0, op: int = 0, clock: int = 0
+        self, group: int, data: bytes, *, client: int = 0, src: int = 1, type: int = 0, stage: int = 0, clock: int = 0
     ) -> None:
         """clock 0: one above the last one's."""
-        self.lib.double_deliver(self.c, group, client, src, type, op, clock, data, len(data))
+        self.lib.double_deliver(self.c, group, client, src, type, stage, clock, data, len(data))
 
     def positions(self, ordered: int, preack: int, ack: int) -> None:
         self.c.positions[0], self.c.positions[1], self.c.positions[2] = ordered, preack, ack

@@ -6,6 +6,7 @@ import os
 
 import pytest
 from zenjun.daemon.datapath import Lost, MaySend, Want
+from zenjun.proto.core import Stage
 from zenjun.proto.wire import Service
 
 from .rig import DONE, MESSAGE, Bench, done, errors, frame, messages, takes
@@ -115,7 +116,7 @@ def test_what_was_given_at_ordered_and_is_not_at_preack_is_unsafe(bench: Bench) 
 
 
 def test_op_is_delivered_on_acceptance_and_counted_at_its_place(bench: Bench) -> None:
-    """SENDs on an op handle carry the flag; members get them at once, DONE waits for the place and each level's position."""
+    """SENDs on a FIFO handle carry the flag; members get them at once, DONE waits for the place and each level's position."""
     bench.core.c.echo = 1
     a = bench.client(11)
     bench.dp.handle(a.slot, 1, GROUP, may_send=True, service=Service.FIFO)
@@ -124,7 +125,7 @@ def test_op_is_delivered_on_acceptance_and_counted_at_its_place(bench: Bench) ->
     bench.dp.join(b.slot, 9, GROUP, ORDERED, service=Service.FIFO)
     a.send(frame(SEND, b"fast", handle=1, flags=PREACK | NOTIFY))
     bench.until(lambda: bench.core.c.offered == 1)
-    assert bench.core.c.log[0].op == 1
+    assert bench.core.c.log[0].service == Service.FIFO
     bench.until(lambda: (b.read(), b.buffer)[1])
     (got,) = b.frames()
     assert (got.type, got.handle, got.flags, got.body[16:]) == (MESSAGE, 9, 0, b"fast")
@@ -140,10 +141,10 @@ def test_op_before_its_place_is_not_counted(bench: Bench) -> None:
     a = bench.member(11)
     a.send(frame(SEND, b"x", handle=1, flags=ORDERED | NOTIFY))
     bench.until(lambda: bench.core.c.offered == 1)
-    bench.core.deliver(GROUP, b"x", client=11, src=0, op=1)
+    bench.core.deliver(GROUP, b"x", client=11, src=0, stage=Stage.ACCEPTED)
     bench.turn()
     assert bench.dp.client_info(a.slot).done == (0, 0, 0)
-    bench.core.deliver(GROUP, b"x", client=11, src=0, op=2)
+    bench.core.deliver(GROUP, b"x", client=11, src=0, stage=Stage.PLACED)
     bench.turn()
     assert done(a.receive()) == [(1, 0, 0)]
 
@@ -151,9 +152,9 @@ def test_op_before_its_place_is_not_counted(bench: Bench) -> None:
 def test_members_of_a_group_in_total_order_get_no_op_messages(bench: Bench) -> None:
     """For them it would stand anywhere; and Python never sees one, whatever its type says."""
     a = bench.member(11)
-    for op in (1, 2):
-        bench.core.deliver(GROUP, b"op", op=op)
-        bench.core.deliver(GROUP, b"not a group message", type=1, op=op)
+    for stage in (Stage.ACCEPTED, Stage.PLACED):
+        bench.core.deliver(GROUP, b"op", stage=stage)
+        bench.core.deliver(GROUP, b"not a group message", type=1, stage=stage)
     bench.core.deliver(GROUP, b"total")
     bench.until(lambda: a.read())
     assert messages(a.frames()) == [b"total"]
@@ -162,12 +163,12 @@ def test_members_of_a_group_in_total_order_get_no_op_messages(bench: Bench) -> N
 
 
 def test_op_goes_behind_what_the_same_client_waits_for(bench: Bench) -> None:
-    """One client, one sequence: an op message overtakes nothing that was put for its receiver before."""
+    """One client, one sequence: a FIFO message overtakes nothing that was put for its receiver before."""
     a = bench.member(11, level=PREACK)
     bench.dp.join(a.slot, 2, 8, ORDERED, service=Service.FIFO)
     bench.core.c.position = 0
     bench.core.deliver(GROUP, b"embargoed")
-    bench.core.deliver(8, b"op", op=1)
+    bench.core.deliver(8, b"op", stage=Stage.ACCEPTED)
     bench.turn()
     assert a.receive() == []
     bench.core.positions(1, 1, 0)
@@ -181,22 +182,22 @@ def test_op_is_unsafe_until_its_place_is_at_preack(bench: Bench) -> None:
     bench.dp.join(a.slot, 1, GROUP, ORDERED, service=Service.FIFO)
     unsafe = {a.slot: Lost(0, 0, True)}
     for clock in (20, 10):
-        bench.core.deliver(GROUP, b"op", op=1, clock=clock)
+        bench.core.deliver(GROUP, b"op", stage=Stage.ACCEPTED, clock=clock)
     bench.turn()
     assert bench.dp.lost() == unsafe
     bench.core.c.position = 0
-    bench.core.deliver(GROUP, b"op", op=2, clock=10)
+    bench.core.deliver(GROUP, b"op", stage=Stage.PLACED, clock=10)
     bench.core.positions(1, 1, 0)
     bench.turn()
     assert bench.dp.lost() == unsafe
     bench.core.c.position = 1
-    bench.core.deliver(GROUP, b"op", op=2, clock=20)
+    bench.core.deliver(GROUP, b"op", stage=Stage.PLACED, clock=20)
     bench.core.positions(2, 1, 0)
     bench.turn()
     assert bench.dp.lost() == unsafe
     bench.core.positions(2, 2, 0)
     assert bench.dp.lost() == {}
-    bench.core.deliver(GROUP, b"op", op=1, clock=30)
+    bench.core.deliver(GROUP, b"op", stage=Stage.ACCEPTED, clock=30)
     bench.turn()
     assert bench.dp.lost() == unsafe == bench.dp.reset()
     assert bench.dp.lost() == {}
@@ -212,7 +213,9 @@ def test_sends_on_a_handle_that_waits(bench: Bench) -> None:
     assert not takes(bench) and not bench.turn().want
     bench.dp.handle(a.slot, 1, GROUP, may_send=MaySend.YES, service=Service.FIFO)
     bench.until(lambda: False, want=Want.CLIENT)
-    assert [(c, d) for c, _, d, _ in bench.core.taken()] == [(12, b"other"), (11, b"1")] and bench.core.c.log[1].op == 1
+    assert [(c, d) for c, _, d, _ in bench.core.taken()] == [(12, b"other"), (11, b"1")] and bench.core.c.log[
+        1
+    ].service == Service.FIFO
     assert [t.type for t in takes(bench)] == [STATUS]
     bench.dp.handle(a.slot, 1, GROUP, may_send=MaySend.WAIT)
     a.send(frame(SEND, b"2", handle=1) + frame(SEND, b"3", handle=1))

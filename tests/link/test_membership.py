@@ -328,7 +328,7 @@ def test_a_handle_that_only_sends_waits_for_the_groups(daemon: Daemon) -> None:
     for station, entries in ((2, told), (3, [])):
         assert daemon.core.c.offered == 0
         daemon.say(station, encode_snapshot(6, entries)[0])
-    offered = [(m.group, m.op) for m in daemon._log() if m.type == MessageType.USER]
+    offered = [(m.group, m.service) for m in daemon._log() if m.type == MessageType.USER]
     assert offered == [(group_id("open"), 0), (group_id("fast"), 1), (group_id("fast"), 1)]  # op: on acceptance and at its place
     assert kinds(p.receive())[-1] == "not-member"
 
@@ -438,7 +438,7 @@ def test_op_sends_wait_for_the_join_and_go_as_op(daemon: Daemon) -> None:
     daemon.core.c.room = 1 << 60
     daemon.turn()
     assert kinds(p.receive()) == [("fast", "join", [[1, 1]]), b"x", (1, 0, 0)]
-    assert [m.op for m in daemon._log() if m.type == MessageType.USER] == [1, 1]
+    assert [m.service for m in daemon._log() if m.type == MessageType.USER] == [1, 1]
 
 
 def test_another_order_is_refused_at_its_place(daemon: Daemon) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from zenjun.proto import wire
-from zenjun.proto.core import Drop
+from zenjun.proto.core import Drop, Stage
 from zenjun.proto.core import Message as CoreMessage
 from zenjun.proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
 from zenjun.proto.engine import NEVER, Engine, EngineConfig
@@ -385,7 +385,9 @@ class Station:
             if message is None:
                 return taken, False
             m = message
-            if not engine.core.offer(m.data, group=m.group, client=m.client, type=m.type, need_ack=m.need_ack, op=m.op):
+            if not engine.core.offer(
+                m.data, group=m.group, client=m.client, type=m.type, need_ack=m.need_ack, service=wire.Service(m.op)
+            ):
                 self._partial = message
                 return taken, True
             self._partial = None
@@ -472,9 +474,11 @@ class Station:
 
 
 def _delivery(m: CoreMessage) -> Delivery:
-    """Content is judged where it is delivered: with ``op`` 2 there may be none any more."""
+    """Content is judged where it is delivered: with stage PLACED there may be none any more."""
     src = m.view_src if m.type == VIEW else m.src
-    return Delivery(src, m.clock, m.position, m.index, m.group, m.client, m.type, m.data if m.op != 2 else b"", m.op)
+    return Delivery(
+        src, m.clock, m.position, m.index, m.group, m.client, m.type, m.data if m.stage != Stage.PLACED else b"", m.stage
+    )
 
 
 GROUP: Final = wire.group_id("sim")
