@@ -29,7 +29,7 @@ from ..proto.wire import HEADER, MESSAGE, cluster_id
 from . import config as configuration
 from .config import Config, ConfigError
 from .connections import Facts
-from .datapath import SEAL_BYTES, DataPath, now_ns
+from .datapath import DataPath, guard_overhead, now_ns
 from .key import closed_credentials, mark, path_of
 from .key import read as read_key
 from .listening import Listener, SocketError
@@ -186,7 +186,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             key_path = path_of(config.station.key_file, os.environ)
             key = read_key(key_path) if key_path else b""
             store.present = present = check_ran(config, remembered.ran, mark(key) if key else "", journal)
-            overhead = SEAL_BYTES if key else 0
+            overhead = guard_overhead(key)
             mtu = max(0, _interface_mtu(config.station.interface) - overhead)
             frame_max = _frame_max(config, mtu, overhead)
             engine = _engine(config, remembered.incarnation + 1, remembered.instance, frame_max, present.fingerprint)

@@ -1,6 +1,6 @@
 """The cluster's key: 16 bytes that all stations share, in a file of their own.
 
-With a key every frame bears a seal (``datapath/seal.c``), and frames without one are dropped and counted. It keeps out who is on
+With a key every frame bears a seal (``datapath/guard.c``), and frames without one are dropped and counted. It keeps out who is on
 the segment without having it. It hides nothing, and recorded frames can be sent again (docs/protocol.md, "Sealed frames").
 """
 

@@ -310,7 +310,7 @@ class Runtime:
                     self._store.persist(incarnation, instance)
                 case Send(pdu):
                     if self.link_open:
-                        self._dp.link_send(pdu)
+                        self._dp.links_send(pdu)
                 case Opened():
                     self._on_opened(effect)
                 case Changed():

@@ -1,4 +1,4 @@
-"""Thin typed face of the C data path (``dp.h``): packet socket, client sockets and their queues, one descriptor for the loop.
+"""Thin typed face of the C data path (``dp.h``): packet sockets, client sockets and their queues, one descriptor for the loop.
 
 One thread owns a ``DataPath``; calls release the GIL. Times are monotonic nanoseconds (``now_ns``). Negative errno values become
 ``OSError``. What ``take`` and ``group`` return is copied, so it may be kept.
@@ -24,6 +24,7 @@ __all__ = [
     "E_SLOW",
     "KEY_BYTES",
     "LAST_WORDS_MAX",
+    "LINKS_MAX",
     "SEAL_BYTES",
     "ClientInfo",
     "CorePointers",
@@ -35,6 +36,7 @@ __all__ = [
     "Take",
     "Turn",
     "Want",
+    "guard_overhead",
     "link_filter",
     "now_ns",
     "seal",
@@ -47,6 +49,7 @@ E_PROTOCOL: Final[int] = lib.DP_E_PROTOCOL
 """``Take.error``: the client sent a malformed frame; it has been told and is being closed."""
 E_SLOW: Final[int] = lib.DP_E_SLOW
 """``Take.error``: the client let more than ``queue_bytes_max`` pile up; it has been told and is being closed."""
+LINKS_MAX: Final[int] = lib.DP_LINKS_MAX
 KEY_BYTES: Final[int] = lib.DP_KEY_BYTES
 SEAL_BYTES: Final[int] = lib.DP_SEAL_BYTES
 """Behind every PDU of a cluster that has a key."""
@@ -185,6 +188,15 @@ def seal(key: bytes, pdu: bytes) -> bytes:
     return int(lib.dp_seal(key, pdu, len(pdu))).to_bytes(SEAL_BYTES, "big")
 
 
+def guard_overhead(key: bytes) -> int:
+    """Bytes of a frame besides its PDU, as a ``DataPath`` with this key makes them."""
+    return int(lib.dp_overhead(_guard(key)))
+
+
+def _guard(key: bytes) -> int:
+    return int(lib.DP_GUARD_SIPHASH if key else lib.DP_GUARD_NONE)
+
+
 def _check(code: int) -> int:
     if code < 0:
         raise OSError(-code, os.strerror(-code))
@@ -202,6 +214,7 @@ class DataPath:
         ethertype: int,
         cluster: int,
         group_mac: bytes,
+        links: int = 1,
         ring_bytes: int = 8 * 1024 * 1024,
         send_bytes: int = 0,
         message_max: int = 16 * 1024 * 1024,
@@ -213,7 +226,8 @@ class DataPath:
     ) -> None:
         """core: kept alive as long as this object, and used by it alone while ``turn`` runs.
         cluster: first word of every PDU; group_mac: six bytes with the multicast bit.
-        ring_bytes: receive ring, 256 KiB .. 1 GiB; send_bytes: the socket's send buffer, 0 for a large one;
+        links: 0..LINKS_MAX; what is sent goes out on each, what comes in on any is received.
+        ring_bytes: receive ring of a link, 256 KiB .. 1 GiB; send_bytes: its socket's send buffer, 0 for a large one;
         message_max: at most 16 MiB; queue_bytes_max: per client, at most 1 GiB.
         rest_ns: sleep between batches under load, 0 never; linger_ns: wait inside a turn while news is expected;
         slice_ns: longest stay in one turn.
@@ -225,6 +239,7 @@ class DataPath:
         config.self = station_index
         config.ethertype = ethertype
         config.cluster = cluster
+        config.links = links
         config.group_mac = group_mac
         config.ring_bytes = ring_bytes
         config.send_bytes = send_bytes
@@ -233,10 +248,10 @@ class DataPath:
         config.rest_ns = rest_ns
         config.linger_ns = linger_ns
         config.slice_ns = slice_ns
+        config.guard = _guard(key)
         if key:
             if len(key) != KEY_BYTES:
                 raise OSError(errno.EINVAL, f"a key of {len(key)} bytes, not {KEY_BYTES}")
-            config.sealed = 1
             config.key = key
         self._core = core
         out = ffi.new("struct dp **")
@@ -287,30 +302,35 @@ class DataPath:
         """Send what the core has queued since the last turn."""
         lib.dp_flush(self._dp)
 
-    # ---- link
+    # ---- links: by index, 0..links - 1
 
-    def link_open(self, name: str) -> LinkInfo:
-        """Open the packet socket on an interface (closing the former one); frames count from here.
+    def link_open(self, name: str, link: int = 0) -> LinkInfo:
+        """Open the packet socket of a link on an interface (closing the former one); frames count from here.
 
         Raises OSError: EPERM without CAP_NET_RAW, ENODEV no such interface, ENETDOWN it is down, EAFNOSUPPORT not Ethernet,
-        ENOMEM.
+        ENOMEM; EINVAL no such link.
         """
-        index = ffi.new("uint32_t *")
-        mtu = ffi.new("uint32_t *")
-        mac = ffi.new("uint8_t[6]")
-        _check(lib.dp_link_open(self._dp, os.fsencode(name), index, mac, mtu))
-        return LinkInfo(index[0], bytes(mac), mtu[0], lib.dp_link_ring(self._dp))
+        info = ffi.new("struct dp_link_info *")
+        _check(lib.dp_link_open(self._dp, link, os.fsencode(name), info))
+        return LinkInfo(info.ifindex, bytes(info.mac), info.mtu, info.ring_bytes)
 
-    def link_close(self) -> None:
-        lib.dp_link_close(self._dp)
+    def link_close(self, link: int = 0) -> None:
+        lib.dp_link_close(self._dp, link)
 
-    def link_error(self) -> int:
+    def link_error(self, link: int = 0) -> int:
         """Negative errno that ended the link, 0 none; stays until the link is opened again or closed."""
-        return int(lib.dp_link_error(self._dp))
+        return int(lib.dp_link_error(self._dp, link))
 
-    def link_send(self, pdu: Bytes) -> bool:
-        """Send one PDU now. False: not sent (no link, link dead, full queue, too long), which is counted; try again later."""
-        return bool(lib.dp_link_send(self._dp, ffi.from_buffer(pdu), len(pdu)) == 0)
+    def link_counters(self, link: int = 0) -> dict[str, int]:
+        """``struct dp_link_counters``, kernel drops up to now included. Raises OSError: EINVAL no such link."""
+        counters = ffi.new("struct dp_link_counters *")
+        _check(lib.dp_link_counters(self._dp, link, counters))
+        return {name: int(getattr(counters, name)) for name in LINK_COUNTERS}
+
+    def links_send(self, pdu: Bytes) -> bool:
+        """Send one PDU now on every link. False: none has taken it (no link, link dead, full queue, too long), which is counted;
+        try again later."""
+        return bool(lib.dp_links_send(self._dp, ffi.from_buffer(pdu), len(pdu)) == 0)
 
     # ---- clients
 
@@ -446,9 +466,9 @@ class DataPath:
         return int(lib.dp_clients(self._dp))
 
     def counters(self) -> dict[str, int]:
-        """``struct dp_counters``, kernel drops up to now included."""
-        lib.dp_link_drops(self._dp, ffi.NULL)
-        counters = lib.dp_counters(self._dp)
+        """``struct dp_counters``, kernel drops up to now included; of all links together."""
+        counters = ffi.new("struct dp_counters *")
+        lib.dp_counters(self._dp, counters)
         return {name: int(getattr(counters, name)) for name in COUNTERS}
 
     def memory(self) -> int:
@@ -457,5 +477,6 @@ class DataPath:
 
 
 COUNTERS: Final = tuple(name for name, _ in ffi.typeof("struct dp_counters").fields)
+LINK_COUNTERS: Final = tuple(name for name, _ in ffi.typeof("struct dp_link_counters").fields)
 _CLIENT_GONE: Final = frozenset({-errno.EPIPE, -errno.ENOBUFS})
 _FULL: Final = -errno.ENOBUFS

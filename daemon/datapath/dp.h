@@ -1,6 +1,6 @@
 /* zenjun data path: what runs per frame or per message outside the protocol core.
  *
- * Packet socket with a TPACKET_V2 ring, batched sends, client sockets and their queues, one inner epoll. Calls the core through
+ * Packet sockets, one a link, with TPACKET_V2 rings, batched sends, client sockets and their queues, one inner epoll. Calls the core through
  * struct zj_api, so that the core's code exists once. One thread owns a handle. No function blocks longer than its rest or
  * linger, both bounded by the configuration. Errors are negative errno values.
  */
@@ -12,23 +12,28 @@
 #define DP_CLIENTS_MAX 256
 #define DP_LAST_WORDS_MAX 32     /* clients cut off for which the reason is kept; more: the oldest goes */
 #define DP_ALL_STATIONS 0xffff
+#define DP_LINKS_MAX 4
 #define DP_KEY_BYTES 16
-#define DP_SEAL_BYTES 8         /* behind every PDU where the cluster has a key */
+#define DP_SEAL_BYTES 8          /* behind every PDU where the cluster has a key */
 
 struct dp;
 struct zj_core;
 struct zj_api;
 
+/* What a frame bears besides its PDU. SIPHASH: a seal under the cluster's key; frames without are dropped. */
+enum dp_guard_kind { DP_GUARD_NONE = 0, DP_GUARD_SIPHASH = 1 };
+
 struct dp_config {
     uint32_t size;               /* sizeof */
     uint32_t self;               /* own station index */
     uint32_t ethertype, cluster;
+    uint32_t links;              /* 0..DP_LINKS_MAX */
     uint8_t group_mac[6]; uint8_t pad[2];
-    uint32_t ring_bytes;         /* receive ring */
+    uint32_t ring_bytes;         /* receive ring of each link */
     uint32_t message_max;
-    uint32_t send_bytes;         /* socket's send buffer; 0: large */
-    uint32_t sealed;             /* 1: every frame bears a seal under this key, and only such frames are taken */
-    uint8_t key[16];             /* DP_KEY_BYTES */
+    uint32_t send_bytes;         /* send buffer of each link's socket; 0: large */
+    uint32_t guard;              /* enum dp_guard_kind */
+    uint8_t key[16];             /* DP_KEY_BYTES, of a guard that has one */
     uint64_t queue_bytes_max;    /* per client, undelivered frames */
     uint64_t rest_ns;            /* rest between batches under load; 0: never */
     uint64_t linger_ns;          /* wait inside the call for more while something is pending */
@@ -40,7 +45,7 @@ enum dp_want {                   /* why dp_turn came back; bits */
     DP_W_GROUP = 2,              /* delivery stands at a message for Python: dp_group() */
     DP_W_CLIENT = 4,             /* dp_take() has a client's control frame, or a client's end */
     DP_W_DEADLINE = 8,           /* the deadline given is over */
-    DP_W_LINK = 16,              /* the packet socket reported an error: dp_link_error(); told once */
+    DP_W_LINK = 16,              /* a link has reported an error: dp_link_error(); told once */
     DP_W_FENCED = 32,            /* the core has just become fenced; told once, the status keeps saying it */
     DP_W_MORE = 64               /* slice over with work left: call again soon */
 };
@@ -63,6 +68,14 @@ struct dp_take { uint8_t *data; uint32_t size; uint32_t slot; uint8_t type, flag
 #define DP_E_PROTOCOL (-1001)
 #define DP_E_SLOW (-1002)
 
+/* Of one link since dp_create, also while it was closed and opened again. tx_missed: frames that another link took while this one
+ * waited for room or had failed. */
+struct dp_link_counters {
+    uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing, rx_unsealed;
+    uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors, tx_missed;
+};
+
+/* rx_, tx_: of all links together. */
 struct dp_counters {
     uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing, rx_unsealed;
     uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors;
@@ -79,22 +92,25 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out);
 /* Send what the core has queued now (after the engine added something). */
 int dp_flush(struct dp *d);
 
-/* ---- link ---- */
-/* Opens with protocol 0, attaches the filter, sets the ring up, joins the group address, then binds. */
-int dp_link_open(struct dp *d, const char *ifname, uint32_t *ifindex, uint8_t mac[6], uint32_t *mtu);
-void dp_link_close(struct dp *d);
+/* ---- links ---- by index, 0..links - 1; -EINVAL for any other */
+struct dp_link_info { uint64_t ring_bytes; uint32_t ifindex, mtu; uint8_t mac[6], pad[2]; };
+/* Opens with protocol 0, attaches the filter, sets the ring up, joins the group address, then binds. out->ring_bytes: of receive
+ * ring that the kernel gave: less than asked when short. Whether or not it succeeds, the former socket is closed. */
+int dp_link_open(struct dp *d, uint32_t link, const char *ifname, struct dp_link_info *out);
+void dp_link_close(struct dp *d, uint32_t link);
 /* Negative errno that ended the link (ENETDOWN, ENODEV, ...), 0 none. DP_W_LINK tells of it once; it stays until the link is
- * closed or opened again, and until then nothing is sent. */
-int dp_link_error(struct dp *d);
-uint64_t dp_link_ring(const struct dp *d);           /* bytes of receive ring that the kernel gave: less than asked when short */
-int dp_link_send(struct dp *d, const uint8_t *pdu, uint32_t size); /* one PDU now (OPEN) */
-int dp_link_drops(struct dp *d, uint64_t *drops);    /* PACKET_STATISTICS, accumulated */
+ * closed or opened again, and until then nothing is sent on it. */
+int dp_link_error(const struct dp *d, uint32_t link);
+int dp_link_counters(struct dp *d, uint32_t link, struct dp_link_counters *out); /* the kernel's drops up to now included */
+/* One PDU now (OPEN), on every link. 0: at least one has taken it; else the first one's negative errno, -ENOTCONN without any. */
+int dp_links_send(struct dp *d, const uint8_t *pdu, uint32_t size);
 
 /* ---- clients ---- slot numbers 0..DP_CLIENTS_MAX-1 */
 /* fd: a connected stream socket, owned (and closed) by the data path from then on. client: not that of another slot, and not
  * given again while messages of its former owner may still be delivered. -EUSERS: all slots taken. */
 int dp_client_add(struct dp *d, int fd, uint16_t client, uint32_t *slot);
-/* The slot is given up; also needed after dp_take told of a client's end. Embargoed frames are dropped. hard 1: close now. hard 0: write out what is queued and released, then close (bounded by deadline_ns after now). */
+/* The slot is given up; also needed after dp_take told of a client's end. Embargoed frames are dropped. hard 1: close now. hard 0:
+ * write out what is queued and released, then close (bounded by deadline_ns after now). */
 int dp_client_remove(struct dp *d, uint32_t slot, int hard, uint64_t deadline_ns);
 /* As with hard 0, for a client that is cut off: what is queued, its ERROR last, is kept until the client reads it or deadline_ns is
  * over. At most DP_LAST_WORDS_MAX such clients, and together no more bytes than the queue of one client may have. */
@@ -130,12 +146,14 @@ int dp_send(struct dp *d, uint16_t client, uint32_t group, uint8_t type, uint8_t
 struct dp_client_info { uint64_t queued_bytes, unsent_bytes, sent, delivered, done[3]; uint16_t client; uint8_t closing, paused; uint32_t pad; };
 int dp_clients(const struct dp *d);                  /* slots in use, also those still being written out, but not those cut off */
 int dp_client_info(const struct dp *d, uint32_t slot, struct dp_client_info *out);
-const struct dp_counters *dp_counters(const struct dp *d);
+void dp_counters(struct dp *d, struct dp_counters *out); /* the kernel's drops up to now included */
 uint64_t dp_memory(const struct dp *d);
 
 /* ---- tests and tools ---- */
 uint64_t dp_seal(const uint8_t key[16], const uint8_t *data, uint32_t size); /* SipHash-2-4 */
-/* The classic BPF program that dp_link_open attaches; returns the number of instructions (each 8 bytes: u16 code, u8 jt, jf, u32 k). */
+uint32_t dp_overhead(uint32_t guard);                /* bytes of a frame besides its PDU under this guard (enum dp_guard_kind) */
+/* The classic BPF program that dp_link_open attaches; returns the number of instructions (each 8 bytes: u16 code, u8 jt, jf,
+ * u32 k). */
 uint32_t dp_filter(uint32_t ethertype, uint32_t cluster, uint8_t *out, uint32_t max);
 
 #endif

@@ -1,6 +1,8 @@
 /* Shared between the files of the data path; not part of its interface.
  *
- * link.c     packet socket, ring, batched sends
+ * guard.c    what a frame bears besides its PDU: none, or SipHash
+ * link.c     one link: packet socket, ring, batched sends
+ * links.c    the set of them: send on all, receive from any
  * queue.c    what is to be written to one client: byte ring, embargo marks, DONE counts
  * groups.c   which client takes delivery of what
  * input.c    reading from clients, parsing, offering to the core
@@ -105,23 +107,70 @@ static inline uint16_t frame_handle(const uint8_t *p) { return get16(p + DP_HEAD
 static inline uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* ---- link ---- */
+/* ---- events of the inner epoll: a client's slot, or one of these ---- */
+#define EVENT_LINK 0x10000ull                  /* and the link's index */
+#define EVENT_TIMER 0x20000ull
+
+/* ---- guard ---- */
+#define DP_OVERHEAD_MAX 64u                    /* bytes of a frame besides its PDU, under any guard */
+#define DP_GUARD_PARTS 3u                      /* before the PDU, the PDU, behind it */
+
+struct dp_guard;
+struct dp_guard_ops {
+    uint32_t overhead;           /* bytes of a frame besides its PDU */
+    /* The frame of a PDU, behind the Ethernet header, in 1..DP_GUARD_PARTS parts; returns how many. They point into the PDU and
+     * into room, which must both stay until the frame has been sent. */
+    uint32_t (*seal)(const struct dp_guard *g, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
+                     struct iovec parts[DP_GUARD_PARTS]);
+    /* 1: the frame may be believed, and is now its PDU (and padding); 0: it is to be dropped. */
+    int (*open)(const struct dp_guard *g, struct zj_frame *frame);
+};
+struct dp_guard { const struct dp_guard_ops *ops; uint8_t key[DP_KEY_BYTES]; };
+
+int guard_init(struct dp_guard *g, uint32_t kind, const uint8_t key[DP_KEY_BYTES]); /* -EINVAL: no such kind */
+static inline uint32_t guard_seal(const struct dp_guard *g, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
+                                  struct iovec parts[DP_GUARD_PARTS])
+{
+    return g->ops->seal(g, pdu, room, parts);
+}
+static inline int guard_open(const struct dp_guard *g, struct zj_frame *frame) { return g->ops->open(g, frame); }
+
+/* ---- links ---- */
+/* Where received PDUs go, and where those to be sent come from. */
+struct dp_above { const struct zj_api *api; zj_core *core; const struct dp_guard *guard; };
+
+/* Frames on their way out, the same for every link but for the Ethernet header in the first part. */
+struct dp_batch {
+    uint32_t count;
+    struct zj_frame frames[DP_TX_BATCH];
+    uint8_t room[DP_TX_BATCH][DP_OVERHEAD_MAX];
+    struct iovec parts[DP_TX_BATCH][1 + DP_GUARD_PARTS];
+    struct mmsghdr messages[DP_TX_BATCH];
+};
+
 struct dp_link {
+    int epoll;                   /* where the descriptor is watched, as `event` */
+    uint64_t event;
     int fd;                      /* -1: closed */
     int error;                   /* negative errno that ended it, 0: well */
-    int watched;                 /* fd is in the inner epoll */
+    uint8_t error_is_new;        /* and it has not been reported yet */
+    uint8_t watched;             /* fd is in the epoll */
     uint32_t ifindex, mtu;
-    uint8_t header[14];          /* of every frame we send */
+    uint8_t header[14];          /* of every frame sent */
     uint8_t *ring;
     uint64_t ring_bytes;
     uint32_t block_bytes, slot_bytes, per_block, blocks;
     uint32_t block, slot;        /* cursor */
     uint32_t tries;              /* of the frame in front, without success */
     uint64_t retry_at, retry_ns; /* transmit queue full: not before, and the wait; 0: no wait */
-    struct mmsghdr messages[DP_TX_BATCH];
-    struct iovec parts[DP_TX_BATCH][3];
-    uint8_t seals[DP_TX_BATCH][DP_SEAL_BYTES];
-    struct zj_frame frames[DP_TX_BATCH];
+    struct dp_link_counters counters; /* kept when it is opened again */
+};
+
+struct dp_links {
+    uint32_t count;
+    struct dp_above above;
+    struct dp_batch batch;
+    struct dp_link link[DP_LINKS_MAX];
 };
 
 /* ---- output of one client ---- */
@@ -207,9 +256,9 @@ struct dp {
     uint64_t armed;                     /* what the timer stands at, 0: off */
     uint64_t loaded_until;              /* rests instead of lingering until then */
     struct dp_counters counters;
-    struct dp_link link;
-    uint8_t link_news;           /* the link's error has not been reported yet */
-    uint8_t fenced;              /* and this has */
+    struct dp_guard guard;
+    struct dp_links links;
+    uint8_t fenced;              /* that the core is has been reported */
     uint8_t hold;
 
     struct dp_client clients[DP_CLIENTS_MAX];
@@ -241,18 +290,37 @@ struct dp {
 };
 
 /* ---- link.c ---- */
-/* ---- seal.c ---- */
-void seal_put(const struct dp *d, uint8_t tag[DP_SEAL_BYTES], const uint8_t *pdu, uint32_t size);
-int seal_fits(const struct dp *d, const uint8_t *pdu, uint32_t size);
-
-void link_init(struct dp *d);
-uint32_t link_receive(struct dp *d, uint64_t now, uint32_t *drained);
-uint32_t link_transmit(struct dp *d, uint64_t now, uint32_t *more);
+/* Of one link; nothing here knows another one. */
+void link_init(struct dp_link *l, int epoll, uint64_t event);
+int link_open(struct dp_link *l, const struct dp_config *cfg, const char *ifname); /* as dp_link_open */
+void link_close(struct dp_link *l);
+void link_fail(struct dp_link *l, int error);
+void link_event(struct dp_link *l, uint32_t events);
+void link_count_drops(struct dp_link *l);          /* the kernel's, into the counters */
+/* At most DP_RX_BATCH frames to the core; returns how many. *drained becomes 0 if more are there. */
+uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t now, uint32_t *drained);
+int link_ready(const struct dp_link *l, uint64_t now);          /* open, well, and not waiting for room in its queue */
+void link_rested(struct dp_link *l);               /* it waits no longer */
+/* Returns how many frames, from the front, it is done with: sent, or dropped because they never will be. */
+uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint64_t now);
+int link_send(struct dp_link *l, const struct iovec *parts, uint32_t count); /* one frame now; 0 or a negative errno, counted */
 /* While resting by the clock nobody waits for frames: out of the epoll, each of them is spared the call of two epolls' wake-up. */
-void link_mute(struct dp *d);
-void link_unmute(struct dp *d);
-void link_fail(struct dp *d, int error);
-void link_event(struct dp *d, uint32_t events);
+void link_mute(struct dp_link *l);
+void link_unmute(struct dp_link *l);
+
+/* ---- links.c ---- */
+void links_init(struct dp_links *ls, uint32_t count, int epoll, struct dp_above above);
+void links_close(struct dp_links *ls);
+uint32_t links_receive(struct dp_links *ls, uint64_t now, uint32_t *drained);
+/* Frames of the core that at least one link is done with. *more becomes 1 if there may be others to send at once. */
+uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more);
+void links_mute(struct dp_links *ls);
+void links_unmute(struct dp_links *ls);
+uint64_t links_retry_at(const struct dp_links *ls); /* when the first link that waits may try again, UINT64_MAX: none waits */
+int links_error_is_new(const struct dp_links *ls);
+void links_error_told(struct dp_links *ls);
+uint64_t links_memory(const struct dp_links *ls);
+void links_add_counters(struct dp_links *ls, struct dp_counters *sum);
 
 /* ---- queue.c ---- */
 /* All return 0, -ENOMEM or what they say. */

@@ -1,4 +1,4 @@
-/* The link: one packet socket with a TPACKET_V2 ring on one interface, and batched sends on the same socket.
+/* One link: a packet socket with a TPACKET_V2 ring on one interface, and batched sends on the same socket. Knows no other link.
  *
  * V2, not V3: a V3 block is handed over when it is full or its time-out is over, and that time-out would be the latency of a
  * quiet cluster. What V3 saves, the rest between batches (turn.c) saves as well.
@@ -26,16 +26,11 @@
 /* Room in a slot beyond header and frame: a tag that the kernel left in place, and the trailers some switches add. */
 #define SLOT_SLACK 32u
 
-void link_init(struct dp *d)
+void link_init(struct dp_link *l, int epoll, uint64_t event)
 {
-    struct dp_link *l = &d->link;
     l->fd = -1;
-    for (uint32_t i = 0; i < DP_TX_BATCH; i++) {
-        l->parts[i][0] = (struct iovec){l->header, sizeof l->header};
-        l->messages[i].msg_hdr.msg_iov = l->parts[i];
-        l->parts[i][2] = (struct iovec){l->seals[i], DP_SEAL_BYTES};
-        l->messages[i].msg_hdr.msg_iovlen = d->cfg.sealed ? 3 : 2;
-    }
+    l->epoll = epoll;
+    l->event = event;
 }
 
 /* Accept what is for us (host, broadcast, multicast), untagged or with a priority tag only, of our EtherType and cluster. The
@@ -106,7 +101,8 @@ static int map_ring(int fd, const struct dp_config *cfg, struct dp_link *l)
     const int version = TPACKET_V2;
     if (setsockopt(fd, SOL_PACKET, PACKET_VERSION, &version, sizeof version))
         return -errno;
-    const uint32_t slot = align(align(align(sizeof(struct tpacket2_hdr)) + (uint32_t)sizeof(struct sockaddr_ll) + 16u) + ETH_HLEN + l->mtu + SLOT_SLACK);
+    const uint32_t before = align(align(sizeof(struct tpacket2_hdr)) + (uint32_t)sizeof(struct sockaddr_ll) + 16u);
+    const uint32_t slot = align(before + ETH_HLEN + l->mtu + SLOT_SLACK);
     uint32_t block = BLOCK_BYTES;
     while (block < slot)
         block *= 2;
@@ -141,49 +137,42 @@ static int map_ring(int fd, const struct dp_config *cfg, struct dp_link *l)
     }
 }
 
-int dp_link_open(struct dp *d, const char *ifname, uint32_t *ifindex, uint8_t mac[6], uint32_t *mtu)
+int link_open(struct dp_link *l, const struct dp_config *cfg, const char *ifname)
 {
-    struct dp_link *l = &d->link;
-    dp_link_close(d);
+    link_close(l);
     /* Protocol 0: the socket receives nothing before it is bound, so nothing comes past the filter or from another interface. */
     const int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
     int error = read_interface(fd, ifname, l);
     if (error == 0)
-        error = attach_filter(fd, &d->cfg);
+        error = attach_filter(fd, cfg);
     if (error)
         goto fail;
-    const int yes = 1, buffer = d->cfg.send_bytes ? (int)d->cfg.send_bytes : SEND_BUFFER_BYTES;
+    const int yes = 1, buffer = cfg->send_bytes ? (int)cfg->send_bytes : SEND_BUFFER_BYTES;
     /* Both may be refused: an older kernel, no CAP_NET_ADMIN. A socket bound to one EtherType sees no outgoing frames anyway. */
     (void)setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &yes, sizeof yes);
     if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &buffer, sizeof buffer))
         (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-    error = map_ring(fd, &d->cfg, l);
+    error = map_ring(fd, cfg, l);
     if (error)
         goto fail;
     struct packet_mreq membership = {.mr_ifindex = (int)l->ifindex, .mr_type = PACKET_MR_MULTICAST, .mr_alen = ETH_ALEN};
-    memcpy(membership.mr_address, d->cfg.group_mac, ETH_ALEN);
+    memcpy(membership.mr_address, cfg->group_mac, ETH_ALEN);
     const struct sockaddr_ll address = {.sll_family = AF_PACKET,
-                                        .sll_protocol = htons((uint16_t)d->cfg.ethertype),
+                                        .sll_protocol = htons((uint16_t)cfg->ethertype),
                                         .sll_ifindex = (int)l->ifindex};
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = l->event};
     if (setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &membership, sizeof membership) ||
-        bind(fd, (const struct sockaddr *)&address, sizeof address) || epoll_ctl(d->epoll, EPOLL_CTL_ADD, fd, &event)) {
+        bind(fd, (const struct sockaddr *)&address, sizeof address) || epoll_ctl(l->epoll, EPOLL_CTL_ADD, fd, &event)) {
         error = -errno;
         goto fail;
     }
     l->fd = fd;
     l->watched = 1;
-    memcpy(l->header, d->cfg.group_mac, ETH_ALEN);
-    l->header[12] = (uint8_t)(d->cfg.ethertype >> 8);
-    l->header[13] = (uint8_t)d->cfg.ethertype;
-    if (ifindex)
-        *ifindex = l->ifindex;
-    if (mac)
-        memcpy(mac, l->header + ETH_ALEN, ETH_ALEN);
-    if (mtu)
-        *mtu = l->mtu;
+    memcpy(l->header, cfg->group_mac, ETH_ALEN);
+    l->header[12] = (uint8_t)(cfg->ethertype >> 8);
+    l->header[13] = (uint8_t)cfg->ethertype;
     return 0;
 fail:
     if (l->ring)
@@ -194,32 +183,31 @@ fail:
     return error;
 }
 
-static void unwatch(struct dp *d)
+static void unwatch(struct dp_link *l)
 {
-    if (d->link.watched)
-        (void)epoll_ctl(d->epoll, EPOLL_CTL_DEL, d->link.fd, NULL);
-    d->link.watched = 0;
+    if (l->watched)
+        (void)epoll_ctl(l->epoll, EPOLL_CTL_DEL, l->fd, NULL);
+    l->watched = 0;
 }
 
-void link_mute(struct dp *d) { unwatch(d); }
+void link_mute(struct dp_link *l) { unwatch(l); }
 
-void link_unmute(struct dp *d)
+void link_unmute(struct dp_link *l)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
-    if (d->link.fd < 0 || d->link.watched || d->link.error)
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = l->event};
+    if (l->fd < 0 || l->watched || l->error)
         return;
-    if (epoll_ctl(d->epoll, EPOLL_CTL_ADD, d->link.fd, &event) == 0)
-        d->link.watched = 1;
+    if (epoll_ctl(l->epoll, EPOLL_CTL_ADD, l->fd, &event) == 0)
+        l->watched = 1;
     else
-        link_fail(d, -errno); /* nothing would ever wake us for it */
+        link_fail(l, -errno); /* nothing would ever wake us for it */
 }
 
-void dp_link_close(struct dp *d)
+void link_close(struct dp_link *l)
 {
-    struct dp_link *l = &d->link;
     if (l->fd >= 0) {
-        (void)dp_link_drops(d, NULL);
-        unwatch(d); /* before close: a descriptor that is still registered may be a stranger's by the time it is looked at */
+        link_count_drops(l);
+        unwatch(l); /* before close: a descriptor that is still registered may be a stranger's by the time it is looked at */
         if (l->ring)
             munmap(l->ring, l->ring_bytes);
         close(l->fd);
@@ -228,56 +216,43 @@ void dp_link_close(struct dp *d)
     l->ring = NULL;
     l->ring_bytes = 0;
     l->error = 0;
-    l->retry_at = l->retry_ns = 0;
-    l->tries = 0;
-    d->link_news = 0;
+    l->error_is_new = 0;
+    link_rested(l);
 }
 
-void link_fail(struct dp *d, int error)
+void link_fail(struct dp_link *l, int error)
 {
-    if (d->link.fd < 0 || d->link.error)
+    if (l->fd < 0 || l->error)
         return;
-    /* A dead interface stays readable with an error: without this the loop would spin until somebody reopens the link. */
-    unwatch(d);
-    d->link.error = error;
-    d->link_news = 1;
+    /* A dead interface stays readable with an error: without this the loop would spin until it is opened again. */
+    unwatch(l);
+    l->error = error;
+    l->error_is_new = 1;
 }
 
-void link_event(struct dp *d, uint32_t events)
+void link_event(struct dp_link *l, uint32_t events)
 {
-    if (!(events & (EPOLLERR | EPOLLHUP)) || d->link.fd < 0)
+    if (!(events & (EPOLLERR | EPOLLHUP)) || l->fd < 0)
         return;
     int error = 0;
     socklen_t size = sizeof error;
-    if (getsockopt(d->link.fd, SOL_SOCKET, SO_ERROR, &error, &size))
+    if (getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &error, &size))
         error = errno;
     if (error)
-        link_fail(d, -error);
+        link_fail(l, -error);
 }
 
-int dp_link_error(struct dp *d) { return d->link.error; }
-
-uint64_t dp_link_ring(const struct dp *d) { return d->link.ring_bytes; }
-
-int dp_link_drops(struct dp *d, uint64_t *drops)
+void link_count_drops(struct dp_link *l)
 {
-    if (d->link.fd >= 0) {
-        struct tpacket_stats s = {0};
-        socklen_t size = sizeof s;
-        if (getsockopt(d->link.fd, SOL_PACKET, PACKET_STATISTICS, &s, &size))
-            return -errno;
-        d->counters.rx_kernel_drops += s.tp_drops; /* reading resets them */
-    }
-    if (drops)
-        *drops = d->counters.rx_kernel_drops;
-    return 0;
+    struct tpacket_stats s = {0};
+    socklen_t size = sizeof s;
+    if (l->fd >= 0 && getsockopt(l->fd, SOL_PACKET, PACKET_STATISTICS, &s, &size) == 0)
+        l->counters.rx_kernel_drops += s.tp_drops; /* reading resets them */
 }
 
-uint32_t link_receive(struct dp *d, uint64_t now, uint32_t *drained)
+uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t now, uint32_t *drained)
 {
-    struct dp_link *l = &d->link;
     uint32_t frames = 0;
-    *drained = 1;
     if (!l->ring)
         return 0;
     uint8_t *slot = l->ring + (uint64_t)l->block * l->block_bytes + (uint64_t)l->slot * l->slot_bytes;
@@ -300,123 +275,120 @@ uint32_t link_receive(struct dp *d, uint64_t now, uint32_t *drained)
         __builtin_prefetch(next + 64);
         __builtin_prefetch(next + 128);
         frames++;
-        d->counters.rx_losing += (status & TP_STATUS_LOSING) != 0;
+        l->counters.rx_losing += (status & TP_STATUS_LOSING) != 0;
         const uint32_t length = h->tp_snaplen;
         if (length < h->tp_len || status & TP_STATUS_COPY) {
-            d->counters.rx_truncated++;
+            l->counters.rx_truncated++;
         } else if (length >= ETH_HLEN && (uint32_t)h->tp_mac + length <= l->slot_bytes) {
             const uint8_t *frame = slot + h->tp_mac;
-            if (d->cfg.sealed && !seal_fits(d, frame + ETH_HLEN, length - ETH_HLEN))
-                d->counters.rx_unsealed++;
+            struct zj_frame pdu = {.data = frame + ETH_HLEN, .size = length - ETH_HLEN};
+            if (guard_open(above->guard, &pdu))
+                (void)above->api->rx(above->core, now, pdu.data, pdu.size, frame + ETH_ALEN);
             else
-                (void)d->api->rx(d->core, now, frame + ETH_HLEN, length - ETH_HLEN, frame + ETH_ALEN);
+                l->counters.rx_unsealed++;
         }
         __atomic_store_n(&h->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
         slot = next;
     }
     if (frames) {
-        d->counters.rx_frames += frames;
-        d->counters.rx_batches++;
+        l->counters.rx_frames += frames;
+        l->counters.rx_batches++;
     }
     return frames;
 }
 
-static void wait_for_queue(struct dp *d, uint64_t now)
+/* ---- sending ---- */
+static void wait_for_queue(struct dp_link *l, uint64_t now)
 {
-    struct dp_link *l = &d->link;
-    d->counters.tx_busy++;
+    l->counters.tx_busy++;
     l->retry_ns = l->retry_ns ? min64(2 * l->retry_ns, DP_BUSY_MAX_NS) : DP_BUSY_FIRST_NS;
     l->retry_at = now + l->retry_ns;
 }
 
 static int is_link_error(int error) { return error == ENETDOWN || error == ENXIO || error == ENODEV; }
 
-uint32_t link_transmit(struct dp *d, uint64_t now, uint32_t *more)
+/* The kernel refused the frame in front. 1: it is dropped; 0: it stays, and the link waits or has failed. */
+static int refused(struct dp_link *l, uint64_t now, int error)
 {
-    struct dp_link *l = &d->link;
-    uint32_t total = 0;
-    if (l->fd < 0 || l->error || (l->retry_at && now < l->retry_at))
+    /* A queue that stays full for so long may be one that swallows just this frame (a veth whose peer has a smaller MTU says so
+     * in this way): the next in line may be the word that keeps this station a member. */
+    if ((error == EAGAIN || error == ENOBUFS) && ++l->tries < DP_BUSY_TRIES) {
+        wait_for_queue(l, now);
         return 0;
-    for (uint32_t batch = 0; batch < DP_TX_BATCHES;) {
-        const uint32_t count = d->api->tx(d->core, l->frames, DP_TX_BATCH);
-        if (count == 0)
-            return total;
-        for (uint32_t i = 0; i < count; i++) {
-            l->parts[i][1] = (struct iovec){(void *)(uintptr_t)l->frames[i].data, l->frames[i].size};
-            if (d->cfg.sealed)
-                seal_put(d, l->seals[i], l->frames[i].data, l->frames[i].size);
-        }
-        const int sent = sendmmsg(l->fd, l->messages, count, MSG_DONTWAIT);
+    }
+    l->tries = 0;
+    if (is_link_error(error)) {
+        link_fail(l, -error);
+        return 0;
+    }
+    /* The frame will not go through next time either: drop it, retransmission or the engine will notice. */
+    if (error == EMSGSIZE)
+        l->counters.tx_too_long++;
+    else
+        l->counters.tx_errors++;
+    return 1;
+}
+
+int link_ready(const struct dp_link *l, uint64_t now) { return l->fd >= 0 && !l->error && now >= l->retry_at; }
+
+void link_rested(struct dp_link *l)
+{
+    l->retry_at = l->retry_ns = 0;
+    l->tries = 0;
+}
+
+uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint64_t now)
+{
+    uint32_t done = 0;
+    for (uint32_t i = 0; i < b->count; i++)
+        b->parts[i][0] = (struct iovec){l->header, sizeof l->header};
+    while (done < b->count) {
+        const int sent = sendmmsg(l->fd, b->messages + done, b->count - done, MSG_DONTWAIT);
         if (sent > 0) {
-            uint64_t bytes = 0;
             for (uint32_t i = 0; i < (uint32_t)sent; i++)
-                bytes += l->messages[i].msg_len;
-            d->counters.tx_batches++;
-            d->counters.tx_frames += (uint32_t)sent;
-            d->counters.tx_bytes += bytes;
-            l->retry_at = l->retry_ns = 0;
-            l->tries = 0;
-            d->api->tx_done(d->core, now, (uint32_t)sent);
-            total += (uint32_t)sent;
-            /* After a short batch the next call names the reason. */
-            batch += (uint32_t)sent == count;
-            continue;
+                l->counters.tx_bytes += b->messages[done + i].msg_len;
+            l->counters.tx_batches++;
+            l->counters.tx_frames += (uint32_t)sent;
+            link_rested(l);
+            done += (uint32_t)sent;
+            continue; /* after a short batch the next call names the reason */
         }
         const int error = sent < 0 ? errno : EAGAIN;
         if (error == EINTR)
             continue;
-        /* A queue that stays full for so long may be one that swallows just this frame (a veth whose peer has a smaller MTU says so
-         * in this way): the next in line may be the word that keeps this station a member. */
-        if ((error == EAGAIN || error == ENOBUFS) && ++l->tries < DP_BUSY_TRIES) {
-            wait_for_queue(d, now);
-            return total;
-        }
-        l->tries = 0;
-        if (is_link_error(error)) {
-            link_fail(d, -error);
-            return total;
-        }
-        /* The frame will not go through next time either: drop it, retransmission or the engine will notice. */
-        if (error == EMSGSIZE)
-            d->counters.tx_too_long++;
-        else
-            d->counters.tx_errors++;
-        d->api->tx_done(d->core, now, 1);
-        total++;
+        if (!refused(l, now, error))
+            break;
+        done++;
     }
-    *more = 1;
-    return total;
+    return done;
 }
 
-int dp_link_send(struct dp *d, const uint8_t *pdu, uint32_t size)
+int link_send(struct dp_link *l, const struct iovec *parts, uint32_t count)
 {
-    struct dp_link *l = &d->link;
     if (l->fd < 0)
         return -ENOTCONN;
     if (l->error)
         return l->error;
-    uint8_t seal[DP_SEAL_BYTES];
-    struct iovec parts[3] = {{l->header, sizeof l->header}, {(void *)(uintptr_t)pdu, size}, {seal, sizeof seal}};
-    const struct msghdr message = {.msg_iov = parts, .msg_iovlen = d->cfg.sealed ? 3 : 2};
-    if (d->cfg.sealed)
-        seal_put(d, seal, pdu, size);
+    struct iovec all[1 + DP_GUARD_PARTS] = {{l->header, sizeof l->header}};
+    memcpy(all + 1, parts, count * sizeof *parts);
+    const struct msghdr message = {.msg_iov = all, .msg_iovlen = 1 + count};
     ssize_t sent;
     do
         sent = sendmsg(l->fd, &message, MSG_DONTWAIT);
     while (sent < 0 && errno == EINTR);
     if (sent >= 0) {
-        d->counters.tx_frames++;
-        d->counters.tx_bytes += (uint64_t)sent;
+        l->counters.tx_frames++;
+        l->counters.tx_bytes += (uint64_t)sent;
         return 0;
     }
     const int error = errno;
     if (error == EAGAIN || error == ENOBUFS)
-        d->counters.tx_busy++;
+        l->counters.tx_busy++;
     else if (error == EMSGSIZE)
-        d->counters.tx_too_long++;
+        l->counters.tx_too_long++;
     else if (is_link_error(error))
-        link_fail(d, -error);
+        link_fail(l, -error);
     else
-        d->counters.tx_errors++;
+        l->counters.tx_errors++;
     return -error;
 }

@@ -10,8 +10,6 @@
 #include <unistd.h>
 
 #define EVENTS 64
-#define EVENT_LINK UINT64_MAX
-#define EVENT_TIMER (UINT64_MAX - 1)
 #define SECOND_NS 1000000000ull
 
 uint64_t dp_now(void)
@@ -32,18 +30,23 @@ int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_c
     if (cfg->size != sizeof *cfg || !api || api->version != ZJ_API_VERSION || api->size != sizeof *api || !core)
         return -EINVAL;
     if (cfg->self >= ZJW_STATIONS_MAX || cfg->ethertype < 0x600 || cfg->ethertype > 0xffff || !(cfg->group_mac[0] & 1) ||
-        cfg->sealed > 1 || cfg->message_max > ZJW_MESSAGE_MAX || cfg->queue_bytes_max > 1ull << 30 || cfg->ring_bytes > 1u << 30)
+        cfg->links > DP_LINKS_MAX || cfg->message_max > ZJW_MESSAGE_MAX || cfg->queue_bytes_max > 1ull << 30 ||
+        cfg->ring_bytes > 1u << 30)
         return -EINVAL;
     struct dp *d = calloc(1, sizeof *d);
     if (!d)
         return -ENOMEM;
+    if (guard_init(&d->guard, cfg->guard, cfg->key)) {
+        free(d);
+        return -EINVAL;
+    }
     d->cfg = *cfg;
     d->api = api;
     d->core = core;
-    link_init(d);
     clients_init(d);
     d->epoll = epoll_create1(EPOLL_CLOEXEC);
     d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    links_init(&d->links, cfg->links, d->epoll, (struct dp_above){.api = api, .core = core, .guard = &d->guard});
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = EVENT_TIMER};
     if (d->epoll < 0 || d->timer < 0 || epoll_ctl(d->epoll, EPOLL_CTL_ADD, d->timer, &event)) {
         const int error = -errno;
@@ -60,7 +63,7 @@ void dp_destroy(struct dp *d)
 {
     if (!d)
         return;
-    dp_link_close(d);
+    links_close(&d->links);
     clients_free(d);
     if (d->timer >= 0)
         close(d->timer);
@@ -70,11 +73,16 @@ void dp_destroy(struct dp *d)
 }
 
 int dp_fd(const struct dp *d) { return d->epoll; }
-const struct dp_counters *dp_counters(const struct dp *d) { return &d->counters; }
+
+void dp_counters(struct dp *d, struct dp_counters *out)
+{
+    *out = d->counters;
+    links_add_counters(&d->links, out);
+}
 
 uint64_t dp_memory(const struct dp *d)
 {
-    uint64_t bytes = sizeof *d + d->link.ring_bytes + d->sends.cap + d->group_cap;
+    uint64_t bytes = sizeof *d + links_memory(&d->links) + d->sends.cap + d->group_cap;
     for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
         if (d->clients[i].used)
             bytes += d->clients[i].in_cap + (d->clients[i].handles ? DP_HANDLES_MAX * sizeof(struct dp_bound) : 0) +
@@ -104,8 +112,7 @@ static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
     /* A confirmation is the core's own business in zj_step; one that is over and still there must not turn the loop hot. */
     due = min64(due, max64(d->api->confirm_due(d->core), now + DP_CONFIRM_GUARD_NS));
     due = min64(due, d->api->nak_due(d->core));
-    if (d->link.retry_at)
-        due = min64(due, d->link.retry_at);
+    due = min64(due, links_retry_at(&d->links));
     return min64(due, clients_due(d));
 }
 
@@ -114,12 +121,13 @@ static void look_for_events(struct dp *d)
     struct epoll_event events[EVENTS];
     const int count = epoll_wait(d->epoll, events, EVENTS, 0);
     for (int i = 0; i < count; i++) {
-        if (events[i].data.u64 == EVENT_LINK)
-            link_event(d, events[i].events);
-        else if (events[i].data.u64 == EVENT_TIMER)
+        const uint64_t about = events[i].data.u64;
+        if (about == EVENT_TIMER)
             arm(d, 0); /* so that it does not end the next wait at once */
+        else if (about >= EVENT_LINK)
+            link_event(&d->links.link[about - EVENT_LINK], events[i].events);
         else
-            clients_event(d, (uint32_t)events[i].data.u64, events[i].events);
+            clients_event(d, (uint32_t)about, events[i].events);
     }
 }
 
@@ -224,7 +232,7 @@ static uint32_t wants(struct dp *d, uint32_t status)
         want |= DP_W_GROUP;
     if (d->take_count)
         want |= DP_W_CLIENT;
-    if (d->link_news)
+    if (links_error_is_new(&d->links))
         want |= DP_W_LINK;
     if (status & ZJ_S_FENCED && !d->fenced)
         want |= DP_W_FENCED;
@@ -239,7 +247,7 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     d->counters.turns++;
     for (;;) {
         uint32_t drained, more = 0, undelivered = 0;
-        const uint32_t received = link_receive(d, now, &drained);
+        const uint32_t received = links_receive(&d->links, now, &drained);
         look_for_events(d);
         uint32_t progress = received + clients_offer(d, &more);
         now = dp_now();
@@ -247,7 +255,7 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         if (drained && d->api->nak_due(d->core) <= now)
             d->api->nak(d->core, now); /* thousands a second where frames are lost: too many for the engine's timer */
         /* Frames first: other stations wait for them, our clients only for us. */
-        const uint32_t sent = link_transmit(d, now, &more);
+        const uint32_t sent = links_transmit(&d->links, now, &more);
         clients_release(d);
         progress += sent + deliver(d, &undelivered);
         more |= undelivered;
@@ -275,12 +283,12 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         }
         /* Under load sleep by the clock, so that frames wake nobody; else wait for the next one. */
         if (d->cfg.rest_ns && now < d->loaded_until && !over) {
-            link_mute(d);
+            links_mute(&d->links);
             rest(d);
             now = dp_now();
             continue;
         }
-        link_unmute(d);
+        links_unmute(&d->links);
         if (!(status & ZJ_S_PENDING) || over)
             break;
         const uint64_t due = next_due(d, deadline, now), wait = min64(d->cfg.linger_ns, due > now ? due - now : 0);
@@ -293,8 +301,8 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     }
     d->fenced = (status & ZJ_S_FENCED) != 0;
     if (want & DP_W_LINK)
-        d->link_news = 0;
-    link_unmute(d);
+        links_error_told(&d->links);
+    links_unmute(&d->links);
     clients_tidy(d, now);
     const uint64_t due = next_due(d, deadline, now);
     /* Work left for after Python's part: the descriptor stays readable, so that nothing is forgotten if it just returns. */
@@ -309,10 +317,13 @@ int dp_flush(struct dp *d)
     uint64_t now = dp_now();
     for (uint32_t pass = 0; more && pass < 64; pass++) {
         more = 0;
-        link_transmit(d, now, &more);
+        links_transmit(&d->links, now, &more);
         now = dp_now();
     }
-    if (more || d->link.retry_at)
-        arm(d, more ? 1 : d->armed ? min64(d->armed, d->link.retry_at) : d->link.retry_at);
+    const uint64_t retry_at = links_retry_at(&d->links);
+    if (more)
+        arm(d, 1);
+    else if (retry_at != UINT64_MAX)
+        arm(d, d->armed ? min64(d->armed, retry_at) : retry_at);
     return 0;
 }

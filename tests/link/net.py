@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyroute2 import IPRoute
 
-from .rig import CLUSTER, ETHERTYPE, GROUP_MAC
+from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Bench, grown
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 CHILD_S = 250
@@ -75,14 +75,15 @@ def enter_namespace() -> None:
 class Wire:
     """A veth pair: ``a`` is the data path's end, ``b`` the tests'. Both are up."""
 
-    def __init__(self, a: str = "za", b: str = "zb", *, mtu: int = 1500) -> None:
+    def __init__(self, a: str = "za", b: str = "zb", *, mtu: int = 1500, mac: bytes = MAC_A) -> None:
+        """mac: of ``a``."""
         self.ip = IPRoute()
-        self.a, self.b = a, b
+        self.a, self.b, self.mac = a, b, mac
         self.add(mtu)
 
     def add(self, mtu: int = 1500) -> None:
         peer = {"ifname": self.b, "address": MAC_B.hex(":"), "mtu": mtu}
-        self.ip.link("add", ifname=self.a, kind="veth", address=MAC_A.hex(":"), mtu=mtu, peer=peer)
+        self.ip.link("add", ifname=self.a, kind="veth", address=self.mac.hex(":"), mtu=mtu, peer=peer)
         self.up(self.a, self.b)
 
     def index(self, name: str) -> int:
@@ -151,3 +152,22 @@ def ethernet(
     """tag: the 16 bits of an 802.1Q tag."""
     tags = b"" if tag is None else struct.pack(">HH", 0x8100, tag)
     return to + source + tags + struct.pack(">H", ethertype) + payload
+
+
+# ---- what has come
+
+
+def marks(bench: Bench) -> list[int]:
+    """Numbers of the PDUs that the core was given."""
+    return list(bench.core.c.rx_marks[0 : min(bench.core.c.rx_frames, 65536)])
+
+
+def sizes(bench: Bench) -> list[int]:
+    return list(bench.core.c.rx_sizes[0 : min(bench.core.c.rx_frames, 65536)])
+
+
+def received(bench: Bench, listener: Peer, count: int) -> list[bytes]:
+    """The frames that have come out at the other end, once there are so many."""
+    got: list[bytes] = []
+    bench.until(lambda: grown(got, listener.receive()) >= count, what=f"{count} frames at the other end")
+    return got

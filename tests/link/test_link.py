@@ -17,26 +17,11 @@ import pytest
 import uvloop
 from zenjun.daemon.datapath import Want, link_filter
 
-from .net import MAC_A, MAC_B, Peer, Tap, Wire, ethernet, isolated, pdu
-from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Bench, grown
+from .net import MAC_A, MAC_B, Peer, Tap, Wire, ethernet, isolated, marks, pdu, received, sizes
+from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Bench
 
 Make = Callable[..., Bench]
 SMALL_RING = 256 * 1024
-
-
-def marks(bench: Bench) -> list[int]:
-    return list(bench.core.c.rx_marks[0 : min(bench.core.c.rx_frames, 65536)])
-
-
-def sizes(bench: Bench) -> list[int]:
-    return list(bench.core.c.rx_sizes[0 : min(bench.core.c.rx_frames, 65536)])
-
-
-def received(bench: Bench, listener: Peer, count: int) -> list[bytes]:
-    """The frames that have come out at the other end, once there are so many."""
-    got: list[bytes] = []
-    bench.until(lambda: grown(got, listener.receive()) >= count, what=f"{count} frames at the other end")
-    return got
 
 
 def descriptors() -> int:
@@ -211,10 +196,10 @@ def test_too_long_to_send(make_bench: Make) -> None:
     bench.core.c.tx_left, bench.core.c.tx_size = 3, 1501
     bench.until(lambda: bench.core.c.tx_sent == 3)
     assert bench.dp.counters()["tx_too_long"] == 3 and bench.dp.link_error() == 0
-    assert not bench.dp.link_send(pdu(1, 2000))
+    assert not bench.dp.links_send(pdu(1, 2000))
     bench.core.c.tx_left, bench.core.c.tx_size = 3, 1500
     bench.until(lambda: bench.core.c.tx_sent == 6)
-    assert bench.dp.link_send(pdu(9))
+    assert bench.dp.links_send(pdu(9))
     assert [len(f) for f in received(bench, listener, 4)] == [1514] * 3 + [60]
 
 
@@ -239,10 +224,10 @@ def test_full_transmit_queue_is_back_pressure(make_bench: Make) -> None:
 
 
 @isolated
-def test_dp_link_send_reports_a_full_queue(make_bench: Make) -> None:
+def test_links_send_reports_a_full_queue(make_bench: Make) -> None:
     bench, wire, _ = opened(make_bench)
     wire.ip.tc("add", "tbf", index=wire.index(wire.a), handle=0x10000, rate="100kbit", burst=2100, limit=2100)
-    assert not all([bench.dp.link_send(pdu(n, 1000)) for n in range(40)])  # noqa: C419
+    assert not all([bench.dp.links_send(pdu(n, 1000)) for n in range(40)])  # noqa: C419
     assert bench.dp.counters()["tx_busy"] > 0 and bench.dp.link_error() == 0
 
 
@@ -257,7 +242,7 @@ def test_interface_down(make_bench: Make) -> None:
     bench.core.c.tx_left = 5
     turn = bench.turn()
     assert not turn.want and select.select([bench.dp.fileno()], [], [], 0.0)[0] == []
-    assert bench.core.c.tx_sent == 0 and not bench.dp.link_send(pdu(1))
+    assert bench.core.c.tx_sent == 0 and not bench.dp.links_send(pdu(1))
     with pytest.raises(OSError) as caught:
         bench.dp.link_open(wire.a)
     assert caught.value.errno == errno.ENETDOWN
@@ -275,7 +260,7 @@ def test_down_while_sending(make_bench: Make) -> None:
     """ENETDOWN comes from the send itself, before the event."""
     bench, wire, _ = opened(make_bench)
     wire.down(wire.a)
-    assert not bench.dp.link_send(pdu(1))
+    assert not bench.dp.links_send(pdu(1))
     assert bench.dp.link_error() == -errno.ENETDOWN
     assert bench.turn().want & Want.LINK
     assert not bench.turn().want

@@ -116,7 +116,7 @@ def test_every_frame_sent_bears_one(make_bench: Callable[..., Bench]) -> None:
     bench, _, listener = opened(make_bench)
     bench.core.c.tx_left, bench.core.c.tx_size = 130, 100
     bench.until(lambda: bench.core.c.tx_sent == 130)
-    bench.dp.link_send(pdu(5))
+    bench.dp.links_send(pdu(5))
     frames: list[bytes] = []
     bench.until(lambda: grown(frames, listener.receive()) >= 131, what="all come out at the other end")
     assert len(frames) == 131

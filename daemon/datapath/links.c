@@ -1,0 +1,202 @@
+/* The links of this station: 0..DP_LINKS_MAX, each with a socket of its own.
+ *
+ * What the core has to send goes out on every link that can take it, sealed once, the same bytes on each. What comes in on any
+ * link goes to the core, which knows no links and takes the second copy for a duplicate. A link that has failed, or whose queue is
+ * full, holds up no other: it misses frames. Only while no link takes a frame does the core keep it.
+ */
+#include "internal.h"
+
+#define EACH_LINK(l, ls) for (__typeof__(&(ls)->link[0]) l = (ls)->link; l < (ls)->link + (ls)->count; l++)
+
+void links_init(struct dp_links *ls, uint32_t count, int epoll, struct dp_above above)
+{
+    struct dp_batch *b = &ls->batch;
+    ls->count = count;
+    ls->above = above;
+    for (uint32_t i = 0; i < DP_TX_BATCH; i++)
+        b->messages[i].msg_hdr.msg_iov = b->parts[i];
+    for (uint32_t i = 0; i < count; i++)
+        link_init(&ls->link[i], epoll, EVENT_LINK + i);
+}
+
+void links_close(struct dp_links *ls)
+{
+    EACH_LINK(l, ls)
+        link_close(l);
+}
+
+/* ---- the loop's part ---- */
+uint32_t links_receive(struct dp_links *ls, uint64_t now, uint32_t *drained)
+{
+    uint32_t frames = 0;
+    *drained = 1;
+    EACH_LINK(l, ls)
+        frames += link_receive(l, &ls->above, now, drained);
+    return frames;
+}
+
+static int any_ready(const struct dp_links *ls, uint64_t now)
+{
+    EACH_LINK(l, ls)
+        if (link_ready(l, now))
+            return 1;
+    return 0;
+}
+
+static void seal_batch(struct dp_batch *b, const struct dp_guard *g)
+{
+    for (uint32_t i = 0; i < b->count; i++)
+        b->messages[i].msg_hdr.msg_iovlen = 1 + guard_seal(g, &b->frames[i], b->room[i], b->parts[i] + 1);
+}
+
+/* Returns how many frames, from the front, the link that has come furthest is done with: sent or dropped. */
+static uint32_t transmit_batch(struct dp_links *ls, uint64_t now)
+{
+    uint32_t done[DP_LINKS_MAX] = {0}, most = 0;
+    for (uint32_t i = 0; i < ls->count; i++) {
+        if (link_ready(&ls->link[i], now))
+            done[i] = link_transmit(&ls->link[i], &ls->batch, now);
+        if (done[i] > most)
+            most = done[i];
+    }
+    for (uint32_t i = 0; i < ls->count; i++)
+        if (ls->link[i].fd >= 0)
+            ls->link[i].counters.tx_missed += most - done[i];
+    return most;
+}
+
+uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more)
+{
+    struct dp_batch *b = &ls->batch;
+    uint32_t total = 0;
+    for (uint32_t batch = 0; batch < DP_TX_BATCHES;) {
+        if (!any_ready(ls, now))
+            return total;
+        b->count = ls->above.api->tx(ls->above.core, b->frames, DP_TX_BATCH);
+        if (b->count == 0) {
+            EACH_LINK(l, ls)
+                if (link_ready(l, now))
+                    link_rested(l); /* what it waited for room for has gone by another link, or with its instance */
+            return total;
+        }
+        seal_batch(b, ls->above.guard);
+        const uint32_t done = transmit_batch(ls, now);
+        if (done)
+            ls->above.api->tx_done(ls->above.core, now, done);
+        total += done;
+        batch += done == b->count; /* else no link is ready any more, or one that lagged has its turn */
+    }
+    *more = 1;
+    return total;
+}
+
+void links_mute(struct dp_links *ls)
+{
+    EACH_LINK(l, ls)
+        link_mute(l);
+}
+
+void links_unmute(struct dp_links *ls)
+{
+    EACH_LINK(l, ls)
+        link_unmute(l);
+}
+
+uint64_t links_retry_at(const struct dp_links *ls)
+{
+    uint64_t due = UINT64_MAX;
+    EACH_LINK(l, ls)
+        if (l->retry_at && !l->error)
+            due = min64(due, l->retry_at);
+    return due;
+}
+
+int links_error_is_new(const struct dp_links *ls)
+{
+    int any = 0;
+    EACH_LINK(l, ls)
+        any |= l->error_is_new;
+    return any;
+}
+
+void links_error_told(struct dp_links *ls)
+{
+    EACH_LINK(l, ls)
+        l->error_is_new = 0;
+}
+
+uint64_t links_memory(const struct dp_links *ls)
+{
+    uint64_t bytes = 0;
+    EACH_LINK(l, ls)
+        bytes += l->ring_bytes;
+    return bytes;
+}
+
+/* ---- the API's part ---- */
+int dp_link_open(struct dp *d, uint32_t link, const char *ifname, struct dp_link_info *out)
+{
+    if (link >= d->links.count)
+        return -EINVAL;
+    struct dp_link *l = &d->links.link[link];
+    const int error = link_open(l, &d->cfg, ifname);
+    if (error == 0) {
+        *out = (struct dp_link_info){.ring_bytes = l->ring_bytes, .ifindex = l->ifindex, .mtu = l->mtu};
+        memcpy(out->mac, l->header + sizeof out->mac, sizeof out->mac);
+    }
+    return error;
+}
+
+void dp_link_close(struct dp *d, uint32_t link)
+{
+    if (link < d->links.count)
+        link_close(&d->links.link[link]);
+}
+
+int dp_link_error(const struct dp *d, uint32_t link) { return link < d->links.count ? d->links.link[link].error : -EINVAL; }
+
+int dp_link_counters(struct dp *d, uint32_t link, struct dp_link_counters *out)
+{
+    if (link >= d->links.count)
+        return -EINVAL;
+    link_count_drops(&d->links.link[link]);
+    *out = d->links.link[link].counters;
+    return 0;
+}
+
+int dp_links_send(struct dp *d, const uint8_t *pdu, uint32_t size)
+{
+    struct dp_links *ls = &d->links;
+    const struct zj_frame frame = {.data = pdu, .size = size};
+    uint8_t room[DP_OVERHEAD_MAX];
+    struct iovec parts[DP_GUARD_PARTS];
+    const uint32_t count = guard_seal(&d->guard, &frame, room, parts);
+    int first_error = -ENOTCONN, sent = 0;
+    EACH_LINK(l, ls) {
+        const int error = link_send(l, parts, count);
+        sent |= error == 0;
+        if (error && first_error == -ENOTCONN)
+            first_error = error;
+    }
+    return sent ? 0 : first_error;
+}
+
+void links_add_counters(struct dp_links *ls, struct dp_counters *sum)
+{
+    EACH_LINK(l, ls) {
+        link_count_drops(l);
+        const struct dp_link_counters *c = &l->counters;
+        sum->rx_batches += c->rx_batches;
+        sum->rx_frames += c->rx_frames;
+        sum->rx_kernel_drops += c->rx_kernel_drops;
+        sum->rx_truncated += c->rx_truncated;
+        sum->rx_losing += c->rx_losing;
+        sum->rx_unsealed += c->rx_unsealed;
+        sum->tx_batches += c->tx_batches;
+        sum->tx_frames += c->tx_frames;
+        sum->tx_bytes += c->tx_bytes;
+        sum->tx_busy += c->tx_busy;
+        sum->tx_too_long += c->tx_too_long;
+        sum->tx_errors += c->tx_errors;
+    }
+}
