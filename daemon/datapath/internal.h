@@ -283,8 +283,8 @@ struct dp {
 
     uint64_t positions[ZJ_LEVELS];
     struct dp_group group;       /* a copy: the core's pointer would not outlive the turn */
-    uint8_t *group_data;
-    uint32_t group_cap;
+    uint8_t *group_data;         /* room for any message from the start: none is lost for want of memory */
+    uint32_t group_touched;      /* bytes of it that have been used */
     uint8_t group_waits;
     uint32_t control_held;       /* passes for which a control PDU has waited for delivery */
 };

@@ -53,6 +53,11 @@ int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_c
         dp_destroy(d);
         return error;
     }
+    d->group_data = malloc(ZJW_MESSAGE_MAX);
+    if (!d->group_data) {
+        dp_destroy(d);
+        return -ENOMEM;
+    }
     /* Rests are shorter than the 50 us by which the kernel otherwise rounds them up. Of this thread only. */
     (void)prctl(PR_SET_TIMERSLACK, 1000);
     *out = d;
@@ -82,7 +87,7 @@ void dp_counters(struct dp *d, struct dp_counters *out)
 
 uint64_t dp_memory(const struct dp *d)
 {
-    uint64_t bytes = sizeof *d + links_memory(&d->links) + d->sends.cap + d->group_cap;
+    uint64_t bytes = sizeof *d + links_memory(&d->links) + d->sends.cap + d->group_touched;
     for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
         if (d->clients[i].used)
             bytes += d->clients[i].in_cap + (d->clients[i].handles ? DP_HANDLES_MAX * sizeof(struct dp_bound) : 0) +
@@ -132,22 +137,16 @@ static void look_for_events(struct dp *d)
 }
 
 /* ---- delivery ---- */
-static int hand_to_python(struct dp *d, const struct zj_message *m)
+static void hand_to_python(struct dp *d, const struct zj_message *m)
 {
-    if (m->size > d->group_cap) {
-        uint8_t *data = realloc(d->group_data, m->size);
-        if (!data)
-            return -ENOMEM;
-        d->group_data = data;
-        d->group_cap = m->size;
-    }
+    if (m->size > d->group_touched)
+        d->group_touched = m->size;
     if (m->size)
         memcpy(d->group_data, m->data, m->size);
     d->group = (struct dp_group){.data = d->group_data, .clock = m->clock, .position = m->position, .size = m->size,
                                  .group = m->group, .client = m->client, .index = m->index, .src = m->src, .type = m->type,
                                  .view_src = m->view_src};
     d->group_waits = 1;
-    return 0;
 }
 
 static void deliver_fifo(struct dp *d, const struct zj_message *m)
@@ -179,8 +178,8 @@ static uint32_t deliver(struct dp *d, uint32_t *more)
             deliver_fifo(d, &m);
         else if (m.type == ZJW_TYPE_USER)
             clients_deliver(d, &m);
-        else if (hand_to_python(d, &m))
-            return count; /* out of memory: lost to this station's groups; cannot be repaired here */
+        else
+            hand_to_python(d, &m);
     }
     return count;
 }
