@@ -294,6 +294,24 @@ def _check_build() -> None:
 _check_build()
 DROP_NAMES: Final[tuple[str, ...]] = tuple(ffi.string(lib.zj_drop_name(d)).decode() for d in range(lib.ZJ_DROP_COUNT))
 _COUNTERS: Final[tuple[str, ...]] = tuple(name for name, _ in ffi.typeof("struct zj_counters").fields if name != "drops")
+_POSITIONS: Final = struct.Struct("=3Q")
+# What is called in every turn, looked up once.
+_is_open: Final = lib.zj_is_open
+_flushing: Final = lib.zj_flushing
+_flushed: Final = lib.zj_flushed
+_rx: Final = lib.zj_rx
+_step: Final = lib.zj_step
+_tx: Final = lib.zj_face_tx
+_deliver: Final = lib.zj_face_deliver
+_get_positions: Final = lib.zj_positions
+_next_control: Final = lib.zj_control
+_next_vote: Final = lib.zj_proposal
+_nak_due: Final = lib.zj_nak_due
+_poll_due: Final = lib.zj_poll_due
+_confirm_due: Final = lib.zj_confirm_due
+_last_tx: Final = lib.zj_last_tx
+_get_peer: Final = lib.zj_peer
+_unpack: Final = ffi.unpack
 
 
 class Core:
@@ -374,6 +392,7 @@ class Core:
         self._tx_bytes = ffi.buffer(self._tx_buffer)
         self._tx_sizes: Any = ffi.new("uint32_t[]", TX_MAX)
         self._positions: Any = ffi.new("uint64_t[]", 3)
+        self._position_bytes = ffi.buffer(self._positions)
         self._pair: Any = ffi.new("uint64_t[]", 3)
         self._u32: Any = ffi.new("uint32_t *")
         self._control: Any = ffi.new("struct zj_control *")
@@ -437,7 +456,7 @@ class Core:
 
     @property
     def is_open(self) -> bool:
-        return bool(lib.zj_is_open(self._core))
+        return bool(_is_open(self._core))
 
     def reached(self) -> tuple[int, int]:
         """How far level preack is, final if ``close`` comes next: (view hash of the last view event before it, 0: none; PDUs
@@ -454,12 +473,12 @@ class Core:
     @property
     def flushing(self) -> bool:
         """Between ``flush`` and ``open`` or ``join``."""
-        return bool(lib.zj_flushing(self._core))
+        return bool(_flushing(self._core))
 
     @property
     def flushed(self) -> bool:
         """All of it has been delivered, and ``positions`` has been asked since; also if nothing is being flushed."""
-        return bool(lib.zj_flushed(self._core))
+        return bool(_flushed(self._core))
 
     def set_frame_max(self, frame_max: int) -> None:
         """Own interface carries PDUs of so many bytes."""
@@ -468,20 +487,20 @@ class Core:
     # ---- frames
     def rx(self, now: int, pdu: bytes, mac: bytes) -> int:
         """Take one PDU that came from ``mac`` (6 bytes). Returns a ``Drop`` number, 0: processed."""
-        return int(lib.zj_rx(self._core, now, pdu, len(pdu), mac))
+        return int(_rx(self._core, now, pdu, len(pdu), mac))
 
     def step(self, now: int, drained: bool) -> int:
         """After a batch; ``drained``: nothing more is waiting to be received. Returns ``Status`` bits."""
         self._now = now
-        return int(lib.zj_step(self._core, now, drained))
+        return int(_step(self._core, now, drained))
 
     def tx(self, now: int | None = None) -> list[bytes]:
         """Take all frames off the transmit queue. ``now``: of the sending; default, that of the last ``step``."""
         at = self._now if now is None else now
         out: list[bytes] = []
-        while count := lib.zj_face_tx(self._core, at, self._tx_buffer, TX_BYTES, self._tx_sizes, TX_MAX):
+        while count := _tx(self._core, at, self._tx_buffer, TX_BYTES, self._tx_sizes, TX_MAX):
             start = 0
-            for size in ffi.unpack(self._tx_sizes, count):
+            for size in _unpack(self._tx_sizes, count):
                 out.append(self._tx_bytes[start : start + size])
                 start += size
         return out
@@ -530,14 +549,14 @@ class Core:
         self._backlog = []
         large = self._large
         while True:
-            count = lib.zj_face_deliver(self._core, self._deliver_buffer, DELIVER_BYTES, self._records, DELIVER_MAX, large)
-            if not count and large.data == ffi.NULL:
+            count = _deliver(self._core, self._deliver_buffer, DELIVER_BYTES, self._records, DELIVER_MAX, large)
+            if not count and not large.data:
                 return out
             buffer = self._deliver_bytes
             for record in MESSAGE.iter_unpack(self._record_bytes[: count * MESSAGE.size]):
                 clock, position, offset, size, *rest = record
                 out.append(Message(buffer[offset : offset + size], clock, position, *rest))
-            if large.data != ffi.NULL:
+            if large.data:
                 m = large
                 data = bytes(ffi.buffer(m.data, m.size))
                 out.append(Message(data, m.clock, m.position, m.group, m.client, m.index, m.src, m.type, m.stage, m.view_src))
@@ -545,8 +564,8 @@ class Core:
                 return out
 
     def positions(self) -> Positions:
-        lib.zj_positions(self._core, self._positions)
-        return Positions._make(ffi.unpack(self._positions, 3))
+        _get_positions(self._core, self._positions)
+        return Positions(*_POSITIONS.unpack(self._position_bytes))
 
     def want_ack(self, yes: bool) -> None:
         """Somebody here waits for level ack."""
@@ -562,7 +581,7 @@ class Core:
         """Take all votes that have been accepted, each stream's in its order. While one waits nothing is delivered."""
         out: list[Vote] = []
         v = self._vote
-        while lib.zj_proposal(self._core, v):
+        while _next_vote(self._core, v):
             out.append(Vote(v.src, v.kind, v.instance, v.seq, v.clock, bytes(ffi.buffer(v.data, v.size))))
         return out
 
@@ -667,18 +686,18 @@ class Core:
         """Take all waiting control PDUs."""
         out: list[Control] = []
         c = self._control
-        while lib.zj_control(self._core, c):
+        while _next_control(self._core, c):
             out.append(Control(bytes(ffi.buffer(c.data, c.size)), c.drop, bytes(c.mac)))
         return out
 
     def nak_due_ns(self) -> int:
-        return int(lib.zj_nak_due(self._core))
+        return int(_nak_due(self._core))
 
     def poll_due_ns(self) -> int:
-        return int(lib.zj_poll_due(self._core))
+        return int(_poll_due(self._core))
 
     def confirm_due_ns(self) -> int:
-        return int(lib.zj_confirm_due(self._core))
+        return int(_confirm_due(self._core))
 
     def nak(self, now: int) -> int:
         """Queue the NAKs that are due; returns how many."""
@@ -693,8 +712,8 @@ class Core:
         lib.zj_heartbeat(self._core, now, flags)
 
     def peer(self, index: int) -> Peer:
-        lib.zj_peer(self._core, index, self._peer)
-        return Peer._make(PEER.unpack(self._peer_bytes))
+        _get_peer(self._core, index, self._peer)
+        return tuple.__new__(Peer, PEER.unpack(self._peer_bytes))  # Peer._make, which is called n times a turn, without a call
 
     def matrix(self) -> list[list[int]]:
         """``al[h][j]``: what station j next expects from station h, as known here."""
@@ -710,7 +729,7 @@ class Core:
 
     def last_tx_ns(self) -> int:
         """When a frame was last handed out to be sent; at opening, that time."""
-        return int(lib.zj_last_tx(self._core))
+        return int(_last_tx(self._core))
 
     def confirms_heard(self) -> int:
         """A number that grows with every CONFIRM received."""

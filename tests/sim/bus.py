@@ -34,6 +34,7 @@ from zenjun.proto.wire import Flag, Kind
 from . import frames
 from .checkers import Violation
 from .cluster import SILENT_INTERVALS, Simulation
+from .collector import once
 from .facts import Delivery, Message
 from .network import FRAME_MIN, Network
 from .options import MS, US, Options, draw
@@ -509,7 +510,7 @@ def simulate_bus(
     change: Callable[[Options], Options] | None = None,
 ) -> Result:
     """Run one seed on a bus to its end and say how it went."""
-    return finish_bus(BusSimulation(seed, options, change))
+    return once(lambda: finish_bus(BusSimulation(seed, options, change)))
 
 
 def finish_bus(sim: BusSimulation) -> Result:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from . import bus
 from .cluster import Result, Simulation, finish
+from .collector import once
 from .coverage import Watch
 from .options import Faults, Options
 from .rare import CHANGES, apply
@@ -87,6 +88,10 @@ class Run:
 
 def run(case: Case, only: tuple[str, ...] = ()) -> Run:
     """Run it to its end."""
+    return once(lambda: _run(case, only))
+
+
+def _run(case: Case, only: tuple[str, ...]) -> Run:
     sim = case.simulation(only)
     watch = Watch(sim)
     result = bus.finish_bus(sim) if isinstance(sim, bus.BusSimulation) else finish(sim)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from typing import ClassVar
 
-from .facts import AT_ONCE, Delivery, Facts, Instance, Life, Message, Number, Place, Stay
+from .facts import AT_ONCE, Delivery, Facts, Instance, Life, Message, Number, PeerView, Place, Stay
 from .frames import Frame
 from .violation import Violation
 
@@ -53,8 +54,8 @@ class Checker:
     def asked(self, station: int, src: int, incarnation: int, rcv: bool, now: int) -> None:
         """The station has read an RCV of that life of ``src``, or an OPEN that says that it is in no instance."""
 
-    def turn(self, stay: Stay, frames_sent: int) -> None:
-        """A station has finished a turn."""
+    def turn(self, stay: Stay, peers: Sequence[PeerView], frames_sent: int) -> None:
+        """A station has finished a turn. ``peers``: what its core says about each station now."""
 
     def fenced(self, station: int, position: int) -> None: ...
 

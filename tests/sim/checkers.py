@@ -7,7 +7,7 @@ defect that proves that each can fail.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from zenjun.proto.wire import MESSAGE_MAX, Flag, Kind
@@ -15,7 +15,22 @@ from zenjun.proto.wire import MESSAGE_MAX, Flag, Kind
 from . import frames
 from .checker import Checker, Merged, due, last_of_streams, start_of
 from .checkers_membership import Claims, Continuity, GoingOn, Instances, Quorum, Recovery
-from .facts import ACK, AT_ONCE, LEVEL_NAMES, ORDERED, PREACK, VIEW, Delivery, Facts, Instance, Life, Number, Place, Stay
+from .facts import (
+    ACK,
+    AT_ONCE,
+    LEVEL_NAMES,
+    ORDERED,
+    PREACK,
+    VIEW,
+    Delivery,
+    Facts,
+    Instance,
+    Life,
+    Number,
+    PeerView,
+    Place,
+    Stay,
+)
 from .frames import Frame, name
 from .violation import Violation
 
@@ -487,10 +502,9 @@ class Flow(Checker):
         votes = self.facts.streams[stay.lives].votes
         return max((v.seq + 1 for v in votes if not v.proposal.stop and (v.clock, stay.station) <= since), default=0)
 
-    def turn(self, stay: Stay, frames_sent: int) -> None:
+    def turn(self, stay: Stay, peers: Sequence[PeerView], frames_sent: int) -> None:
         self._judge_drops(stay)
-        for h in range(self.facts.stations):
-            peer = stay.core.peer(h)
+        for h, peer in enumerate(peers):
             if peer.req - peer.base > self.facts.slots:
                 self.fail(
                     f"station {stay.station + 1} keeps {peer.req - peer.base} PDUs of s{h + 1}, slots {self.facts.slots}",
@@ -538,11 +552,10 @@ class Monotonic(Checker):
             self.fail(f"station {station + 1} broadcasts ack {acks} clock {frame.clock} after {old}, {clock}", station)
         self._vectors[key] = (acks, frame.clock)
 
-    def turn(self, stay: Stay, frames_sent: int) -> None:
+    def turn(self, stay: Stay, peers: Sequence[PeerView], frames_sent: int) -> None:
         now: list[tuple[int, ...]] = []
         lives: list[int] = []
-        for h in range(self.facts.stations):
-            p = stay.core.peer(h)
+        for h, p in enumerate(peers):
             now.append((p.req, p.base, p.ordered, p.top if not p.closing else 0, p.min_al, p.acked))
             lives.append(p.incarnation if p.member else 0)
             if p.member and (not p.base <= p.min_al or p.acked > p.min_al or p.min_al > p.top):
@@ -587,7 +600,7 @@ class Bounded(Checker):
         super().__init__(facts)
         self._memory: dict[Life, int] = {}
 
-    def turn(self, stay: Stay, frames_sent: int) -> None:
+    def turn(self, stay: Stay, peers: Sequence[PeerView], frames_sent: int) -> None:
         memory = stay.core.memory_bytes()
         if memory != self._memory.setdefault(stay.lives, memory):
             self.fail(f"station {stay.station + 1} has {memory} bytes, began with {self._memory[stay.lives]}", stay.station)

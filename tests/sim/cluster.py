@@ -15,10 +15,11 @@ from . import checkers as checking
 from . import frames
 from .checker import Checker, due
 from .checkers import Liveness, Silence
+from .collector import once
 from .facts import PREACK, VIEW, Delivery, Facts, Message, Stay
-from .network import Clockwork, Network
+from .network import Clockwork, Network, draw_below
 from .options import MS, PPM_MAX, Options, draw
-from .station import CLUSTER, GROUP, Clock, Station
+from .station import CLUSTER, GROUP, Clock, Host, Station
 from .trace import Trace
 from .violation import Violation
 
@@ -62,7 +63,7 @@ class Result:
         return (Result, tuple(getattr(self, f.name) for f in fields(self)))
 
 
-class Simulation:
+class Simulation(Host):
     """Stations, network, load, faults and checkers of one run; also the ``Host`` of its stations."""
 
     def __init__(
@@ -92,9 +93,8 @@ class Simulation:
             Station(self, s, Clock(self.rng.randrange(-PPM_MAX // 2, PPM_MAX // 2 + 1), self.rng.randrange(10**12)))
             for s in range(o.stations)
         ]
-        self._hooks = {
-            hook: [getattr(c, hook) for c in self.checkers.values() if getattr(type(c), hook) is not getattr(Checker, hook)]
-            for hook in HOOKS
+        self._hooks: dict[str, list[Checker]] = {
+            hook: [c for c in self.checkers.values() if getattr(type(c), hook) is not getattr(Checker, hook)] for hook in HOOKS
         }
         continuity = self.checkers.get("continuity")
         f = o.faults
@@ -134,7 +134,7 @@ class Simulation:
         return self.rng.random() < probability
 
     def uniform(self, below: int) -> int:
-        return self.rng.randrange(below)
+        return draw_below(self.rng, below)
 
     def bits(self, count: int) -> int:
         return self.rng.getrandbits(count)
@@ -155,8 +155,8 @@ class Simulation:
             stay.crashed = True
         self._end_stay(station, False)
         self._last_stay[station] = None
-        for hook in self._hooks["crashed"]:
-            hook(station)
+        for checker in self._hooks["crashed"]:
+            checker.crashed(station)
         self.facts.life[station] = 0
         self.facts.blocked_since[station] = None
         if station in self.facts.absent:
@@ -174,8 +174,8 @@ class Simulation:
             return
         if not frames.has_started(f):
             listened = frames.age_ms(f) * MS >= self.options.open_window_ns  # before, it only wants to know who has its number
-            for hook in self._hooks["asked"]:
-                hook(station, f.src - 1, f.incarnation, f.kind == wire.Kind.RCV and listened, self.clockwork.now)
+            for checker in self._hooks["asked"]:
+                checker.asked(station, f.src - 1, f.incarnation, f.kind == wire.Kind.RCV and listened, self.clockwork.now)
 
     def _touch(self, *stations: int) -> None:
         """Something has happened to these stations, or their ports: a fault begins or ends."""
@@ -212,8 +212,8 @@ class Simulation:
         facts.resolve(inst)
         facts.note_entered(station, inst)
         stay = Stay(station, facts.life[station], inst, self.stations[station], joined, began_ns=self.clockwork.now)
-        for hook in self._hooks["opened"]:
-            hook(stay)
+        for checker in self._hooks["opened"]:
+            checker.opened(stay)
         self._end_stay(station, False)
         facts.stays[station] = stay
         facts.blocked_since[station] = None
@@ -239,8 +239,8 @@ class Simulation:
         stay.changes += 1
         if facts.blocked_since[station] is not None:
             facts.blocked_since[station] = self.clockwork.now  # there may be quorum again; it says so when it looks next
-        for hook in self._hooks["changed"]:
-            hook(stay, before)
+        for checker in self._hooks["changed"]:
+            checker.changed(stay, before)
         self._progress += 1
 
     def on_closed(self, station: int, expelled: bool) -> None:
@@ -258,8 +258,8 @@ class Simulation:
         self.facts.now_ns = self.clockwork.now
         stay.ended = True
         stay.expelled = expelled
-        for hook in self._hooks["closed"]:
-            hook(stay)
+        for checker in self._hooks["closed"]:
+            checker.closed(stay)
         self._last_stay[station] = stay
         self.facts.past.append(stay)
         self.facts.stays[station] = None
@@ -287,8 +287,8 @@ class Simulation:
         relayed = "" if f.src == station + 1 else f" of s{f.src}"
         too_long = len(pdu) > self.stations[station].mtu
         self.log(station, f"send #{number} {frames.text(f)}{relayed}{' (longer than the MTU)' if too_long else ''}")
-        for hook in self._hooks["sent"]:
-            hook(station, f, fresh, self.clockwork.now)
+        for checker in self._hooks["sent"]:
+            checker.sent(station, f, fresh, self.clockwork.now)
         if self.on_frame is not None:
             self.on_frame(station, f)
         if not too_long:
@@ -324,8 +324,8 @@ class Simulation:
             raise Violation("instances", text, (message.station,))
         self.facts.note_taken(message)
         self.log(message.station, f"taken {message.name()}")
-        for hook in self._hooks["taken"]:
-            hook(stay, message, self.clockwork.now)
+        for checker in self._hooks["taken"]:
+            checker.taken(stay, message, self.clockwork.now)
         self._progress += 1
 
     def on_deliveries(self, station: int, records: list[Delivery]) -> None:
@@ -337,8 +337,12 @@ class Simulation:
                 # Accepted at home, but the end of the instance came before its PDU had left: by its turn it is the next one.
                 handed = stay.handed.get((stay.lives, record.client), [])
                 number = (stay.life, record.client, True, handed[-1] + 1 if handed else 0)
-            for hook in self._hooks["handed" if early else "delivered"]:
-                hook(stay, record, number)
+            if early:
+                for checker in self._hooks["handed"]:
+                    checker.handed(stay, record, number)
+            else:
+                for checker in self._hooks["delivered"]:
+                    checker.delivered(stay, record, number)
             if not early:
                 stay.records.append(record)
                 stay.numbers.append(number)
@@ -384,8 +388,8 @@ class Simulation:
         passed = [due(stay, level, new[level]) for level in range(3)]
         for level in range(3):
             if new[level] != old[level] or passed[level]:
-                for hook in self._hooks["released"]:
-                    hook(stay, level, old[level], new[level])
+                for checker in self._hooks["released"]:
+                    checker.released(stay, level, old[level], new[level])
         for level, released in enumerate(passed):
             if released:
                 stay.released[level] = released[-1] + 1
@@ -397,8 +401,8 @@ class Simulation:
         stay = self.facts.stays[station]
         if stay is not None:
             stay.fenced = True
-        for hook in self._hooks["fenced"]:
-            hook(station, position)
+        for checker in self._hooks["fenced"]:
+            checker.fenced(station, position)
 
     def on_refused(self, station: int, text: str) -> None:
         raise Violation("liveness", f"station {station + 1} refuses to run: {text}", (station,))
@@ -407,8 +411,10 @@ class Simulation:
         self._turns += 1
         stay = self.facts.stays[station]
         if stay is not None and (self._turns % 8 == 0 or frames_sent > 64):
-            for hook in self._hooks["turn"]:
-                hook(stay, frames_sent)
+            core, judges = self.stations[station], self._hooks["turn"]
+            peers = [core.peer(h) for h in range(self.options.stations)] if judges else []
+            for checker in judges:
+                checker.turn(stay, peers, frames_sent)
 
     def _arrive(self, station: int, pdu: bytes, mac: bytes) -> None:
         self.stations[station].arrive(pdu, mac)
@@ -714,7 +720,7 @@ def simulate(
     seed: int, options: Options | None = None, only: Iterable[str] = (), change: Callable[[Options], Options] | None = None
 ) -> Result:
     """Run one seed to its end and say how it went."""
-    return finish(Simulation(seed, options, only, change))
+    return once(lambda: finish(Simulation(seed, options, only, change)))
 
 
 def finish(sim: Simulation) -> Result:

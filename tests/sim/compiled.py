@@ -2,7 +2,9 @@
 
 For long runs. The copy, build/sim/DIGEST, is made when a source has changed (about a minute of processor time), and is used only
 if it runs a few seeds to the same traces as the sources do. All Python of the hot paths is compiled, nothing is left out: the
-oracle still reads frames by itself. Without arguments it is only made. Several processes may ask for it at a time.
+oracle still reads frames by itself. The fastest interpreter on the PATH that can load the copy runs it: one of a distribution
+is built with optimisation, those that version managers build are not. Without arguments it is only made. Several processes may
+ask for it at a time.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ import fcntl
 import hashlib
 import os
 import shutil
+import site
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 from typing import Final
@@ -38,6 +42,17 @@ from mypyc.build import mypycify
 setup(name="sim", packages=[], ext_modules=mypycify({paths!r}, opt_level="1", debug_level="0", multi_file=True))
 """
 MYPY: Final = "[mypy]\n[mypy-zenjun.proto.core._core,zenjun.daemon.*,scapy.*,pyroute2.*]\nignore_missing_imports = True\n"
+PROBE: Final = """
+import sysconfig, time
+def work():
+    began, table = time.process_time(), {}
+    for k in range(100_000):
+        table[k & 255] = (k, str(k))
+    return time.process_time() - began
+print(sysconfig.get_config_var("SOABI"), min(work() for _ in range(5)))
+"""
+FASTER: Final = 0.9
+"""Another interpreter is taken only if it needs less than this part of the time."""
 COMPARE: Final = """
 import pickle
 from tests.sim.bus import simulate_bus
@@ -68,7 +83,9 @@ def ensure(minutes: float = 30) -> Path:
             began = time.monotonic()
             new = FOLDER / "new"
             build(new, minutes)
-            compare(new)
+            python = fastest()
+            (new / "interpreter").write_text(python)
+            compare(new, python)
             new.rename(folder)
             sys.stderr.write(f"{folder}: made in {time.monotonic() - began:.0f} s\n")
         folder.touch()
@@ -99,18 +116,33 @@ def build(folder: Path, minutes: float) -> None:
 
 def environment_of(folder: Path) -> dict[str, str]:
     """In which ``python -P`` finds the copy first."""
-    paths = [str(folder), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [str(folder), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *site.getsitepackages()]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def compare(folder: Path) -> None:
-    """RuntimeError: the copy does not do what the sources do."""
+def fastest() -> str:
+    """Path of the interpreter that is to run the copy: this one, or one of the same binary interface that is faster."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    taken: list[tuple[float, str]] = []
+    for path in dict.fromkeys(
+        [sys.executable, *(str(Path(d) / name) for d in os.environ.get("PATH", "").split(os.pathsep) if d)]
+    ):
+        try:
+            said = subprocess.run([path, "-I", "-S", "-c", PROBE], check=True, capture_output=True, text=True, timeout=60).stdout
+        except (OSError, subprocess.SubprocessError):
+            continue
+        interface, seconds = said.split()
+        if interface == sysconfig.get_config_var("SOABI"):
+            taken.append((float(seconds) / (1 if path == sys.executable else FASTER), path))
+    return min(taken)[1]
+
+
+def compare(folder: Path, python: str) -> None:
+    """``python`` runs the copy. RuntimeError: the copy does not do what the sources do."""
     sources = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / ".typing"), str(ROOT), os.environ.get("PYTHONPATH", "")])}
     said = [
-        subprocess.run(
-            [sys.executable, "-P", "-c", COMPARE], env=env, check=True, capture_output=True, text=True, timeout=600
-        ).stdout
-        for env in (sources, environment_of(folder))
+        subprocess.run([path, "-P", "-c", COMPARE], env=env, check=True, capture_output=True, text=True, timeout=600).stdout
+        for path, env in ((sys.executable, sources), (python, environment_of(folder)))
     ]
     if said[0] != said[1]:
         raise RuntimeError(f"{folder} does not run as its sources do:\n{said[0]}{said[1]}")
@@ -119,7 +151,8 @@ def compare(folder: Path) -> None:
 def main(argv: list[str]) -> int:
     folder = ensure()
     if argv:
-        os.execve(sys.executable, [sys.executable, "-P", "-m", "tests.sim", *argv], environment_of(folder))
+        python = (folder / "interpreter").read_text()
+        os.execve(python, [python, "-P", "-m", "tests.sim", *argv], environment_of(folder))
     sys.stdout.write(f"{folder}\n")
     return 0
 

@@ -8,10 +8,11 @@ instance << 32, so that no two lineages share a place.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from zenjun.proto import wire
 from zenjun.proto.wire import Kind
@@ -149,19 +150,25 @@ class PeerView:
         self.closing = closing
 
 
-class CoreView(Protocol):
+class CoreView(ABC):
     """What checkers may ask a station's core; hand-made histories bring their own."""
 
+    @abstractmethod
     def peer(self, station: int) -> PeerView: ...
 
+    @abstractmethod
     def window_drops(self) -> int: ...
 
+    @abstractmethod
     def memory_bytes(self) -> int: ...
 
+    @abstractmethod
     def assembling_bytes(self) -> int: ...
 
+    @abstractmethod
     def core_clock(self) -> int: ...
 
+    @abstractmethod
     def claim(self) -> tuple[int, int]:
         """How far its order has got at preack, for ever if its instance has ended: (hash of a view, PDUs after that one's event);
         (0, 0): it says nothing."""
@@ -234,9 +241,11 @@ class Instance:
     """(clock, src) of the last PDU before its view event; None: not known yet."""
     hints: list[dict[int, int]] = field(default_factory=list)
     """How far the stations that carried the removal out had each removed stream (low 32 bits)."""
+    hash: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.root = self.parent.root if self.parent else self.number
+        self.hash = wire.view_hash(self.number, self.incarnations)
         if self.parent is None:
             self.place = (self.number << 32, -1)
 
@@ -246,10 +255,6 @@ class Instance:
 
     def has(self, station: int, incarnation: int) -> bool:
         return bool(incarnation) and self.incarnations[station] == incarnation
-
-    @property
-    def hash(self) -> int:
-        return wire.view_hash(self.number, self.incarnations)
 
 
 @dataclass(slots=True, eq=False)

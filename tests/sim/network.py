@@ -21,6 +21,15 @@ _KEPT_MAX: Final = 64
 """Old frames remembered as raw material for garbage."""
 
 
+def draw_below(rng: random.Random, limit: int) -> int:
+    """``rng.randrange(limit)``, by the same draws, without what that does besides."""
+    bits = limit.bit_length()
+    drawn = rng.getrandbits(bits)
+    while drawn >= limit:
+        drawn = rng.getrandbits(bits)
+    return drawn
+
+
 class Clockwork:
     """Virtual time in ns and everything that is to happen in it, in order of (time, age)."""
 
@@ -104,7 +113,7 @@ class Network:
                 self._copy(src, dst, pdu, mac, leaves, wire_ns, number)
 
     def _copy(self, src: int, dst: int, pdu: bytes, mac: bytes, leaves: int, wire_ns: int, number: int) -> None:
-        faults, rng = self.faults, self._rng
+        o, faults, rng = self._o, self.faults, self._rng
         lost = (
             (bool(self.cuts) and (src, dst) in self.cuts)
             or (bool(self.island) and (src in self.island) != (dst in self.island))
@@ -116,9 +125,9 @@ class Network:
         if lost:
             self._trace.add(self._clock.now, dst, f"lost #{number}")
             return
-        jitter = rng.randrange(self._o.jitter_ns + 1) if self._o.jitter_ns else 0
-        arrives = max(leaves + self._o.delay_ns + jitter, self._port_free[dst] if not jitter else 0)
-        if arrives - leaves - self._o.delay_ns - jitter > self._o.port_queue_ns:
+        jitter = draw_below(rng, o.jitter_ns + 1) if o.jitter_ns else 0
+        arrives = max(leaves + o.delay_ns + jitter, self._port_free[dst] if not jitter else 0)
+        if arrives - leaves - o.delay_ns - jitter > o.port_queue_ns:
             self._trace.add(self._clock.now, dst, f"tail-dropped #{number}")
             return
         self._port_free[dst] = max(self._port_free[dst], arrives) + wire_ns

@@ -6,9 +6,10 @@ send and to deliver.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from zenjun.proto import wire
 from zenjun.proto.core import Drop, Stage
@@ -18,7 +19,7 @@ from zenjun.proto.engine import NEVER, Engine, EngineConfig
 from zenjun.proto.errors import UsageError
 
 from . import variants
-from .facts import VIEW, Delivery, Message, PeerView
+from .facts import VIEW, CoreView, Delivery, Message, PeerView
 from .options import Options
 
 BATCH_MAX: Final = 64
@@ -36,55 +37,77 @@ class Crashed(Exception):
     """The machine has lost power in the middle of a turn."""
 
 
-class Host(Protocol):
-    """What a station asks of the simulation around it."""
+class Host(ABC):
+    """What a station asks of the simulation around it. No protocol: compiled, a call by one takes several times as long."""
 
     options: Options
 
+    @abstractmethod
     def virtual_now(self) -> int: ...
 
+    @abstractmethod
     def chance(self, probability: float) -> bool: ...
 
+    @abstractmethod
     def uniform(self, below: int) -> int: ...
 
+    @abstractmethod
     def bits(self, count: int) -> int: ...
 
+    @abstractmethod
     def schedule(self, when: int, action: Callable[[], None]) -> None: ...
 
+    @abstractmethod
     def log(self, station: int, text: str) -> None: ...
 
+    @abstractmethod
     def on_broadcast(self, station: int, pdu: bytes) -> None: ...
 
+    @abstractmethod
     def on_persist(self, station: int, incarnation: int, instance: int) -> None: ...
 
+    @abstractmethod
     def on_opened(self, station: int, instance: int, incarnations: tuple[int, ...], joined: bool) -> None: ...
 
+    @abstractmethod
     def on_changed(self, station: int, instance: int, incarnations: tuple[int, ...]) -> None: ...
 
+    @abstractmethod
     def on_closed(self, station: int, expelled: bool) -> None: ...
 
+    @abstractmethod
     def on_blocked(self, station: int, quorum: bool) -> None: ...
 
+    @abstractmethod
     def on_running(self, station: int) -> None: ...
 
+    @abstractmethod
     def on_read(self, station: int, pdu: bytes) -> None:
         """An RCV or OPEN, perhaps a damaged one, is about to be given to the engine."""
 
+    @abstractmethod
     def on_taken(self, message: Message) -> None: ...
 
+    @abstractmethod
     def on_deliveries(self, station: int, records: list[Delivery]) -> None:
         """Messages and view events in the order in which the core gives them, ``op`` 1 on acceptance among them."""
 
+    @abstractmethod
     def on_positions(self, station: int, positions: tuple[int, int, int]) -> None: ...
 
+    @abstractmethod
     def on_fenced(self, station: int, position: int) -> None: ...
 
+    @abstractmethod
     def on_refused(self, station: int, text: str) -> None: ...
 
+    @abstractmethod
     def on_turn(self, station: int, frames_sent: int) -> None: ...
 
+    @abstractmethod
     def on_crash(self, station: int) -> None: ...
 
+    @abstractmethod
     def power_fails(self, station: int) -> bool:
         """Asked right before a state is made durable, and right after."""
 
@@ -107,7 +130,7 @@ class Clock:
         return guess
 
 
-class Station:
+class Station(CoreView):
     """Station ``index`` (0..n-1). Off until ``boot``."""
 
     def __init__(self, host: Host, index: int, clock: Clock) -> None:

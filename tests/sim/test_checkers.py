@@ -33,7 +33,7 @@ from .checkers import (
     Views,
 )
 from .checkers_membership import GoingOn, Instances, Quorum
-from .facts import ACK, AT_ONCE, ORDERED, PREACK, VIEW, Delivery, Facts, Instance, Message, PeerView, Stay
+from .facts import ACK, AT_ONCE, ORDERED, PREACK, VIEW, CoreView, Delivery, Facts, Instance, Message, PeerView, Stay
 from .frames import Frame
 from .violation import Violation
 
@@ -43,7 +43,7 @@ BASE = 1 << 32
 
 
 @dataclass(eq=False)
-class Core:
+class Core(CoreView):
     """A core that says what the history wants."""
 
     peers: list[PeerView]
@@ -91,6 +91,10 @@ class History:
         self.checker = self.checker_of(self.facts)
 
     # ---- what stations do
+    def turn(self, frames_sent: int = 0) -> None:
+        """Station 0 finishes one."""
+        self.checker.turn(self.stays[0], self.cores[0].peers, frames_sent)
+
     def frame(self, src: int, kind: int, seq: int, clock: int, payload: bytes = b"", instance: int = 1, **more: Any) -> Frame:
         values: dict[str, Any] = {"flags": 0, "ack": (FIRST,) * self.n, "pack": (), "incarnation": 1} | more
         return Frame(
@@ -723,17 +727,17 @@ def test_flow_counts_members_only() -> None:
 
 def test_flow_overflow() -> None:
     h = History(Flow)
-    h.checker.turn(h.stays[0], 0)
+    h.turn()
     h.cores[0].drops = 1
     with fails("flow"):
-        h.checker.turn(h.stays[0], 0)
+        h.turn()
 
 
 def test_flow_slots() -> None:
     h = History(Flow)
     h.cores[0].peers[1] = replace(h.cores[0].peers[1], req=FIRST + 5)
     with fails("flow"):
-        h.checker.turn(h.stays[0], 0)
+        h.turn()
 
 
 @pytest.mark.parametrize("name", ["req", "top", "ordered", "min_al"])
@@ -742,35 +746,35 @@ def test_monotonic_numbers(name: str) -> None:
     up: dict[str, Any] = dict.fromkeys(("req", "top", "ordered", "min_al"), FIRST + 1)
     down: dict[str, Any] = {name: FIRST}
     h.cores[0].peers[1] = replace(h.cores[0].peers[1], **up)
-    h.checker.turn(h.stays[0], 0)
+    h.turn()
     h.cores[0].peers[1] = replace(h.cores[0].peers[1], **down)
     with fails("monotonic"):
-        h.checker.turn(h.stays[0], 0)
+        h.turn()
 
 
 def test_monotonic_minima_start_anew_with_a_joiner() -> None:
     h = History(Monotonic)
     h.cores[0].peers[1] = replace(h.cores[0].peers[1], min_al=FIRST + 1, top=FIRST + 1)
-    h.checker.turn(h.stays[0], 0)
+    h.turn()
     h.cores[0].peers[1] = replace(h.cores[0].peers[1], min_al=FIRST)
     h.stays[0].changes += 1
-    h.checker.turn(h.stays[0], 0)
+    h.turn()
 
 
 def test_monotonic_keeps_what_somebody_lacks() -> None:
     h = History(Monotonic)
     h.cores[0].peers[1] = replace(h.cores[0].peers[1], base=FIRST + 1, req=FIRST + 1, top=FIRST + 1)
     with fails("monotonic"):
-        h.checker.turn(h.stays[0], 0)
+        h.turn()
 
 
 def test_monotonic_clock() -> None:
     h = History(Monotonic)
     h.cores[0].time = BASE + 5
-    h.checker.turn(h.stays[0], 0)
+    h.turn()
     h.cores[0].time = BASE + 4
     with fails("monotonic"):
-        h.checker.turn(h.stays[0], 0)
+        h.turn()
 
 
 def test_monotonic_positions() -> None:
@@ -801,26 +805,26 @@ def test_digest() -> None:
 
 def test_bounded_memory() -> None:
     h = History(Bounded)
-    h.checker.turn(h.stays[0], 0)
+    h.turn()
     h.cores[0].memory += 1
     with fails("bounded"):
-        h.checker.turn(h.stays[0], 0)
+        h.turn()
 
 
 def test_bounded_assembling() -> None:
     """Each of the stations may have a message of 16 MiB under way by each service."""
     h = History(Bounded)
     h.cores[0].assembling = 2 * h.facts.stations * (16 << 20)
-    h.checker.turn(h.stays[0], 0)
+    h.turn()
     h.cores[0].assembling += 1
     with fails("bounded"):
-        h.checker.turn(h.stays[0], 0)
+        h.turn()
 
 
 def test_bounded_turn() -> None:
     h = History(Bounded)
     with fails("bounded"):
-        h.checker.turn(h.stays[0], 1000)
+        h.turn(1000)
 
 
 @pytest.mark.parametrize(("kind", "flags"), [(Kind.DATA, 0), (Kind.NAK, 0), (Kind.OPEN, 0), (Kind.CONFIRM, int(Flag.POLL))])
