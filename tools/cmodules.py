@@ -82,7 +82,7 @@ class Module(NamedTuple):
         arguments += ["-isystem", sysconfig.get_paths()["include"]]
         made = FFI()
         made.cdef(self.face)
-        own = [self.folder / p.name for p in sorted((ROOT / self.folder).glob("*.h"))]
+        own = [p.relative_to(ROOT) for p in sorted((ROOT / self.folder).rglob("*.h"))]
         made.set_source(
             self.name,
             "".join(f'#include "{name}"\n' for name in self.headers) + PRAGMAS,
@@ -139,7 +139,7 @@ def _core_face() -> str:
 
 
 def _core() -> Module:
-    return Module("zenjun.proto.core._core", CORE, ("zj.h", "face.h"), _core_face(), _sources(CORE))
+    return Module("zenjun.proto.core._core", CORE, ("zj.h", "face.h"), _core_face(), (*_sources(CORE), *_sources(CORE / "order")))
 
 
 def _datapath() -> Module:

@@ -1,5 +1,4 @@
-/* The ack-list matrix AL and the matrix of P vectors, each with an incremental minimum (spec chapter 10; TO protocol,
- * section 4).
+/* The ack-list matrix AL and the matrix of P vectors, each with an incremental minimum (TO protocol, section 4).
  *
  * al[h][j]: what station j next expects from h, as known here. Two conventions, the only sound pair: a source's own PDU counts
  * as confirmed by itself from its transmission; a receiver's own receipt counts once it has broadcast it (al_say), not before:

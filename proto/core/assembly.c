@@ -85,8 +85,8 @@ void assembly_tidy(zj_core *c, uint64_t now)
 {
     if (!c->assembling || now < c->tidy_at)
         return;
-    for (uint32_t i = 0; i < 2 * c->n; i++) {
-        struct assembly *a = i & 1 ? &c->st[i / 2].op_parts : &c->st[i / 2].parts;
+    for (uint32_t i = 0; i < ZJ_SERVICES * c->n; i++) {
+        struct assembly *a = &c->st[i / ZJ_SERVICES].parts[i % ZJ_SERVICES];
         if (!a->used && !a->done && c->starved != a)
             give_back(c, a);
         a->used = 0;
@@ -96,8 +96,8 @@ void assembly_tidy(zj_core *c, uint64_t now)
 
 void assembly_end(zj_core *c, uint32_t h)
 {
-    give_back(c, &c->st[h].parts);
-    give_back(c, &c->st[h].op_parts);
+    for (uint32_t k = 0; k < ZJ_SERVICES; k++)
+        give_back(c, &c->st[h].parts[k]);
 }
 
 uint64_t zj_assembling(const zj_core *c) { return c->assembling; }

@@ -1,6 +1,6 @@
 /* Dynamic membership, as far as streams and order are concerned: votes, limits, pins, and the change from an instance to the
- * next one (spec chapter 30, rules 1 to 5a). What is to be changed, and when it is agreed, the engine knows. */
-#include "zj_int.h"
+ * next one (docs/membership.md, rules 1 to 5a). What is to be changed, and when it is agreed, the engine knows. */
+#include "order/order.h"
 
 void member_set(zj_core *c, uint64_t members)
 {
@@ -245,14 +245,14 @@ int zj_commit(zj_core *c, uint64_t now, const struct zj_commit *change)
     if (c->event_tail - c->event_head == ZJ_EVENTS)
         return 1;
     for (uint32_t h = 0; h < c->n && c->is_open; h++)
-        if (change->joined >> h & 1 && (c->st[h].ordered < c->st[h].req || c->st[h].op_waiting))
+        if (change->joined >> h & 1 && (c->st[h].ordered < c->st[h].req || c->st[h].held))
             return 1;
     if (c->is_open && left)
         order_remove(c, change->instance);
     c->instance = change->instance;
     c->view = change->view;
     event_push(c, change, change->incarnations, left);
-    op_arrived(c);
+    order_instance(c);
     if (c->is_open)
         change_members(c, now, change, left);
     else

@@ -1,5 +1,5 @@
 /* PDU codec: the only file that reads or writes header fields. Layout: zj_wire.h, made from proto/wire.py. */
-#include "zj_int.h"
+#include "order/order.h"
 
 static uint32_t head_crc(const uint8_t *b, uint32_t vectors_end)
 {
@@ -15,7 +15,7 @@ static uint32_t vectors_end(const uint8_t *b)
 
 static int data_fits(const uint8_t *p, uint32_t size, uint32_t header_flags)
 {
-    uint32_t known = ZJW_MFLAG_FRAGMENT | ZJW_MFLAG_LAST | (header_flags & ZJW_FLAG_OP ? ZJW_MFLAG_OP : 0);
+    uint32_t known = ZJW_MFLAG_FRAGMENT | ZJW_MFLAG_LAST | (message_flags(header_flags));
     while (size) { /* bound: each turn takes at least a message header */
         if (size < ZJW_SIZEOF_MESSAGE)
             return 0;

@@ -1,5 +1,5 @@
-/* Streams: accept in order, hold what came early, know what is missing, keep everything until everyone has it (chapter 10). */
-#include "zj_int.h"
+/* Streams: accept in order, hold what came early, know what is missing, keep everything until everyone has it. */
+#include "order/order.h"
 
 /* A stream of which nothing has been seen yet: its next number is seq, and it is known to have passed the clock. The members
  * are set. */
@@ -17,9 +17,9 @@ void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t c
     s->joined_at = s->left_at = s->spoke = s->said_instance = s->said_view = 0;
     s->said_state = s->said_trans = 0;
     s->mac_known = s->left = s->fenced = s->wants_ack = s->closing = 0;
-    s->op_waiting = 0;
-    assembly_forget(c, &s->parts);
-    assembly_forget(c, &s->op_parts);
+    s->held = 0;
+    for (uint32_t k = 0; k < ZJ_SERVICES; k++)
+        assembly_forget(c, &s->parts[k]);
     memset(s->meta, 0, c->cfg.slots * sizeof *s->meta);
     al_start(c, h, seq);
 }
@@ -72,8 +72,8 @@ static void accept(zj_core *c, uint32_t h, const struct meta *m)
     c->progress++;
     if (m->flags & ZJW_FLAG_NEED_ACK)
         s->need_ack = s->req;
-    if (m->flags & ZJW_FLAG_OP)
-        op_push(c, h, s->req - 1);
+    if (m->flags & BESIDE_FLAGS)
+        order_accepted(c, h, s->req - 1, m->flags);
 }
 
 /* Held back, and too old for its place: no station sends such a stream, so it is none of its PDUs, and no divergence either. The real
@@ -179,7 +179,7 @@ void stream_free(zj_core *c)
         }
         for (; s->base < end; s->base++) { /* bound: slots */
             struct meta *m = meta_of(c, s, s->base);
-            if (m->present & OP_WAITS)
+            if (m->present & ~HELD)
                 break;
             m->present = m->asks = 0;
         }
@@ -203,168 +203,4 @@ uint32_t free_slots(const zj_core *c)
     }
     most += kept_for_votes(c);
     return most < c->cfg.slots ? c->cfg.slots - (uint32_t)most : 0;
-}
-
-/* ---- negative acknowledgement ---- */
-
-uint64_t zj_nak_due(const zj_core *c)
-{
-    uint64_t due = ZJ_NEVER;
-    if (c->is_open)
-        for (uint32_t h = 0; h < c->n; h++)
-            if (c->st[h].nak_at < due)
-                due = c->st[h].nak_at;
-    return due;
-}
-
-/* The jitter is drawn once per NAK, so that what was asked for together stays together. */
-static uint64_t retry_wait(const zj_core *c, uint32_t asks)
-{
-    uint64_t wait = c->cfg.nak_retry_ns << (asks < 16 ? asks : 16);
-    if (wait > c->cfg.nak_retry_max_ns)
-        wait = c->cfg.nak_retry_max_ns;
-    return wait + wait * c->nak_jitter / 256 / 2;
-}
-
-/* Whom to ask: the source first; after two unanswered tries, or if it has left or is being removed, a member whose acks show
- * that it has the PDU. */
-static uint32_t choose(zj_core *c, uint32_t h, uint64_t seq, uint32_t asks)
-{
-    const struct stream *s = &c->st[h];
-    uint32_t holders[ZJW_STATIONS_MAX], k = 0;
-    if (asks < 2 && !s->left && !s->closing)
-        return h;
-    for (uint32_t i = 0; i < c->listed; i++) {
-        uint32_t j = c->list[i];
-        if (j != c->self && j != h && s->al[j] > seq)
-            holders[k++] = j;
-    }
-    return k ? holders[zj_random(c, k)] : h;
-}
-
-static int nak_stream(zj_core *c, uint32_t h, uint64_t now)
-{
-    struct stream *s = &c->st[h];
-    uint32_t at = (c->nak_tail + 1) % ZJ_NAK_BUFS, count = 0, target = 0;
-    uint64_t end = s->noticed, next = ZJ_NEVER;
-    uint32_t most = (c->limit - ZJW_SIZEOF_HEADER - 8 * c->n - ZJW_SIZEOF_NAK) / ZJW_SIZEOF_RANGE; /* limit leaves room for 7 */
-    if (most > ZJW_NAK_RANGES_MAX)
-        most = ZJW_NAK_RANGES_MAX;
-
-    if (s->nak_at > now)
-        return 0;
-    if (at == c->nak_head) { /* queue full: the link is busy, try again a little later */
-        s->nak_at = now + c->cfg.nak_delay_ns + 1;
-        return 0;
-    }
-    c->nak_jitter = (uint32_t)zj_random(c, 256);
-    uint8_t *b = c->naks[c->nak_tail];
-    uint8_t *payload = b + ZJW_SIZEOF_HEADER + 8 * c->n, *range = payload + ZJW_SIZEOF_NAK;
-    uint64_t first = 0, span = 0;
-    for (uint64_t q = s->req; q < end; q++) { /* bound: slots */
-        struct meta *m = meta_of(c, s, q);
-        if (m->present)
-            continue;
-        if (m->ask_at > now) {
-            if (m->ask_at < next)
-                next = m->ask_at;
-            continue;
-        }
-        int joins = span && q == first + span;
-        if (!joins && count + (span ? 1 : 0) == most) {
-            next = now; /* the rest in another NAK */
-            break;
-        }
-        if (!span && !count)
-            target = choose(c, h, q, m->asks);
-        if (!joins) {
-            if (span) {
-                put32(range + ZJW_RANGE_FIRST, (uint32_t)first);
-                put32(range + ZJW_RANGE_SPAN, (uint32_t)span);
-                range += ZJW_SIZEOF_RANGE;
-                count++;
-            }
-            first = q;
-            span = 0;
-        }
-        span++;
-        m->ask_at = now + retry_wait(c, m->asks);
-        if (m->asks < 255)
-            m->asks++;
-        if (m->ask_at < next)
-            next = m->ask_at;
-    }
-    s->nak_at = next;
-    if (span) {
-        put32(range + ZJW_RANGE_FIRST, (uint32_t)first);
-        put32(range + ZJW_RANGE_SPAN, (uint32_t)span);
-        count++;
-    }
-    if (!count)
-        return 0;
-    payload[ZJW_NAK_STREAM] = (uint8_t)(h + 1);
-    payload[ZJW_NAK_COUNT] = (uint8_t)count;
-    put16(payload + ZJW_NAK_PAD, 0);
-    put32(payload + ZJW_NAK_STREAM_INCARNATION, s->incarnation);
-    uint32_t length = ZJW_SIZEOF_NAK + count * ZJW_SIZEOF_RANGE;
-    pdu_header(c, b, ZJW_KIND_NAK, ZJW_FLAG_PACK, c->st[c->self].req, c->clock, length);
-    b[ZJW_HEADER_TARGET] = (uint8_t)(target + 1);
-    al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
-    c->said_free = free_slots(c);
-    uint32_t size = ZJW_SIZEOF_HEADER + 8 * c->n + length;
-    zj_seal(b, size);
-    c->nak_size[c->nak_tail] = size;
-    if (c->tx_tail - c->tx_head < ZJ_TXQ) {
-        c->txq[c->tx_tail++ & (ZJ_TXQ - 1)] = (struct tx){.type = TX_NAK, .buf = c->nak_tail};
-        c->nak_tail = at;
-    }
-    return 1;
-}
-
-uint32_t zj_nak(zj_core *c, uint64_t now)
-{
-    uint32_t sent = 0;
-    if (!c->is_open)
-        return 0;
-    for (uint32_t h = 0; h < c->n; h++)
-        if (h != c->self)
-            sent += (uint32_t)nak_stream(c, h, now);
-    return sent;
-}
-
-void stream_nak(zj_core *c, const struct pdu *p, uint64_t now)
-{
-    const uint8_t *b = p->payload, *range = b + ZJW_SIZEOF_NAK;
-    uint32_t h = b[ZJW_NAK_STREAM] - 1u, count = b[ZJW_NAK_COUNT];
-    struct stream *s = &c->st[h];
-    int mine = p->target == c->self + 1;
-
-    if (get32(b + ZJW_NAK_STREAM_INCARNATION) != s->incarnation || faulty(c, ZJ_FAULT_DEAF_NAK))
-        return;
-    for (uint32_t i = 0; i < count; i++, range += ZJW_SIZEOF_RANGE) {
-        uint64_t q = widen(s->req, get32(range + ZJW_RANGE_FIRST));
-        uint64_t end = q + get32(range + ZJW_RANGE_SPAN);
-        if (q < s->base) /* everyone has those, or the range is nonsense */
-            q = s->base;
-        if (end > s->base + c->cfg.slots)
-            end = s->base + c->cfg.slots;
-        for (; q < end; q++) { /* bound: slots */
-            struct meta *m = meta_of(c, s, q);
-            if (!m->present) {
-                if (q >= s->req && q < s->noticed && m->ask_at < now + c->cfg.nak_retry_ns) {
-                    m->ask_at = now + c->cfg.nak_retry_ns + zj_random(c, c->cfg.nak_retry_ns / 2);
-                    c->count.naks_suppressed++; /* somebody has just asked: the answer comes to all */
-                }
-                continue;
-            }
-            if (!mine)
-                continue;
-            if (now - m->last_tx < c->cfg.retransmit_gap_ns && m->last_tx) {
-                c->count.retransmits_suppressed++;
-                continue;
-            }
-            m->last_tx = now;
-            tx_slot(c, h, q, 1);
-        }
-    }
 }

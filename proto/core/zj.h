@@ -26,7 +26,7 @@ typedef struct zj_core zj_core;
 enum zj_level { ZJ_ORDERED = 0, ZJ_PREACK = 1, ZJ_ACK = 2 };
 #define ZJ_LEVELS 3
 
-/* How the segment orders frames (medium.h has all that differs). */
+/* How the segment orders frames (core/medium.h and core/order/order.h have all that differs). */
 enum zj_medium {
     ZJ_SWITCHED = 0, /* any order: order by clock, selective repetition */
     ZJ_BUS = 1       /* one channel: whoever hears two frames hears them in one order, own ones too: order of arrival, reset */

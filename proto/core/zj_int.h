@@ -1,4 +1,4 @@
-/* Inside of the core: shared by its translation units, by nobody else. */
+/* Inside of the core: shared by its translation units only. */
 #ifndef ZJ_INT_H
 #define ZJ_INT_H
 
@@ -13,8 +13,8 @@
 #define ZJ_TXQ 4096u          /* entries of the transmit queue, power of two */
 #define ZJ_CTL 128u           /* control PDUs waiting for the engine, power of two: two OPENs of each of 64 stations */
 #define ZJ_CTL_BYTES 1536u    /* a longer one is cut: OPEN needs at most 1,484 */
-#define ZJ_NAK_BUFS 16u       /* NAKs queued at a time */
-#define ZJ_SMALL 1536u        /* bytes of a CONFIRM or NAK buffer: header, two vectors of 64, 64 ranges */
+#define ZJ_SMALLS 16u         /* small frames queued at a time */
+#define ZJ_SMALL_BYTES 1536u  /* bytes of a buffer of one: header, two vectors of 64, 64 ranges of a NAK */
 #define ZJ_ASKS_NS 500000000u /* questions of one station for another's word that are no further apart: it does not hear the answers */
 #define ZJ_CLOCK_AHEAD (1ull << 33) /* of the own clock, within one instance */
 #define ZJ_CTL_GAP_NS 10000000u /* engine hears of strange PDUs of one station at most this often */
@@ -59,10 +59,9 @@ struct meta {                 /* one buffer of a stream */
     uint32_t size;
     uint32_t instance;        /* of its source when it sent this */
     uint32_t payload_crc;
-    uint8_t present, asks, flags, kind; /* present: HELD, and OP_WAITS */
+    uint8_t present, asks, flags, kind; /* present: HELD, and HELD << service for each order that still needs it */
 };
-/* OP_WAITS: messages in it have not been handed out on acceptance yet, it must not be freed. */
-enum { HELD = 1, OP_WAITS = 2 };
+enum { HELD = 1 };
 _Static_assert(sizeof(struct meta) == 48, "walked through per frame: a larger one costs cache");
 
 struct assembly { uint8_t *whole; uint32_t cap, total, done; int used; }; /* of a source's fragmented message, bytes (assembly.c) */
@@ -104,14 +103,14 @@ struct stream {               /* station h, as seen here */
     uint64_t said_state, said_trans;
     uint8_t mac[6], mac_known, left, fenced, wants_ack, closing;
     uint8_t asked_by;         /* station index + 1 that asked last, 0: none */
-    struct assembly parts, op_parts; /* at its place in the order, and on acceptance */
+    struct assembly parts[ZJ_SERVICES]; /* ZJ_TOTAL: at its place in the main order */
     uint64_t before_join;     /* what is below stands before the event with which this station was let in */
-    uint32_t op_waiting;      /* PDUs of it in the op ring */
+    uint32_t held;            /* order_hold without order_release so far */
     uint8_t *data;
     struct meta *meta;
 };
 
-enum txtype { TX_VOID, TX_SLOT, TX_CONFIRM, TX_NAK };
+enum txtype { TX_VOID, TX_SLOT, TX_CONFIRM, TX_SMALL };
 struct tx { uint64_t seq; uint8_t type, stream, again; uint8_t pad; uint32_t buf; };
 
 struct entry { uint64_t seq; uint32_t src; uint32_t pad; };
@@ -129,6 +128,7 @@ struct view { uint64_t base, seed; uint32_t instance, hash; }; /* delivered: pos
 struct cursor {               /* of the messages in a PDU */
     const uint8_t *pdu;
     uint32_t src, at, end, index;
+    uint32_t service;         /* of the message read last */
     int inside;               /* a PDU is being taken apart */
 };
 
@@ -165,12 +165,16 @@ struct zj_core {
 
     uint64_t next;            /* number of the next own PDU; switched: as st[self].req */
 
-    /* order */
+    /* order: order/order.h */
+    const struct main_ops *main;
+    const struct order_ops *beside[ZJ_SERVICES]; /* the others that this core has */
+    uint32_t beside_count;
+    void *side[ZJ_SERVICES];  /* their states, by service */
     struct entry *log;
     uint64_t *digests;
     uint64_t log_mask, position, preack, acked, need_position, digest;
     uint64_t said_positions[ZJ_LEVELS];
-    /* Rules 4 and 5, released() in medium.h: */
+    /* Rules 4 and 5, released() in order/order.h: */
     uint32_t removal;         /* instance that began with the last removal; 0: none since the core was opened or joined */
     uint64_t removal_at;      /* PDUs below stand before its view event; ZJ_NEVER: not delivered yet; 0: no removal */
     uint64_t released_before; /* what was released when it was carried out, and is until all before its event can be */
@@ -187,12 +191,7 @@ struct zj_core {
     /* delivery of one PDU */
     struct cursor cur;
     int silent;
-    /* order-preserving service: PDUs with such messages, in the order of acceptance */
-    struct entry *ops, *later_ops; /* later_ops: of a later instance, rule 4a */
-    uint64_t op_mask, op_head, op_tail;
-    uint32_t op_later;        /* entries of later_ops */
-    struct cursor op;
-    int op_silent;
+    uint64_t key;             /* first part of its order key */
     /* messages of several PDUs */
     struct assembly *starved; /* the system refuses memory for it: until there is some nothing is handed out */
     uint32_t starved_need;
@@ -221,10 +220,10 @@ struct zj_core {
     struct tx txq[ZJ_TXQ];
     uint32_t tx_head, tx_tail;
     uint32_t shown[ZJ_TXQ], shown_count;
-    uint8_t confirm[ZJ_SMALL];
+    uint8_t confirm[ZJ_SMALL_BYTES];
     uint32_t confirm_size, confirm_queued, confirm_at; /* index of its entry in the queue */
-    uint8_t naks[ZJ_NAK_BUFS][ZJ_SMALL];
-    uint32_t nak_size[ZJ_NAK_BUFS], nak_head, nak_tail;
+    uint8_t small[ZJ_SMALLS][ZJ_SMALL_BYTES];
+    uint32_t small_size[ZJ_SMALLS], small_head, small_tail;
     uint64_t tx_last;
 
     struct ctl ctl[ZJ_CTL];
@@ -238,7 +237,6 @@ struct zj_core {
     uint64_t fence_position, fence_own, fence_theirs;
 
     uint64_t rng;
-    uint32_t nak_jitter;      /* of the NAK being built, 0..255 */
     uint64_t memory;
     struct zj_counters count;
 };
@@ -257,26 +255,6 @@ static inline uint8_t *slot_of(const zj_core *c, const struct stream *s, uint64_
 static inline int is_member(const zj_core *c, uint32_t h) { return (int)(c->members >> h & 1); }
 static inline int is_vote(uint32_t kind) { return kind == ZJW_KIND_STOP || kind == ZJW_KIND_STOP_ACK || kind == ZJW_KIND_RCV_ACK; }
 static inline int is_sequenced(uint32_t kind) { return kind == ZJW_KIND_DATA || is_vote(kind); }
-/* The message at the cursor, which moves behind it: all of *out but its position; `stage` is ZJ_ACCEPTED if the message
- * flag of FIFO order is set, else ZJ_DELIVERED. Returns the fragment header, or NULL if there is none: then the message is whole. */
-static inline const uint8_t *message_read(struct cursor *cur, struct zj_message *out)
-{
-    const uint8_t *b = cur->pdu + cur->at;
-    uint32_t flags = b[ZJW_MESSAGE_MFLAGS], head = ZJW_SIZEOF_MESSAGE + (flags & ZJW_MFLAG_FRAGMENT ? ZJW_SIZEOF_FRAGMENT : 0);
-    out->data = b + head;
-    out->size = get32(b + ZJW_MESSAGE_SIZE);
-    out->group = get32(b + ZJW_MESSAGE_GROUP);
-    out->client = get16(b + ZJW_MESSAGE_CLIENT);
-    out->type = b[ZJW_MESSAGE_TYPE];
-    out->src = (uint8_t)cur->src;
-    out->index = (uint16_t)cur->index++;
-    out->clock = get64(cur->pdu + ZJW_HEADER_CLOCK);
-    out->stage = flags & ZJW_MFLAG_OP ? ZJ_ACCEPTED : ZJ_DELIVERED;
-    out->view_src = 0;
-    cur->at += head + out->size;
-    return flags & ZJW_MFLAG_FRAGMENT ? b + ZJW_SIZEOF_MESSAGE : NULL;
-}
-
 /* The fragment that message_read has just read is still to be read. */
 static inline void message_unread(struct cursor *cur, const struct zj_message *out)
 {
@@ -298,21 +276,21 @@ static inline void cursor_set(const zj_core *c, struct cursor *cur, uint32_t h, 
     cur->inside = 1;
 }
 
-uint64_t zj_random(zj_core *c, uint64_t below); /* 0 <= r < below; 0 for 0 */
-
 /* core.c */
-int stranger(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t drop);
-void tell(zj_core *c, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t drop);
-void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, int later);
-int switched_take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac);
-int switched_pending(const zj_core *c);
-
+uint64_t zj_random(zj_core *c, uint64_t below); /* 0 <= r < below; 0 for 0 */
+void *core_reserve(zj_core *c, uint64_t bytes); /* zeroed, counted as reserved; NULL: no memory */
+/* control.c */
+void control_push(zj_core *c, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t drop);
+void control_push_limited(zj_core *c, uint64_t now, uint64_t *last, const struct pdu *p, const uint8_t *mac, uint32_t drop);
+int report_new(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t places, uint32_t drop);
+int report_foreign(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t drop);
+void report_rival(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const uint8_t *mac);
 /* pdu.c */
 int pdu_read(const uint8_t *bytes, uint32_t size, uint32_t cluster, uint32_t stations, int check, struct pdu *p);
 void pdu_header(zj_core *c, uint8_t *out, uint32_t kind, uint32_t flags, uint64_t seq, uint64_t clock, uint32_t payload);
 /* al.c */
-void al_start(zj_core *c, uint32_t h, uint64_t v); /* row h: everyone stands at v */
-void al_minima(zj_core *c);   /* anew, after the members have changed or entries were set */
+void al_start(zj_core *c, uint32_t h, uint64_t v); /* row h: everyone is at v */
+void al_minima(zj_core *c);   /* again, after the members have changed or entries were set */
 void al_spoke(zj_core *c, uint32_t j); /* it speaks in a later instance: it knows of the end of every stream that ended before */
 void al_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v);
 void pack_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v);
@@ -325,23 +303,10 @@ int stream_take(zj_core *c, const struct pdu *p, uint64_t now);
 void stream_notice(zj_core *c, uint32_t h, uint64_t top, uint64_t now);
 void stream_promise(zj_core *c, uint32_t h);
 void stream_free(zj_core *c);
-void stream_nak(zj_core *c, const struct pdu *p, uint64_t now);
-/* order.c */
-void order_reset(zj_core *c);
-enum { NOTHING, A_PDU, A_VIEW };
-int switched_choose(const zj_core *c, uint32_t *out);
-void switched_levels(zj_core *c);
-int order_ready(zj_core *c);
-void order_remove(zj_core *c, uint32_t instance); /* somebody is removed by this instance, which is about to begin */
-void order_close(zj_core *c); /* the last word of an instance: its levels move no more, but in a flush */
-int order_left(const zj_core *c); /* flushing: not all handed out */
-const struct view *view_at(const zj_core *c, uint64_t position); /* the last one that begins at or before it, or NULL */
-const struct view *view_of(const zj_core *c, uint32_t hash); /* delivered, or NULL */
-int event_push(zj_core *c, const struct zj_commit *change, const uint32_t *incarnations, uint64_t left); /* 0: no room */
-void order_enter(zj_core *c, uint32_t instance, uint32_t hash); /* a view begins at the present position */
-void order_said(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest); /* what a CONFIRM tells */
-void order_hear_digest(zj_core *c, uint32_t j, uint32_t counted, uint64_t position, uint64_t digest);
-void order_check_digests(zj_core *c);
+uint32_t free_slots(const zj_core *c);
+uint32_t kept_for_votes(const zj_core *c); /* own buffers too */
+/* nak.c */
+void nak_take(zj_core *c, const struct pdu *p, uint64_t now);
 /* assembly.c */
 enum { PART, WHOLE, STARVED };
 /* A fragment, as message_read gave it, goes to its source's assembly (`keep` 0: only counted). WHOLE: *out is the whole message, valid
@@ -351,11 +316,6 @@ int assembly_starves(zj_core *c); /* tries again */
 void assembly_forget(zj_core *c, struct assembly *a); /* the rest of that message will not come */
 void assembly_tidy(zj_core *c, uint64_t now);
 void assembly_end(zj_core *c, uint32_t h);
-/* op.c */
-void op_push(zj_core *c, uint32_t h, uint64_t seq);
-void op_arrived(zj_core *c); /* the instance has changed */
-int op_ready(const zj_core *c);
-int op_next(zj_core *c, struct zj_message *out);
 /* member.c */
 void member_set(zj_core *c, uint64_t members);
 int vote_push(zj_core *c, uint32_t h, uint64_t seq, const struct meta *m); /* 0: the queue is full */
@@ -366,14 +326,19 @@ void send_window(zj_core *c);
 void send_seal(zj_core *c);
 void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, uint32_t size); /* what lies in the next own slot */
 int send_can_seal(const zj_core *c);
-void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again);
-uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target);
+/* confirm.c */
+void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, int later);
+int confirm_acks_pending(const zj_core *c); /* 1: level ack is wanted of a PDU that has not reached it */
+void confirm_step(zj_core *c, uint64_t now, uint32_t drained); /* queue the CONFIRM that is owed, or set its deadline */
+uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target); /* a CONFIRM into b; its size */
 void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target); /* target: station to answer a POLL, or 0 */
-void confirm_relay(zj_core *c, const struct pdu *p); /* send another station's CONFIRM again */
-enum { OWED_NEWS = 1, OWED_ANSWER = 2 };
-uint32_t confirm_owed(const zj_core *c); /* bits of the above */
-uint32_t free_slots(const zj_core *c);
-uint32_t kept_for_votes(const zj_core *c); /* own buffers too */
+/* poll.c */
+void poll_step(zj_core *c, uint64_t now);
+/* txq.c */
+void txq_reset(zj_core *c);
+void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again);
+uint8_t *small_frame(zj_core *c);
+void small_send(zj_core *c, uint32_t size, int again);
 
 #include "medium.h"
 

@@ -45,7 +45,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """(name, program built from the sources as they are now)."""
     name = str(request.param)
     program = tmp_path_factory.mktemp("fuzz") / f"fuzz_{name}"
-    sources = [str(path) for path in sorted(CORE.glob("*.c")) if path.name != "_core.c"]
+    sources = [str(path) for path in sorted(CORE.rglob("*.c")) if path.name != "_core.c"]
     warnings = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
     built = run(
         [clang(), "-g", "-O1", *warnings, *SANITIZE, f"-I{CORE}", "-o", str(program), str(HERE / f"fuzz_{name}.c"), *sources],

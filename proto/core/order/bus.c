@@ -1,5 +1,5 @@
-/* The bus: a medium that brings every frame to everybody, its sender included, in one order (TO paper, sections 3 and 5; spec
- * chapter 20). PDUs may be lost there, but they never overtake each other: the order is that of arrival, and recovery is to go
+/* The bus: a medium that brings every frame to everybody, its sender included, in one order (TO paper, sections 3 and 5;
+ * docs/protocol.md, "The bus"). PDUs may be lost there, but they never overtake each other: the order is that of arrival, and recovery is to go
  * back, all together, to what everybody has. proto/reset.py decides when; what is done is here.
  *
  * The receipt log is c->log, of which three positions mark the paper's parts: handed out <= acked (ARL) <= preack (PPL) <=
@@ -11,7 +11,7 @@
  * had accepted itself (condition 2). So k has all of that as well, and by the medium in the same order. Resets change nothing of
  * it: they take out only what somebody lacks.
  */
-#include "zj_int.h"
+#include "order.h"
 
 #define EPOCH_AHEAD 65536u /* nobody is: a member takes part in every reset */
 
@@ -122,21 +122,6 @@ static int take_data(zj_core *c, const struct pdu *p, uint64_t seq)
     return ZJ_DROP_NONE;
 }
 
-/* A small frame waits its turn behind what is queued already; NULL: no room. */
-static uint8_t *small_frame(zj_core *c)
-{
-    if ((c->nak_tail + 1) % ZJ_NAK_BUFS == c->nak_head || c->tx_tail - c->tx_head >= ZJ_TXQ)
-        return NULL;
-    return c->naks[c->nak_tail];
-}
-
-static void small_send(zj_core *c, uint32_t size)
-{
-    c->nak_size[c->nak_tail] = size;
-    c->txq[c->tx_tail++ & (ZJ_TXQ - 1)] = (struct tx){.type = TX_NAK, .buf = c->nak_tail};
-    c->nak_tail = (c->nak_tail + 1) % ZJ_NAK_BUFS;
-}
-
 /* The paper's section 5, step 3, down to the depth that its evaluation counts: PDUs with data are answered, and so are these
  * answers, which a POLL flag marks; the answers to those are not. */
 static void answer_at_once(zj_core *c, const struct pdu *p)
@@ -149,7 +134,7 @@ static void answer_at_once(zj_core *c, const struct pdu *p)
         c->answer = 1;
         return;
     }
-    small_send(c, confirm_write(c, b, data ? ZJW_FLAG_POLL : 0, 0));
+    small_send(c, confirm_write(c, b, data ? ZJW_FLAG_POLL : 0, 0), 0);
     c->said_free = free_slots(c);
 }
 
@@ -203,7 +188,7 @@ static int take_reset(zj_core *c, uint64_t now, const struct pdu *p, const uint8
 {
     uint32_t epoch = get32(p->payload + ZJW_RESET_EPOCH);
     if (get32(p->payload + ZJW_RESET_RESET_VIEW) != c->view) /* one number for two instances */
-        return stranger(c, now, p, mac, ZJ_DROP_INSTANCE);
+        return report_foreign(c, now, p, mac, ZJ_DROP_INSTANCE);
     if (p->src == c->self)
         return ZJ_DROP_NONE;
     if (epoch != (uint32_t)p->clock)
@@ -213,17 +198,17 @@ static int take_reset(zj_core *c, uint64_t now, const struct pdu *p, const uint8
     if (epoch > c->epoch)
         c->phase = ZJ_P_LOST; /* R2 */
     c->st[p->src].free_buffers = p->free_buffers; /* the log is acknowledged at once then, but not yet handed out */
-    tell(c, p->bytes, p->size, mac, ZJ_DROP_NONE);
+    control_push(c, p->bytes, p->size, mac, ZJ_DROP_NONE);
     return ZJ_DROP_NONE;
 }
 
-int bus_take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac)
+static int take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac)
 {
     struct stream *s = &c->st[p->src];
     uint32_t epoch = (uint32_t)p->clock;
 
     if (p->instance != c->instance)
-        return stranger(c, now, p, mac, ZJ_DROP_INSTANCE);
+        return report_foreign(c, now, p, mac, ZJ_DROP_INSTANCE);
     if (p->clock >> 32 != c->instance || (epoch > c->epoch && epoch - c->epoch > EPOCH_AHEAD))
         return ZJ_DROP_CLOCK;
     s->heard = now;
@@ -237,7 +222,7 @@ int bus_take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac)
         return ZJ_DROP_EPOCH;
     if (epoch > c->epoch) { /* R2: its source has been through a reset that this station knows nothing of */
         c->phase = ZJ_P_LOST;
-        return stranger(c, now, p, mac, ZJ_DROP_EPOCH);
+        return report_foreign(c, now, p, mac, ZJ_DROP_EPOCH);
     }
     if (c->phase == ZJ_P_AGREED && p->src != c->self) { /* R5: its source has seen that everybody has */
         zj_reset_done(c);
@@ -250,7 +235,7 @@ int bus_take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac)
 
 /* ---- levels and order ---- */
 
-void bus_levels(zj_core *c)
+static void levels(zj_core *c)
 {
     if (c->flushing) { /* everybody who goes on has it */
         uint64_t reached = c->accepted < c->flush_to ? c->accepted : c->flush_to;
@@ -271,7 +256,7 @@ void bus_levels(zj_core *c)
 }
 
 /* Handed out is what is acknowledged; of an instance that has ended, what anybody who goes on has handed out. */
-int bus_choose(const zj_core *c, uint32_t *out)
+static int choose(const zj_core *c, uint32_t *out)
 {
     if (c->position >= c->acked || (c->flushing && c->position >= c->flush_to))
         return NOTHING;
@@ -281,7 +266,7 @@ int bus_choose(const zj_core *c, uint32_t *out)
     return A_PDU;
 }
 
-int bus_pending(const zj_core *c)
+static int pending(const zj_core *c)
 {
     const struct stream *me = &c->st[c->self];
     return c->phase == ZJ_P_RUN && ((c->building && !c->blocked) || c->acked < c->accepted || me->req < c->next);
@@ -338,21 +323,14 @@ void zj_reset_enter(zj_core *c, uint32_t epoch)
     c->own_due = c->poll_at = c->confirm_due = ZJ_NEVER;
     c->owed_since = 0;
     c->answer = c->chatter = 0;
-    c->tx_head = c->tx_tail = c->shown_count = 0;
-    c->confirm_queued = 0;
-    c->nak_head = c->nak_tail = 0;
+    txq_reset(c);
     c->count.resets++;
 }
 
+/* The order that has been delivered or acknowledged here is not what `station` wants: it lacks this entry. */
 static void diverged(zj_core *c, uint32_t station, const struct entry *e, uint64_t position)
 {
-    if (c->fenced)
-        return;
-    c->fenced = 1;
-    c->fence_station = station;
-    c->fence_position = position;
-    c->fence_own = e->seq + 1;
-    c->fence_theirs = e->seq;
+    fence_raise(c, station, position, e->seq + 1, e->seq);
 }
 
 /* Strict reading of the printed rule: the lost PDU itself stays. Or only it goes. */
@@ -467,7 +445,7 @@ int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vect
     put32(b + ZJW_SIZEOF_HEADER + 4 * c->n + ZJW_RESET_EPOCH, epoch);
     put32(b + ZJW_SIZEOF_HEADER + 4 * c->n + ZJW_RESET_RESET_VIEW, c->view);
     zj_seal(b, size);
-    small_send(c, size);
+    small_send(c, size, 0);
     c->said_free = free_slots(c);
     return 0;
 }
@@ -503,3 +481,19 @@ int zj_entry(const zj_core *c, uint64_t position, uint32_t *src, uint64_t *seq)
     *seq = c->log[position & c->log_mask].seq;
     return 1;
 }
+
+static uint64_t reached(const zj_core *c) { return c->acked; }
+static uint64_t digest_at(const zj_core *c) { return c->position; }
+static uint64_t key(const zj_core *c, uint64_t clock) { (void)clock; return ((uint64_t)c->instance << 32) + c->position; }
+static uint64_t clock(const zj_core *c) { return ((uint64_t)c->instance << 32) + c->accepted; }
+
+/* As clients see them: what has been delivered has reached all levels. */
+static void positions(const zj_core *c, uint64_t out[ZJ_LEVELS])
+{
+    out[ZJ_ORDERED] = out[ZJ_PREACK] = out[ZJ_ACK] = c->position;
+}
+
+const struct main_ops bus_ops = {
+    .take = take, .choose = choose, .levels = levels, .pending = pending, .positions = positions,
+    .reached = reached, .digest_at = digest_at, .key = key, .clock = clock,
+};

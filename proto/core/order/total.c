@@ -1,0 +1,140 @@
+/* Total order on a switched medium: by logical clock, then source (docs/protocol.md). PDUs come in any order and are repeated by any
+ * holder; one is delivered once every station is known to have passed its clock. */
+#include "order.h"
+
+static int take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac)
+{
+    struct stream *s = &c->st[p->src];
+    int later = p->instance > c->instance, drop; /* later: its vectors may speak of incarnations that we do not know yet */
+    if (!later && (drop = al_merge(c, p, now)))
+        return drop;
+    if (p->instance > s->spoke) {
+        s->spoke = p->instance;
+        al_spoke(c, p->src);
+    }
+    if (!is_sequenced(p->kind)) {
+        take_unsequenced(c, now, p, mac, later);
+        return ZJ_DROP_NONE;
+    }
+    if (!mac || !s->mac_known || !memcmp(mac, s->mac, 6))
+        s->heard = now;
+    c->count.rx_data++;
+    return stream_take(c, p, now);
+}
+
+/* The next in the total order: the least (clock, src) among the heads, or the view event if it stands before, once every
+ * station of the wait set is known to have passed its clock. In a flush it is known that there is nothing before it. */
+static int choose(const zj_core *c, uint32_t *out)
+{
+    uint64_t best = ZJ_NEVER, passed = ZJ_NEVER;
+    uint32_t at = 0, faults = c->cfg.faults;
+    const struct meta *head = NULL;
+
+    for (uint32_t h = 0; h < c->n; h++) {
+        const struct stream *s = &c->st[h];
+        uint64_t known = h == c->self ? c->clock : s->clock;
+        if (known < passed && is_member(c, h))
+            passed = known;
+        if (s->ordered >= s->req)
+            continue;
+        const struct meta *m = meta_of(c, s, s->ordered);
+        uint64_t key = faults & ZJ_FAULT_ARRIVAL_ORDER ? m->arrival : m->clock;
+        if (key < best) {
+            best = key;
+            head = m;
+            at = h;
+        }
+    }
+    if (c->waiting && !(faults & ZJ_FAULT_NO_WAIT_JOINER))
+        for (uint32_t h = 0; h < c->n; h++)
+            if (c->waiting >> h & 1 && !is_member(c, h) && c->st[h].wait_clock < passed)
+                passed = c->st[h].wait_clock;
+    if (c->flushing && c->position >= c->flush_to)
+        return NOTHING;
+    if (c->flushing || faults & (ZJ_FAULT_ARRIVAL_ORDER | ZJ_FAULT_NO_WAIT))
+        passed = ZJ_NEVER;
+    if (c->event_head != c->event_tail) {
+        const struct event *e = event_next(c);
+        if (faults & ZJ_FAULT_EAGER_VIEW ||
+            (e->clock <= passed && (!head || e->clock < head->clock || (e->clock == head->clock && e->src < at))))
+            return A_VIEW;
+    }
+    if (!head || head->clock > passed || (head->instance > c->instance && !(faults & ZJ_FAULT_FUTURE)))
+        return NOTHING; /* the last: rule 4a */
+    *out = at;
+    return A_PDU;
+}
+
+/* What a station that was let in releases says that all members of that view know the view, and hold what stands before its event:
+ * so not before they have said both, the latter by their acknowledgements. */
+static int view_shared(const zj_core *c)
+{
+    for (uint32_t i = 0; i < c->listed; i++) {
+        const struct stream *s = &c->st[c->list[i]];
+        if (s->min_al < s->before_join || (c->list[i] != c->self && s->spoke < c->let_in_by))
+            return 0;
+    }
+    return !c->joining && c->preack >= c->removal_at;
+}
+
+/* Levels 2 and 3 are positions in the same order, moved when the entry there has reached the level. */
+static void levels(zj_core *c)
+{
+    int early = faulty(c, ZJ_FAULT_EARLY_PREACK);
+    if (c->flushing) { /* everybody who goes on has it, and knows that everybody has */
+        uint64_t reached = c->position < c->flush_to ? c->position : c->flush_to;
+        c->preack = c->preack > reached ? c->preack : reached;
+        c->acked = c->preack;
+        return;
+    }
+    if (!c->is_open && !faulty(c, ZJ_FAULT_LATE_LEVELS)) /* order_close() has said the last word */
+        return;
+    while (c->preack < c->position) {
+        const struct entry *e = &c->log[c->preack & c->log_mask];
+        const struct stream *s = &c->st[e->src];
+        if (e->seq >= s->min_al && !early)
+            break;
+        c->preack++;
+    }
+    if (faulty(c, ZJ_FAULT_EARLY_ACK))
+        c->acked = c->preack;
+    while (c->acked < c->preack) {
+        const struct entry *e = &c->log[c->acked & c->log_mask];
+        if (e->seq >= c->st[e->src].acked)
+            break;
+        c->acked++;
+    }
+    if (c->let_in_by && view_shared(c))
+        c->let_in_by = 0;
+}
+
+static int pending(const zj_core *c)
+{
+    if ((c->building && !c->blocked) || c->acked < c->need_position || (c->want_ack && c->acked < c->position) ||
+        c->preack < c->position)
+        return 1;
+    for (uint32_t h = 0; h < c->n; h++) {
+        const struct stream *s = &c->st[h];
+        if (s->top > s->req || s->min_al < s->req || s->ordered < s->req)
+            return 1;
+    }
+    return 0;
+}
+
+static uint64_t reached(const zj_core *c) { return released(c); }
+static uint64_t digest_at(const zj_core *c) { return c->preack; }
+static uint64_t key(const zj_core *c, uint64_t clock) { (void)c; return clock; }
+static uint64_t clock(const zj_core *c) { return c->clock; }
+
+static void positions(const zj_core *c, uint64_t out[ZJ_LEVELS])
+{
+    uint64_t preack = released(c);
+    out[ZJ_ORDERED] = c->position;
+    out[ZJ_PREACK] = preack;
+    out[ZJ_ACK] = c->acked < preack ? c->acked : preack;
+}
+
+const struct main_ops total_ops = {
+    .take = take, .choose = choose, .levels = levels, .pending = pending, .positions = positions,
+    .reached = reached, .digest_at = digest_at, .key = key, .clock = clock,
+};

@@ -1,0 +1,60 @@
+/* The poll timer (docs/protocol.md, rule C4): nothing moves while something is pending, so one station is asked for its report. */
+#include "order/order.h"
+
+void poll_step(zj_core *c, uint64_t now)
+{
+    if (!c->main->pending(c)) {
+        c->poll_at = ZJ_NEVER;
+        c->poll_wait = c->cfg.poll_delay_ns;
+    } else if (c->progress != c->progress_seen || c->poll_at == ZJ_NEVER) {
+        c->poll_wait = c->cfg.poll_delay_ns;
+        c->poll_at = now + c->poll_wait + zj_random(c, c->poll_wait / 2);
+    }
+    c->progress_seen = c->progress;
+}
+
+uint64_t zj_poll_due(const zj_core *c)
+{
+    uint64_t due = c->own_due < c->poll_at ? c->own_due : c->poll_at;
+    return c->is_open ? due : ZJ_NEVER;
+}
+
+/* One of the stations whose word is missing here, as a number on the wire; 0: none. It may have said it and not been heard: then
+ * its vectors equal ours, and rule C3 alone would keep it silent until its next heartbeat. */
+static uint32_t choose_poll_target(zj_core *c)
+{
+    int acks = medium_acks(c) || c->acked < c->need_position || (c->want_ack && c->acked < c->position);
+    uint32_t missing[ZJW_STATIONS_MAX], k = 0;
+    for (uint32_t i = 0; i < c->listed; i++) {
+        uint32_t j = c->list[i];
+        int lacks = c->building && c->st[j].free_buffers / c->n < c->cfg.window;
+        for (uint32_t h = 0; !lacks && h < c->n; h++) {
+            const struct stream *s = &c->st[h];
+            lacks = s->al[j] < s->req || (acks && s->pack[j] < s->min_al);
+        }
+        if (lacks && j != c->self)
+            missing[k++] = j + 1;
+    }
+    return k ? missing[zj_random(c, k)] : 0;
+}
+
+/* C4, and the repetition of own PDUs that nobody has confirmed: on a switched medium nobody has them. */
+uint32_t zj_poll(zj_core *c, uint64_t now)
+{
+    struct stream *me = &c->st[c->self];
+    if (!c->is_open || c->phase != ZJ_P_RUN || bus_own_lost(c, now) || c->poll_at > now)
+        return 0;
+    uint64_t seen = me->min_al;
+    for (uint32_t i = 0; i < c->listed; i++)
+        if (c->list[i] != c->self && me->al[c->list[i]] > seen)
+            seen = me->al[c->list[i]];
+    for (uint64_t q = seen; medium_repeats(c) && q < me->req && q < seen + 4; q++)
+        tx_slot(c, c->self, q, 1);
+    confirm_build(c, now, ZJW_FLAG_POLL, choose_poll_target(c));
+    c->count.tx_poll++;
+    c->poll_wait *= 2;
+    if (c->poll_wait > c->cfg.poll_delay_max_ns)
+        c->poll_wait = c->cfg.poll_delay_max_ns;
+    c->poll_at = now + c->poll_wait + zj_random(c, c->poll_wait / 2);
+    return 1;
+}
