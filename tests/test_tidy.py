@@ -24,7 +24,7 @@ FUNCTION_LINES_MAX = 70
 """Python and C alike. What is longer today is named below and leaves the list when it is short enough; neither list takes in
 anything new."""
 LONG_FILES = frozenset(
-    """proto/core/__init__.py proto/engine.py proto/membership.py proto/opening.py
+    """proto/engine.py proto/membership.py proto/opening.py
     daemon/client/aio.py daemon/client/protocol.py daemon/config.py
     tools/cli/lab.py tools/lab/containers.py tools/lab/lab.py
     tests/e2e/test_membership.py tests/link/test_clients.py tests/paper/test_to_bus.py
@@ -34,7 +34,7 @@ LONG_FILES = frozenset(
 )
 LONG_FILE_LINES_MAX = 900
 LONG_FUNCTIONS = frozenset(
-    """proto/core/__init__.py:__init__ proto/engine.py:__init__
+    """proto/engine.py:__init__
     daemon/datapath/turn.c:dp_turn daemon/__main__.py:compose tests/sim/options.py:draw""".split()  # noqa: SIM905
 )
 """file:function"""

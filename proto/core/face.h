@@ -12,7 +12,7 @@ struct zj_face_message { /* a message whose bytes lie in the caller's buffer at 
     uint16_t client, index;
     uint8_t src, type, stage, view_src, pad[4];
 };
-_Static_assert(sizeof(struct zj_face_message) == 40, "proto/core/__init__.py unpacks it as =QQIIIHHBBBB4x");
+_Static_assert(sizeof(struct zj_face_message) == 40, "proto/core/core.py unpacks it as =QQIIIHHBBBB4x");
 
 /* Up to max messages in order, their bytes into buf; those of stage ZJ_PLACED come without bytes, size 0. A message larger
  * than cap, or than what is left of it, ends the batch and comes as *large, pointing into the core (data NULL: none). Returns how
