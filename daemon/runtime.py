@@ -325,7 +325,7 @@ class Runtime:
                     self._finish(Exit.REFUSED, message)
                     return
                 case Notice(kind, message):
-                    self._journal.event(logging.WARNING, kind, message, now=now_ns())
+                    self._journal.event(logging.WARNING, kind, self._store.explained(kind, message), now=now_ns())
                     if not self._instance:
                         self._notifier.status(message)
             self._again = True

@@ -55,6 +55,10 @@ DECIDING: Final = frozenset({"stations", "quorum", "required_stations"})
 whatever else differs, any two parts that may be share a station."""
 
 
+OTHER_CONFIGURATION: Final = frozenset({"conflict", "options", "stations"})
+"""Kinds of notices that name a station with another configuration (proto/opening.py)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     """The configuration of the cluster under which a station was in an instance last."""
@@ -235,6 +239,20 @@ class Store:
             raise StoreError(f"cannot write the state file {self.path}: {exc.strerror}{_advice(exc)}") from exc
         self.written += 1
         self._numbers = (incarnation, instance)
+
+    def explained(self, kind: str, message: str) -> str:
+        """A notice for the journal. One about a station with another configuration gets what is known here of the difference:
+        which of the own cluster options are others than those that this station was in an instance under last. If the other's
+        fingerprint is that one, these options are what differs between the two stations."""
+        if kind not in OTHER_CONFIGURATION or self.ran is None or self.present is None:
+            return message
+        changes = self.ran.changes(self.present.fingerprint, self.present.options)
+        if not changes:
+            return message
+        return (
+            f"{message}; this station was in an instance last under fingerprint {self.ran.fingerprint:08x}, and has"
+            f" {self.present.fingerprint:08x} now: {', '.join(changes.values())}"
+        )
 
     def note_ran(self) -> None:
         """This station is in an instance under its present configuration: durable when it returns. Writes only what is new.

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from zenjun.daemon import store as store_module
 from zenjun.daemon.__main__ import Failure, check_ran
 from zenjun.daemon.config import load
 from zenjun.daemon.observe import Journal
-from zenjun.daemon.store import INCARNATION_MAX, STATE_NAME, Ran, Store, StoreError, fresh_incarnation
+from zenjun.daemon.store import INCARNATION_MAX, OTHER_CONFIGURATION, STATE_NAME, Ran, Store, StoreError, fresh_incarnation
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Crash(BaseException):
@@ -281,6 +284,7 @@ def test_folder_of_another_user_is_one_line_with_advice(tmp_path: Path, where: s
         where = "state"
     code = f"""
 import os
+import re
 from pathlib import Path
 from zenjun.daemon.store import Store, StoreError
 os.chdir({str(tmp_path)!r})
@@ -392,6 +396,30 @@ def test_only_another_quorum_keeps_a_station_from_starting(
     else:
         with pytest.raises(Failure, match=f"{option} was {value} and is .*--adopt 00000007"):
             check_ran(config, before, "", journal)
+
+
+@pytest.mark.parametrize("kind", ["conflict", "options", "stations"])
+def test_a_notice_about_another_configuration_names_what_has_changed_here(tmp_path: Path, kind: str) -> None:
+    store = make(tmp_path)
+    store.open()
+    heard = "station 2 has other cluster options: fingerprint 00001a2b, not 00005e6f"
+    store.present = Ran(0x5E6F, {**OLD.options, "heartbeat_ms": "100"})
+    assert store.explained(kind, heard) == heard, "it was in no instance yet"
+    store.ran = Ran(OLD.fingerprint, {**OLD.options, "heartbeat_ms": "200"})
+    said = store.explained(kind, heard)
+    assert said.startswith(f"{heard}; ")
+    assert "last under fingerprint 00001a2b, and has 00005e6f now: heartbeat_ms was 200 and is 100" in said
+    assert "stations was" not in said and "quorum was" not in said, "only what differs"
+    assert store.explained("late", heard) == heard, "of another kind"
+    store.persist(1, 1)
+    store.note_ran()
+    assert store.explained(kind, heard) == heard, "it is in an instance under these"
+    store.close()
+
+
+def test_the_notices_are_of_the_kinds_that_the_engine_gives() -> None:
+    given = set(re.findall(r'self\._notice\(\s*now,\s*"(\w+)"', (ROOT / "proto" / "opening.py").read_text()))
+    assert given >= OTHER_CONFIGURATION, given
 
 
 def test_what_another_configuration_changes() -> None:
