@@ -116,8 +116,18 @@ def draw_bus(rng: random.Random) -> Options:
 def possible(o: Options) -> Options:
     """Without what a bus cannot do: for options that were changed after they had been drawn for one."""
     f = o.faults
-    faults = replace(f, loss=min(f.loss, LOSS_MAX), reorder=0.0, duplicate=0.0, replay=0.0, expel_gap_ns=0, mtu_gap_ns=0)
-    return replace(o, medium=int(Medium.BUS), op=0.0, jitter_ns=0, inbox_frames_max=max(o.inbox_frames_max, 64), faults=faults)
+    faults = replace(
+        f, loss=min(f.loss, LOSS_MAX), reorder=0.0, duplicate=0.0, replay=0.0, expel_gap_ns=0, mtu_gap_ns=0, starved=-1
+    )
+    return replace(
+        o,
+        medium=int(Medium.BUS),
+        op=0.0,
+        jitter_ns=0,
+        inbox_frames_max=max(o.inbox_frames_max, 64),
+        faults=faults,
+        divided=(),
+    )
 
 
 class BusSimulation(Simulation):

@@ -14,7 +14,7 @@ from zenjun.proto.wire import MESSAGE_MAX, Flag, Kind
 
 from . import frames
 from .checker import Checker, Merged, due, last_of_streams, start_of
-from .checkers_membership import Claims, Continuity, GoingOn, Instances, Quorum, Recovery
+from .checkers_membership import Blameless, Claims, Continuity, GoingOn, Instances, Quorum, Recovery
 from .facts import (
     ACK,
     AT_ONCE,
@@ -37,6 +37,7 @@ from .violation import Violation
 __all__ = [
     "CHECKERS",
     "AckHonest",
+    "Blameless",
     "Bounded",
     "Causality",
     "Checker",
@@ -730,6 +731,7 @@ CHECKERS: dict[str, Callable[[Facts], Checker]] = {
         Quorum,
         Recovery,
         Continuity,
+        Blameless,
         Claims,
         GoingOn,
         Survivors,

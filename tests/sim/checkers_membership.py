@@ -249,6 +249,22 @@ class Continuity(Checker):
             )
 
 
+class Blameless(Checker):
+    """Where one station is late and loses much, and nothing else is wrong, no other one is removed."""
+
+    name = "blameless"
+
+    def changed(self, stay: Stay, before: Instance) -> None:
+        healthy = [s for s in stay.instance.left if s != self.facts.starved]
+        if self.facts.starved >= 0 and healthy:
+            self.fail(
+                f"station {stay.station + 1} goes on to instance {stay.instance.number} without {[s + 1 for s in healthy]},"
+                f" and only s{self.facts.starved + 1} is not well",
+                stay.station,
+                *healthy,
+            )
+
+
 class Claims(Checker):
     """Whoever's instance ends claims to have got so many PDUs beyond some view event at preack, and all who know that view will
     deliver up to there without asking anybody: so every member of that view must hold all that stands before the claimed place,

@@ -6,7 +6,7 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from zenjun.proto import wire
@@ -18,7 +18,7 @@ from .checkers import Liveness, Silence
 from .collector import once
 from .facts import PREACK, VIEW, Delivery, Facts, Message, Stay
 from .network import Clockwork, Network, draw_below
-from .options import MS, PPM_MAX, Options, draw
+from .options import MS, PPM_MAX, Faults, Options, draw
 from .station import CLUSTER, GROUP, Clock, Host, Station
 from .trace import Trace
 from .violation import Violation
@@ -86,7 +86,9 @@ class Simulation(Host):
         self.clockwork = Clockwork()
         self.network = Network(o, self.rng, self.clockwork, self.trace, self._arrive)
         required = tuple(s - 1 for s in o.required)
-        self.facts = Facts(o.stations, o.window, o.slots, o.first_seq, bool(o.need_ack), o.quorum, required)
+        self.facts = Facts(o.stations, o.window, o.slots, o.first_seq, bool(o.need_ack), o.quorum, required, o.divided)
+        if o.faults.starved >= 0 and replace(o.faults, starved=-1, starved_loss=0.0) == Faults():
+            self.facts.starved = o.faults.starved
         names = tuple(only) or tuple(checking.CHECKERS)
         self.checkers: dict[str, Checker] = {n: make(self.facts) for n, make in checking.CHECKERS.items() if n in names}
         self.stations = [
@@ -513,6 +515,8 @@ class Simulation(Host):
         ):
             if gap:
                 self._repeat(gap, act)
+        if f.starved >= 0:
+            self._starve(f.starved)
 
     def _repeat(self, gap: int, act: Callable[[], None]) -> None:
         def again() -> None:
@@ -521,6 +525,18 @@ class Simulation(Host):
                 self._repeat(gap, act)
 
         self.clockwork.at(self.clockwork.now + 1 + int(self.rng.expovariate(1 / gap)), again)
+
+    def _starve(self, station: int) -> None:
+        """The station runs for a while of each period, until the network heals."""
+        f = self.options.faults
+        if not self._faulty_phase:
+            return
+        starving = self.stations[station]
+        if starving.engine is not None:
+            starving.pause()
+            self._touch(station)
+        self.clockwork.at(self.clockwork.now + f.starved_every_ns - f.starved_run_ns, starving.resume)
+        self.clockwork.at(self.clockwork.now + f.starved_every_ns, lambda: self._starve(station))
 
     def _pause(self) -> None:
         station = self.stations[self.rng.randrange(self.options.stations)]
@@ -627,6 +643,11 @@ class Simulation(Host):
         self._touch(*range(self.options.stations))
         self._choose_absent()
         self.log(-1, f"healed, absent: {sorted(s + 1 for s in self.facts.absent)}")
+        for s in self.facts.divided:  # their files are made equal, and they start again
+            self.stations[s].mended = True
+            if self.stations[s].engine is not None:
+                self.stations[s].crash()
+        self.facts.divided = frozenset()
         for station in self.stations:
             if station.index in self.facts.absent:
                 if station.engine is not None:

@@ -29,7 +29,18 @@ DEPTH_MAX: Final = 6
 _RUN: Final = int(Phase.RUN)
 _FAULTS: Final = (
     *(f.name for f in fields(Faults) if f.name.endswith("_gap_ns")),
-    *("loss", "bad_receiver", "burst_enter", "reorder", "duplicate", "corrupt", "truncate", "replay", "crash_at_persist"),
+    *(
+        "loss",
+        "bad_receiver",
+        "burst_enter",
+        "reorder",
+        "duplicate",
+        "corrupt",
+        "truncate",
+        "replay",
+        "crash_at_persist",
+        "starved",
+    ),
 )
 
 

@@ -333,8 +333,10 @@ class Facts:
         want_ack: bool = True,
         needed: int = 0,
         required: tuple[int, ...] = (),
+        divided: tuple[int, ...] = (),
     ) -> None:
-        """needed: stations a quorum takes (0: more than half); required: those (0..n-1) it must hold."""
+        """needed: stations a quorum takes (0: more than half); required: those (0..n-1) it must hold; divided: stations (0..n-1)
+        that are configured otherwise, so that they may be in an instance by themselves, and in none with others."""
         self.stations = stations
         self.window = window
         self.slots = slots
@@ -343,6 +345,7 @@ class Facts:
         """Somebody waits for level ack; without, cores may let that position jump ahead to keep their log short."""
         self.needed = needed or stations // 2 + 1
         self.required = frozenset(required)
+        self.divided = frozenset(divided)
         self.instances: dict[int, Instance] = {}
         self.streams: dict[Life, Stream] = {}
         self.twice: set[Life] = set()
@@ -377,12 +380,16 @@ class Facts:
         """Incarnations that each station has made durable."""
         self.absent: set[int] = set()
         """Stations that stay down for the rest of the run."""
+        self.starved = -1
+        """The one station that is not well, in a run where nothing else is wrong."""
         self.fences: list[tuple[int, int]] = []
         """(station, position) of each digest alarm."""
 
     # ---- reads
     def quorum(self, stations: Iterable[int]) -> bool:
         there = set(stations)
+        if there & self.divided:
+            return there <= self.divided
         return len(there) >= self.needed and there >= self.required
 
     def all_stays(self) -> Iterable[Stay]:

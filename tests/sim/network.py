@@ -154,6 +154,8 @@ class Network:
             if link in self._bad_links and rng.random() < 0.9:
                 return True
         loss = min(faults.loss * 10, 0.6) if dst == faults.bad_receiver else faults.loss
+        if dst == faults.starved and faults.starved_loss:
+            loss = max(loss, faults.starved_loss)
         return bool(loss) and rng.random() < loss
 
     def _damage(self, pdu: bytes) -> bytes:

@@ -61,6 +61,12 @@ class Faults:
     mtu_ns: int = 50 * MS
     crash_at_persist: float = 0.0
     """Probability of a crash right before or after a state is made durable."""
+    starved: int = -1
+    """Station 0.. that gets ``starved_run_ns`` of every ``starved_every_ns`` of its processor; -1: none."""
+    starved_run_ns: int = 5 * MS
+    starved_every_ns: int = 100 * MS
+    starved_loss: float = 0.0
+    """Loss of what is sent to that station, by itself."""
 
     def only_brief_pauses(self, limit_ns: int) -> bool:
         """Whether nothing worse happens to stations than that they pause, for less than *limit_ns*."""
@@ -142,6 +148,12 @@ class Options:
     own_timeout_ns: int = 20 * MS
     rules: tuple[str, ...] = ()
     """Rules of the agreement that the defective stations break (``broken.RULES``)."""
+    divided: tuple[int, ...] = ()
+    """Stations 0.. whose configuration is another one, until the network heals."""
+    other_stations: int = 0
+    """What it says of the number of stations (0: the same), the quorum and the required stations (1..n)."""
+    other_quorum: int = 0
+    other_required: tuple[int, ...] = ()
 
     def text(self) -> str:
         """The options on a few lines; those at their defaults are left out of the faults."""

@@ -17,7 +17,12 @@ def _of(o: Options, n: int) -> Options:
         frame_max=(o.frame_max * n)[:n],
         required=tuple(s for s in o.required if s <= n),
         quorum=o.quorum if o.quorum <= n else 0,
-        faults=replace(o.faults, bad_receiver=o.faults.bad_receiver if o.faults.bad_receiver < n else -1),
+        divided=tuple(s for s in o.divided if s < n),
+        faults=replace(
+            o.faults,
+            bad_receiver=o.faults.bad_receiver if o.faults.bad_receiver < n else -1,
+            starved=min(o.faults.starved, n - 1),
+        ),
     )
 
 
@@ -64,6 +69,54 @@ def wide(o: Options) -> Options:
     return replace(_of(o, n), messages=min(o.messages, 60), inbox_frames_max=max(o.inbox_frames_max, 512), frame_max=(1486,) * n)
 
 
+def divided(o: Options) -> Options:
+    """Two configurations of one cluster, each of which lets the stations that have it open alone: another number of stations, or
+    another quorum. All are switched on at once and hear each other; when the network heals the files are made equal."""
+    n = max(2, o.stations)
+    o = _of(o, n)
+    part = 1 + (o.messages + o.slots.bit_length() + o.clients) % (n - 1)
+    f = o.faults
+    return replace(
+        o,
+        quorum=n - part,
+        required=(1,),
+        divided=tuple(range(n - part, n)),
+        other_stations=n + 2 if 2 * part <= n and o.clients == 1 else 0,
+        other_quorum=part,
+        other_required=(n,),
+        inbox_frames_max=max(o.inbox_frames_max, 64),
+        absent=0,
+        safety_ns=600 * MS,
+        faults=Faults(reorder=f.reorder, reorder_ns=f.reorder_ns, duplicate=f.duplicate),
+    )
+
+
+def starved(o: Options) -> Options:
+    """All well but for one station that gets little of its processor and loses much of what is sent to it; little is sent, and
+    time-outs are those of a cluster whose files do not name them."""
+    n = max(3, o.stations)
+    return replace(
+        _of(o, n),
+        quorum=0,
+        required=(),
+        load="steady",
+        messages=6,
+        sizes=(64,),
+        window=max(o.window, 16),
+        slots=max(o.slots, 64),
+        heartbeat_ns=200 * MS,
+        fail_timeout_ns=400 * MS,
+        adopt_timeout_ns=300 * MS,
+        give_up_timeout_ns=2 * S,
+        probe_interval_ns=10 * MS,
+        progress_timeout_ns=2 * S,
+        inbox_frames_max=4096,
+        absent=0,
+        safety_ns=8 * S,
+        faults=Faults(starved=n - 1, starved_loss=0.3),
+    )
+
+
 def louder(o: Options) -> Options:
     """The same with every fault of machines that it has twice as often."""
     gaps = {f.name: getattr(o.faults, f.name) // 2 for f in fields(Faults) if f.name.endswith("_gap_ns")}
@@ -80,7 +133,9 @@ def longer(o: Options) -> Options:
     return replace(o, safety_ns=min(2 * o.safety_ns, 4 * S), messages=min(2 * o.messages, 600))
 
 
-RARE: Final[dict[str, Callable[[Options], Options]]] = {f.__name__: f for f in (overlapping, lives, crossing, wide)}
+RARE: Final[dict[str, Callable[[Options], Options]]] = {
+    f.__name__: f for f in (overlapping, lives, crossing, wide, divided, starved)
+}
 MORE: Final[dict[str, Callable[[Options], Options]]] = {f.__name__: f for f in (louder, lossy, longer)}
 """What a mutation adds to a profile."""
 CHANGES: Final[dict[str, Callable[[Options], Options]]] = {**PROFILES, "crowded": crowded, **RARE, **MORE}

@@ -147,6 +147,8 @@ class Station(CoreView):
         """PDU bytes the interface carries now; longer frames are lost, in both directions."""
         self.queues: list[deque[Message]] = [deque() for _ in range(host.options.clients)]
         """Per program: messages its daemon has not taken yet. They outlive the daemon, as the programs do."""
+        self.mended = False
+        """Its configuration is that of the others now, whatever it was (``Options.divided``)."""
         self.ring_drops = 0
         self.work: Counter[str] = Counter()
         """Counters of the cores of all lives, for judging what a swarm of runs has met."""
@@ -167,10 +169,12 @@ class Station(CoreView):
         if self.index in o.defective:
             self.variant = variants.make(o.wrapper)
         faulty = o.defects if self.index in o.defective else 0
+        other = self.index in o.divided and not self.mended
         config = EngineConfig(
             cluster=CLUSTER,
-            stations=o.stations,
+            stations=o.other_stations or o.stations if other else o.stations,
             station=self.index + 1,
+            fingerprint=int(other),
             window_frames=o.window,
             slots=o.slots,
             frame_max=o.frame_max[self.index],
@@ -196,8 +200,8 @@ class Station(CoreView):
             progress_timeout_ns=o.progress_timeout_ns,
             medium=o.medium,
             own_timeout_ns=o.own_timeout_ns,
-            quorum=o.quorum,
-            required=o.required,
+            quorum=o.other_quorum if other else o.quorum,
+            required=o.other_required if other else o.required,
             open_interval_ns=o.open_interval_ns,
             open_window_ns=o.open_window_ns,
         )

@@ -35,6 +35,16 @@ def planted(seed: int) -> Case:
     return replace(PLANTED, seed=seed)
 
 
+@pytest.mark.parametrize("profile", ["divided", "starved"])
+def test_what_is_configured_otherwise_or_starved_harms_nobody(profile: str) -> None:
+    """Two configurations never have an instance each, and are one cluster once their files are equal; a station that is late and
+    loses much has no other one removed."""
+    runs = [run(Case(seed, profile)) for seed in range(8)]
+    assert not [done.result.report for done in runs if done.checker]
+    kinds = {bool(done.result.options.other_stations) for done in runs}
+    assert kinds == ({True, False} if profile == "divided" else {False})
+
+
 @pytest.mark.slow
 def test_corpus_holds_and_still_meets_what_it_is_kept_for() -> None:
     corpus = read_corpus()

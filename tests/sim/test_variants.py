@@ -16,7 +16,8 @@ from ..paper.test_dop import overtaken
 from .broken import RULES
 from .checkers import CHECKERS, Liveness
 from .cluster import Result, simulate
-from .options import MS, PROFILES, Faults, Options, S
+from .options import MS, Faults, Options, S
+from .rare import CHANGES
 from .test_bus import BROKEN
 from .variants import names
 
@@ -66,9 +67,10 @@ CAUGHT_BY: dict[Fault | str, set[str]] = {
     "reuse_issued": {"instances"},
     "shrinking_votes": {"instances"},
     "one_vote_at_a_time": {"instances"},
-    "beside_rivals": {"quorum"},
+    "beside_rivals": {"instances", "quorum"},
     "judge_late": {"continuity"},
     "believe_one": {"continuity"},
+    "judge_late+believe_one": {"blameless"},
     "resend_own": {"liveness"},
     "forget_heard": {"recovery"},
     "forget_later": {"recovery"},
@@ -104,6 +106,8 @@ SEEN_IN: dict[Fault | str, str] = {
     "forget_doubted": "halting",
     "deaf_to_closed": "halting",
     "no_reopen": "cut_off",
+    "beside_rivals": "divided",
+    "judge_late+believe_one": "starved",
 }
 """The profile that shows a defect soon; the others are seen with the options as drawn."""
 
@@ -122,6 +126,7 @@ ALONE: dict[str, Fault | str] = {
     "quorum": "no_quorum",
     "recovery": "ignore_restart",
     "continuity": "no_equalise",
+    "blameless": "judge_late+believe_one",
     "survivors": "forgetting",
     "claims": Fault.EARLY_PREACK,
     "going_on": Fault.NO_FLUSH,
@@ -140,11 +145,11 @@ def broken(defect: Fault | str) -> Callable[[Options], Options]:
 
     def change(o: Options) -> Options:
         if defect in SEEN_IN:
-            o = PROFILES[SEEN_IN[defect]](o)
+            o = CHANGES[SEEN_IN[defect]](o)
         everybody = tuple(range(o.stations))
         o = replace(o, heal_ns=3 * S, messages=max(o.messages, 40), load="bursts" if o.load == "single" else o.load)
-        if defect in RULES:
-            return replace(o, rules=(str(defect),), defective=everybody)
+        if rules := RULES.intersection(str(defect).split("+")):
+            return replace(o, rules=tuple(sorted(rules)), defective=everybody)
         if defect == "numberless":  # whoever remembers the number would tell the others
             o = replace(o, stations=1, frame_max=o.frame_max[:1], quorum=0, required=())
             o = replace(o, faults=Faults(restart_gap_ns=100 * MS, down_ns=10 * MS))
@@ -175,16 +180,15 @@ def name_of(defect: object) -> str:
 
 
 RARE: set[Fault | str] = {
-    *("keep_join_on_stop", "reuse_issued", "shrinking_votes", "one_vote_at_a_time", "beside_rivals", "judge_late", "believe_one"),
+    *("keep_join_on_stop", "reuse_issued", "shrinking_votes", "one_vote_at_a_time", "judge_late", "believe_one"),
     *("resend_own", "forget_heard", "forget_later"),
     *(Fault.EARLY_REMOVAL, Fault.EAGER_JOINER, Fault.LATE_LEVELS),
 }
 """Too rare for so few seeds: the first has a test of its own below, ``reuse_issued`` one of the agreement by itself
 (tests/proto/test_membership.py) and one of the formal model; ``shrinking_votes`` and the faults of the core have
 scenarios (test_scenarios.py; profile ``joining`` meets the first of them about every fiftieth seed),
-``one_vote_at_a_time`` a test of the agreement by itself (tests/proto/test_membership.py); ``beside_rivals`` takes stations with
-different configurations, of which a seed has none (tests/proto/test_rivals.py); ``judge_late`` and ``believe_one`` remove the
-wrong station, which no promise forbids (tests/proto/test_starved.py); ``resend_own`` has a scenario, for in a seed every cut
+``one_vote_at_a_time`` a test of the agreement by itself (tests/proto/test_membership.py); ``judge_late`` and ``believe_one``
+make up for each other, and are caught where both are broken; ``resend_own`` has a scenario, for in a seed every cut
 ends; ``forget_heard`` and ``forget_later`` tests of engines and of the agreement."""
 
 
@@ -231,7 +235,7 @@ def test_nothing_is_left_out() -> None:
     assert set(ALONE) == set(CHECKERS)
     of_the_bus = {fault for fault, _, _ in BROKEN.values()}
     assert {d for d in CAUGHT_BY if isinstance(d, Fault)} | of_the_bus == set(Fault)
-    assert {d for d in CAUGHT_BY if isinstance(d, str)} == set(names()) | RULES
+    assert {d for d in CAUGHT_BY if isinstance(d, str) and "+" not in d} == set(names()) | RULES
     assert not set(names()) & RULES
     assert all(by <= set(CHECKERS) for by in CAUGHT_BY.values())
 
