@@ -25,20 +25,22 @@ from ..proto.engine import Engine, EngineConfig
 from ..proto.errors import UsageError
 from ..proto.openpdu import INSTANCE_MAX
 from ..proto.service.groups import Groups
-from ..proto.wire import HEADER, MESSAGE, cluster_id
+from ..proto.wire import HEADER, MESSAGE, cluster_id, mtu_needed
 from . import config as configuration
 from .config import Config, ConfigError
 from .connections import Facts
 from .datapath import DataPath, guard_overhead, now_ns
+from .exits import Exit
 from .key import closed_credentials, mark, path_of
 from .key import read as read_key
+from .link import Limits
 from .listening import Listener, SocketError
 from .manager import adapted, journal_handler, passed_socket
 from .metrics import MetricsServer
 from .netlink import LinkMonitor
 from .observe import LEVELS, Journal, Notifier, set_level, set_up
 from .rights import Rights, RightsError, check_families, drop_all_but_net_raw, take_net_raw, take_realtime
-from .runtime import Exit, Runtime
+from .runtime import Runtime
 from .sessions import Sessions
 from .store import DECIDING, FIRST_START, Ran, Remembered, Store, StoreError
 
@@ -228,11 +230,9 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             listener=listener,
             journal=journal,
             notifier=Notifier(os.environ, os.getpid()),
-            interface=config.station.interface,
-            frame_max=frame_max,
-            overhead=overhead,
+            interfaces=(config.station.interface,),
+            limits=Limits(config.cluster.stations, mtu_needed(config.cluster.stations) + overhead, frame_max, overhead),
             drain_timeout_ns=config.station.drain_timeout_ns,
-            others=config.cluster.stations - 1,
             reload=lambda: reload(),
             metrics=metrics,
         )
@@ -412,7 +412,7 @@ class Report:
     def status(self, now: int) -> dict[str, Any]:
         """The whole object; what the protocol knows comes from the engine."""
         out: dict[str, Any] = self._engine.status(now)
-        interface = self.runtime.interface()
+        interface = self.runtime.links()[0]
         header = HEADER.size + 8 * self._config.cluster.stations + MESSAGE.size
         payload = self._engine.core.payload_max
         frame = payload + header

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import signal
 import traceback
 from collections.abc import Callable, Sequence
@@ -27,11 +26,13 @@ from typing import Any, Final
 from ..proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
 from ..proto.engine import NEVER, Engine
 from ..proto.errors import UsageError
-from ..proto.wire import mtu_needed
-from .datapath import DataPath, Turn, Want, now_ns
+from .announce import Announcer
+from .datapath import DataPath, LinkInfo, Turn, Want, now_ns
+from .exits import Exit
+from .link import Limits
+from .links import Links
 from .listening import Listener
 from .metrics import MetricsServer
-from .netlink import LOOK_AGAIN_NS, Change, LinkMonitor, LinkState
 from .observe import Journal, Notifier
 from .sessions import Sessions
 from .store import Store, StoreError
@@ -55,26 +56,9 @@ LAST_WORDS_NS: Final = 300_000_000
 """For the queues of clients after the last message, when stopping."""
 STOP_MARGIN_NS: Final = 3_000_000_000
 """What the service manager should wait beyond the configured times before it kills: a loaded machine is slow."""
-LINK_RETRY_S: Final = 1.0
-MS: Final = 1_000_000
 # Plain integers: enum arithmetic would be the dearest thing in a turn.
 GROUP, CLIENT, LINK, MORE = int(Want.GROUP), int(Want.CLIENT), int(Want.LINK), int(Want.MORE)
 SOMETHING: Final = ~int(Want.FENCED)
-
-
-class Exit(IntEnum):
-    """Exit codes of ``zenjund`` (docs/daemon.md)."""
-
-    OK = 0
-    BUG = 1
-    USAGE = 2
-    CONFIG = 3
-    RIGHTS = 4
-    STATE = 5
-    SOCKET = 6
-    INTERFACE = 7
-    REFUSED = 8
-    FORCED = 9
 
 
 class Phase(IntEnum):
@@ -100,16 +84,13 @@ class Runtime:
         listener: Listener,
         journal: Journal,
         notifier: Notifier,
-        interface: str,
-        frame_max: int,
-        overhead: int = 0,
+        interfaces: Sequence[str],
+        limits: Limits,
         drain_timeout_ns: int,
-        others: int,
         reload: Callable[[], None],
         metrics: MetricsServer | None = None,
     ) -> None:
-        """frame_max: bytes of the largest PDU this station will ever take; overhead: bytes of a frame behind its PDU; others: how
-        many other stations; reload: on SIGHUP."""
+        """interfaces: one for each link of ``dp``; reload: on SIGHUP. Raises OSError (no netlink socket)."""
         self._engine = engine
         self._dp = dp
         self._clients = clients
@@ -117,18 +98,13 @@ class Runtime:
         self._listener = listener
         self._journal = journal
         self._notifier = notifier
-        self._frame_max = frame_max
-        self._overhead = overhead
-        self._unsealed = 0
         self.drain_timeout_ns = drain_timeout_ns
-        self._others = others
+        self._others = limits.stations - 1
         self._reload = reload
         self._metrics = metrics
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._monitor = LinkMonitor(interface, self._on_link_change)
-        self._interface = interface
-        self.link_open = False
-        self._link_index = 0
+        self._announcer = Announcer(engine, journal, notifier)
+        self._links = Links(interfaces, dp=dp, host=self, limits=limits, journal=journal, notifier=notifier)
         self._phase = Phase.STARTING
         self._phase_deadline = NEVER
         self._done: asyncio.Future[int] | None = None
@@ -136,15 +112,11 @@ class Runtime:
         self._again = False
         self._planned_ns = 0
         self.started_ns = now_ns()
-        self._blocked: tuple[tuple[int, str], ...] = ()
-        self._instance = 0
         self._stopping_since_ns = 0
         self._opening_since_ns = self.started_ns
         self._hinted = False
         self._fenced = False
         self._ready = False
-        self._retry: asyncio.TimerHandle | None = None
-        self._looked_ns = self.started_ns
         self._begun = False
         """The engine has been started. Not before the first link: a station that no frame reaches is in no instance, not even in
         one of its own where one station is enough."""
@@ -159,7 +131,7 @@ class Runtime:
             loop.add_signal_handler(number, self._guarded, action)
         readers = (
             (self._dp.fileno(), self._turn),
-            (self._monitor.fileno(), self._on_netlink),
+            *self._links.readers(),
             (self._listener.fileno(), self._on_accept),
         )
         for fd, action in readers:
@@ -179,27 +151,24 @@ class Runtime:
             self._phase = Phase.ENDED
             watchdog.cancel()
             tick.cancel()
-            if self._retry is not None:
-                self._retry.cancel()
             for fd, _ in readers:
                 loop.remove_reader(fd)
             self._listener.close()
             if self._metrics is not None:
                 self._metrics.close()
-            self._monitor.close()
-            if self.link_open:
-                self._dp.link_close()
+            self._links.close()
             self._dp.close()
             self._store.close()
             self._notifier.close()
 
     def _start(self) -> None:
         self._dp.hold(True)
-        self._monitor.start()
+        self._links.start()
         if self._phase is Phase.RUNNING:
             self._turn()
 
-    def _finish(self, code: Exit, message: str) -> None:
+    def give_up(self, code: Exit, message: str) -> None:
+        """End with this code, for this reason; the first reason counts."""
         if self._done is None or self._done.done():
             return
         if message:
@@ -214,10 +183,10 @@ class Runtime:
         try:
             action()
         except StoreError as exc:
-            self._finish(Exit.STATE, str(exc))
+            self.give_up(Exit.STATE, str(exc))
         except Exception as exc:
             self._journal.error("bug", f"{type(exc).__name__}: {exc}", traceback=traceback.format_exc())
-            self._finish(Exit.BUG, f"internal error, please report it: {type(exc).__name__}: {exc}")
+            self.give_up(Exit.BUG, f"internal error, please report it: {type(exc).__name__}: {exc}")
 
     # ---- the turn
 
@@ -275,7 +244,7 @@ class Runtime:
         if self._clients.waiting:
             self._clients.after_turn(now)
         if want & LINK:
-            self._on_link_error(now)
+            self._links.on_error(now)
         if self._phase >= Phase.DRAINING:
             self._drain(now)
         self._dp.flush()
@@ -309,7 +278,7 @@ class Runtime:
                 case Persist(incarnation, instance):
                     self._store.persist(incarnation, instance)
                 case Send(pdu):
-                    if self.link_open:
+                    if self._links.is_open:
                         self._dp.links_send(pdu)
                 case Opened():
                     self._on_opened(effect)
@@ -317,100 +286,46 @@ class Runtime:
                     self._on_changed(effect)
                 case Closed():
                     self._on_closed(effect)
-                case Blocked(stations, quorum):
-                    self._on_blocked(stations, quorum)
+                case Blocked():
+                    self._on_blocked(effect)
                 case Fenced():
                     self._on_fenced(effect)
                 case Refused(message):
-                    self._finish(Exit.REFUSED, message)
+                    self.give_up(Exit.REFUSED, message)
                     return
                 case Notice(kind, message):
-                    self._journal.event(logging.WARNING, kind, self._store.explained(kind, message), now=now_ns())
-                    if not self._instance:
-                        self._notifier.status(message)
+                    self._announcer.notice(effect, self._store.explained(kind, message), now_ns())
             self._again = True
 
     def _on_opened(self, effect: Opened) -> None:
         self._store.note_ran()
-        self._instance = effect.instance
         self._clients.payload_max = self._engine.core.payload_max
         # The data path forgets the last instance only now: its counts jump with that, and `reopened` has to come before them.
         self._clients.on_opened(effect.instance, effect.incarnations, self._dp.reset(), joined=effect.joined)
         if self._phase is Phase.RUNNING:
             self._dp.hold(False)
-        members = [k for k, incarnation in enumerate(effect.incarnations, 1) if incarnation]
-        text = f"{'let into ' if effect.joined else ''}instance {effect.instance} of {self._words(members)}"
-        self._journal.info("open", text, instance=effect.instance, members=members, frame_max=effect.frame_max)
-        self._notifier.status(self._is_open())
+        self._announcer.opened(effect)
 
     def _on_changed(self, effect: Changed) -> None:
-        self._instance = effect.instance
         self._clients.payload_max = self._engine.core.payload_max
         self._clients.on_changed(effect.instance, effect.incarnations)
-        what = [f"without {self._words(effect.left)}"] if effect.left else []
-        what += [f"with {self._words(effect.joined)}"] if effect.joined else []
-        members = [k for k, incarnation in enumerate(effect.incarnations, 1) if incarnation]
-        text = f"instance {effect.instance} goes on {' and '.join(what)}: {self._words(members)}"
-        level = logging.WARNING if effect.left else logging.INFO
-        self._journal.event(
-            level, "view", text, now=now_ns(), key=str(effect.instance), instance=effect.instance, members=members,
-            joined=list(effect.joined), left=list(effect.left),
-        )  # fmt: skip
-        self._notifier.status(self._is_open())
-
-    def _is_open(self) -> str:
-        """The instance for people."""
-        return f"instance {self._instance} of {self._words(self._engine.membership.members)} is open"
-
-    @staticmethod
-    def _words(stations: Sequence[int]) -> str:
-        """Stations for people."""
-        return f"station{'s' if len(stations) != 1 else ''} {', '.join(map(str, stations))}"
+        self._announcer.changed(effect, now_ns())
 
     def _on_closed(self, effect: Closed) -> None:
         self._dp.hold(True)
         self._clients.on_closed(effect.reason, effect.station, expelled=effect.expelled)
-        self._instance = 0
         self._opening_since_ns, self._hinted = now_ns(), False
-        text = f"{'expelled from' if effect.expelled else 'out of'} instance {effect.instance}: {effect.reason}"
-        self._journal.warning("closed", text, instance=effect.instance, station=effect.station, expelled=effect.expelled)
-        self._notifier.status(f"{text}; trying to get back in")
+        self._announcer.closed(effect)
 
-    def _since(self, station: int, reason: str, now: int) -> str:
-        """How long a silent member has not been heard, beside what is allowed; for people."""
-        heard_ns = self._engine.core.peer(station - 1).heard_ns
-        if reason != "silent" or not self._instance or not heard_ns:
-            return ""
-        allowed = self._engine.config.fail_timeout_ns // 1_000_000
-        return f", not heard for {max(0, now - heard_ns) // 1_000_000} ms, fail_timeout_ms {allowed}"
+    def _on_blocked(self, effect: Blocked) -> None:
+        self._announcer.blocked(effect, now_ns())
+        if self._announcer.instance or effect.stations:
+            self._clients.on_blocked(effect.stations, effect.quorum)
 
-    def _on_blocked(self, stations: tuple[tuple[int, str], ...], quorum: bool) -> None:
-        now = now_ns()
-        before = dict(self._blocked)
-        self._blocked = stations
-        if stations:
-            words = ", ".join(f"station {station} ({reason}{self._since(station, reason, now)})" for station, reason in stations)
-            if not self._instance:
-                text = f"waiting for {words}"
-            else:
-                text = f"about to go on without {words}" if quorum else f"no quorum without {words}: blocked"
-            if any(reason == "joining" for _, reason in stations):
-                text = f"letting in {words}" if all(reason == "joining" for _, reason in stations) else text
-            self._journal.event(
-                logging.WARNING,
-                "blocked",
-                text,
-                now=now,
-                key=str((stations, quorum)),
-                stations=[s for s, _ in stations],
-                quorum=quorum,
-            )
-            self._notifier.status(text)
-        elif before:
-            self._journal.event(logging.INFO, "unblocked", "nobody is waited for", now=now)
-            self._notifier.status(self._is_open() if self._instance else "opening")
-        if self._instance or stations:
-            self._clients.on_blocked(stations, quorum)
+    def _on_fenced(self, effect: Fenced) -> None:
+        self._fenced = True
+        self._announcer.fenced(effect)
+        self._clients.on_fenced(effect.station, effect.position)
 
     def admin(self, command: str, arguments: dict[str, Any]) -> str:
         """An operator's command, from a client that may give it: what has been begun, for people. UsageError if it cannot be."""
@@ -426,109 +341,37 @@ class Runtime:
             return f"the removal of station {station} has been proposed"
         raise UsageError(f"unknown command {command!r}")
 
-    def _on_fenced(self, effect: Fenced) -> None:
-        self._fenced = True
-        text = (
-            f"the order here differs from station {effect.station}'s at position {effect.position}: nothing is delivered any "
-            f"more (digest {effect.own:016x} here, {effect.theirs:016x} there)"
-        )
-        self._journal.error("fenced", text, station=effect.station, position=effect.position)
-        self._notifier.status("fenced: " + text)
-        self._clients.on_fenced(effect.station, effect.position)
+    # ---- links
 
-    # ---- interface
-
-    def _on_netlink(self) -> None:
-        self._monitor.on_readable()
-
-    def _on_link_change(self, change: Change) -> None:
-        for word, text in change.what:
-            bad = change.state is not LinkState.UP or word == "carrier"
-            self._journal.event(logging.WARNING if bad else logging.INFO, f"interface {word}", text, now=now_ns(), key=word)
-        if change.reopen:
-            if self.link_open:
-                self.link_open = False
-                self._dp.link_close()
-            if change.state is LinkState.UP:
-                self._open_link()
-            elif change.state is LinkState.UNFIT and self._phase is Phase.RUNNING and not self._link_index:
-                self._finish(Exit.INTERFACE, change.link.why_not() if change.link else "")
-            elif change.what:
-                self._notifier.status(change.what[-1][1])
-        if self._loop is not None and not self._turning:
-            self._loop.call_soon(self._guarded, self._turn)
-
-    def _open_link(self) -> None:
-        link = self._monitor.watch.link
-        if link is None or self._phase >= Phase.ENDED:
-            return
-        try:
-            opened = self._dp.link_open(link.name)
-        except PermissionError:
-            text = (
-                "the kernel refuses the packet socket although CAP_NET_RAW is held: its user namespace does not own this network"
-            )
-            self._finish(Exit.RIGHTS, text + " (systemd: PrivateUsers=no)")
-            return
-        except OSError as exc:
-            text = f"cannot open a packet socket on {link.name}: {exc.strerror}; trying again"
-            self._journal.event(logging.WARNING, "interface", text, now=now_ns(), key="open")
-            self._notifier.status(text)
-            self._retry_link()
-            return
-        needed = mtu_needed(self._others + 1) + self._overhead
-        if opened.mtu < needed:
-            self._dp.link_close()
-            text = f"{link.name} carries {opened.mtu} bytes; {self._others + 1} stations need an MTU of at least {needed}"
-            self._journal.event(logging.ERROR, "interface mtu", text, now=now_ns(), key="small")
-            self._notifier.status(text)
-            return  # a larger MTU is a change of the interface and opens it again
-        self.link_open = True
-        self._link_index = opened.ifindex
+    def link_opened(self, name: str, info: LinkInfo) -> None:
+        """Start the engine with the first link; tell it what frames may have now."""
         now = now_ns()
-        text = self._is_open() if self._instance else f"opening on {link.name}"
+        text = self._announcer.is_open() if self._announcer.instance else f"opening on {name}"
         (self._notifier.status if self._ready else self._notifier.ready)(text)
         self._ready = True
-        self._clients.mtu = opened.mtu
+        self._clients.mtu = self._links.mtu
         if not self._begun:
             self._begun = True
             self._apply(self._engine.start(now))
-        self._engine.set_mac(opened.mac)
-        self._apply(self._engine.set_frame_max(now, min(opened.mtu - self._overhead, self._frame_max)))
+        self._engine.set_mac(info.mac)
+        self._apply(self._engine.set_frame_max(now, self._links.pdu_max))
         self._clients.payload_max = self._engine.core.payload_max
-        if opened.mtu - self._overhead > self._frame_max:
-            most = self._frame_max + self._overhead
-            text = f"{link.name} carries {opened.mtu} bytes; frames stay within {most} (station.mtu, or as at the start)"
-            self._journal.event(logging.INFO, "interface mtu", text, now=now, key="cut")
-        if opened.ifindex != link.index:  # made anew between the look and the opening: look again
-            self._monitor.look()
 
-    def _retry_link(self) -> None:
-        if self._loop is None or self._retry is not None:
-            return
+    def link_unfit(self, why: str) -> bool:
+        """At the start, a daemon none of whose links can ever be used ends."""
+        ends = self._phase is Phase.RUNNING and self._links.are_unfit
+        if ends:
+            self.give_up(Exit.INTERFACE, why)
+        return ends
 
-        def again() -> None:
-            self._retry = None
-            self._monitor.look()
-            if not self.link_open and self._monitor.watch.state is LinkState.UP:
-                self._open_link()
+    def turn_soon(self) -> None:
+        """Turn when the present callback is done, unless a turn is what called."""
+        if self._loop is not None and not self._turning:
+            self._loop.call_soon(self._guarded, self._turn)
 
-        self._retry = self._loop.call_later(LINK_RETRY_S, self._guarded, again)
-
-    def _on_link_error(self, now: int) -> None:
-        code = self._dp.link_error()
-        if not code and self.link_open:
-            return
-        was = self.link_open
-        if self.link_open:
-            self.link_open = False
-            self._dp.link_close()
-        self._monitor.look()  # says what happened, and opens anew if it is up under another index
-        if not self.link_open and self._monitor.watch.state is LinkState.UP:
-            if was and code:
-                text = f"the packet socket reports: {os.strerror(abs(code))}; opening it anew"
-                self._journal.event(logging.WARNING, "interface", text, now=now, key="error")
-            self._retry_link()
+    def later(self, seconds: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call once, from the loop, which must be running."""
+        return asyncio.get_running_loop().call_later(seconds, self._guarded, action)
 
     # ---- clients
 
@@ -554,7 +397,7 @@ class Runtime:
         now = now_ns()
         if self._phase >= Phase.DRAINING:
             if now - self._stopping_since_ns > SAME_SIGNAL_NS:
-                self._finish(Exit.FORCED, "second signal: ending at once")
+                self.give_up(Exit.FORCED, "second signal: ending at once")
             return
         self._stopping_since_ns = now
         self._phase, self._phase_deadline = Phase.DRAINING, now + self.drain_timeout_ns
@@ -582,7 +425,7 @@ class Runtime:
         elif self._phase is Phase.LEAVING and (
             now >= self._phase_deadline or ((self._engine.left or not self._begun) and not self._dp.clients_left())
         ):
-            self._finish(Exit.OK, "stopped")
+            self.give_up(Exit.OK, "stopped")
 
     def _on_hangup(self) -> None:
         if self._ready:  # before, READY=1 would not mean that reading is done
@@ -602,37 +445,19 @@ class Runtime:
         now = now_ns()
         self._clients.tick(now)
         self._journal.tell_held(now)
-        if self._others and not self._instance and not self._hinted and now - self._opening_since_ns > NOBODY_SEEN_NS:
-            self._hint(now)
-        if self._overhead:
-            self._look_for_unsealed(now)
-        if not self.link_open and now - self._looked_ns >= LOOK_AGAIN_NS:  # an event may have been lost
-            self._looked_ns = now
-            self._monitor.look()
+        self._look_for_others(now)
+        self._links.tick(now)
         self._turn()
 
-    def _look_for_unsealed(self, now: int) -> None:
-        unsealed = self._dp.counters()["rx_unsealed"]
-        if unsealed != self._unsealed:
-            self._unsealed = unsealed
-            text = (
-                f"frames without the seal of this cluster's key arrive on {self._interface} ({unsealed} so far): they are dropped"
-            )
-            self._journal.event(
-                logging.WARNING, "unsealed", text + "; a station with another key, or none?", now=now, key="unsealed"
-            )
-
-    def _hint(self, now: int) -> None:
+    def _look_for_others(self, now: int) -> None:
+        """Opening for long, and no other station was heard: say once what to check."""
+        opening_ns = now - self._opening_since_ns
+        if not self._others or self._announcer.instance or self._hinted or opening_ns <= NOBODY_SEEN_NS:
+            return
         peers = self._engine.status(now)["peers"]
-        if self.link_open and all(peer["state"] in ("self", "never seen") for peer in peers):
+        if self._links.is_open and all(peer["state"] in ("self", "never seen") for peer in peers):
             self._hinted = True
-            seconds = (now - self._opening_since_ns) // (1000 * MS)
-            text = (
-                f"no other station has been heard on {self._interface} for {seconds} s: are they on the same segment and VLAN, "
-                "with the same cluster name, EtherType and key? (CAP_NET_RAW alone puts no container on the LAN: docs/daemon.md)"
-            )
-            self._journal.warning("nobody seen", text)
-            self._notifier.status(text)
+            self._announcer.nobody_seen(self._links.names, opening_ns)
 
     async def _watchdog(self) -> None:
         """Ask for a turn twice per interval, and say that we live only when the data path has really made one.
@@ -650,28 +475,18 @@ class Runtime:
 
     # ---- status
 
-    def interface(self) -> dict[str, Any]:
-        """``interface`` of docs/status.md without what the engine knows: name, index, mac, state, and the MTU it uses."""
-        watch = self._monitor.watch
-        link = watch.link
-        state = {LinkState.UP: "up", LinkState.DOWN: "down", LinkState.ABSENT: "absent", LinkState.UNFIT: "down"}[watch.state]
-        mtu = link.mtu - self._overhead if link is not None else 0
-        return {
-            "name": link.name if link is not None else self._interface,
-            "index": link.index if link is not None else None,
-            "mac": link.mac if link is not None else None,
-            "state": state,
-            "mtu": {"bytes": min(mtu, self._frame_max), "source": "configuration" if mtu > self._frame_max else "interface"},
-        }
+    def links(self) -> list[dict[str, Any]]:
+        """``interface`` of docs/status.md without what the engine knows, of each link."""
+        return self._links.status()
 
     def state(self) -> str:
         """``state`` of docs/status.md: the last of these words that applies."""
-        if not self.link_open:
+        if not self._links.is_open:
             return "no link"
         if self._phase >= Phase.DRAINING:
             return "draining"
         if self._fenced:
             return "fenced"
-        if not self._instance:
+        if not self._announcer.instance:
             return "opening"
         return "open" if self._engine.membership.has_quorum else "blocked"

@@ -13,7 +13,7 @@ import click
 import pytest
 from zenjun.daemon.__main__ import parser
 from zenjun.daemon.config import OPTIONS
-from zenjun.daemon.runtime import Exit
+from zenjun.daemon.exits import Exit
 from zenjun.tools.cli import cli
 from zenjun.tools.packaging import manpages
 
