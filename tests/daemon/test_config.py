@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zenjun.daemon import config as config_module
 from zenjun.daemon.config import FILE_BYTES_MAX, MIB, OPTIONS, SECTIONS, Config, ConfigError, example, load, parse
+from zenjun.daemon.config.options import Nanoseconds
 
 GOOD = '[cluster]\nname = "c"\nstations = 3\n[station]\nid = 2\ninterface = "eth0"\n'
 
@@ -55,7 +56,17 @@ def test_every_default_and_example_is_allowed_and_explained() -> None:
         for suffix, unit in (("_us", "µs"), ("_ms", "ms")):
             if o.name.endswith(suffix):
                 assert o.unit == unit
-                assert isinstance(getattr(SECTIONS[o.section], o.name[:-3] + "_ns"), property)
+                assert isinstance(getattr(SECTIONS[o.section], o.name[:-3] + "_ns"), Nanoseconds)
+
+
+def test_times_are_given_in_nanoseconds() -> None:
+    config = parse(example())
+    factors = {"us": 1_000, "ms": 1_000_000}
+    times = [o for o in OPTIONS if o.name[-3:] in ("_us", "_ms")]
+    assert len(times) > 15
+    for o in times:
+        options = getattr(config, o.section)
+        assert getattr(options, o.name[:-3] + "_ns") == getattr(options, o.name) * factors[o.name[-2:]]
 
 
 @pytest.mark.parametrize("o", OPTIONS, ids=lambda o: f"{o.section}.{o.name}")

@@ -8,7 +8,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from ..proto.errors import UsageError
+from ...proto.errors import UsageError
 
 FILE_BYTES_MAX: Final = 64 * 1024
 """A larger file is no configuration; the limit keeps the parser's worst case short."""

@@ -1,0 +1,50 @@
+"""The daemon's configuration: the table of options, a reader that names file and line of what is wrong, and what the table is
+written out as.
+
+``option`` is a row of the table and the checks of values, ``options`` the table, ``reader`` makes a ``Config`` of TOML,
+``render`` makes texts of the table, ``source`` knows the lines of a TOML file.
+"""
+
+from __future__ import annotations
+
+from .option import MIB, Option, loopback
+from .options import (
+    NS_PER_MS,
+    OPTIONS,
+    SECTIONS,
+    ClientOptions,
+    ClusterOptions,
+    Config,
+    LogOptions,
+    StationOptions,
+)
+from .reader import CONFIG_ENV, CONFIG_PATH, find, load, parse
+from .render import LIVE, example, markdown, sentence, toml_value
+from .source import FILE_BYTES_MAX, ConfigError, Problem
+
+__all__ = [
+    "CONFIG_ENV",
+    "CONFIG_PATH",
+    "FILE_BYTES_MAX",
+    "LIVE",
+    "MIB",
+    "NS_PER_MS",
+    "OPTIONS",
+    "SECTIONS",
+    "ClientOptions",
+    "ClusterOptions",
+    "Config",
+    "ConfigError",
+    "LogOptions",
+    "Option",
+    "Problem",
+    "StationOptions",
+    "example",
+    "find",
+    "load",
+    "loopback",
+    "markdown",
+    "parse",
+    "sentence",
+    "toml_value",
+]

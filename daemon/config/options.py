@@ -1,0 +1,414 @@
+"""The daemon's options: one table, which is the fields of the five section classes below.
+
+From it come the reader of TOML and its bounds (``reader``), ``zenjun config example`` and docs/config.md (``render``), and the
+fingerprint of the options that must be equal in the whole cluster (scope *cluster*: that section). A new option is one field with
+a reason to exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, cast, overload
+
+from ...proto.wire import ETHERTYPE, GROUP_MAC, MESSAGE_MAX, MTU_MIN, STATIONS_MAX
+from .option import (
+    KIB,
+    MIB,
+    Option,
+    check_ethertype,
+    check_group_address,
+    check_interface,
+    check_listen,
+    check_mode,
+    check_mtu,
+    check_path,
+    check_ring,
+    check_stations,
+    check_text,
+    check_window,
+    option,
+)
+
+SUN_PATH_MAX: Final = 107
+IFNAME_MAX: Final = 15
+NS_PER_US: Final = 1_000
+NS_PER_MS: Final = 1_000_000
+RING_BYTES: Final = 8 * MIB
+RING_BYTES_JUMBO: Final = 64 * MIB
+JUMBO_MTU: Final = 4000
+"""Above it a ring slot takes a larger block, so that the same number of frames needs a larger ring."""
+
+
+class Nanoseconds:
+    """An option that is a time, in nanoseconds; the option's name ends in its own unit."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._factor = {"us": NS_PER_US, "ms": NS_PER_MS}[name.rpartition("_")[2]]
+
+    @overload
+    def __get__(self, options: None, owner: type) -> Nanoseconds: ...
+    @overload
+    def __get__(self, options: object, owner: type) -> int: ...
+    def __get__(self, options: object, owner: type) -> Nanoseconds | int:
+        return self if options is None else int(getattr(options, self._name)) * self._factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """[cluster]: equal at all stations; a station whose options differ is not admitted, and both sides say so."""
+
+    name: str = option(
+        low=1, high=64, check=check_text, example="demo",
+        help="name of the cluster; clusters of different names share a segment without hearing each other",
+        reason="several clusters on one segment",
+    )  # fmt: skip
+    stations: int = option(
+        low=1, high=STATIONS_MAX, example=3,
+        help="number of stations that may be members, n: the schema",
+        reason="stations are numbered, and what is a majority depends on it",
+    )  # fmt: skip
+    quorum: int = option(
+        0, unit="stations", low=0, high=STATIONS_MAX, note="0: the majority; less only with required_stations",
+        help="an instance needs so many stations; fewer wait until others are back",
+        reason="of two parts of a cluster that do not hear each other at most one may go on",
+    )  # fmt: skip
+    required_stations: tuple[int, ...] = option(
+        (), low=0, high=STATIONS_MAX, check=check_stations, note="station numbers",
+        help="an instance needs all of these; with quorum = 1 and one required station two stations can do with that one",
+        reason="a cluster of two has no majority without both; one of them can be given the casting vote",
+    )  # fmt: skip
+    medium: str = option(
+        "switched", low=1, high=16, choices=("switched", "bus"),
+        help="how the segment orders frames: \"switched\" is any LAN; \"bus\" brings all to all, own ones too, in one order",
+        reason="on a bus the order of arrival is the order; a daemon refuses a bus that does not return its frames",
+    )  # fmt: skip
+    ethertype: int = option(
+        ETHERTYPE, low=0x0600, high=0xFFFF, check=check_ethertype, note="none in general use",
+        help="EtherType of our frames; the default 0x88b5 is the one IEEE keeps for local experiments",
+        reason="another program on the segment may use the default",
+    )  # fmt: skip
+    group_address: str = option(
+        GROUP_MAC, low=17, high=17, check=check_group_address, note="a locally administered multicast address",
+        help="address our frames are sent to: locally administered, multicast",
+        reason="several clusters on one segment can be kept apart by hardware",
+    )  # fmt: skip
+    window_frames: int = option(
+        0, unit="frames", low=0, high=4096, check=check_window, note="0 or at least 4",
+        help="own frames under way at most, W; 0: 1000 / n² but at least 16 and at most 256",
+        reason="a switch with small buffers wants less, a fast one with few stations takes more",
+    )  # fmt: skip
+    message_max: int = option(
+        MESSAGE_MAX, unit="bytes", low=1 * KIB, high=MESSAGE_MAX,
+        help="largest message of a program",
+        reason="bounds the memory in which messages larger than a PDU are put together: of each station twice what has come of "
+        "its present one, no more than this",
+    )  # fmt: skip
+    confirm_delay_us: int = option(
+        200, unit="µs", low=0, high=100_000,
+        help="longest time a confirmation waits for the receive ring to drain, so that one covers many frames",
+        reason="latency against frames",
+    )  # fmt: skip
+    nak_delay_us: int = option(
+        200, unit="µs", low=0, high=100_000,
+        help="a gap counts as re-ordering for so long before the missing frames are asked for",
+        reason="networks with several paths re-order more",
+    )  # fmt: skip
+    nak_retry_ms: int = option(
+        2, unit="ms", low=1, high=1_000,
+        help="first wait for an answer to such a request; doubles each time",
+        reason="must exceed the round trip of the segment",
+    )  # fmt: skip
+    nak_retry_max_ms: int = option(
+        100, unit="ms", low=1, high=10_000,
+        help="longest wait between such requests",
+        reason="how fast an overloaded segment is left in peace",
+    )  # fmt: skip
+    poll_delay_ms: int = option(
+        5, unit="ms", low=1, high=1_000,
+        help="without progress for so long while something is pending, the others are asked for news; doubles each time",
+        reason="finds a lost last frame; must exceed confirm_delay_us and the round trip",
+    )  # fmt: skip
+    poll_delay_max_ms: int = option(
+        200, unit="ms", low=1, high=10_000,
+        help="longest wait between such questions",
+        reason="how fast an overloaded segment is left in peace",
+    )  # fmt: skip
+    retransmit_gap_ms: int = option(
+        1, unit="ms", low=0, high=1_000,
+        help="the same frame is not sent again twice within this time",
+        reason="many stations may ask for the same frame at once",
+    )  # fmt: skip
+    heartbeat_ms: int = option(
+        200, unit="ms", low=5, high=10_000,
+        help="an idle station says that it is there this often",
+        reason="idle traffic against how fast a failure is seen",
+    )  # fmt: skip
+    fail_timeout_ms: int = option(
+        400, unit="ms", low=20, high=600_000,
+        help="a station that gives no sign of life for so long is removed, if the rest has quorum; at least 2 heartbeats",
+        reason="how fast a failure is seen against false alarms on a loaded machine",
+    )  # fmt: skip
+    probe_interval_ms: int = option(
+        10, unit="ms", low=1, high=10_000,
+        help="a station not heard for 1.25 heartbeats is asked so often whether it is there, lest lost frames remove it",
+        reason="more questions before fail_timeout_ms are safer on a lossy segment",
+    )  # fmt: skip
+    adopt_timeout_ms: int = option(
+        300, unit="ms", low=1, high=600_000,
+        help="what others say of a station is believed after so long, even if it is not seen here",
+        reason="one station with a bad link must not hold up all others",
+    )  # fmt: skip
+    give_up_timeout_ms: int = option(
+        2_000, unit="ms", low=50, high=600_000,
+        help="a station that cannot agree with enough others on who stays leaves after so long and tries to get back in",
+        reason="how long a part without quorum waits for the others before it takes part in opening anew",
+    )  # fmt: skip
+    progress_timeout_ms: int = option(
+        2_000, unit="ms", low=100, high=600_000,
+        help="a station whose acknowledgements stand still for so long while others' move is deaf, and removed",
+        reason="as fail_timeout_ms, for a station that sends but does not receive",
+    )  # fmt: skip
+    recover_interval_ms: int = option(
+        100, unit="ms", low=5, high=10_000,
+        help="how often a station asks the members of an instance to let it in; then after twice, then four times that",
+        reason="how fast a station is back against traffic while it is out",
+    )  # fmt: skip
+    open_interval_ms: int = option(
+        50, unit="ms", low=5, high=5_000,
+        help="how often a station that is not in an instance says so",
+        reason="how fast a cluster opens against traffic while it waits",
+    )  # fmt: skip
+    own_timeout_ms: int = option(
+        20, unit="ms", low=1, high=10_000,
+        help="medium \"bus\": own frames that have not come back for so long are lost, and all stations go back to what all have",
+        reason="must exceed the round trip of the segment under load",
+    )  # fmt: skip
+    confirm: str = option(
+        "merged", low=1, high=16, choices=("merged", "each"),
+        help="\"each\", only on a bus, for measuring: every reception is answered at once by a frame of its own",
+        reason="shows the worst case of the TO paper, n² frames a message",
+    )  # fmt: skip
+    open_window_ms: int = option(
+        400, unit="ms", low=20, high=60_000,
+        help="how long a proposal to open may take before it is given up; at least 4 open_interval_ms",
+        reason="slow machines need longer",
+    )  # fmt: skip
+
+    @property
+    def window(self) -> int:
+        """W in frames, with 0 resolved: clamp(1000 / n², 16, 256)."""
+        return self.window_frames or max(16, min(256, 1000 // (self.stations * self.stations)))
+
+    @property
+    def group_mac(self) -> bytes:
+        return bytes.fromhex(self.group_address.replace(":", ""))
+
+    confirm_delay_ns = Nanoseconds("confirm_delay_us")
+    nak_delay_ns = Nanoseconds("nak_delay_us")
+    nak_retry_ns = Nanoseconds("nak_retry_ms")
+    nak_retry_max_ns = Nanoseconds("nak_retry_max_ms")
+    poll_delay_ns = Nanoseconds("poll_delay_ms")
+    poll_delay_max_ns = Nanoseconds("poll_delay_max_ms")
+    retransmit_gap_ns = Nanoseconds("retransmit_gap_ms")
+    heartbeat_ns = Nanoseconds("heartbeat_ms")
+    fail_timeout_ns = Nanoseconds("fail_timeout_ms")
+    probe_interval_ns = Nanoseconds("probe_interval_ms")
+    adopt_timeout_ns = Nanoseconds("adopt_timeout_ms")
+    give_up_timeout_ns = Nanoseconds("give_up_timeout_ms")
+    recover_interval_ns = Nanoseconds("recover_interval_ms")
+    progress_timeout_ns = Nanoseconds("progress_timeout_ms")
+    own_timeout_ns = Nanoseconds("own_timeout_ms")
+    open_interval_ns = Nanoseconds("open_interval_ms")
+    open_window_ns = Nanoseconds("open_window_ms")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StationOptions:
+    """[station]: this machine's own."""
+
+    id: int = option(
+        low=1, high=STATIONS_MAX, example=1,
+        help="number of this station, 1..stations, different at each",
+        reason="stations are told apart by it, not by their address",
+    )  # fmt: skip
+    interface: str = option(
+        low=1, high=IFNAME_MAX, check=check_interface, example="eth0",
+        help="network interface on the segment",
+        reason="machines have several",
+    )  # fmt: skip
+    socket: str = option(
+        "/run/zenjun/zenjund.sock", low=1, high=SUN_PATH_MAX, check=check_path, note="an absolute path",
+        help="Unix socket that programs connect to; one handed over by the service manager takes its place",
+        reason="several daemons on one machine",
+    )  # fmt: skip
+    socket_mode: str = option(
+        "0660", low=3, high=4, check=check_mode, note="octal digits",
+        help="permissions of that socket, octal: who may connect may send and receive",
+        reason="policy of the machine",
+    )  # fmt: skip
+    socket_group: str = option(
+        "", low=0, high=32, check=check_text,
+        help="group that owns that socket; empty: the daemon's own",
+        reason="policy of the machine",
+    )  # fmt: skip
+    state_dir: str = option(
+        "/var/lib/zenjun", low=1, high=4096, check=check_path, note="an absolute path",
+        help="folder for the instance number, which must survive a crash; while it is the default, $STATE_DIRECTORY counts",
+        reason="several daemons on one machine",
+    )  # fmt: skip
+    key_file: str = option(
+        "", low=0, high=4096, check=lambda value: check_path(value) if value else "", note="empty or an absolute path",
+        help="file with the cluster's key (zenjun config key makes one): every frame bears a seal, others are dropped; empty: "
+        "the credential zenjun.key of the service manager if there is one, else no key",
+        reason="others on the segment must not be able to speak for a station",
+    )  # fmt: skip
+    mtu: int = option(
+        0, unit="bytes", low=0, high=65535, check=check_mtu, note=f"0 or at least {MTU_MIN}",
+        help="largest frame to send, Ethernet header excluded; 0: what the interface says",
+        reason="a switch between the stations may take less than their interfaces",
+    )  # fmt: skip
+    ring_bytes: int = option(
+        0, unit="bytes", low=0, high=1024 * MIB, check=check_ring, note=f"0 or at least {64 * KIB}",
+        help=f"receive ring; 0: {RING_BYTES // MIB} MiB, or {RING_BYTES_JUMBO // MIB} MiB for an MTU above {JUMBO_MTU}",
+        reason="bounds how long the daemon may sleep without losing frames",
+    )  # fmt: skip
+    rest_us: int = option(
+        50, unit="µs", low=0, high=10_000,
+        help="rest between batches under load, so that one wake-up serves many frames; 0: never",
+        reason="latency against processor time",
+    )  # fmt: skip
+    linger_us: int = option(
+        150, unit="µs", low=0, high=10_000,
+        help="how long to wait for the answer to what was just sent before going to sleep",
+        reason="latency against processor time",
+    )  # fmt: skip
+    realtime_priority: int = option(
+        0, low=0, high=99,
+        help="SCHED_RR priority; 0: normal scheduling. Needs CAP_SYS_NICE; without it the daemon warns and goes on",
+        reason="loaded machines",
+    )  # fmt: skip
+    drain_timeout_ms: int = option(
+        2_000, unit="ms", low=0, high=60_000, live=True,
+        help="when stopping: longest time to get out what programs have sent",
+        reason="service managers kill after a time of their own",
+    )  # fmt: skip
+
+    @property
+    def socket_bits(self) -> int:
+        """Permissions of the socket as a number."""
+        return int(self.socket_mode, 8)
+
+    rest_ns = Nanoseconds("rest_us")
+    linger_ns = Nanoseconds("linger_us")
+    drain_timeout_ns = Nanoseconds("drain_timeout_ms")
+
+    def ring_bytes_for(self, mtu: int) -> int:
+        """Bytes of the receive ring for an interface of this MTU, with 0 resolved."""
+        return self.ring_bytes or (RING_BYTES_JUMBO if mtu > JUMBO_MTU else RING_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """[clients]: programs connected to this daemon."""
+
+    max: int = option(
+        64, low=1, high=256, live=True,
+        help="programs connected at once",
+        reason="bounds the memory for their queues",
+    )  # fmt: skip
+    queue_bytes_max: int = option(
+        64 * MIB, unit="bytes", low=64 * KIB, high=1024 * MIB,
+        help="what may wait for one slow program before it is disconnected; its own sends are held from half of it on",
+        reason="memory against patience",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOptions:
+    """[log]: lines on standard error."""
+
+    level: str = option(
+        "info", low=1, high=16, choices=("debug", "info", "warning", "error"), live=True,
+        help="lowest level that is written",
+        reason="looking for a fault",
+    )  # fmt: skip
+    format: str = option(
+        "text", low=1, high=16, choices=("text", "json"),
+        help="lines for people (in systemd's journal: entries with fields of their own), or one JSON object a line",
+        reason="log collectors",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsOptions:
+    """[metrics]: what monitoring reads, over HTTP."""
+
+    listen: str = option(
+        "", low=0, high=SUN_PATH_MAX, check=check_listen, note="empty, an absolute path, or address:port of the loopback",
+        example="127.0.0.1:9461",
+        help="where GET /metrics is answered (OpenMetrics): a Unix socket, or a port of this machine's own; empty: nowhere",
+        reason="not everybody wants it, and who may connect may read the names of groups and programs",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A complete, checked configuration."""
+
+    cluster: ClusterOptions
+    station: StationOptions
+    clients: ClientOptions
+    log: LogOptions
+    metrics: MetricsOptions = MetricsOptions()
+    file: str = "(none)"
+
+    @property
+    def fingerprint(self) -> int:
+        """CRC-32 of the options of scope cluster as they are in force; stations with different ones open no cluster together."""
+        return self.fingerprint_with("")
+
+    def fingerprint_with(self, key_mark: str) -> int:
+        """The same for a cluster with a key (``key.mark``), so that a station without one is told why it is not admitted."""
+        return zlib.crc32((self.cluster_text + (f"key={key_mark}\n" if key_mark else "")).encode())
+
+    @property
+    def cluster_text(self) -> str:
+        """What the fingerprint covers: one ``name=value`` line per option of scope cluster, automatic values resolved."""
+        values = {o.name: getattr(self.cluster, o.name) for o in OPTIONS if o.scope == "cluster"}
+        values["window_frames"] = self.cluster.window
+        values["required_stations"] = ",".join(map(str, sorted(self.cluster.required_stations)))
+        values["group_address"] = self.cluster.group_address.lower()
+        return "".join(f"{name}={value}\n" for name, value in sorted(values.items()))
+
+    def agreed_with(self, key_mark: str) -> dict[str, str]:
+        """What the fingerprint covers, by name."""
+        options = dict(line.split("=", 1) for line in self.cluster_text.splitlines())
+        return {**options, "key": key_mark} if key_mark else options
+
+    def values(self) -> dict[str, dict[str, Any]]:
+        """Every option by section and name."""
+        return {s: {o.name: getattr(getattr(self, s), o.name) for o in OPTIONS if o.section == s} for s in SECTIONS}
+
+
+SECTIONS: Final[dict[str, Any]] = {
+    "cluster": ClusterOptions,
+    "station": StationOptions,
+    "clients": ClientOptions,
+    "log": LogOptions,
+    "metrics": MetricsOptions,
+}
+
+
+def _table() -> Iterator[Option]:
+    types: dict[str, type] = {"int": int, "str": str, "tuple[int, ...]": list}
+    for section, options in SECTIONS.items():
+        for f in dataclasses.fields(options):
+            row = cast(dict[str, Any], dict(f.metadata))
+            yield Option(section=section, name=f.name, type=types[str(f.type)], **row)
+
+
+OPTIONS: Final[tuple[Option, ...]] = tuple(_table())

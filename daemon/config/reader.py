@@ -1,0 +1,120 @@
+"""Reading a configuration: whatever is wrong with it is named with file, line and the allowed values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from .option import did_you_mean
+from .options import OPTIONS, SECTIONS, Config
+from .source import FILE_BYTES_MAX, ConfigError, Problem, Source, quoted, shown
+
+CONFIG_PATH: Final = "/etc/zenjun/zenjund.toml"
+CONFIG_ENV: Final = "ZENJUN_CONFIG"
+
+
+def find(path: str | os.PathLike[str] | None = None) -> Path:
+    """The file to read: the one given, else $ZENJUN_CONFIG, else /etc/zenjun/zenjund.toml."""
+    return Path(path if path is not None else os.environ.get(CONFIG_ENV) or CONFIG_PATH)
+
+
+def load(path: str | os.PathLike[str] | None = None) -> Config:
+    """Read and check a configuration file (see ``find``). Raises ConfigError, and nothing else, for whatever is in it."""
+    file = find(path)
+    try:
+        with file.open("rb") as f:
+            data = f.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(str(file), (Problem(0, f"cannot be read: {error.strerror or error}"),)) from None
+    return parse(data, str(file))
+
+
+def parse(data: bytes | str, file: str = "(string)") -> Config:
+    """Check the text of a configuration file. Raises ConfigError."""
+    source = Source(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data, file)
+    tree = source.tree()
+    problems: list[Problem] = []
+    sections = {name: _section(source, name, tree, problems) for name in SECTIONS}
+    for name in tree:
+        if name not in SECTIONS:
+            problems.append(Problem(source.line(name, None), _unknown_section(name, tree[name])))
+    if not problems:
+        config = Config(file=file, **sections)
+        problems += _together(source, config)
+    if problems:
+        raise ConfigError(file, tuple(sorted(problems, key=lambda p: p.line)))
+    return config
+
+
+def _section(source: Source, name: str, tree: Mapping[str, Any], problems: list[Problem]) -> Any:
+    """The options of one section; problems are added to the list, and then the result is worthless."""
+    given = tree.get(name, {})
+    rows = {o.name: o for o in OPTIONS if o.section == name}
+    required = [o for o in rows.values() if o.required]
+    if name not in tree and required:
+        problems.append(Problem(1, f"section [{name}] is missing; it needs {' and '.join(o.name for o in required)}"))
+        return None
+    if not isinstance(given, dict):
+        problems.append(Problem(source.line(name, None), f"{name} is {shown(given)}: a section [{name}] is wanted"))
+        return None
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        row = rows.get(key)
+        if row is None:
+            problems.append(Problem(source.line(name, key), _unknown_option(name, key)))
+        elif problem := row.problem(value):
+            problems.append(Problem(source.line(name, key), f"{name}.{key} {problem}"))
+        else:
+            values[key] = tuple(value) if isinstance(value, list) else value
+    for row in required:
+        if row.name not in given:
+            text = f"{name}.{row.name} is missing: {row.allowed} is wanted ({row.help})"
+            problems.append(Problem(source.line(name, None), text))
+    return None if problems else SECTIONS[name](**values)
+
+
+def _together(source: Source, config: Config) -> Iterator[Problem]:
+    """What only shows when several options are looked at together."""
+    c, s = config.cluster, config.station
+    if s.id > c.stations:
+        yield Problem(source.line("station", "id"), f"station.id is {s.id}: 1..{c.stations} is wanted (cluster.stations)")
+    for k in c.required_stations:
+        if k > c.stations:
+            line = source.line("cluster", "required_stations")
+            yield Problem(line, f"cluster.required_stations names station {k}: 1..{c.stations} is wanted (cluster.stations)")
+    if c.quorum > c.stations or (0 < c.quorum <= c.stations // 2 and not c.required_stations):
+        low = 1 if c.required_stations else c.stations // 2 + 1
+        why = "of two parts of the cluster only one may go on; name required_stations for less"
+        yield Problem(
+            source.line("cluster", "quorum"), f"cluster.quorum is {c.quorum}: 0 or {low}..{c.stations} is wanted ({why})"
+        )
+    at_least = (
+        ("fail_timeout_ms", 2 * c.heartbeat_ms, "2 × heartbeat_ms"),
+        ("open_window_ms", 4 * c.open_interval_ms, "4 × open_interval_ms"),
+        ("nak_retry_max_ms", c.nak_retry_ms, "nak_retry_ms"),
+        ("poll_delay_max_ms", c.poll_delay_ms, "poll_delay_ms"),
+    )
+    for name, bound, why in at_least:
+        value = getattr(c, name)
+        if value < bound:
+            line = source.line("cluster", name)
+            yield Problem(line, f"cluster.{name} is {value} ms: at least {bound} ms is wanted ({why})")
+
+
+def _unknown_section(name: str, value: object) -> str:
+    homes = [o.section for o in OPTIONS if o.name == name]
+    if homes and not isinstance(value, dict):
+        return f"{quoted(name)} stands outside a section; it belongs in [{homes[0]}]"
+    what = f"section [{quoted(name)}]" if isinstance(value, dict) else quoted(name)
+    return f"{what} is unknown; sections are {', '.join(f'[{s}]' for s in SECTIONS)}" + did_you_mean(name, tuple(SECTIONS))
+
+
+def _unknown_option(section: str, name: str) -> str:
+    here = tuple(o.name for o in OPTIONS if o.section == section)
+    homes = [o.section for o in OPTIONS if o.name == name]
+    text = f"{section}.{quoted(name)} is unknown"
+    if homes:
+        return f"{text}; it belongs in [{homes[0]}]"
+    return text + (did_you_mean(name, here) or f"; options of [{section}] are {', '.join(here)}")
