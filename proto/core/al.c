@@ -31,7 +31,7 @@ void al_start(zj_core *c, uint32_t h, uint64_t v)
     struct stream *s = &c->st[h];
     for (uint32_t j = 0; j < c->n; j++)
         s->al[j] = s->pack[j] = v;
-    s->min_al = s->acked = s->said_ack = s->said_pack = s->need_ack = v;
+    s->min_al = s->acked = s->sent.ack = s->sent.pack = s->need_ack = v;
     s->at_min = s->pack_at_min = c->listed;
 }
 
@@ -92,7 +92,7 @@ static uint64_t rows_of(const zj_core *c, uint32_t instance)
 int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
 {
     uint32_t j = p->src;
-    uint64_t own = c->next, rows = rows_of(c, p->instance);
+    uint64_t own = c->send.next, rows = rows_of(c, p->instance);
     int older = 0, newer = 0, sequenced = is_sequenced(p->kind);
 
     for (uint32_t h = 0; h < c->n; h++) { /* believe all of it or nothing */
@@ -145,7 +145,7 @@ void al_say(zj_core *c, uint8_t *ack, uint8_t *pack)
     for (uint32_t h = 0; h < c->n; h++) {
         struct stream *s = &c->st[h];
         put32(ack + 4 * h, (uint32_t)s->req);
-        s->said_ack = s->req;
+        s->sent.ack = s->req;
         al_raise(c, h, c->self, s->req);
     }
     if (!pack)
@@ -153,7 +153,7 @@ void al_say(zj_core *c, uint8_t *ack, uint8_t *pack)
     for (uint32_t h = 0; h < c->n; h++) {
         struct stream *s = &c->st[h];
         put32(pack + 4 * h, (uint32_t)s->min_al);
-        s->said_pack = s->min_al;
+        s->sent.pack = s->min_al;
         pack_raise(c, h, c->self, s->min_al);
     }
 }

@@ -12,7 +12,7 @@ static void give_back(zj_core *c, struct assembly *a)
 {
     if (a->cap)
         munmap(a->whole, a->cap);
-    c->assembling -= a->cap;
+    c->assembly.bytes -= a->cap;
     a->whole = NULL;
     a->cap = 0;
 }
@@ -31,7 +31,7 @@ static int grow(zj_core *c, struct assembly *a, uint32_t need)
                          : mmap(NULL, cap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (whole == MAP_FAILED)
         return 0;
-    c->assembling += cap - a->cap;
+    c->assembly.bytes += cap - a->cap;
     a->whole = whole;
     a->cap = cap;
     return 1;
@@ -50,8 +50,8 @@ int assemble(zj_core *c, struct assembly *a, const uint8_t *f, struct zj_message
     }
     if (keep) {
         if (!grow(c, a, offset + out->size)) {
-            c->starved = a;
-            c->starved_need = offset + out->size;
+            c->assembly.starved = a;
+            c->assembly.need = offset + out->size;
             c->count.memory_refused++;
             return STARVED;
         }
@@ -69,29 +69,29 @@ int assemble(zj_core *c, struct assembly *a, const uint8_t *f, struct zj_message
 
 int assembly_starves(zj_core *c)
 {
-    if (c->starved && grow(c, c->starved, c->starved_need))
-        c->starved = NULL;
-    return c->starved != NULL;
+    if (c->assembly.starved && grow(c, c->assembly.starved, c->assembly.need))
+        c->assembly.starved = NULL;
+    return c->assembly.starved != NULL;
 }
 
 void assembly_forget(zj_core *c, struct assembly *a)
 {
     a->total = a->done = 0;
-    if (c->starved == a)
-        c->starved = NULL;
+    if (c->assembly.starved == a)
+        c->assembly.starved = NULL;
 }
 
 void assembly_tidy(zj_core *c, uint64_t now)
 {
-    if (!c->assembling || now < c->tidy_at)
+    if (!c->assembly.bytes || now < c->assembly.tidy_at)
         return;
     for (uint32_t i = 0; i < ZJ_SERVICES * c->n; i++) {
         struct assembly *a = &c->st[i / ZJ_SERVICES].parts[i % ZJ_SERVICES];
-        if (!a->used && !a->done && c->starved != a)
+        if (!a->used && !a->done && c->assembly.starved != a)
             give_back(c, a);
         a->used = 0;
     }
-    c->tidy_at = now + IDLE_NS;
+    c->assembly.tidy_at = now + IDLE_NS;
 }
 
 void assembly_end(zj_core *c, uint32_t h)
@@ -100,4 +100,4 @@ void assembly_end(zj_core *c, uint32_t h)
         give_back(c, &c->st[h].parts[k]);
 }
 
-uint64_t zj_assembling(const zj_core *c) { return c->assembling; }
+uint64_t zj_assembling(const zj_core *c) { return c->assembly.bytes; }

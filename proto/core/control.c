@@ -3,7 +3,7 @@
 
 static void write_at(zj_core *c, uint32_t at, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t drop)
 {
-    struct ctl *t = &c->ctl[at % ZJ_CTL];
+    struct ctl *t = &c->mailbox.queue[at % ZJ_CTL];
     t->places = 0;
     t->size = size < ZJ_CTL_BYTES ? size : ZJ_CTL_BYTES;
     t->drop = drop;
@@ -16,10 +16,10 @@ static void write_at(zj_core *c, uint32_t at, const uint8_t *pdu, uint32_t size,
 
 void control_push(zj_core *c, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t drop)
 {
-    if (c->ctl_tail - c->ctl_head == ZJ_CTL)
+    if (c->mailbox.tail - c->mailbox.head == ZJ_CTL)
         c->count.drops[ZJ_DROP_CONTROL_FULL]++;
     else
-        write_at(c, c->ctl_tail++, pdu, size, mac, drop);
+        write_at(c, c->mailbox.tail++, pdu, size, mac, drop);
 }
 
 /* An opening (OPEN, RCV) or, to who is in no instance, a vote. The very same bytes are shown again after a moment only, and one
@@ -29,40 +29,40 @@ int report_new(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac
 {
     struct stream *s = &c->st[p->src];
     uint64_t key = get64(p->bytes + ZJW_HEADER_CHECK);
-    uint32_t *waits = places == ZJ_PLACES_OPEN ? &s->open_waits : &s->vote_waits, at = c->ctl_tail;
+    uint32_t *waits = places == ZJ_PLACES_OPEN ? &s->shown.open_waits : &s->shown.vote_waits, at = c->mailbox.tail;
 
-    for (uint32_t i = 0; i < ZJ_TOLD; i++)
-        if (s->told[i].at && s->told[i].key == key && now - s->told[i].at < ZJ_CTL_GAP_NS) {
+    for (uint32_t i = 0; i < ZJ_SHOWN; i++)
+        if (s->shown.recent[i].at && s->shown.recent[i].key == key && now - s->shown.recent[i].at < ZJ_CTL_GAP_NS) {
             c->count.drops[ZJ_DROP_REPEATED]++;
             return ZJ_DROP_REPEATED;
         }
-    if (*waits == places || at - c->ctl_head == ZJ_CTL) {
+    if (*waits == places || at - c->mailbox.head == ZJ_CTL) {
         c->count.drops[ZJ_DROP_CONTROL_FULL]++;
         if (places != ZJ_PLACES_OPEN || !*waits)
             return ZJ_DROP_CONTROL_FULL;
-        at = s->open_last;
+        at = s->shown.open_last;
     } else {
-        c->ctl_tail++;
+        c->mailbox.tail++;
         ++*waits;
     }
     if (places == ZJ_PLACES_OPEN)
-        s->open_last = at;
-    s->told[s->told_next++ % ZJ_TOLD] = (struct told){.key = key, .at = now ? now : 1};
+        s->shown.open_last = at;
+    s->shown.recent[s->shown.next++ % ZJ_SHOWN] = (struct shown){.key = key, .at = now ? now : 1};
     write_at(c, at, p->bytes, p->size, mac, drop);
-    c->ctl[at % ZJ_CTL].src = p->src;
-    c->ctl[at % ZJ_CTL].places = (uint8_t)places;
+    c->mailbox.queue[at % ZJ_CTL].src = p->src;
+    c->mailbox.queue[at % ZJ_CTL].places = (uint8_t)places;
     return (int)drop;
 }
 
 int zj_control(zj_core *c, struct zj_control *out)
 {
-    if (c->ctl_head == c->ctl_tail) {
+    if (c->mailbox.head == c->mailbox.tail) {
         out->size = 0;
         return 0;
     }
-    const struct ctl *t = &c->ctl[c->ctl_head++ % ZJ_CTL];
+    const struct ctl *t = &c->mailbox.queue[c->mailbox.head++ % ZJ_CTL];
     if (t->places)
-        --*(t->places == ZJ_PLACES_OPEN ? &c->st[t->src].open_waits : &c->st[t->src].vote_waits);
+        --*(t->places == ZJ_PLACES_OPEN ? &c->st[t->src].shown.open_waits : &c->st[t->src].shown.vote_waits);
     out->data = t->data;
     out->size = t->size;
     out->drop = t->drop;
@@ -82,11 +82,11 @@ void control_push_limited(zj_core *c, uint64_t now, uint64_t *last, const struct
 int report_foreign(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t drop)
 {
     struct stream *s = &c->st[p->src];
-    if (p->kind == ZJW_KIND_CONFIRM && s->told_instance != p->instance) {
-        s->told_instance = p->instance; /* news: a joiner waits for just that */
-        s->told_confirm = 0;
+    if (p->kind == ZJW_KIND_CONFIRM && s->shown.instance != p->instance) {
+        s->shown.instance = p->instance; /* news: a joiner waits for just that */
+        s->shown.confirm_at = 0;
     }
-    control_push_limited(c, now, p->kind == ZJW_KIND_CONFIRM ? &s->told_confirm : &s->told_other, p, mac, drop);
+    control_push_limited(c, now, p->kind == ZJW_KIND_CONFIRM ? &s->shown.confirm_at : &s->shown.other_at, p, mac, drop);
     c->count.drops[drop]++;
     return (int)drop;
 }
@@ -97,11 +97,11 @@ void report_rival(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size,
 {
     struct pdu p;
     uint32_t n = bytes[ZJW_HEADER_STATIONS];
-    if (n < 1 || n > ZJW_STATIONS_MAX || c->ctl_tail - c->ctl_head >= ZJ_CTL / 2)
+    if (n < 1 || n > ZJW_STATIONS_MAX || c->mailbox.tail - c->mailbox.head >= ZJ_CTL / 2)
         return;
     if (pdu_read(bytes, size, c->cfg.cluster, n, !faulty(c, ZJ_FAULT_NO_CHECK), &p))
         return;
     int opens = p.kind == ZJW_KIND_OPEN || p.kind == ZJW_KIND_RCV;
     if (opens || p.instance)
-        control_push_limited(c, now, &c->told_rival[opens][p.src], &p, mac, ZJ_DROP_STATIONS);
+        control_push_limited(c, now, &c->mailbox.rivals[opens][p.src], &p, mac, ZJ_DROP_STATIONS);
 }

@@ -47,16 +47,16 @@ int zj_create(const struct zj_config *f, zj_core **out)
     c->self = f->self;
     c->mask = f->slots - 1;
     c->slot_bytes = (f->frame_max + 63) & ~63u;
-    c->own_frame_max = f->frame_max;
+    c->send.own_frame_max = f->frame_max;
     c->rng = f->seed;
-    c->log_mask = 1;
-    while (c->log_mask < (uint64_t)c->n * f->slots)
-        c->log_mask *= 2;
-    c->log = core_reserve(c, c->log_mask * sizeof *c->log);
-    c->digests = core_reserve(c, c->log_mask * sizeof *c->digests);
-    c->log_mask--;
+    c->order.mask = 1;
+    while (c->order.mask < (uint64_t)c->n * f->slots)
+        c->order.mask *= 2;
+    c->order.log = core_reserve(c, c->order.mask * sizeof *c->order.log);
+    c->order.digests = core_reserve(c, c->order.mask * sizeof *c->order.digests);
+    c->order.mask--;
     c->st = core_reserve(c, c->n * sizeof *c->st);
-    int ok = c->log && c->digests && c->st && !order_create(c);
+    int ok = c->order.log && c->order.digests && c->st && !order_create(c);
     for (uint32_t h = 0; ok && h < c->n; h++) {
         struct stream *s = &c->st[h];
         s->data = core_reserve(c, (uint64_t)f->slots * c->slot_bytes);
@@ -82,8 +82,8 @@ void zj_destroy(zj_core *c)
         assembly_end(c, h);
     }
     free(c->st);
-    free(c->log);
-    free(c->digests);
+    free(c->order.log);
+    free(c->order.digests);
     order_destroy(c);
     free(c);
 }
@@ -94,15 +94,15 @@ uint64_t zj_memory(const zj_core *c) { return c->memory; }
 static void enter(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, uint64_t members)
 {
     c->is_open = 1;
-    c->flushing = c->fenced = c->pinned = c->watch = c->bye = c->blocked = 0;
+    c->flush.on = c->fence.raised = c->pinned = c->watch.on = c->watch.bye = c->send.blocked = 0;
     c->instance = c->join_last = instance;
     c->view = view;
     c->clock = (uint64_t)instance << 32;
-    c->waiting = c->state = c->trans = 0;
-    c->vote_head = c->vote_tail = 0;
-    c->votes_stalled = 0;
-    c->tx_last = now;
-    c->next = c->cfg.first_seq;
+    c->waiting = c->confirm.state = c->confirm.trans = 0;
+    c->votes.head = c->votes.tail = 0;
+    c->votes.stalled = 0;
+    c->txq.last = now;
+    c->send.next = c->cfg.first_seq;
     bus_open(c);
     member_set(c, members);
     order_reset(c);
@@ -159,10 +159,10 @@ int zj_join(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, const st
     }
     if (place_clock > c->clock)
         c->clock = place_clock;
-    c->joining = 1;
-    c->let_in_by = faulty(c, ZJ_FAULT_EAGER_JOINER) ? 0 : instance;
-    c->join_clock = place_clock;
-    c->join_src = place_src;
+    c->views.joining = 1;
+    c->release.joined_by = faulty(c, ZJ_FAULT_EAGER_JOINER) ? 0 : instance;
+    c->views.join_clock = place_clock;
+    c->views.join_src = place_src;
     event_push(c, &(struct zj_commit){.instance = instance, .view = view, .members = members, .joined = joined,
                                       .place_clock = place_clock, .place_src = place_src}, incarnations, 0);
     send_reset(c);
@@ -173,8 +173,8 @@ void zj_close(zj_core *c)
 {
     if (c->is_open)
         order_close(c);
-    c->is_open = c->flushing = 0;
-    c->vote_head = c->vote_tail = 0;
+    c->is_open = c->flush.on = 0;
+    c->votes.head = c->votes.tail = 0;
     send_reset(c);
 }
 
@@ -182,7 +182,7 @@ int zj_is_open(const zj_core *c) { return c->is_open; }
 
 void zj_set_frame_max(zj_core *c, uint32_t frame_max)
 {
-    c->own_frame_max = frame_max < c->cfg.frame_max ? frame_max : c->cfg.frame_max;
+    c->send.own_frame_max = frame_max < c->cfg.frame_max ? frame_max : c->cfg.frame_max;
     send_window(c);
 }
 
@@ -237,7 +237,7 @@ int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const u
     uint64_t ahead = p.instance > c->instance ? p.instance - c->instance : 0;
     if (p.clock >> 62 || p.clock > c->clock + ZJ_CLOCK_AHEAD + (ahead << 32))
         return dropped(c, ZJ_DROP_CLOCK);
-    return dropped(c, c->main->take(c, now, &p, mac));
+    return dropped(c, c->order.main->take(c, now, &p, mac));
 }
 
 /* ---- step ---- */
@@ -246,12 +246,12 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
 {
     uint32_t status = 0;
     assembly_tidy(c, now);
-    if (c->ctl_head != c->ctl_tail)
+    if (c->mailbox.head != c->mailbox.tail)
         status |= ZJ_S_CONTROL;
     if (!c->is_open)
         return status;
-    if (c->votes_stalled) {
-        c->votes_stalled = 0;
+    if (c->votes.stalled) {
+        c->votes.stalled = 0;
         for (uint32_t h = 0; h < c->n; h++)
             if (h != c->self)
                 stream_advance(c, h);
@@ -260,27 +260,28 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
     stream_free(c);
     digest_check(c);
     send_window(c);
-    if (c->building && c->fill > c->payload_at && send_can_seal(c))
+    if (c->send.building && c->send.fill > c->send.payload_at && send_can_seal(c))
         send_seal(c);
-    if (c->phase == ZJ_P_RUN)
+    if (c->bus.phase == ZJ_P_RUN)
         confirm_step(c, now, drained);
     order_levels(c); /* own broadcast may have completed a level */
     stream_free(c);
     poll_step(c, now);
     bus_watch(c, now);
-    if (c->vote_head != c->vote_tail || c->bye || c->phase == ZJ_P_LOST || c->reset_news || (c->watch && c->progress != c->progress_watched))
+    if (c->votes.head != c->votes.tail || c->watch.bye || c->bus.phase == ZJ_P_LOST || c->bus.reset_news ||
+        (c->watch.on && c->progress != c->watch.seen))
         status |= ZJ_S_CONTROL;
-    if (c->tx_head != c->tx_tail)
+    if (c->txq.head != c->txq.tail)
         status |= ZJ_S_TX;
     if (order_ready(c))
         status |= ZJ_S_DELIVER;
     if (!levels_told(c))
         status |= ZJ_S_RELEASE;
-    if (c->poll_at != ZJ_NEVER)
+    if (c->poll.at != ZJ_NEVER)
         status |= ZJ_S_PENDING;
     if (send_can_seal(c))
         status |= ZJ_S_ROOM;
-    if (c->fenced)
+    if (c->fence.raised)
         status |= ZJ_S_FENCED;
     return status;
 }

@@ -4,7 +4,7 @@
 int zj_unstable(const zj_core *c)
 {
     const struct stream *me = &c->st[c->self];
-    return c->is_open && (c->building || me->min_al < c->next || released(c) < c->preack);
+    return c->is_open && (c->send.building || me->min_al < c->send.next || released(c) < c->order.preack);
 }
 
 void zj_peer(const zj_core *c, uint32_t h, struct zj_peer *out)
@@ -21,13 +21,13 @@ void zj_peer(const zj_core *c, uint32_t h, struct zj_peer *out)
                             .acked = s->acked, .ordered = s->ordered, .clock = s->clock, .ack_moved_ns = s->ack_moved,
                             .incarnation = s->incarnation, .free_buffers = s->free_buffers, .frame_max = s->frame_max,
                             .gaps = gaps, .left = s->left, .fenced = s->fenced, .member = (uint8_t)is_member(c, h),
-                            .closing = s->closing, .limit = s->limit, .state = s->said_state, .trans = s->said_trans,
-                            .instance = s->said_instance, .view = s->said_view};
+                            .closing = s->closing, .limit = s->closed_at, .state = s->peer.state, .trans = s->peer.trans,
+                            .instance = s->peer.instance, .view = s->peer.view};
     memcpy(out->mac, s->mac, 6);
 }
 
 const struct zj_counters *zj_counters(const zj_core *c) { return &c->count; }
-uint64_t zj_clock(const zj_core *c) { return c->main->clock(c); }
+uint64_t zj_clock(const zj_core *c) { return c->order.main->clock(c); }
 
 const char *zj_drop_name(uint32_t drop)
 {
@@ -60,13 +60,11 @@ const char *zj_drop_name(uint32_t drop)
     return "unknown";
 }
 
-static void api_positions(const zj_core *c, uint64_t *out) { zj_positions(c, out); }
-
 const struct zj_api *zj_api(void)
 {
     static const struct zj_api api = {
         .version = ZJ_API_VERSION, .size = sizeof api, .rx = zj_rx, .step = zj_step, .tx = zj_tx, .tx_done = zj_tx_done,
-        .offer = zj_offer, .next = zj_next, .positions = api_positions, .nak_due = zj_nak_due, .poll_due = zj_poll_due,
+        .offer = zj_offer, .next = zj_next, .positions = zj_positions, .nak_due = zj_nak_due, .poll_due = zj_poll_due,
         .confirm_due = zj_confirm_due, .nak = zj_nak,
     };
     return &api;

@@ -44,7 +44,7 @@ static inline void medium_number(zj_core *c)
     struct stream *me = &c->st[c->self];
     if (on_bus(c))
         return;
-    me->req = me->noticed = c->next;
+    me->req = me->noticed = c->send.next;
     c->clock++;
 }
 

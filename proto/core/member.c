@@ -27,9 +27,9 @@ void vote_pin(zj_core *c, uint32_t h, uint64_t seq, uint32_t instance)
 
 int vote_push(zj_core *c, uint32_t h, uint64_t seq, const struct meta *m)
 {
-    if (c->vote_tail - c->vote_head == ZJ_VOTES)
+    if (c->votes.tail - c->votes.head == ZJ_VOTES)
         return 0;
-    struct vote *v = &c->votes[c->vote_tail++ % ZJ_VOTES];
+    struct vote *v = &c->votes.queue[c->votes.tail++ % ZJ_VOTES];
     *v = (struct vote){.seq = seq, .clock = m->clock, .size = m->size < ZJ_VOTE_BYTES ? m->size : ZJ_VOTE_BYTES,
                        .instance = m->instance, .src = (uint8_t)h, .kind = m->kind};
     memcpy(v->data, slot_of(c, &c->st[h], seq), v->size);
@@ -40,13 +40,13 @@ int vote_push(zj_core *c, uint32_t h, uint64_t seq, const struct meta *m)
 
 int zj_proposal(zj_core *c, struct zj_vote *out)
 {
-    if (c->vote_head == c->vote_tail) {
+    if (c->votes.head == c->votes.tail) {
         out->size = 0;
-        c->progress_watched = c->progress; /* all is told */
-        c->bye = 0;
+        c->watch.seen = c->progress; /* all is told */
+        c->watch.bye = 0;
         return 0;
     }
-    const struct vote *v = &c->votes[c->vote_head++ % ZJ_VOTES];
+    const struct vote *v = &c->votes.queue[c->votes.head++ % ZJ_VOTES];
     *out = (struct zj_vote){.data = v->data, .seq = v->seq, .clock = v->clock, .size = v->size, .instance = v->instance,
                             .src = v->src, .kind = v->kind};
     return 1;
@@ -55,21 +55,22 @@ int zj_proposal(zj_core *c, struct zj_vote *out)
 int zj_propose(zj_core *c, uint64_t now, uint32_t kind, const uint8_t *payload, uint32_t size, uint64_t *seq, uint64_t *clock)
 {
     struct stream *me = &c->st[c->self];
-    uint32_t at = ZJW_SIZEOF_HEADER + 4 * c->n, begun = c->building && c->fill > c->payload_at;
+    uint32_t at = ZJW_SIZEOF_HEADER + 4 * c->n, begun = c->send.building && c->send.fill > c->send.payload_at;
 
     (void)now;
-    if (!c->is_open || !is_vote(kind) || !medium_knows(c, kind) || size > c->slot_bytes - at || c->next + begun >= me->base + c->cfg.slots)
+    if (!c->is_open || !is_vote(kind) || !medium_knows(c, kind) || size > c->slot_bytes - at ||
+        c->send.next + begun >= me->base + c->cfg.slots)
         return -1;
     if (begun)
         send_seal(c); /* it may hold the end of a message that a joiner would get without its beginning */
-    c->building = 0;
-    memcpy(slot_of(c, me, c->next) + at, payload, size);
+    c->send.building = 0;
+    memcpy(slot_of(c, me, c->send.next) + at, payload, size);
     send_pdu(c, kind, 0, at, at + size);
-    *seq = c->next - 1;
+    *seq = c->send.next - 1;
     *clock = c->clock;
     if (kind == ZJW_KIND_RCV_ACK) {
         vote_pin(c, c->self, *seq, c->instance);
-        c->frag_restart = c->frag_owner != 0;
+        c->send.frag_restart = c->send.frag_owner != 0;
     }
     return 0;
 }
@@ -92,15 +93,15 @@ int zj_all_have(const zj_core *c, uint64_t set, const uint64_t *seqs)
     return 1;
 }
 
-void zj_watch(zj_core *c, uint32_t yes) { c->watch = yes != 0; }
+void zj_watch(zj_core *c, uint32_t yes) { c->watch.on = yes != 0; }
 
 void zj_set_state(zj_core *c, uint64_t state, uint64_t trans)
 {
-    c->state = state;
-    c->trans = trans;
+    c->confirm.state = state;
+    c->confirm.trans = trans;
 }
 
-void zj_block(zj_core *c, uint32_t yes) { c->blocked = yes != 0; }
+void zj_block(zj_core *c, uint32_t yes) { c->send.blocked = yes != 0; }
 
 /* ---- the wait set ---- */
 
@@ -130,7 +131,7 @@ void zj_limit(zj_core *c, uint64_t now, uint32_t h, uint64_t limit)
     s->closing = limit != ZJ_NEVER;
     if (faulty(c, ZJ_FAULT_NO_CLOSE))
         return;
-    s->limit = limit;
+    s->closed_at = limit;
     if (s->top > limit) {
         s->top = limit;
         s->noticed = s->noticed < limit ? s->noticed : limit;
@@ -167,9 +168,9 @@ static void end_stream(zj_core *c, uint32_t h, uint32_t instance)
         struct meta *m = meta_of(c, s, q);
         m->present = m->asks = 0;
     }
-    s->top = s->noticed = s->said_ack = s->said_pack = s->req;
-    s->nak_at = s->limit = ZJ_NEVER;
-    s->promise_clock = s->digest_counted = 0;
+    s->top = s->noticed = s->sent.ack = s->sent.pack = s->req;
+    s->nak_at = s->closed_at = ZJ_NEVER;
+    s->promise.clock = s->digest.counted = 0;
     s->closing = s->wants_ack = 0;
     s->left_at = instance;
     row_set(s, c->n, s->req);
@@ -192,7 +193,7 @@ static void add_column(zj_core *c, uint32_t h, uint64_t voters, const uint64_t *
             continue;
         for (uint32_t j = 0; j < c->n; j++)
             s->pack[j] = s->pack[j] < has ? s->pack[j] : has;
-        s->said_pack = s->said_pack < has ? s->said_pack : has;
+        s->sent.pack = s->sent.pack < has ? s->sent.pack : has;
     }
 }
 
@@ -203,7 +204,7 @@ static void let_in(zj_core *c, uint64_t now, uint32_t h, const struct zj_commit 
     stream_start(c, h, now, ((s->req >> 32) + 1) << 32 | c->cfg.first_seq, change->place_clock);
     s->incarnation = change->incarnations[h];
     s->joined_at = change->instance;
-    s->frame_max = change->frame_max ? change->frame_max : c->limit;
+    s->frame_max = change->frame_max ? change->frame_max : c->send.pdu_max;
     c->waiting &= ~(UINT64_C(1) << h);
 }
 
@@ -242,7 +243,7 @@ int zj_commit(zj_core *c, uint64_t now, const struct zj_commit *change)
     if (change->instance != c->instance + 1 || !change->view || others || change->joined & ~change->members ||
         change->joined & c->members || voters & ~c->members || !(voters >> c->self & 1) || change->place_src >= c->n)
         return -1;
-    if (c->event_tail - c->event_head == ZJ_EVENTS)
+    if (c->views.tail - c->views.head == ZJ_EVENTS)
         return 1;
     for (uint32_t h = 0; h < c->n && c->is_open; h++)
         if (change->joined >> h & 1 && (c->st[h].ordered < c->st[h].req || c->st[h].held))

@@ -101,7 +101,7 @@ static int nak_stream(zj_core *c, uint32_t h, uint64_t now)
 {
     struct stream *s = &c->st[h];
     uint32_t at = ZJW_SIZEOF_HEADER + 8 * c->n;
-    uint32_t most = (c->limit - at - ZJW_SIZEOF_NAK) / ZJW_SIZEOF_RANGE; /* limit leaves room for 7 */
+    uint32_t most = (c->send.pdu_max - at - ZJW_SIZEOF_NAK) / ZJW_SIZEOF_RANGE; /* limit leaves room for 7 */
     uint8_t *b;
 
     if (s->nak_at > now)
@@ -123,7 +123,7 @@ static int nak_stream(zj_core *c, uint32_t h, uint64_t now)
     pdu_header(c, b, ZJW_KIND_NAK, ZJW_FLAG_PACK, c->st[c->self].req, c->clock, length);
     b[ZJW_HEADER_TARGET] = (uint8_t)(target + 1);
     al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
-    c->said_free = free_slots(c);
+    c->confirm.sent_free = free_slots(c);
     zj_seal(b, at + length);
     small_send(c, at + length, 0);
     return 1;

@@ -1,4 +1,5 @@
-/* PDU codec: the only file that reads or writes header fields. Layout: zj_wire.h, made from proto/wire.py. */
+/* PDU codec: a received PDU is checked and its header read here, once, and an own header is written here. Layout: zj_wire.h, made from
+ * proto/wire.py. */
 #include "order/order.h"
 
 static uint32_t head_crc(const uint8_t *b, uint32_t vectors_end)
@@ -175,5 +176,5 @@ void pdu_header(zj_core *c, uint8_t *b, uint32_t kind, uint32_t flags, uint64_t 
     put32(b + ZJW_HEADER_SEQ, (uint32_t)seq);
     put64(b + ZJW_HEADER_CLOCK, clock);
     put32(b + ZJW_HEADER_FREE_BUFFERS, free_slots(c) * c->n);
-    put16(b + ZJW_HEADER_FRAME_MAX, c->own_frame_max > 0xffff ? 0xffff : c->own_frame_max);
+    put16(b + ZJW_HEADER_FRAME_MAX, c->send.own_frame_max > 0xffff ? 0xffff : c->send.own_frame_max);
 }

@@ -3,19 +3,19 @@
 
 void poll_step(zj_core *c, uint64_t now)
 {
-    if (!c->main->pending(c)) {
-        c->poll_at = ZJ_NEVER;
-        c->poll_wait = c->cfg.poll_delay_ns;
-    } else if (c->progress != c->progress_seen || c->poll_at == ZJ_NEVER) {
-        c->poll_wait = c->cfg.poll_delay_ns;
-        c->poll_at = now + c->poll_wait + zj_random(c, c->poll_wait / 2);
+    if (!c->order.main->pending(c)) {
+        c->poll.at = ZJ_NEVER;
+        c->poll.wait = c->cfg.poll_delay_ns;
+    } else if (c->progress != c->poll.seen || c->poll.at == ZJ_NEVER) {
+        c->poll.wait = c->cfg.poll_delay_ns;
+        c->poll.at = now + c->poll.wait + zj_random(c, c->poll.wait / 2);
     }
-    c->progress_seen = c->progress;
+    c->poll.seen = c->progress;
 }
 
 uint64_t zj_poll_due(const zj_core *c)
 {
-    uint64_t due = c->own_due < c->poll_at ? c->own_due : c->poll_at;
+    uint64_t due = c->bus.own_due < c->poll.at ? c->bus.own_due : c->poll.at;
     return c->is_open ? due : ZJ_NEVER;
 }
 
@@ -23,11 +23,11 @@ uint64_t zj_poll_due(const zj_core *c)
  * its vectors equal ours, and rule C3 alone would keep it silent until its next heartbeat. */
 static uint32_t choose_poll_target(zj_core *c)
 {
-    int acks = medium_acks(c) || c->acked < c->need_position || (c->want_ack && c->acked < c->position);
+    int acks = medium_acks(c) || c->order.acked < c->order.need_ack || (c->confirm.want_ack && c->order.acked < c->order.position);
     uint32_t missing[ZJW_STATIONS_MAX], k = 0;
     for (uint32_t i = 0; i < c->listed; i++) {
         uint32_t j = c->list[i];
-        int lacks = c->building && c->st[j].free_buffers / c->n < c->cfg.window;
+        int lacks = c->send.building && c->st[j].free_buffers / c->n < c->cfg.window;
         for (uint32_t h = 0; !lacks && h < c->n; h++) {
             const struct stream *s = &c->st[h];
             lacks = s->al[j] < s->req || (acks && s->pack[j] < s->min_al);
@@ -42,7 +42,7 @@ static uint32_t choose_poll_target(zj_core *c)
 uint32_t zj_poll(zj_core *c, uint64_t now)
 {
     struct stream *me = &c->st[c->self];
-    if (!c->is_open || c->phase != ZJ_P_RUN || bus_own_lost(c, now) || c->poll_at > now)
+    if (!c->is_open || c->bus.phase != ZJ_P_RUN || bus_own_lost(c, now) || c->poll.at > now)
         return 0;
     uint64_t seen = me->min_al;
     for (uint32_t i = 0; i < c->listed; i++)
@@ -52,9 +52,9 @@ uint32_t zj_poll(zj_core *c, uint64_t now)
         tx_slot(c, c->self, q, 1);
     confirm_build(c, now, ZJW_FLAG_POLL, choose_poll_target(c));
     c->count.tx_poll++;
-    c->poll_wait *= 2;
-    if (c->poll_wait > c->cfg.poll_delay_max_ns)
-        c->poll_wait = c->cfg.poll_delay_max_ns;
-    c->poll_at = now + c->poll_wait + zj_random(c, c->poll_wait / 2);
+    c->poll.wait *= 2;
+    if (c->poll.wait > c->cfg.poll_delay_max_ns)
+        c->poll.wait = c->cfg.poll_delay_max_ns;
+    c->poll.at = now + c->poll.wait + zj_random(c, c->poll.wait / 2);
     return 1;
 }

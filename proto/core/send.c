@@ -3,17 +3,17 @@
 
 void send_reset(zj_core *c)
 {
-    c->building = 0;
-    c->frag_owner = 0;
-    c->frag_restart = 0;
+    c->send.building = 0;
+    c->send.frag_owner = 0;
+    c->send.frag_restart = 0;
     txq_reset(c);
-    c->owed_since = c->answer_at = 0;
-    c->answer = c->chatter = 0;
-    c->confirm_due = ZJ_NEVER;
-    c->poll_at = ZJ_NEVER;
-    c->poll_wait = c->cfg.poll_delay_ns;
-    c->progress_seen = c->progress;
-    c->said_free = c->cfg.slots;
+    c->confirm.owed_since = c->confirm.answer_at = 0;
+    c->confirm.answer = c->confirm.chatter = 0;
+    c->confirm.due = ZJ_NEVER;
+    c->poll.at = ZJ_NEVER;
+    c->poll.wait = c->cfg.poll_delay_ns;
+    c->poll.seen = c->progress;
+    c->confirm.sent_free = c->cfg.slots;
     send_window(c);
 }
 
@@ -22,7 +22,7 @@ void send_reset(zj_core *c)
 void send_window(zj_core *c)
 {
     const struct stream *me = &c->st[c->self];
-    uint32_t window = c->cfg.window, limit = c->own_frame_max;
+    uint32_t window = c->cfg.window, limit = c->send.own_frame_max;
     for (uint32_t i = 0; i < c->listed; i++) {
         uint32_t j = c->list[i];
         if (j == c->self)
@@ -37,15 +37,14 @@ void send_window(zj_core *c)
         if (c->waiting >> h & 1 && c->st[h].frame_max < limit)
             limit = c->st[h].frame_max;
     uint32_t least = ZJW_SIZEOF_HEADER + 8 * c->n + 64;
-    c->limit = limit < least ? least : limit;
-    c->window_now = window;
-    c->window_limit = me->min_al + window;
+    c->send.pdu_max = limit < least ? least : limit;
+    c->send.end = me->min_al + window;
     /* Own buffers: messages leave room for votes. Else who has gone on sending while the order waits for somebody, whose
      * acknowledgements still come, could not vote for the removal that ends the wait. */
     uint32_t votes = kept_for_votes(c), some = c->n + 1 < c->cfg.slots / 4 ? c->n + 1 : c->cfg.slots / 4;
     uint64_t kept = me->base + c->cfg.slots - (votes > some ? votes : some);
-    if (c->window_limit > kept || faulty(c, ZJ_FAULT_FLOOD))
-        c->window_limit = kept;
+    if (c->send.end > kept || faulty(c, ZJ_FAULT_FLOOD))
+        c->send.end = kept;
 }
 
 int zj_too_long(const zj_core *c)
@@ -53,15 +52,15 @@ int zj_too_long(const zj_core *c)
     const struct stream *me = &c->st[c->self];
     if (!c->is_open)
         return 0;
-    for (uint64_t q = me->min_al; q < c->next; q++) /* bound: window */
-        if (meta_of(c, me, q)->size > c->limit)
+    for (uint64_t q = me->min_al; q < c->send.next; q++) /* bound: window */
+        if (meta_of(c, me, q)->size > c->send.pdu_max)
             return 1;
     return 0;
 }
 
 int send_can_seal(const zj_core *c)
 {
-    return c->next < c->window_limit && !c->blocked && c->phase == ZJ_P_RUN;
+    return c->send.next < c->send.end && !c->send.blocked && c->bus.phase == ZJ_P_RUN;
 }
 
 /* ---- packing ---- */
@@ -69,28 +68,28 @@ int send_can_seal(const zj_core *c)
 static int start(zj_core *c, int need_ack)
 {
     const struct stream *me = &c->st[c->self];
-    if (c->next >= me->base + c->cfg.slots)
+    if (c->send.next >= me->base + c->cfg.slots)
         return 0;
-    c->build_flags = need_ack ? ZJW_FLAG_NEED_ACK : 0;
+    c->send.flags = need_ack ? ZJW_FLAG_NEED_ACK : 0;
     if (need_ack || confirm_acks_pending(c))
-        c->build_flags |= ZJW_FLAG_PACK;
-    c->payload_at = c->fill = payload_start(c, c->build_flags);
-    c->building = 1;
+        c->send.flags |= ZJW_FLAG_PACK;
+    c->send.payload_at = c->send.fill = payload_start(c, c->send.flags);
+    c->send.building = 1;
     return 1;
 }
 
 void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, uint32_t size)
 {
     struct stream *me = &c->st[c->self];
-    uint64_t seq = c->next;
+    uint64_t seq = c->send.next;
     struct meta *m = meta_of(c, me, seq);
     uint8_t *b = slot_of(c, me, seq);
 
-    c->next = me->top = seq + 1;
+    c->send.next = me->top = seq + 1;
     medium_number(c); /* before A is written */
     pdu_header(c, b, kind, flags, seq, c->clock, size - payload_at);
     al_say(c, b + ZJW_SIZEOF_HEADER, flags & ZJW_FLAG_PACK ? b + ZJW_SIZEOF_HEADER + 4 * c->n : NULL);
-    c->said_free = free_slots(c);
+    c->confirm.sent_free = free_slots(c);
     zj_seal(b, size);
     *m = (struct meta){.clock = c->clock, .arrival = c->arrivals++, .size = size, .instance = c->instance,
                        .payload_crc = get32(b + ZJW_HEADER_CHECK + 4), .present = HELD,
@@ -107,15 +106,15 @@ void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, ui
 
 void send_seal(zj_core *c)
 {
-    c->building = 0;
-    send_pdu(c, ZJW_KIND_DATA, c->build_flags, c->payload_at, c->fill);
+    c->send.building = 0;
+    send_pdu(c, ZJW_KIND_DATA, c->send.flags, c->send.payload_at, c->send.fill);
 }
 
-static uint32_t room(const zj_core *c) { return c->limit > c->fill ? c->limit - c->fill : 0; }
+static uint32_t room(const zj_core *c) { return c->send.pdu_max > c->send.fill ? c->send.pdu_max - c->send.fill : 0; }
 
 static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
 {
-    uint8_t *b = slot_of(c, &c->st[c->self], c->next) + c->fill;
+    uint8_t *b = slot_of(c, &c->st[c->self], c->send.next) + c->send.fill;
     uint32_t flags = message_flag(m->service), head = ZJW_SIZEOF_MESSAGE;
     if (frag) {
         flags |= ZJW_MFLAG_FRAGMENT | (m->done + size == m->size ? ZJW_MFLAG_LAST : 0);
@@ -130,41 +129,41 @@ static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
     b[ZJW_MESSAGE_MFLAGS] = (uint8_t)flags;
     if (size)
         memcpy(b + head, m->data + m->done, size);
-    c->fill += head + size;
+    c->send.fill += head + size;
     m->done += size;
     if (m->need_ack)
-        c->build_flags |= ZJW_FLAG_NEED_ACK;
-    c->build_flags |= (uint8_t)pdu_flag(m->service);
+        c->send.flags |= ZJW_FLAG_NEED_ACK;
+    c->send.flags |= (uint8_t)pdu_flag(m->service);
 }
 
 /* Make a PDU with at least `least` free bytes ready; 0: no room now. */
 static int prepare(zj_core *c, uint32_t least, int need_ack)
 {
-    if (c->building && room(c) < least) {
+    if (c->send.building && room(c) < least) {
         if (!send_can_seal(c)) {
             c->count.window_closed++;
             return 0;
         }
         send_seal(c);
     }
-    return c->building || start(c, need_ack);
+    return c->send.building || start(c, need_ack);
 }
 
 uint32_t zj_payload_max(const zj_core *c)
 {
-    return c->limit - payload_start(c, ZJW_FLAG_PACK) - ZJW_SIZEOF_MESSAGE;
+    return c->send.pdu_max - payload_start(c, ZJW_FLAG_PACK) - ZJW_SIZEOF_MESSAGE;
 }
 
 int zj_offer(zj_core *c, struct zj_offer *m)
 {
     if (m->size > c->cfg.message_max || m->type > ZJW_TYPE_SERVICE || !order_serves(c, m->service))
         return -1;
-    if (!c->is_open || c->fenced || c->blocked)
+    if (!c->is_open || c->fence.raised || c->send.blocked)
         return 0;
-    if (m->done && c->frag_restart && c->frag_owner == (uint32_t)m->client + 1) {
+    if (m->done && c->send.frag_restart && c->send.frag_owner == (uint32_t)m->client + 1) {
         m->done = 0; /* what was taken of it stands before the vote for a joiner */
-        c->frag_owner = 0;
-        c->frag_restart = 0;
+        c->send.frag_owner = 0;
+        c->send.frag_restart = 0;
     }
     if (!m->done && m->size <= zj_payload_max(c)) {
         if (!prepare(c, ZJW_SIZEOF_MESSAGE + m->size, m->need_ack))
@@ -172,21 +171,21 @@ int zj_offer(zj_core *c, struct zj_offer *m)
         append(c, m, m->size, 0);
     } else {
         uint32_t least = ZJW_SIZEOF_MESSAGE + ZJW_SIZEOF_FRAGMENT + 1;
-        if (!m->done && c->frag_owner)
+        if (!m->done && c->send.frag_owner)
             return 0; /* one fragmented message at a time; small ones pass between */
-        if (m->done && c->frag_owner != (uint32_t)m->client + 1)
+        if (m->done && c->send.frag_owner != (uint32_t)m->client + 1)
             return -1;
-        c->frag_owner = (uint32_t)m->client + 1;
+        c->send.frag_owner = (uint32_t)m->client + 1;
         while (m->done < m->size) { /* bound: window */
             if (!prepare(c, least, m->need_ack)) {
                 if (!m->done)
-                    c->frag_owner = 0; /* nothing of it is under way: it will come as a new one */
+                    c->send.frag_owner = 0; /* nothing of it is under way: it will come as a new one */
                 return 0;
             }
             uint32_t fits = room(c) - ZJW_SIZEOF_MESSAGE - ZJW_SIZEOF_FRAGMENT, left = m->size - m->done;
             append(c, m, left < fits ? left : fits, 1);
         }
-        c->frag_owner = 0;
+        c->send.frag_owner = 0;
     }
     c->count.messages_sent++;
     c->count.message_bytes_sent += m->size;

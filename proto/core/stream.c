@@ -8,14 +8,14 @@ void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t c
     struct stream *s = &c->st[h];
     s->req = s->top = s->noticed = s->base = s->ordered = s->first = seq;
     s->clock = clock;
-    s->promise_clock = s->promise_next = 0;
-    s->nak_at = s->limit = s->pin = s->pin_next = s->wait_clock = ZJ_NEVER;
+    s->promise.clock = s->promise.next = 0;
+    s->nak_at = s->closed_at = s->pin = s->pin_next = s->wait_clock = ZJ_NEVER;
     s->heard = s->ack_moved = now;
-    s->digest_counted = 0;
+    s->digest.counted = 0;
     s->free_buffers = c->cfg.slots * c->n;
     s->before_join = 0;
-    s->joined_at = s->left_at = s->spoke = s->said_instance = s->said_view = 0;
-    s->said_state = s->said_trans = 0;
+    s->joined_at = s->left_at = s->spoke = s->peer.instance = s->peer.view = 0;
+    s->peer.state = s->peer.trans = 0;
     s->mac_known = s->left = s->fenced = s->wants_ack = s->closing = 0;
     s->held = 0;
     for (uint32_t k = 0; k < ZJ_SERVICES; k++)
@@ -28,8 +28,8 @@ void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t c
 void stream_notice(zj_core *c, uint32_t h, uint64_t top, uint64_t now)
 {
     struct stream *s = &c->st[h];
-    if (top > s->limit)
-        top = s->limit;
+    if (top > s->closed_at)
+        top = s->closed_at;
     if (top > s->top)
         s->top = top;
     uint64_t end = top < s->base + c->cfg.slots ? top : s->base + c->cfg.slots;
@@ -55,11 +55,11 @@ void stream_promise(zj_core *c, uint32_t h)
     struct stream *s = &c->st[h];
     if (s->closing && !faulty(c, ZJ_FAULT_NO_CLOSE)) /* rule 1; taken up again if the removal is withdrawn */
         return;
-    if (!s->promise_clock || (s->req < s->promise_next && !faulty(c, ZJ_FAULT_EARLY_PROMISE)))
+    if (!s->promise.clock || (s->req < s->promise.next && !faulty(c, ZJ_FAULT_EARLY_PROMISE)))
         return;
-    if (s->promise_clock > s->clock)
-        s->clock = s->promise_clock;
-    s->promise_clock = 0;
+    if (s->promise.clock > s->clock)
+        s->clock = s->promise.clock;
+    s->promise.clock = 0;
 }
 
 static void accept(zj_core *c, uint32_t h, const struct meta *m)
@@ -89,7 +89,7 @@ static void unhold(zj_core *c, struct stream *s, uint64_t seq)
 void stream_advance(zj_core *c, uint32_t h)
 {
     struct stream *s = &c->st[h];
-    uint64_t end = s->base + c->cfg.slots < s->limit ? s->base + c->cfg.slots : s->limit;
+    uint64_t end = s->base + c->cfg.slots < s->closed_at ? s->base + c->cfg.slots : s->closed_at;
     while (s->req < end) { /* bound: slots */
         const struct meta *q = meta_of(c, s, s->req);
         if (!q->present)
@@ -99,7 +99,7 @@ void stream_advance(zj_core *c, uint32_t h)
             break;
         }
         if (is_vote(q->kind) && !vote_push(c, h, s->req, q)) {
-            c->votes_stalled = 1;
+            c->votes.stalled = 1;
             break;
         }
         accept(c, h, q);
@@ -116,16 +116,16 @@ int stream_take(zj_core *c, const struct pdu *p, uint64_t now)
     uint64_t seq = widen(s->req, p->seq);
     struct meta *m = meta_of(c, s, seq);
 
-    if (seq >= s->limit)
+    if (seq >= s->closed_at)
         return ZJ_DROP_REMOVED;
     if (seq < s->req || (seq < s->base + c->cfg.slots && m->present)) {
         c->count.rx_duplicate++;
         if (seq >= s->base) {
             m->last_tx = now;
-            if (faulty(c, ZJ_FAULT_DUPLICATE) && seq < s->ordered && !c->dup) {
-                c->dup = 1;
-                c->dup_src = h;
-                c->dup_seq = seq;
+            if (faulty(c, ZJ_FAULT_DUPLICATE) && seq < s->ordered && !c->order.dup) {
+                c->order.dup = 1;
+                c->order.dup_src = h;
+                c->order.dup_seq = seq;
             }
         }
         return ZJ_DROP_NONE;

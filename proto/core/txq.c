@@ -3,42 +3,43 @@
 
 void txq_reset(zj_core *c)
 {
-    c->tx_head = c->tx_tail = c->shown_count = 0;
-    c->confirm_queued = 0;
-    c->small_head = c->small_tail = 0;
+    c->txq.head = c->txq.tail = c->txq.shown_count = 0;
+    c->confirm.queued = 0;
+    c->txq.small_head = c->txq.small_tail = 0;
 }
 
 void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again)
 {
-    if (c->tx_tail - c->tx_head >= ZJ_TXQ) {
+    if (c->txq.tail - c->txq.head >= ZJ_TXQ) {
         c->count.retransmits_suppressed++; /* only a repetition can find the queue full: own PDUs are bounded by the window */
         return;
     }
-    c->txq[c->tx_tail++ & (ZJ_TXQ - 1)] = (struct tx){.type = TX_SLOT, .seq = seq, .stream = (uint8_t)h, .again = (uint8_t)again};
+    c->txq.queue[c->txq.tail++ & (ZJ_TXQ - 1)] =
+        (struct tx){.type = TX_SLOT, .seq = seq, .stream = (uint8_t)h, .again = (uint8_t)again};
 }
 
 /* A buffer for a small frame of its own: NAK, relayed CONFIRM, RST, RSTC, a CONFIRM that must not wait. NULL: no room. It is queued by
  * small_send; until then it is free. */
 uint8_t *small_frame(zj_core *c)
 {
-    if ((c->small_tail + 1) % ZJ_SMALLS == c->small_head || c->tx_tail - c->tx_head >= ZJ_TXQ)
+    if ((c->txq.small_tail + 1) % ZJ_SMALLS == c->txq.small_head || c->txq.tail - c->txq.head >= ZJ_TXQ)
         return NULL;
-    return c->small[c->small_tail];
+    return c->txq.small[c->txq.small_tail];
 }
 
 /* again: 1 if it is another station's PDU. */
 void small_send(zj_core *c, uint32_t size, int again)
 {
-    c->small_size[c->small_tail] = size;
-    c->txq[c->tx_tail++ & (ZJ_TXQ - 1)] = (struct tx){.type = TX_SMALL, .again = (uint8_t)again, .buf = c->small_tail};
-    c->small_tail = (c->small_tail + 1) % ZJ_SMALLS;
+    c->txq.small_size[c->txq.small_tail] = size;
+    c->txq.queue[c->txq.tail++ & (ZJ_TXQ - 1)] = (struct tx){.type = TX_SMALL, .again = (uint8_t)again, .buf = c->txq.small_tail};
+    c->txq.small_tail = (c->txq.small_tail + 1) % ZJ_SMALLS;
 }
 
 uint32_t zj_tx(zj_core *c, struct zj_frame *out, uint32_t max)
 {
     uint32_t k = 0;
-    for (uint32_t i = c->tx_head; i != c->tx_tail && k < max; i++) {
-        const struct tx *t = &c->txq[i & (ZJ_TXQ - 1)];
+    for (uint32_t i = c->txq.head; i != c->txq.tail && k < max; i++) {
+        const struct tx *t = &c->txq.queue[i & (ZJ_TXQ - 1)];
         switch ((enum txtype)t->type) {
         case TX_VOID:
             continue;
@@ -51,17 +52,17 @@ uint32_t zj_tx(zj_core *c, struct zj_frame *out, uint32_t max)
             break;
         }
         case TX_CONFIRM:
-            out[k] = (struct zj_frame){c->confirm, c->confirm_size, ZJW_KIND_CONFIRM};
+            out[k] = (struct zj_frame){c->confirm.bytes, c->confirm.size, ZJW_KIND_CONFIRM};
             break;
         case TX_SMALL:
-            out[k] = (struct zj_frame){c->small[t->buf], c->small_size[t->buf], c->small[t->buf][ZJW_HEADER_KIND]};
+            out[k] = (struct zj_frame){c->txq.small[t->buf], c->txq.small_size[t->buf], c->txq.small[t->buf][ZJW_HEADER_KIND]};
             break;
         }
-        c->shown[k++] = i;
+        c->txq.shown[k++] = i;
     }
-    c->shown_count = k;
+    c->txq.shown_count = k;
     if (!k) {
-        c->tx_head = c->tx_tail;
+        c->txq.head = c->txq.tail;
     }
     return k;
 }
@@ -85,13 +86,13 @@ static void leave(zj_core *c, const struct tx *t, uint64_t now)
         return;
     }
     case TX_CONFIRM:
-        c->confirm_queued = 0;
+        c->confirm.queued = 0;
         c->count.tx_confirm++;
-        c->count.tx_bytes += c->confirm_size;
+        c->count.tx_bytes += c->confirm.size;
         return;
     case TX_SMALL: {
-        uint32_t kind = c->small[t->buf][ZJW_HEADER_KIND];
-        c->small_head = (c->small_head + 1) % ZJ_SMALLS;
+        uint32_t kind = c->txq.small[t->buf][ZJW_HEADER_KIND];
+        c->txq.small_head = (c->txq.small_head + 1) % ZJ_SMALLS;
         if (t->again)
             c->count.tx_relay++;
         else
@@ -109,18 +110,18 @@ static int own_word(const zj_core *c, const struct tx *t)
 
 void zj_tx_done(zj_core *c, uint64_t now, uint32_t count)
 {
-    if (count > c->shown_count)
-        count = c->shown_count;
+    if (count > c->txq.shown_count)
+        count = c->txq.shown_count;
     if (!count)
         return;
     for (uint32_t k = 0; k < count; k++) {
-        const struct tx *t = &c->txq[c->shown[k] & (ZJ_TXQ - 1)];
+        const struct tx *t = &c->txq.queue[c->txq.shown[k] & (ZJ_TXQ - 1)];
         leave(c, t, now);
         if (own_word(c, t))
-            c->tx_last = now;
+            c->txq.last = now;
     }
-    c->tx_head = c->shown[count - 1] + 1;
-    c->shown_count = 0;
+    c->txq.head = c->txq.shown[count - 1] + 1;
+    c->txq.shown_count = 0;
 }
 
-uint64_t zj_last_tx(const zj_core *c) { return c->tx_last; }
+uint64_t zj_last_tx(const zj_core *c) { return c->txq.last; }

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 5u
+#define ZJ_API_VERSION 6u
 
 typedef struct zj_core zj_core;
 
@@ -269,7 +269,7 @@ int zj_offer(zj_core *c, struct zj_offer *m);
 /* 1: *out is the next message in the total order (level ordered); 0: none. */
 int zj_next(zj_core *c, struct zj_message *out);
 /* Positions (number of PDUs of the order) that have reached each level. */
-void zj_positions(const zj_core *c, uint64_t out[ZJ_LEVELS]);
+void zj_positions(zj_core *c, uint64_t out[ZJ_LEVELS]);
 /* Somebody here waits for level ack of everything (not only of what was offered with need_ack): the others are told by CONFIRM. */
 void zj_want_ack(zj_core *c, uint32_t yes);
 /* 1 while own messages have not all reached level preack. */
@@ -386,7 +386,7 @@ struct zj_api {
     void (*tx_done)(zj_core *, uint64_t, uint32_t);
     int (*offer)(zj_core *, struct zj_offer *);
     int (*next)(zj_core *, struct zj_message *);
-    void (*positions)(const zj_core *, uint64_t *);
+    void (*positions)(zj_core *, uint64_t *);
     uint64_t (*nak_due)(const zj_core *);
     uint64_t (*poll_due)(const zj_core *);
     uint64_t (*confirm_due)(const zj_core *);

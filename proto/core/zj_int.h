@@ -18,7 +18,7 @@
 #define ZJ_ASKS_NS 500000000u /* questions of one station for another's word that are no further apart: it does not hear the answers */
 #define ZJ_CLOCK_AHEAD (1ull << 33) /* of the own clock, within one instance */
 #define ZJ_CTL_GAP_NS 10000000u /* engine hears of strange PDUs of one station at most this often */
-#define ZJ_TOLD 8u            /* openings and votes of one station that the engine was shown lately: remembered */
+#define ZJ_SHOWN 8u            /* openings and votes of one station that the engine was shown lately: remembered */
 #define ZJ_PLACES_OPEN 2u     /* in the queue for what one station says of an opening: its first word and its last */
 #define ZJ_PLACES_VOTE 8u     /* and for its votes, while this station is in no instance */
 #define ZJ_VOTES 128u         /* votes waiting for the engine, power of two */
@@ -66,48 +66,57 @@ _Static_assert(sizeof(struct meta) == 48, "walked through per frame: a larger on
 
 struct assembly { uint8_t *whole; uint32_t cap, total, done; int used; }; /* of a source's fragmented message, bytes (assembly.c) */
 
-struct told { uint64_t key, at; }; /* checksums of a PDU that the engine was shown, and when */
+struct shown { uint64_t key, at; }; /* checksums of a PDU that the engine was shown, and when */
+
 struct stream {               /* station h, as seen here */
     /* every frame looks at the first 64 bytes */
     uint64_t req;             /* next expected (own: next to send) */
     uint64_t top;             /* one past the highest known to exist */
     uint64_t base;            /* lowest kept */
     uint64_t ordered;         /* next to be delivered */
-    uint64_t clock;           /* station is known to have passed */
+    uint64_t clock;           /* the station is known to have passed it */
     uint64_t first;           /* no number of it can be lower */
-    uint64_t limit;           /* nothing at or beyond is accepted; ZJ_NEVER: no limit */
+    uint64_t closed_at;       /* nothing at or beyond is accepted (zj_limit); ZJ_NEVER: no limit */
     uint64_t noticed;         /* gaps below are being asked for */
-    uint64_t promise_next, promise_clock; /* CONFIRM waiting for PDUs before its next; promise_clock 0: none */
+    struct { uint64_t next, clock; } promise; /* clock bound of a CONFIRM that waits for the PDUs before `next`; clock 0: none */
     uint64_t need_ack;        /* one past the highest PDU with NEED_ACK */
     uint64_t nak_at;          /* no gap of this stream is due before */
     uint64_t pin, pin_next;   /* nothing at or beyond is freed: a joiner will need it; pin_next: once the instance changes */
     uint64_t wait_clock;      /* not a member, but in the wait set: is known to have passed */
     uint64_t al[ZJW_STATIONS_MAX], min_al;
     uint64_t pack[ZJW_STATIONS_MAX], acked;
-    uint32_t at_min, pack_at_min; /* stations that stand at the minimum */
-    uint64_t said_ack, said_pack; /* what this station last broadcast in A and P about the stream */
+    uint32_t at_min, pack_at_min; /* stations that are at the minimum */
+    struct { uint64_t ack, pack; } sent; /* what this station last broadcast in A and P about the stream */
+    uint8_t *data;
+    struct meta *meta;
+    struct assembly parts[ZJ_SERVICES]; /* ZJ_TOTAL: at its place in the main order */
+    uint64_t before_join;     /* what is below stands before the event with which this station joined */
+    uint32_t held;            /* order_hold without order_release so far */
     /* the station itself */
     uint64_t heard, ack_moved;
-    uint64_t asked_at, relay_until; /* somebody asks for its word again and again: pass its next one on, until then */
-    uint64_t told_confirm, told_other, told_later; /* when the engine was last shown something strange of it */
-    struct told told[ZJ_TOLD]; /* openings and votes, a ring */
-    uint32_t told_next, open_waits, vote_waits, open_last; /* of them in the queue; where there the last opening stands */
-    uint64_t digest_position, digest; /* heard from it, not yet reached here */
-    uint32_t digest_counted;  /* view from which that position counts; 0: nothing is held */
     uint32_t incarnation, free_buffers, frame_max;
     uint32_t joined_at;       /* instance from which on this incarnation is known to be a member */
     uint32_t left_at;         /* instance that began without it, 0: none */
     uint32_t spoke;           /* highest instance in which it has sent something */
-    uint32_t told_instance;   /* of the CONFIRM that the engine was shown last */
-    uint32_t said_instance, said_view; /* in its last CONFIRM */
-    uint64_t said_state, said_trans;
     uint8_t mac[6], mac_known, left, fenced, wants_ack, closing;
-    uint8_t asked_by;         /* station index + 1 that asked last, 0: none */
-    struct assembly parts[ZJ_SERVICES]; /* ZJ_TOTAL: at its place in the main order */
-    uint64_t before_join;     /* what is below stands before the event with which this station was let in */
-    uint32_t held;            /* order_hold without order_release so far */
-    uint8_t *data;
-    struct meta *meta;
+    struct {                  /* as its last CONFIRM reports */
+        uint64_t state, trans;
+        uint32_t instance, view;
+    } peer;
+    struct {                  /* a digest it has reported of a position that is not reached here */
+        uint64_t position, value;
+        uint32_t counted;     /* instance from whose view event the position counts; 0: none is kept */
+    } digest;
+    struct {                  /* another station asks again and again for its report: its next CONFIRM is relayed, until then */
+        uint64_t asked_at, until;
+        uint8_t asked_by;     /* station index + 1 that asked last, 0: none */
+    } relay;
+    struct {                  /* of its PDUs, what the engine was shown */
+        uint64_t confirm_at, other_at, later_at; /* when last: a foreign CONFIRM, another foreign PDU, one of a later instance */
+        struct shown recent[ZJ_SHOWN]; /* openings and votes, a ring */
+        uint32_t next, open_waits, vote_waits, open_last; /* of these in the mailbox; where the last opening is there */
+        uint32_t instance;    /* of the CONFIRM shown last */
+    } shown;
 };
 
 enum txtype { TX_VOID, TX_SLOT, TX_CONFIRM, TX_SMALL };
@@ -118,9 +127,9 @@ struct ctl { uint32_t size, drop; uint8_t src, places, mac[6]; uint8_t data[ZJ_C
 struct vote { uint64_t seq, clock; uint32_t size, instance; uint8_t src, kind, pad[6]; uint8_t data[ZJ_VOTE_BYTES]; };
 
 struct event {                /* a view event on its way to its place, right after (clock, src) */
-    uint64_t clock, changed;  /* changed: bitmap of who was let in or removed */
+    uint64_t clock, changed;  /* changed: bitmap of stations that joined or were removed */
     uint32_t src, instance, hash, size;
-    int joined;               /* somebody was let in */
+    int joined;               /* a station joined */
     uint8_t data[ZJW_SIZEOF_VIEW + 4 * ZJW_STATIONS_MAX];
 };
 struct view { uint64_t base, seed; uint32_t instance, hash; }; /* delivered: position there, digest there */
@@ -135,106 +144,131 @@ struct cursor {               /* of the messages in a PDU */
 struct zj_core {
     struct zj_config cfg;
     uint32_t n, self, mask, slot_bytes;
-    int is_open, flushing;
+    int is_open;
     uint32_t instance, view;  /* view: its hash */
     uint64_t members;         /* bitmap */
     uint32_t list[ZJW_STATIONS_MAX], listed; /* the same as a list */
     uint64_t waiting;         /* bitmap: in the wait set although no member */
-    uint32_t join_last;       /* instance in which somebody was last let in */
+    uint32_t join_last;       /* instance in which a station last joined */
     int pinned;
-    uint64_t flush_to;        /* flushing: positions below are to be delivered and released */
-    uint32_t flush_view;      /* flushing: flush_to is flush_count after the event of this view, which is not delivered yet; or 0 */
-    uint64_t flush_count;
     uint64_t clock;
-    uint32_t own_frame_max, limit; /* limit: largest PDU to build now */
+    uint64_t progress;        /* grows with whatever is accepted, acknowledged or delivered */
+    uint64_t arrivals;
     struct stream *st;
 
-    uint64_t told_rival[2][ZJW_STATIONS_MAX]; /* when the engine was last shown one with another n: a PDU of an instance, an OPEN */
+    struct {                  /* send.c */
+        int building;         /* an own PDU is being packed in slot st[self].req */
+        uint32_t fill;        /* its bytes so far */
+        uint32_t payload_at;
+        uint8_t flags;
+        uint32_t frag_owner;  /* client + 1 whose fragmented message is under way, 0 none */
+        int frag_restart;     /* a joiner lacks its beginning: send it from there */
+        int blocked;
+        uint32_t own_frame_max, pdu_max; /* pdu_max: largest PDU to build now */
+        uint64_t next;        /* number of the next own PDU; switched: as st[self].req */
+        uint64_t end;         /* the window ends there */
+    } send;
 
-    /* send */
-    int building;             /* an own PDU is being packed in slot st[self].req */
-    uint32_t fill;            /* its bytes so far */
-    uint32_t payload_at;
-    uint8_t build_flags;
-    uint32_t frag_owner;      /* client + 1 whose fragmented message is under way, 0 none */
-    int frag_restart;         /* a joiner lacks its beginning: send it anew */
-    int blocked;
-    uint64_t state, trans;    /* what CONFIRMs say */
-    uint32_t window_now;
-    uint64_t window_limit;
+    struct {                  /* order/: the main order and those beside it */
+        const struct main_ops *main;
+        const struct order_ops *beside[ZJ_SERVICES]; /* those that this core has */
+        uint32_t beside_count;
+        void *side[ZJ_SERVICES]; /* their states, by service */
+        struct entry *log;
+        uint64_t *digests;
+        uint64_t mask;        /* of both */
+        uint64_t position, preack, acked; /* levels */
+        uint64_t need_ack;    /* one past the position of the last PDU with NEED_ACK */
+        uint64_t digest;
+        uint64_t told[ZJ_LEVELS]; /* positions that zj_positions gave last */
+        struct cursor cur;    /* in the PDU that is being delivered */
+        uint64_t key;         /* first part of its order key */
+        int silent;           /* it stands before the event with which this station joined */
+        uint64_t dup_seq;     /* ZJ_FAULT_DUPLICATE, ZJ_FAULT_SWAP */
+        uint32_t dup_src, dup, swapped;
+    } order;
 
-    uint64_t next;            /* number of the next own PDU; switched: as st[self].req */
+    struct {                  /* rules 4 and 5, released() in order/order.h */
+        uint32_t instance;    /* that began with the last removal; 0: none since the core was opened or joined */
+        uint64_t at;          /* PDUs below stand before its view event; ZJ_NEVER: not delivered yet; 0: no removal */
+        uint64_t before;      /* what was released when it was applied, and is until all before its event can be */
+        uint32_t joined_by;   /* this instance, and it is not sure yet that all its members share its view; 0: sure, or no joiner */
+    } release;
 
-    /* order: order/order.h */
-    const struct main_ops *main;
-    const struct order_ops *beside[ZJ_SERVICES]; /* the others that this core has */
-    uint32_t beside_count;
-    void *side[ZJ_SERVICES];  /* their states, by service */
-    struct entry *log;
-    uint64_t *digests;
-    uint64_t log_mask, position, preack, acked, need_position, digest;
-    uint64_t said_positions[ZJ_LEVELS];
-    /* Rules 4 and 5, released() in order/order.h: */
-    uint32_t removal;         /* instance that began with the last removal; 0: none since the core was opened or joined */
-    uint64_t removal_at;      /* PDUs below stand before its view event; ZJ_NEVER: not delivered yet; 0: no removal */
-    uint64_t released_before; /* what was released when it was carried out, and is until all before its event can be */
-    uint32_t let_in_by;       /* this instance, and it is not sure yet that all its members share its view; 0: sure, or never let in */
-    int want_ack;
-    uint32_t vote_head, vote_tail;
-    int votes_stalled;        /* a stream does not accept a vote because the queue is full */
-    uint32_t event_head, event_tail;
-    uint32_t view_count;      /* delivered since the core was opened or joined */
-    uint64_t view_base;       /* of the last one */
-    int joining;              /* the view event with which this station was let in is still to come: what stands before is silent */
-    uint64_t join_clock;      /* its place; join_clock 0: none */
-    uint32_t join_src;
-    /* delivery of one PDU */
-    struct cursor cur;
-    int silent;
-    uint64_t key;             /* first part of its order key */
-    /* messages of several PDUs */
-    struct assembly *starved; /* the system refuses memory for it: until there is some nothing is handed out */
-    uint32_t starved_need;
-    uint64_t assembling, tidy_at; /* bytes mapped; when unused ones are looked for */
-    uint64_t arrivals, dup_seq;
-    uint32_t dup_src, dup, swapped;
+    struct {                  /* order/view.c */
+        struct event events[ZJ_EVENTS];
+        uint32_t head, tail;
+        struct view past[ZJ_VIEWS];
+        uint32_t count;       /* delivered since the core was opened or joined */
+        uint64_t base;        /* of the last one */
+        int joining;          /* the event with which this station joins is still to come: what stands before is silent */
+        uint64_t join_clock;  /* its place; join_clock 0: none */
+        uint32_t join_src;
+    } views;
 
-    /* bus */
-    uint64_t accepted;        /* entries of the log; those below `preack` and `acked` have reached these levels */
-    uint64_t common;          /* bus: so much of the log all had when all vectors of a reset were equal */
-    uint32_t phase, epoch;    /* enum zj_phase; always RUN on a switched medium */
-    int reset_news;           /* the core itself has ended a reset, which the engine does not know yet */
-    uint64_t own_due;         /* own PDUs must have come back by then */
+    struct {                  /* zj_flush */
+        int on;
+        uint64_t to;          /* positions below are to be delivered and released */
+        uint32_t view;        /* `to` is `count` after the event of this view, which is not delivered yet; or 0 */
+        uint64_t count;
+    } flush;
 
-    /* confirmation */
-    uint64_t owed_since, answer_at;
-    int answer, chatter;
-    uint64_t confirm_due;
-    uint32_t said_free;
-    /* poll */
-    uint64_t progress, progress_seen, poll_at, poll_wait;
-    int watch, bye;
-    uint64_t progress_watched;
+    struct {                  /* why nothing is delivered any more: zj_fence */
+        int raised;
+        uint32_t station;
+        uint64_t position, own, theirs;
+    } fence;
 
-    /* transmit queue */
-    struct tx txq[ZJ_TXQ];
-    uint32_t tx_head, tx_tail;
-    uint32_t shown[ZJ_TXQ], shown_count;
-    uint8_t confirm[ZJ_SMALL_BYTES];
-    uint32_t confirm_size, confirm_queued, confirm_at; /* index of its entry in the queue */
-    uint8_t small[ZJ_SMALLS][ZJ_SMALL_BYTES];
-    uint32_t small_size[ZJ_SMALLS], small_head, small_tail;
-    uint64_t tx_last;
+    struct {                  /* assembly.c */
+        struct assembly *starved; /* the system refuses memory for it: until there is some nothing is delivered */
+        uint32_t need;
+        uint64_t bytes, tidy_at; /* mapped; when unused ones are looked for */
+    } assembly;
 
-    struct ctl ctl[ZJ_CTL];
-    uint32_t ctl_head, ctl_tail;
-    struct vote votes[ZJ_VOTES];
-    struct event events[ZJ_EVENTS];
-    struct view views[ZJ_VIEWS];
+    struct {                  /* order/bus.c; phase is always RUN and own_due never on a switched medium */
+        uint64_t accepted;    /* entries of the log; those below `preack` and `acked` have reached these levels */
+        uint64_t common;      /* this much of the log all had when all vectors of a reset were equal */
+        uint32_t phase, epoch; /* enum zj_phase */
+        int reset_news;       /* the core itself has ended a reset, which the engine does not know yet */
+        uint64_t own_due;     /* own PDUs must have come back by then */
+    } bus;
 
-    int fenced;
-    uint32_t fence_station;
-    uint64_t fence_position, fence_own, fence_theirs;
+    struct {                  /* confirm.c */
+        uint64_t owed_since, answer_at, due;
+        int answer, chatter, want_ack;
+        uint32_t sent_free;   /* free buffers that were last broadcast */
+        uint64_t state, trans;
+        uint32_t size, queued, at; /* of the one CONFIRM that waits; at: of its entry in the queue */
+        uint8_t bytes[ZJ_SMALL_BYTES];
+    } confirm;
+
+    struct { uint64_t seen, at, wait; } poll; /* poll.c; seen: progress at the last step */
+
+    struct {                  /* zj_watch */
+        int on, bye;
+        uint64_t seen;        /* progress when zj_proposal last had nothing */
+    } watch;
+
+    struct {                  /* txq.c */
+        struct tx queue[ZJ_TXQ];
+        uint32_t head, tail;
+        uint32_t shown[ZJ_TXQ], shown_count;
+        uint8_t small[ZJ_SMALLS][ZJ_SMALL_BYTES];
+        uint32_t small_size[ZJ_SMALLS], small_head, small_tail;
+        uint64_t last;
+    } txq;
+
+    struct {                  /* control.c */
+        struct ctl queue[ZJ_CTL];
+        uint32_t head, tail;
+        uint64_t rivals[2][ZJW_STATIONS_MAX]; /* when one with another n was last shown: a PDU of an instance, an OPEN */
+    } mailbox;
+
+    struct {                  /* member.c */
+        struct vote queue[ZJ_VOTES];
+        uint32_t head, tail;
+        int stalled;          /* a stream does not accept a vote because the queue is full */
+    } votes;
 
     uint64_t rng;
     uint64_t memory;

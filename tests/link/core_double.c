@@ -130,7 +130,7 @@ static int next(zj_core *core, struct zj_message *out)
     return 1;
 }
 
-static void positions(const zj_core *core, uint64_t *out)
+static void positions(zj_core *core, uint64_t *out)
 {
     memcpy(out, ((const struct double_core *)(const void *)core)->positions, 24);
 }

@@ -1,8 +1,8 @@
 /* The bus: a medium that brings every frame to everybody, its sender included, in one order (TO paper, sections 3 and 5;
- * docs/protocol.md, "The bus"). PDUs may be lost there, but they never overtake each other: the order is that of arrival, and recovery is to go
- * back, all together, to what everybody has. proto/reset.py decides when; what is done is here.
+ * docs/protocol.md, "The bus"). PDUs may be lost there, but they never overtake each other: the order is that of arrival, and
+ * recovery is to go back, all together, to what everybody has. proto/reset.py decides when; what is done is here.
  *
- * The receipt log is c->log, of which three positions mark the paper's parts: handed out <= acked (ARL) <= preack (PPL) <=
+ * The receipt log is c->order.log, of which three positions mark the paper's parts: handed out <= acked (ARL) <= preack (PPL) <=
  * accepted (RPL).
  *
  * Why what is acknowledged at one station is the same prefix of the log at all, which is all that delivery and the change of
@@ -17,19 +17,19 @@
 
 void bus_open(zj_core *c)
 {
-    c->accepted = 0;
-    c->phase = ZJ_P_RUN;
-    c->common = 0;
-    c->epoch = 0;
-    c->reset_news = 0;
-    c->own_due = ZJ_NEVER;
+    c->bus.accepted = 0;
+    c->bus.phase = ZJ_P_RUN;
+    c->bus.common = 0;
+    c->bus.epoch = 0;
+    c->bus.reset_news = 0;
+    c->bus.own_due = ZJ_NEVER;
 }
 
 static void lost(zj_core *c)
 {
-    if (c->phase == ZJ_P_RUN)
+    if (c->bus.phase == ZJ_P_RUN)
         c->count.lost_noticed++;
-    c->phase = ZJ_P_LOST; /* R1: nothing more is accepted */
+    c->bus.phase = ZJ_P_LOST; /* R1: nothing more is accepted */
 }
 
 /* ---- acceptance ---- */
@@ -43,7 +43,7 @@ static enum loss judge_vectors(const zj_core *c, const struct pdu *p)
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];
         uint64_t a = widen(s->req, get32(p->ack + 4 * h));
-        uint64_t end = h == c->self ? c->next : s->req + c->cfg.slots;
+        uint64_t end = h == c->self ? c->send.next : s->req + c->cfg.slots;
         if ((int64_t)(a - s->first) < 0 || a > end)
             return NONSENSE;
         if (p->pack) {
@@ -88,7 +88,7 @@ static void merge(zj_core *c, const struct pdu *p, uint64_t now)
 static void append(zj_core *c, uint32_t h)
 {
     struct stream *s = &c->st[h];
-    c->log[c->accepted++ & c->log_mask] = (struct entry){.seq = s->req, .src = h};
+    c->order.log[c->bus.accepted++ & c->order.mask] = (struct entry){.seq = s->req, .src = h};
     s->req++;
     if (h != c->self)
         s->top = s->req;
@@ -103,7 +103,7 @@ static int take_own(zj_core *c, const struct pdu *p, uint64_t seq)
     if (memcmp(slot_of(c, &c->st[c->self], seq) + ZJW_HEADER_CHECK, p->bytes + ZJW_HEADER_CHECK, 8))
         return ZJ_DROP_OWN;
     append(c, c->self);
-    c->own_due = ZJ_NEVER; /* for what is still out the time counts anew */
+    c->bus.own_due = ZJ_NEVER; /* for what is still out the time counts anew */
     c->count.rx_own++;
     return ZJ_DROP_NONE;
 }
@@ -131,11 +131,11 @@ static void answer_at_once(zj_core *c, const struct pdu *p)
     if (p->src == c->self || !(data || p->flags & ZJW_FLAG_POLL))
         return;
     if (!(b = small_frame(c))) {
-        c->answer = 1;
+        c->confirm.answer = 1;
         return;
     }
     small_send(c, confirm_write(c, b, data ? ZJW_FLAG_POLL : 0, 0), 0);
-    c->said_free = free_slots(c);
+    c->confirm.sent_free = free_slots(c);
 }
 
 static int take_in_order(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac)
@@ -148,7 +148,7 @@ static int take_in_order(zj_core *c, uint64_t now, const struct pdu *p, const ui
 
     if (p->flags & ZJW_FLAG_RELAYED) /* not in its place */
         return ZJ_DROP_KIND;
-    if (loss == NONSENSE || (own && seq > c->next))
+    if (loss == NONSENSE || (own && seq > c->send.next))
         return ZJ_DROP_ACK;
     if (loss == LACK && faulty(c, ZJ_FAULT_STRICT_ACCEPT))
         return ZJ_DROP_RESET;
@@ -162,7 +162,7 @@ static int take_in_order(zj_core *c, uint64_t now, const struct pdu *p, const ui
         lost(c);
         return ZJ_DROP_RESET;
     }
-    if (data && own && (seq >= c->next || seq > s->req))
+    if (data && own && (seq >= c->send.next || seq > s->req))
         return ZJ_DROP_OWN;
     if (data && seq >= s->base + c->cfg.slots) { /* its source has obeyed no window: it cannot be taken, so it is lost */
         lost(c);
@@ -193,10 +193,10 @@ static int take_reset(zj_core *c, uint64_t now, const struct pdu *p, const uint8
         return ZJ_DROP_NONE;
     if (epoch != (uint32_t)p->clock)
         return ZJ_DROP_PAYLOAD;
-    if (epoch < c->epoch)
+    if (epoch < c->bus.epoch)
         return ZJ_DROP_EPOCH;
-    if (epoch > c->epoch)
-        c->phase = ZJ_P_LOST; /* R2 */
+    if (epoch > c->bus.epoch)
+        c->bus.phase = ZJ_P_LOST; /* R2 */
     c->st[p->src].free_buffers = p->free_buffers; /* the log is acknowledged at once then, but not yet handed out */
     control_push(c, p->bytes, p->size, mac, ZJ_DROP_NONE);
     return ZJ_DROP_NONE;
@@ -209,7 +209,7 @@ static int take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *ma
 
     if (p->instance != c->instance)
         return report_foreign(c, now, p, mac, ZJ_DROP_INSTANCE);
-    if (p->clock >> 32 != c->instance || (epoch > c->epoch && epoch - c->epoch > EPOCH_AHEAD))
+    if (p->clock >> 32 != c->instance || (epoch > c->bus.epoch && epoch - c->bus.epoch > EPOCH_AHEAD))
         return ZJ_DROP_CLOCK;
     s->heard = now;
     if (mac) {
@@ -218,17 +218,17 @@ static int take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *ma
     }
     if (p->kind == ZJW_KIND_RST || p->kind == ZJW_KIND_RSTC)
         return take_reset(c, now, p, mac);
-    if (epoch < c->epoch)
+    if (epoch < c->bus.epoch)
         return ZJ_DROP_EPOCH;
-    if (epoch > c->epoch) { /* R2: its source has been through a reset that this station knows nothing of */
-        c->phase = ZJ_P_LOST;
+    if (epoch > c->bus.epoch) { /* R2: its source has been through a reset that this station knows nothing of */
+        c->bus.phase = ZJ_P_LOST;
         return report_foreign(c, now, p, mac, ZJ_DROP_EPOCH);
     }
-    if (c->phase == ZJ_P_AGREED && p->src != c->self) { /* R5: its source has seen that everybody has */
+    if (c->bus.phase == ZJ_P_AGREED && p->src != c->self) { /* R5: its source has seen that everybody has */
         zj_reset_done(c);
-        c->reset_news = 1;
+        c->bus.reset_news = 1;
     }
-    if (c->phase != ZJ_P_RUN)
+    if (c->bus.phase != ZJ_P_RUN)
         return ZJ_DROP_RESET;
     return take_in_order(c, now, p, mac);
 }
@@ -237,39 +237,38 @@ static int take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *ma
 
 static void levels(zj_core *c)
 {
-    if (c->flushing) { /* everybody who goes on has it */
-        uint64_t reached = c->accepted < c->flush_to ? c->accepted : c->flush_to;
-        c->acked = c->acked > reached ? c->acked : reached;
-        c->preack = c->preack > c->acked ? c->preack : c->acked;
+    if (c->flush.on) { /* everybody who goes on has it */
+        uint64_t reached = c->bus.accepted < c->flush.to ? c->bus.accepted : c->flush.to;
+        c->order.acked = c->order.acked > reached ? c->order.acked : reached;
+        c->order.preack = c->order.preack > c->order.acked ? c->order.preack : c->order.acked;
         return;
     }
-    for (; c->preack < c->accepted; c->preack++) {
-        const struct entry *e = &c->log[c->preack & c->log_mask];
+    for (; c->order.preack < c->bus.accepted; c->order.preack++) {
+        const struct entry *e = &c->order.log[c->order.preack & c->order.mask];
         if (e->seq >= c->st[e->src].min_al && !faulty(c, ZJ_FAULT_EARLY_PREACK))
             break;
     }
-    for (; c->acked < c->preack; c->acked++) {
-        const struct entry *e = &c->log[c->acked & c->log_mask];
+    for (; c->order.acked < c->order.preack; c->order.acked++) {
+        const struct entry *e = &c->order.log[c->order.acked & c->order.mask];
         if (e->seq >= c->st[e->src].acked && !faulty(c, ZJ_FAULT_DELIVER_PREACK | ZJ_FAULT_EARLY_ACK))
             break;
     }
 }
 
-/* Handed out is what is acknowledged; of an instance that has ended, what anybody who goes on has handed out. */
-static int choose(const zj_core *c, uint32_t *out)
+/* Delivered is what is acknowledged; of an instance that has ended, what any station that continues has delivered. */
+static int choose(const zj_core *c, struct entry *out)
 {
-    if (c->position >= c->acked || (c->flushing && c->position >= c->flush_to))
+    if (c->order.position >= c->order.acked || (c->flush.on && c->order.position >= c->flush.to))
         return NOTHING;
-    const struct entry *e = &c->log[c->position & c->log_mask];
-    c->st[e->src].ordered = e->seq; /* as it is, unless a fault has broken the log */
-    *out = e->src;
+    *out = c->order.log[c->order.position & c->order.mask];
     return A_PDU;
 }
 
 static int pending(const zj_core *c)
 {
     const struct stream *me = &c->st[c->self];
-    return c->phase == ZJ_P_RUN && ((c->building && !c->blocked) || c->acked < c->accepted || me->req < c->next);
+    return c->bus.phase == ZJ_P_RUN &&
+           ((c->send.building && !c->send.blocked) || c->order.acked < c->bus.accepted || me->req < c->send.next);
 }
 
 /* ---- own PDUs that do not come back ---- */
@@ -278,20 +277,20 @@ void bus_watch(zj_core *c, uint64_t now)
 {
     if (!on_bus(c))
         return;
-    if (c->phase != ZJ_P_RUN || c->st[c->self].req == c->next)
-        c->own_due = ZJ_NEVER;
-    else if (c->own_due == ZJ_NEVER || c->tx_head != c->tx_tail) /* what has not left cannot come back */
-        c->own_due = now + c->cfg.own_timeout_ns;
+    if (c->bus.phase != ZJ_P_RUN || c->st[c->self].req == c->send.next)
+        c->bus.own_due = ZJ_NEVER;
+    else if (c->bus.own_due == ZJ_NEVER || c->txq.head != c->txq.tail) /* what has not left cannot come back */
+        c->bus.own_due = now + c->cfg.own_timeout_ns;
 }
 
 int bus_own_lost(zj_core *c, uint64_t now)
 {
     const struct stream *me = &c->st[c->self];
-    if (!on_bus(c) || c->own_due > now)
+    if (!on_bus(c) || c->bus.own_due > now)
         return 0;
-    c->own_due = ZJ_NEVER;
+    c->bus.own_due = ZJ_NEVER;
     if (faulty(c, ZJ_FAULT_BLIND_REPEAT))
-        for (uint64_t q = me->req; q < c->next; q++)
+        for (uint64_t q = me->req; q < c->send.next; q++)
             tx_slot(c, c->self, q, 1);
     else
         lost(c);
@@ -302,9 +301,9 @@ int bus_own_lost(zj_core *c, uint64_t now)
 
 uint32_t zj_phase(zj_core *c, uint32_t *epoch)
 {
-    *epoch = c->epoch;
-    c->reset_news = 0;
-    return c->phase;
+    *epoch = c->bus.epoch;
+    c->bus.reset_news = 0;
+    return c->bus.phase;
 }
 
 void zj_vector(const zj_core *c, uint32_t *out)
@@ -317,12 +316,12 @@ void zj_reset_enter(zj_core *c, uint32_t epoch)
 {
     if (!c->is_open || !on_bus(c))
         return;
-    c->phase = ZJ_P_RESET;
-    c->epoch = epoch;
+    c->bus.phase = ZJ_P_RESET;
+    c->bus.epoch = epoch;
     c->clock = (uint64_t)c->instance << 32 | epoch;
-    c->own_due = c->poll_at = c->confirm_due = ZJ_NEVER;
-    c->owed_since = 0;
-    c->answer = c->chatter = 0;
+    c->bus.own_due = c->poll.at = c->confirm.due = ZJ_NEVER;
+    c->confirm.owed_since = 0;
+    c->confirm.answer = c->confirm.chatter = 0;
     txq_reset(c);
     c->count.resets++;
 }
@@ -345,30 +344,30 @@ static int goes(const zj_core *c, const struct entry *e, const uint64_t *v)
 
 int zj_reset_cut(zj_core *c, const uint32_t *vector, uint32_t station)
 {
-    uint64_t v[ZJW_STATIONS_MAX], at = c->position, first = ZJ_NEVER;
+    uint64_t v[ZJW_STATIONS_MAX], at = c->order.position, first = ZJ_NEVER;
     int shrank = 0;
 
-    if (c->phase != ZJ_P_RESET)
+    if (c->bus.phase != ZJ_P_RESET)
         return 0;
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];
-        uint64_t handed = s->ordered + (c->cur.inside && c->cur.src == h);
+        uint64_t handed = s->ordered + (c->order.cur.inside && c->order.cur.src == h);
         v[h] = widen(s->req, vector[h]);
         if (v[h] < handed && !faulty(c, ZJ_FAULT_DELIVER_PREACK)) {
-            diverged(c, station, &(struct entry){.seq = handed - 1, .src = h}, c->position);
+            diverged(c, station, &(struct entry){.seq = handed - 1, .src = h}, c->order.position);
             return 0;
         }
         shrank |= v[h] < s->req;
     }
     if (!shrank)
         return 0;
-    for (uint64_t i = c->position; i < c->accepted; i++) { /* bound: buffers */
-        const struct entry e = c->log[i & c->log_mask];
+    for (uint64_t i = c->order.position; i < c->bus.accepted; i++) { /* bound: buffers */
+        const struct entry e = c->order.log[i & c->order.mask];
         if (!goes(c, &e, v)) {
-            c->log[at++ & c->log_mask] = e;
+            c->order.log[at++ & c->order.mask] = e;
             continue;
         }
-        if (i < c->acked && !faulty(c, ZJ_FAULT_DELIVER_PREACK)) { /* everybody has it, or the medium is no bus */
+        if (i < c->order.acked && !faulty(c, ZJ_FAULT_DELIVER_PREACK)) { /* everybody has it, or the medium is no bus */
             diverged(c, station, &e, i);
             return 0;
         }
@@ -377,26 +376,26 @@ int zj_reset_cut(zj_core *c, const uint32_t *vector, uint32_t station)
             meta_of(c, &c->st[e.src], e.seq)->present = 0;
         c->count.pdus_cut++;
     }
-    c->accepted = at;
-    c->preack = c->preack < first ? c->preack : first;
-    c->acked = c->acked < first ? c->acked : first;
+    c->bus.accepted = at;
+    c->order.preack = c->order.preack < first ? c->order.preack : first;
+    c->order.acked = c->order.acked < first ? c->order.acked : first;
     for (uint32_t h = 0; h < c->n; h++) {
         struct stream *s = &c->st[h];
         uint64_t to = faulty(c, ZJ_FAULT_KEEP_LOST) ? v[h] + 1 : v[h];
         if (to < s->req)
             s->req = to;
         s->noticed = s->req;
-        s->top = h == c->self ? c->next : s->req;
+        s->top = h == c->self ? c->send.next : s->req;
     }
     return 1;
 }
 
 void zj_reset_agree(zj_core *c)
 {
-    if (c->phase != ZJ_P_RESET)
+    if (c->bus.phase != ZJ_P_RESET)
         return;
-    c->phase = ZJ_P_AGREED;
-    c->common = c->accepted;
+    c->bus.phase = ZJ_P_AGREED;
+    c->bus.common = c->bus.accepted;
 }
 
 /* Vectors as they are now, not as they were: what was said before the reset counts for nothing. */
@@ -416,7 +415,7 @@ static void send_again(zj_core *c, uint64_t seq)
 void zj_reset_done(zj_core *c)
 {
     struct stream *me = &c->st[c->self];
-    if (c->phase != ZJ_P_RESET && c->phase != ZJ_P_AGREED)
+    if (c->bus.phase != ZJ_P_RESET && c->bus.phase != ZJ_P_AGREED)
         return;
     for (uint32_t h = 0; h < c->n; h++) {
         struct stream *s = &c->st[h];
@@ -424,12 +423,12 @@ void zj_reset_done(zj_core *c)
             s->req--;
         al_start(c, h, s->req);
         s->noticed = s->req;
-        s->top = h == c->self ? c->next : s->req;
+        s->top = h == c->self ? c->send.next : s->req;
     }
-    c->preack = c->acked = c->accepted;
-    c->phase = ZJ_P_RUN;
+    c->order.preack = c->order.acked = c->bus.accepted;
+    c->bus.phase = ZJ_P_RUN;
     c->progress++;
-    for (uint64_t q = me->req; q < c->next; q++) /* bound: window */
+    for (uint64_t q = me->req; q < c->send.next; q++) /* bound: window */
         send_again(c, q);
 }
 
@@ -439,14 +438,14 @@ int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vect
     uint32_t size = ZJW_SIZEOF_HEADER + 4 * c->n + ZJW_SIZEOF_RESET;
     if (!b)
         return -1;
-    pdu_header(c, b, kind, 0, c->next, (uint64_t)c->instance << 32 | epoch, ZJW_SIZEOF_RESET);
+    pdu_header(c, b, kind, 0, c->send.next, (uint64_t)c->instance << 32 | epoch, ZJW_SIZEOF_RESET);
     for (uint32_t h = 0; h < c->n; h++)
         put32(b + ZJW_SIZEOF_HEADER + 4 * h, vector[h]);
     put32(b + ZJW_SIZEOF_HEADER + 4 * c->n + ZJW_RESET_EPOCH, epoch);
     put32(b + ZJW_SIZEOF_HEADER + 4 * c->n + ZJW_RESET_RESET_VIEW, c->view);
     zj_seal(b, size);
     small_send(c, size, 0);
-    c->said_free = free_slots(c);
+    c->confirm.sent_free = free_slots(c);
     return 0;
 }
 
@@ -460,37 +459,37 @@ uint64_t zj_secured(zj_core *c)
     order_levels(c);
     if (!on_bus(c))
         return 0;
-    uint64_t known = c->listed == 2 ? c->acked : c->preack;
-    return (known > c->common ? known : c->common > c->acked ? c->common : c->acked) - c->acked;
+    uint64_t known = c->listed == 2 ? c->order.acked : c->order.preack;
+    return (known > c->bus.common ? known : c->bus.common > c->order.acked ? c->bus.common : c->order.acked) - c->order.acked;
 }
 
 void zj_receipts(const zj_core *c, uint64_t out[4])
 {
-    out[0] = c->position;
-    out[1] = c->acked;
-    out[2] = c->preack;
-    out[3] = on_bus(c) ? c->accepted : c->position;
+    out[0] = c->order.position;
+    out[1] = c->order.acked;
+    out[2] = c->order.preack;
+    out[3] = on_bus(c) ? c->bus.accepted : c->order.position;
 }
 
 int zj_entry(const zj_core *c, uint64_t position, uint32_t *src, uint64_t *seq)
 {
-    uint64_t end = on_bus(c) ? c->accepted : c->position;
-    if (position >= end || end - position > c->log_mask)
+    uint64_t end = on_bus(c) ? c->bus.accepted : c->order.position;
+    if (position >= end || end - position > c->order.mask)
         return 0;
-    *src = c->log[position & c->log_mask].src;
-    *seq = c->log[position & c->log_mask].seq;
+    *src = c->order.log[position & c->order.mask].src;
+    *seq = c->order.log[position & c->order.mask].seq;
     return 1;
 }
 
-static uint64_t reached(const zj_core *c) { return c->acked; }
-static uint64_t digest_at(const zj_core *c) { return c->position; }
-static uint64_t key(const zj_core *c, uint64_t clock) { (void)clock; return ((uint64_t)c->instance << 32) + c->position; }
-static uint64_t clock(const zj_core *c) { return ((uint64_t)c->instance << 32) + c->accepted; }
+static uint64_t reached(const zj_core *c) { return c->order.acked; }
+static uint64_t digest_at(const zj_core *c) { return c->order.position; }
+static uint64_t key(const zj_core *c, uint64_t clock) { (void)clock; return ((uint64_t)c->instance << 32) + c->order.position; }
+static uint64_t clock(const zj_core *c) { return ((uint64_t)c->instance << 32) + c->bus.accepted; }
 
 /* As clients see them: what has been delivered has reached all levels. */
 static void positions(const zj_core *c, uint64_t out[ZJ_LEVELS])
 {
-    out[ZJ_ORDERED] = out[ZJ_PREACK] = out[ZJ_ACK] = c->position;
+    out[ZJ_ORDERED] = out[ZJ_PREACK] = out[ZJ_ACK] = c->order.position;
 }
 
 const struct main_ops bus_ops = {

@@ -16,29 +16,29 @@ uint64_t digest_view(uint64_t digest, uint32_t hash) { return mix(digest ^ hash)
 /* What is mixed in must be the same for a station that joined later: numbers as on the wire, positions from the last view on. */
 void digest_add(zj_core *c, uint32_t h, const struct stream *s, const struct meta *m)
 {
-    c->digest = mix(c->digest ^ mix((uint64_t)m->payload_crc << 32 ^ (uint32_t)s->ordered ^ (uint64_t)(h + 1) << 56 ^
-                                    (uint64_t)s->incarnation << 24)) + (c->position - c->view_base);
-    c->digests[c->position & c->log_mask] = c->digest;
+    c->order.digest = mix(c->order.digest ^ mix((uint64_t)m->payload_crc << 32 ^ (uint32_t)s->ordered ^ (uint64_t)(h + 1) << 56 ^
+                                    (uint64_t)s->incarnation << 24)) + (c->order.position - c->views.base);
+    c->order.digests[c->order.position & c->order.mask] = c->order.digest;
 }
 
 void fence_raise(zj_core *c, uint32_t station, uint64_t position, uint64_t own, uint64_t theirs)
 {
-    if (c->fenced)
+    if (c->fence.raised)
         return;
-    c->fenced = 1;
-    c->fence_station = station;
-    c->fence_position = position;
-    c->fence_own = own;
-    c->fence_theirs = theirs;
+    c->fence.raised = 1;
+    c->fence.station = station;
+    c->fence.position = position;
+    c->fence.own = own;
+    c->fence.theirs = theirs;
 }
 
 void digest_said(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest)
 {
-    uint64_t at = c->main->digest_at(c);
+    uint64_t at = c->order.main->digest_at(c);
     const struct view *v = view_at(c, at);
     *counted = v ? v->instance : 0;
     *position = v ? at - v->base : 0;
-    *digest = !v ? 0 : *position ? c->digests[(at - 1) & c->log_mask] : v->seed;
+    *digest = !v ? 0 : *position ? c->order.digests[(at - 1) & c->order.mask] : v->seed;
 }
 
 static void judge(zj_core *c, uint32_t j, uint64_t position, uint64_t own, uint64_t digest)
@@ -64,46 +64,46 @@ static int compare(zj_core *c, uint32_t j, uint32_t counted, uint64_t count, uin
     uint64_t position = v->base + count, end = k ? view_back(c, k - 1)->base : ZJ_NEVER;
     if (!count)
         judge(c, j, position, v->seed, digest);
-    else if (position > end || position + c->log_mask <= c->position)
+    else if (position > end || position + c->order.mask <= c->order.position)
         return 1; /* not within that view here, or too long ago to know */
-    else if (position > c->position)
+    else if (position > c->order.position)
         return 0;
     else
-        judge(c, j, position, c->digests[(position - 1) & c->log_mask], digest);
+        judge(c, j, position, c->order.digests[(position - 1) & c->order.mask], digest);
     return 1;
 }
 
 void digest_hear(zj_core *c, uint32_t j, uint32_t counted, uint64_t position, uint64_t digest)
 {
     struct stream *s = &c->st[j];
-    if (compare(c, j, counted, position, digest) || s->digest_counted)
+    if (compare(c, j, counted, position, digest) || s->digest.counted)
         return;
-    s->digest_counted = counted;
-    s->digest_position = position;
-    s->digest = digest;
+    s->digest.counted = counted;
+    s->digest.position = position;
+    s->digest.value = digest;
 }
 
 void digest_check(zj_core *c)
 {
     for (uint32_t j = 0; j < c->n; j++) {
         struct stream *s = &c->st[j];
-        if (s->digest_counted && compare(c, j, s->digest_counted, s->digest_position, s->digest))
-            s->digest_counted = 0;
+        if (s->digest.counted && compare(c, j, s->digest.counted, s->digest.position, s->digest.value))
+            s->digest.counted = 0;
     }
 }
 
 void zj_digest(const zj_core *c, uint64_t *position, uint64_t *digest)
 {
-    uint64_t at = c->main->digest_at(c);
+    uint64_t at = c->order.main->digest_at(c);
     *position = at;
-    *digest = at ? c->digests[(at - 1) & c->log_mask] : 0;
+    *digest = at ? c->order.digests[(at - 1) & c->order.mask] : 0;
 }
 
 int zj_fence(const zj_core *c, uint32_t *station, uint64_t *position, uint64_t *own, uint64_t *theirs)
 {
-    *station = c->fence_station;
-    *position = c->fence_position;
-    *own = c->fence_own;
-    *theirs = c->fence_theirs;
-    return c->fenced;
+    *station = c->fence.station;
+    *position = c->fence.position;
+    *own = c->fence.own;
+    *theirs = c->fence.theirs;
+    return c->fence.raised;
 }

@@ -13,16 +13,16 @@ struct fifo {
     int silent;               /* it stands before the event with which this station joined */
 };
 
-static struct fifo *state(const zj_core *c) { return c->side[ZJ_FIFO]; }
+static struct fifo *state(const zj_core *c) { return c->order.side[ZJ_FIFO]; }
 
 static int create(zj_core *c)
 {
     struct fifo *f = core_reserve(c, sizeof *f);
     if (!f)
         return -1;
-    c->side[ZJ_FIFO] = f;
-    f->ring = core_reserve(c, (c->log_mask + 1) * sizeof *f->ring);
-    f->later = core_reserve(c, (c->log_mask + 1) * sizeof *f->later);
+    c->order.side[ZJ_FIFO] = f;
+    f->ring = core_reserve(c, (c->order.mask + 1) * sizeof *f->ring);
+    f->later = core_reserve(c, (c->order.mask + 1) * sizeof *f->later);
     return f->ring && f->later ? 0 : -1;
 }
 
@@ -44,7 +44,7 @@ static void reset(zj_core *c)
     f->cur.inside = 0;
 }
 
-static void ring_put(zj_core *c, struct fifo *f, struct entry e) { f->ring[f->tail++ & c->log_mask] = e; }
+static void ring_put(zj_core *c, struct fifo *f, struct entry e) { f->ring[f->tail++ & c->order.mask] = e; }
 
 /* Every PDU in the rings holds a buffer of its stream, so they are never full. */
 static void accepted(zj_core *c, uint32_t h, uint64_t seq)
@@ -76,21 +76,22 @@ static void instance(zj_core *c)
 static int ready(const zj_core *c)
 {
     const struct fifo *f = state(c);
-    return f->cur.inside || (f->head != f->tail && !c->joining);
+    return f->cur.inside || (f->head != f->tail && !c->views.joining);
 }
 
 static void begin(zj_core *c, struct fifo *f)
 {
-    const struct entry *e = &f->ring[f->head & c->log_mask];
+    const struct entry *e = &f->ring[f->head & c->order.mask];
     const struct meta *m = meta_of(c, &c->st[e->src], e->seq);
     cursor_set(c, &f->cur, e->src, e->seq);
     /* Where the order is silent because this station joined later, so is this. */
-    f->silent = c->join_clock && (m->clock < c->join_clock || (m->clock == c->join_clock && e->src <= c->join_src));
+    const uint64_t joined = c->views.join_clock;
+    f->silent = joined && (m->clock < joined || (m->clock == joined && e->src <= c->views.join_src));
 }
 
 static void end(zj_core *c, struct fifo *f)
 {
-    const struct entry *e = &f->ring[f->head++ & c->log_mask];
+    const struct entry *e = &f->ring[f->head++ & c->order.mask];
     order_release(c, e->src, e->seq, ZJ_FIFO);
     f->cur.inside = 0;
     c->progress++;

@@ -23,10 +23,10 @@ int order_serves(const zj_core *c, uint32_t service)
 
 int order_create(zj_core *c)
 {
-    c->main = MAIN[c->cfg.medium];
+    c->order.main = MAIN[c->cfg.medium];
     for (uint32_t k = 0; k < ZJ_SERVICES; k++)
         if (beside(c, k)) {
-            c->beside[c->beside_count++] = beside(c, k);
+            c->order.beside[c->order.beside_count++] = beside(c, k);
             if (beside(c, k)->create(c))
                 return -1;
         }
@@ -35,17 +35,17 @@ int order_create(zj_core *c)
 
 void order_destroy(zj_core *c)
 {
-    for (uint32_t i = 0; i < c->beside_count; i++)
-        c->beside[i]->destroy(c);
+    for (uint32_t i = 0; i < c->order.beside_count; i++)
+        c->order.beside[i]->destroy(c);
 }
 
 void order_reset(zj_core *c)
 {
     log_reset(c);
     view_reset(c);
-    c->starved = NULL;
-    for (uint32_t i = 0; i < c->beside_count; i++)
-        c->beside[i]->reset(c);
+    c->assembly.starved = NULL;
+    for (uint32_t i = 0; i < c->order.beside_count; i++)
+        c->order.beside[i]->reset(c);
 }
 
 void order_accepted(zj_core *c, uint32_t h, uint64_t seq, uint32_t flags)
@@ -59,22 +59,22 @@ void order_accepted(zj_core *c, uint32_t h, uint64_t seq, uint32_t flags)
 
 void order_instance(zj_core *c)
 {
-    for (uint32_t i = 0; i < c->beside_count; i++)
-        c->beside[i]->instance(c);
+    for (uint32_t i = 0; i < c->order.beside_count; i++)
+        c->order.beside[i]->instance(c);
 }
 
 int beside_ready(const zj_core *c)
 {
-    for (uint32_t i = 0; i < c->beside_count; i++)
-        if (c->beside[i]->ready(c))
+    for (uint32_t i = 0; i < c->order.beside_count; i++)
+        if (c->order.beside[i]->ready(c))
             return 1;
     return 0;
 }
 
 int beside_next(zj_core *c, struct zj_message *out)
 {
-    for (uint32_t i = 0; i < c->beside_count && !c->starved; i++)
-        if (c->beside[i]->ready(c) && c->beside[i]->next(c, out))
+    for (uint32_t i = 0; i < c->order.beside_count && !c->assembly.starved; i++)
+        if (c->order.beside[i]->ready(c) && c->order.beside[i]->next(c, out))
             return 1;
     return 0;
 }

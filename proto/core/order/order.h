@@ -13,7 +13,7 @@
 #define ORDER_TABLE(ROW) \
     ROW(ZJ_FIFO, ZJW_MFLAG_OP, ZJW_FLAG_OP, fifo_ops)
 
-/* An order beside the main one. Its state is memory of its own, c->side[service]. */
+/* An order beside the main one. Its state is memory of its own, c->order.side[service]. */
 struct order_ops {
     /* zj_create: reserve it, by core_reserve. 0, or -1: no memory. Where this order cannot be had on the medium nothing is called. */
     int (*create)(zj_core *c);
@@ -26,7 +26,7 @@ struct order_ops {
     void (*instance)(zj_core *c);
     /* 1: next would go on. Asked between two PDUs of the main order. */
     int (*ready)(const zj_core *c);
-    /* 1: *out is its next message, with stage ZJ_ACCEPTED. 0: none, or c->starved is set and the same comes again later. */
+    /* 1: *out is its next message, with stage ZJ_ACCEPTED. 0: none, or c->assembly.starved is set and the same comes again later. */
     int (*next)(zj_core *c, struct zj_message *out);
     uint32_t media; /* bitmap of enum zj_medium: where it can be had */
 };
@@ -35,9 +35,9 @@ struct order_ops {
 struct main_ops {
     /* A PDU of a member, of the incarnation and the sort of instance that is expected: vectors, loss, acceptance. enum zj_drop. */
     int (*take)(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac);
-    /* What comes next: NOTHING; A_PDU, the next one of stream *h; A_VIEW, the first view event. */
-    int (*choose)(const zj_core *c, uint32_t *h);
-    /* Move c->preack and c->acked as far as what is known now lets them. */
+    /* What comes next: NOTHING; A_PDU, which *out names; A_VIEW, the first view event. */
+    int (*choose)(const zj_core *c, struct entry *out);
+    /* Move c->order.preack and c->order.acked as far as what is known now lets them. */
     void (*levels)(zj_core *c);
     /* 1: something here is not as stable as some station wants it, so more must come or be asked for. */
     int (*pending)(const zj_core *c);
@@ -139,7 +139,7 @@ static inline const uint8_t *message_read(struct cursor *cur, struct zj_message 
     return flags & ZJW_MFLAG_FRAGMENT ? b + ZJW_SIZEOF_MESSAGE : NULL;
 }
 
-static inline void order_levels(zj_core *c) { c->main->levels(c); }
+static inline void order_levels(zj_core *c) { c->order.main->levels(c); }
 
 /* ---- order.c: what the main order asks ---- */
 int beside_ready(const zj_core *c); /* 1: an order beside it has a message to deliver */
@@ -161,7 +161,7 @@ int levels_told(const zj_core *c); /* 1: positions have not moved since zj_posit
  * own view event (rule 5). The cursor itself moves on: log, polls and digest follow it. */
 static inline uint64_t released(const zj_core *c)
 {
-    return c->let_in_by ? 0 : c->preack < c->removal_at ? c->released_before : c->preack;
+    return c->release.joined_by ? 0 : c->order.preack < c->release.at ? c->release.before : c->order.preack;
 }
 
 /* ---- view.c ---- */

@@ -24,7 +24,7 @@ static int take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *ma
 
 /* The next in the total order: the least (clock, src) among the heads, or the view event if it stands before, once every
  * station of the wait set is known to have passed its clock. In a flush it is known that there is nothing before it. */
-static int choose(const zj_core *c, uint32_t *out)
+static int choose(const zj_core *c, struct entry *out)
 {
     uint64_t best = ZJ_NEVER, passed = ZJ_NEVER;
     uint32_t at = 0, faults = c->cfg.faults;
@@ -49,11 +49,11 @@ static int choose(const zj_core *c, uint32_t *out)
         for (uint32_t h = 0; h < c->n; h++)
             if (c->waiting >> h & 1 && !is_member(c, h) && c->st[h].wait_clock < passed)
                 passed = c->st[h].wait_clock;
-    if (c->flushing && c->position >= c->flush_to)
+    if (c->flush.on && c->order.position >= c->flush.to)
         return NOTHING;
-    if (c->flushing || faults & (ZJ_FAULT_ARRIVAL_ORDER | ZJ_FAULT_NO_WAIT))
+    if (c->flush.on || faults & (ZJ_FAULT_ARRIVAL_ORDER | ZJ_FAULT_NO_WAIT))
         passed = ZJ_NEVER;
-    if (c->event_head != c->event_tail) {
+    if (c->views.head != c->views.tail) {
         const struct event *e = event_next(c);
         if (faults & ZJ_FAULT_EAGER_VIEW ||
             (e->clock <= passed && (!head || e->clock < head->clock || (e->clock == head->clock && e->src < at))))
@@ -61,7 +61,7 @@ static int choose(const zj_core *c, uint32_t *out)
     }
     if (!head || head->clock > passed || (head->instance > c->instance && !(faults & ZJ_FAULT_FUTURE)))
         return NOTHING; /* the last: rule 4a */
-    *out = at;
+    *out = (struct entry){.seq = c->st[at].ordered, .src = at};
     return A_PDU;
 }
 
@@ -71,47 +71,47 @@ static int view_shared(const zj_core *c)
 {
     for (uint32_t i = 0; i < c->listed; i++) {
         const struct stream *s = &c->st[c->list[i]];
-        if (s->min_al < s->before_join || (c->list[i] != c->self && s->spoke < c->let_in_by))
+        if (s->min_al < s->before_join || (c->list[i] != c->self && s->spoke < c->release.joined_by))
             return 0;
     }
-    return !c->joining && c->preack >= c->removal_at;
+    return !c->views.joining && c->order.preack >= c->release.at;
 }
 
 /* Levels 2 and 3 are positions in the same order, moved when the entry there has reached the level. */
 static void levels(zj_core *c)
 {
     int early = faulty(c, ZJ_FAULT_EARLY_PREACK);
-    if (c->flushing) { /* everybody who goes on has it, and knows that everybody has */
-        uint64_t reached = c->position < c->flush_to ? c->position : c->flush_to;
-        c->preack = c->preack > reached ? c->preack : reached;
-        c->acked = c->preack;
+    if (c->flush.on) { /* everybody who goes on has it, and knows that everybody has */
+        uint64_t reached = c->order.position < c->flush.to ? c->order.position : c->flush.to;
+        c->order.preack = c->order.preack > reached ? c->order.preack : reached;
+        c->order.acked = c->order.preack;
         return;
     }
     if (!c->is_open && !faulty(c, ZJ_FAULT_LATE_LEVELS)) /* order_close() has said the last word */
         return;
-    while (c->preack < c->position) {
-        const struct entry *e = &c->log[c->preack & c->log_mask];
+    while (c->order.preack < c->order.position) {
+        const struct entry *e = &c->order.log[c->order.preack & c->order.mask];
         const struct stream *s = &c->st[e->src];
         if (e->seq >= s->min_al && !early)
             break;
-        c->preack++;
+        c->order.preack++;
     }
     if (faulty(c, ZJ_FAULT_EARLY_ACK))
-        c->acked = c->preack;
-    while (c->acked < c->preack) {
-        const struct entry *e = &c->log[c->acked & c->log_mask];
+        c->order.acked = c->order.preack;
+    while (c->order.acked < c->order.preack) {
+        const struct entry *e = &c->order.log[c->order.acked & c->order.mask];
         if (e->seq >= c->st[e->src].acked)
             break;
-        c->acked++;
+        c->order.acked++;
     }
-    if (c->let_in_by && view_shared(c))
-        c->let_in_by = 0;
+    if (c->release.joined_by && view_shared(c))
+        c->release.joined_by = 0;
 }
 
 static int pending(const zj_core *c)
 {
-    if ((c->building && !c->blocked) || c->acked < c->need_position || (c->want_ack && c->acked < c->position) ||
-        c->preack < c->position)
+    if ((c->send.building && !c->send.blocked) || c->order.acked < c->order.need_ack ||
+        (c->confirm.want_ack && c->order.acked < c->order.position) || c->order.preack < c->order.position)
         return 1;
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];
@@ -122,16 +122,16 @@ static int pending(const zj_core *c)
 }
 
 static uint64_t reached(const zj_core *c) { return released(c); }
-static uint64_t digest_at(const zj_core *c) { return c->preack; }
+static uint64_t digest_at(const zj_core *c) { return c->order.preack; }
 static uint64_t key(const zj_core *c, uint64_t clock) { (void)c; return clock; }
 static uint64_t clock(const zj_core *c) { return c->clock; }
 
 static void positions(const zj_core *c, uint64_t out[ZJ_LEVELS])
 {
     uint64_t preack = released(c);
-    out[ZJ_ORDERED] = c->position;
+    out[ZJ_ORDERED] = c->order.position;
     out[ZJ_PREACK] = preack;
-    out[ZJ_ACK] = c->acked < preack ? c->acked : preack;
+    out[ZJ_ACK] = c->order.acked < preack ? c->order.acked : preack;
 }
 
 const struct main_ops total_ops = {

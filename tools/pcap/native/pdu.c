@@ -1,7 +1,6 @@
 /* PDUs: read and judged by the field table (zj_wire.h), independently of the protocol's core. */
 #include "capture_int.h"
-
-uint32_t zj_crc32c(uint32_t crc, const uint8_t *data, uint32_t size); /* proto/core/crc.c */
+#include "zj.h" /* zj_crc32c only: proto/core/crc.c is linked in, nothing else of the core */
 
 uint32_t zp_crc32c(uint32_t crc, const uint8_t *data, uint32_t size) { return zj_crc32c(crc, data, size); }
 
