@@ -17,12 +17,14 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from ..proto.wire import GROUP_NAME_MAX, MESSAGE_MAX
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Newest version spoken, by the daemon and by the library of this release."""
 VERSION_MIN: Final = 1
 """Oldest version that the daemon serves."""
 VERSION_VIEWS: Final = 2
 """First version with ADMIN and with the events ``view``, ``closed`` and ``expelled``."""
+VERSION_REQUESTS: Final = 3
+"""First version with REQUEST and REPLY in place of the pairs STATUS, MEMBERS and ADMIN, and with the order in JOIN's body."""
 MAGIC: Final = b"ZENJ"
 """First bytes of HELLO."""
 PROGRAM_NAME_MAX: Final = 64
@@ -46,6 +48,7 @@ class Frame(IntEnum):
     BYE = 6
     MEMBERS = 7
     ADMIN = 8
+    REQUEST = 9
     WELCOME = 65
     MESSAGE = 66
     VIEW = 67
@@ -55,8 +58,26 @@ class Frame(IntEnum):
     STATUS_REPLY = 71
     MEMBERS_REPLY = 72
     ADMIN_REPLY = 73
+    REPLY = 74
 
 
+class Kind(IntEnum):
+    """What a REQUEST asks for."""
+
+    STATUS = 1
+    MEMBERS = 2
+    ADMIN = 3
+
+
+class ReplyStatus(IntEnum):
+    """How a REQUEST went."""
+
+    OK = 0
+    ERROR = 1
+
+
+REQUESTS_MAX: Final = 64
+"""Requests of one connection that have no answer yet. The library holds back what is above that, the daemon refuses it."""
 Level: TypeAlias = Literal["ordered", "preack", "ack"]
 """Level of receipt: the order is fixed · every station has it and its place is final · every station knows that."""
 LEVELS: Final[tuple[Level, ...]] = ("ordered", "preack", "ack")
@@ -93,8 +114,8 @@ class ErrorFlag(IntFlag):
     CLOSES = 1
 
 
-JOIN_FLAGS: Final = LEVEL_MASK | int(JoinFlag.OPEN | JoinFlag.SEND_ONLY | JoinFlag.NO_SELF | JoinFlag.OP)
-"""Every bit that a JOIN may have."""
+JOIN_FLAGS: Final = LEVEL_MASK | int(JoinFlag.OPEN | JoinFlag.SEND_ONLY | JoinFlag.NO_SELF)
+"""Every bit that a JOIN may have; in versions 1 and 2 also ``JoinFlag.OP``."""
 
 
 class Field(NamedTuple):
@@ -164,6 +185,29 @@ HELLO: Final = Layout(
     ),
     f"The body of HELLO. The program's name follows: UTF-8, at most {PROGRAM_NAME_MAX} bytes, printable.",
 )
+JOIN: Final = Layout(
+    "join",
+    (Field("service", "B", "order of delivery, table below"), Field("pad", "3x", "0")),
+    "The body of JOIN begins with this from version 3 on; the group's name follows.",
+)
+REQUEST: Final = Layout(
+    "request",
+    (
+        Field("id", "I", "chosen by the client; not that of a request of this connection that has no answer yet"),
+        Field("kind", "H", "what is asked, table below"),
+        Field("pad", "2x", "0"),
+    ),
+    "The body of REQUEST begins with this; what follows depends on the kind.",
+)
+REPLY: Final = Layout(
+    "reply",
+    (
+        Field("id", "I", "of the request"),
+        Field("status", "H", "0 it succeeded; 1 it failed, and the JSON has `code` and `message` as in ERROR"),
+        Field("pad", "2x", "0"),
+    ),
+    "The body of REPLY begins with this; a JSON object follows.",
+)
 MESSAGE: Final = Layout(
     "message",
     (
@@ -182,7 +226,7 @@ DONE: Final = Layout(
     "The body of DONE: how many of this client's messages (all groups, in order of sending) have reached each level since it "
     "connected.",
 )
-LAYOUTS: Final = (HEADER, HELLO, MESSAGE, DONE)
+LAYOUTS: Final = (HEADER, HELLO, JOIN, REQUEST, REPLY, MESSAGE, DONE)
 MESSAGE_FRAME: Final = struct.Struct("<" + HEADER.code + MESSAGE.code)
 """Header of a MESSAGE frame and of its body in one: what the library reads once per message."""
 
@@ -194,6 +238,8 @@ class Row(NamedTuple):
     since: int
     """First version that has it."""
     body: str
+    until: int = VERSION
+    """Last one."""
 
 
 FRAMES: Final = (
@@ -201,23 +247,26 @@ FRAMES: Final = (
     Row(
         Frame.JOIN,
         1,
-        f"group name (UTF-8, 1–{GROUP_NAME_MAX} bytes); `handle` is chosen by the client, 1..{HANDLES_MAX - 1}, not in use",
+        f"from version 3 on layout *join*; then the group's name (UTF-8, 1–{GROUP_NAME_MAX} bytes). `handle` is chosen by the "
+        f"client, 1..{HANDLES_MAX - 1}, not in use",
     ),
     Row(Frame.LEAVE, 1, "empty"),
     Row(Frame.SEND, 1, "the message, 0 B – `message_max`"),
-    Row(Frame.STATUS, 1, "empty; answered by STATUS_REPLY, in the order of the requests"),
+    Row(Frame.STATUS, 1, "empty; answered by STATUS_REPLY, in the order of the requests", 2),
     Row(
         Frame.BYE,
         1,
         "empty; the daemon first sends the messages before it, then DONE with final counts, then closes the connection",
     ),
-    Row(Frame.MEMBERS, 1, "group name, or empty for the stations; answered by MEMBERS_REPLY"),
+    Row(Frame.MEMBERS, 1, "group name, or empty for the stations; answered by MEMBERS_REPLY", 2),
     Row(
         Frame.ADMIN,
         2,
         'JSON, an operator\'s command: `{"command": "expel", "station": k}` or `{"command": "leave"}`; answered by ADMIN_REPLY, '
         'or by an ERROR with `"admin": true`',
+        2,
     ),
+    Row(Frame.REQUEST, 3, "layout *request*, then what its kind needs; answered by REPLY"),
     Row(
         Frame.WELCOME,
         1,
@@ -237,17 +286,19 @@ FRAMES: Final = (
         Frame.ERROR,
         1,
         "JSON: `code`, `message`, optionally `handle`. For a refused SEND also `send`: the number of SEND frames of this "
-        "connection, up to and including that one. For a refused ADMIN also `admin`: true",
+        "connection, up to and including that one. For a refused ADMIN (versions 1 and 2) also `admin`: true",
     ),
-    Row(Frame.STATUS_REPLY, 1, "JSON, docs/status.md"),
+    Row(Frame.STATUS_REPLY, 1, "JSON, docs/status.md", 2),
     Row(
         Frame.MEMBERS_REPLY,
         1,
         "JSON: `members`. For the stations (docs/status.md) also `detail`: for each station of the roster `station`, "
         "`incarnation` (0: not known), `host`, `letter` (the peer state that this daemon keeps for it, or null), `state`, "
         "`member`",
+        2,
     ),
-    Row(Frame.ADMIN_REPLY, 2, "JSON: `ok` (true), `message` (a human-readable line): the command has been started"),
+    Row(Frame.ADMIN_REPLY, 2, "JSON: `ok` (true), `message` (a human-readable line): the command has been started", 2),
+    Row(Frame.REPLY, 3, "layout *reply*, then JSON"),
 )
 
 LEVEL_HELP: Final = "bits 0–1: " + ", ".join(f"{number} {level}" for number, level in enumerate(LEVELS))
@@ -256,13 +307,20 @@ FLAGS: Final[tuple[tuple[Frame, int, str, str], ...]] = (
     (Frame.JOIN, JoinFlag.OPEN, "OPEN", "programs that are not members may send to the group"),
     (Frame.JOIN, JoinFlag.SEND_ONLY, "SEND_ONLY", "no membership, only a handle to send to an open group"),
     (Frame.JOIN, JoinFlag.NO_SELF, "NO_SELF", "own messages are not delivered"),
-    (Frame.JOIN, JoinFlag.OP, "OP", "order of delivery `op`, level 0 only"),
+    (Frame.JOIN, JoinFlag.OP, "OP", "versions 1 and 2: order of delivery `op`, level 0 only"),
     (Frame.SEND, LEVEL_MASK, "", f"level at which the message counts as done, {LEVEL_HELP}"),
     (Frame.SEND, SendFlag.NOTIFY, "NOTIFY", "report progress by DONE"),
     (Frame.MESSAGE, MessageFlag.OWN, "OWN", "the client's own message"),
     (Frame.ERROR, ErrorFlag.CLOSES, "CLOSES", "the connection is closed after this"),
 )
 """(frame, bits, name, meaning)"""
+KINDS: Final[tuple[tuple[Kind, str, str], ...]] = (
+    (Kind.STATUS, "empty", "as STATUS_REPLY"),
+    (Kind.MEMBERS, "group's name; empty: the stations", "as MEMBERS_REPLY"),
+    (Kind.ADMIN, "JSON, as ADMIN", "as ADMIN_REPLY"),
+)
+"""(kind, body behind the layout, JSON of the reply)"""
+
 
 HANDLES_PER_UID: Final = 4096
 """Groups that all programs of one user may hold at a station at a time, joined or to send to. Each join is a message that costs
@@ -279,6 +337,7 @@ CODES: Final = {
     "name-collision": "another group with members, or another one of this station, has the same number",
     "order-mismatch": "the group's first member requested another order",
     "too-many-groups": f"the programs of one user may hold at most {HANDLES_PER_UID:,} groups at a station",
+    "unknown-order": "the daemon has no order of delivery with this number",
     "level": "the group's order has no such level",
     "bus-level": "medium *bus*: JOIN with another level than ack, or order op",
     "slow-receiver": "the client's queue exceeds `clients.queue_bytes_max`; the connection is closed",
@@ -286,6 +345,8 @@ CODES: Final = {
     "closing": "the daemon is stopping; the connection is closed",
     "fenced": "the order at this station differs from another station's",
     "not-permitted": "only root and the user that the daemon runs as may do that",
+    "unknown-request": "the daemon has no request of this kind",
+    "too-many-requests": f"{REQUESTS_MAX} requests of this connection have no answer yet, or the id is one of theirs",
     "refused": "the operator's command cannot be executed; `message` gives the reason",
 }
 """Codes of ERROR, with what each means."""
@@ -313,6 +374,9 @@ def c_header() -> str:
     out.append("")
     for frame in Frame:
         define(f"DP_F_{frame.name}", int(frame))
+    out.append("")
+    for kind in Kind:
+        define(f"DP_K_{kind.name}", int(kind))
     out.append("")
     define("DP_LEVEL", LEVEL_MASK, "the level in the flags of JOIN and SEND")
     for prefix, enum in (("JOIN", JoinFlag), ("SEND", SendFlag), ("MESSAGE", MessageFlag), ("ERROR", ErrorFlag)):

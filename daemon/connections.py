@@ -47,6 +47,8 @@ class Connection:
     handles: dict[int, Handle] = field(default_factory=dict)
     joined: dict[str, Handle] = field(default_factory=dict)
     """Handles by group, those that only send left out."""
+    requests: set[int] = field(default_factory=set)
+    """Ids of its REQUESTs that have no answer yet."""
 
 
 @dataclass(frozen=True, slots=True)

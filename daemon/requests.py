@@ -1,4 +1,5 @@
-"""Questions and commands of programs: STATUS, MEMBERS, ADMIN, and their answers."""
+"""Questions and commands of programs, and their answers: REQUEST and REPLY, in versions 1 and 2 of the client protocol the pairs
+STATUS, MEMBERS and ADMIN with their replies."""
 
 from __future__ import annotations
 
@@ -11,27 +12,32 @@ from typing import Any, Final
 
 from ..proto.errors import UsageError
 from ..proto.service.base import Reply
-from .clientwire import Frame
+from .clientwire import REPLY, REQUEST, REQUESTS_MAX, Frame, Kind, ReplyStatus
 from .connections import Connection, Connections, Facts, Standing, as_json
 from .datapath import DataPath
 from .observe import Journal
 from .sparing import Sparing
 
+KINDS: Final = frozenset(int(kind) for kind in Kind)
 STATUSES_PER_S: Final = 200
 """And no more than a tenth of the processor (``sparing.SHARE``): a status takes a millisecond of Python or some."""
+KIND_OF: Final[dict[int, Kind]] = {Frame.STATUS: Kind.STATUS, Frame.MEMBERS: Kind.MEMBERS, Frame.ADMIN: Kind.ADMIN}
+"""Versions 1 and 2: a type of frame for each kind,"""
 ANSWER: Final = {
-    Frame.STATUS: Frame.STATUS_REPLY,
-    Frame.MEMBERS: Frame.MEMBERS_REPLY,
-    Frame.ADMIN: Frame.ADMIN_REPLY,
+    Kind.STATUS: Frame.STATUS_REPLY,
+    Kind.MEMBERS: Frame.MEMBERS_REPLY,
+    Kind.ADMIN: Frame.ADMIN_REPLY,
 }
+"""and one for its answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """One request of a client, to be answered once. ``kind`` is the frame that asks it."""
+    """One request of a client, to be answered once. id None: asked by a frame of version 1 or 2."""
 
     connection: Connection
-    kind: Frame
+    kind: Kind
+    id: int | None = None
 
 
 class Requests:
@@ -64,11 +70,27 @@ class Requests:
         self._ask_groups = ask_groups
         self.admin = admin
 
+    def on_request(self, connection: Connection, data: bytes, now: int) -> str:
+        """A REQUEST. Returns why it is a violation of the protocol, empty if it is none; what cannot be is answered."""
+        if len(data) < REQUEST.size:
+            return "a REQUEST without its kind"
+        number, kind = REQUEST.struct.unpack_from(data)
+        if number in connection.requests or len(connection.requests) >= REQUESTS_MAX:
+            text = f"request {number} is still under way" if number in connection.requests else f"{REQUESTS_MAX} are under way"
+            self._put_reply(connection, number, ReplyStatus.ERROR, _failure("too-many-requests", text))
+        elif kind not in KINDS:
+            text = f"this daemon knows no request of kind {kind}"
+            self._put_reply(connection, number, ReplyStatus.ERROR, _failure("unknown-request", text))
+        else:
+            connection.requests.add(number)
+            self.ask(Question(connection, Kind(kind), number), data[REQUEST.size :], now)
+        return ""
+
     def ask(self, question: Question, body: bytes, now: int) -> None:
-        """A STATUS, MEMBERS or ADMIN. Its answer, or an error, is queued now or (groups) by a later ``reply``."""
-        if question.kind == Frame.STATUS:
+        """One question. Its answer, or an error, is queued now or (groups) by a later ``reply``."""
+        if question.kind is Kind.STATUS:
             self._answer(question, self._status(now)[1])
-        elif question.kind == Frame.ADMIN:
+        elif question.kind is Kind.ADMIN:
             self._on_admin(question, body, now)
         elif body:
             self._ask_groups(question, body)
@@ -86,10 +108,21 @@ class Requests:
             self._answer(question, as_json(reply.body))
 
     def _answer(self, question: Question, body: bytes) -> None:
-        self._dp.client_put(question.connection.slot, ANSWER[question.kind], body=body, urgent=True)
+        if question.id is None:
+            self._dp.client_put(question.connection.slot, ANSWER[question.kind], body=body, urgent=True)
+        else:
+            question.connection.requests.discard(question.id)
+            self._put_reply(question.connection, question.id, ReplyStatus.OK, body)
 
     def _fail(self, question: Question, code: str, text: str) -> None:
-        self._connections.error(question.connection, code, text, 0, admin=question.kind == Frame.ADMIN)
+        if question.id is None:
+            self._connections.error(question.connection, code, text, 0, admin=question.kind is Kind.ADMIN)
+        else:
+            question.connection.requests.discard(question.id)
+            self._put_reply(question.connection, question.id, ReplyStatus.ERROR, _failure(code, text))
+
+    def _put_reply(self, connection: Connection, number: int, status: ReplyStatus, body: bytes) -> None:
+        self._dp.client_put(connection.slot, Frame.REPLY, body=REPLY.struct.pack(number, status) + body, urgent=True)
 
     # ---- operators
 
@@ -157,6 +190,10 @@ class Requests:
             "stations": self._facts.stations,
             "instance": standing.shown_instance,
         }
+
+
+def _failure(code: str, text: str) -> bytes:
+    return as_json({"code": code, "message": text})
 
 
 def privileged(uid: int) -> bool:

@@ -17,13 +17,25 @@ from typing import Final, TypeAlias
 
 from ..proto.service.base import Effect, Emit, Place, Reply, ViewEvent
 from ..proto.service.groups import NAME_BOUNDS, Change, Groups, group_name
-from ..proto.wire import MessageType, Service, group_id
-from .clientwire import HANDLES_MAX, HANDLES_PER_UID, JOIN_FLAGS, LEVEL_MASK, LEVEL_MAX, LEVELS, Frame, JoinFlag
+from ..proto.wire import ORDER_NAMES, MessageType, Service, group_id
+from .clientwire import (
+    HANDLES_MAX,
+    HANDLES_PER_UID,
+    JOIN,
+    JOIN_FLAGS,
+    LEVEL_MASK,
+    LEVEL_MAX,
+    LEVELS,
+    VERSION_REQUESTS,
+    Frame,
+    JoinFlag,
+)
 from .connections import Connection, Connections, Facts, Handle, Standing, as_json
 from .datapath import DataPath, MaySend, Take
 
 Refusal: TypeAlias = tuple[str, str] | None
 """Code and text of an ERROR; None: nothing is in the way."""
+SERVICES: Final = frozenset(int(service) for service in Service)
 REFUSED: Final = {
     "name-collision": "group {!r} has the same number as another group with members: use another name",
     "order-mismatch": "group {!r} has another order: its first member has said which",
@@ -174,29 +186,41 @@ class GroupHost:
 
     def on_join(self, connection: Connection, take: Take) -> str:
         """A JOIN. Returns why it is a violation of the protocol, empty if it is none; what cannot be is answered with ERROR."""
-        level = take.flags & LEVEL_MASK
-        if level > LEVEL_MAX or take.flags & ~JOIN_FLAGS:
+        allowed, start = JOIN_FLAGS, JOIN.size
+        if connection.version < VERSION_REQUESTS:
+            allowed, start = allowed | JoinFlag.OP, 0
+        if take.flags & LEVEL_MASK > LEVEL_MAX or take.flags & ~int(allowed):
             return f"JOIN with unknown flags {take.flags:#x}"
-        if refusal := self._join(connection, take, level):
+        if take.size < start:
+            return "a JOIN without its order"
+        if refusal := self._join(connection, take, take.data[start:]):
             self._connections.error(connection, *refusal, take.handle)
         return ""
 
-    def _join(self, connection: Connection, take: Take, level: int) -> Refusal:
-        """Bind the handle and send the join as soon as it can be sent."""
+    def _join(self, connection: Connection, take: Take, group: bytes) -> Refusal:
+        """Bind the handle and send the join as soon as it can be sent. group: the name, which may be none."""
         if refusal := self._refusal_of_handle(connection, take.handle):
             return refusal
-        name = group_name(take.data)
+        name = group_name(group)
         if name is None:
             return "name", NAME_BOUNDS
+        if connection.version < VERSION_REQUESTS:
+            service = Service.FIFO if take.flags & JoinFlag.OP else Service.TOTAL
+        else:
+            (number,) = JOIN.struct.unpack_from(take.data)
+            if number not in SERVICES:
+                known = ", ".join(f"{int(s)} ({ORDER_NAMES[s]})" for s in Service)
+                return "unknown-order", f"this daemon knows no order of delivery number {number}; it knows {known}"
+            service = Service(number)
         handle = Handle(
             number=take.handle,
             group=name,
             group_id=group_id(name),
-            level=level,
+            level=take.flags & LEVEL_MASK,
             open=bool(take.flags & JoinFlag.OPEN),
             send_only=bool(take.flags & JoinFlag.SEND_ONLY),
             no_self=bool(take.flags & JoinFlag.NO_SELF),
-            service=Service.FIFO if take.flags & JoinFlag.OP else Service.TOTAL,
+            service=service,
         )
         if refusal := self._refusal_of_group(connection, handle):
             return refusal

@@ -25,15 +25,17 @@ from .clientwire import (
     PROGRAM_NAME_MAX,
     VERSION,
     VERSION_MIN,
+    VERSION_REQUESTS,
     VERSION_VIEWS,
     ErrorFlag,
     Frame,
+    Kind,
 )
 from .connections import Connection, Connections, Facts, Standing, as_json
 from .datapath import E_PROTOCOL, E_SLOW, DataPath, GroupMessage, Lost, Take
 from .listening import peer
 from .observe import Journal
-from .requests import Question, Requests
+from .requests import KIND_OF, Question, Requests
 from .services import GroupHost
 
 HELLO_TIMEOUT_NS: Final = 10_000_000_000
@@ -124,8 +126,11 @@ class Sessions:
                 self._cut_off(connection, "protocol", violation, now)
         elif take.type == Frame.LEAVE:
             self._groups.on_leave(connection, take.handle)
-        elif take.type in (Frame.STATUS, Frame.MEMBERS) or (take.type == Frame.ADMIN and connection.version >= VERSION_VIEWS):
-            self.requests.ask(Question(connection, Frame(take.type)), take.data, now)
+        elif take.type == Frame.REQUEST and connection.version >= VERSION_REQUESTS:
+            if violation := self.requests.on_request(connection, take.data, now):
+                self._cut_off(connection, "protocol", violation, now)
+        elif (kind := _asked_by(take.type, connection.version)) is not None:
+            self.requests.ask(Question(connection, kind), take.data, now)
         elif take.type == Frame.BYE:
             self._on_bye(connection)
         elif take.type == Frame.HELLO:
@@ -386,3 +391,10 @@ class Sessions:
                 }
             )
         return out
+
+
+def _asked_by(frame: int, version: int) -> Kind | None:
+    """What a frame of version 1 or 2 asks for; None: it is no question in this version."""
+    if version >= VERSION_REQUESTS or (frame == Frame.ADMIN and version < VERSION_VIEWS):
+        return None
+    return KIND_OF.get(frame)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 VERSION: Final = 1
 ETHERTYPE: Final = 0x88B5
@@ -112,6 +112,11 @@ class Service(IntEnum):
     FIFO = 1
     """FIFO order (OP in the papers, ``op`` for clients): on acceptance, in each source's order. Messages of it carry message
     flag OP, their PDU header flag OP."""
+
+
+Order: TypeAlias = Literal["total", "op"]
+"""What programs and the status call a service."""
+ORDER_NAMES: Final[dict[Service, Order]] = {Service.TOTAL: "total", Service.FIFO: "op"}
 
 
 @dataclass(frozen=True)

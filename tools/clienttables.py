@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ..daemon import clientwire
-from ..daemon.clientwire import CODES, FLAGS, FRAMES, LAYOUTS, Frame
-from ..proto.wire import GROUP_NAME_MAX
+from ..daemon.clientwire import CODES, FLAGS, FRAMES, KINDS, LAYOUTS, VERSION, Frame, Row
+from ..proto.wire import GROUP_NAME_MAX, ORDER_NAMES
 from .frametables import fill, table
 
 _DAEMON_FIRST: Final = Frame.WELCOME
@@ -28,8 +28,13 @@ def _layout(layout: clientwire.Layout) -> str:
 
 
 def _frames(daemon: bool) -> str:
-    rows = [(int(r.frame), r.frame.name, r.since, r.body) for r in FRAMES if (r.frame >= _DAEMON_FIRST) is daemon]
-    return _plain(("type", "name", "since version", "body"), rows)
+    rows = [(int(r.frame), r.frame.name, _versions(r), r.body) for r in FRAMES if (r.frame >= _DAEMON_FIRST) is daemon]
+    return _plain(("type", "name", "versions", "body"), rows)
+
+
+def _versions(row: Row) -> str:
+    last = "" if row.until == VERSION else str(row.until)
+    return str(row.since) if last == str(row.since) else f"{row.since}–{last}"
 
 
 def _flags() -> str:
@@ -43,6 +48,7 @@ def _limits() -> Iterator[tuple[object, ...]]:
     yield "program's name", f"0..{clientwire.PROGRAM_NAME_MAX} bytes", "UTF-8, printable"
     yield "group's name", f"1..{GROUP_NAME_MAX} bytes", "UTF-8"
     yield "handle", f"1..{clientwire.HANDLES_MAX - 1}", "of one connection"
+    yield "requests without an answer", clientwire.REQUESTS_MAX, "of one connection"
     yield "handles", clientwire.HANDLES_PER_UID, "of all programs of one user at a station"
 
 
@@ -53,6 +59,8 @@ def blocks() -> dict[str, str]:
         "client-frames": _frames(daemon=False),
         "daemon-frames": _frames(daemon=True),
         "client-flags": _flags(),
+        "client-kinds": table(("kind", "name", "body", "reply"), ((int(k), k.name, body, reply) for k, body, reply in KINDS)),
+        "client-orders": table(("service", "order"), ((int(service), f"`{name}`") for service, name in ORDER_NAMES.items())),
         "client-codes": table(("code", "meaning"), ((f"`{code}`", text) for code, text in CODES.items())),
     }
     return out | {f"client-{layout.name}": _layout(layout) for layout in LAYOUTS}

@@ -28,6 +28,7 @@ from .errors import (
     Timeout,
     TooLarge,
     Undecided,
+    UnknownOrder,
     VersionMismatch,
 )
 from .sync import SyncConnection, SyncGroup, SyncPipeline, connect_sync, sessions_sync
@@ -103,6 +104,7 @@ __all__ = [
     "TooLarge",
     "Unblocked",
     "Undecided",
+    "UnknownOrder",
     "VersionMismatch",
     "View",
     "Welcome",

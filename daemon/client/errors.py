@@ -93,6 +93,10 @@ class OrderMismatch(ClientError, ValueError):
     """The group's first member asked for the other order of delivery (``join(order=...)``)."""
 
 
+class UnknownOrder(ClientError, ValueError):
+    """The daemon is older than this library and has no such order of delivery."""
+
+
 class BadLevel(ClientError, ValueError):
     """The level of delivery and the group's order do not go together, or the cluster's medium does not have that level."""
 
@@ -127,6 +131,7 @@ BY_CODE: dict[str, type[ClientError]] = {
     "name": BadName,
     "name-collision": NameCollision,
     "order-mismatch": OrderMismatch,
+    "unknown-order": UnknownOrder,
     "level": BadLevel,
     "bus-level": BadLevel,
     "not-permitted": NotPermitted,

@@ -15,15 +15,16 @@ import json
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
-from ...proto.wire import GROUP_NAME_MAX
+from ...proto.wire import ORDER_NAMES
 from ..clientwire import (
     BODY_MAX,
     DONE,
     HANDLES_MAX,
     HEADER,
     HELLO,
+    JOIN,
     LEVELS,
     MAGIC,
     MESSAGE,
@@ -33,12 +34,13 @@ from ..clientwire import (
     ErrorFlag,
     Frame,
     JoinFlag,
+    Kind,
     MessageFlag,
     SendFlag,
 )
+from .asking import Requests
+from .convert import cut_name, group_name, join_level, json_object, level_number, to_event, to_members
 from .errors import (
-    BadLevel,
-    BadName,
     ClientError,
     ConnectionClosed,
     Fenced,
@@ -48,6 +50,7 @@ from .errors import (
     Undecided,
     from_code,
 )
+from .ticket import Ticket
 from .types import (
     Blocked,
     Closed,
@@ -57,15 +60,10 @@ from .types import (
     Item,
     JoinLevel,
     Level,
-    Member,
     Message,
-    Opened,
     Order,
     Place,
-    Reopened,
     SendLevel,
-    Station,
-    Unblocked,
     View,
     Welcome,
 )
@@ -79,51 +77,17 @@ _MESSAGE_TYPE: Final = int(Frame.MESSAGE)
 _OWN: Final = int(MessageFlag.OWN)
 _NOTIFY: Final = int(SendFlag.NOTIFY)
 _HEADER: Final = HEADER.struct
-_T = TypeVar("_T")
-
-
-class Ticket(Generic[_T]):
-    """An answer that will come: settled once, with a value or an error. ``on_settled`` is called then, if set."""
-
-    __slots__ = ("_error", "_value", "on_settled", "settled")
-
-    def __init__(self) -> None:
-        self.settled = False
-        self.on_settled: Callable[[], None] | None = None
-        self._value: _T | None = None
-        self._error: ClientError | None = None
-
-    def settle(self, value: _T) -> None:
-        if not self.settled:
-            self._value = value
-            self._finish()
-
-    def fail(self, error: ClientError) -> None:
-        if not self.settled:
-            self._error = error
-            self._finish()
-
-    def _finish(self) -> None:
-        self.settled = True
-        if self.on_settled is not None:
-            self.on_settled()
-
-    def result(self) -> _T:
-        """The value. Raises the error it failed with, as a fresh copy; call only when settled."""
-        if self._error is not None:
-            raise copy.copy(self._error)
-        return self._value  # type: ignore[return-value]
+SERVICES: Final = {name: int(service) for service, name in ORDER_NAMES.items()}
 
 
 class _Sending:
     """A message under way that somebody waits for (or the last of a run of them)."""
 
-    __slots__ = ("handle", "number", "ordinal", "ticket")
+    __slots__ = ("number", "ordinal", "ticket")
 
-    def __init__(self, number: int, ordinal: int, handle: int, ticket: Ticket[None]) -> None:
+    def __init__(self, number: int, ordinal: int, ticket: Ticket[None]) -> None:
         self.number = number
         self.ordinal = ordinal
-        self.handle = handle
         self.ticket = ticket
 
 
@@ -191,9 +155,7 @@ class ClientProtocol:
         """Messages sent and not refused: the number of the last one, in the counts of DONE."""
         self._ordinal = 0
         self._sending: tuple[deque[_Sending], deque[_Sending], deque[_Sending]] = (deque(), deque(), deque())
-        self._status: deque[Ticket[dict[str, Any]]] = deque()
-        self._members: deque[Ticket[dict[str, Any]]] = deque()
-        self._admin: deque[Ticket[dict[str, Any]]] = deque()
+        self._requests = Requests(lambda body: self._put(Frame.REQUEST, 0, 0, body))
         self._next_handle = 0
         self._fatal: ClientError | None = None
         self.received_bytes = 0
@@ -202,7 +164,7 @@ class ClientProtocol:
         self._need = _HEADER.size
         self._out: list[bytes] = []
         self.out_bytes = 0
-        hello = HELLO.struct.pack(MAGIC, VERSION, VERSION) + _cut(name, PROGRAM_NAME_MAX)
+        hello = HELLO.struct.pack(MAGIC, VERSION, VERSION) + cut_name(name, PROGRAM_NAME_MAX)
         self._put(Frame.HELLO, 0, 0, hello)
 
     # ---- output
@@ -244,20 +206,20 @@ class ClientProtocol:
         """Queue a JOIN. Its ``joined`` ticket settles with the first view, or fails. level None: preack (medium bus: ack), or
         what order op has.
 
-        A ``send_only`` handle gets no view; it settles by the answer to a MEMBERS queued behind it, unless an ERROR comes first.
+        A ``send_only`` handle gets no view; it settles by the answer to a request queued behind it, unless an ERROR comes first.
         Raises BadName for a name of the wrong length, ValueError for an unknown level or order, BadLevel for a level that the
         order does not have, ClientError if all handles are in use.
         """
         self._check()
-        body = _group_name(name)
+        body = group_name(name)
         bus = self.welcome is not None and self.welcome.medium == "bus"
-        wanted = _join_level("ack" if level is None and bus and order == "total" else level, order)
+        wanted = join_level("ack" if level is None and bus and order == "total" else level, order)
         membership = Membership(self._new_handle(), name, wanted, order, send_only=send_only, receive=receive)
         self.memberships[membership.handle] = membership
-        flags = LEVELS.index(wanted) | (JoinFlag.OP if order == "op" else 0)
+        flags = LEVELS.index(wanted)
         flags |= JoinFlag.OPEN if open_group else 0
         flags |= (JoinFlag.SEND_ONLY if send_only else 0) | (JoinFlag.NO_SELF if no_self else 0)
-        self._put(Frame.JOIN, flags, membership.handle, body)
+        self._put(Frame.JOIN, flags, membership.handle, JOIN.struct.pack(SERVICES[order]) + body)
         if send_only:
             barrier = self.members(name)
 
@@ -304,7 +266,7 @@ class ClientProtocol:
 
         Raises TooLarge (nothing is queued), NotMember, Fenced, ValueError for an unknown level.
         """
-        number = _level_number(level)
+        number = level_number(level)
         self._check_send(membership, len(data))
         self.sent += 1
         self._ordinal += 1
@@ -312,14 +274,14 @@ class ClientProtocol:
             self._put(Frame.SEND, 0, membership.handle, data)
             return None
         self._put(Frame.SEND, number | _NOTIFY, membership.handle, data)
-        return self._wait_done(number, membership.handle)
+        return self._wait_done(number)
 
     def send_run(self, membership: Membership, run: Sequence[bytes], level: SendLevel) -> Ticket[None] | None:
         """Queue several messages; the ticket is the last one's, which implies all others. Only that one asks for DONE.
 
         The sizes of all are checked before any is queued. An empty run gives None.
         """
-        number = _level_number(level)
+        number = level_number(level)
         if not run:
             return None
         self._check_send(membership, max(map(len, run)))
@@ -338,7 +300,7 @@ class ClientProtocol:
         if number is not None:
             pieces[-2] = pack(len(run[-1]), kind, quiet | _NOTIFY, handle)
         self._out.append(b"".join(pieces))
-        return None if number is None else self._wait_done(number, handle)
+        return None if number is None else self._wait_done(number)
 
     def _check_send(self, membership: Membership, size: int) -> None:
         self._check()
@@ -350,36 +312,26 @@ class ClientProtocol:
         if size > limit:
             raise TooLarge(f"a message of {size} bytes is larger than the limit of {limit} bytes (message_max)")
 
-    def _wait_done(self, level: int, handle: int) -> Ticket[None]:
+    def _wait_done(self, level: int) -> Ticket[None]:
         ticket: Ticket[None] = Ticket()
-        self._sending[level].append(_Sending(self.sent, self._ordinal, handle, ticket))
+        self._sending[level].append(_Sending(self.sent, self._ordinal, ticket))
         return ticket
 
     def status(self) -> Ticket[dict[str, Any]]:
-        """Queue a STATUS; its answer is the object of docs/status.md."""
+        """Ask for the status; its answer is the object of docs/status.md."""
         self._check()
-        ticket: Ticket[dict[str, Any]] = Ticket()
-        self._status.append(ticket)
-        self._put(Frame.STATUS, 0, 0)
-        return ticket
+        return self._requests.ask(Kind.STATUS)
 
     def members(self, group: str) -> Ticket[dict[str, Any]]:
-        """Queue a MEMBERS: who is in the group; for the empty name, which stations are there."""
+        """Ask who is in the group; for the empty name, which stations are there."""
         self._check()
-        body = _group_name(group) if group else b""
-        ticket: Ticket[dict[str, Any]] = Ticket()
-        self._members.append(ticket)
-        self._put(Frame.MEMBERS, 0, 0, body)
-        return ticket
+        return self._requests.ask(Kind.MEMBERS, group_name(group) if group else b"")
 
     def admin(self, command: str, **arguments: Any) -> Ticket[dict[str, Any]]:
-        """Queue a command of an operator; the answer's ``message`` is a line for people. Fails with NotPermitted, or with Refused
+        """Give a command of an operator; the answer's ``message`` is a line for people. Fails with NotPermitted, or with Refused
         for what cannot be."""
         self._check()
-        ticket: Ticket[dict[str, Any]] = Ticket()
-        self._admin.append(ticket)
-        self._put(Frame.ADMIN, 0, 0, json.dumps({"command": command, **arguments}).encode())
-        return ticket
+        return self._requests.ask(Kind.ADMIN, json.dumps({"command": command, **arguments}).encode())
 
     def bye(self) -> None:
         """Queue a BYE; from now on messages that come are dropped and ``ended`` settles without an error when the daemon
@@ -393,7 +345,7 @@ class ClientProtocol:
     @property
     def waiting(self) -> bool:
         """True while a call waits for an answer of the daemon."""
-        if any(self._sending) or self._status or self._members or self._admin or self.welcome is None:
+        if any(self._sending) or self._requests or self.welcome is None:
             return True
         return any(m.state == "joining" for m in self.memberships.values())
 
@@ -517,20 +469,13 @@ class ClientProtocol:
         elif kind == Frame.VIEW:
             self._on_view(handle, body, touched)
         elif kind == Frame.EVENT:
-            self._on_event(_json(body), touched)
+            self._on_event(json_object(body), touched)
         elif kind == Frame.ERROR:
-            self._on_error(flags, handle, _json(body))
+            self._on_error(flags, handle, json_object(body))
         elif kind == Frame.WELCOME:
-            self._on_welcome(_json(body))
-        elif kind == Frame.STATUS_REPLY:
-            if self._status:
-                self._status.popleft().settle(_json(body))
-        elif kind == Frame.MEMBERS_REPLY:
-            if self._members:
-                self._members.popleft().settle(_json(body))
-        elif kind == Frame.ADMIN_REPLY:
-            if self._admin:
-                self._admin.popleft().settle(_json(body))
+            self._on_welcome(json_object(body))
+        elif kind == Frame.REPLY:
+            self._requests.on_reply(body)
         else:
             raise ProtocolError(f"the daemon sent a frame of unknown type {kind}")
 
@@ -563,8 +508,8 @@ class ClientProtocol:
         membership = self.memberships.get(handle)
         if membership is None or self.closing or self.welcome is None:
             return
-        v = _json(body)
-        members, joined, left = _members(v["members"]), _members(v["joined"]), _members(v["left"])
+        v = json_object(body)
+        members, joined, left = to_members(v["members"]), to_members(v["joined"]), to_members(v["left"])
         place: Place = (int(v["clock"]), int(v["station"]), int(v["index"]))
         view = View(str(v["group"]), members, joined, left, str(v["reason"]), place, int(v["instance"]))
         me = (self.welcome.station, self.welcome.client)
@@ -586,7 +531,7 @@ class ClientProtocol:
             touched.append(membership)
 
     def _on_event(self, e: dict[str, Any], touched: list[Membership]) -> None:
-        event = _event(e)
+        event = to_event(e)
         if isinstance(event, Blocked):
             self.blocked, self.quorum = event.stations, event.quorum
         elif isinstance(event, ClusterView):
@@ -638,24 +583,16 @@ class ClientProtocol:
             if self.welcome is None:
                 self.lost(error)
             return
-        if e.get("admin"):
-            if self._admin:
-                self._admin.popleft().fail(error)
-            return
         handle = int(e.get("handle") or handle)
         membership = self.memberships.get(handle)
         if membership is not None and membership.state == "joining":
             membership.end(error)
             self._gone(membership)
-        elif "send" in e or (handle and any(s.handle == handle for sending in self._sending for s in sending)):
-            self._on_refused(handle, e.get("send"), error)
-        elif not handle and self._members:
-            self._members.popleft().fail(error)
+        elif "send" in e:
+            self._on_refused(int(e["send"]), error)
 
-    def _on_refused(self, handle: int, ordinal: int | None, error: ClientError) -> None:
+    def _on_refused(self, ordinal: int, error: ClientError) -> None:
         """A SEND was refused. It has no number in the counts of DONE, so all later ones move down by one."""
-        if ordinal is None:
-            ordinal = min(s.ordinal for sending in self._sending for s in sending if s.handle == handle)
         self.sent -= 1
         for sending in self._sending:
             for s in list(sending):
@@ -695,9 +632,7 @@ class ClientProtocol:
             self.ended.fail(error)
         self.welcomed.fail(why)
         self._fail_sending(why)
-        for tickets in (self._status, self._members, self._admin):
-            while tickets:
-                tickets.popleft().fail(why)
+        self._requests.fail(why)
         for membership in list(self.memberships.values()):
             membership.end(error)
             membership.gone.settle(None)
@@ -711,89 +646,3 @@ CUT_SHORT: Final = (
     "and no longer keeps the reason"
 )
 DAEMON_STOPS: Final = from_code("closing", "the daemon is stopping")
-
-
-def _cut(name: str, limit: int) -> bytes:
-    """UTF-8 of the name, at most ``limit`` bytes, never ending inside a character. What cannot be printed becomes a question
-    mark: the name goes to logs and terminals, and a script may be called anything."""
-    name = "".join(c if c.isprintable() else "?" for c in name)
-    return name.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore").encode()
-
-
-def _group_name(name: str) -> bytes:
-    try:
-        body = name.encode()
-    except UnicodeEncodeError:
-        raise BadName(f"group name {name!r} cannot be written as UTF-8") from None
-    if not 1 <= len(body) <= GROUP_NAME_MAX:
-        raise BadName(f"group name of {len(body)} bytes: 1..{GROUP_NAME_MAX} are allowed")
-    return body
-
-
-def _join_level(level: JoinLevel | None, order: Order) -> Level:
-    """The level of delivery that a JOIN asks for."""
-    if order not in ("total", "op"):
-        raise ValueError(f"order {order!r}: total or op is wanted")
-    if order == "op":
-        if level not in (None, "ordered", "accepted"):
-            raise BadLevel(f"level {level!r}: a group of order op delivers on acceptance, it has no other level")
-        return "ordered"
-    if level is None:
-        return "preack"
-    if level == "accepted" or level not in LEVELS:
-        raise ValueError(f"level {level!r}: one of {', '.join(LEVELS)} is wanted")
-    return level
-
-
-def _level_number(level: SendLevel) -> int | None:
-    if level is None or level == "sent":
-        return None
-    if level not in LEVELS:
-        raise ValueError(f"level {level!r}: one of sent, {', '.join(LEVELS)} is wanted")
-    return LEVELS.index(level)
-
-
-def _json(body: bytes) -> dict[str, Any]:
-    value = json.loads(body)
-    if not isinstance(value, dict):
-        raise ProtocolError("the daemon sent JSON that is no object")
-    return value
-
-
-def _members(entries: Sequence[Sequence[Any]]) -> tuple[Member, ...]:
-    return tuple(Member(int(e[0]), int(e[1]), str(e[2])) for e in entries)
-
-
-def _event(e: dict[str, Any]) -> Event:
-    """The event of an EVENT frame, of the class that its name has. A name that this library does not know gives a plain one."""
-    name, instance = str(e["event"]), int(e.get("instance", 0))
-    reason, station = str(e.get("reason", "")), int(e.get("station", 0))
-    undecided, forgotten, unsafe = int(e.get("undecided", 0)), int(e.get("forgotten", 0)), bool(e.get("unsafe"))
-    if name == "view":
-        present = tuple(Station(int(m[0]), int(m[1]), str(m[2])) for m in e["members"])
-        joined, left = tuple(int(s) for s in e["joined"]), tuple(int(s) for s in e["left"])
-        place = (int(e["clock"]), station, int(e["index"]))
-        members = tuple(m.station for m in present)
-        return ClusterView(name, instance, members=members, detail=e, present=present, joined=joined, left=left, place=place)
-    if name == "expelled":
-        return Expelled(
-            name, instance, undecided=undecided, detail=e, reason=reason, station=station, forgotten=forgotten, unsafe=unsafe
-        )
-    if name == "closed":
-        return Closed(name, instance, detail=e, reason=reason, station=station)
-    if name == "blocked":
-        return Blocked(name, stations=_blocked(e["stations"]), detail=e, quorum=bool(e.get("quorum", True)))
-    if name == "unblocked":
-        return Unblocked(name, detail=e)
-    if name in ("open", "reopened"):
-        members, joined_in = tuple(int(m) for m in e.get("members", ())), bool(e.get("joined"))
-        if name == "open":
-            return Opened(name, instance, members=members, detail=e, joined=joined_in)
-        return Reopened(
-            name, instance, members=members, undecided=undecided, detail=e, joined=joined_in, forgotten=forgotten, unsafe=unsafe
-        )
-    return Event(name, instance, detail=e)
-
-
-def _blocked(entries: Sequence[Any]) -> tuple[tuple[int, str], ...]:
-    return tuple((int(e["station"]), str(e["reason"])) if isinstance(e, dict) else (int(e[0]), str(e[1])) for e in entries)

@@ -33,7 +33,8 @@ from .common import (
     why_ended,
 )
 from .errors import Busy, ClientError, ConnectionClosed, DaemonClosing, Fenced, InboxFull, NotMember, NotReachable, Timeout
-from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership, Ticket
+from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership
+from .ticket import Ticket
 from .types import Event, Item, JoinLevel, Level, Member, Message, Order, SendLevel, Station, View, Welcome
 
 _T = TypeVar("_T")

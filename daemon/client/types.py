@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from ...proto.wire import Order as Order
 from ..clientwire import LEVELS as LEVELS
 from ..clientwire import Level as Level
 
 JoinLevel: TypeAlias = Level | Literal["accepted"]
 """Level of delivery to ask for; ``accepted`` is another word for ``ordered`` in a group of order ``op``."""
-
-Order: TypeAlias = Literal["total", "op"]
-"""Of a group's messages: the total order, or on acceptance, in each sender's order only. Its first member fixes it."""
 
 SendLevel: TypeAlias = Literal["sent", "ordered", "preack", "ack"] | None
 """What ``send`` waits for; ``None`` and ``"sent"``: only until it is queued for the daemon."""

@@ -2,7 +2,7 @@
 #ifndef DP_CLIENT_H
 #define DP_CLIENT_H
 
-#define DP_VERSION 2u
+#define DP_VERSION 3u
 #define DP_VERSION_MIN 1u
 #define DP_MAGIC "ZENJ"
 #define DP_HANDLES_MAX 1024u /* per client: handles 1..DP_HANDLES_MAX - 1 */
@@ -18,6 +18,7 @@
 #define DP_F_BYE 6u
 #define DP_F_MEMBERS 7u
 #define DP_F_ADMIN 8u
+#define DP_F_REQUEST 9u
 #define DP_F_WELCOME 65u
 #define DP_F_MESSAGE 66u
 #define DP_F_VIEW 67u
@@ -27,6 +28,11 @@
 #define DP_F_STATUS_REPLY 71u
 #define DP_F_MEMBERS_REPLY 72u
 #define DP_F_ADMIN_REPLY 73u
+#define DP_F_REPLY 74u
+
+#define DP_K_STATUS 1u
+#define DP_K_MEMBERS 2u
+#define DP_K_ADMIN 3u
 
 #define DP_LEVEL 3u /* the level in the flags of JOIN and SEND */
 #define DP_JOIN_OPEN 4u
@@ -49,6 +55,23 @@
 #define DP_HELLO_MAGIC 0u /* 4 bytes: `ZENJ` */
 #define DP_HELLO_LOWEST 4u /* u16: lowest version that the client speaks */
 #define DP_HELLO_HIGHEST 6u /* u16: highest version that it speaks */
+
+/* The body of JOIN begins with this from version 3 on; the group's name follows. */
+#define DP_JOIN 4u /* bytes */
+#define DP_JOIN_SERVICE 0u /* u8: order of delivery, table below */
+#define DP_JOIN_PAD 1u /* 3 bytes: 0 */
+
+/* The body of REQUEST begins with this; what follows depends on the kind. */
+#define DP_REQUEST 8u /* bytes */
+#define DP_REQUEST_ID 0u /* u32: chosen by the client; not that of a request of this connection that has no answer yet */
+#define DP_REQUEST_KIND 4u /* u16: what is asked, table below */
+#define DP_REQUEST_PAD 6u /* 2 bytes: 0 */
+
+/* The body of REPLY begins with this; a JSON object follows. */
+#define DP_REPLY 8u /* bytes */
+#define DP_REPLY_ID 0u /* u32: of the request */
+#define DP_REPLY_STATUS 4u /* u16: 0 it succeeded; 1 it failed, and the JSON has `code` and `message` as in ERROR */
+#define DP_REPLY_PAD 6u /* 2 bytes: 0 */
 
 /* The body of MESSAGE begins with this; the message follows. (`clock`, `station`, `index`) is its order key, its place in the total order. */
 #define DP_MESSAGE 16u /* bytes */

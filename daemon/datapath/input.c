@@ -227,7 +227,12 @@ int input_must_pause(const struct dp *d, const struct dp_client *c)
 /* The frame at the head of the input wants an answer and changes nothing. */
 static int asks_only(const struct dp_client *c)
 {
-    const uint8_t type = frame_type(c->in + c->in_start);
+    const uint8_t *p = c->in + c->in_start;
+    const uint8_t type = frame_type(p);
+    if (type == DP_F_REQUEST && frame_size(p) >= DP_REQUEST) {
+        const uint16_t kind = get16(p + DP_HEADER + DP_REQUEST_KIND);
+        return kind == DP_K_STATUS || kind == DP_K_MEMBERS;
+    }
     return type == DP_F_STATUS || type == DP_F_MEMBERS;
 }
 

@@ -77,7 +77,7 @@ class StateMachine(ABC, Generic[ViewT]):
     def on_request(self, request: Hashable, body: bytes) -> list[Effect]:
         """A local client asks; ``request`` names the question in the ``Reply``, which may come with a later input. A service that
         answers no questions says so."""
-        return [Reply(request, {"message": "this service answers no requests"}, "unknown")]
+        return [Reply(request, {"message": "this service answers no requests"}, "unknown-request")]
 
     def next_deadline_ns(self) -> int | None:
         """When ``on_timer`` has to be called, monotonic nanoseconds; None: never. A pure read. It may move with each input."""

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ..errors import UsageError, invariant
-from ..wire import GROUP_NAME_MAX, STATIONS_MAX, Field, Layout, Service, group_id
+from ..wire import GROUP_NAME_MAX, ORDER_NAMES, STATIONS_MAX, Field, Layout, Service, group_id
 from .base import Chunk, Effect, Emit, Place, Reply, Source, StateMachine, ViewEvent
 
 NAME_BOUNDS: Final = f"a group's name is 1 to {GROUP_NAME_MAX} bytes of UTF-8"
@@ -31,10 +31,6 @@ LEVEL_MAX: Final = 2
 """Levels of delivery: 0 ordered, 1 preack, 2 ack."""
 SNAPSHOT_BYTES_MAX: Final = 1000
 """Of one SNAPSHOT message; a longer one goes in parts. Smaller than the smallest message_max that can be configured."""
-
-Order: TypeAlias = Literal["total", "op"]
-"""A group's service as clients and the status name it."""
-ORDER_NAMES: Final[dict[Service, Order]] = {Service.TOTAL: "total", Service.FIFO: "op"}
 
 
 class Operation(IntEnum):

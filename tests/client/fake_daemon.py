@@ -141,7 +141,7 @@ class FakeDaemon:
     def _frame(self, c: Client, kind: int, flags: int, handle: int, body: bytes) -> bool:
         self.received.append((kind, flags, handle, body))
         if kind == 1:
-            assert body[:4] == b"ZENJ" and struct.unpack_from("<HH", body, 4) == (2, 2)
+            assert body[:4] == b"ZENJ" and struct.unpack_from("<HH", body, 4) == (3, 3)
             c.name = body[8:].decode()
             if self.refuse:
                 self.frame(c, 70, 1, 0, {"code": self.refuse[0], "message": self.refuse[1]})
@@ -150,12 +150,16 @@ class FakeDaemon:
             self.frame(
                 c, 65, 0, 0,
                 {
-                    "version": 2, "station": 1, "stations": 3, "cluster": "test", "client": c.number, "message_max": MESSAGE_MAX,
+                    "version": 3, "station": 1, "stations": 3, "cluster": "test", "client": c.number, "message_max": MESSAGE_MAX,
                     "queue_bytes_max": 1 << 22, "instance": 7, "mtu": 1500, "payload_max": 1400, "new": [],
                 },
             )  # fmt: skip
         elif kind == 2:
-            group = body.decode()
+            (order,), group = body[:1], body[4:].decode()
+            assert body[1:4] == bytes(3) and not flags & ~31
+            if order > 1:
+                self.error(c, "unknown-order", handle)
+                return True
             if group == "refused":
                 self.error(c, "name-collision", handle)
                 return True
@@ -165,25 +169,26 @@ class FakeDaemon:
             if flags & 8 and group == "closed":
                 self.error(c, "closed-group", handle)
                 return True
-            if flags & 32 and flags & 3:
+            if order and flags & 3:
                 self.error(c, "level", handle)
                 return True
-            if not flags & 8 and self.groups.get(group) and self.orders[group] != flags & 32:
+            if not flags & 8 and self.groups.get(group) and self.orders[group] != order:
                 self.error(c, "order-mismatch", handle)
                 return True
             c.handles[handle] = group
             c.flags[handle] = flags
             if not flags & 8:
                 if not self.groups.setdefault(group, []):
-                    self.orders[group] = flags & 32
+                    self.orders[group] = order
                 self.groups[group].append(c)
                 self._view(group, [c], [], "join")
         elif kind == 3:
             self._leave(c, handle, "leave")
         elif kind == 4:
             self._send(c, flags, handle, body)
-        elif kind == 5:
-            self.frame(c, 71, body=self.status)
+        elif kind == 9:
+            number, what = struct.unpack_from("<IH", body)
+            self._request(c, number, what, body[8:])
         elif kind == 6:
             for h in list(c.handles):
                 self._leave(c, h, "leave")
@@ -191,30 +196,40 @@ class FakeDaemon:
                 c.done = c.sends
             self.done_all(c)
             return False
-        elif kind == 7:
+        else:
+            self.error(c, "protocol", fatal=True)
+            return False
+        return True
+
+    def reply(self, c: Client, number: int, body: dict[str, Any], code: str = "") -> None:
+        body = {"code": code, "message": f"because of {code}"} if code else body
+        self.frame(c, 74, body=struct.pack("<IHH", number, int(bool(code)), 0) + json.dumps(body).encode())
+
+    def _request(self, c: Client, number: int, what: int, body: bytes) -> None:
+        if what == 1:
+            self.reply(c, number, self.status)
+        elif what == 2:
             name = body.decode()
             members = self._members(name) if name else [[s, 0, f"host{s}"] for s in (1, 2, 3)]
             detail = [
                 {"station": s, "incarnation": 10 + s, "host": f"host{s}", "letter": "A", "state": "up", "member": True}
                 for s in (1, 2, 3)
             ]
-            self.frame(c, 72, body={"group": name, "members": members, **({} if name else {"detail": detail})})
-        elif kind == 8:
-            self._admin(c, json.loads(body))
+            self.reply(c, number, {"group": name, "members": members, **({} if name else {"detail": detail})})
+        elif what == 3:
+            self._admin(c, number, json.loads(body))
         else:
-            self.error(c, "protocol", fatal=True)
-            return False
-        return True
+            self.reply(c, number, {}, "unknown-request")
 
-    def _admin(self, c: Client, body: dict[str, Any]) -> None:
+    def _admin(self, c: Client, number: int, body: dict[str, Any]) -> None:
         if not self.operator:
-            self.error(c, "not-permitted", admin=True)
+            self.reply(c, number, {}, "not-permitted")
         elif body == {"command": "leave"}:
-            self.frame(c, 73, body={"ok": True, "message": "this station leaves"})
+            self.reply(c, number, {"ok": True, "message": "this station leaves"})
         elif body.get("command") == "expel" and body.get("station") in (2, 3):
-            self.frame(c, 73, body={"ok": True, "message": f"station {body['station']} goes"})
+            self.reply(c, number, {"ok": True, "message": f"station {body['station']} goes"})
         else:
-            self.error(c, "refused", admin=True)
+            self.reply(c, number, {}, "refused")
 
     def _send(self, c: Client, flags: int, handle: int, body: bytes) -> None:
         group = c.handles.get(handle)

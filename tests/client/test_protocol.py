@@ -36,15 +36,16 @@ from zenjun.daemon.client import (
     TooLarge,
     Unblocked,
     Undecided,
+    UnknownOrder,
     View,
 )
 from zenjun.daemon.client.common import timed_out
 from zenjun.daemon.client.errors import BY_CODE, ClientError, from_code
 from zenjun.daemon.client.protocol import ClientProtocol, Membership
-from zenjun.daemon.clientwire import BODY_MAX
+from zenjun.daemon.clientwire import BODY_MAX, REQUESTS_MAX
 
 WELCOME = {
-    "version": 2, "station": 2, "stations": 3, "cluster": "c", "client": 9, "message_max": 1000, "queue_bytes_max": 1 << 20,
+    "version": 3, "station": 2, "stations": 3, "cluster": "c", "client": 9, "message_max": 1000, "queue_bytes_max": 1 << 20,
     "instance": 4, "mtu": 1500, "payload_max": 1300,
 }  # fmt: skip
 ME = [2, 9, "me"]
@@ -75,6 +76,18 @@ def error(code: str, handle: int = 0, flags: int = 0, **more: Any) -> bytes:
     return frame(70, {"code": code, "message": f"why {code}", **more}, flags, handle)
 
 
+def reply(number: int, body: dict[str, Any] | bytes, code: str = "") -> bytes:
+    """REPLY; code: it failed."""
+    if code:
+        body = {"code": code, "message": f"why {code}"}
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return frame(74, struct.pack("<IHH", number, int(bool(code)), 0) + data)
+
+
+TOTAL, FIFO = bytes(4), b"\1\0\0\0"
+"""What a JOIN's body begins with."""
+
+
 def sent(p: ClientProtocol) -> list[tuple[int, int, int, bytes]]:
     data, out = p.take_output(), []
     while data:
@@ -86,7 +99,7 @@ def sent(p: ClientProtocol) -> list[tuple[int, int, int, bytes]]:
 
 def connected(**options: Any) -> ClientProtocol:
     p = ClientProtocol("me", **options)
-    assert sent(p) == [(1, 0, 0, b"ZENJ\x02\x00\x02\x00me")]
+    assert sent(p) == [(1, 0, 0, b"ZENJ\x03\x00\x03\x00me")]
     p.receive(frame(65, WELCOME))
     assert p.welcomed.result().message_max == 1000
     return p
@@ -108,7 +121,7 @@ def test_name_is_cut_within_a_character() -> None:
 def test_join_flags_and_first_view() -> None:
     p = connected()
     m = p.join("g", "ack", open_group=True, no_self=True)
-    assert sent(p) == [(2, 2 | 4 | 16, m.handle, b"g")]
+    assert sent(p) == [(2, 2 | 4 | 16, m.handle, TOTAL + b"g")]
     p.receive(message(m.handle, b"of a former life") + view(m.handle, [[1, 1, "other"]]))
     assert not m.joined.settled and not m.items
     p.receive(view(m.handle, [[1, 1, "other"], ME]) + message(m.handle, b"first"))
@@ -138,11 +151,11 @@ def test_join_refused() -> None:
 def test_send_only_settles_by_the_barrier() -> None:
     p = connected()
     m = p.join("g", send_only=True)
-    assert [f[0] for f in sent(p)] == [2, 7]
-    p.receive(frame(72, {"group": "g", "members": []}))
+    assert sent(p) == [(2, 1 | 8, m.handle, TOTAL + b"g"), (9, 0, 0, struct.pack("<IHH", 1, 2, 0) + b"g")]
+    p.receive(reply(1, {"group": "g", "members": []}))
     assert m.joined.result() is None and m.state == "joined"
     n = p.join("h", send_only=True)
-    p.receive(error("closed-group", n.handle) + frame(72, {"members": []}))
+    p.receive(error("closed-group", n.handle) + reply(2, {"members": []}))
     with pytest.raises(NotMember):
         n.joined.result()
     with pytest.raises(NotMember):
@@ -323,13 +336,13 @@ def test_order_op_has_its_own_level() -> None:
     p = connected()
     m = p.join("g", order="op")
     n = p.join("h", "accepted", order="op", open_group=True)
-    assert sent(p) == [(2, 32, m.handle, b"g"), (2, 32 | 4, n.handle, b"h")] and (m.level, m.order) == ("ordered", "op")
+    assert sent(p) == [(2, 0, m.handle, FIFO + b"g"), (2, 4, n.handle, FIFO + b"h")] and (m.level, m.order) == ("ordered", "op")
     for level in ("preack", "ack"):
         with pytest.raises(BadLevel, match="on acceptance"):
             p.join("i", level, order="op")
     with pytest.raises(ValueError, match="one of"):
         p.join("i", "accepted")
-    with pytest.raises(ValueError, match="total or op"):
+    with pytest.raises(ValueError, match="one of total, op"):
         p.join("i", order="best")  # type: ignore[arg-type]
     assert sent(p) == []
     p.receive(error("order-mismatch", m.handle) + error("level", n.handle))
@@ -340,26 +353,65 @@ def test_order_op_has_its_own_level() -> None:
     assert not p.memberships
 
 
-def test_commands_of_operators() -> None:
-    """Their errors are theirs, also with other requests under way."""
+def test_a_daemon_without_the_order_is_named() -> None:
     p = connected()
-    members, first, second, third = p.members("g"), p.admin("expel", station=2), p.admin("leave"), p.admin("expel", station=9)
-    assert [(f[0], json.loads(f[3])) for f in sent(p)[1:]] == [
-        (8, {"command": "expel", "station": 2}), (8, {"command": "leave"}), (8, {"command": "expel", "station": 9}),
+    m = p.join("g", order="op")
+    p.receive(error("unknown-order", m.handle))
+    with pytest.raises(UnknownOrder, match="why unknown-order"):
+        m.joined.result()
+
+
+def test_each_answer_has_the_number_of_its_question() -> None:
+    """In whatever order they come, errors among them: none of them is anybody else's."""
+    p = connected()
+    m = joined(p)
+    sending = p.send(m, b"x", "preack")
+    status, members, first, second, third = p.status(), p.members("g"), p.admin("expel", station=2), p.admin("leave"), p.status()
+    frames = [(f[0], struct.unpack_from("<IHH", f[3]), f[3][8:]) for f in sent(p)[1:]]
+    assert frames == [
+        (9, (1, 1, 0), b""), (9, (2, 2, 0), b"g"), (9, (3, 3, 0), b'{"command": "expel", "station": 2}'),
+        (9, (4, 3, 0), b'{"command": "leave"}'), (9, (5, 1, 0), b""),
     ]  # fmt: skip
     assert p.waiting
-    p.receive(frame(73, {"ok": True, "message": "proposed"}) + error("not-permitted", admin=True) + error("refused", admin=True))
-    assert first.result()["message"] == "proposed" and not members.settled
+    p.receive(reply(4, {}, "not-permitted") + reply(5, {"n": 5}) + reply(3, {"ok": True, "message": "proposed"}))
+    assert (third.result(), first.result()["message"]) == ({"n": 5}, "proposed") and not status.settled and not members.settled
     with pytest.raises(NotPermitted) as caught:
         second.result()
     assert isinstance(caught.value, PermissionError)
-    with pytest.raises(Refused, match="why refused") as refused:
-        third.result()
-    assert refused.value.code == "refused"
+    p.receive(reply(2, {}, "name") + reply(1, {"n": 1}))
+    with pytest.raises(BadName):
+        members.result()
+    assert status.result() == {"n": 1} and sending is not None and not sending.settled
+    refused = p.admin("expel", station=9)
+    p.receive(reply(6, {}, "refused"))
+    with pytest.raises(Refused, match="why refused") as error:
+        refused.result()
+    assert error.value.code == "refused"
     last = p.admin("leave")
     p.eof()
     with pytest.raises(ConnectionClosed):
         last.result()
+
+
+def test_an_error_without_a_handle_belongs_to_no_request() -> None:
+    p = connected()
+    members = p.members("g")
+    p.receive(error("refused"))
+    assert not members.settled and not p.ended.settled
+
+
+def test_requests_beyond_the_bound_are_held_back() -> None:
+    p = connected()
+    tickets = [p.status() for _ in range(REQUESTS_MAX + 3)]
+    assert len(sent(p)) == REQUESTS_MAX
+    p.receive(reply(2, {"n": 2}) + reply(1, {"n": 1}))
+    assert [struct.unpack_from("<I", f[3])[0] for f in sent(p)] == [REQUESTS_MAX + 1, REQUESTS_MAX + 2]
+    assert tickets[1].result() == {"n": 2} and p.waiting
+    p.eof()
+    for ticket in tickets[2:]:
+        with pytest.raises(ConnectionClosed):
+            ticket.result()
+    assert not p.waiting
 
 
 def test_fenced_fails_what_is_under_way() -> None:
@@ -400,13 +452,6 @@ def test_leave_frees_the_handle_when_the_daemon_is_done() -> None:
     assert p.leaving("g") is None and m.gone.settled and not p.memberships
 
 
-def test_status_and_members_are_answered_in_order() -> None:
-    p = connected()
-    first, second, members = p.status(), p.status(), p.members("")
-    p.receive(frame(71, {"n": 1}) + frame(72, {"members": [[1, 0, "h"]]}) + frame(71, {"n": 2}))
-    assert (first.result(), second.result()) == ({"n": 1}, {"n": 2}) and members.result()["members"] == [[1, 0, "h"]]
-
-
 def test_inbox_limit() -> None:
     p = connected(inbox_bytes_max=1000)
     m = joined(p)
@@ -439,7 +484,7 @@ def stream(m: int) -> tuple[bytes, list[bytes]]:
         if i % 7 == 0:
             parts.append(done(i, i, i))
         if i % 11 == 0:
-            parts.append(frame(71, {}) + frame(70, {"code": "x"}))
+            parts.append(frame(68, {"event": "new", "instance": 4}) + frame(70, {"code": "x"}))
     return b"".join(parts), payloads
 
 
@@ -483,9 +528,12 @@ def test_garbage_ends_the_connection_at_worst(data: bytes, kind: int, size: int)
         frame(66, b"x" * 15, handle=1),
         struct.pack("<IBBH", BODY_MAX + 1, 66, 0, 1) + bytes(30),
         struct.pack("<IBBH", BODY_MAX + 1, 66, 0, 1),
-        frame(71, b"[]"),
-        frame(71, b"\xff"),
-        frame(71, b"[" * 100000),
+        reply(1, b"[]"),
+        reply(1, b"\xff"),
+        reply(1, b"[" * 100000),
+        reply(7, {}),
+        frame(74, b"short"),
+        frame(71, {}),
         frame(69, b"short"),
         frame(67, {"group": "g"}, handle=1),
         frame(68, {}),
@@ -493,7 +541,7 @@ def test_garbage_ends_the_connection_at_worst(data: bytes, kind: int, size: int)
         frame(68, {"event": "view", "instance": 5, "members": [1, 2]}),
         frame(68, {"event": "blocked", "stations": 3}),
     ],
-    ids=range(14),
+    ids=range(17),
 )
 def test_violations(bad: bytes) -> None:
     p = connected()

@@ -8,7 +8,20 @@ from pathlib import Path
 import pytest
 from zenjun.daemon import clientwire
 from zenjun.daemon.client.errors import BY_CODE
-from zenjun.daemon.clientwire import CODES, DONE, FLAGS, FRAMES, HEADER, HELLO, JOIN_FLAGS, LAYOUTS, MESSAGE, MESSAGE_FRAME, Frame
+from zenjun.daemon.clientwire import (
+    CODES,
+    DONE,
+    FLAGS,
+    FRAMES,
+    HEADER,
+    HELLO,
+    JOIN_FLAGS,
+    LAYOUTS,
+    MESSAGE,
+    MESSAGE_FRAME,
+    Frame,
+    JoinFlag,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,14 +35,15 @@ def test_layouts_are_what_clients_out_there_speak() -> None:
     )
     assert DONE.struct.pack(1, 2, 3) == b"".join(bytes([n, *[0] * 7]) for n in (1, 2, 3))
     assert MESSAGE_FRAME.size == HEADER.size + MESSAGE.size == 24
-    numbers = [1, 2, 3, 4, 5, 6, 7, 8, 65, 66, 67, 68, 69, 70, 71, 72, 73]
-    assert [int(frame) for frame in Frame][: len(numbers)] == numbers
+    numbers = [1, 2, 3, 4, 5, 6, 7, 8, 9, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74]
+    assert [int(frame) for frame in Frame] == numbers
     assert clientwire.BODY_MAX == 16 * 2**20 + 64 * 2**10
 
 
 def test_every_frame_has_its_row_once() -> None:
     assert [row.frame for row in FRAMES] == list(Frame)
-    assert all(clientwire.VERSION_MIN <= row.since <= clientwire.VERSION for row in FRAMES)
+    assert all(clientwire.VERSION_MIN <= row.since <= row.until <= clientwire.VERSION for row in FRAMES)
+    assert [kind for kind, _, _ in clientwire.KINDS] == list(clientwire.Kind)
 
 
 def test_every_bit_of_join_has_its_meaning() -> None:
@@ -38,13 +52,13 @@ def test_every_bit_of_join_has_its_meaning() -> None:
         if frame is Frame.JOIN:
             assert text and not bits & mask
             bits |= mask
-    assert bits == JOIN_FLAGS
+    assert bits == JOIN_FLAGS | JoinFlag.OP
 
 
 def test_every_code_is_known_to_the_library() -> None:
     """What it has no class for is a plain ``Refused`` to a program."""
     assert set(BY_CODE) <= set(CODES)
-    assert set(CODES) - set(BY_CODE) <= {"refused", "too-many-groups"}
+    assert set(CODES) - set(BY_CODE) <= {"refused", "too-many-groups", "unknown-request", "too-many-requests"}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)

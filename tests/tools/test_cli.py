@@ -11,6 +11,7 @@ import re
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -87,6 +88,11 @@ def payloads(fake: FakeThread) -> list[bytes]:
 
 
 # ---- send
+
+
+def asks(frame: tuple[int, int, int, bytes], kind: int) -> bool:
+    """Whether the frame is a REQUEST of this kind."""
+    return frame[0] == 9 and struct.unpack_from("<IH", frame[3])[1] == kind
 
 
 def test_send_arguments(fake: FakeThread) -> None:
@@ -396,7 +402,7 @@ VIEW = {
 
 def connected(fake: FakeThread, count: int = 1) -> None:
     """So many clients have been welcomed and have had an answer to STATUS."""
-    until(lambda: sum(kind == 5 for kind, *_ in fake.daemon.received) >= count, f"{count} requests for the status")
+    until(lambda: sum(asks(f, 1) for f in fake.daemon.received) >= count, f"{count} requests for the status")
 
 
 def test_members_watch_prints_events_as_they_come(fake: FakeThread) -> None:
@@ -461,7 +467,7 @@ def test_members_watch_when_the_daemon_goes(fake: FakeThread, tmp_path: Path) ->
 
 
 def admin(fake: FakeThread) -> list[dict[str, Any]]:
-    return [json.loads(body) for kind, _, _, body in fake.daemon.received if kind == 8]
+    return [json.loads(f[3][8:]) for f in fake.daemon.received if asks(f, 3)]
 
 
 def test_expel_waits_for_the_view_without_the_station(fake: FakeThread) -> None:
@@ -482,14 +488,14 @@ def test_expel_that_cannot_be(fake: FakeThread, monkeypatch: pytest.MonkeyPatch)
     assert b"station 1 is this one: zenjun leave lets it go" in zenjun("expel", "1", code=2).stderr
     assert b"Error: " in zenjun("expel", "0", code=2).stderr and b"Error: " in zenjun("expel", code=2).stderr
     absent = {2}
-    frame = fake.daemon.frame
+    reply = fake.daemon.reply
 
-    def without(c: Any, kind: int, flags: int = 0, handle: int = 0, body: Any = b"") -> None:
-        if kind == 72:
+    def without(c: Any, number: int, body: Any, code: str = "") -> None:
+        if "detail" in body:
             body = {**body, "detail": [{**d, "member": d["station"] not in absent} for d in body["detail"]]}
-        frame(c, kind, flags, handle, body)
+        reply(c, number, body, code)
 
-    monkeypatch.setattr(fake.daemon, "frame", without)
+    monkeypatch.setattr(fake.daemon, "reply", without)
     assert zenjun("expel", "2", code=1).stderr == b"zenjun expel: station 2 is not a member\n"
     absent |= {1, 3}
     assert b"station 2 is not a member: this station is in no instance" in zenjun("expel", "2", code=1).stderr
