@@ -322,6 +322,9 @@ KINDS: Final[tuple[tuple[Kind, str, str], ...]] = (
 """(kind, body behind the layout, JSON of the reply)"""
 
 
+RESERVED_PREFIX: Final = "zenjun."
+"""Groups with such names belong to the services of this project: only root and the daemon's own user may join them or send to
+them."""
 HANDLES_PER_UID: Final = 4096
 """Groups that all programs of one user may hold at a station at a time, joined or to send to. Each join is a message that costs
 every station Python, and a place in everybody's tables: 64 connections with all handles there are would be 65,000."""
@@ -344,7 +347,7 @@ CODES: Final = {
     "busy": "the daemon serves `clients.max` programs already, or lacks memory; the connection is closed",
     "closing": "the daemon is stopping; the connection is closed",
     "fenced": "the order at this station differs from another station's",
-    "not-permitted": "only root and the user that the daemon runs as may do that",
+    "not-permitted": f"only root and the user that the daemon runs as may do that: commands, groups named `{RESERVED_PREFIX}*`",
     "unknown-request": "the daemon has no request of this kind",
     "too-many-requests": f"{REQUESTS_MAX} requests of this connection have no answer yet, or the id is one of theirs",
     "refused": "the operator's command cannot be executed; `message` gives the reason",

@@ -26,12 +26,14 @@ from .clientwire import (
     LEVEL_MASK,
     LEVEL_MAX,
     LEVELS,
+    RESERVED_PREFIX,
     VERSION_REQUESTS,
     Frame,
     JoinFlag,
 )
 from .connections import Connection, Connections, Facts, Handle, Standing, as_json
 from .datapath import DataPath, MaySend, Take
+from .requests import privileged
 
 Refusal: TypeAlias = tuple[str, str] | None
 """Code and text of an ERROR; None: nothing is in the way."""
@@ -243,6 +245,9 @@ class GroupHost:
     def _refusal_of_group(self, connection: Connection, handle: Handle) -> Refusal:
         """Whether the client cannot have this group, or not like this."""
         name = handle.group
+        if name.startswith(RESERVED_PREFIX) and not privileged(connection.uid):
+            text = f"groups named {RESERVED_PREFIX}* are for root and the daemon's own user; {name!r} cannot be had"
+            return "not-permitted", text
         other = self._name_of(handle.group_id)
         if other is not None and other != name:
             return "name-collision", f"group {name!r} has the same number as group {other!r}: use another name"

@@ -67,8 +67,9 @@ class Daemon:
         return "begun"
 
     # ---- programs
-    def program(self, name: str = "p", version: int = 2) -> Program:
-        theirs, ours = socket.socketpair()
+    def program(self, name: str = "p", version: int = 2, pair: tuple[socket.socket, socket.socket] | None = None) -> Program:
+        """pair: the program's end of the connection and the daemon's, if they are there already."""
+        theirs, ours = pair or socket.socketpair()
         before = set(self.clients.connections.by_slot)
         self.clients.accept(ours, 0)
         (slot,) = set(self.clients.connections.by_slot) - before

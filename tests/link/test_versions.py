@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from zenjun.daemon.observe import Journal
 from zenjun.daemon.requests import Question, Requests
 from zenjun.proto.service.base import Reply
 
-from .rig import Bench, Program, takes
+from .rig import Bench, Program, frame, takes
 from .test_membership import Daemon
 
 STATUS, MEMBERS, ADMIN = 1, 2, 3
@@ -180,3 +181,42 @@ def test_a_question_of_a_deaf_client_is_dropped_and_a_command_is_not(bench: Benc
         bench.turn()
         seen += [take.slot for take in takes(bench) if take.type == 9]
     assert seen == [slots[2]]
+
+
+def connected_as(uid: int) -> tuple[socket.socket, socket.socket]:
+    """A connection made by a process of this user (needs root), both ends: what counts is who called connect()."""
+    listener, theirs = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    with listener:
+        listener.bind("")  # an abstract name of the kernel's choice: no folder is in the way
+        listener.listen()
+        before = os.geteuid()
+        os.seteuid(uid)
+        try:
+            theirs.connect(listener.getsockname())
+        finally:
+            os.seteuid(before)
+        return theirs, listener.accept()[0]
+
+
+@pytest.mark.parametrize("flags", [0, 4, 8], ids=["member", "open", "send only"])
+def test_reserved_groups_are_for_root_and_the_daemons_own_user(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, flags: int
+) -> None:
+    daemon.open(5)
+    ordinary = 65534 if os.geteuid() == 0 else os.geteuid()
+    own = daemon.program("own", 3)
+    back = talk(daemon, own, frame(2, bytes(4) + b"zenjun.dir", flags=4, handle=1))
+    assert back[4] == 67, "the user that the daemon runs as"
+    if ordinary == os.geteuid():  # without root: the same user, and a daemon of another one
+        monkeypatch.setattr(os, "geteuid", lambda: ordinary + 1)
+        other = daemon.program("other", 3)
+    else:
+        other = daemon.program("other", 3, connected_as(ordinary))
+    for name in (b"zenjun.dir", b"zenjun.", b"zenjun.state.00"):
+        back = talk(daemon, other, frame(2, bytes(4) + name, flags=flags, handle=1))
+        error = json.loads(back[8:])
+        assert back[4:8] == b"\x46\0\x01\0" and error["code"] == "not-permitted" and name.decode() in error["message"]
+    for name in (b"zenjun", b"zenjunk", b"my.zenjun.dir"):
+        back = talk(daemon, other, frame(2, bytes(4) + name, flags=4, handle=len(name)))
+        assert back[4] == 67, "not reserved"
+    assert daemon.groups.members("zenjun.dir") == ((1, 1, "own"),)
