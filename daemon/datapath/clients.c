@@ -41,17 +41,11 @@ void client_end(struct dp *d, struct dp_client *c, int error)
     take_push(d, c);
 }
 
-static struct dp_client *client_at(const struct dp *d, uint32_t slot)
-{
-    if (slot >= DP_CLIENTS_MAX || !d->clients[slot].used)
-        return NULL;
-    return (struct dp_client *)(uintptr_t)&d->clients[slot];
-}
+static int is_used(const struct dp *d, uint32_t slot) { return slot < DP_CLIENTS_MAX && d->clients[slot].used; }
 
-struct dp_client *client_live(const struct dp *d, uint32_t slot)
+struct dp_client *client_live(struct dp *d, uint32_t slot)
 {
-    struct dp_client *c = client_at(d, slot);
-    return c && !c->removed ? c : NULL;
+    return is_used(d, slot) && !d->clients[slot].removed ? &d->clients[slot] : NULL;
 }
 
 /* ---- slots ---- */
@@ -395,7 +389,7 @@ int dp_reset(struct dp *d, struct dp_lost lost[DP_CLIENTS_MAX])
         /* Counts go on behind the undecided ones, so that a number means the same message at both ends. */
         for (uint32_t level = 0; level < ZJ_LEVELS; level++)
             c->done[level] = c->sent;
-        c->own[0].head = c->own[0].tail = c->own[1].head = c->own[1].tail = 0;
+        c->own_counts[0].head = c->own_counts[0].tail = c->own_counts[1].head = c->own_counts[1].tail = 0;
         set_add(&d->owning, i);
     }
     groups_reset(d);
@@ -406,9 +400,9 @@ int dp_reset(struct dp *d, struct dp_lost lost[DP_CLIENTS_MAX])
 
 int dp_client_info(const struct dp *d, uint32_t slot, struct dp_client_info *out)
 {
-    const struct dp_client *c = client_at(d, slot);
-    if (!c)
+    if (!is_used(d, slot))
         return -ENOENT;
+    const struct dp_client *c = &d->clients[slot];
     *out = (struct dp_client_info){.queued_bytes = queue_bytes(&c->q), .unsent_bytes = c->in_end - c->in_start, .sent = c->sent,
                                    .delivered = c->delivered, .client = c->number, .closing = c->closing, .paused = c->paused};
     memcpy(out->done, c->done, sizeof out->done);

@@ -175,21 +175,21 @@ struct dp_links {
 
 /* ---- output of one client ---- */
 /* Bytes up to `end` may be written once `position` has been passed at `level`; those before them too. */
-struct dp_mark { uint64_t position, end; uint32_t level, pad; };
+struct dp_release_mark { uint64_t position, end; uint32_t level, pad; };
 /* So many own messages are done when the position has been passed. */
 struct dp_own { uint64_t position, count; };
-struct dp_own_list { struct dp_own *at; uint32_t cap; uint64_t head, tail; };
+struct dp_own_count { struct dp_own *at; uint32_t cap; uint64_t head, tail; };
 /* Frames written at a place between the ring's frames: urgent ones, and the DONE frame. */
-struct dp_side { uint8_t *data; uint32_t cap, size, off; uint64_t at; };
+struct dp_side_buffer { uint8_t *data; uint32_t cap, size, off; uint64_t at; };
 
 struct dp_queue {
     uint8_t *ring;
     uint32_t cap;                                /* power of two, 0: nothing allocated */
     /* Offsets in the stream of ring bytes, written <= boundary <= released <= tail; all restart at 0 when it is empty. */
     uint64_t written, boundary, released, tail;  /* boundary: first start of a frame at or after written */
-    struct dp_mark *marks;
+    struct dp_release_mark *marks;
     uint32_t mark_cap, mark_head, mark_count;
-    struct dp_side urgent, done;
+    struct dp_side_buffer urgent, done;
     uint8_t done_bytes[DP_HEADER + DP_DONE];
     uint8_t busy;                                /* used since the last tidying */
 };
@@ -226,7 +226,7 @@ struct dp_client {
     struct dp_queue q;
     /* own messages */
     uint64_t sends;              /* SEND frames, also refused ones */
-    struct dp_own_list own[2];   /* towards preack, towards ack */
+    struct dp_own_count own_counts[2]; /* towards preack, towards ack */
     uint64_t sent, delivered, done[ZJ_LEVELS], reported[ZJ_LEVELS], notify[ZJ_LEVELS];
     uint64_t ordered_end;        /* one past the position of the last message given at level ordered */
 };
@@ -329,7 +329,7 @@ int queue_append(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_
 int queue_urgent(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_t head_size, const uint8_t *body,
                  uint32_t body_size);           /* -ENOBUFS beyond DP_URGENT_MAX_BYTES */
 void queue_release(struct dp *d, struct dp_client *c);
-int queue_own(struct dp *d, struct dp_client *c, uint64_t position);
+int queue_count_own(struct dp *d, struct dp_client *c, uint64_t position);
 void queue_done(struct dp *d, struct dp_client *c);
 void queue_cut(struct dp *d, struct dp_client *c, int released);
 uint64_t queue_forget(struct dp *d, struct dp_client *c);
@@ -374,7 +374,7 @@ void clients_tidy(struct dp *d, uint64_t now);
 #define DP_CLIENT_EVENTS ((uint32_t)(EPOLLIN | EPOLLRDHUP | EPOLLET))
 void clients_init(struct dp *d);
 void clients_free(struct dp *d);
-struct dp_client *client_live(const struct dp *d, uint32_t slot); /* NULL: not in use, or given up */
+struct dp_client *client_live(struct dp *d, uint32_t slot); /* NULL: not in use, or given up */
 void client_close(struct dp *d, struct dp_client *c);
 void client_end(struct dp *d, struct dp_client *c, int error);
 void client_refuse(struct dp *d, struct dp_client *c, const char *code, const char *message, uint16_t handle);

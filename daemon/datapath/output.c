@@ -51,7 +51,7 @@ static void give(struct dp *d, const struct dp_member *to, struct dp_client *c, 
 static void count_own(struct dp *d, const struct zj_message *m, int own_slot)
 {
     struct dp_client *c = &d->clients[own_slot];
-    if (!c->closing && queue_own(d, c, m->position))
+    if (!c->closing && queue_count_own(d, c, m->position))
         client_no_memory(d, c);
 }
 

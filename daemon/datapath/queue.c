@@ -81,7 +81,7 @@ static int passed(const struct dp *d, uint32_t level, uint64_t position)
     return level == ZJ_ORDERED || position + 1 <= d->positions[level]; /* UINT64_MAX: nothing stands before it */
 }
 
-static int mark(struct dp *d, struct dp_client *c, uint32_t level, uint64_t position)
+static int release_mark(struct dp *d, struct dp_client *c, uint32_t level, uint64_t position)
 {
     struct dp_queue *q = &c->q;
     if (q->mark_count == 0 && passed(d, level, position)) {
@@ -89,7 +89,7 @@ static int mark(struct dp *d, struct dp_client *c, uint32_t level, uint64_t posi
         return 0;
     }
     if (q->mark_count) {
-        struct dp_mark *last = &q->marks[(q->mark_head + q->mark_count - 1) & (q->mark_cap - 1u)];
+        struct dp_release_mark *last = &q->marks[(q->mark_head + q->mark_count - 1) & (q->mark_cap - 1u)];
         if (last->level == level && (level == ZJ_ORDERED || last->position == position)) {
             last->end = q->tail;
             return 0;
@@ -97,7 +97,7 @@ static int mark(struct dp *d, struct dp_client *c, uint32_t level, uint64_t posi
     }
     if (q->mark_count == q->mark_cap) {
         const uint32_t cap = q->mark_cap ? q->mark_cap * 2 : 64;
-        struct dp_mark *marks = malloc(cap * sizeof *marks);
+        struct dp_release_mark *marks = malloc(cap * sizeof *marks);
         if (!marks)
             return -ENOMEM;
         for (uint32_t i = 0; i < q->mark_count; i++)
@@ -108,7 +108,7 @@ static int mark(struct dp *d, struct dp_client *c, uint32_t level, uint64_t posi
         q->mark_head = 0;
     }
     q->marks[(q->mark_head + q->mark_count++) & (q->mark_cap - 1u)] =
-        (struct dp_mark){.position = position, .end = q->tail, .level = level};
+        (struct dp_release_mark){.position = position, .end = q->tail, .level = level};
     set_add(&d->marked, c->slot);
     return 0;
 }
@@ -125,7 +125,7 @@ int queue_append(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_
         copy_in(q, q->tail + head_size, body, body_size);
     q->tail += (uint64_t)head_size + body_size;
     q->busy = 1;
-    if (mark(d, c, level, position)) {
+    if (release_mark(d, c, level, position)) {
         q->tail -= (uint64_t)head_size + body_size;
         return -ENOMEM;
     }
@@ -138,7 +138,7 @@ void queue_release(struct dp *d, struct dp_client *c)
 {
     struct dp_queue *q = &c->q;
     while (q->mark_count) {
-        const struct dp_mark *m = &q->marks[q->mark_head];
+        const struct dp_release_mark *m = &q->marks[q->mark_head];
         if (!passed(d, m->level, m->position))
             break;
         q->released = m->end;
@@ -155,7 +155,7 @@ void queue_release(struct dp *d, struct dp_client *c)
 int queue_urgent(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_t head_size, const uint8_t *body,
                  uint32_t body_size)
 {
-    struct dp_side *u = &c->q.urgent;
+    struct dp_side_buffer *u = &c->q.urgent;
     if (u->off == u->size) {
         u->off = u->size = 0;
         u->at = c->q.boundary;
@@ -182,7 +182,7 @@ int queue_urgent(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_
 }
 
 /* ---- own messages ---- */
-static int own_push(struct dp_own_list *l, uint64_t position)
+static int own_count_push(struct dp_own_count *l, uint64_t position)
 {
     if (l->tail != l->head) {
         struct dp_own *last = &l->at[(l->tail - 1) & (l->cap - 1u)];
@@ -213,12 +213,12 @@ static int own_push(struct dp_own_list *l, uint64_t position)
 }
 
 /* One of the client's messages stands at this place of the order. */
-int queue_own(struct dp *d, struct dp_client *c, uint64_t position)
+int queue_count_own(struct dp *d, struct dp_client *c, uint64_t position)
 {
     if (c->done[ZJ_ORDERED] == c->sent)
         return 0; /* not one of this connection's */
     for (uint32_t i = 0; i < 2; i++) {
-        const int error = own_push(&c->own[i], position);
+        const int error = own_count_push(&c->own_counts[i], position);
         if (error)
             return error;
     }
@@ -233,7 +233,7 @@ void queue_done(struct dp *d, struct dp_client *c)
 {
     struct dp_queue *q = &c->q;
     for (uint32_t i = 0; i < 2; i++) {
-        struct dp_own_list *l = &c->own[i];
+        struct dp_own_count *l = &c->own_counts[i];
         const uint64_t position = d->positions[i + 1];
         for (; l->head != l->tail && l->at[l->head & (l->cap - 1u)].position < position; l->head++)
             c->done[i + 1] += l->at[l->head & (l->cap - 1u)].count;
@@ -242,7 +242,7 @@ void queue_done(struct dp *d, struct dp_client *c)
     for (uint32_t level = 0; level < ZJ_LEVELS; level++)
         news |= c->done[level] > c->reported[level] && c->reported[level] < c->notify[level];
     if (!news) {
-        if (c->own[0].head == c->own[0].tail && c->own[1].head == c->own[1].tail)
+        if (c->own_counts[0].head == c->own_counts[0].tail && c->own_counts[1].head == c->own_counts[1].tail)
             set_del(&d->owning, c->slot);
         return;
     }
@@ -253,7 +253,7 @@ void queue_done(struct dp *d, struct dp_client *c)
         put64(q->done_bytes + DP_HEADER + DP_DONE / ZJ_LEVELS * level, c->done[level]);
         c->reported[level] = c->done[level];
     }
-    q->done = (struct dp_side){.data = q->done_bytes, .size = sizeof q->done_bytes, .at = q->released};
+    q->done = (struct dp_side_buffer){.data = q->done_bytes, .size = sizeof q->done_bytes, .at = q->released};
     set_add(&d->dirty, c->slot);
 }
 
@@ -289,7 +289,7 @@ uint64_t queue_embargoed(const struct dp *d, const struct dp_client *c)
     const struct dp_queue *q = &c->q;
     uint64_t count = 0, from = q->released;
     for (uint32_t i = 0; i < q->mark_count; i++) {
-        const struct dp_mark *m = &q->marks[(q->mark_head + i) & (q->mark_cap - 1u)];
+        const struct dp_release_mark *m = &q->marks[(q->mark_head + i) & (q->mark_cap - 1u)];
         if (!passed(d, m->level, m->position))
             count += messages_between(q, from, m->end);
         from = m->end;
@@ -305,7 +305,7 @@ uint64_t queue_forget(struct dp *d, struct dp_client *c)
     const uint64_t count = queue_embargoed(d, c);
     uint64_t to = q->released, from = q->released;
     for (; q->mark_count; q->mark_count--, q->mark_head = (q->mark_head + 1) & (q->mark_cap - 1u)) {
-        const struct dp_mark *m = &q->marks[q->mark_head];
+        const struct dp_release_mark *m = &q->marks[q->mark_head];
         if (!passed(d, m->level, m->position)) {
             from = m->end;
             continue;
@@ -338,7 +338,8 @@ void queue_clear(struct dp *d, struct dp_client *c)
 /* ---- writing ---- */
 #define PIECES 8u
 
-static uint32_t add_ring(const struct dp_queue *q, struct iovec *iov, struct dp_side **owner, uint32_t n, uint64_t at, uint64_t end)
+static uint32_t add_ring(const struct dp_queue *q, struct iovec *iov, struct dp_side_buffer **owner, uint32_t n, uint64_t at,
+                         uint64_t end)
 {
     while (at < end) {
         const uint32_t run = contiguous(q, at, end);
@@ -350,9 +351,9 @@ static uint32_t add_ring(const struct dp_queue *q, struct iovec *iov, struct dp_
 }
 
 /* Put together what may be written, in order; returns the number of pieces. */
-static uint32_t gather(struct dp_queue *q, struct iovec iov[PIECES], struct dp_side *owner[PIECES])
+static uint32_t gather(struct dp_queue *q, struct iovec iov[PIECES], struct dp_side_buffer *owner[PIECES])
 {
-    struct dp_side *first = &q->urgent, *second = &q->done;
+    struct dp_side_buffer *first = &q->urgent, *second = &q->done;
     const int urgent = q->urgent.off < q->urgent.size, done = q->done.off < q->done.size;
     /* At one place the one already begun goes first. */
     if (!urgent || (done && (q->done.at < q->urgent.at || (q->done.at == q->urgent.at && q->done.off)))) {
@@ -361,9 +362,9 @@ static uint32_t gather(struct dp_queue *q, struct iovec iov[PIECES], struct dp_s
     }
     uint64_t at = q->written;
     uint32_t n = 0;
-    struct dp_side *const sides[2] = {first, second};
+    struct dp_side_buffer *const sides[2] = {first, second};
     for (uint32_t i = 0; i < 2; i++) {
-        struct dp_side *s = sides[i];
+        struct dp_side_buffer *s = sides[i];
         if (s->off == s->size)
             continue;
         n = add_ring(q, iov, owner, n, at, s->at);
@@ -374,7 +375,7 @@ static uint32_t gather(struct dp_queue *q, struct iovec iov[PIECES], struct dp_s
     return add_ring(q, iov, owner, n, at, q->released);
 }
 
-static void consume(struct dp_queue *q, const struct iovec *iov, struct dp_side *const *owner, uint64_t bytes)
+static void consume(struct dp_queue *q, const struct iovec *iov, struct dp_side_buffer *const *owner, uint64_t bytes)
 {
     for (uint32_t i = 0; bytes; i++) {
         const uint32_t run = (uint32_t)min64(bytes, iov[i].iov_len);
@@ -401,7 +402,7 @@ int queue_write(struct dp *d, struct dp_client *c)
     struct dp_queue *q = &c->q;
     while (queue_writable(q)) {
         struct iovec iov[PIECES];
-        struct dp_side *owner[PIECES];
+        struct dp_side_buffer *owner[PIECES];
         const uint32_t pieces = gather(q, iov, owner);
         uint64_t total = 0;
         for (uint32_t i = 0; i < pieces; i++)
@@ -442,7 +443,7 @@ void queue_tidy(struct dp_client *c)
     }
     if (q->urgent.size == q->urgent.off && q->urgent.cap > 64 * 1024) {
         free(q->urgent.data);
-        q->urgent = (struct dp_side){.at = q->boundary};
+        q->urgent = (struct dp_side_buffer){.at = q->boundary};
     }
     if (!q->mark_count && q->mark_cap > 4096) {
         free(q->marks);
@@ -468,14 +469,14 @@ void queue_free(struct dp_client *c)
     dp_unmap(c->q.ring, c->q.cap);
     free(c->q.marks);
     free(c->q.urgent.data);
-    free(c->own[0].at);
-    free(c->own[1].at);
+    free(c->own_counts[0].at);
+    free(c->own_counts[1].at);
     memset(&c->q, 0, sizeof c->q);
-    memset(c->own, 0, sizeof c->own);
+    memset(c->own_counts, 0, sizeof c->own_counts);
 }
 
 uint64_t queue_memory(const struct dp_client *c)
 {
-    return c->q.cap + c->q.urgent.cap + (uint64_t)c->q.mark_cap * sizeof(struct dp_mark) +
-           ((uint64_t)c->own[0].cap + c->own[1].cap) * sizeof(struct dp_own);
+    return c->q.cap + c->q.urgent.cap + (uint64_t)c->q.mark_cap * sizeof(struct dp_release_mark) +
+           ((uint64_t)c->own_counts[0].cap + c->own_counts[1].cap) * sizeof(struct dp_own);
 }
