@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from .core import Medium
+from .core import Core, Medium
 from .errors import UsageError
 from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX
-from .wire import MESSAGE_MAX, STATIONS_MAX
+from .wire import MESSAGE_MAX, STATIONS_MAX, cluster_id
 
 MS: Final = 1_000_000
 WINDOW_MAX: Final = 32768
@@ -129,3 +129,29 @@ def validate(config: EngineConfig, incarnation: int, instance: int) -> None:
             within(field.name, getattr(config, field.name), 1, 2**62)
     if config.heartbeat_ns >= config.fail_timeout_ns:
         raise UsageError("heartbeat_ns must be shorter than fail_timeout_ns")
+
+
+def make_core(config: EngineConfig) -> Core:
+    """The C core for this configuration. MemoryError if it does not fit."""
+    return Core(
+        stations=config.stations,
+        self_index=config.station - 1,
+        cluster=cluster_id(config.cluster),
+        window=config.window_frames,
+        slots=slots_for(config),
+        frame_max=config.frame_max,
+        message_max=config.message_max,
+        confirm_delay_ns=config.confirm_delay_ns,
+        nak_delay_ns=config.nak_delay_ns,
+        nak_retry_ns=config.nak_retry_ns,
+        nak_retry_max_ns=config.nak_retry_max_ns,
+        poll_delay_ns=config.poll_delay_ns,
+        poll_delay_max_ns=config.poll_delay_max_ns,
+        retransmit_gap_ns=config.retransmit_gap_ns,
+        first_seq=config.first_seq,
+        faults=config.faults,
+        seed=config.seed,
+        medium=int(config.medium),
+        answer_each=int(config.answer_each),
+        own_timeout_ns=config.own_timeout_ns,
+    )

@@ -40,8 +40,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from . import core
 from .ballots import Ballots
@@ -49,6 +48,7 @@ from .core import Commit, Vote
 from .effects import Changed, Effect, Send
 from .errors import invariant
 from .openpdu import INSTANCE_MAX
+from .outcomes import Expelled, Outcome
 from .peer import Admission, Peer, Resent, Suspicion
 from .peerstate import Cause, PeerState
 from .votes import Cast, Proposal, Quorum, bits, encode_proposal, stations_of, takes_in
@@ -87,19 +87,6 @@ class Streams(Protocol):
     def block(self, yes: bool) -> None: ...
 
     def heartbeat(self, now: int, flags: int = 0) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Expelled:
-    """This incarnation's time in the instance is over: the engine leaves the instance and asks to join again."""
-
-    reason: str
-    station: int
-    """The station whose word it is; this one, if it gives up."""
-    expelled: bool = True
-
-
-Outcome: TypeAlias = Effect | Expelled
 
 
 class Membership:
@@ -199,6 +186,11 @@ class Membership:
         return tuple(k for k in self.members if self._peers[k].suspicion is None)
 
     @property
+    def target_indices(self) -> list[int]:
+        """The same as indices, which the core counts by."""
+        return [k - 1 for k in self.target]
+
+    @property
     def has_quorum(self) -> bool:
         """Without those it suspects."""
         return self._may_remove(self.target)
@@ -221,6 +213,10 @@ class Membership:
     def last_incarnation(self, station: int) -> int:
         """The highest incarnation of it that was ever a member here: only later ones may join."""
         return self._peers[station].last_incarnation
+
+    def held_incarnation(self, station: int) -> int:
+        """Its incarnation as a member of the present instance, 0: it is none."""
+        return self.incarnations[station - 1] if self.instance else 0
 
     def closed_by(self, index: int) -> frozenset[int]:
         """The members of whose streams this one takes nothing any more, because it has voted for their removal (rule 1);

@@ -49,8 +49,9 @@ from typing import Final, TypeAlias
 
 from .asking import Asking
 from .belief import Belief, Lives
-from .effects import NOTICE_GAP_NS, Closed, Effect, Notice, Opened, Persist, Refused, Send
+from .effects import Closed, Effect, Opened, Persist, Refused, Send
 from .errors import InvariantError, invariant
+from .notices import Notices
 from .openpdu import (
     BY_VOTES,
     INSTANCE_MAX,
@@ -66,6 +67,7 @@ from .openpdu import (
     mac_text,
 )
 from .openstate import TRANSITIONS, Cause, State
+from .outcomes import Outcome, Recovering, UsedUp
 from .pace import FOLLOW_WINDOWS, Arrivals, Pace
 from .rivals import Rival, Rivals
 from .timers import NEVER, Timers
@@ -99,26 +101,6 @@ class Timer(IntEnum):
     LOOK = auto()
     """OPENs have come: see what follows from them, once for all that are here."""
     LISTENED = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Recovering:
-    """A station that is in no instance wants in, or back: for the members' agreement."""
-
-    station: int
-    incarnation: int
-    frame_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class UsedUp:
-    """A member says that this incarnation of a station has been a member: no lower one may be let in."""
-
-    station: int
-    incarnation: int
-
-
-Outcome: TypeAlias = Effect | Recovering | UsedUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +217,7 @@ class Opening:
         self._persisted = (0, instance)
         self._began_ns = 0
         self._sent_ns = -NEVER
-        self._noticed_ns: dict[tuple[str, int], int] = {}
+        self._notices = Notices()
         self._numbers = Belief()
         self._lives = Lives()
 
@@ -262,7 +244,7 @@ class Opening:
         if pdu.src == self._config.station:
             return [*self._on_own_number(now, pdu, mac)]
         if pdu.fingerprint != self._config.fingerprint:
-            told = self._notice(
+            told = self._notices.give(
                 now,
                 "options",
                 pdu.src,
@@ -287,7 +269,7 @@ class Opening:
         else:
             self.malformed += 1
             return []
-        told = self._notice(
+        told = self._notices.give(
             now,
             "stations",
             src,
@@ -313,12 +295,12 @@ class Opening:
         if rival is None:
             return None
         self._quorum_since_ns = None
-        if not rival.living and not self._quorum(own):
+        if not rival.living and not self._may_form(own):
             return []
         differs = rival.differs(self._config.stations, self._config.fingerprint)
         what = "is in an instance" if rival.living else "wants to open one"
         message = f"opening waits: {rival.text()} {what} of this cluster under another configuration: {differs}"
-        return self._notice(now, "conflict", 0, message)
+        return self._notices.give(now, "conflict", 0, message)
 
     def on_timeout(self, now: int) -> list[Effect]:
         """Early and repeated calls are harmless."""
@@ -423,6 +405,11 @@ class Opening:
         self._enter_ended()
 
     # ---- reads
+    @property
+    def pasts(self) -> Pasts:
+        """What the members of the instance bring that this station has started in."""
+        return self.instance.pasts if self.instance else ()
+
     @property
     def issued(self) -> int:
         """The highest instance number that this incarnation has proposed, or agreed to; 0: none."""
@@ -533,7 +520,9 @@ class Opening:
 
     def _on_outdated(self, now: int, by: int, listed: int) -> list[Effect]:
         if not self._believes(now, self._config.station, self.incarnation, listed):
-            return self._notice(now, "exhausted", by, f"station {by} speaks of incarnation {listed} of this one: not believed")
+            return self._notices.give(
+                now, "exhausted", by, f"station {by} speaks of incarnation {listed} of this one: not believed"
+            )
         take = max(listed, self.incarnation) + 1
         if self.state is State.LISTENING and take <= self._next_incarnation:
             return []
@@ -550,7 +539,7 @@ class Opening:
             self.returned = True
             if self._config.returns:
                 return []
-            return self._notice(now, "loop", 0, f"own frames come back from the segment (last from {mac_text(mac)})")
+            return self._notices.give(now, "loop", 0, f"own frames come back from the segment (last from {mac_text(mac)})")
         if self.mac and mac == self.mac:
             return []  # sent by this host before the daemon was restarted
         both = f"station number {self._config.station} is used twice: by {self._who()} and by {pdu.host} ({mac_text(mac)})"
@@ -559,7 +548,9 @@ class Opening:
             self._move(Cause.DISPLACED)
             self._enter_ended()
             return [*closed, Refused(f"{both}; the other one was here first, this one stops")]
-        return self._answer(now) + self._notice(now, "duplicate", self._config.station, f"{both}; the other one is told to stop")
+        return self._answer(now) + self._notices.give(
+            now, "duplicate", self._config.station, f"{both}; the other one is told to stop"
+        )
 
     def _believes(self, now: int, station: int, known: int, life: int) -> bool:
         believed = self._lives.believes(now, station, known, life)
@@ -586,7 +577,7 @@ class Opening:
             if not foreign and header["incarnation"] == self.incarnation:
                 return []
             if foreign:
-                effects += self._notice(
+                effects += self._notices.give(
                     now,
                     "duplicate",
                     self._config.station,
@@ -626,7 +617,7 @@ class Opening:
         if latest is not None and latest == self._taken and not late:
             return []  # kept as long as an own one: else it would be overtaken by the own set before anybody could answer
         members, pasts = self._candidates(now)
-        if self._alive(now) or not self._quorum(station for station, _ in members):
+        if self._alive(now) or not self._may_form(station for station, _ in members):
             self._quorum_since_ns = self._ready_ns = None
             return []
         if self._quorum_since_ns is None:
@@ -647,10 +638,14 @@ class Opening:
             if latest is not None and latest[1:] == (members, pasts):
                 return []
             if self.highest >= INSTANCE_MAX:
-                return self._notice(now, "exhausted", 0, "instance numbers are used up: the state folders must be cleared")
+                return self._notices.give(now, "exhausted", 0, "instance numbers are used up: the state folders must be cleared")
             adopted = Proposal(self.highest + 1, members, pasts)
         effects = self._issue(now, adopted)
         return effects + (self._agree(now, adopted) if self._complete(adopted) else [])
+
+    def _may_form(self, stations: Iterable[int]) -> bool:
+        """May these form an instance? Where own frames come back, one must have been seen first: it shows the medium."""
+        return (self.returned or not self._config.returns) and self._quorum(stations)
 
     def _complete_by_ns(self, quorum_since_ns: int) -> int:
         """Until then a set that lacks some station is not proposed: the others may come yet."""
@@ -674,7 +669,7 @@ class Opening:
         """Does it say of this station what it says itself, and may its members form an instance?"""
         past = next((Past(*rest) for station, *rest in offer.pasts if station == self._config.station), NO_PAST)
         own = offer.incarnation_of(self._config.station) == self.incarnation and past == self.past
-        return own and self._quorum(station for station, _ in offer.members)
+        return own and self._may_form(station for station, _ in offer.members)
 
     def _settle(self, now: int, latest: Proposal) -> Proposal | None:
         """The latest proposal finds no agreement: what to issue instead, ``latest`` to keep it, None for the own set.
@@ -693,7 +688,7 @@ class Opening:
         if memory.kept > KEPT_MAX:
             memory.failed[latest.members] = now + 2 * EXCLUDED_WINDOWS * self.pace.window_ns
         offered, without, deaf = self._answers(now, latest)
-        if self._quorum(station for station, _ in own.members):
+        if self._may_form(station for station, _ in own.members):
             offered.append(own)
         for station in deaf:
             # Not for the same time everywhere: two that leave each other out would be back together, and do it again.
@@ -731,7 +726,7 @@ class Opening:
                 memory.without[station] = counts.get(station, 0) + 1
                 if memory.without[station] >= WITHOUT_MAX:
                     deaf.append(station)
-            elif now >= memory.failed.get(proposal.members, 0) and self._quorum(k for k, _ in proposal.members):
+            elif now >= memory.failed.get(proposal.members, 0) and self._may_form(k for k, _ in proposal.members):
                 offered.append(proposal)
         return offered, largest, deaf
 
@@ -890,10 +885,3 @@ class Opening:
     def _who(self) -> str:
         """Ourselves, for people."""
         return f"{self._config.host_name or 'this host'} ({mac_text(self.mac)})"
-
-    def _notice(self, now: int, kind: str, about: int, message: str) -> list[Effect]:
-        last = self._noticed_ns.get((kind, about))
-        if last is not None and now - last < NOTICE_GAP_NS:
-            return []
-        self._noticed_ns[kind, about] = now
-        return [Notice(kind, message)]

@@ -30,13 +30,11 @@ def engine_status(engine: Engine, at: int) -> dict[str, Any]:
         "instance": engine.instance or engine.last_instance,
         "incarnation": engine.incarnation,
         "medium": Medium(engine.config.medium).name.lower(),
-        "reset": {"state": engine.reset.state.name.lower(), "epoch": engine.reset.epoch, "moves": dict(engine.reset.moves)}
-        if engine.config.medium == Medium.BUS
-        else None,
+        "reset": engine.medium.status(),
         "state": _state(engine),
         "blocked": [
             {"station": station, "reason": reason, "since_ms": (at - since) // MS}
-            for station, (reason, since) in sorted(engine.blocked.items())
+            for station, (reason, since) in sorted(engine.watch.blocked.items())
         ],
         "fence": fence
         and {
@@ -119,13 +117,14 @@ def _membership_status(engine: Engine, now: int) -> dict[str, Any]:
 def _peer_status(engine: Engine, now: int, index: int, peer: Peer) -> dict[str, Any]:
     station = index + 1
     is_self = index == engine.core.index
+    blocked = engine.watch.blocked
     heard = None if is_self or not peer.heard_ns else (now - peer.heard_ns) // MS
     if is_self:
         state = "self"
     elif peer.fenced:
         state = "fenced"
-    elif station in engine.blocked and (peer.member or not engine.instance or engine.blocked[station][0] == "joining"):
-        state = engine.blocked[station][0]
+    elif station in blocked and (peer.member or not engine.instance or blocked[station][0] == "joining"):
+        state = blocked[station][0]
     elif engine.instance and not peer.member:
         state = "out" if engine.membership.last_incarnation(station) else "never seen"
     else:

@@ -7,13 +7,27 @@ early or late changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
+from enum import Enum, IntEnum, auto
 from typing import Final, Generic, TypeVar
 
 NEVER: Final = 2**64 - 1
 """A deadline that never comes; the core's UINT64_MAX."""
 
 Name = TypeVar("Name", bound=Enum)
+
+
+class Deadline(IntEnum):
+    """Those that the parts of the engine share one table for. Opening, reset and core have their own."""
+
+    HEARTBEAT = auto()
+    BYE = auto()
+    """``heartbeat.py``."""
+    WATCH = auto()
+    """``watch.py``."""
+    FLUSH = auto()
+    """The next instance is agreed (``handover.py``): at once, but for what is left of the last one."""
+    PROBE = auto()
+    """``bus.py``: own frames must have come back by then."""
 
 
 class Timers(Generic[Name]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from .openpdu import INCARNATION_MAX, pack, unpack
@@ -47,7 +48,8 @@ class Cast(NamedTuple):
     """Bitmap: the removals that its station does not only propose because it does not hear somebody."""
 
 
-class Quorum(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Quorum:
     """Which sets of stations may form an instance. Any two that may share a station."""
 
     stations: int

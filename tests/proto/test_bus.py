@@ -8,10 +8,12 @@ import struct
 
 import pytest
 from zenjun.proto import wire
+from zenjun.proto.bus import BusHandover
 from zenjun.proto.core import Medium, seal
 from zenjun.proto.effects import Opened, Send
 from zenjun.proto.engine import Engine, EngineConfig
 from zenjun.proto.openpdu import BusReached
+from zenjun.proto.timers import Deadline, Timers
 from zenjun.proto.wire import Flag, Kind
 
 MS = 1_000_000
@@ -183,6 +185,16 @@ class Flushed:
         self._reached = view, count
         self.to: tuple[int, int] | None = None
 
+    @property
+    def flushed(self) -> bool:
+        return self.to is None
+
+    def fence(self) -> None:
+        return None
+
+    def secured(self) -> int:
+        return 0
+
     def reached(self) -> tuple[int, int]:
         return self._reached
 
@@ -203,12 +215,13 @@ class Flushed:
 def test_how_far_the_last_instance_is_delivered(pasts: list[tuple[int, ...]], to: int) -> None:
     """Bus seed 33000147: two of instance 2, who held PDUs that the two others may have acknowledged, opened the next one with a
     third that came from instance 1."""
-    engine = Segment().engines[0]
-    engine._views = {77: 2}
-    core = engine.core = Flushed(77, 22)  # type: ignore[assignment]
+    core = Flushed(77, 22)
+    handover = BusHandover(core, Segment().engines[0].membership, Timers(Deadline))
+    handover.begin(77, 2, opened=True)
     listed = []
     for station, count, secured, *instance in pasts:
         number = instance[0] if instance else 2
         listed.append((station, 77 if number == 2 else 100 + number, BusReached(number, count, secured).packed()))
-    engine._flush_bus(tuple(listed))
+    agreed = Opened(3, (1,) * 4, 1500)
+    assert not handover.agree(0, agreed, tuple(listed)) and handover.agreed is agreed
     assert core.to == (77, to)

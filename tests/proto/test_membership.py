@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zenjun.proto.core import Commit, Peer, Vote, seal
 from zenjun.proto.effects import Changed, Effect, Persist, Send
-from zenjun.proto.membership import Expelled, Outcome
 from zenjun.proto.openpdu import INCARNATION_MAX, pack, unpack
+from zenjun.proto.outcomes import Expelled, Outcome
 from zenjun.proto.peerstate import MOVES, TRANSITIONS, Cause, PeerState
 from zenjun.proto.votes import Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of, takes_in
 from zenjun.proto.wire import HEADER, PROPOSAL, VERSION, Kind, view_hash

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zenjun.proto.effects import NOTICE_GAP_NS, Closed, Effect, Notice, Opened, Persist, Refused, Send
-from zenjun.proto.opening import Opening, OpeningConfig, Outcome, Recovering
+from zenjun.proto.opening import Opening, OpeningConfig
 from zenjun.proto.openpdu import (
     INCARNATION_MAX,
     INSTANCE_MAX,
@@ -26,6 +26,7 @@ from zenjun.proto.openpdu import (
     encode_open,
 )
 from zenjun.proto.openstate import TRANSITIONS, Cause, State
+from zenjun.proto.outcomes import Outcome, Recovering
 from zenjun.proto.wire import HEADER, MEMBER, OPEN, Kind, view_hash
 
 MS = 1_000_000

@@ -10,8 +10,8 @@ from typing import Any, Final
 from zenjun.proto.core import Vote
 from zenjun.proto.engine import Engine, EngineConfig
 from zenjun.proto.errors import invariant
-from zenjun.proto.membership import Membership, Outcome
-from zenjun.proto.opening import Recovering
+from zenjun.proto.membership import Membership
+from zenjun.proto.outcomes import Outcome, Recovering
 from zenjun.proto.timers import NEVER
 from zenjun.proto.votes import Proposal
 
@@ -159,8 +159,9 @@ class ResendOwn(Membership):
 class NoReopen(Engine):
     """Opens no second instance."""
 
-    def _may_open(self, stations: Iterable[int]) -> bool:
-        return not self.last_instance and super()._may_open(stations)
+    def __init__(self, config: EngineConfig, *, incarnation: int, instance: int) -> None:
+        super().__init__(config, incarnation=incarnation, instance=instance)
+        self.opening._quorum = lambda stations: not self.last_instance and self.quorum(stations)
 
 
 class BesideRivals(Engine):

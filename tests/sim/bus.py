@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
+from zenjun.proto.bus import BusRules
 from zenjun.proto.core import Core, Drop, Medium, Phase
 from zenjun.proto.reset import State
 from zenjun.proto.wire import Flag, Kind
@@ -441,7 +442,8 @@ class BusSimulation(Simulation):
         engine = self.stations[stay.station].engine
         assert engine is not None
         phase, epoch = engine.core.phase()
-        if phase == Phase.RUN and epoch and engine.reset.state is State.RUNNING:
+        assert isinstance(engine.medium, BusRules)
+        if phase == Phase.RUN and epoch and engine.medium.reset.state is State.RUNNING:
             common = self.commons.get((stay.instance, epoch))
             if common is None:
                 self.fail("epoch", f"station {stay.station + 1} runs in epoch {epoch}, on which nobody has agreed", stay.station)

@@ -240,7 +240,8 @@ class Station(CoreView):
             self.work.update({f"drop {reason}": count for reason, count in self.engine.core.drops().items()})
             self.work.update({f"letter {move}": count for move, count in self.engine.membership.moves.items()})
             self.work.update({f"opening {move}": count for move, count in self.engine.opening.moves.items()})
-            self.work.update({f"reset {move}": count for move, count in self.engine.reset.moves.items()})
+            reset = self.engine.medium.status() or {"moves": {}}
+            self.work.update({f"reset {move}": count for move, count in reset["moves"].items()})
 
     def leave(self) -> None:
         """Stop on purpose: say good-bye, then off."""

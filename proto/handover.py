@@ -1,0 +1,108 @@
+"""Hand-over between two instances: how far this station has the one that ends, and what of it is delivered before the next one.
+
+Each OPEN brings its sender's past: the last view that had reached level preack there, and how many PDUs after it. A station that
+starts the agreed instance first delivers the former one up to the furthest of these pasts whose view it knows (why that loses
+no message: ``opening.py``). The driver may need several turns to take that rest. The new instance waits for it (``agreed``).
+
+What ``reached`` means on the wire depends on the medium: ``switched.py`` and ``bus.py`` each have a subclass. Sans-I/O.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Final, Protocol
+
+from .core import Fence
+from .effects import Opened
+from .openpdu import Past, Pasts
+from .timers import Deadline, Timers
+from .votes import Proposal
+
+VIEWS_KEPT: Final = 16
+"""Own views remembered, to relate the pasts of stations that come from them."""
+
+
+class Order(Protocol):
+    """What the hand-over asks of the core."""
+
+    @property
+    def flushed(self) -> bool: ...
+
+    def fence(self) -> Fence | None: ...
+
+    def reached(self) -> tuple[int, int]: ...
+
+    def secured(self) -> int: ...
+
+    def flush(self, view: int, count: int) -> None: ...
+
+
+class LateChanges(Protocol):
+    """What it asks of the agreement of the instance that has ended (``membership.Membership``)."""
+
+    def late_change(self, view: int) -> Proposal | None: ...
+
+    def late_commit(self, now: int, proposal: Proposal) -> bool: ...
+
+
+class Handover(ABC):
+    """One per engine. A subclass says what ``reached`` of a past means on its medium."""
+
+    def __init__(self, core: Order, changes: LateChanges, timers: Timers[Deadline]) -> None:
+        self._core = core
+        self._changes = changes
+        self._timers = timers
+        self.agreed: Opened | None = None
+        """The next instance, which waits until the driver has taken the rest of the last one."""
+        self._opened_view = 0  # of the instance that this lineage was opened with; 0: joined
+        self._views: dict[int, int] = {}  # view hash: instance; of the lineage this process is in
+
+    # ---- what the medium decides
+    @abstractmethod
+    def _past(self, view: int, count: int) -> Past:
+        """What an OPEN says of ``count`` PDUs at level preack after that view."""
+
+    @abstractmethod
+    def _flush(self, now: int, pasts: Pasts) -> None:
+        """Tell the core how much of the last instance is to be delivered, by what all members of the next one bring."""
+
+    # ---- inputs
+    def agree(self, now: int, opened: Opened, pasts: Pasts) -> bool:
+        """An instance is agreed by OPEN, with these pasts: deliver the rest of the last one, as far as any of its members has
+        released it. True if nothing is left, so that the instance can begin at once."""
+        self._flush(now, pasts)
+        if self._core.flushed:
+            return True
+        self.agreed = opened
+        self._timers.set(Deadline.FLUSH, now)
+        return False
+
+    def begin(self, view: int, instance: int, *, opened: bool) -> None:
+        """An instance begins here, by an OPEN agreement (``opened``) or because its members have admitted this station."""
+        self._forget_agreed()
+        self._views = {view: instance}
+        self._opened_view = view if opened else 0
+
+    def change(self, view: int, instance: int) -> None:
+        """The members have agreed on the next instance."""
+        self._views[view] = instance
+        while len(self._views) > VIEWS_KEPT:
+            del self._views[next(iter(self._views))]
+
+    def end(self, *, expelled: bool = False) -> None:
+        """The instance has ended here, or this station leaves. ``expelled``: what the other members have released since does not
+        count here."""
+        self._forget_agreed()
+        if expelled:
+            self._views.clear()
+
+    def _forget_agreed(self) -> None:
+        self.agreed = None
+        self._timers.stop(Deadline.FLUSH)
+
+    # ---- reads
+    def reached(self) -> Past | None:
+        """How far every member has the instance that ends here; None if its order has diverged and is not to be trusted."""
+        if self._core.fence():
+            return None
+        return self._past(*self._core.reached())

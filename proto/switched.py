@@ -1,0 +1,165 @@
+"""A switched network: members vote on removals and joins, so that a running instance gains and loses members.
+
+Sans-I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from .engineconfig import EngineConfig
+from .errors import UsageError
+from .handover import Handover
+from .joining import Joining
+from .medium import MediumRules
+from .openpdu import BY_VOTES, INSTANCE_MAX, Past, Pasts, unpack
+from .openstate import State
+from .outcomes import Outcome, Recovering, Steps
+from .parts import Parts
+from .votes import stations_of
+from .wire import CONFIRM, HEADER, Kind
+
+
+class SwitchedHandover(Handover):
+    """``reached`` of a past is a number of PDUs, and says whether its view began by votes."""
+
+    def _past(self, view: int, count: int) -> Past:
+        return Past(view, count | (BY_VOTES if view != self._opened_view else 0) if view else 0)
+
+    def _flush(self, now: int, pasts: Pasts) -> None:
+        targets: dict[int, int] = {}
+        for _, view, reached in pasts:
+            targets[view] = max(targets.get(view, 0), reached & ~BY_VOTES)
+        for view in targets:
+            late = None if view in self._views else self._changes.late_change(view)
+            if late is not None and self._changes.late_commit(now, late):  # refused: one of the views known before must do
+                self._views[view] = max(self._views.values(), default=0) + 1
+        known = [view for view in targets if view in self._views]
+        if known:
+            furthest = max(known, key=lambda view: self._views[view])
+            self._core.flush(furthest, targets[furthest])
+
+
+class SwitchedRules(MediumRules):
+    """Members vote."""
+
+    handover_class: ClassVar[type[Handover]] = SwitchedHandover
+    own_frames_return: ClassVar[bool] = False
+
+    def __init__(self, config: EngineConfig, parts: Parts) -> None:
+        super().__init__(config, parts)
+        self._stations = config.stations
+        self._station = config.station
+        self._joining = Joining(stations=config.stations, station=config.station)
+
+    # ---- life of an instance
+    def verify(self, now: int) -> None:
+        """Any segment will do."""
+
+    def begin(self, members: Sequence[int]) -> None:
+        """Nothing beside ``Membership.begin``."""
+
+    def end(self) -> None:
+        """Nothing beside ``Membership.end``."""
+
+    # ---- received
+    def route(self, now: int, header: dict[str, int], pdu: bytes, mac: bytes) -> Sequence[Outcome]:
+        """CONFIRMs tell in which instance their sender is, RCV_ACKs may be votes for this station; opening takes the rest."""
+        kind, src, instance = header["kind"], header["src"], header["instance"]
+        if src == self._station or kind not in (Kind.CONFIRM, Kind.RCV_ACK):
+            return self._opening.on_pdu(now, pdu, mac)
+        self._joining.begin(self._opening.incarnation)  # opening takes a new one for several reasons
+        if kind == Kind.RCV_ACK:
+            if not self._core.is_open and self._joining.on_vote(pdu):
+                self._opening.asking.answered(now)
+            return []
+        at = HEADER.size + 8 * self._stations
+        if len(pdu) < at + CONFIRM.size or instance > INSTANCE_MAX:
+            return []
+        confirm = unpack(CONFIRM, pdu, at)
+        if not self._core.is_open:
+            asked = self._opening.on_view(now, src, instance, confirm["view"])
+            return self._on_running(now, instance, confirm["state"], pdu) if asked is None else asked
+        if instance <= self._membership.instance:
+            return self._opening.on_pdu(now, pdu, mac)
+        effects = self._opening.hear_instance(now, instance)
+        if instance > self._opening.highest:
+            return effects
+        return effects + self._membership.on_confirm(now, src, instance, confirm["view"], confirm["state"], confirm["trans"])
+
+    def _on_running(self, now: int, instance: int, state: int, confirm: bytes) -> Sequence[Outcome]:
+        """A member of some instance was heard while this station is in none: ask to join, start if the members have admitted it.
+        ``state``: STATE bitmap of the CONFIRM. An instance without quorum admits nobody."""
+        outcomes: list[Outcome] = []
+        if self._opening.state is State.ENDED:
+            return outcomes
+        if instance >= self._opening.highest:
+            # Durable before it asks: once admitted it must not keep the others waiting for its disk.
+            outcomes += self._opening.hear_instance(now, instance + 1)
+            if instance > self._opening.highest:
+                return outcomes
+        everybody = (1 << self._stations) - 1
+        if self._quorum(stations_of(everybody & ~state)):
+            outcomes += self._opening.note_live(now)
+        if self._opening.state is not State.PROPOSING:
+            return outcomes
+        entry = self._joining.on_confirm(confirm)
+        if entry is not None:
+            return [*outcomes, entry]
+        if self._joining.missed(instance):
+            outcomes += self._opening.outdated(now)
+        return outcomes
+
+    def settle(self, now: int) -> Sequence[Outcome]:
+        """A proposal may be decided by what was accepted or acknowledged."""
+        return self._membership.on_progress(now)
+
+    # ---- stations that come and go
+    def recover(self, now: int, asking: Recovering) -> Sequence[Outcome]:
+        """The members vote on it."""
+        return self._membership.on_recovering(now, asking.station, asking.incarnation, asking.frame_max)
+
+    def on_bye(self, now: int, station: int) -> Sequence[Outcome]:
+        """It is removed at once."""
+        return self._membership.suspect(now, (station, "left"))
+
+    def on_deaf(self, now: int, stations: Sequence[int]) -> Sequence[Outcome]:
+        """They are removed."""
+        return self._membership.suspect(now, *((k, "deaf") for k in stations))
+
+    def expel(self, now: int, station: int) -> Sequence[Outcome]:
+        """Propose its removal."""
+        if not self._membership.instance:
+            raise UsageError("this station is in no instance")
+        if station == self._station:
+            raise UsageError(f"station {station} is this one: let it leave instead")
+        if station not in self._membership.members:
+            raise UsageError(f"station {station} is no member of instance {self._membership.instance}")
+        if not self._quorum(k for k in self._membership.target if k != station):
+            raise UsageError(f"without station {station} there would be no quorum")
+        return self._membership.suspect(now, (station, "expelled"))
+
+    def watch(self, now: int) -> Steps:
+        """Probe quiet members; suspect, adopt what others report, take back, give up."""
+        core, membership = self._core, self._membership
+        quiet = self._probing.quiet(now, (k - 1 for k in membership.members))
+        self._silence.note_quiet([i + 1 for i in quiet], membership.members)
+        yield membership.set_unresponsive(now, [i + 1 for i in quiet])
+        if core.is_open:
+            yield membership.suspect(now, *self._silence.judge(now, core, membership.target_indices, membership.closed_by))
+        # Told of a stop while it has been silent here for a while as well: no need to wait for the own time-out. A station that
+        # only has nothing to say between two heartbeats is not silent.
+        least_ns = max(self._config.fail_timeout_ns // 2, self._probing.after_ns)
+        told = [k for k in membership.told if self._probing.silent_ns(now, k - 1) >= least_ns]
+        if told and core.is_open:
+            yield membership.adopt(now, told, unheard=True)
+        if core.is_open:
+            withdrawals = membership.withdrawals
+            outcomes = membership.on_heard(now, lambda k: self._probing.silent_ns(now, k - 1) < self._probing.after_ns)
+            if membership.withdrawals != withdrawals:
+                self._silence.forgive(now)
+            yield outcomes
+        if core.is_open:
+            yield membership.on_time(now)
+        self._probing.ask(now, quiet)

@@ -1,0 +1,189 @@
+"""The watch: from time to time, look for what delivery or opening waits for, and for trouble that no PDU tells of.
+
+A look finds which members show no sign of life (``MediumRules.watch``, by ``silence.py``), whether own PDUs get through
+(``OwnStream``), which stations an opening misses, and what is worth a notice. It reports the stations that are waited for
+(``Blocked``). Between two looks as much time passes as an idle cluster allows (``next_ns``). Sans-I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from .core import Drop
+from .effects import Blocked, Effect, Notice
+from .engineconfig import MS, EngineConfig
+from .medium import MediumRules
+from .notices import Notices
+from .outcomes import Outcome, Steps
+from .parts import Parts
+from .silence import unheard
+from .timers import NEVER, Deadline
+
+CONFLICTS: Final = {Drop.VERSION: "speaks another protocol version"}
+"""Frames that C drops for these reasons are worth a notice: a station of this cluster is set up differently."""
+
+
+class Watch:
+    """One per engine. It owns the deadline WATCH."""
+
+    def __init__(self, config: EngineConfig, parts: Parts, medium: MediumRules) -> None:
+        self._config = config
+        self._core = parts.core
+        self._opening = parts.opening
+        self._membership = parts.membership
+        self._silence = parts.silence
+        self._probing = parts.probing
+        self._timers = parts.timers
+        self._medium = medium
+        self._own = OwnStream(config, parts, medium)
+        self._notices = Notices()
+        self._looked_ns = 0
+        self._waiting_since_ns = 0  # in no instance since then
+        self._quorate = True
+        self.blocked: dict[int, tuple[str, int]] = {}
+        """Stations that delivery, or opening, waits for: reason, and since when."""
+
+    # ---- inputs
+    def start(self, now: int) -> None:
+        """Opening has begun."""
+        self._waiting_since_ns = now
+        self._timers.set(Deadline.WATCH, self.next_ns(now))
+
+    def begin(self, now: int) -> list[Effect]:
+        """An instance begins: nothing is waited for."""
+        self._timers.set(Deadline.WATCH, self.next_ns(now))
+        return self._report_blocked(now, (), True)
+
+    def end(self, now: int) -> None:
+        """It is over."""
+        self._waiting_since_ns = now
+
+    def stop(self) -> None:
+        """This station leaves."""
+        self._timers.stop(Deadline.WATCH)
+
+    def hurry(self, now: int) -> None:
+        """The members have changed: look at once."""
+        self._timers.set(Deadline.WATCH, now)
+
+    def postpone(self, now: int) -> None:
+        """A heartbeat is out. All stations beat along with the first, so that all have been heard now: the watch need not wake
+        this station to find that out."""
+        self._timers.set(Deadline.WATCH, max(now + MS, self.next_ns(now)))
+
+    def forgive(self, now: int) -> None:
+        """This station did not run for a while: every wait begins again."""
+        self._silence.forgive(now)
+        self._own.forgive()
+        self._waiting_since_ns = now
+
+    def look(self, now: int) -> Steps:
+        """Which stations does delivery, or opening, wait for? Each step must be followed up before the next one."""
+        core = self._core
+        self._looked_ns = now
+        yield [*self._conflicts(now), *self._shortages(now)]
+        if core.is_open:
+            yield self._opening.note_clock(core.clock)
+            yield self._own.judge(now)
+        if core.is_open:
+            yield from self._medium.watch(now)
+        if core.is_open:
+            waiting = [(station, reason) for station, reason, _ in self._membership.waiting()]
+            yield self._report_blocked(now, waiting, self._membership.has_quorum)
+        elif now - self._waiting_since_ns >= 2 * self._opening.pace.window_ns:
+            yield self._report_blocked(now, self._opening.missing(now), True)
+        self.postpone(now)
+
+    # ---- reads
+    def next_ns(self, now: int) -> int:
+        """When a member can be asked, suspected or cleared at the earliest: an idle cluster is not woken to find nothing."""
+        core, membership, silence, config = self._core, self._membership, self._silence, self._config
+        if not core.is_open:
+            return now + self._opening.pace.window_ns // 2
+        due = membership.next_deadline_ns()
+        at = NEVER if due is None else due
+        if membership.busy:
+            at = min(at, now + config.probe_interval_ns)
+        own = core.peer(core.index)
+        if silence.suspicious or own.min_al < own.req:
+            at = min(at, self._looked_ns + config.progress_timeout_ns // 4)
+        members = membership.target_indices
+        quiet_ns = silence.quiet_at_ns(core, members, self._probing.after_ns)
+        if quiet_ns <= now:  # being asked already: again, or the time is over
+            over_ns = silence.quiet_at_ns(core, members, silence.patience(now) * config.fail_timeout_ns)
+            quiet_ns = min(now + config.probe_interval_ns, over_ns)
+        return min(at, quiet_ns, self._looked_ns + config.progress_timeout_ns)
+
+    # ---- reports
+    def _report_blocked(self, now: int, blamed: Iterable[tuple[int, str]], quorum: bool) -> list[Effect]:
+        """An effect if the set has changed."""
+        new = dict(blamed)
+        if new == {station: reason for station, (reason, _) in self.blocked.items()} and quorum == self._quorate:
+            return []
+        self._quorate = quorum
+        old = self.blocked
+        self.blocked = {s: (reason, old[s][1] if s in old and old[s][0] == reason else now) for s, reason in new.items()}
+        return [Blocked(tuple(sorted(new.items())), quorum)]
+
+    def _conflicts(self, now: int) -> list[Effect]:
+        """Frames of this cluster that the core must drop because a station is configured differently."""
+        effects: list[Effect] = []
+        for reason, what in CONFLICTS.items():
+            dropped = self._core.dropped(reason)
+            if self._notices.is_news(now, reason.name.lower(), dropped):
+                message = f"some station of cluster {self._config.cluster!r} {what}: {dropped} of its frames were dropped"
+                effects.append(Notice(reason.name.lower(), message))
+        return effects
+
+    def _shortages(self, now: int) -> list[Effect]:
+        """The order waits for memory, or has waited since the last notice."""
+        if not self._notices.is_news(now, "memory", self._core.memory_refused):
+            return []
+        mib = self._core.assembling_bytes / 2**20
+        message = f"the system has no memory for a large message ({mib:.1f} MiB in use for such): delivery waits for some"
+        return [Notice("memory", message)]
+
+
+class OwnStream:
+    """Own PDUs that cannot get through: larger than an MTU that has been lowered since, so that no station can repeat them; or
+    received by no station at all, while all are heard. A stream has no gaps: only a new incarnation can help."""
+
+    def __init__(self, config: EngineConfig, parts: Parts, medium: MediumRules) -> None:
+        self._station = config.station
+        self._timeout_ns = config.progress_timeout_ns
+        self._core = parts.core
+        self._quorum = parts.quorum
+        self._opening = parts.opening
+        self._membership = parts.membership
+        self._silence = parts.silence
+        self._medium = medium
+        self._stuck: dict[str, tuple[int, int]] = {}  # what is wrong: how far own PDUs have got, and since when
+
+    def forgive(self) -> None:
+        """Every wait begins again."""
+        self._stuck.clear()
+
+    def judge(self, now: int) -> Sequence[Outcome]:
+        """In an instance: what follows if own PDUs have been stuck for ``progress_timeout_ns``."""
+        core, membership = self._core, self._membership
+        members = membership.target_indices
+        quiet_ns = self._silence.quiet_at_ns(core, members, self._timeout_ns // 2)
+        away = quiet_ns <= now or not membership.has_quorum  # then that is why they are not confirmed
+        matrix = core.matrix()
+        others = [matrix[core.index][k] for k in members if k != core.index]
+        me = f"station {self._station}"
+        for why, wrong, stable in (
+            (f"PDUs of {me} are larger than the MTU is now and cannot be sent again", core.too_long, min(others, default=0)),
+            (f"nobody receives what {me} sends", unheard(matrix, members, core.index), max(others, default=0)),
+        ):
+            before, since = self._stuck.get(why, (-1, now))
+            if away or not wrong or stable != before:
+                since = now
+            self._stuck[why] = (stable, since)
+            if now - since >= self._timeout_ns:
+                self._stuck.clear()
+                if self._quorum([self._station]):  # it can do without them, and they cannot without it
+                    return self._medium.on_deaf(now, [k + 1 for k in members if k != core.index])
+                return self._opening.renew(now, why)
+        return []
