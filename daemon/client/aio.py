@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from .base import TRY_AGAIN, BaseConnection, BaseGroup, Flight, Patience, left
 from .common import (
     DEFAULT,
-    PIPELINE_BYTES,
     PIPELINE_WINDOW,
-    RETRY_FIRST_S,
-    RETRY_MAX_S,
-    RUN_BYTES,
     TIMEOUT_S,
-    Default,
     Seconds,
     Wire,
     members_of,
@@ -27,12 +21,11 @@ from .common import (
     socket_path,
     stations_of,
     timed_out,
-    why_ended,
 )
-from .errors import Busy, ClientError, ConnectionClosed, DaemonClosing, Fenced, NotMember, NotReachable, Timeout
+from .errors import ClientError, Timeout
 from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership
 from .ticket import Ticket
-from .types import Event, Item, JoinLevel, Level, Member, Message, Order, SendLevel, Station, View, Welcome
+from .types import Event, Item, JoinLevel, Member, Message, Order, SendLevel, Station
 
 _T = TypeVar("_T")
 
@@ -111,7 +104,7 @@ class _Link:
                 future.set_result(None)
 
 
-class Group:
+class Group(BaseGroup):
     """A joined group. Iterating gives its messages in the total order; ``items`` gives views and events between them as well.
 
     All ways of reading take from one inbox: what one has returned, the others do not return again. Only one task may read at a
@@ -119,39 +112,10 @@ class Group:
     """
 
     def __init__(self, connection: Connection, membership: Membership) -> None:
+        super().__init__(connection._protocol, membership)
         self._connection = connection
-        self._membership = membership
-        self._ready: list[Item] = []
-        self._at = 0
-        self._weight = 0
-        self._mixed = False
         self._waiter: asyncio.Future[None] | None = None
-        self._view = membership.view
         membership.on_items = self._wake
-
-    @property
-    def name(self) -> str:
-        return self._membership.name
-
-    @property
-    def level(self) -> Level:
-        """Level of delivery; in a group of order ``op`` it is ``ordered``, and means on acceptance."""
-        return self._membership.level
-
-    @property
-    def order(self) -> Order:
-        """Order of delivery."""
-        return self._membership.order
-
-    @property
-    def view(self) -> View | None:
-        """The view at the place up to which messages have been read; None for a handle that only sends."""
-        return self._view
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """Members in ``view``."""
-        return self._view.members if self._view else ()
 
     # ---- sending
 
@@ -165,7 +129,7 @@ class Group:
         NotMember, Fenced, ConnectionClosed.
         """
         connection = self._connection
-        ticket = connection._protocol.send(self._membership, data, level)
+        ticket = self._protocol.send(self._membership, data, level)
         connection._link.flush()
         if connection._link.full:
             await connection._drain(timeout)
@@ -209,12 +173,9 @@ class Group:
         """
         self._connection._link.wire.check_owner()
         while self._at < len(self._ready) or await self._refill(timeout):
-            item = self._ready[self._at]
-            self._at += 1
+            item = self._step()
             if type(item) is Message:
                 yield item
-            else:
-                self._passed(item)
 
     async def items(self, timeout: float | None = None) -> AsyncIterator[Item]:
         """Messages, views and events in order; otherwise like ``messages``."""
@@ -225,9 +186,9 @@ class Group:
         """The next message. Raises Timeout after ``timeout`` seconds, NotMember if the group was left, else like ``messages``."""
         deadline = self._connection._deadline(timeout)
         while True:
-            item = await self._next(_left(deadline))
+            item = await self._next(left(deadline))
             if item is None:
-                raise NotMember(f"group {self.name!r} has been left")
+                raise self._left_group()
             if type(item) is Message:
                 return item
 
@@ -235,7 +196,7 @@ class Group:
         """All messages that are here, at least one: the fast way to read. Same errors as ``recv``."""
         deadline = self._connection._deadline(timeout)
         while True:
-            items = await self.recv_items(_left(deadline))
+            items = await self.recv_items(left(deadline))
             if not self._mixed:
                 return cast(list[Message], items)
             if messages := [item for item in items if type(item) is Message]:
@@ -245,18 +206,12 @@ class Group:
         """All messages, views and events that are here, at least one. Same errors as ``recv``."""
         self._connection._link.wire.check_owner()
         if self._at == len(self._ready) and not await self._refill(self._connection._seconds(timeout)):
-            raise NotMember(f"group {self.name!r} has been left")
-        items = self._ready[self._at :] if self._at else self._ready
-        self._ready, self._at = [], 0
-        self._give_back()
-        if self._mixed:
-            for item in items:
-                self._passed(item)
-        return items
+            raise self._left_group()
+        return self._take_rest()
 
     async def leave(self) -> None:
         """Leave the group; does nothing the second time. Iteration ends after what has come already."""
-        self._connection._protocol.leave(self._membership)
+        self._protocol.leave(self._membership)
         self._connection._link.flush()
 
     async def __aenter__(self) -> Group:
@@ -270,45 +225,25 @@ class Group:
         self._connection._link.wire.check_owner()
         if self._at == len(self._ready) and not await self._refill(timeout):
             return None
-        item = self._ready[self._at]
-        self._at += 1
-        if self._mixed:
-            self._passed(item)
-        return item
-
-    def _passed(self, item: Item) -> None:
-        if type(item) is View:
-            self._view = item
+        return self._step()
 
     async def _refill(self, timeout: float | None) -> bool:
         """Take what the inbox holds, waiting for something. False: the end, on purpose."""
-        connection, membership = self._connection, self._membership
-        if membership.discard:
-            raise NotMember(f"group {self.name!r} was joined for sending only")
+        connection = self._connection
+        self._check_receives()
         connection._link.wire.check_owner()
-        self._give_back()
-        if not membership.items and membership.state != "left":
-            if connection._protocol.fenced is not None:
-                raise Fenced(str(connection._protocol.fenced))
+        if self._must_wait():
             if self._waiter is not None:
                 raise RuntimeError("two tasks read one group at the same time")
             self._waiter = asyncio.get_running_loop().create_future()
             try:
-                await connection._expiring(self._waiter, timeout, f"waiting for a message of group {self.name!r}")
+                await connection._expiring(self._waiter, timeout, self._what)
             finally:
                 self._waiter = None
-        if not membership.items:
-            if membership.error is not None:
-                raise why_ended(connection._protocol) if connection.closed else copy.copy(membership.error)
-            return False
-        self._mixed = membership.mixed
-        self._ready, self._weight = connection._protocol.take_items(membership)
-        self._at = 0
-        return True
+        return self._take()
 
     def _give_back(self) -> None:
-        self._connection._protocol.consumed(self._weight)
-        self._weight = 0
+        super()._give_back()
         if not self._connection._link.reading:
             self._connection._link.steer()
 
@@ -317,30 +252,13 @@ class Group:
             self._waiter.set_result(None)
 
 
-class Pipeline:
+class Pipeline(Flight):
     """Sends of one task with a bounded number under way. See ``Group.pipeline``."""
 
     def __init__(self, group: Group, level: SendLevel, timeout: Seconds, window: int) -> None:
-        if window < 1:
-            raise ValueError("window must be at least 1")
+        super().__init__(group._protocol, group._membership, level, window)
         self._group = group
-        self._level: SendLevel = level
         self._timeout = timeout
-        self._window = window
-        self._run_max = max(1, window // 4)
-        self._run: list[bytes] = []
-        self._run_bytes = 0
-        self._flight: deque[tuple[Ticket[None] | None, int, int]] = deque()
-        self._flight_messages = 0
-        self._flight_bytes = 0
-        self.completed = 0
-        """Messages known to have reached the level (for ``sent``: handed to the daemon)."""
-
-    def _add(self, data: bytes) -> bool:
-        """Collect one; True: time to flush."""
-        self._run.append(data)
-        self._run_bytes += len(data)
-        return self._run_bytes >= RUN_BYTES or len(self._run) >= self._run_max
 
     async def put(self, data: bytes) -> None:
         """Queue one message; waits while the window is full. Errors are those of ``Group.send``."""
@@ -350,24 +268,18 @@ class Pipeline:
     async def flush(self) -> None:
         """Write what ``put`` has collected."""
         connection = self._group._connection
-        run, size = self._run, self._run_bytes
-        self._run, self._run_bytes = [], 0
+        run, size = self._take_run()
         if not run:
             return
         try:
-            while self._flight and (
-                self._flight_messages + len(run) > self._window or self._flight_bytes + size > PIPELINE_BYTES
-            ):
+            while self._full(len(run), size):
                 await self._oldest()
-            ticket = connection._protocol.send_run(self._group._membership, run, self._level)
-            self._flight.append((ticket, len(run), size))
-            self._flight_messages += len(run)
-            self._flight_bytes += size
+            self._launch(run, size)
             connection._link.flush()
             if connection._link.full:
                 await connection._drain(self._timeout)
         except ClientError as error:
-            error.completed = self.completed
+            self._count_in(error)
             raise
 
     async def wait(self) -> int:
@@ -377,27 +289,21 @@ class Pipeline:
             while self._flight:
                 await self._oldest()
         except ClientError as error:
-            error.completed = self.completed
+            self._count_in(error)
             raise
         return self.completed
 
     async def _oldest(self) -> None:
-        ticket, messages, size = self._flight[0]
+        ticket = self._flight[0][0]
         if ticket is not None:
             try:
                 await self._group._connection._wait(ticket, self._timeout, "sending")
             except Timeout:
                 raise
             except ClientError:
-                # Told once; what follows has a fate of its own.
-                self._flight.popleft()
-                self._flight_messages -= messages
-                self._flight_bytes -= size
+                self._land(reached=False)
                 raise
-        self._flight.popleft()
-        self._flight_messages -= messages
-        self._flight_bytes -= size
-        self.completed += messages
+        self._land(reached=True)
 
     async def __aenter__(self) -> Pipeline:
         return self
@@ -407,38 +313,13 @@ class Pipeline:
             await self.wait()
 
 
-class Connection:
+class Connection(BaseConnection):
     """A connection to the local daemon; made by ``connect``. Its tasks belong to one event loop, and to the process that made it:
     in a forked child its calls raise RuntimeError, and ``close`` only closes the child's descriptor; connect again there."""
 
     def __init__(self, protocol: ClientProtocol, link: _Link, timeout: float | None) -> None:
-        self._protocol = protocol
+        super().__init__(protocol, timeout)
         self._link = link
-        self._timeout = timeout
-
-    # ---- facts
-
-    @property
-    def welcome(self) -> Welcome:
-        """What the daemon said about itself: own station, limits and so on."""
-        welcome = self._protocol.welcome
-        if welcome is None:
-            raise ConnectionClosed
-        return welcome
-
-    @property
-    def closed(self) -> bool:
-        return self._protocol.ended.settled
-
-    @property
-    def instance(self) -> int:
-        """Instance number of the cluster, 0 while it has never been open."""
-        return self._protocol.instance
-
-    @property
-    def blocked(self) -> tuple[tuple[int, str], ...]:
-        """(station, reason) pairs that delivery waits for now."""
-        return self._protocol.blocked
 
     # ---- calls
 
@@ -470,13 +351,13 @@ class Connection:
         deadline = self._deadline(timeout)
         while (gone := self._protocol.leaving(name)) is not None:
             self._link.flush()
-            await self._wait(gone, _left(deadline), f"leaving group {name!r} before joining it again")
+            await self._wait(gone, left(deadline), f"leaving group {name!r} before joining it again")
         membership = self._protocol.join(
             name, level, order=order, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
         )
         self._link.flush()
         try:
-            await self._wait(membership.joined, _left(deadline), f"joining group {name!r}")
+            await self._wait(membership.joined, left(deadline), f"joining group {name!r}")
         except (Timeout, asyncio.CancelledError):
             self._protocol.leave(membership)
             self._link.flush()
@@ -549,13 +430,6 @@ class Connection:
 
     # ---- waiting
 
-    def _seconds(self, timeout: Seconds) -> float | None:
-        return self._timeout if isinstance(timeout, Default) else timeout
-
-    def _deadline(self, timeout: Seconds) -> float | None:
-        seconds = self._seconds(timeout)
-        return None if seconds is None else time.monotonic() + seconds
-
     async def _wait(self, ticket: Ticket[_T], timeout: Seconds, what: str) -> _T:
         self._link.wire.check_owner()
         if not ticket.settled:
@@ -600,10 +474,6 @@ class Connection:
     def _expire(self, future: asyncio.Future[None], what: str, timeout: float) -> None:
         if not future.done():
             future.set_exception(timed_out(self._protocol, what, timeout))
-
-
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class connect:
@@ -662,17 +532,12 @@ class connect:
             await self._connection.__aexit__(kind, error, tb)
 
     async def _open(self) -> Connection:
-        give_up = None if self._wait is None else time.monotonic() + self._wait
-        pause = RETRY_FIRST_S
+        patience = Patience(self._wait)
         while True:
             try:
                 return await self._once()
-            except (NotReachable, DaemonClosing, Busy) as error:
-                now = time.monotonic()
-                if getattr(error, "final", False) or (give_up is not None and now >= give_up):
-                    raise
-                await asyncio.sleep(pause if give_up is None else min(pause, give_up - now))
-                pause = min(2 * pause, RETRY_MAX_S)
+            except TRY_AGAIN as error:
+                await asyncio.sleep(patience.after(error))
 
     async def _once(self) -> Connection:
         protocol = ClientProtocol(self._name, self._inbox_bytes_max)

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import select
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from .base import TRY_AGAIN, BaseConnection, BaseGroup, Flight, Patience, left
 from .common import (
     DEFAULT,
-    PIPELINE_BYTES,
     PIPELINE_WINDOW,
-    RETRY_FIRST_S,
-    RETRY_MAX_S,
-    RUN_BYTES,
     TIMEOUT_S,
-    Default,
     Seconds,
     Wire,
     members_of,
@@ -32,67 +26,33 @@ from .common import (
     timed_out,
     why_ended,
 )
-from .errors import Busy, ClientError, ConnectionClosed, DaemonClosing, Fenced, InboxFull, NotMember, NotReachable, Timeout
+from .errors import ClientError, ConnectionClosed, InboxFull, Timeout
 from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership
 from .ticket import Ticket
-from .types import Event, Item, JoinLevel, Level, Member, Message, Order, SendLevel, Station, View, Welcome
+from .types import Event, Item, JoinLevel, Member, Message, Order, SendLevel, Station
 
 _T = TypeVar("_T")
 
 
-class SyncGroup:
+class SyncGroup(BaseGroup):
     """A joined group. Iterating gives its messages in the total order; ``items`` gives views and events between them as well.
 
     All ways of reading take from one inbox: what one has returned, the others do not return again.
     """
 
     def __init__(self, connection: SyncConnection, membership: Membership) -> None:
+        super().__init__(connection._protocol, membership)
         self._connection = connection
-        self._membership = membership
-        self._ready: list[Item] = []
-        self._at = 0
-        self._weight = 0
-        self._mixed = False
-        self._view = membership.view
-
-    @property
-    def name(self) -> str:
-        return self._membership.name
-
-    @property
-    def level(self) -> Level:
-        """Level of delivery; in a group of order ``op`` it is ``ordered``, and means on acceptance."""
-        return self._membership.level
-
-    @property
-    def order(self) -> Order:
-        """Order of delivery."""
-        return self._membership.order
-
-    @property
-    def view(self) -> View | None:
-        """The view at the place up to which messages have been read; None for a handle that only sends."""
-        return self._view
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """Members in ``view``."""
-        return self._view.members if self._view else ()
 
     # ---- sending
 
     def send(self, data: bytes, level: SendLevel = "preack", timeout: Seconds = DEFAULT) -> None:
-        """Send one message to the group and return when it has reached ``level``.
+        """Send one message to the group; return when it has reached ``level`` (``sent`` or None: when the kernel has taken it).
 
-        data:    0 bytes to ``message_max`` (16 MiB unless configured lower).
-        level:   ``ordered``, ``preack`` (every station has it: safe), ``ack``; ``sent`` or None: only until the kernel has taken
-        it.
-        timeout: seconds; None waits for ever. Default: the connection's.
-        Raises TooLarge before anything is sent, Timeout, Undecided (this station's instance ended meanwhile), ClosedGroup,
-        NotMember, Fenced, ConnectionClosed.
+        Arguments and errors are those of ``Group.send``.
         """
         with self._connection._alone:
-            ticket = self._connection._protocol.send(self._membership, data, level)
+            ticket = self._protocol.send(self._membership, data, level)
             self._connection._complete(ticket, timeout, "sending")
 
     def send_many(
@@ -103,12 +63,8 @@ class SyncGroup:
         *,
         window: int = PIPELINE_WINDOW,
     ) -> int:
-        """Send all messages, at most ``window`` of them (and 4 MiB) under way at a time; returns how many when all have reached
-        ``level``.
-
-        timeout: seconds without any progress. Messages are collected to runs of 64 KiB before they are written: for a slow source
-        use ``pipeline`` and ``flush``. Errors are those of ``send``; ``error.completed`` says how many had reached the level.
-        """
+        """Send all messages, with at most ``window`` of them under way; returns how many when all have reached ``level``.
+        Arguments and errors are those of ``Group.send_many``."""
         with self.pipeline(level, timeout, window=window) as pipeline:
             for data in messages:
                 pipeline.put(data)
@@ -130,39 +86,31 @@ class SyncGroup:
         """
         self._connection._wire.check_owner()
         while self._at < len(self._ready) or self._refill(timeout):
-            item = self._ready[self._at]
-            self._at += 1
+            item = self._step()
             if type(item) is Message:
                 yield item
-            else:
-                self._passed(item)
 
     def items(self, timeout: float | None = None) -> Iterator[Item]:
         """Messages, views and events in order; otherwise like ``messages``."""
         self._connection._wire.check_owner()
         while self._at < len(self._ready) or self._refill(timeout):
-            item = self._ready[self._at]
-            self._at += 1
-            self._passed(item)
-            yield item
+            yield self._step()
 
     def recv(self, timeout: Seconds = DEFAULT) -> Message:
         """The next message. Raises Timeout after ``timeout`` seconds, NotMember if the group was left, else like ``messages``."""
         self._connection._wire.check_owner()
         deadline = self._connection._deadline(timeout)
-        while self._at < len(self._ready) or self._refill(_left(deadline)):
-            item = self._ready[self._at]
-            self._at += 1
+        while self._at < len(self._ready) or self._refill(left(deadline)):
+            item = self._step()
             if type(item) is Message:
                 return item
-            self._passed(item)
-        raise NotMember(f"group {self.name!r} has been left")
+        raise self._left_group()
 
     def recv_batch(self, timeout: Seconds = DEFAULT) -> list[Message]:
         """All messages that are here, at least one: the fast way to read. Same errors as ``recv``."""
         deadline = self._connection._deadline(timeout)
         while True:
-            items = self.recv_items(_left(deadline))
+            items = self.recv_items(left(deadline))
             if not self._mixed:
                 return cast(list[Message], items)
             if messages := [item for item in items if type(item) is Message]:
@@ -172,19 +120,13 @@ class SyncGroup:
         """All messages, views and events that are here, at least one. Same errors as ``recv``."""
         self._connection._wire.check_owner()
         if self._at == len(self._ready) and not self._refill(self._connection._seconds(timeout)):
-            raise NotMember(f"group {self.name!r} has been left")
-        items = self._ready[self._at :] if self._at else self._ready
-        self._ready, self._at = [], 0
-        self._give_back()
-        if self._mixed:
-            for item in items:
-                self._passed(item)
-        return items
+            raise self._left_group()
+        return self._take_rest()
 
     def leave(self) -> None:
         """Leave the group; does nothing the second time. Iteration ends after what has come already."""
         with self._connection._alone:
-            self._connection._protocol.leave(self._membership)
+            self._protocol.leave(self._membership)
             self._connection._wire.flush()
 
     def __enter__(self) -> SyncGroup:
@@ -194,85 +136,43 @@ class SyncGroup:
         if not self._connection._wire.foreign:
             self.leave()
 
-    def _passed(self, item: Item) -> None:
-        if type(item) is View:
-            self._view = item
-
     def _refill(self, timeout: float | None) -> bool:
         """Take what the inbox holds, waiting for something. False: the end, on purpose."""
         connection, membership = self._connection, self._membership
-        if membership.discard:
-            raise NotMember(f"group {self.name!r} was joined for sending only")
+        self._check_receives()
         with connection._alone:
-            self._give_back()
-            if not membership.items and membership.state != "left":
-                if connection._protocol.fenced is not None:
-                    raise Fenced(str(connection._protocol.fenced))
-                connection._pump(
-                    lambda: bool(membership.items) or membership.state == "left",
-                    timeout,
-                    f"waiting for a message of group {self.name!r}",
-                )
-            if not membership.items:
-                if membership.error is not None:
-                    raise why_ended(connection._protocol) if connection.closed else copy.copy(membership.error)
-                return False
-            self._mixed = membership.mixed
-            self._ready, self._weight = connection._protocol.take_items(membership)
-            self._at = 0
-            return True
-
-    def _give_back(self) -> None:
-        self._connection._protocol.consumed(self._weight)
-        self._weight = 0
+            if self._must_wait():
+                connection._pump(lambda: bool(membership.items) or membership.state == "left", timeout, self._what)
+            return self._take()
 
 
-class SyncPipeline:
+class SyncPipeline(Flight):
     """Sends with a bounded number under way. See ``SyncGroup.pipeline``."""
 
     def __init__(self, group: SyncGroup, level: SendLevel, timeout: Seconds, window: int) -> None:
-        if window < 1:
-            raise ValueError("window must be at least 1")
+        super().__init__(group._protocol, group._membership, level, window)
         self._group = group
-        self._level: SendLevel = level
         self._timeout = timeout
-        self._window = window
-        self._run_max = max(1, window // 4)
-        self._run: list[bytes] = []
-        self._run_bytes = 0
-        self._flight: deque[tuple[Ticket[None] | None, int, int]] = deque()
-        self._flight_messages = 0
-        self._flight_bytes = 0
-        self.completed = 0
-        """Messages known to have reached the level (for ``sent``: handed to the kernel)."""
 
     def put(self, data: bytes) -> None:
         """Queue one message; waits while the window is full. Errors are those of ``SyncGroup.send``."""
-        self._run.append(data)
-        self._run_bytes += len(data)
-        if self._run_bytes >= RUN_BYTES or len(self._run) >= self._run_max:
+        if self._add(data):
             self.flush()
 
     def flush(self) -> None:
         """Write what ``put`` has collected."""
         connection = self._group._connection
-        run, size = self._run, self._run_bytes
-        self._run, self._run_bytes = [], 0
+        run, size = self._take_run()
         if not run:
             return
         with connection._alone:
             try:
-                while self._flight and (
-                    self._flight_messages + len(run) > self._window or self._flight_bytes + size > PIPELINE_BYTES
-                ):
+                while self._full(len(run), size):
                     self._oldest()
-                ticket = connection._protocol.send_run(self._group._membership, run, self._level)
-                self._flight.append((ticket, len(run), size))
-                self._flight_messages += len(run)
-                self._flight_bytes += size
+                self._launch(run, size)
                 connection._complete(None, self._timeout, "sending")
             except ClientError as error:
-                error.completed = self.completed
+                self._count_in(error)
                 raise
 
     def wait(self) -> int:
@@ -283,26 +183,19 @@ class SyncPipeline:
                 while self._flight:
                     self._oldest()
             except ClientError as error:
-                error.completed = self.completed
+                self._count_in(error)
                 raise
         return self.completed
 
     def _oldest(self) -> None:
-        ticket, messages, size = self._flight[0]
         try:
-            self._group._connection._complete(ticket, self._timeout, "sending")
+            self._group._connection._complete(self._flight[0][0], self._timeout, "sending")
         except Timeout:
             raise
         except ClientError:
-            # Told once; what follows has a fate of its own.
-            self._flight.popleft()
-            self._flight_messages -= messages
-            self._flight_bytes -= size
+            self._land(reached=False)
             raise
-        self._flight.popleft()
-        self._flight_messages -= messages
-        self._flight_bytes -= size
-        self.completed += messages
+        self._land(reached=True)
 
     def __enter__(self) -> SyncPipeline:
         return self
@@ -328,7 +221,7 @@ class _Alone:
         self._lock.release()
 
 
-class SyncConnection:
+class SyncConnection(BaseConnection):
     """A connection to the local daemon; made by ``connect_sync``.
 
     Threads: the connection and its groups may move from thread to thread, but only one may be in a call at a time (a second one
@@ -340,36 +233,11 @@ class SyncConnection:
     """
 
     def __init__(self, protocol: ClientProtocol, sock: socket.socket, timeout: float | None) -> None:
-        self._protocol = protocol
+        super().__init__(protocol, timeout)
         self._wire = Wire(sock, protocol)
-        self._timeout = timeout
         self._alone = _Alone(self._wire)
         self._poll = select.poll()
         self._events = 0
-
-    # ---- facts
-
-    @property
-    def welcome(self) -> Welcome:
-        """What the daemon said about itself: own station, limits and so on."""
-        welcome = self._protocol.welcome
-        if welcome is None:
-            raise ConnectionClosed
-        return welcome
-
-    @property
-    def closed(self) -> bool:
-        return self._protocol.ended.settled
-
-    @property
-    def instance(self) -> int:
-        """Instance number of the cluster as last heard, 0 while it has never been open."""
-        return self._protocol.instance
-
-    @property
-    def blocked(self) -> tuple[tuple[int, str], ...]:
-        """(station, reason) pairs that delivery waits for, as last heard."""
-        return self._protocol.blocked
 
     # ---- calls
 
@@ -385,28 +253,19 @@ class SyncConnection:
         receive: bool = True,
         timeout: Seconds = DEFAULT,
     ) -> SyncGroup:
-        """Become a member of a group (made by its first member) and get its messages from here on.
+        """Become a member of a group and get its messages from here on. Arguments and errors are those of ``Connection.join``.
 
-        name:       1..128 bytes of UTF-8.
-        level:      level of delivery; the default, ``preack``, is safe.
-        order:      ``op``: messages come as soon as they are here, in each sender's order only, and may be lost to the others if
-                    this station is expelled. What the first member says counts. There is one level: ``accepted``.
-        open_group: programs that are not members may send to it. What the first member says counts.
-        send_only:  no membership, only a handle to send to an open group.
-        no_self:    own messages are not delivered to us.
-        receive:    False: be a member (and be able to send) but drop what comes.
-        Returns after the first view, which waits until the cluster is open. Raises Timeout, BadName, NameCollision,
-        OrderMismatch, BadLevel, ClosedGroup.
+        Returns after the first view, which waits until the cluster is open.
         """
         with self._alone:
             deadline = self._deadline(timeout)
             while (gone := self._protocol.leaving(name)) is not None:
-                self._complete(gone, _left(deadline), f"leaving group {name!r} before joining it again")
+                self._complete(gone, left(deadline), f"leaving group {name!r} before joining it again")
             membership = self._protocol.join(
                 name, level, order=order, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
             )
             try:
-                self._complete(membership.joined, _left(deadline), f"joining group {name!r}")
+                self._complete(membership.joined, left(deadline), f"joining group {name!r}")
             except (Timeout, KeyboardInterrupt):
                 self._protocol.leave(membership)
                 self._wire.flush()
@@ -488,13 +347,6 @@ class SyncConnection:
 
     # ---- the pump
 
-    def _seconds(self, timeout: Seconds) -> float | None:
-        return self._timeout if isinstance(timeout, Default) else timeout
-
-    def _deadline(self, timeout: Seconds) -> float | None:
-        seconds = self._seconds(timeout)
-        return None if seconds is None else time.monotonic() + seconds
-
     def _answer(self, ticket: Ticket[_T], timeout: Seconds, what: str) -> _T:
         self._complete(ticket, timeout, what)
         return ticket.result()
@@ -541,10 +393,6 @@ class SyncConnection:
                 protocol.lost(ConnectionClosed("the daemon closed the connection"))
 
 
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
 def connect_sync(
     path: str | None = None,
     *,
@@ -567,17 +415,12 @@ def connect_sync(
                 print(m.station, m.data)
     """
     where = socket_path(path)
-    give_up = None if wait is None else time.monotonic() + wait
-    pause = RETRY_FIRST_S
+    patience = Patience(wait)
     while True:
         try:
             return _connect_once(where, program_name() if name is None else name, timeout, inbox_bytes_max, on_event)
-        except (NotReachable, DaemonClosing, Busy) as error:
-            now = time.monotonic()
-            if getattr(error, "final", False) or (give_up is not None and now >= give_up):
-                raise
-            time.sleep(pause if give_up is None else min(pause, give_up - now))
-            pause = min(2 * pause, RETRY_MAX_S)
+        except TRY_AGAIN as error:
+            time.sleep(patience.after(error))
 
 
 def _connect_once(
