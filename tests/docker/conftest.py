@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zenjun.tools.lab import LabError, LabUnsupported, compose, containers, files
+from zenjun.tools.lab import LabError, LabUnsupported, compose, container_names, containers, files
 from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.docker_api import Engine
 
@@ -42,7 +42,7 @@ def engine() -> Iterator[Engine]:
         except LabUnsupported as error:
             pytest.skip(f"{NO_DOCKER}: {error}")
         yield found
-        left = [name for name in containers.names(found) if name.startswith(PREFIX)]
+        left = [name for name in container_names.names(found) if name.startswith(PREFIX)]
         for name in left:
             containers.take_down(found, name, files.home() / name, grace_s=0.0)
         assert not left, f"the tests have left {left}"
@@ -74,13 +74,13 @@ def name(engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyte
 def leftovers(engine: Engine, name: str) -> list[str]:
     """What there still is of a lab or project: containers, networks, volumes, rules, files."""
     found = []
-    for label in (containers.LAB_LABEL, containers.COMPOSE_LABEL):
+    for label in (container_names.LAB_LABEL, container_names.COMPOSE_LABEL):
         found += [f"container {c['Names']}" for c in engine.containers([f"{label}={name}"])]
         found += [f"network {net['Name']}" for net in engine.networks(f"{label}={name}")]
         volumes = engine.call("GET", "/volumes", query={"filters": {"label": [f"{label}={name}"]}})["Volumes"]
         found += [f"volume {volume['Name']}" for volume in volumes or []]
     tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True, timeout=10).stdout
-    found += [line for line in tables.splitlines() if line.endswith(containers.table(name))]
+    found += [line for line in tables.splitlines() if line.endswith(container_names.table_name(name))]
     folder = files.home() / name
     return found + ([f"folder {folder}"] if folder.exists() else [])
 

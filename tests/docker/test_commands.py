@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from zenjun.tools.lab import containers, files
+from zenjun.tools.lab import container_names, files
 from zenjun.tools.lab.docker_api import Engine
 
 from ..e2e.cluster import wait_for
@@ -80,7 +80,7 @@ def test_interrupted_while_it_comes_up_case_115(images: Engine, name: str, numbe
         stderr=subprocess.STDOUT,
         preexec_fn=take_interrupts,
     )
-    wait_for(lambda: containers.find(images, name), "the first container", 60)
+    wait_for(lambda: container_names.find(images, name), "the first container", 60)
     process.send_signal(number)
     output, _ = process.communicate(timeout=120)
     if number == signal.SIGINT:
@@ -115,7 +115,7 @@ def test_the_demonstration_interrupted(images: Engine, name: str) -> None:
     process = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=take_interrupts
     )
-    wait_for(lambda: len(containers.find(images, "zenjun-demo")) == 3, "the containers", 300)
+    wait_for(lambda: len(container_names.find(images, "zenjun-demo")) == 3, "the containers", 300)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130, output
@@ -125,7 +125,7 @@ def test_the_demonstration_interrupted(images: Engine, name: str) -> None:
 def test_an_engine_of_ones_own_ends_with_its_owner(name: str) -> None:
     """Also by SIGKILL; the next one sweeps away what was left."""
     program = (
-        "from zenjun.tools.lab.docker_api import OwnEngine\n"
+        "from zenjun.tools.lab.own_engine import OwnEngine\n"
         "import sys\n"
         "with OwnEngine() as engine:\n"
         "    print(engine.host, flush=True)\n"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from zenjun.tools.lab import containers
+from zenjun.tools.lab import container_names
 from zenjun.tools.lab.containers import ContainerLab
 from zenjun.tools.lab.docker_api import Engine
 
@@ -65,7 +65,7 @@ changes = { min = 1 }
 
 def labs_of(engine: Engine, process: int) -> list[str]:
     """Labs that a command has made for itself."""
-    return [name for name in containers.names(engine) if name.startswith(f"p{process}-")]
+    return [name for name in container_names.names(engine) if name.startswith(f"p{process}-")]
 
 
 def test_a_scenario_makes_its_own_containers(images: Engine, name: str, tmp_path: Path) -> None:

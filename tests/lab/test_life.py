@@ -213,7 +213,7 @@ def test_down_clears_up_after_holder_and_agents_were_killed(home: Path, mark: st
 
 
 def test_down_ends_a_holder_that_hangs(home: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zenjun.tools.lab.lab._GONE_S", 3.0)  # also what its processes have for dying
+    monkeypatch.setattr("zenjun.tools.lab.takedown.GONE_S", 3.0)  # also what its processes have for dying
     lab = Lab(2, name="hang")
     lab.up()
     assert lab._holder is not None

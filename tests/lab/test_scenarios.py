@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from zenjun.tools.lab import Lab
-from zenjun.tools.lab.lab import all_labs
+from zenjun.tools.lab.takedown import all_labs
 from zenjun.tools.scenario import parse, play
 from zenjun.tools.scenario.model import KINDS
 from zenjun.tools.scenario.plan import plan

@@ -1,34 +1,26 @@
-"""A Docker Engine of the tests' own, and in it machines whose PID 1 is systemd.
-
-The engine has its own data, its own socket and no networks: it meets neither an engine that runs here already nor the host's
-network. It dies with this process, however that ends (the kernel sends the signal), and takes its containers along. What a killed
-run has left on disk is removed by the next one.
-"""
+"""A Docker Engine of the tests' own (``tools/lab/own_engine.py``), and in it machines whose PID 1 is systemd."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from zenjun.tools.lab import LabUnsupported
+from zenjun.tools.lab.own_engine import OwnEngine
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OUT: Final = ROOT / "out"
 SUITE: Final = "bookworm"
 PACKAGES: Final = "systemd,systemd-sysv,dbus,python3,iproute2,procps"
 IMAGE: Final = "zenjun-test-systemd"
-YOUNG_S: Final = 60
-"""A folder younger than this may not have its lock yet."""
-PREFIX: Final = "zj-engine-"
-NEEDED: Final = ("docker", "dockerd", "mmdebstrap", "setpriv")
-ENGINE_S: Final = 60
+NEEDED: Final = ("docker", "dockerd", "mmdebstrap")
 IMAGE_S: Final = 600
 BOOT_S: Final = 60
 COMMAND_S: Final = 60
@@ -57,62 +49,30 @@ class Engine:
         lacking = [name for name in NEEDED if shutil.which(name) is None]
         if lacking:
             raise Missing(f"not installed (tools/bootstrap.sh test does): {', '.join(lacking)}")
-        if os.geteuid() != 0:
-            raise Missing("a Docker Engine of the tests' own needs root")
-        self._folder = Path()
-        self._lock = -1
-        self._daemon: subprocess.Popen[bytes] | None = None
+        try:
+            self._own = OwnEngine()
+        except LabUnsupported as error:
+            raise Missing(str(error)) from error
+        self.host = ""
+        """As ``docker --host`` takes it."""
 
     def __enter__(self) -> Engine:
-        sweep()
-        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
         try:
-            self._start()
-        except BaseException:
-            self.__exit__()
-            raise
+            self.host = self._own.__enter__().host
+        except LabUnsupported as error:
+            raise Missing(str(error)) from error
         return self
 
     def __exit__(self, *exc: object) -> None:
-        daemon = self._daemon
-        if daemon is not None and daemon.poll() is None:
-            ids = self.docker("ps", "-aq").split()
-            if ids:
+        try:
+            if ids := self.docker("ps", "-aq").split():  # systemd takes its time when it is only told to stop
                 self.docker("rm", "-f", "-v", *ids)
-            daemon.terminate()
-            try:
-                daemon.wait(ENGINE_S)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait(ENGINE_S)
-        os.close(self._lock)
-        _remove(self._folder)
-
-    def _start(self) -> None:
-        log = (self._folder / "dockerd.log").open("wb")
-        arguments = [
-            *("--data-root", str(self._folder / "data"), "--exec-root", str(self._folder / "run")),
-            *("--pidfile", str(self._folder / "pid"), "--host", f"unix://{self._folder}/sock"),
-            *("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"),
-        ]
-        with log:
-            # A process group of its own: Ctrl-C is for us, who then stop it in order.
-            self._daemon = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", "dockerd", *arguments],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        deadline = time.monotonic() + ENGINE_S
-        while self._docker("version").returncode:
-            if self._daemon.poll() is not None or time.monotonic() > deadline:
-                last = (self._folder / "dockerd.log").read_text(errors="replace").splitlines()[-3:]
-                raise Missing(f"Docker Engine does not start here: {' | '.join(last)}")
-            time.sleep(0.1)
+        finally:
+            self._own.__exit__(None, None, None)
 
     def _docker(self, *arguments: str, timeout_s: float = COMMAND_S, text: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["docker", "--host", f"unix://{self._folder}/sock", *arguments],
+            ["docker", "--host", self.host, *arguments],
             input=text, capture_output=True, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
 
@@ -144,32 +104,6 @@ class Engine:
                 fresh.unlink(missing_ok=True)
         self.docker("import", str(archive), IMAGE, timeout_s=IMAGE_S)
         return IMAGE
-
-
-def sweep() -> None:
-    """Remove the folders of engines whose tests are gone (case 115)."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - (folder / "lock").stat().st_mtime < YOUNG_S:
-                continue
-            lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(folder)
-            finally:
-                os.close(lock)
-
-
-def _remove(folder: Path) -> None:
-    """A folder and whatever is still mounted below it."""
-    mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for point in sorted((m for m in mounted if m.startswith(f"{folder}/")), reverse=True):
-        subprocess.run(["umount", "-l", point], capture_output=True, timeout=COMMAND_S, check=False)
-    # Images are a hundred thousand files: rm is several times faster at them than shutil.rmtree. The lock goes last: who is
-    # interrupted here leaves what the next sweep finds.
-    parts = [str(part) for part in folder.iterdir() if part.name != "lock"] if folder.is_dir() else []
-    subprocess.run(["rm", "-rf", "--one-file-system", "--", *parts], capture_output=True, timeout=300, check=False)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Machine:
@@ -220,7 +154,7 @@ class Machine:
     def popen(self, *command: str) -> subprocess.Popen[str]:
         """A command that goes on meanwhile."""
         return subprocess.Popen(
-            ["docker", "--host", f"unix://{self._engine._folder}/sock", "exec", "-i", self.name, *command],
+            ["docker", "--host", self._engine.host, "exec", "-i", self.name, *command],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 

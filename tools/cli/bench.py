@@ -24,7 +24,7 @@ from ..bench.systems import Corosync
 from ..bench.table import BUS, render, size_name
 from ..lab import LabError
 from .common import FAILED, INTERRUPTED, Failure
-from .lab import exit_code_of
+from .labcommon import exit_code_of
 from .lazy import Overview
 
 SIZE_MIN: Final = 33

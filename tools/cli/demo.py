@@ -17,7 +17,7 @@ from rich.table import Table
 from ...daemon.client import ClientError, Message, connect_sync
 from ..lab import Lab, LabError
 from .common import TIMED_OUT, Failure
-from .lab import exit_code_of
+from .labcommon import exit_code_of
 from .output import Output
 
 WORDS = ("apple", "birch", "cloud", "delta", "ember", "fjord", "grain", "heron", "inlet", "jetty", "knoll", "larch")

@@ -11,7 +11,7 @@ from ..evaluate import exchanges
 from ..lab import LabError
 from ..pcap.work import scratch
 from .common import FAILED, UNSUPPORTED, Failure, lacking_extra, say
-from .lab import exit_code_of
+from .labcommon import exit_code_of
 from .lazy import Overview
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"

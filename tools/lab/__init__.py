@@ -2,6 +2,7 @@
 
 from .errors import LabError, LabNotFound, LabTimeout, LabUnsupported
 from .impair import Impairment
-from .lab import DaemonProcess, Lab, Station
+from .lab import Lab
+from .station import DaemonProcess, Station
 
 __all__ = ["DaemonProcess", "Impairment", "Lab", "LabError", "LabNotFound", "LabTimeout", "LabUnsupported", "Station"]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import files
 from .errors import LabNotFound
-from .lab import Lab, all_labs, take_down
+from .lab import Lab
+from .takedown import all_labs, take_down
 
 if TYPE_CHECKING:
     from .docker_api import Engine
@@ -53,7 +54,7 @@ def attach(name: str) -> Lab:
 
 def listed() -> list[Listed]:
     """All labs of this user. Compose projects with stations are among them. Raises LabError."""
-    from . import containers
+    from . import container_names
 
     rows = []
     for name in all_labs():
@@ -61,7 +62,7 @@ def listed() -> list[Listed]:
         note = files.read_note(folder) or {}
         rows.append(Listed(name, "up" if files.in_use(folder) else "crashed", note.get("stations"), note.get("pid"), folder))
     if (engine := _engine()) is not None:
-        for name, (stations, running) in containers.names(engine).items():
+        for name, (stations, running) in container_names.names(engine).items():
             rows = [row for row in rows if row.name != name]
             rows.append(Listed(name, f"{running} containers up", stations, None, files.home() / name))
     return rows
@@ -69,10 +70,10 @@ def listed() -> list[Listed]:
 
 def owned() -> list[str]:
     """Names of all labs of this user but compose projects, whose makers may not think of them as labs. Raises LabError."""
-    from . import containers
+    from . import container_names
 
     engine = _engine()
-    return sorted({*all_labs(), *(containers.labs(engine) if engine is not None else [])})
+    return sorted({*all_labs(), *(container_names.labs(engine) if engine is not None else [])})
 
 
 def end(name: str, grace_s: float) -> bool:

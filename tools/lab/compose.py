@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from .docker_api import HOST_VARIABLE, Engine, NoEngine, OwnEngine
+from .docker_api import HOST_VARIABLE, Engine, NoEngine
 from .errors import LabError, LabTimeout, LabUnsupported
+from .own_engine import OwnEngine
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docker"
 BUILD_S: Final = 1500.0

@@ -1,297 +1,38 @@
 """Labs as Python objects: what tests, benchmarks and the command line use.
 
-A ``Lab`` talks to its holder over a socket; programs are started in a station by nsenter, as children of the caller, with its
-environment, working folder, terminal and file descriptors.
+A ``Lab`` talks to its holder over a socket; what belongs to one station is in station.py, the end of labs in takedown.py.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import json
 import os
 import secrets
 import select
-import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from . import awaiting, files, ipc, namespaces
-from .errors import LabError, LabNotFound, LabTimeout, LabUnsupported, checked
+from . import awaiting, files, ipc
+from .errors import LabError, LabNotFound, LabTimeout, checked
 from .impair import Impairment
-from .status import daemon_status
+from .station import Station
+from .takedown import GONE_S, TOKEN_VARIABLE, answers, connect, take_down
 
 STATIONS_MAX: Final = 64
 RING_MIB: Final = 32
 MTU_MIN: Final = 68
 MTU_MAX: Final = 65535
-TOKEN_VARIABLE: Final = "ZENJUN_LAB_TOKEN"
-"""In the environment of every process of a lab: tells a crashed lab's left-overs from everybody else's processes."""
 _UP_S: Final = 30.0
 _REQUEST_S: Final = 20.0
-_GONE_S: Final = 12.0
 
 _numbers = itertools.count(1)
-
-
-class DaemonProcess:
-    """The daemon of a station as seen from the caller; its parent is the station's agent."""
-
-    def __init__(self, station: Station, pid: int) -> None:
-        self._station = station
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """The exit code (negative: the signal that killed it), or None while it runs."""
-        if self.returncode is None:
-            state = self._station.request("poll")["daemon"]
-            if state is None or state["pid"] != self.pid:
-                raise LabError(f"the daemon of station {self._station.id} has been replaced by another process")
-            self.returncode = state["returncode"]
-        return self.returncode
-
-    def wait(self, timeout_s: float) -> int:
-        """Wait for its end; returns the exit code. Raises LabTimeout after *timeout_s* seconds."""
-        deadline = time.monotonic() + timeout_s
-        while (code := self.poll()) is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise LabTimeout(f"the daemon of station {self._station.id} still runs after {timeout_s:g} s")
-            _await_exit(self.pid, left)
-        return code
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal. Raises LabNotFound when it has ended."""
-        self._station.request("signal", signal=int(number))
-
-
-def _await_exit(pid: int, timeout_s: float) -> None:
-    """Return when the process has ended (it may wait to be reaped) or the time is over."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        select.select([fd], [], [], timeout_s)
-    finally:
-        os.close(fd)
-
-
-class Station:
-    """One station of a lab that is up."""
-
-    def __init__(self, lab: Lab, number: int, pid: int) -> None:
-        self._lab = lab
-        self.id = number
-        self.netns_pid = pid
-        """A process that lives in the station's namespaces as long as the lab is up (for nsenter and setns)."""
-        self.directory = files.station_directory(lab.directory, number)
-        self.socket_path = self.directory / "zenjund.sock"
-        self.config_path = self.directory / "zenjund.toml"
-        self.log_path = self.directory / "zenjund.log"
-        self.state_directory = self.directory / "state"
-        self._daemon: DaemonProcess | None = None
-
-    def request(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Have the station's agent do something; see agent.py. Raises LabError."""
-        return self._lab.request("station", station=self.id, request={"op": op, **arguments})
-
-    # The daemon
-
-    @property
-    def daemon(self) -> DaemonProcess | None:
-        """The daemon last started here, by whomever, or None."""
-        if self._daemon is None or self._daemon.returncode is not None:
-            state = self.request("poll")["daemon"]
-            if state is not None and (self._daemon is None or self._daemon.pid != state["pid"]):
-                self._daemon = DaemonProcess(self, state["pid"])
-                self._daemon.returncode = state["returncode"]
-        return self._daemon
-
-    def write_config(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> Path:
-        """Write the daemon's configuration: the lab's, overlaid with *options* (table → name → value)."""
-        interface = self.request("describe")["interface"]["name"]
-        tables: dict[str, dict[str, Any]] = {
-            "cluster": {"name": f"lab-{self._lab.name}", "stations": self._lab.size, "medium": self._lab.daemon_medium},
-            "station": {"id": self.id, "interface": interface, "socket": self.socket_path, "state_dir": self.state_directory},
-            "log": {"level": "info", "format": "text"},
-        }
-        for overlay in (self._lab.options, options or {}):
-            for name, table in overlay.items():
-                tables.setdefault(name, {}).update(table)
-        self.state_directory.mkdir(parents=True, exist_ok=True)
-        self.config_path.write_text(files.to_toml(tables))
-        return self.config_path
-
-    def start_daemon(
-        self, options: Mapping[str, Mapping[str, Any]] | None = None, *, argv: Sequence[str] | None = None
-    ) -> DaemonProcess:
-        """Start ``zenjund`` here; its output goes to ``log_path``. *argv* starts another program in its place.
-
-        An existing configuration is kept unless *options* are given. Raises LabError.
-        """
-        if options is not None or not self.config_path.exists():
-            self.write_config(options)
-        if argv is None:
-            argv = [sys.executable, "-m", "zenjun.daemon", "--config", str(self.config_path)]
-        state = self.request("start", argv=list(argv), env=self.environment(), cwd=str(Path.cwd()), log=str(self.log_path))
-        self._daemon = DaemonProcess(self, state["daemon"]["pid"])
-        return self._daemon
-
-    def stop_daemon(self, timeout_s: float = 5.0) -> int:
-        """End the daemon by SIGTERM; returns its exit code. Raises LabTimeout, LabNotFound when none was started."""
-        daemon = self._running()
-        with contextlib.suppress(LabNotFound):
-            daemon.send_signal(signal.SIGTERM)
-        return daemon.wait(timeout_s)
-
-    def signal(self, number: int) -> None:
-        """Send the daemon a signal. Raises LabNotFound when it does not run."""
-        self._running().send_signal(number)
-
-    def _running(self) -> DaemonProcess:
-        if self.daemon is None:
-            raise LabNotFound(f"no daemon was started at station {self.id}")
-        return self.daemon
-
-    def status(self, timeout_s: float = 1.0) -> dict[str, Any]:
-        """What the daemon says about itself over the client protocol. Raises LabError, LabTimeout."""
-        return daemon_status(self.socket_path, timeout_s)
-
-    # Programs
-
-    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The caller's environment with what tells programs where they are."""
-        here = {
-            "ZENJUN_LAB": self._lab.name,
-            files.HOME_VARIABLE: str(self._lab.directory.parent),
-            "ZENJUN_STATION": str(self.id),
-            "ZENJUN_SOCKET": str(self.socket_path),
-            TOKEN_VARIABLE: self._lab.token,
-        }
-        return {**os.environ, **here, **(extra or {})}
-
-    def command(self, argv: Sequence[str | os.PathLike[str]], cwd: str | os.PathLike[str] | None = None) -> list[str]:
-        """The command line that runs *argv* in the station, in folder *cwd* (the caller's by default).
-
-        nsenter and sh replace themselves: the process that runs it becomes the program. To be run with ``environment()``.
-        Raises LabUnsupported when nsenter is missing.
-        """
-        program = shutil.which("nsenter", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin")
-        if program is None:
-            raise LabUnsupported("running programs in a station needs nsenter: install the package util-linux")
-        # Joining a mount namespace moves the process to that one's root: -r brings it back to ours if we live in a chroot.
-        join = ["-n", "-m", "-r"]
-        if not namespaces.same_namespace(self.netns_pid, "user"):
-            join += ["-U", "--preserve-credentials"]
-        change = ["/bin/sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", os.fspath(cwd or Path.cwd())]
-        return [program, "-t", str(self.netns_pid), *join, "--", *change, *(os.fspath(word) for word in argv)]
-
-    def spawn(
-        self,
-        argv: Sequence[str | os.PathLike[str]],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        **options: Any,
-    ) -> subprocess.Popen[Any]:
-        """Start a program in the station as a child of the caller; the process id is the program's own.
-
-        env: added to the caller's environment. Other options are those of subprocess.Popen. The program is killed when the
-        lab goes down. Raises LabUnsupported.
-        """
-        return subprocess.Popen(self.command(argv, cwd), env=self.environment(env), **options)
-
-    def run(
-        self,
-        argv: Sequence[str | os.PathLike[str]],
-        timeout_s: float = 30.0,
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        **options: Any,
-    ) -> subprocess.CompletedProcess[Any]:
-        """Run a program in the station to its end; its output is captured as text unless the options of subprocess.run say
-        otherwise. Raises subprocess.TimeoutExpired (the program is killed) and, with check=True, CalledProcessError.
-        """
-        if not {"stdout", "stderr", "capture_output"} & options.keys():
-            options["capture_output"] = True
-        if not {"text", "encoding", "errors", "universal_newlines"} & options.keys():
-            options["text"] = True
-        return subprocess.run(self.command(argv, cwd), env=self.environment(env), timeout=timeout_s, **options)
-
-    # Frames
-
-    def inject(self, *frames: bytes) -> None:
-        """Send raw Ethernet frames as if this station had: to everybody else on the segment. Raises LabError."""
-        self.request("inject", frames=_encoded(frames))
-
-    def deliver(self, *frames: bytes) -> None:
-        """Hand raw Ethernet frames to this station alone, past losses and cuts. Raises LabError."""
-        self._lab.request("deliver", station=self.id, frames=_encoded(frames))
-
-    # The interface
-
-    @property
-    def interface(self) -> dict[str, Any]:
-        """The station's interface: name, present, index, up, mtu (bytes), mac."""
-        result: dict[str, Any] = self.request("describe")["interface"]
-        return result
-
-    def link_down(self) -> None:
-        """Set the station's interface down."""
-        self.request("link", set={"state": "down"})
-
-    def link_up(self) -> None:
-        """Set the station's interface up."""
-        self.request("link", set={"state": "up"})
-
-    def cable_out(self) -> None:
-        """Set the hub's end down: the station's interface stays up but loses its carrier."""
-        self._lab.request("port", station=self.id, up=False)
-
-    def cable_in(self) -> None:
-        """Set the hub's end up again."""
-        self._lab.request("port", station=self.id, up=True)
-
-    def delete_interface(self) -> None:
-        """Remove the station's interface, as when a card is pulled out."""
-        self._lab.request("unplug", station=self.id)
-
-    def create_interface(self) -> None:
-        """Make the interface anew under the same name, MAC address and MTU, with another index; it is set up."""
-        self._lab.request("plug", station=self.id)
-
-    def rename_interface(self, name: str) -> None:
-        """Give the interface another name."""
-        self.request("rename", name=name)
-
-    def set_mtu(self, mtu: int, port_mtu: int | None = None) -> None:
-        """Change the MTU of the interface and of the hub's end (the same by default), bytes."""
-        # The hub's end first when growing, last when shrinking, so that no frame of the smaller size is ever refused.
-        port_first = mtu > int(self.interface["mtu"])
-        if port_first:
-            self._lab.request("port", station=self.id, mtu=port_mtu or mtu)
-        self.request("link", set={"mtu": mtu})
-        if not port_first:
-            self._lab.request("port", station=self.id, mtu=port_mtu or mtu)
-
-    def set_mac(self, mac: str) -> None:
-        """Change the MAC address (``02:…``); the interface stays up."""
-        self.request("link", set={"address": mac})
-
-
-def _encoded(frames: Iterable[bytes]) -> list[str]:
-    return [base64.b64encode(frame).decode() for frame in frames]
 
 
 class Lab:
@@ -371,7 +112,7 @@ class Lab:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if files.in_use(self.directory):
             note = files.read_note(self.directory) or {}
-            if _answers(self.directory) or not note:
+            if answers(self.directory) or not note:
                 pid = note.get("pid", "unknown")
                 raise LabError(f"lab {self.name} is up already (process {pid}): zenjun lab down ends it, --name makes another")
             # A holder that died a moment ago: its agents may still be cleaning up.
@@ -440,7 +181,7 @@ class Lab:
         return lab
 
     def _attach(self) -> None:
-        self._socket = _connect(self.directory)
+        self._socket = connect(self.directory)
         info = self.request("info")
         self.token = info["token"]
         self._mtu = int(info["mtu"])
@@ -457,7 +198,7 @@ class Lab:
         finally:
             if self._holder is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._holder.wait(_GONE_S)
+                    self._holder.wait(GONE_S)
                 self._holder = None
 
     def refresh_log(self, number: int, follow: bool = False) -> None:
@@ -479,7 +220,7 @@ class Lab:
             self._socket.close()
             self._socket = None
             with contextlib.suppress(LabNotFound):
-                self._socket = _connect(self.directory)
+                self._socket = connect(self.directory)
             raise
         if reply is None:
             raise LabNotFound(f"lab {self.name} has ended")
@@ -615,113 +356,3 @@ class Lab:
         if missing and not allow_missing:
             listing = ", ".join(f"{frames} at station {number}" for number, frames in missing.items())
             raise LabError(f"frames are missing from the captures: {listing}; record fewer stations or give a larger ring_mib")
-
-
-def _connect(directory: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(5.0)
-        sock.connect(str(directory / "holder.sock"))
-    except OSError as error:
-        sock.close()
-        raise LabNotFound(f"the lab in {directory} does not answer: {error.strerror}") from error
-    return sock
-
-
-def _answers(directory: Path) -> bool:
-    try:
-        _connect(directory).close()
-    except LabNotFound:
-        return False
-    return True
-
-
-def take_down(
-    directory: Path,
-    *,
-    grace_s: float,
-    token: str | None = None,
-    keep: bool = False,
-    holder: subprocess.Popen[bytes] | None = None,
-) -> bool:
-    """End the lab whose files are in *directory*, in whatever state it is; returns whether there was anything to end.
-
-    Asks the holder; if that does not answer, or has crashed, kills what is left of the lab. The folder is removed unless
-    *keep*. holder: its process, when it is the caller's child. Raises LabTimeout when something refuses to die.
-    """
-    note = files.read_note(directory)
-    token = token or (str(note["token"]) if note else None)
-    found = note is not None or files.in_use(directory)
-    if found and _ask_down(directory, grace_s):
-        _await_unlocked(directory, grace_s + _GONE_S)
-    elif holder is not None:
-        # It may still be making the network: it takes that down by itself.
-        with contextlib.suppress(ProcessLookupError):
-            holder.terminate()
-        _await_unlocked(directory, _GONE_S)
-    if token:
-        deadline = time.monotonic() + _GONE_S
-        while kill_by_token(token):
-            found = True
-            if holder is not None:
-                holder.poll()  # a child that nobody reaps looks alive
-            if time.monotonic() > deadline:
-                raise LabTimeout(f"processes of the lab in {directory} do not die")
-            time.sleep(0.005)
-    if not keep:
-        shutil.rmtree(directory, ignore_errors=True)
-    else:
-        for name in ("holder.sock", "lab.json"):
-            (directory / name).unlink(missing_ok=True)
-    return found
-
-
-def _ask_down(directory: Path, grace_s: float) -> bool:
-    """Tell the holder to end and wait until it has closed the connection; False when it does not answer."""
-    try:
-        with _connect(directory) as sock:
-            ipc.send(sock, {"op": "down", "grace_s": grace_s})
-            while ipc.receive(sock, grace_s + _GONE_S) is not None:
-                pass
-    except (LabError, OSError):
-        return False
-    return True
-
-
-def _await_unlocked(directory: Path, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while files.in_use(directory) and time.monotonic() < deadline:
-        time.sleep(0.002)
-
-
-def kill_by_token(token: str) -> int:
-    """Kill all processes whose environment carries the lab's token, but not the caller and its parents; returns how many."""
-    mark = f"{TOKEN_VARIABLE}={token}".encode()
-    spared = {os.getpid()}
-    pid = os.getpid()
-    while pid > 1:
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError):
-            break
-        spared.add(pid)
-    killed = 0
-    for process in namespaces.processes():
-        if process in spared:
-            continue
-        try:
-            # A zombie's environment is empty, so one that waits to be reaped is not counted.
-            if mark in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
-                os.kill(process, signal.SIGKILL)
-                killed += 1
-        except OSError:
-            continue
-    return killed
-
-
-def all_labs() -> list[str]:
-    """Names of all labs of this user that have a folder, running or crashed."""
-    try:
-        return sorted(entry.name for entry in files.home().iterdir() if entry.is_dir())
-    except OSError:
-        return []
