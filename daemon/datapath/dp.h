@@ -1,8 +1,8 @@
 /* zenjun data path: what runs per frame or per message outside the protocol core.
  *
- * Packet sockets, one a link, with TPACKET_V2 rings, batched sends, client sockets and their queues, one inner epoll. Calls the core through
- * struct zj_api, so that the core's code exists once. One thread owns a handle. No function blocks longer than its rest or
- * linger, both bounded by the configuration. Errors are negative errno values.
+ * Packet sockets, one for each link, with TPACKET_V2 rings, batched sends, client sockets and their queues, one inner epoll.
+ * Calls the core through struct zj_api, so that the core's code exists once. One thread owns a handle. No function blocks longer
+ * than its rest or linger, both bounded by the configuration. Errors are negative errno values.
  */
 #ifndef ZJ_DP_H
 #define ZJ_DP_H
@@ -143,7 +143,9 @@ int dp_group(struct dp *d, struct dp_group *out);    /* the message delivery sta
 void dp_group_done(struct dp *d);
 int dp_send(struct dp *d, uint16_t client, uint32_t group, uint8_t type, uint8_t need_ack, const uint8_t *data, uint32_t size);
                                                      /* a message of Python's; queued inside (at most 1 MiB), -ENOBUFS beyond */
-struct dp_client_info { uint64_t queued_bytes, unsent_bytes, sent, delivered, done[3]; uint16_t client; uint8_t closing, paused; uint32_t pad; };
+struct dp_client_info {
+    uint64_t queued_bytes, unsent_bytes, sent, delivered, done[3]; uint16_t client; uint8_t closing, paused; uint32_t pad;
+};
 int dp_clients(const struct dp *d);                  /* slots in use, also those still being written out, but not those cut off */
 int dp_client_info(const struct dp *d, uint32_t slot, struct dp_client_info *out);
 void dp_counters(struct dp *d, struct dp_counters *out); /* the kernel's drops up to now included */
