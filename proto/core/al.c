@@ -118,7 +118,7 @@ int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
      * only become free. */
     if (!older && (newer || p->free_buffers > c->st[j].free_buffers))
         c->st[j].free_buffers = p->free_buffers;
-    /* A P of an instance without a station that was let in since says nothing of that one. */
+    /* A P of an instance before a station joined says nothing of that station. */
     int packed = p->pack && p->instance >= c->join_last;
     for (uint32_t h = 0; h < c->n; h++) {
         struct stream *s = &c->st[h];

@@ -1,5 +1,5 @@
-/* Messages of several PDUs, put together in memory that grows with what has really come: whoever announces 16 MiB and sends one
- * piece costs one piece. Pages come from the system and go back to it whole, so what was needed once is not held for ever. */
+/* Messages of several PDUs, put together in memory that grows with what has really come: a station that announces 16 MiB and sends
+ * one piece costs one piece. Pages come from the system and go back to it whole, so what was needed once is not held forever. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 

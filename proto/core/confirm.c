@@ -36,11 +36,11 @@ static void confirmed(zj_core *c, const struct pdu *p)
         return;
     s->wants_ack = (p->flags & ZJW_FLAG_NEED_ACK) != 0;
     if (p->flags & ZJW_FLAG_BYE && !s->left)
-        c->watch.bye = 1; /* nobody should wait for it: the engine is told at once */
+        c->watch.bye = 1; /* no station should wait for it: the engine learns it at once */
     s->left = (p->flags & ZJW_FLAG_BYE) != 0;
     s->fenced = (p->flags & ZJW_FLAG_FENCED) != 0;
     digest_hear(c, p->src, get32(p->payload + ZJW_CONFIRM_COUNTED), get64(p->payload + ZJW_CONFIRM_POSITION),
-                      get64(p->payload + ZJW_CONFIRM_DIGEST));
+                get64(p->payload + ZJW_CONFIRM_DIGEST));
     if (faulty(c, ZJ_FAULT_CHATTER))
         c->confirm.chatter = 1;
     if (p->flags & ZJW_FLAG_POLL && !c->cfg.answer_each && needs_update(c, p)) {
@@ -62,9 +62,8 @@ static void confirm_relay(zj_core *c, const struct pdu *p)
     small_send(c, p->size, 1);
 }
 
-/* A station that asks another one for its word again and again does not hear the answers: that one's next CONFIRM is passed on. So a
- * station that is cut off from another in one direction only stays with it: it has life and acknowledgements from here, and data by
- * retransmission. */
+/* Repeated polls from A to B mean that A does not receive B's answers, so B's next CONFIRM is relayed. A station that is cut off from
+ * another in one direction only stays with it: it has signs of life and acknowledgements from here, and data by retransmission. */
 static void relay_if_asked(zj_core *c, uint64_t now, const struct pdu *p)
 {
     struct stream *s = &c->st[p->src];

@@ -22,9 +22,9 @@ void control_push(zj_core *c, const uint8_t *pdu, uint32_t size, const uint8_t *
         write_at(c, c->mailbox.tail++, pdu, size, mac, drop);
 }
 
-/* An opening (OPEN, RCV) or, to who is in no instance, a vote. The very same bytes are shown again after a moment only, and one
- * station has its own places in the queue, so that a flood, of recorded frames too, costs the engine little and crowds nobody out. An
- * honest repetition has another age; and what a station says of an opening replaces what it said before. */
+/* An opening (OPEN, RCV) or, for a station in no instance, a vote. The very same bytes are shown again after ZJ_CTL_GAP_NS only, and
+ * each station has its own places in the queue, so that a flood, of recorded frames too, costs the engine little and crowds no
+ * station out. An honest repetition has another age, and what a station reports of an opening replaces what it reported before. */
 int report_new(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t places, uint32_t drop)
 {
     struct stream *s = &c->st[p->src];
@@ -78,7 +78,7 @@ void control_push_limited(zj_core *c, uint64_t now, uint64_t *last, const struct
     control_push(c, p->bytes, p->size, mac, drop);
 }
 
-/* Not to be processed, but the engine is to know. A CONFIRM says which instance lives: other PDUs must not crowd it out. */
+/* Not to be processed, but reported to the engine. A CONFIRM tells which instance is running: other PDUs must not crowd it out. */
 int report_foreign(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t drop)
 {
     struct stream *s = &c->st[p->src];

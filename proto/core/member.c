@@ -126,7 +126,7 @@ void zj_limit(zj_core *c, uint64_t now, uint32_t h, uint64_t limit)
 
     if (limit != ZJ_NEVER) {
         limit = limit < s->req ? s->req : limit; /* it may shrink to that: who had more is being removed as well */
-        known = limit; /* somebody has all below */
+        known = limit; /* some station has all below */
     }
     s->closing = limit != ZJ_NEVER;
     if (faulty(c, ZJ_FAULT_NO_CLOSE))
@@ -181,7 +181,7 @@ static void end_stream(zj_core *c, uint32_t h, uint32_t instance)
     }
 }
 
-/* A station that is let in counts as having what the voters' votes follow, and nothing behind them. What others have said of
+/* A station that joins counts as having what the voters' votes follow, and nothing behind them. What others have said of
  * "everybody" did not mean it. */
 static void add_column(zj_core *c, uint32_t h, uint64_t voters, const uint64_t *vote_seq)
 {
@@ -197,7 +197,7 @@ static void add_column(zj_core *c, uint32_t h, uint64_t voters, const uint64_t *
     }
 }
 
-static void let_in(zj_core *c, uint64_t now, uint32_t h, const struct zj_commit *change)
+static void admit(zj_core *c, uint64_t now, uint32_t h, const struct zj_commit *change)
 {
     struct stream *s = &c->st[h];
     /* Its former life's numbers end below: what the log still holds of it has reached every level. */
@@ -219,7 +219,7 @@ static void change_members(zj_core *c, uint64_t now, const struct zj_commit *cha
         if (left >> h & 1)
             end_stream(c, h, change->instance);
         if (change->joined >> h & 1)
-            let_in(c, now, h, change);
+            admit(c, now, h, change);
         s->pin = is_member(c, h) ? s->pin_next : ZJ_NEVER;
         s->pin_next = ZJ_NEVER;
         c->pinned |= s->pin != ZJ_NEVER;

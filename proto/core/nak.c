@@ -161,7 +161,7 @@ void nak_take(zj_core *c, const struct pdu *p, uint64_t now)
             if (!m->present) {
                 if (q >= s->req && q < s->noticed && m->ask_at < now + c->cfg.nak_retry_ns) {
                     m->ask_at = now + c->cfg.nak_retry_ns + zj_random(c, c->cfg.nak_retry_ns / 2);
-                    c->count.naks_suppressed++; /* somebody has just asked: the answer comes to all */
+                    c->count.naks_suppressed++; /* another station has just asked: the answer comes to all */
                 }
                 continue;
             }

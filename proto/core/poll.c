@@ -38,7 +38,7 @@ static uint32_t choose_poll_target(zj_core *c)
     return k ? missing[zj_random(c, k)] : 0;
 }
 
-/* C4, and the repetition of own PDUs that nobody has confirmed: on a switched medium nobody has them. */
+/* C4, and the repetition of own PDUs that no station has confirmed: on a switched medium none has them. */
 uint32_t zj_poll(zj_core *c, uint64_t now)
 {
     struct stream *me = &c->st[c->self];

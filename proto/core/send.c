@@ -39,8 +39,8 @@ void send_window(zj_core *c)
     uint32_t least = ZJW_SIZEOF_HEADER + 8 * c->n + 64;
     c->send.pdu_max = limit < least ? least : limit;
     c->send.end = me->min_al + window;
-    /* Own buffers: messages leave room for votes. Else who has gone on sending while the order waits for somebody, whose
-     * acknowledgements still come, could not vote for the removal that ends the wait. */
+    /* Own buffers: messages leave room for votes. Else a station that went on sending while the order waits for another
+     * one, whose acknowledgements still come, could not vote for the removal that ends the wait. */
     uint32_t votes = kept_for_votes(c), some = c->n + 1 < c->cfg.slots / 4 ? c->n + 1 : c->cfg.slots / 4;
     uint64_t kept = me->base + c->cfg.slots - (votes > some ? votes : some);
     if (c->send.end > kept || faulty(c, ZJ_FAULT_FLOOD))

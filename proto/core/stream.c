@@ -186,7 +186,7 @@ void stream_free(zj_core *c)
     }
 }
 
-/* While a joiner is being let in streams keep all from its vote on. Data must leave room for the votes that end this. */
+/* While a joiner is being admitted streams keep all from its vote on. Data must leave room for the votes that end this. */
 uint32_t kept_for_votes(const zj_core *c)
 {
     uint32_t some = c->cfg.slots / 4;

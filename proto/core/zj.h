@@ -29,7 +29,7 @@ enum zj_level { ZJ_ORDERED = 0, ZJ_PREACK = 1, ZJ_ACK = 2 };
 /* How the segment orders frames (core/medium.h and core/order/order.h have all that differs). */
 enum zj_medium {
     ZJ_SWITCHED = 0, /* any order: order by clock, selective repetition */
-    ZJ_BUS = 1       /* one channel: whoever hears two frames hears them in one order, own ones too: order of arrival, reset */
+    ZJ_BUS = 1       /* one channel: all stations that hear two frames hear them in one order, own ones too: order of arrival, reset */
 };
 
 /* Why a received frame was dropped. Names for people: zj_drop_name(). */
@@ -104,7 +104,7 @@ enum zj_fault {
     ZJ_FAULT_BLIND_REPEAT = 1 << 26, /* send an own PDU that did not come back again, without a reset */
     /* What is released, and claimed when an instance ends (switched medium). */
     ZJ_FAULT_EARLY_REMOVAL = 1 << 27,/* rule 4 broken: what stands before a removal's event is released when all but the removed hold it */
-    ZJ_FAULT_EAGER_JOINER = 1 << 28, /* rule 5 broken: who is let in releases before all members share its view */
+    ZJ_FAULT_EAGER_JOINER = 1 << 28, /* rule 5 broken: a joiner releases before all members share its view */
     ZJ_FAULT_LATE_LEVELS = 1 << 29   /* levels go on although the instance has ended here */
 };
 
@@ -171,7 +171,7 @@ struct zj_offer {               /* a message to send; fill all, `done` = 0, and 
     uint32_t group;
     uint16_t client;
     uint8_t type;               /* ZJW_TYPE_* */
-    uint8_t need_ack;           /* 1: somebody waits for level ack */
+    uint8_t need_ack;           /* 1: some program waits for level ack */
     uint8_t service;            /* enum zj_service */
     uint8_t pad[7];
 };
@@ -248,7 +248,7 @@ void zj_reached(zj_core *c, uint32_t *view, uint64_t *count);
  * flushed. Ends with zj_open or zj_join. Harmless while open, and when fenced (nothing is delivered then). */
 void zj_flush(zj_core *c, uint32_t view, uint64_t count);
 int zj_flushing(const zj_core *c);                       /* between zj_flush and zj_open or zj_join */
-/* 1: zj_next has handed out everything up to there, and zj_positions has told so; also if nothing is being flushed. */
+/* 1: zj_next has delivered everything up to there, and zj_positions has told so; also if nothing is being flushed. */
 int zj_flushed(const zj_core *c);
 /* Own interface can carry PDUs of so many bytes from now on (<= frame_max of the configuration; larger is cut). */
 void zj_set_frame_max(zj_core *c, uint32_t frame_max);
@@ -281,7 +281,7 @@ int zj_unstable(const zj_core *c);
 struct zj_vote { const uint8_t *data; uint64_t seq, clock; uint32_t size, instance; uint8_t src, kind, pad[6]; };
 int zj_proposal(zj_core *c, struct zj_vote *out);
 /* Put an own vote (STOP, STOP_ACK, RCV_ACK with this payload) into the own stream now, whatever the window says. 0, or -1: no
- * buffer free, try again after a later zj_step. A message of which a part has been taken is sent anew from its beginning after
+ * buffer free, try again after a later zj_step. A message of which a part has been taken is sent again from its beginning after
  * a RCV_ACK. */
 int zj_propose(zj_core *c, uint64_t now, uint32_t kind, const uint8_t *payload, uint32_t size, uint64_t *seq, uint64_t *clock);
 /* A PDU of station h's stream that is still kept here, valid until the next call; NULL: it is not. */
@@ -299,7 +299,7 @@ int zj_all_have(const zj_core *c, uint64_t set, const uint64_t *seqs);
  * nothing. */
 void zj_watch(zj_core *c, uint32_t yes);
 /* Carry out a decided proposal: the instance becomes `instance` (own + 1) with these members. Removed: their streams end at
- * their limits. Joined: their streams start anew; they count as having everything up to vote_seq[k] of each voter k. The view
+ * their limits. Joined: their streams start again; they count as having everything up to vote_seq[k] of each voter k. The view
  * event is queued for its place, right after (place_clock, place_src). 0; 1: not yet, what a joiner sent in its former life is
  * not all delivered: call again later, delivery must go on meanwhile. Also after zj_close, before zj_flush: then only the event
  * is queued and PDUs of the new instance may be delivered. Ends all limits of stations removed and all zj_wait_for of stations
@@ -338,10 +338,10 @@ void zj_reset_agree(zj_core *c);
 void zj_reset_done(zj_core *c);
 /* Queue a RST or RSTC with this vector as A. 0, or -1: no room now. */
 int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vector);
-/* How many PDUs of the log, after what zj_reached tells, some member may have handed out, as far as this station can know. Final if
- * zj_close comes next. If the stations that go on deliver as far as all of them say, they have whatever anybody has delivered. */
+/* How many PDUs of the log, after what zj_reached tells, some member may have delivered, as far as this station can know. Final if
+ * zj_close comes next. If the stations that continue deliver as far as all of them say, they have whatever any station has delivered. */
 uint64_t zj_secured(zj_core *c);
-/* The receipt log, by positions: handed out, acknowledged (the paper's ARL ends here), pre-acknowledged (PPL), accepted (RPL). */
+/* The receipt log, by positions: delivered, acknowledged (the paper's ARL ends here), pre-acknowledged (PPL), accepted (RPL). */
 void zj_receipts(const zj_core *c, uint64_t out[4]);
 /* Entry of the log at a position that is at most a log's length before `accepted`: its source and number. 0: there is none. */
 int zj_entry(const zj_core *c, uint64_t position, uint32_t *src, uint64_t *seq);

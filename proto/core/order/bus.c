@@ -2,18 +2,18 @@
  * docs/protocol.md, "The bus"). PDUs may be lost there, but they never overtake each other: the order is that of arrival, and
  * recovery is to go back, all together, to what everybody has. proto/reset.py decides when; what is done is here.
  *
- * The receipt log is c->order.log, of which three positions mark the paper's parts: handed out <= acked (ARL) <= preack (PPL) <=
+ * The receipt log is c->order.log, of which three positions mark the paper's parts: delivered <= acked (ARL) <= preack (PPL) <=
  * accepted (RPL).
  *
  * Why what is acknowledged at one station is the same prefix of the log at all, which is all that delivery and the change of
  * instances rest on: entry q is acknowledged at k once every member j has said, in a PDU that k took in, that everybody has q.
  * j sent it after it had accepted q and all that stands before q in j's log; k took it in only because its A was not beyond what k
  * had accepted itself (condition 2). So k has all of that as well, and by the medium in the same order. Resets change nothing of
- * it: they take out only what somebody lacks.
+ * it: they take out only what some station lacks.
  */
 #include "order.h"
 
-#define EPOCH_AHEAD 65536u /* nobody is: a member takes part in every reset */
+#define EPOCH_AHEAD 65536u /* no station is: a member takes part in every reset */
 
 void bus_open(zj_core *c)
 {
@@ -103,7 +103,7 @@ static int take_own(zj_core *c, const struct pdu *p, uint64_t seq)
     if (memcmp(slot_of(c, &c->st[c->self], seq) + ZJW_HEADER_CHECK, p->bytes + ZJW_HEADER_CHECK, 8))
         return ZJ_DROP_OWN;
     append(c, c->self);
-    c->bus.own_due = ZJ_NEVER; /* for what is still out the time counts anew */
+    c->bus.own_due = ZJ_NEVER; /* for what is still out the time starts again */
     c->count.rx_own++;
     return ZJ_DROP_NONE;
 }
@@ -197,7 +197,7 @@ static int take_reset(zj_core *c, uint64_t now, const struct pdu *p, const uint8
         return ZJ_DROP_EPOCH;
     if (epoch > c->bus.epoch)
         c->bus.phase = ZJ_P_LOST; /* R2 */
-    c->st[p->src].free_buffers = p->free_buffers; /* the log is acknowledged at once then, but not yet handed out */
+    c->st[p->src].free_buffers = p->free_buffers; /* the log is acknowledged at once then, but not yet delivered */
     control_push(c, p->bytes, p->size, mac, ZJ_DROP_NONE);
     return ZJ_DROP_NONE;
 }
@@ -237,7 +237,7 @@ static int take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *ma
 
 static void levels(zj_core *c)
 {
-    if (c->flush.on) { /* everybody who goes on has it */
+    if (c->flush.on) { /* all stations that continue have it */
         uint64_t reached = c->bus.accepted < c->flush.to ? c->bus.accepted : c->flush.to;
         c->order.acked = c->order.acked > reached ? c->order.acked : reached;
         c->order.preack = c->order.preack > c->order.acked ? c->order.preack : c->order.acked;
@@ -451,9 +451,9 @@ int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vect
 
 /* ---- reads ---- */
 
-/* What anybody may have handed out, this station's word having been needed for it: what it knows everybody to have, and what was
- * in the log when all vectors were equal, even if another reset has begun since: who has seen that, too, has handed all of it out.
- * Of two stations one may know that everybody has a PDU that its source has not seen come back, and which is in no common order. */
+/* What any station may have delivered with this station's acknowledgement: what it knows all stations to have, and what was in the log
+ * when all vectors were equal, even if another reset has begun since: a station that has seen that, too, has delivered all of it.
+ * Of two stations one may know that both have a PDU that its source has not seen come back, and which is in no common order. */
 uint64_t zj_secured(zj_core *c)
 {
     order_levels(c);

@@ -35,7 +35,7 @@ void order_close(zj_core *c)
 
 /* ---- what comes next ---- */
 
-/* An entry stays until it has reached every level. Level ack is far behind only if nobody waits for it: ack_lags() in confirm.c asks
+/* An entry stays until it has reached every level. Level ack is far behind only if no program waits for it: ack_lags() in confirm.c asks
  * for P vectors long before the log is full. One entry to spare: digests[preack - 1] is still needed. */
 static int log_full(const zj_core *c)
 {
@@ -114,7 +114,7 @@ static int next_pdu(zj_core *c, struct zj_message *out)
     if (s->ordered >= s->req)
         return NOTHING;
     begin(c, e.src, s->ordered);
-    if (!c->order.silent) /* before the view in which this station was let in only the fragments in it matter */
+    if (!c->order.silent) /* before the view in which this station joined only the fragments in it matter */
         place(c, s, meta_of(c, s, s->ordered));
     return A_PDU;
 }
@@ -141,7 +141,7 @@ int zj_next(zj_core *c, struct zj_message *out)
                 return 0;
             if (beside_next(c, out))
                 return 1;
-            if (c->assembly.starved) /* nothing is counted at its place before it has been handed out */
+            if (c->assembly.starved) /* nothing is counted at its place before it has been delivered */
                 return 0;
             switch (next_pdu(c, out)) {
             case A_VIEW:

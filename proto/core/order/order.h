@@ -177,7 +177,7 @@ const struct event *event_next(const zj_core *c);
 void view_take(zj_core *c, struct zj_message *out); /* deliver the first view event */
 
 /* ---- digest.c ---- */
-/* The digest that a view starts from: after whatever was delivered before, or anew. */
+/* The digest that a view starts from: after whatever was delivered before, or DIGEST_START. */
 uint64_t digest_view(uint64_t digest, uint32_t hash);
 #define DIGEST_START 0x9E3779B97F4A7C15ull
 /* Mix in the PDU that takes the next position. */

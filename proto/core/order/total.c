@@ -65,7 +65,7 @@ static int choose(const zj_core *c, struct entry *out)
     return A_PDU;
 }
 
-/* What a station that was let in releases says that all members of that view know the view, and hold what stands before its event:
+/* What a joiner releases says that all members of that view know the view, and hold what stands before its event:
  * so not before they have said both, the latter by their acknowledgements. */
 static int view_shared(const zj_core *c)
 {
@@ -81,7 +81,7 @@ static int view_shared(const zj_core *c)
 static void levels(zj_core *c)
 {
     int early = faulty(c, ZJ_FAULT_EARLY_PREACK);
-    if (c->flush.on) { /* everybody who goes on has it, and knows that everybody has */
+    if (c->flush.on) { /* all stations that continue have it, and know that all have */
         uint64_t reached = c->order.position < c->flush.to ? c->order.position : c->flush.to;
         c->order.preack = c->order.preack > reached ? c->order.preack : reached;
         c->order.acked = c->order.preack;

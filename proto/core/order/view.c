@@ -70,7 +70,7 @@ void view_take(zj_core *c, struct zj_message *out)
     for (uint32_t h = 0; h < c->n; h++) /* what of a message came before its source's life ended will not be completed */
         if (e->changed >> h & 1)
             assembly_forget(c, &c->st[h].parts[ZJ_TOTAL]);
-    if (e->joined) /* who is let in knows nothing of the order before: all start the digest anew */
+    if (e->joined) /* a joiner knows nothing of the order before: all start the digest again */
         c->order.digest = DIGEST_START;
     view_begin(c, e->instance, e->hash);
     if (e->instance == c->release.instance && c->release.at)
