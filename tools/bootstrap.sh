@@ -120,6 +120,7 @@ fi
 if [ "$want" = test ] && command -v docker >/dev/null 2>&1 && ! docker compose version >/dev/null 2>&1; then
     docker/compose-v2 .venv/docker || say "zenjun: GOING ON WITHOUT docker compose 2: THE COMPOSE FILE IS TRIED WITH docker-compose ONLY"
 fi
-# mypy does not see setuptools' package-dir map: three links stand in for it.
+# mypy does not see setuptools' package-dir map: links stand in for it.
 mkdir -p .typing/zenjun
 for d in proto daemon tools; do ln -sfn "../../$d" ".typing/zenjun/$d"; done
+ln -sfn ../../daemon/short/client .typing/zenjun/client

@@ -490,7 +490,7 @@ class connect:
     A whole program::
 
         import asyncio
-        from zenjun.daemon.client import connect
+        from zenjun.client import connect
 
         async def main():
             async with connect() as c:

@@ -406,7 +406,7 @@ def connect_sync(
 
     A whole program::
 
-        from zenjun.daemon.client import connect_sync
+        from zenjun.client import connect_sync
 
         with connect_sync() as c:
             chat = c.join("chat")
