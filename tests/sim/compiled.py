@@ -105,7 +105,8 @@ def build(folder: Path, minutes: float) -> None:
     shutil.copy(ROOT / "tests" / "__init__.py", folder / "tests")
     shutil.copytree(ROOT / "tests" / "sim", folder / "tests" / "sim", ignore=shutil.ignore_patterns("test_*"))
     proto = sorted(path.stem for path in (ROOT / "proto").glob("*.py") if path.stem not in PLAIN)
-    paths = [f"zenjun/proto/{name}.py" for name in (*proto, "core/core", "core/records")] + [f"tests/sim/{name}.py" for name in SIM]
+    proto += ["core/core", "core/records"]
+    paths = [f"zenjun/proto/{name}.py" for name in proto] + [f"tests/sim/{name}.py" for name in SIM]
     (folder / "setup.py").write_text(SETUP.format(paths=paths))
     (folder / "mypy.ini").write_text(MYPY)
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "MYPYPATH")}
