@@ -324,7 +324,9 @@ KINDS: Final[tuple[tuple[Kind, str, str], ...]] = (
 
 RESERVED_PREFIX: Final = "zenjun."
 """Groups with such names belong to the services of this project: only root and the daemon's own user may join them or send to
-them."""
+them, ``STATE_PREFIX`` left out."""
+STATE_PREFIX: Final = "zenjun.state."
+"""Groups by which members of any program's group transfer its state: as open to all as the groups that they belong to."""
 HANDLES_PER_UID: Final = 4096
 """Groups that all programs of one user may hold at a station at a time, joined or to send to. Each join is a message that costs
 every station Python, and a place in everybody's tables: 64 connections with all handles there are would be 65,000."""

@@ -27,6 +27,7 @@ from .clientwire import (
     LEVEL_MAX,
     LEVELS,
     RESERVED_PREFIX,
+    STATE_PREFIX,
     VERSION_REQUESTS,
     Frame,
     JoinFlag,
@@ -245,7 +246,8 @@ class GroupHost:
     def _refusal_of_group(self, connection: Connection, handle: Handle) -> Refusal:
         """Whether the client cannot have this group, or not like this."""
         name = handle.group
-        if name.startswith(RESERVED_PREFIX) and not privileged(connection.uid):
+        reserved = name.startswith(RESERVED_PREFIX) and not name.startswith(STATE_PREFIX)
+        if reserved and not privileged(connection.uid):
             text = f"groups named {RESERVED_PREFIX}* are for root and the daemon's own user; {name!r} cannot be had"
             return "not-permitted", text
         other = self._name_of(handle.group_id)

@@ -47,7 +47,11 @@ def _limits() -> Iterator[tuple[object, ...]]:
     yield "body of a client's frame except SEND", f"{clientwire.CONTROL_MAX} bytes", "64 KiB"
     yield "program's name", f"0..{clientwire.PROGRAM_NAME_MAX} bytes", "UTF-8, printable"
     yield "group's name", f"1..{GROUP_NAME_MAX} bytes", "UTF-8"
-    yield "group's name, reserved", f"`{clientwire.RESERVED_PREFIX}*`", "for root and the user that the daemon runs as"
+    yield (
+        "group's name, reserved",
+        f"`{clientwire.RESERVED_PREFIX}*` but `{clientwire.STATE_PREFIX}*`",
+        "for root and the user that the daemon runs as",
+    )
     yield "handle", f"1..{clientwire.HANDLES_MAX - 1}", "of one connection"
     yield "requests without an answer", clientwire.REQUESTS_MAX, "of one connection"
     yield "handles", clientwire.HANDLES_PER_UID, "of all programs of one user at a station"

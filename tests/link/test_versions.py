@@ -212,11 +212,11 @@ def test_reserved_groups_are_for_root_and_the_daemons_own_user(
         other = daemon.program("other", 3)
     else:
         other = daemon.program("other", 3, connected_as(ordinary))
-    for name in (b"zenjun.dir", b"zenjun.", b"zenjun.state.00"):
+    for name in (b"zenjun.dir", b"zenjun.", b"zenjun.state", b"zenjun.states"):
         back = talk(daemon, other, frame(2, bytes(4) + name, flags=flags, handle=1))
         error = json.loads(back[8:])
         assert back[4:8] == b"\x46\0\x01\0" and error["code"] == "not-permitted" and name.decode() in error["message"]
-    for name in (b"zenjun", b"zenjunk", b"my.zenjun.dir"):
+    for name in (b"zenjun", b"zenjunk", b"my.zenjun.dir", b"zenjun.state.00.1.2"):
         back = talk(daemon, other, frame(2, bytes(4) + name, flags=4, handle=len(name)))
         assert back[4] == 67, "not reserved"
     assert daemon.groups.members("zenjun.dir") == ((1, 1, "own"),)
