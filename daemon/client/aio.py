@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from ...proto.service.stateapi import State
+from ...proto.service.transferwire import companion_of
+from ...proto.timers import NEVER
 from .base import TRY_AGAIN, BaseConnection, BaseGroup, Flight, Patience, left
 from .common import (
     DEFAULT,
@@ -25,6 +29,7 @@ from .common import (
 from .errors import ClientError, Timeout
 from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership
 from .ticket import Ticket
+from .transfer import Agent, StateFacts
 from .types import Event, Item, JoinLevel, Member, Message, Order, SendLevel, Station
 
 _T = TypeVar("_T")
@@ -40,6 +45,8 @@ class _Link:
         self.writing = False
         self.open = True
         self._drained: deque[asyncio.Future[None]] = deque()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ns = 0
         self.steer()
 
     @property
@@ -52,6 +59,8 @@ class _Link:
         self.wire.check_owner()
         if not self.writing and self.wire.protocol.out_bytes:
             self._write()
+        if self.wire.protocol.agents or self._alarm is not None:
+            self._set_alarm()
 
     def steer(self) -> None:
         """Stop or start reading, as the unread bytes and the waiting calls want it; close at the end of the connection."""
@@ -76,6 +85,8 @@ class _Link:
         if not self.open:
             return
         self.open = False
+        if self._alarm is not None:
+            self._alarm.cancel()
         if self.reading:
             self.loop.remove_reader(self.wire.socket)
         self._stop_writing()
@@ -83,6 +94,26 @@ class _Link:
 
     def _on_readable(self) -> None:
         self.wire.read()
+        if self.wire.protocol.agents:
+            self.flush()
+        self.steer()
+
+    def _set_alarm(self) -> None:
+        """Wake the agents when the first of them wants it."""
+        due = self.wire.protocol.next_deadline_ns()
+        if self._alarm is not None:
+            if due == self._alarm_ns:
+                return
+            self._alarm.cancel()
+            self._alarm = None
+        if due is not None and due < NEVER and self.open:
+            self._alarm_ns = due
+            self._alarm = self.loop.call_later(max(0.0, (due - time.monotonic_ns()) / 1e9), self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        self.wire.protocol.on_time(time.monotonic_ns())
+        self.flush()
         self.steer()
 
     def _write(self) -> None:
@@ -232,7 +263,9 @@ class Group(BaseGroup):
         connection = self._connection
         self._check_receives()
         connection._link.wire.check_owner()
-        if self._must_wait():
+        waiting = self._must_wait()
+        connection._link.flush()
+        if waiting:
             if self._waiter is not None:
                 raise RuntimeError("two tasks read one group at the same time")
             self._waiter = asyncio.get_running_loop().create_future()
@@ -250,6 +283,10 @@ class Group(BaseGroup):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+class StateGroup(StateFacts, Group):
+    """A group joined with ``state``: its first message is the one behind the state."""
 
 
 class Pipeline(Flight):
@@ -333,6 +370,8 @@ class Connection(BaseConnection):
         send_only: bool = False,
         no_self: bool = False,
         receive: bool = True,
+        state: State | None = None,
+        persistent: bool = False,
         timeout: Seconds = DEFAULT,
     ) -> Group:
         """Become a member of a group (made by its first member) and get its messages from here on.
@@ -345,13 +384,28 @@ class Connection(BaseConnection):
         send_only:  no membership, only a handle to send to an open group.
         no_self:    own messages are not delivered to us.
         receive:    False: be a member (and be able to send) but drop what comes.
+        state:      an object with ``have``, ``snapshot`` and ``restore`` (docs/state-transfer.md). The call returns when the
+                    state is here; the first message read is the one behind it. A large state takes longer than the default
+                    ``timeout``. Level preack or ack. Raises StateFailed.
+        persistent: with ``state``: the group starts only with what a quorum of the stations has, or all of them.
         Returns after the first view, which waits until the cluster is open. Raises Timeout, BadName, NameCollision,
         OrderMismatch, BadLevel, ClosedGroup.
         """
         deadline = self._deadline(timeout)
-        while (gone := self._protocol.leaving(name)) is not None:
+        for part in (name, companion_of(name)) if state is not None else (name,):
+            while (gone := self._protocol.leaving(part)) is not None:
+                self._link.flush()
+                await self._wait(gone, left(deadline), f"leaving group {name!r} before joining it again")
+        if state is not None:
+            agent = Agent(self._protocol, name, state, level, persistent=persistent, open_group=open_group, no_self=no_self)
             self._link.flush()
-            await self._wait(gone, left(deadline), f"leaving group {name!r} before joining it again")
+            try:
+                await self._wait(agent.ready, left(deadline), f"getting the state of group {name!r}")
+            except (Timeout, asyncio.CancelledError):
+                agent.leave()
+                self._link.flush()
+                raise
+            return StateGroup(self, agent.membership)
         membership = self._protocol.join(
             name, level, order=order, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
         )

@@ -138,7 +138,7 @@ class BaseGroup:
         """Give back what has been read; whether the inbox has nothing to be taken. Raises NotMember, Fenced."""
         membership = self._membership
         self._give_back()
-        if membership.items or membership.state == "left":
+        if membership.readable() or membership.state == "left":
             return False
         if self._protocol.fenced is not None:
             raise Fenced(str(self._protocol.fenced))
@@ -151,12 +151,11 @@ class BaseGroup:
     def _take(self) -> bool:
         """Take what the inbox holds. False: the end, on purpose. Raises what ended it otherwise."""
         membership, protocol = self._membership, self._protocol
-        if not membership.items:
+        if not membership.readable():
             if membership.error is not None:
                 raise why_ended(protocol) if protocol.ended.settled else copy.copy(membership.error)
             return False
-        self._mixed = membership.mixed
-        self._ready, self._weight = protocol.take_items(membership)
+        self._ready, self._weight, self._mixed = membership.take()
         self._at = 0
         return True
 

@@ -105,6 +105,10 @@ class NotPermitted(ClientError, PermissionError):
     """Only root and the user that the daemon runs as may give it commands."""
 
 
+class StateFailed(ClientError):
+    """The group's state cannot be had, or the program could not restore it: ``join(..., state=...)``; the group has been left."""
+
+
 class NotMember(ClientError):
     """The group has been left, or was never joined."""
 

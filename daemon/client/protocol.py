@@ -15,7 +15,7 @@ import json
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ...proto.wire import ORDER_NAMES
 from ..clientwire import (
@@ -115,6 +115,18 @@ class Membership:
         """True if there is anything but messages in ``items``."""
         self.on_items: Callable[[], None] | None = None
 
+    def readable(self) -> bool:
+        """Is there anything to read? The reader has finished with what it took before."""
+        return bool(self.items)
+
+    def take(self) -> tuple[list[Item], int, bool]:
+        """The whole inbox, its weight in bytes, and whether there is anything but messages in it."""
+        items, weight, mixed = self.items, self.bytes, self.mixed
+        self.items = []
+        self.bytes = 0
+        self.mixed = False
+        return items, weight, mixed
+
     def end(self, error: ClientError | None) -> None:
         if self.state != "left":
             self.state = "left"
@@ -123,6 +135,16 @@ class Membership:
                 self.joined.fail(error)
             if self.on_items is not None:
                 self.on_items()
+
+
+class Agent(Protocol):
+    """Works on a connection by itself, between the program's calls."""
+
+    def next_deadline_ns(self) -> int:
+        """When ``on_time`` is due, monotonic nanoseconds."""
+
+    def on_time(self, now_ns: int) -> None:
+        """Do what is due; early calls are harmless."""
 
 
 class ClientProtocol:
@@ -149,6 +171,8 @@ class ClientProtocol:
         self.instance = 0
         self.fenced: Fenced | None = None
         self.on_event: Callable[[Event], None] | None = None
+        self.agents: list[Agent] = []
+        """Those who need the time as well as what comes: state transfers."""
         self.memberships: dict[int, Membership] = {}
         self.done: tuple[int, int, int] = (0, 0, 0)
         self.sent = 0
@@ -202,6 +226,7 @@ class ClientProtocol:
         send_only: bool = False,
         no_self: bool = False,
         receive: bool = True,
+        kind: Callable[..., Membership] = Membership,
     ) -> Membership:
         """Queue a JOIN. Its ``joined`` ticket settles with the first view, or fails. level None: preack (medium bus: ack), or
         what order op has.
@@ -214,7 +239,7 @@ class ClientProtocol:
         body = group_name(name)
         bus = self.welcome is not None and self.welcome.medium == "bus"
         wanted = join_level("ack" if level is None and bus and order == "total" else level, order)
-        membership = Membership(self._new_handle(), name, wanted, order, send_only=send_only, receive=receive)
+        membership = kind(self._new_handle(), name, wanted, order, send_only=send_only, receive=receive)
         self.memberships[membership.handle] = membership
         flags = LEVELS.index(wanted)
         flags |= JoinFlag.OPEN if open_group else 0
@@ -239,14 +264,15 @@ class ClientProtocol:
                 return self._next_handle
         raise ClientError(f"all {HANDLES_MAX - 1} group handles of this connection are in use")
 
-    def leave(self, membership: Membership) -> None:
-        """Queue a LEAVE; what is in the inbox stays readable. Leaving twice, or after the end, does nothing."""
+    def leave(self, membership: Membership, error: ClientError | None = None) -> None:
+        """Queue a LEAVE; what is in the inbox stays readable. Leaving twice, or after the end, does nothing. error: why it has to
+        be left, for its readers."""
         if membership.state == "left":
             return
         never_in = membership.send_only or self.instance == 0
         if not self.ended.settled and not self.closing:
             self._put(Frame.LEAVE, 0, membership.handle)
-        membership.end(None)
+        membership.end(error)
         if never_in:
             self._gone(membership)
 
@@ -358,14 +384,20 @@ class ClientProtocol:
 
     def take_items(self, membership: Membership) -> tuple[list[Item], int]:
         """The whole inbox of a group and its weight in bytes, to be given back by ``consumed`` when it has been used up."""
-        items, weight = membership.items, membership.bytes
-        membership.items = []
-        membership.bytes = 0
-        membership.mixed = False
+        items, weight, _ = membership.take()
         return items, weight
 
     def consumed(self, weight: int) -> None:
         self.inbox_bytes -= weight
+
+    def next_deadline_ns(self) -> int | None:
+        """When ``on_time`` is due, monotonic nanoseconds; None: never."""
+        return min((agent.next_deadline_ns() for agent in self.agents), default=None)
+
+    def on_time(self, now_ns: int) -> None:
+        """Let the agents do what is due."""
+        for agent in list(self.agents):
+            agent.on_time(now_ns)
 
     # ---- input
 

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+from ...proto.service.stateapi import State
+from ...proto.service.transferwire import companion_of
+from ...proto.timers import NEVER
 from .base import TRY_AGAIN, BaseConnection, BaseGroup, Flight, Patience, left
 from .common import (
     DEFAULT,
@@ -29,6 +32,7 @@ from .common import (
 from .errors import ClientError, ConnectionClosed, InboxFull, Timeout
 from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership
 from .ticket import Ticket
+from .transfer import Agent, StateFacts
 from .types import Event, Item, JoinLevel, Member, Message, Order, SendLevel, Station
 
 _T = TypeVar("_T")
@@ -142,8 +146,15 @@ class SyncGroup(BaseGroup):
         self._check_receives()
         with connection._alone:
             if self._must_wait():
-                connection._pump(lambda: bool(membership.items) or membership.state == "left", timeout, self._what)
+                connection._pump(lambda: membership.readable() or membership.state == "left", timeout, self._what)
+            if self._protocol.agents:
+                connection._wire.flush()
             return self._take()
+
+
+class SyncStateGroup(StateFacts, SyncGroup):
+    """A group joined with ``state``: its first message is the one behind the state. The state is served to others only while the
+    program is in a call, so a program that does not read for long serves nobody."""
 
 
 class SyncPipeline(Flight):
@@ -251,6 +262,8 @@ class SyncConnection(BaseConnection):
         send_only: bool = False,
         no_self: bool = False,
         receive: bool = True,
+        state: State | None = None,
+        persistent: bool = False,
         timeout: Seconds = DEFAULT,
     ) -> SyncGroup:
         """Become a member of a group and get its messages from here on. Arguments and errors are those of ``Connection.join``.
@@ -259,8 +272,18 @@ class SyncConnection(BaseConnection):
         """
         with self._alone:
             deadline = self._deadline(timeout)
-            while (gone := self._protocol.leaving(name)) is not None:
-                self._complete(gone, left(deadline), f"leaving group {name!r} before joining it again")
+            for part in (name, companion_of(name)) if state is not None else (name,):
+                while (gone := self._protocol.leaving(part)) is not None:
+                    self._complete(gone, left(deadline), f"leaving group {name!r} before joining it again")
+            if state is not None:
+                agent = Agent(self._protocol, name, state, level, persistent=persistent, open_group=open_group, no_self=no_self)
+                try:
+                    self._complete(agent.ready, left(deadline), f"getting the state of group {name!r}")
+                except (Timeout, KeyboardInterrupt):
+                    agent.leave()
+                    self._wire.flush()
+                    raise
+                return SyncStateGroup(self, agent.membership)
             membership = self._protocol.join(
                 name, level, order=order, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
             )
@@ -382,7 +405,9 @@ class SyncConnection(BaseConnection):
                 self._poll.register(self._wire.socket, events)
                 self._events = events
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = self._poll.poll(None if left is None else left * 1000)
+            ready = self._poll.poll(_milliseconds(left, protocol.next_deadline_ns()))
+            if protocol.agents:
+                protocol.on_time(time.monotonic_ns())
             if not ready:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise timed_out(protocol, what, timeout or 0.0)
@@ -391,6 +416,14 @@ class SyncConnection(BaseConnection):
                 self._wire.read()
             elif ready[0][1] & (select.POLLHUP | select.POLLERR):
                 protocol.lost(ConnectionClosed("the daemon closed the connection"))
+
+
+def _milliseconds(left: float | None, due_ns: int | None) -> float | None:
+    """How long to wait at most: the call's time, or until an agent wants to be woken."""
+    if due_ns is None or due_ns >= NEVER:
+        return None if left is None else left * 1000
+    wake = max(0.0, (due_ns - time.monotonic_ns()) / 1e6)
+    return wake if left is None else min(wake, left * 1000)
 
 
 def connect_sync(
