@@ -4,12 +4,15 @@ In place of the whole core there is one sequence of messages and views. Each pro
 library would: the companion group, the group and the views in one order, chunks by a channel that only keeps each sender's order.
 Programs crash, restart with or without what they had, are expelled and admitted again, stall, read slowly; the order stands still
 or ends and opens again; a state is damaged. Then everything is repaired and must come to rest.
+
+``python -m tests.sim.transfer FIRST COUNT`` runs many seeds and prints those that fail.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -491,3 +494,18 @@ def simulate(seed: int, plan: Plan | None = None, transfer_class: type[Transfer[
         violation.add_note("\n".join(world.trace[-60:]))
         return violation
     return None
+
+
+def main(first: int, count: int) -> int:
+    """Run ``count`` seeds; the number of those that fail, each printed with its history."""
+    failed = 0
+    for seed in range(first, first + count):
+        if (violation := simulate(seed)) is not None:
+            failed += 1
+            print(violation, *violation.__notes__, sep="\n", flush=True)
+    print(f"{count} seeds from {first}: {failed} failed")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main(*map(int, sys.argv[1:3]))))
