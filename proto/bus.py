@@ -137,14 +137,14 @@ class BusRules(MediumRules):
         self.reset.observe()
         self.reset.on_timeout(now)
         self.settle(now)
-        return self._judge_medium() if self._timers.due(Deadline.PROBE, now) else []
+        return self._judge_medium(now) if self._timers.due(Deadline.PROBE, now) else []
 
-    def _judge_medium(self) -> Sequence[Outcome]:
+    def _judge_medium(self, now: int) -> Sequence[Outcome]:
         """Is the medium a bus?"""
         self._timers.stop(Deadline.PROBE)
         if self._opening.returned:
             return []
-        self._opening.leave()
+        self._opening.leave(now)
         wait = self._config.bus_probe_ns // 1_000_000
         return [
             Refused(

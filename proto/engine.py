@@ -218,7 +218,7 @@ class Engine:
         offered any more."""
         now = self._tick(now)
         if not self._heartbeat.is_leaving:
-            self.opening.leave()
+            self.opening.leave(now)
             self._handover.end()
             self.watch.stop()
             self._heartbeat.leave(now)

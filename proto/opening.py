@@ -66,7 +66,7 @@ from .openpdu import (
     encode_open,
     mac_text,
 )
-from .openstate import TRANSITIONS, Cause, State
+from .openstate import MOVES, Cause, State
 from .outcomes import Outcome, Recovering, UsedUp
 from .pace import FOLLOW_WINDOWS, Arrivals, Pace
 from .rivals import Rival, Rivals
@@ -225,7 +225,7 @@ class Opening:
     def start(self, now: int) -> list[Effect]:
         """Begin to listen. The first effect makes this incarnation durable."""
         self._began_ns = now
-        return self._enter_listening(now, 0)
+        return self._enter_listening(now)
 
     def on_pdu(self, now: int, data: bytes, mac: bytes) -> list[Outcome]:
         """A control PDU (its checksum is right): OPEN, RCV, or one that does not belong to the instance."""
@@ -331,25 +331,21 @@ class Opening:
         if self.state is not State.STARTED:
             return []
         closed = Closed(self.current, reason, station or self._config.station, expelled)
-        self._move(Cause.RESTARTED)
-        return [closed, *self._enter_proposing(now, self.incarnation + 1)]
+        self._next_incarnation = self.incarnation + 1
+        return [closed, *self._move(now, Cause.RESTARTED)]
 
     def outdated(self, now: int) -> list[Effect]:
         """This incarnation may have been let in without knowing, and is out again: only a new one can be."""
         if self.state is not State.PROPOSING:
             return []
-        self._move(Cause.RESTARTED)
-        return self._enter_proposing(now, self.incarnation + 1)
+        self._next_incarnation = self.incarnation + 1
+        return self._move(now, Cause.RESTARTED)
 
     def let_in(self, now: int, instance: int) -> list[Effect]:
         """The members of a living instance have let this station in (``joining.Entry``)."""
-        self._move(Cause.LET_IN)
         self.instance = Proposal(instance, ((self._config.station, self.incarnation),))
-        self.current = instance
         self.past = NO_PAST
-        self._timers.stop(Timer.LISTENED)
-        self._timers.stop(Timer.OPEN)
-        return self.note_instance(instance)
+        return self._move(now, Cause.LET_IN) + self.note_instance(instance)
 
     def note_instance(self, number: int) -> list[Effect]:
         """An instance number has been proposed or seen: no other instance may ever get it."""
@@ -399,10 +395,9 @@ class Opening:
         self.highest = used
         return self._make_durable()
 
-    def leave(self) -> None:
+    def leave(self, now: int) -> None:
         """Gone on purpose: takes part in nothing any more."""
-        self._move(Cause.LEAVING)
-        self._enter_ended()
+        self._move(now, Cause.LEAVING)
 
     # ---- reads
     @property
@@ -530,8 +525,8 @@ class Opening:
         if self.instance is not None:
             reason = f"station {by} knows a later life of station {self._config.station} (incarnation {listed}): this one is out"
             effects.append(Closed(self.current, reason, by, True))
-        self._move(Cause.OUTDATED)
-        return effects + self._enter_listening(now, take)
+        self._next_incarnation = take
+        return effects + self._move(now, Cause.OUTDATED)
 
     def _on_own_number(self, now: int, pdu: OpenPdu, mac: bytes) -> list[Effect]:
         """An OPEN that bears our own station number."""
@@ -545,8 +540,7 @@ class Opening:
         both = f"station number {self._config.station} is used twice: by {self._who()} and by {pdu.host} ({mac_text(mac)})"
         if self._yields_to(now, pdu):
             closed = [Closed(self.current, both, self._config.station)] if self.instance else []
-            self._move(Cause.DISPLACED)
-            self._enter_ended()
+            self._move(now, Cause.DISPLACED)
             return [*closed, Refused(f"{both}; the other one was here first, this one stops")]
         return self._answer(now) + self._notices.give(
             now, "duplicate", self._config.station, f"{both}; the other one is told to stop"
@@ -754,13 +748,37 @@ class Opening:
         )
 
     def _agree(self, now: int, proposal: Proposal) -> list[Effect]:
-        self._move(Cause.AGREED)
-        return self._enter_started(now, proposal)
+        self.instance = proposal
+        self._opened_ns = now
+        return [*self._move(now, Cause.AGREED), self._opened(proposal), *self._send(now)]
+
+    def _opened(self, proposal: Proposal) -> Opened:
+        heard = [self._heard[station] for station, _ in proposal.members if station in self._heard]
+        return Opened(
+            instance=proposal.instance,
+            incarnations=self._incarnations_of(proposal),
+            frame_max=min([self.frame_max, *(h.pdu.frame_max for h in heard)]),
+        )
 
     # ---- states: each entry sets everything the state owns
-    def _move(self, cause: Cause) -> None:
+    def _move(self, now: int, cause: Cause) -> list[Effect]:
+        """Change the state and run its entry action. For LISTENING and PROPOSING ``_next_incarnation`` is set before, for STARTED
+        ``instance``."""
+        key = self.state, cause
         self.moves[f"{self.state.name} {cause.name}".lower()] += 1
-        self.state = TRANSITIONS[self.state, cause]
+        if key not in MOVES:
+            return []
+        self.state = MOVES[key]
+        match self.state:
+            case State.LISTENING:
+                return self._enter_listening(now)
+            case State.PROPOSING:
+                return self._enter_proposing(now)
+            case State.STARTED:
+                self._enter_started()
+            case State.ENDED:
+                self._enter_ended()
+        return []
 
     def _leave_instance(self) -> None:
         """The caller closes it in the core before it does anything else."""
@@ -778,36 +796,26 @@ class Opening:
         self._floor = max([self._floor, self.current, *(proposal.instance for proposal in self._issued)])
         self._issued.clear()
 
-    def _enter_listening(self, now: int, next_incarnation: int) -> list[Effect]:
+    def _enter_listening(self, now: int) -> list[Effect]:
         self._forget_issued()
         self._leave_instance()
-        self._next_incarnation = next_incarnation
         self._timers.set(Timer.LISTENED, now + self._config.window_ns)
         return self._send(now)
 
-    def _enter_proposing(self, now: int, incarnation: int) -> list[Effect]:
+    def _enter_proposing(self, now: int) -> list[Effect]:
         self._forget_issued()
         self._leave_instance()
-        self.incarnation = incarnation
+        self.incarnation = max(self.incarnation, self._next_incarnation)
         self._next_incarnation = 0
         self._timers.stop(Timer.LISTENED)
         effects = self._consider(now)
         return effects if any(isinstance(effect, Send) for effect in effects) else [*effects, *self._send(now)]
 
-    def _enter_started(self, now: int, proposal: Proposal) -> list[Effect]:
-        self.instance = proposal
-        self.current = proposal.instance
-        self._opened_ns = now
+    def _enter_started(self) -> None:
+        self.current = self._own_instance().instance
         self._unsettled = _Unsettled()
         self._timers.stop(Timer.LISTENED)
         self._timers.stop(Timer.OPEN)
-        heard = [self._heard[station] for station, _ in proposal.members if station in self._heard]
-        opened = Opened(
-            instance=proposal.instance,
-            incarnations=self._incarnations_of(proposal),
-            frame_max=min([self.frame_max, *(h.pdu.frame_max for h in heard)]),
-        )
-        return [opened, *self._send(now)]
 
     def _enter_ended(self) -> None:
         self._leave_instance()
@@ -817,8 +825,7 @@ class Opening:
 
     def _on_listened(self, now: int) -> list[Effect]:
         self._timers.stop(Timer.LISTENED)
-        self._move(Cause.LISTENED)
-        return self._enter_proposing(now, max(self.incarnation, self._next_incarnation))
+        return self._move(now, Cause.LISTENED)
 
     # ---- sending
     def _answer(self, now: int, outdated: int = 0) -> list[Effect]:

@@ -58,25 +58,27 @@ class Cause(Enum):
     """The instance is over, or begins."""
 
 
-TRANSITIONS: Final[dict[tuple[State, Cause], State]] = {
+_STAYS: Final = {
+    State.RUNNING: (Cause.EQUAL, Cause.ALL, Cause.RESUMED),
+    State.COMPARING: (Cause.LOSS, Cause.ALL, Cause.RESUMED),
+    State.AGREED: (Cause.LOSS, Cause.EQUAL),
+}
+MOVES: Final[dict[tuple[State, Cause], State]] = {
     (State.RUNNING, Cause.LOSS): State.COMPARING,
     (State.RUNNING, Cause.HIGHER): State.COMPARING,
-    (State.RUNNING, Cause.EQUAL): State.RUNNING,
-    (State.RUNNING, Cause.ALL): State.RUNNING,
-    (State.RUNNING, Cause.RESUMED): State.RUNNING,
     (State.RUNNING, Cause.ENDED): State.RUNNING,
-    (State.COMPARING, Cause.LOSS): State.COMPARING,
     (State.COMPARING, Cause.HIGHER): State.COMPARING,
     (State.COMPARING, Cause.EQUAL): State.AGREED,
-    (State.COMPARING, Cause.ALL): State.COMPARING,
-    (State.COMPARING, Cause.RESUMED): State.COMPARING,
     (State.COMPARING, Cause.ENDED): State.RUNNING,
-    (State.AGREED, Cause.LOSS): State.AGREED,
     (State.AGREED, Cause.HIGHER): State.COMPARING,
-    (State.AGREED, Cause.EQUAL): State.AGREED,
     (State.AGREED, Cause.ALL): State.RUNNING,
     (State.AGREED, Cause.RESUMED): State.RUNNING,
     (State.AGREED, Cause.ENDED): State.RUNNING,
+}
+"""What changes the state, or begins the same one again: its entry action runs. No other row has any action."""
+TRANSITIONS: Final[dict[tuple[State, Cause], State]] = {
+    **{(state, cause): state for state, causes in _STAYS.items() for cause in causes},
+    **MOVES,
 }
 """Total: a test walks State x Cause."""
 
@@ -128,11 +130,10 @@ class Reset:
     # ---- inputs
     def begin(self, members: Sequence[int]) -> None:
         """An instance of these members (indices, self among them) begins."""
-        self._move(Cause.ENDED)
         self._members = tuple(members)
         self.epoch = 0
-        self._enter_running()
         self._agreed = ()
+        self._move(0, Cause.ENDED)
 
     def end(self) -> None:
         """It is over."""
@@ -141,8 +142,7 @@ class Reset:
     def observe(self) -> None:
         """The core may have ended the reset by itself (R5)."""
         if self.state is State.AGREED and self._core.phase()[0] in (Phase.RUN, Phase.LOST):
-            self._move(Cause.RESUMED)
-            self._enter_running()
+            self._move(0, Cause.RESUMED)
 
     def on_pdu(self, now: int, kind: int, index: int, epoch: int, vector: Vector) -> None:
         """A RST or RSTC of another member of the instance."""
@@ -163,8 +163,8 @@ class Reset:
     def on_higher(self, now: int, epoch: int) -> None:
         """R2: some member is in this epoch."""
         if epoch > self.epoch and self._members:
-            self._move(Cause.HIGHER)
-            self._enter_comparing(now, epoch)
+            self.epoch = epoch
+            self._move(now, Cause.HIGHER)
 
     def settle(self, now: int) -> bool:
         """Everything that was waiting has been told: decide, and say what is to be said. True: the core has something to send, or
@@ -173,18 +173,16 @@ class Reset:
             return False
         before = (self.state, self.epoch)
         if self.state is State.RUNNING and self._core.phase()[0] == Phase.LOST:
-            self._move(Cause.LOSS)
-            self._enter_comparing(now, self.epoch + 1)
+            self.epoch += 1
+            self._move(now, Cause.LOSS)
         if self.state is State.COMPARING:
             own = self._core.vector()
             if all(self._said.get(j) == own for j in self._members if j != self._index):
-                self._move(Cause.EQUAL)
-                self._enter_agreed(own)
+                self._move(now, Cause.EQUAL)
         spoken = self._speak()
         if self.state is State.AGREED and self._completed >= set(self._members) - {self._index}:
             self._core.reset_done()
-            self._move(Cause.ALL)
-            self._enter_running()
+            self._move(now, Cause.ALL)
         return spoken or before != (self.state, self.epoch)
 
     def on_timeout(self, now: int) -> None:
@@ -214,11 +212,22 @@ class Reset:
         self._asked = False
         return spoken
 
-    def _move(self, cause: Cause) -> None:
-        self.moves[f"{self.state.name} {cause.name}".lower()] += 1
-        self.state = TRANSITIONS[self.state, cause]
-
     # ---- states: each entry sets everything the state owns
+    def _move(self, now: int, cause: Cause) -> None:
+        """Change the state and run its entry action. ``now`` counts only for COMPARING, whose ``epoch`` is set before."""
+        key = self.state, cause
+        self.moves[f"{self.state.name} {cause.name}".lower()] += 1
+        if key not in MOVES:
+            return
+        self.state = MOVES[key]
+        match self.state:
+            case State.RUNNING:
+                self._enter_running()
+            case State.COMPARING:
+                self._enter_comparing(now)
+            case State.AGREED:
+                self._enter_agreed()
+
     def _enter_running(self) -> None:
         self._said.clear()
         self._completed.clear()
@@ -226,18 +235,17 @@ class Reset:
         self._asked = False
         self._at_ns = NEVER
 
-    def _enter_comparing(self, now: int, epoch: int) -> None:
-        self.epoch = epoch
+    def _enter_comparing(self, now: int) -> None:
         self._said.clear()
         self._completed.clear()
         self._agreed = ()
         self._asked = False
-        self._core.reset_enter(epoch)
+        self._core.reset_enter(self.epoch)
         self._tell = Kind.RST
         self._wait_ns = self._repeat_ns
         self._at_ns = NEVER if self._once else now + self._wait_ns + self._wait_ns * self._index // 16
 
-    def _enter_agreed(self, vector: Vector) -> None:
-        self._agreed = vector
+    def _enter_agreed(self) -> None:
+        self._agreed = self._core.vector()
         self._core.reset_agree()
         self._tell = Kind.RSTC

@@ -747,7 +747,7 @@ def test_newcomer_with_other_options_is_told_by_those_in_an_instance() -> None:
 
 def test_leaving_takes_part_in_nothing() -> None:
     net = opened()
-    net.stations[0].opening.leave()
+    net.stations[0].opening.leave(net.now)
     net.stations[1].boot = 3
     net.stations[1].boot_up(net.now)
     before = len(net.stations[0].effects)
