@@ -13,6 +13,7 @@ from ..timers import NEVER
 from .donor import PARTS_MAX
 from .stateapi import Offer, Restore, State
 from .transferwire import (
+    DONORS_MAX,
     PART_MAX,
     WANTED_BYTES_MAX,
     Chunk,
@@ -106,6 +107,8 @@ class Attempt:
         self.size = 0
         """Bytes that have come."""
         self.chunks = 0
+        self.compare = False
+        """Donors are known to have diverged: no state counts that only one of them has."""
         self._state = state
         self._part = min(PART_MAX, message_max - MESSAGE_OVERHEAD)
         self._wanted_max = (message_max - MESSAGE_OVERHEAD) // WANTED_BYTES_MAX
@@ -147,10 +150,11 @@ class Attempt:
             self.outcome = "again"
             return building
         digests = Counter(m.digest for m in self._offers.values() if m.digest)
-        if len(digests) > 1:
-            digest, count = digests.most_common(1)[0]
+        if len(digests) > 1 or self.compare:
+            digest, count = digests.most_common(1)[0] if digests else (b"", 0)
             if count < 2:
-                self.outcome = "diverged"
+                # A third donor that has left or is silent decides nothing: ask again.
+                self.outcome = "again" if self.compare and len(self._offers) < DONORS_MAX else "diverged"
                 return building
             self.bad |= {w for w, m in self._offers.items() if m.digest and m.digest != digest}
         usable = [w for w in self.donors if w in self._offers and w not in self.bad]

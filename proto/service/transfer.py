@@ -384,7 +384,7 @@ class Transfer(Generic[Item]):
             return
         free = [w for w in roster.free(self.me) if w not in self._bad]
         donors = [w for w in free if w not in self._silent]
-        if not donors:
+        if not donors or self._diverged:
             self._silent.clear()
             donors = free
         if self._diverged and len(donors) < DONORS_MAX:
@@ -412,6 +412,7 @@ class Transfer(Generic[Item]):
             self.attempt = self.attempt_class(
                 self._state, m.number, place, mine.donors, self.options.message_max, self.counters, now
             )
+            self.attempt.compare = self._diverged
         elif self.me in mine.donors:
             self._serve(now, self.donation_class(sender, m.number, place, m.have, now))
 
