@@ -124,8 +124,10 @@ short place[VMAX + 1];   /* of the view event: that of the last vote for it */
 byte joined[NL];         /* the instance that it was let into, 0: it was not */
 byte went[NL];           /* ended lives: the instance it was in last, */
 byte view[NL];           /* the instance of the view that it claims, 0: none, */
-int claim[NL];           /* what it has released in all, a bitmap of PDUs, */
-byte known[NL];          /* and the last view that it knows */
+int claim[NL];           /* and what it has released in all, a bitmap of PDUs */
+#ifdef BREAK_LAST
+int shown[NL];           /* what its programs have been given, which may be more than it claims */
+#endif
 #endif
 byte promised[N];        /* on disk: highest instance number proposed or seen */
 #ifdef BREAK_BATCH
@@ -513,7 +515,7 @@ static int place_of(int l, int set, int numbers)
 }
 
 #define PDU(k, s) (1 << ((k) * LEN + (s)))
-#if NL * LEN > 30
+#if N * LEN > 30 /* only lives 0..N-1 have streams here */
 #error "too many PDUs for a bitmap"
 #endif
 
@@ -572,36 +574,54 @@ static int out_with(int l, int map, int v)
     return 1;
 }
 
-/* When its life ends: the claim, at its largest. A removal is released as a whole. */
+/* When its life ends: the claim, at its largest. A removal is released as a whole, and several, one behind the other, with the
+ * last of them: until its event is out what the members of the view before the first have brought is all. */
 static void claims(int l)
 {
-    int v = now.inst[l], set, numbers, end = now.place[v];
-    now.view[l] = (unsigned char)v;
-    now.claim[l] = releases(l, now.up[l], 1 << 14);
-    if (!out_with(l, now.claim[l], v)) { /* the view event is not out */
-        now.view[l] = (unsigned char)(v - 1);
+    int v = now.inst[l], w = v, now_all = releases(l, now.up[l], 1 << 14);
+    now.claim[l] = now_all;
+    while (w > 1 && !out_with(l, now.claim[l], w)) { /* the view event is not out */
+        w--;
 #ifndef BREAK_RELEASE
-        now.claim[l] = releases(l, now.seen_set[v - 1], end);
+        now.claim[l] = releases(l, now.seen_set[w], now.place[w + 1]);
 #endif
-        while (now.view[l] > 1 && !out_with(l, now.claim[l], now.view[l])) now.view[l]--;
     }
-    now.known[l] = now.went[l] = (unsigned char)v;
+    now.view[l] = (unsigned char)w;
+#ifdef BREAK_LAST
+    now.shown[l] = now.claim[l] | now_all; /* levels that move on after the end */
+#endif
+    now.went[l] = (unsigned char)v;
 #ifdef BREAK_EVENT
     if (now.joined[l] && !shared(l, now.up[l])) now.view[l] = 0;
 #else
     /* Once a removal is under way, only its event tells that the others have it all. */
     if (now.joined[l] && !shared(l, now.seen_set[now.joined[l]]) && (now.view[l] < v || !shared(l, now.up[l]))) now.view[l] = 0;
 #endif
+}
+
+/* Does l, which has ended, know view w, which somebody has carried out? It was in it, or (late_change) its own votes were complete
+ * for that very set. */
+static int knows(int l, int w)
+{
+    if (w <= now.went[l]) return 1;
 #ifndef BREAK_LATE
-    for (int s = 0; s < REQ(l, l); s++) {
-        set = now.log_set[VOTE(l, s)];
-        numbers = now.log_req[VOTE(l, s)];
-        if (now.known[l] > v || !set || now.log_inst[VOTE(l, s)] != v || !complete(l, set, numbers)) continue;
-        now.known[l] = (unsigned char)(v + 1); /* late_change: somebody may have carried it out */
-        now.place[v + 1] = (short)place_of(l, set, numbers);
+    int v = now.went[l], up = now.seen_set[v], set = now.seen_set[w];
+    for (int s = 0; w == v + 1 && s < REQ(l, l); s++) {
+        int numbers = now.log_req[VOTE(l, s)], all = now.log_set[VOTE(l, s)] == set && now.log_inst[VOTE(l, s)] == v;
+        EACH_IN(k, set & up) all &= vote_of(k, REQ(l, k), v, set, numbers) >= 0;
+        EACH_IN(x, up & ~set) all &= REQ(l, x) == R(numbers, x);
+        if (all) return 1;
     }
 #endif
+    return 0;
 }
+
+/* What a life that has ended has released: what it claims, for the end is the last word. */
+#ifdef BREAK_LAST
+#define RELEASED(l) now.shown[l]
+#else
+#define RELEASED(l) now.claim[l]
+#endif
 
 static int count(int map) { return __builtin_popcount((unsigned)map); }
 
@@ -643,12 +663,12 @@ static void check_handover(void)
 #ifdef BREAK_OWN
             if (y != x) continue; /* to its own claim only */
 #endif
-            if (w <= now.known[l] && (w > v || (w == v && reached > most))) {
+            if (knows(l, w) && (w > v || (w == v && reached > most))) {
                 v = w;
                 most = reached;
                 whose = y - N;
             }
-            if (w > now.known[l] && IN(now.seen_set[w], l)) fail(ALIKE, "a member of a view does not know it");
+            if (!knows(l, w) && IN(now.seen_set[w], l)) fail(ALIKE, "a member of a view does not know it");
         }
         at[x] = v;
         end[x] = flushed(l, v, most);
@@ -656,7 +676,7 @@ static void check_handover(void)
         EACH(y) if (goes_on(y) && now.view[y - N] == v) {
             int claimed = behind(now.claim[y - N], v);
             if (now.joined[l] > v) continue;
-            if (claimed & ~end[x]) fail(HELD, "it does not deliver what the claimant has released");
+            if (behind(RELEASED(y - N), v) & ~end[x]) fail(HELD, "it does not deliver what the claimant has released");
             if (count(claimed) == most && behind(end[x], v) & ~claimed) fail(HELD, "it delivers what the claimant has not released");
         }
         EACH(y) if (y < x && goes_on(y) && at[y] == v) {

@@ -202,6 +202,12 @@ CONFIGURATIONS: Mapping[str, Configuration] = {
         100_000,
         HANDED_OVER,
     ),
+    "handover_nested3": Configuration(
+        "station 0 alone is a quorum and suspects 1 and 2 without cause, one after the other or at once; one data PDU of anybody",
+        "HANDOVER N=3 QUORUM=1 REQUIRED=0b1 FALSE=2 FALSE_PAIRS=0b110 FALSE_LIVES=0b111 DATAS=1 SENDERS=0b111 LEN=5 VMAX=4",
+        980_000,
+        HANDED_OVER,
+    ),
     "blocked4": Configuration(
         "3 is being let in, 2 crashes and comes back, majority: without 3 the removal has no quorum",
         "N=4 INCS=3 OUT=0b1000 CRASHES=1 CRASHERS=0b100 LEN=10 VMAX=8",
@@ -272,6 +278,8 @@ BROKEN: tuple[tuple[str, str, IntFlag], ...] = (
     ("BREAK_RELEASE", "handover3", Check.ALIKE),
     ("BREAK_LATE", "handover3", Check.ALIKE),
     ("BREAK_OWN", "handover3", Check.HELD),
+    ("BREAK_LAST", "handover3", Check.HELD),
+    ("BREAK_RELEASE", "handover_nested3", Check.HELD),
     ("BREAK_SHARED", "handover_join3", Check.ALIKE),
     ("BREAK_EVENT", "handover_join3", Check.ALIKE),
     ("BREAK_QUORUM", "renewed3", OpeningCheck.NUMBER),
