@@ -413,6 +413,9 @@ class Transfer(Generic[Item]):
                 self._state, m.number, place, mine.donors, self.options.message_max, self.counters, now
             )
             self.attempt.compare = self._diverged
+        elif self.me in mine.donors and self.gate is not Gate.OPEN:
+            # Its own FAILED is under way: the state is wrong, or is not the one at this position.
+            self._send(Gone(sender, m.number, "the donor's state is wrong"))
         elif self.me in mine.donors:
             self._serve(now, self.donation_class(sender, m.number, place, m.have, now))
 

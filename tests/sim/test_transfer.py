@@ -30,9 +30,10 @@ def test_seeds(block: int) -> None:
         assert violation is None, f"({source}) {violation}\n" + "\n".join(violation.__notes__)
 
 
-@pytest.mark.parametrize("seed", [32, 601701])
+@pytest.mark.parametrize("seed", [32, 601701, 609566])
 def test_seeds_that_once_failed(seed: int) -> None:
-    """601701: of three donors that had to be compared one left and one was silent; the third one's damaged state was taken."""
+    """601701: of three donors that had to be compared one left and one was silent; the third one's damaged state was taken.
+    609566: a donor served a state that its program had given up, because its own FAILED was still under way."""
     assert simulate(seed) is None
 
 

@@ -292,9 +292,14 @@ class World:
                 return  # it has come again meanwhile, with a whole new instance
             for group in (COMPANION, GROUP):
                 if who in self.in_group[group]:
-                    self.order(None, lambda place, group=group: self.view(group, set(), {who}, place))  # type: ignore[misc]
+                    self.order(None, lambda place, group=group: self._remove(group, who, place))  # type: ignore[misc]
 
         self.at(when, gone)
+
+    def _remove(self, group: str, who: Who, place: Place) -> None:
+        member = self.members[who]
+        if not (member.alive and member.connected) and who in self.in_group[group]:
+            self.view(group, set(), {who}, place)
 
     def end_instance(self) -> None:
         """All stations lose the instance and open the next one; their programs join again one after the other."""

@@ -108,8 +108,8 @@ class Checks:
         if isinstance(m, OfferMessage):
             number, offers = self._offers.get(m.joiner, (0, []))
             self._offers[m.joiner] = (m.number, [*(offers if number == m.number else []), (sender, self.world.now)])
-        elif isinstance(m, Holding) and not m.damaged:
-            self._told[sender] = (m.view, m.have.place if m.have else NOWHERE)
+        elif isinstance(m, Holding):
+            self._told[sender] = (m.view, m.have.place if m.have and not m.damaged else NOWHERE)
 
     def _note_digest(self, member: Member, place: Place, digest: bytes) -> None:
         self._keep_own(member)
