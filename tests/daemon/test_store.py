@@ -418,7 +418,7 @@ def test_a_notice_about_another_configuration_names_what_has_changed_here(tmp_pa
 
 
 def test_the_notices_are_of_the_kinds_that_the_engine_gives() -> None:
-    given = set(re.findall(r'self\._notice\(\s*now,\s*"(\w+)"', (ROOT / "proto" / "opening.py").read_text()))
+    given = set(re.findall(r'self\._notices\.give\(\s*now,\s*"(\w+)"', (ROOT / "proto" / "opening.py").read_text()))
     assert given >= OTHER_CONFIGURATION, given
 
 
