@@ -128,6 +128,14 @@ def drops(station: Station) -> Counter[str]:
     return Counter(status(station)["drops"])
 
 
+def rejected(station: Station) -> Counter[str]:
+    """The same without those that a busy machine had no room for, or had seen a moment ago."""
+    found = drops(station)
+    for reason in ("control_full", "repeated"):
+        del found[reason]
+    return found
+
+
 def log_of(station: Station) -> str:
     """What the daemon has written so far."""
     try:

@@ -22,7 +22,6 @@ from .cluster import (
     compare,
     core,
     datapath,
-    drops,
     exchange,
     in_parallel,
     log_of,
@@ -30,6 +29,7 @@ from .cluster import (
     plan,
     process_alive,
     programs,
+    rejected,
     reported,
     status,
     stays,
@@ -129,7 +129,7 @@ def test_padding_and_trailers_cases_61_63(pad_byte: int, trailer: int) -> None:
                 assert [len(m.data) for m in member.read_messages("g", 3 * 47 + 47)[3 * 47 :]] == list(range(47))
             exchange(members, [plan(m, 100, random.Random(61), size_max=3000) for m in members])
             for station in lab.stations.values():
-                assert not drops(station), "no padded frame is bad"
+                assert not rejected(station), "no padded frame is bad"
         assert hub.counters["sent"] > 100 and hub.counters["refused"] == 0
 
 
@@ -151,7 +151,7 @@ def test_frames_of_another_vlan_are_not_ours() -> None:
                 wait_for(lambda s=station: status(s)["state"] == "blocked", "it hears nobody")  # type: ignore[misc]
             before = {i: core(s)["rx_frames"] for i, s in lab.stations.items()}
             stays(lambda: {i: core(s)["rx_frames"] for i, s in lab.stations.items()} == before, "nothing is received", 0.5)
-            assert all(not drops(s) for s in lab.stations.values()), "not even looked at"
+            assert all(not rejected(s) for s in lab.stations.values()), "not even looked at"
         assert hub.counters["sent"] > 10
         assert members[1].read_messages("g", 151)[-1].data == b"into the void"
 
