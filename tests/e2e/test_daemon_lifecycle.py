@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import struct
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from zenjun.daemon.client import Blocked, ClusterView, DaemonClosing, Event, Fenced, Message, Timeout, Undecided, View
 from zenjun.daemon.client.sync import SyncGroup
+from zenjun.daemon.clientwire import VERSION
 from zenjun.tools.lab import Lab, Station
 
 from .cluster import PATIENT, cluster, kill, members_of, together
@@ -154,7 +156,7 @@ def test_misuse_gets_an_error_and_at_worst_costs_the_connection(shared: Lab) -> 
             assert error["code"] == "protocol" and error["closes"], what
             client.wait_end()
     for hello, code in (
-        (b"ZENJ\x03\x00\x09\x00", "version"),
+        (b"ZENJ" + struct.pack("<HH", VERSION + 1, VERSION + 6), "version"),
         (b"HTTP\x01\x00\x01\x00", "protocol"),
         (b"ZENJ", "protocol"),
         (b"ZENJ\x01\x00\x01\x00" + b"x" * 65, "protocol"),
