@@ -16,7 +16,7 @@ from .engineconfig import EngineConfig
 from .errors import UsageError
 from .handover import Handover
 from .medium import MediumRules
-from .openpdu import BusReached, Past, Pasts
+from .openpdu import BusReached, Pasts
 from .outcomes import Outcome, Recovering, Steps
 from .parts import Parts
 from .reset import Reset
@@ -27,8 +27,8 @@ from .wire import HEADER, RESET, RESETS, Kind
 class BusHandover(Handover):
     """``reached`` of a past is a ``BusReached``. An instance has one view: no change by votes can have been missed."""
 
-    def _past(self, view: int, count: int) -> Past:
-        return Past(view, BusReached(self._views.get(view, 0), count, self._core.secured()).packed() if view else 0)
+    def _told(self, view: int, count: int) -> int:
+        return BusReached(self._views.get(view, 0), count, self._core.secured()).packed()
 
     def _flush(self, now: int, pasts: Pasts) -> None:
         """As far as any station that was in the last instance has it acknowledged, or as all of them hold what others may have
@@ -83,11 +83,9 @@ class BusRules(MediumRules):
             if kind in RESETS:
                 n = self._config.stations
                 epoch, _ = RESET.struct.unpack_from(pdu, HEADER.size + 4 * n)
-                self.reset.observe()
                 self.reset.on_pdu(now, kind, src - 1, epoch, struct.unpack_from(f">{n}I", pdu, HEADER.size))
                 return []
             if kind in (Kind.DATA, Kind.CONFIRM) and header["incarnation"] == self._membership.incarnations[src - 1]:
-                self.reset.observe()
                 self.reset.on_higher(now, header["clock"] & 0xFFFFFFFF)
                 return []
         if kind != Kind.OPEN and not self._core.is_open:
@@ -96,7 +94,6 @@ class BusRules(MediumRules):
 
     def settle(self, now: int) -> Sequence[Outcome]:
         """Say what is due in a reset, and decide what follows from what was heard."""
-        self.reset.observe()
         if self.reset.settle(now):
             self._core.step(now, False)
         return []
@@ -134,7 +131,6 @@ class BusRules(MediumRules):
         """The reset's repetitions, and own frames that have not come back."""
         if self._core.is_open:
             self._core.step(now, False)  # own PDUs that have not come back: no deadline of the core's tells of them
-        self.reset.observe()
         self.reset.on_timeout(now)
         self.settle(now)
         return self._judge_medium(now) if self._timers.due(Deadline.PROBE, now) else []

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from .core import Fence
 from .effects import Opened
-from .openpdu import Past, Pasts
+from .openpdu import NO_PAST, Past, Pasts
 from .timers import Deadline, Timers
 from .votes import Proposal
 
@@ -59,8 +59,8 @@ class Handover(ABC):
 
     # ---- what the medium decides
     @abstractmethod
-    def _past(self, view: int, count: int) -> Past:
-        """What an OPEN says of ``count`` PDUs at level preack after that view."""
+    def _told(self, view: int, count: int) -> int:
+        """``reached`` of a past in an OPEN: ``count`` PDUs at level preack after that view."""
 
     @abstractmethod
     def _flush(self, now: int, pasts: Pasts) -> None:
@@ -105,4 +105,5 @@ class Handover(ABC):
         """How far every member has the instance that ends here; None if its order has diverged and is not to be trusted."""
         if self._core.fence():
             return None
-        return self._past(*self._core.reached())
+        view, count = self._core.reached()
+        return Past(view, self._told(view, count)) if view else NO_PAST

@@ -606,8 +606,7 @@ class Opening:
                 return []
             if taken is not None:
                 self._unsettled.kept = 0
-                effects = self._issue(now, taken)
-                return effects + (self._agree(now, taken) if self._complete(taken) else [])
+                return self._issue(now, taken)
         if latest is not None and latest == self._taken and not late:
             return []  # kept as long as an own one: else it would be overtaken by the own set before anybody could answer
         members, pasts = self._candidates(now)
@@ -622,8 +621,7 @@ class Opening:
         if self.pace.crowded:
             taken, wait = self._follow(now, members[0][0], latest, own_number)
             if taken is not None:
-                effects = self._issue(now, taken)
-                return effects + (self._agree(now, taken) if self._complete(taken) else [])
+                return self._issue(now, taken)
             if wait:
                 return []
         offered = [h.pdu.proposal for h in self._heard.values() if h.pdu.proposal and h.pdu.proposal[1:] == (members, pasts)]
@@ -634,8 +632,7 @@ class Opening:
             if self.highest >= INSTANCE_MAX:
                 return self._notices.give(now, "exhausted", 0, "instance numbers are used up: the state folders must be cleared")
             adopted = Proposal(self.highest + 1, members, pasts)
-        effects = self._issue(now, adopted)
-        return effects + (self._agree(now, adopted) if self._complete(adopted) else [])
+        return self._issue(now, adopted)
 
     def _may_form(self, stations: Iterable[int]) -> bool:
         """May these form an instance? Where own frames come back, one must have been seen first: it shows the medium."""
@@ -725,6 +722,7 @@ class Opening:
         return offered, largest, deaf
 
     def _issue(self, now: int, proposal: Proposal) -> list[Effect]:
+        """Say it, and agree to it if all others have issued it already."""
         latest = next(reversed(self._issued), None)
         invariant(latest is None or proposal.instance > latest.instance, "issued instance numbers grow")
         self._issued[proposal] = None
@@ -733,7 +731,8 @@ class Opening:
         if len(self._issued) > ISSUED_MAX:
             del self._issued[next(iter(self._issued))]
         self.highest = max(self.highest, proposal.instance)
-        return self._send(now)
+        effects = self._send(now)
+        return effects + (self._agree(now, proposal) if self._complete(proposal) else [])
 
     def _complete(self, proposal: Proposal) -> bool:
         """Every member has issued it, as far as its last OPEN tells."""

@@ -19,7 +19,7 @@ class Probing:
         self._core = core
         self._silence = silence
         self.after_ns = after_ns
-        self.interval_ns = interval_ns
+        self._interval_ns = interval_ns
         self._asked_ns = 0
         self._asked = 0  # questions so far
 
@@ -33,7 +33,7 @@ class Probing:
 
     def ask(self, now: int, quiet: Sequence[int]) -> None:
         """Ask the next of these, if it is time."""
-        if quiet and self._core.is_open and now - self._asked_ns >= self.interval_ns:
+        if quiet and self._core.is_open and now - self._asked_ns >= self._interval_ns:
             self._asked += 1
             self._asked_ns = now
             self._core.probe(now, quiet[self._asked % len(quiet)])

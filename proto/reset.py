@@ -102,8 +102,8 @@ class Log(Protocol):
 
 
 class Reset:
-    """One per engine. Inputs: ``observe`` before a batch of control PDUs, ``on_pdu`` for each, ``settle`` after it, which says
-    what there is to say; ``on_timeout``. What is said waits in the core's transmit queue."""
+    """One per engine. Inputs: ``on_pdu`` for each control PDU of a batch, ``settle`` after it, which says what there is to say;
+    ``on_timeout``. What is said waits in the core's transmit queue."""
 
     def __init__(self, core: Log, *, index: int, repeat_ns: int, repeat_max_ns: int, once: bool = False) -> None:
         """repeat_ns: first wait before RST is repeated, which then doubles. once: everybody speaks once, as printed; only for
@@ -140,12 +140,13 @@ class Reset:
         self.begin(())
 
     def observe(self) -> None:
-        """The core may have ended the reset by itself (R5)."""
+        """The core may have ended the reset by itself (R5). The other inputs ask first."""
         if self.state is State.AGREED and self._core.phase()[0] in (Phase.RUN, Phase.LOST):
             self._move(0, Cause.RESUMED)
 
     def on_pdu(self, now: int, kind: int, index: int, epoch: int, vector: Vector) -> None:
         """A RST or RSTC of another member of the instance."""
+        self.observe()
         if index not in self._members or index == self._index or epoch < max(1, self.epoch):
             return
         if epoch > self.epoch:
@@ -162,6 +163,7 @@ class Reset:
 
     def on_higher(self, now: int, epoch: int) -> None:
         """R2: some member is in this epoch."""
+        self.observe()
         if epoch > self.epoch and self._members:
             self.epoch = epoch
             self._move(now, Cause.HIGHER)
@@ -169,6 +171,7 @@ class Reset:
     def settle(self, now: int) -> bool:
         """Everything that was waiting has been told: decide, and say what is to be said. True: the core has something to send, or
         is in another phase."""
+        self.observe()
         if not self._members:
             return False
         before = (self.state, self.epoch)
@@ -187,6 +190,7 @@ class Reset:
 
     def on_timeout(self, now: int) -> None:
         """R6. Early and repeated calls are harmless; ``settle`` after it."""
+        self.observe()
         if now < self._at_ns or self.state is State.RUNNING:
             return
         self._tell = Kind.RST

@@ -13,7 +13,7 @@ from .errors import UsageError
 from .handover import Handover
 from .joining import Joining
 from .medium import MediumRules
-from .openpdu import BY_VOTES, INSTANCE_MAX, Past, Pasts, unpack
+from .openpdu import BY_VOTES, INSTANCE_MAX, Pasts, unpack
 from .openstate import State
 from .outcomes import Outcome, Recovering, Steps
 from .parts import Parts
@@ -24,8 +24,8 @@ from .wire import CONFIRM, HEADER, Kind
 class SwitchedHandover(Handover):
     """``reached`` of a past is a number of PDUs, and says whether its view began by votes."""
 
-    def _past(self, view: int, count: int) -> Past:
-        return Past(view, count | (BY_VOTES if view != self._opened_view else 0) if view else 0)
+    def _told(self, view: int, count: int) -> int:
+        return count | (BY_VOTES if view != self._opened_view else 0)
 
     def _flush(self, now: int, pasts: Pasts) -> None:
         targets: dict[int, int] = {}
@@ -49,8 +49,6 @@ class SwitchedRules(MediumRules):
 
     def __init__(self, config: EngineConfig, parts: Parts) -> None:
         super().__init__(config, parts)
-        self._stations = config.stations
-        self._station = config.station
         self._joining = Joining(stations=config.stations, station=config.station)
 
     # ---- life of an instance
@@ -67,14 +65,14 @@ class SwitchedRules(MediumRules):
     def route(self, now: int, header: dict[str, int], pdu: bytes, mac: bytes) -> Sequence[Outcome]:
         """CONFIRMs tell in which instance their sender is, RCV_ACKs may be votes for this station; opening takes the rest."""
         kind, src, instance = header["kind"], header["src"], header["instance"]
-        if src == self._station or kind not in (Kind.CONFIRM, Kind.RCV_ACK):
+        if src == self._config.station or kind not in (Kind.CONFIRM, Kind.RCV_ACK):
             return self._opening.on_pdu(now, pdu, mac)
         self._joining.begin(self._opening.incarnation)  # opening takes a new one for several reasons
         if kind == Kind.RCV_ACK:
             if not self._core.is_open and self._joining.on_vote(pdu):
                 self._opening.asking.answered(now)
             return []
-        at = HEADER.size + 8 * self._stations
+        at = HEADER.size + 8 * self._config.stations
         if len(pdu) < at + CONFIRM.size or instance > INSTANCE_MAX:
             return []
         confirm = unpack(CONFIRM, pdu, at)
@@ -99,7 +97,7 @@ class SwitchedRules(MediumRules):
             outcomes += self._opening.hear_instance(now, instance + 1)
             if instance > self._opening.highest:
                 return outcomes
-        everybody = (1 << self._stations) - 1
+        everybody = (1 << self._config.stations) - 1
         if self._quorum(stations_of(everybody & ~state)):
             outcomes += self._opening.note_live(now)
         if self._opening.state is not State.PROPOSING:
@@ -132,7 +130,7 @@ class SwitchedRules(MediumRules):
         """Propose its removal."""
         if not self._membership.instance:
             raise UsageError("this station is in no instance")
-        if station == self._station:
+        if station == self._config.station:
             raise UsageError(f"station {station} is this one: let it leave instead")
         if station not in self._membership.members:
             raise UsageError(f"station {station} is no member of instance {self._membership.instance}")
@@ -144,8 +142,9 @@ class SwitchedRules(MediumRules):
         """Probe quiet members; suspect, adopt what others report, take back, give up."""
         core, membership = self._core, self._membership
         quiet = self._probing.quiet(now, (k - 1 for k in membership.members))
-        self._silence.note_quiet([i + 1 for i in quiet], membership.members)
-        yield membership.set_unresponsive(now, [i + 1 for i in quiet])
+        stations = [i + 1 for i in quiet]
+        self._silence.note_quiet(stations, membership.members)
+        yield membership.set_unresponsive(now, stations)
         if core.is_open:
             yield membership.suspect(now, *self._silence.judge(now, core, membership.target_indices, membership.closed_by))
         # Told of a stop while it has been silent here for a while as well: no need to wait for the own time-out. A station that

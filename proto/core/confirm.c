@@ -165,12 +165,18 @@ static uint32_t owed_now(const zj_core *c)
     return owed;
 }
 
+void confirm_clear(zj_core *c)
+{
+    c->confirm.owed_since = 0;
+    c->confirm.due = ZJ_NEVER;
+    c->confirm.answer = c->confirm.chatter = 0;
+}
+
 void confirm_step(zj_core *c, uint64_t now, uint32_t drained)
 {
     uint32_t owed = owed_now(c);
     if (!owed) {
-        c->confirm.owed_since = 0;
-        c->confirm.due = ZJ_NEVER;
+        confirm_clear(c);
         return;
     }
     if (!c->confirm.owed_since)
@@ -199,7 +205,7 @@ uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target)
     uint64_t position, digest;
     uint32_t counted;
 
-    pdu_header(c, b, ZJW_KIND_CONFIRM, flags | ZJW_FLAG_PACK, c->send.next, c->clock, ZJW_SIZEOF_CONFIRM);
+    c->confirm.sent_free = pdu_header(c, b, ZJW_KIND_CONFIRM, flags | ZJW_FLAG_PACK, c->send.next, c->clock, ZJW_SIZEOF_CONFIRM);
     b[ZJW_HEADER_TARGET] = (uint8_t)target;
     al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
     digest_said(c, &counted, &position, &digest);
@@ -220,7 +226,7 @@ void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
 
     if (c->bus.phase != ZJ_P_RUN) /* it would say that the reset is over */
         return;
-    if (!c->confirm.queued && c->txq.tail - c->txq.head >= ZJ_TXQ) { /* the link takes nothing: nothing is said, so all stays owed */
+    if (!c->confirm.queued && txq_full(c)) { /* the link takes nothing: nothing is said, so all stays owed */
         c->confirm.due = now + c->cfg.confirm_delay_ns;
         return;
     }
@@ -234,21 +240,10 @@ void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
     if (c->confirm.want_ack)
         flags |= ZJW_FLAG_NEED_ACK;
     c->confirm.size = confirm_write(c, b, flags, target);
-    c->confirm.sent_free = free_slots(c);
-    c->confirm.owed_since = 0;
-    c->confirm.due = ZJ_NEVER;
     if (c->confirm.answer)
         c->confirm.answer_at = now;
-    c->confirm.answer = c->confirm.chatter = 0;
-    if (c->confirm.queued)
-        c->txq.queue[c->confirm.at & (ZJ_TXQ - 1)].type = TX_VOID;
-    if (c->txq.tail - c->txq.head >= ZJ_TXQ) {
-        c->txq.queue[c->confirm.at & (ZJ_TXQ - 1)].type = TX_CONFIRM;
-        return;
-    }
-    c->confirm.at = c->txq.tail;
-    c->confirm.queued = 1;
-    c->txq.queue[c->txq.tail++ & (ZJ_TXQ - 1)] = (struct tx){.type = TX_CONFIRM};
+    confirm_clear(c);
+    tx_confirm(c);
 }
 
 void zj_probe(zj_core *c, uint64_t now, uint32_t h)

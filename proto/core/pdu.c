@@ -161,8 +161,9 @@ void zj_seal(uint8_t *b, uint32_t size)
     put64(b + ZJW_HEADER_CHECK, (uint64_t)head_crc(b, at) << 32 | zj_crc32c(0, b + at, size - at));
 }
 
-void pdu_header(zj_core *c, uint8_t *b, uint32_t kind, uint32_t flags, uint64_t seq, uint64_t clock, uint32_t payload)
+uint32_t pdu_header(zj_core *c, uint8_t *b, uint32_t kind, uint32_t flags, uint64_t seq, uint64_t clock, uint32_t payload)
 {
+    uint32_t free = free_slots(c);
     memset(b, 0, ZJW_SIZEOF_HEADER);
     put32(b + ZJW_HEADER_CLUSTER, c->cfg.cluster);
     b[ZJW_HEADER_VERSION] = ZJW_VERSION;
@@ -175,6 +176,7 @@ void pdu_header(zj_core *c, uint8_t *b, uint32_t kind, uint32_t flags, uint64_t 
     put32(b + ZJW_HEADER_INSTANCE, c->instance);
     put32(b + ZJW_HEADER_SEQ, (uint32_t)seq);
     put64(b + ZJW_HEADER_CLOCK, clock);
-    put32(b + ZJW_HEADER_FREE_BUFFERS, free_slots(c) * c->n);
+    put32(b + ZJW_HEADER_FREE_BUFFERS, free * c->n);
     put16(b + ZJW_HEADER_FRAME_MAX, c->send.own_frame_max > 0xffff ? 0xffff : c->send.own_frame_max);
+    return free;
 }

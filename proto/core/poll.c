@@ -23,7 +23,7 @@ uint64_t zj_poll_due(const zj_core *c)
  * its vectors equal ours, and rule C3 alone would keep it silent until its next heartbeat. */
 static uint32_t choose_poll_target(zj_core *c)
 {
-    int acks = medium_acks(c) || c->order.acked < c->order.need_ack || (c->confirm.want_ack && c->order.acked < c->order.position);
+    int acks = medium_acks(c) || ack_awaited(c);
     uint32_t missing[ZJW_STATIONS_MAX], k = 0;
     for (uint32_t i = 0; i < c->listed; i++) {
         uint32_t j = c->list[i];

@@ -7,9 +7,8 @@ void send_reset(zj_core *c)
     c->send.frag_owner = 0;
     c->send.frag_restart = 0;
     txq_reset(c);
-    c->confirm.owed_since = c->confirm.answer_at = 0;
-    c->confirm.answer = c->confirm.chatter = 0;
-    c->confirm.due = ZJ_NEVER;
+    confirm_clear(c);
+    c->confirm.answer_at = 0;
     c->poll.at = ZJ_NEVER;
     c->poll.wait = c->cfg.poll_delay_ns;
     c->poll.seen = c->progress;
@@ -87,9 +86,8 @@ void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, ui
 
     c->send.next = me->top = seq + 1;
     medium_number(c); /* before A is written */
-    pdu_header(c, b, kind, flags, seq, c->clock, size - payload_at);
+    c->confirm.sent_free = pdu_header(c, b, kind, flags, seq, c->clock, size - payload_at);
     al_say(c, b + ZJW_SIZEOF_HEADER, flags & ZJW_FLAG_PACK ? b + ZJW_SIZEOF_HEADER + 4 * c->n : NULL);
-    c->confirm.sent_free = free_slots(c);
     zj_seal(b, size);
     *m = (struct meta){.clock = c->clock, .arrival = c->arrivals++, .size = size, .instance = c->instance,
                        .payload_crc = get32(b + ZJW_HEADER_CHECK + 4), .present = HELD,

@@ -8,21 +8,36 @@ void txq_reset(zj_core *c)
     c->txq.small_head = c->txq.small_tail = 0;
 }
 
+int txq_full(const zj_core *c) { return c->txq.tail - c->txq.head >= ZJ_TXQ; }
+
+static void put(zj_core *c, struct tx t) { c->txq.queue[c->txq.tail++ & (ZJ_TXQ - 1)] = t; }
+
 void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again)
 {
-    if (c->txq.tail - c->txq.head >= ZJ_TXQ) {
+    if (txq_full(c)) {
         c->count.retransmits_suppressed++; /* only a repetition can find the queue full: own PDUs are bounded by the window */
         return;
     }
-    c->txq.queue[c->txq.tail++ & (ZJ_TXQ - 1)] =
-        (struct tx){.type = TX_SLOT, .seq = seq, .stream = (uint8_t)h, .again = (uint8_t)again};
+    put(c, (struct tx){.type = TX_SLOT, .seq = seq, .stream = (uint8_t)h, .again = (uint8_t)again});
+}
+
+/* The CONFIRM that waits goes to the end. In a full queue it stays where it is: it says the latest there as well. */
+void tx_confirm(zj_core *c)
+{
+    if (txq_full(c))
+        return;
+    if (c->confirm.queued)
+        c->txq.queue[c->confirm.at & (ZJ_TXQ - 1)].type = TX_VOID;
+    c->confirm.at = c->txq.tail;
+    c->confirm.queued = 1;
+    put(c, (struct tx){.type = TX_CONFIRM});
 }
 
 /* A buffer for a small frame of its own: NAK, relayed CONFIRM, RST, RSTC, a CONFIRM that must not wait. NULL: no room. It is queued by
  * small_send; until then it is free. */
 uint8_t *small_frame(zj_core *c)
 {
-    if ((c->txq.small_tail + 1) % ZJ_SMALLS == c->txq.small_head || c->txq.tail - c->txq.head >= ZJ_TXQ)
+    if ((c->txq.small_tail + 1) % ZJ_SMALLS == c->txq.small_head || txq_full(c))
         return NULL;
     return c->txq.small[c->txq.small_tail];
 }
@@ -31,7 +46,7 @@ uint8_t *small_frame(zj_core *c)
 void small_send(zj_core *c, uint32_t size, int again)
 {
     c->txq.small_size[c->txq.small_tail] = size;
-    c->txq.queue[c->txq.tail++ & (ZJ_TXQ - 1)] = (struct tx){.type = TX_SMALL, .again = (uint8_t)again, .buf = c->txq.small_tail};
+    put(c, (struct tx){.type = TX_SMALL, .again = (uint8_t)again, .buf = c->txq.small_tail});
     c->txq.small_tail = (c->txq.small_tail + 1) % ZJ_SMALLS;
 }
 

@@ -321,7 +321,8 @@ int report_foreign(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t 
 void report_rival(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const uint8_t *mac);
 /* pdu.c */
 int pdu_read(const uint8_t *bytes, uint32_t size, uint32_t cluster, uint32_t stations, int check, struct pdu *p);
-void pdu_header(zj_core *c, uint8_t *out, uint32_t kind, uint32_t flags, uint64_t seq, uint64_t clock, uint32_t payload);
+/* The header of an own PDU; returns the free buffers that it reports. */
+uint32_t pdu_header(zj_core *c, uint8_t *out, uint32_t kind, uint32_t flags, uint64_t seq, uint64_t clock, uint32_t payload);
 /* al.c */
 void al_start(zj_core *c, uint32_t h, uint64_t v); /* row h: everyone is at v */
 void al_minima(zj_core *c);   /* again, after the members have changed or entries were set */
@@ -364,12 +365,15 @@ int send_can_seal(const zj_core *c);
 void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, int later);
 int confirm_acks_pending(const zj_core *c); /* 1: level ack is wanted of a PDU that has not reached it */
 void confirm_step(zj_core *c, uint64_t now, uint32_t drained); /* queue the CONFIRM that is owed, or set its deadline */
+void confirm_clear(zj_core *c); /* nothing is owed */
 uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target); /* a CONFIRM into b; its size */
 void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target); /* target: station to answer a POLL, or 0 */
 /* poll.c */
 void poll_step(zj_core *c, uint64_t now);
 /* txq.c */
 void txq_reset(zj_core *c);
+int txq_full(const zj_core *c);
+void tx_confirm(zj_core *c); /* queue c->confirm.bytes */
 void tx_slot(zj_core *c, uint32_t h, uint64_t seq, int again);
 uint8_t *small_frame(zj_core *c);
 void small_send(zj_core *c, uint32_t size, int again);

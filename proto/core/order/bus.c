@@ -135,7 +135,6 @@ static void answer_at_once(zj_core *c, const struct pdu *p)
         return;
     }
     small_send(c, confirm_write(c, b, data ? ZJW_FLAG_POLL : 0, 0), 0);
-    c->confirm.sent_free = free_slots(c);
 }
 
 static int take_in_order(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac)
@@ -243,16 +242,7 @@ static void levels(zj_core *c)
         c->order.preack = c->order.preack > c->order.acked ? c->order.preack : c->order.acked;
         return;
     }
-    for (; c->order.preack < c->bus.accepted; c->order.preack++) {
-        const struct entry *e = &c->order.log[c->order.preack & c->order.mask];
-        if (e->seq >= c->st[e->src].min_al && !faulty(c, ZJ_FAULT_EARLY_PREACK))
-            break;
-    }
-    for (; c->order.acked < c->order.preack; c->order.acked++) {
-        const struct entry *e = &c->order.log[c->order.acked & c->order.mask];
-        if (e->seq >= c->st[e->src].acked && !faulty(c, ZJ_FAULT_DELIVER_PREACK | ZJ_FAULT_EARLY_ACK))
-            break;
-    }
+    levels_climb(c, c->bus.accepted, ZJ_FAULT_DELIVER_PREACK | ZJ_FAULT_EARLY_ACK);
 }
 
 /* Delivered is what is acknowledged; of an instance that has ended, what any station that continues has delivered. */
@@ -319,17 +309,16 @@ void zj_reset_enter(zj_core *c, uint32_t epoch)
     c->bus.phase = ZJ_P_RESET;
     c->bus.epoch = epoch;
     c->clock = (uint64_t)c->instance << 32 | epoch;
-    c->bus.own_due = c->poll.at = c->confirm.due = ZJ_NEVER;
-    c->confirm.owed_since = 0;
-    c->confirm.answer = c->confirm.chatter = 0;
+    c->bus.own_due = c->poll.at = ZJ_NEVER;
+    confirm_clear(c);
     txq_reset(c);
     c->count.resets++;
 }
 
-/* The order that has been delivered or acknowledged here is not what `station` wants: it lacks this entry. */
-static void diverged(zj_core *c, uint32_t station, const struct entry *e, uint64_t position)
+/* The order that has been delivered or acknowledged here is not what `station` wants: it lacks the PDU of this number. */
+static void diverged(zj_core *c, uint32_t station, uint64_t seq, uint64_t position)
 {
-    fence_raise(c, station, position, e->seq + 1, e->seq);
+    fence_raise(c, station, position, seq + 1, seq);
 }
 
 /* Strict reading of the printed rule: the lost PDU itself stays. Or only it goes. */
@@ -354,7 +343,7 @@ int zj_reset_cut(zj_core *c, const uint32_t *vector, uint32_t station)
         uint64_t handed = s->ordered + (c->order.cur.inside && c->order.cur.src == h);
         v[h] = widen(s->req, vector[h]);
         if (v[h] < handed && !faulty(c, ZJ_FAULT_DELIVER_PREACK)) {
-            diverged(c, station, &(struct entry){.seq = handed - 1, .src = h}, c->order.position);
+            diverged(c, station, handed - 1, c->order.position);
             return 0;
         }
         shrank |= v[h] < s->req;
@@ -368,7 +357,7 @@ int zj_reset_cut(zj_core *c, const uint32_t *vector, uint32_t station)
             continue;
         }
         if (i < c->order.acked && !faulty(c, ZJ_FAULT_DELIVER_PREACK)) { /* everybody has it, or the medium is no bus */
-            diverged(c, station, &e, i);
+            diverged(c, station, e.seq, i);
             return 0;
         }
         first = i < first ? i : first;
@@ -438,14 +427,13 @@ int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vect
     uint32_t size = ZJW_SIZEOF_HEADER + 4 * c->n + ZJW_SIZEOF_RESET;
     if (!b)
         return -1;
-    pdu_header(c, b, kind, 0, c->send.next, (uint64_t)c->instance << 32 | epoch, ZJW_SIZEOF_RESET);
+    c->confirm.sent_free = pdu_header(c, b, kind, 0, c->send.next, (uint64_t)c->instance << 32 | epoch, ZJW_SIZEOF_RESET);
     for (uint32_t h = 0; h < c->n; h++)
         put32(b + ZJW_SIZEOF_HEADER + 4 * h, vector[h]);
     put32(b + ZJW_SIZEOF_HEADER + 4 * c->n + ZJW_RESET_EPOCH, epoch);
     put32(b + ZJW_SIZEOF_HEADER + 4 * c->n + ZJW_RESET_RESET_VIEW, c->view);
     zj_seal(b, size);
     small_send(c, size, 0);
-    c->confirm.sent_free = free_slots(c);
     return 0;
 }
 

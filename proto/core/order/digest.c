@@ -14,8 +14,9 @@ static uint64_t mix(uint64_t x)
 uint64_t digest_view(uint64_t digest, uint32_t hash) { return mix(digest ^ hash); }
 
 /* What is mixed in must be the same for a station that joined later: numbers as on the wire, positions from the last view on. */
-void digest_add(zj_core *c, uint32_t h, const struct stream *s, const struct meta *m)
+void digest_add(zj_core *c, uint32_t h, const struct meta *m)
 {
+    const struct stream *s = &c->st[h];
     c->order.digest = mix(c->order.digest ^ mix((uint64_t)m->payload_crc << 32 ^ (uint32_t)s->ordered ^ (uint64_t)(h + 1) << 56 ^
                                     (uint64_t)s->incarnation << 24)) + (c->order.position - c->views.base);
     c->order.digests[c->order.position & c->order.mask] = c->order.digest;

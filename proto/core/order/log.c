@@ -82,7 +82,7 @@ static void begin(zj_core *c, uint32_t h, uint64_t seq)
 static void place(zj_core *c, const struct stream *s, const struct meta *m)
 {
     c->order.log[c->order.position & c->order.mask] = (struct entry){.seq = s->ordered, .src = c->order.cur.src};
-    digest_add(c, c->order.cur.src, s, m);
+    digest_add(c, c->order.cur.src, m);
     c->order.position++;
     if (m->flags & ZJW_FLAG_NEED_ACK)
         c->order.need_ack = c->order.position;

@@ -74,7 +74,7 @@ int beside_ready(const zj_core *c)
 int beside_next(zj_core *c, struct zj_message *out)
 {
     for (uint32_t i = 0; i < c->order.beside_count && !c->assembly.starved; i++)
-        if (c->order.beside[i]->ready(c) && c->order.beside[i]->next(c, out))
+        if (c->order.beside[i]->next(c, out))
             return 1;
     return 0;
 }

@@ -139,6 +139,28 @@ static inline const uint8_t *message_read(struct cursor *cur, struct zj_message 
     return flags & ZJW_MFLAG_FRAGMENT ? b + ZJW_SIZEOF_MESSAGE : NULL;
 }
 
+/* Levels 2 and 3 are positions in the same order: move each as far as the entries there, before `end`, have reached it. `blind`:
+ * faults that do not wait for level 3. */
+static inline void levels_climb(zj_core *c, uint64_t end, uint32_t blind)
+{
+    for (; c->order.preack < end; c->order.preack++) {
+        const struct entry *e = &c->order.log[c->order.preack & c->order.mask];
+        if (e->seq >= c->st[e->src].min_al && !faulty(c, ZJ_FAULT_EARLY_PREACK))
+            break;
+    }
+    for (; c->order.acked < c->order.preack; c->order.acked++) {
+        const struct entry *e = &c->order.log[c->order.acked & c->order.mask];
+        if (e->seq >= c->st[e->src].acked && !faulty(c, blind))
+            break;
+    }
+}
+
+/* 1: level 3 is wanted for something that has not reached it. */
+static inline int ack_awaited(const zj_core *c)
+{
+    return c->order.acked < c->order.need_ack || (c->confirm.want_ack && c->order.acked < c->order.position);
+}
+
 static inline void order_levels(zj_core *c) { c->order.main->levels(c); }
 
 /* ---- order.c: what the main order asks ---- */
@@ -181,7 +203,7 @@ void view_take(zj_core *c, struct zj_message *out); /* deliver the first view ev
 uint64_t digest_view(uint64_t digest, uint32_t hash);
 #define DIGEST_START 0x9E3779B97F4A7C15ull
 /* Mix in the PDU that takes the next position. */
-void digest_add(zj_core *c, uint32_t h, const struct stream *s, const struct meta *m);
+void digest_add(zj_core *c, uint32_t h, const struct meta *m);
 void digest_said(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest); /* what a CONFIRM reports */
 void digest_hear(zj_core *c, uint32_t j, uint32_t counted, uint64_t position, uint64_t digest); /* what station j reports */
 void digest_check(zj_core *c); /* compare what was reported of positions that have been reached since */

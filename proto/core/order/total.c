@@ -77,10 +77,8 @@ static int view_shared(const zj_core *c)
     return !c->views.joining && c->order.preack >= c->release.at;
 }
 
-/* Levels 2 and 3 are positions in the same order, moved when the entry there has reached the level. */
 static void levels(zj_core *c)
 {
-    int early = faulty(c, ZJ_FAULT_EARLY_PREACK);
     if (c->flush.on) { /* all stations that continue have it, and know that all have */
         uint64_t reached = c->order.position < c->flush.to ? c->order.position : c->flush.to;
         c->order.preack = c->order.preack > reached ? c->order.preack : reached;
@@ -89,29 +87,14 @@ static void levels(zj_core *c)
     }
     if (!c->is_open && !faulty(c, ZJ_FAULT_LATE_LEVELS)) /* order_close() has said the last word */
         return;
-    while (c->order.preack < c->order.position) {
-        const struct entry *e = &c->order.log[c->order.preack & c->order.mask];
-        const struct stream *s = &c->st[e->src];
-        if (e->seq >= s->min_al && !early)
-            break;
-        c->order.preack++;
-    }
-    if (faulty(c, ZJ_FAULT_EARLY_ACK))
-        c->order.acked = c->order.preack;
-    while (c->order.acked < c->order.preack) {
-        const struct entry *e = &c->order.log[c->order.acked & c->order.mask];
-        if (e->seq >= c->st[e->src].acked)
-            break;
-        c->order.acked++;
-    }
+    levels_climb(c, c->order.position, ZJ_FAULT_EARLY_ACK);
     if (c->release.joined_by && view_shared(c))
         c->release.joined_by = 0;
 }
 
 static int pending(const zj_core *c)
 {
-    if ((c->send.building && !c->send.blocked) || c->order.acked < c->order.need_ack ||
-        (c->confirm.want_ack && c->order.acked < c->order.position) || c->order.preack < c->order.position)
+    if ((c->send.building && !c->send.blocked) || ack_awaited(c) || c->order.preack < c->order.position)
         return 1;
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];
