@@ -16,7 +16,7 @@ from .engineconfig import EngineConfig
 from .errors import UsageError
 from .handover import Handover
 from .medium import MediumRules
-from .openpdu import BusReached, Pasts
+from .openpdu import BusReached, Past, Pasts
 from .outcomes import Outcome, Recovering, Steps
 from .parts import Parts
 from .reset import Reset
@@ -30,19 +30,34 @@ class BusHandover(Handover):
     def _told(self, view: int, count: int) -> int:
         return BusReached(self._views.get(view, 0), count, self._core.secured()).packed()
 
+    def bind(self, past: Past, pasts: Pasts) -> Past:
+        """What anybody has acknowledged, all stations have. Nobody has acknowledged more than what the proposal makes its members
+        deliver. But that may be more than a station has which is not in it."""
+        limits = self._limits(pasts) if past.view else None
+        if limits is None:
+            return past
+        view, acknowledged, target = limits
+        return Past(view, BusReached(self._views.get(view, 0), acknowledged, target - acknowledged).packed())
+
     def _flush(self, now: int, pasts: Pasts) -> None:
-        """As far as any station that was in the last instance has it acknowledged, or as all of them hold what others may have
-        acknowledged, if that is further and no station has gone on from there without this one, and with less."""
+        if limits := self._limits(pasts):
+            view, _, target = limits
+            self._core.flush(view, target)
+
+    def _limits(self, pasts: Pasts) -> tuple[int, int, int] | None:
+        """(view, PDUs after it that are acknowledged somewhere, those that are to be delivered): as far as any station that was
+        in the last instance has it acknowledged, or as all of them hold what others may have acknowledged, if that is further and
+        no station has gone on from there without this one, and with less. None: no station was in it."""
         view, count = self._core.reached()
         told = [(past, BusReached.parse(reached)) for _, past, reached in pasts]
         mine = BusReached(self._views.get(view, 0), count, 0)
         peers = [other for past, other in told if past == view]
         if not view or not peers:
-            return
-        target = max(other.ahead_of(mine) for other in peers)
+            return None
+        acknowledged = target = max(0, count + max(other.ahead_of(mine) for other in peers))
         if not any(other.is_after(mine) for _, other in told):
-            target = max(target, min(other.ahead_of(mine) + other.secured for other in peers))
-        self._core.flush(view, max(0, count + target))
+            target = max(target, count + min(other.ahead_of(mine) + other.secured for other in peers))
+        return view, acknowledged, target
 
 
 class BusRules(MediumRules):

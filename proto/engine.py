@@ -135,6 +135,7 @@ class Engine:
             frame_max=config.frame_max,
             seal=seal,
             reached=self._handover.reached,
+            bind=self._handover.bind,
             quorum=self.quorum,
             held=membership.held_incarnation,
             life_of=membership.last_incarnation,

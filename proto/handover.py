@@ -66,6 +66,11 @@ class Handover(ABC):
     def _flush(self, now: int, pasts: Pasts) -> None:
         """Tell the core how much of the last instance is to be delivered, by what all members of the next one bring."""
 
+    @abstractmethod
+    def bind(self, past: Past, pasts: Pasts) -> Past:
+        """What this station brings from now on, after it has said that it agrees to a proposal with these pasts: others may have
+        started that. ``past``: what it has brought so far."""
+
     # ---- inputs
     def agree(self, now: int, opened: Opened, pasts: Pasts) -> bool:
         """An instance is agreed by OPEN, with these pasts: deliver the rest of the last one, as far as any of its members has

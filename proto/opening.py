@@ -22,6 +22,8 @@ to the furthest of these that it knows the view of. Every member of that view ho
 delivers the same:
 
 - identical proposals say the same, however late they are started;
+- whoever has issued P brings to every other proposal what it knows from P of how far others have delivered, since they may have
+  started P;
 - a member may have started P, ended it, and bring it as its past to a later P', while another one, which has issued P too, has
   not heard of the start and still stands before P. As soon as the latter hears of that past, from whomever, and before it can
   issue P' or start it, it starts P after all (``test_flush_*``);
@@ -43,7 +45,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Final, TypeAlias
 
@@ -70,6 +72,7 @@ from .openstate import MOVES, Cause, State
 from .outcomes import Outcome, Recovering, UsedUp
 from .pace import FOLLOW_WINDOWS, Arrivals, Pace
 from .rivals import Rival, Rivals
+from .settling import Heard, Settling
 from .timers import NEVER, Timers
 from .wire import Kind, view_hash
 
@@ -81,12 +84,6 @@ INSTANCES_AHEAD: Final = 7
 """So many more instance numbers are made durable than needed, so that most changes of membership wait for no disk."""
 PATIENCE_WINDOWS: Final = 4
 """A proposal that is not agreed on for so many windows will not be: somebody in it hears nothing, or not everybody."""
-WITHOUT_MAX: Final = 3
-"""A member that has not followed at this many looks in a row does not hear this station."""
-KEPT_MAX: Final = 1
-"""Looks at which a set that is not the own one is kept; then it has failed."""
-EXCLUDED_WINDOWS: Final = 8
-"""A station that is left out is left out for this long, and up to as long again."""
 RECOVER_DOUBLINGS: Final = 2
 """RCV is repeated after the interval, twice it, four times it, with jitter: it may have lost to a stop being agreed."""
 AGE_TIE_MS: Final = 1000
@@ -101,15 +98,6 @@ class Timer(IntEnum):
     LOOK = auto()
     """OPENs have come: see what follows from them, once for all that are here."""
     LISTENED = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """The last OPEN of a station."""
-
-    pdu: OpenPdu
-    at_ns: int
-    mac: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,17 +125,6 @@ Quorum: TypeAlias = Callable[[Iterable[int]], bool]
 """May these stations form an instance? Any two sets for which it says yes must share a station."""
 
 
-@dataclass(slots=True)
-class _Unsettled:
-    """While proposals find no agreement: how often a set that is not the own one has been kept, which sets were kept in vain and
-    are not taken again until then, how often members have not followed, and what they proposed last time."""
-
-    kept: int = 0
-    failed: dict[Members, int] = field(default_factory=dict)
-    without: dict[int, int] = field(default_factory=dict)
-    proposals: dict[int, Proposal] = field(default_factory=dict)
-
-
 class Opening:
     """The agreement at one station. Inputs return effects in order; the caller enters and leaves the instance in the core on
     ``Opened`` and ``Closed``. Nothing a peer sends raises."""
@@ -161,17 +138,20 @@ class Opening:
         frame_max: int,
         seal: Callable[[bytes], bytes],
         reached: Callable[[], Past | None],
+        bind: Callable[[Past, Pasts], Past] = lambda past, pasts: past,
         quorum: Quorum | None = None,
         held: Callable[[int], int] = lambda station: 0,
         life_of: Callable[[int], int] = lambda station: 0,
     ) -> None:
         """incarnation: of this life. instance: the highest number stored. frame_max: largest PDU the interface takes, bytes.
         reached: asked when an instance ends, how far its order is at level preack here, for ever; None: it is not to be trusted.
+        bind: what this station brings instead, once it has issued a proposal with these pasts (``handover.Handover.bind``).
         quorum: by default all n stations. held: incarnation of a member of the present instance, 0 if it is none. life_of: the
         highest incarnation of a station that was ever a member."""
         self._config = config
         self._seal = seal
         self._reached = reached
+        self._bind = bind
         self._held = held
         self._life_of = life_of
         self.asking = Asking()
@@ -181,8 +161,6 @@ class Opening:
         self._ready_ns: int | None = None  # since when there has been something to propose
         self.pace = Pace.of(config.stations, config.interval_ns, config.window_ns, config.recover_ns)
         self._arrivals = Arrivals()
-        self._excluded: dict[int, int] = {}  # stations that were heard and did not agree: left out until then
-        self._unsettled = _Unsettled()
         self._tries = 0  # RCVs since the instance was first heard
         self._quorum: Quorum = quorum or (lambda stations: len(set(stations)) == config.stations)
         self.state = State.LISTENING
@@ -193,11 +171,10 @@ class Opening:
         self.current = 0
         """Number of the instance it is in now, 0: none. The engine raises it when the members have agreed on the next."""
         self.past = NO_PAST
-        """What this process brings from the instance before."""
+        """What this process brings from the instance before: how far it has delivered, and others, as it knows since then."""
         self.mac = b""
         self.rivals = Rivals(config.recent_ns or 2 * config.window_ns)
         """Stations of this cluster's name with another configuration, heard lately."""
-        self._taken: Proposal | None = None  # a colleague's, because the own ones found no agreement
         self._inquired = (0, 0)  # number of an instance of which it was asked whether it is the one agreed to, and since when
         self._opened_ns = -NEVER  # when the instance was opened that this station is in
         self.returned = False
@@ -211,6 +188,7 @@ class Opening:
         """OPENs dropped: not sensible though their checksum was right."""
         self._timers = Timers(Timer)
         self._heard: dict[int, Heard] = {}
+        self._settling = Settling(config.station, self.pace, self._heard, self._agreeable, self._jitter)
         self._issued: dict[Proposal, None] = {}  # of this incarnation, in order
         self._floor = instance  # numbers up to it may have been used in a way that this incarnation does not know
         self._next_incarnation = 0  # to be taken when the listening is over
@@ -502,13 +480,18 @@ class Opening:
 
     def _on_open_started(self, now: int, pdu: OpenPdu, instance: Proposal) -> list[Outcome]:
         """In an instance, an OPEN or RCV of a station that is in none, or in another."""
+        held = self._held(pdu.src)
         if pdu.started:
-            return [] if pdu.proposal == instance or self._held(pdu.src) == pdu.incarnation else [*self._answer(now)]
+            if pdu.proposal == instance or held == pdu.incarnation:
+                return []
+            # In another instance with a later life: the one that this instance has as a member is over.
+            over = 0 < held < pdu.incarnation and self._believes(now, pdu.src, held, pdu.incarnation)
+            return [*self._answer(now), *([Recovering(pdu.src, pdu.incarnation, pdu.frame_max)] if over else [])]
         if pdu.age_ms * 1_000_000 < self._config.window_ns or pdu.proposal == instance:
             return [*self._answer(now)]  # it listens for who has its number; or it is late, and starts with this
         if not self._believes(now, pdu.src, self._life_of(pdu.src), pdu.incarnation):
             return []
-        if pdu.incarnation != self._held(pdu.src) and pdu.incarnation <= self._life_of(pdu.src):
+        if pdu.incarnation != held and pdu.incarnation <= self._life_of(pdu.src):
             return [*self._answer(now, pdu.src)]
         # The answer first: what comes of the recovery may be a new life of this station.
         return [*([] if pdu.recovering else self._answer(now)), Recovering(pdu.src, pdu.incarnation, pdu.frame_max)]
@@ -586,10 +569,17 @@ class Opening:
         leave it."""
         found = {self._config.station: (self.incarnation, self.past)}
         for station, heard in self._heard.items():
-            if now - heard.at_ns < self.pace.window_ns and not heard.pdu.started and now >= self._excluded.get(station, 0):
+            if now - heard.at_ns < self.pace.window_ns and not heard.pdu.started and not self._settling.leaves_out(now, station):
                 found[station] = (heard.pdu.incarnation, heard.pdu.past)
         members = tuple((station, life) for station, (life, _) in sorted(found.items()))
-        return members, tuple((station, *past) for station, (_, past) in sorted(found.items()) if past.view)
+        pasts = tuple((station, *past) for station, (_, past) in sorted(found.items()) if past.view)
+        latest = next(reversed(self._issued), None)
+        if latest is not None and latest.members == members and self._of_others(latest.pasts) == self._of_others(pasts):
+            return members, latest.pasts  # nothing has come or gone: what this station brings by it now is the same
+        return members, pasts
+
+    def _of_others(self, pasts: Pasts) -> Pasts:
+        return tuple(past for past in pasts if past[0] != self._config.station)
 
     def _consider(self, now: int) -> list[Effect]:
         """Start what is agreed; else issue another proposal if those present have changed or a colleague has a higher number
@@ -601,13 +591,13 @@ class Opening:
             return self._agree(now, latest)
         late = latest is not None and now - self._issued_ns >= PATIENCE_WINDOWS * self.pace.window_ns
         if latest is not None and late:
-            self._taken = taken = self._settle(now, latest)
+            self._issued_ns = now
+            taken = self._settling.settle(now, latest, Proposal(0, *self._candidates(now)), self.incarnation, self.highest)
             if taken == latest:
                 return []
             if taken is not None:
-                self._unsettled.kept = 0
                 return self._issue(now, taken)
-        if latest is not None and latest == self._taken and not late:
+        if latest is not None and latest == self._settling.taken and not late:
             return []  # kept as long as an own one: else it would be overtaken by the own set before anybody could answer
         members, pasts = self._candidates(now)
         if self._alive(now) or not self._may_form(station for station, _ in members):
@@ -658,68 +648,13 @@ class Opening:
 
     def _agreeable(self, offer: Proposal) -> bool:
         """Does it say of this station what it says itself, and may its members form an instance?"""
-        past = next((Past(*rest) for station, *rest in offer.pasts if station == self._config.station), NO_PAST)
-        own = offer.incarnation_of(self._config.station) == self.incarnation and past == self.past
+        own = offer.incarnation_of(self._config.station) == self.incarnation and self._fits(offer)
         return own and self._may_form(station for station, _ in offer.members)
 
-    def _settle(self, now: int, latest: Proposal) -> Proposal | None:
-        """The latest proposal finds no agreement: what to issue instead, ``latest`` to keep it, None for the own set.
-
-        A member that proposes nothing, or ``WITHOUT_MAX`` times a set without this station's incarnation or the same lower number
-        again, does not hear it and is left out for a while. Otherwise not all stations hear each other: then the largest set will
-        do that any of them proposes with quorum and this station in it. One station that hears all of it is enough, the others
-        start late by its word. If it is the own set, it is proposed again under a number that all can take. If it is not, it is
-        kept ``KEPT_MAX`` times, and not taken again for a while: a station in it may be gone, and all that take it from each
-        other would never notice."""
-        self._issued_ns = now
-        own = Proposal(0, *self._candidates(now))
-        foreign = latest == self._taken and latest[1:] != own[1:]
-        memory = self._unsettled
-        memory.kept = memory.kept + 1 if foreign else 0
-        if memory.kept > KEPT_MAX:
-            memory.failed[latest.members] = now + 2 * EXCLUDED_WINDOWS * self.pace.window_ns
-        offered, without, deaf = self._answers(now, latest)
-        if self._may_form(station for station, _ in own.members):
-            offered.append(own)
-        for station in deaf:
-            # Not for the same time everywhere: two that leave each other out would be back together, and do it again.
-            wait = EXCLUDED_WINDOWS * self.pace.window_ns
-            self._excluded[station] = now + wait + self._jitter(wait)
-        best = max(offered, key=lambda p: (len(p.members), p.instance), default=latest)
-        mine = best[1:] == own[1:]
-        if deaf or (mine and latest[1:] != own[1:]):
-            return None
-        if latest.instance < best.instance <= self.highest:
-            return best
-        largest = mine and len(own.members) > without
-        return latest._replace(instance=self.highest + 1) if largest and latest.instance < self.highest < INSTANCE_MAX else latest
-
-    def _answers(self, now: int, latest: Proposal) -> tuple[list[Proposal], int, list[int]]:
-        """What the other members of it propose instead: the sets that this station could take; the size of the largest one of a
-        member that does not follow it; the members to leave out."""
-        offered: list[Proposal] = []
-        largest, deaf = 0, list[int]()
-        memory = self._unsettled
-        counts, before = memory.without, memory.proposals
-        memory.without, memory.proposals = {}, {}
-        for station, _ in latest.members:
-            heard = self._heard.get(station)
-            if station == self._config.station or heard is None or now - heard.at_ns >= self.pace.window_ns:
-                continue
-            proposal = heard.pdu.proposal
-            if proposal is None:
-                deaf.append(station)
-                continue
-            memory.proposals[station] = proposal
-            behind = proposal.instance < latest.instance and before.get(station) == proposal
-            if behind or proposal.incarnation_of(self._config.station) != self.incarnation:
-                largest = max(largest, len(proposal.members))
-                memory.without[station] = counts.get(station, 0) + 1
-                if memory.without[station] >= WITHOUT_MAX:
-                    deaf.append(station)
-            elif now >= memory.failed.get(proposal.members, 0) and self._may_form(k for k, _ in proposal.members):
-                offered.append(proposal)
-        return offered, largest, deaf
+    def _fits(self, offer: Proposal) -> bool:
+        """It says of this station what that brings, or leads to the same."""
+        past = next((Past(*rest) for station, *rest in offer.pasts if station == self._config.station), NO_PAST)
+        return past == self.past or (past.view == self.past.view and self._bind(past, offer.pasts) == self.past)
 
     def _issue(self, now: int, proposal: Proposal) -> list[Effect]:
         """Say it, and agree to it if all others have issued it already."""
@@ -731,6 +666,7 @@ class Opening:
         if len(self._issued) > ISSUED_MAX:
             del self._issued[next(iter(self._issued))]
         self.highest = max(self.highest, proposal.instance)
+        self.past = self._bind(self.past, proposal.pasts)
         effects = self._send(now)
         return effects + (self._agree(now, proposal) if self._complete(proposal) else [])
 
@@ -812,7 +748,7 @@ class Opening:
 
     def _enter_started(self) -> None:
         self.current = self._own_instance().instance
-        self._unsettled = _Unsettled()
+        self._settling.agreed()
         self._timers.stop(Timer.LISTENED)
         self._timers.stop(Timer.OPEN)
 

@@ -13,7 +13,7 @@ from .errors import UsageError
 from .handover import Handover
 from .joining import Joining
 from .medium import MediumRules
-from .openpdu import BY_VOTES, INSTANCE_MAX, Pasts, unpack
+from .openpdu import BY_VOTES, INSTANCE_MAX, Past, Pasts, unpack
 from .openstate import State
 from .outcomes import Outcome, Recovering, Steps
 from .parts import Parts
@@ -27,18 +27,23 @@ class SwitchedHandover(Handover):
     def _told(self, view: int, count: int) -> int:
         return count | (BY_VOTES if view != self._opened_view else 0)
 
+    def bind(self, past: Past, pasts: Pasts) -> Past:
+        """As far as the proposal makes it deliver: every member of that view has accepted all of it."""
+        target = self._target(pasts) if past.view else None
+        return past if target is None else Past(target[0], self._told(*target))
+
     def _flush(self, now: int, pasts: Pasts) -> None:
-        targets: dict[int, int] = {}
-        for _, view, reached in pasts:
-            targets[view] = max(targets.get(view, 0), reached & ~BY_VOTES)
-        for view in targets:
+        for view in dict.fromkeys(past for _, past, _ in pasts):
             late = None if view in self._views else self._changes.late_change(view)
             if late is not None and self._changes.late_commit(now, late):  # refused: one of the views known before must do
                 self._views[view] = max(self._views.values(), default=0) + 1
-        known = [view for view in targets if view in self._views]
-        if known:
-            furthest = max(known, key=lambda view: self._views[view])
-            self._core.flush(furthest, targets[furthest])
+        if target := self._target(pasts):
+            self._core.flush(*target)
+
+    def _target(self, pasts: Pasts) -> tuple[int, int] | None:
+        """As far as any station has it released after the last of the views that this one knows."""
+        known = [(self._views[view], view, reached & ~BY_VOTES) for _, view, reached in pasts if view in self._views]
+        return max(known)[1:] if known else None
 
 
 class SwitchedRules(MediumRules):

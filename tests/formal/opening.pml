@@ -233,7 +233,7 @@ static void add_issues(int l, int set, int last)
 }
 
 /* A number that another member has for the set already: for candidates of its own, or, when nothing is agreed for a while, any set
- * with itself in it (Opening._settle, which looks at `low` also where this life has issued something). */
+ * with itself in it (Settling.settle, which looks at `low` also where this life has issued something). */
 static void add_adopts(int l, int last)
 {
     int above = last ? last : now.low[STATION(l)];

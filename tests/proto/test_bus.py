@@ -12,7 +12,7 @@ from zenjun.proto.bus import BusHandover
 from zenjun.proto.core import Medium, seal
 from zenjun.proto.effects import Opened, Send
 from zenjun.proto.engine import Engine, EngineConfig
-from zenjun.proto.openpdu import BusReached
+from zenjun.proto.openpdu import NO_PAST, BusReached, Past
 from zenjun.proto.timers import Deadline, Timers
 from zenjun.proto.wire import Flag, Kind
 
@@ -225,3 +225,28 @@ def test_how_far_the_last_instance_is_delivered(pasts: list[tuple[int, ...]], to
     agreed = Opened(3, (1,) * 4, 1500)
     assert not handover.agree(0, agreed, tuple(listed)) and handover.agreed is agreed
     assert core.to == (77, to)
+
+
+@pytest.mark.parametrize(
+    ("pasts", "brings"),
+    [
+        pytest.param([(1, 22, 3), (2, 22, 0)], (22, 0), id="nobody can have delivered more than 22"),
+        pytest.param([(1, 22, 3), (2, 22, 1)], (22, 1), id="others may have delivered 23"),
+        pytest.param([(1, 22, 3), (2, 24, 0)], (24, 0), id="the other one has delivered 24"),
+        pytest.param([(1, 22, 3), (2, 5, 0, 3)], (22, 0), id="others have gone on from there"),
+        pytest.param([(1, 22, 3)], (22, 3), id="alone"),
+    ],
+)
+def test_what_a_station_brings_once_it_has_agreed(pasts: list[tuple[int, ...]], brings: tuple[int, int]) -> None:
+    """Bus seed 35005779: 1, 2 and 3 agreed on where the last instance ends; 3 stood still before it heard that the others had
+    started the next one, opened another one alone, and delivered what they had not. Alone (seed 41001224): it does not say that
+    it has delivered what others may not even have."""
+    handover = BusHandover(Flushed(77, 22), Segment().engines[0].membership, Timers(Deadline))
+    handover.begin(77, 2, opened=True)
+    listed = []
+    for station, count, secured, *instance in pasts:
+        number = instance[0] if instance else 2
+        listed.append((station, 77 if number == 2 else 100 + number, BusReached(number, count, secured).packed()))
+    before = Past(77, BusReached(2, 22, 3).packed())
+    assert handover.bind(before, tuple(listed)) == Past(77, BusReached(2, *brings).packed())
+    assert handover.bind(NO_PAST, tuple(listed)) == NO_PAST

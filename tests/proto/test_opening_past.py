@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from zenjun.proto.opening import KEPT_MAX, PATIENCE_WINDOWS, WITHOUT_MAX
+from zenjun.proto.opening import PATIENCE_WINDOWS
 from zenjun.proto.openpdu import BY_VOTES, OpenPdu, Past, Proposal, encode_open
+from zenjun.proto.outcomes import Outcome, Recovering
+from zenjun.proto.settling import KEPT_MAX, WITHOUT_MAX
 from zenjun.proto.wire import view_hash
 
-from .test_opening import INTERVAL, MS, START, WINDOW, Station, encoded, unsealed
+from .test_opening import INTERVAL, MS, START, WINDOW, Station, encoded, ready, unsealed
 
 
 @pytest.mark.parametrize("by_votes", [False, True])
@@ -150,3 +152,50 @@ def test_the_own_set_counts_only_if_it_has_quorum() -> None:
 
     issued = settle(says, 5 + 2 * PATIENCE_WINDOWS, frozenset({4}), n=5)
     assert issued[-1].instance == 9
+
+
+def test_what_a_station_brings_after_it_has_agreed() -> None:
+    """To the same set it says the same again. To another one it brings what the proposal would have made it deliver: the others
+    may have started that (bus seed 35005779, where it went on alone with less)."""
+    one, now = ready(1, 3)
+    one.opening._quorum = lambda stations: 1 in set(stations)
+    one.opening.past = Past(77, 20)
+    one.instances.append(Proposal(9, ((1, 1), (2, 1), (3, 1))))
+    one.opening._bind = lambda past, pasts: Past(past.view, max(reached for _, _, reached in pasts))
+
+    def hear(*stations: int) -> None:
+        for src in stations:
+            pdu = OpenPdu(src, 1, 1500, None, 0, 7, 1000, src, False, "x", past=Past(77, 20 + src))
+            one.carry_out(one.opening.on_pdu(now, encoded(pdu), bytes(6)))
+        one.carry_out(one.opening.on_timeout(now))
+
+    hear(2, 3)
+    first = next(reversed(one.opening._issued))
+    assert first.pasts == ((1, 77, 20), (2, 77, 22), (3, 77, 23))
+    assert one.opening.past == Past(77, 23)
+    now += INTERVAL
+    hear(2, 3)
+    assert next(reversed(one.opening._issued)) == first, "the same set, the same words"
+    for _ in range(2 * WINDOW // INTERVAL):
+        now += INTERVAL
+        hear()
+    assert one.opening.instance is not None and one.opening.instance.pasts == ((1, 77, 23),)
+
+
+def test_a_member_that_has_started_elsewhere_with_a_later_life_has_restarted() -> None:
+    """Switched seed 1795932130: station 1 had stood still while 3 began a new life, asked to be let in, and opened another
+    instance. Of its words station 1 reads the first and the last; the last one proves the restart as well."""
+    one, now = ready(1, 3)
+    members = ((1, 1), (2, 1), (3, 1))
+    for src in (2, 3):
+        pdu = OpenPdu(src, 1, 1500, Proposal(1, members), 1, 7, 1000, src, False, "x")
+        one.carry_out(one.opening.on_pdu(now, encoded(pdu), bytes(6)))
+    one.carry_out(one.opening.on_timeout(now))
+    assert one.instance == Proposal(1, members)
+
+    def outcomes(life: int) -> list[Outcome]:
+        pdu = OpenPdu(3, life, 1500, Proposal(2, ((2, 1), (3, life))), 2, 7, 1000, 3, True, "x")
+        return [e for e in one.opening.on_pdu(now, encoded(pdu), bytes(6)) if isinstance(e, Recovering)]
+
+    assert outcomes(1) == []
+    assert outcomes(2) == [Recovering(3, 2, 1500)]

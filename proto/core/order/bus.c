@@ -206,6 +206,8 @@ static int take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *ma
     struct stream *s = &c->st[p->src];
     uint32_t epoch = (uint32_t)p->clock;
 
+    if (p->src == c->self && (p->instance < c->instance || epoch < c->bus.epoch))
+        c->bus.own_due = ZJ_NEVER; /* what was sent after it is still behind it: the medium keeps the order */
     if (p->instance != c->instance)
         return report_foreign(c, now, p, mac, ZJ_DROP_INSTANCE);
     if (p->clock >> 32 != c->instance || (epoch > c->bus.epoch && epoch - c->bus.epoch > EPOCH_AHEAD))
