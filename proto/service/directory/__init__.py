@@ -1,0 +1,34 @@
+"""The directory: names that give addresses, changed at places of the total order (mode *ordered*).
+
+A state machine without I/O. The process that hosts it is a program of the group ``zenjun.dir`` (order total, level *preack* at
+least), keeps the rows in a store of its own and answers look-ups from them. What it calls:
+
+``store.Store``
+    The process implements it (get, put, delete, scan, count) over one table ``(table, key, row, place)``. Keys are ASCII;
+    ``scan`` goes in the order of their bytes. ``MemoryStore`` is for tests. Index ``place`` for deltas, ``store.bucket`` for
+    chunks.
+``state.State(store, names_max)``
+    Loads what ``save`` wrote. ``apply(place, sender, data)`` for each message and ``on_view(place, members, joined)`` for each
+    view of the group, in their order; the members are (station, client) of directory processes. ``on_start(place, members)``
+    when a START makes this state the group's. Each returns a ``Result``: outcome, changed entries. All inputs of one
+    transaction, then ``save()``, then the commit; after a roll-back make a new State. An input at or before ``place`` is
+    skipped, so nothing is applied twice. If ``stopped`` is set, a message had a later format: stop.
+``State`` to read
+    ``entry``, ``outcome(id)``, ``zone``, ``is_out``, ``stations_up()``, ``active()``, ``place``, ``time``, ``main``, ``rest``
+    (the sums).
+``messages.encode``, ``check``, ``Update``, ``Id`` and ``operations``
+    An update: operations, roles of the peer (sorted; exactly one ``user:``; ``names.OPERATOR`` for root and the daemon's user).
+    ``check`` tells beforehand whether stations would take it. ``End(numbers)``: leases of this process that have ended.
+    ``Holding(True)``: send it when the process has become active (state transfer's ACTIVE), ``Holding(False)`` when it fails;
+    only those who have sent it count for directory time. ``OnDisk``, ``HasApplied``, ``Check``, ``Digest`` change nothing; they
+    come back in ``Result.message``.
+``State.due_message(me, now)``
+    What to send when the wall clock has reached ``next_due()``. ``without_next()``: schedules for which the lowest of
+    ``active()`` sends ``Next``; the instant is computed outside ``proto``, by time zone data.
+``selection.effective``, ``selection.select``
+    The targets in use, and their order for a caller.
+``State.rebuild(store, place)``
+    The state of a store that a snapshot has filled, with its sums computed; and the check of a store after a restart.
+
+Nothing in here reads a clock, time zone data or a locale, uses a fraction, or depends on the order of a set.
+"""

@@ -1,0 +1,38 @@
+"""Canonical JSON: sorted keys, no spaces, ASCII, integers and strings.
+
+Rows and messages of the directory have this form. Stations that hold the same value hold the same bytes, whatever their Python
+version or locale.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NoReturn
+
+INT_MAX: Final = (1 << 64) - 1
+"""Integers are 0 to this."""
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text[:20]!r} is no integer")
+
+
+_encoder: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+_decoder: Final = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse)
+
+
+def encode(value: object) -> bytes:
+    """The one encoding of a value made of objects, lists, text and integers."""
+    return _encoder.encode(value).encode("ascii")
+
+
+def load(data: bytes) -> dict[str, Any]:
+    """An object in JSON without fractions. Raises ValueError. It accepts more than ``encode`` makes: spaces, a key twice, truth
+    values. Who reads what others sent checks each member and compares the encodings."""
+    try:
+        value = _decoder.decode(data.decode("ascii"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if type(value) is not dict:
+        raise ValueError("no object")
+    return value

@@ -1,0 +1,492 @@
+"""The directory's state machine: what each message and view does to the rows (rule W2).
+
+``State`` is driven by the order alone. It reads no clock, and its rows, sums and outcomes are equal at all stations at equal
+places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ...errors import UsageError, invariant
+from . import canon
+from .draft import Change, Draft, lease_key, place_key, read_waiting
+from .entries import (
+    NOWHERE,
+    Entry,
+    Place,
+    Who,
+    Zone,
+    entry_row,
+    lease_of,
+    parse_place,
+    place_text,
+    read_entry,
+    read_zone,
+    zone_row,
+)
+from .leases import end, leases_numbered, leases_of
+from .messages import Due, End, Holding, Id, Malformed, Message, Next, TooNew, Update, decode
+from .operate import Operating, Refused
+from .operations import NAMES_MAX
+from .store import SUMMED, Store, Table
+from .sums import MAIN, MODULUS, row_sum
+from .timers import FIRST_DUE, Member, fire, majority_time, out_key, take_next, timer_keys
+
+OUTCOMES_MAX: Final = 65536
+GONE_MAX: Final = 65536
+_LAST: Final = "~"
+"""Behind every key."""
+
+
+class Outcome(NamedTuple):
+    """What has become of an update. code: "" if it was done. operation: number of the one that was refused. text: what was
+    wrong; the address that ``take`` gave; ``waiting`` for an exclusive name."""
+
+    place: Place
+    code: str = ""
+    operation: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one input did.
+
+    message:  what it was; None: a view, or the start.
+    outcome:  of an update, and of what is malformed.
+    repeated: an update that came before; nothing was done, and the outcome is the former one.
+    changes:  by name.
+    anywhere: effective targets may have changed anywhere: the view, or what is out of use, is another one.
+    skipped:  the place is not behind the state's; nothing was done.
+    """
+
+    place: Place
+    message: Message | Malformed | TooNew | None = None
+    outcome: Outcome | None = None
+    repeated: bool = False
+    changes: tuple[Change, ...] = ()
+    anywhere: bool = False
+    skipped: bool = False
+
+
+class State:
+    """One copy of the directory.
+
+    store:     its rows. After an input, and before ``save``, the store has changes that ``META`` does not describe; the caller's
+               transaction takes both. When a transaction is rolled back, make a new State on the store.
+    names_max: cluster option.
+    """
+
+    def __init__(self, store: Store, names_max: int = NAMES_MAX) -> None:
+        self.store = store
+        self.names_max = names_max
+        self.place: Place = NOWHERE
+        """Of the last input."""
+        self.main = self.rest = 0
+        """Sums of rule E8."""
+        self.stopped = 0
+        """The later format of a message; nothing behind it may be applied (rule S7)."""
+        self.time = 0
+        """Directory time, seconds since 1970."""
+        self.members: dict[Who, Member] = {}
+        self.zones: dict[str, Zone] = {}
+        self.owners: dict[str, str] = {}
+        """Zone by pattern."""
+        self.counts: dict[str, int] = {}
+        """Names by zone; "": of all."""
+        self.leases = self.outs = self.outcomes = self.gone = 0
+        """Numbers of rows."""
+        self.floor: Place = NOWHERE
+        """Behind this place all removals are in GONE."""
+        self._up: frozenset[int] = frozenset()
+        self._next_due: int | None = None
+        self._load()
+
+    # ---- reading
+
+    def entry(self, name: str) -> Entry | None:
+        row = self.store.get(Table.ENTRY, name)
+        return read_entry(row) if row is not None else None
+
+    def zone(self, name: str) -> Zone | None:
+        return self.zones.get(name)
+
+    def outcome(self, update: Id) -> Outcome | None:
+        """What has become of an update; None: it is not among the last ``OUTCOMES_MAX`` (rule W5)."""
+        row = self.store.get(Table.OUTCOME, f"{update.client}.{update.counter}")
+        return _read_outcome(row) if row is not None else None
+
+    def is_out(self, address: str) -> bool:
+        """Whether an address, or ``station:k``, is out of use."""
+        return self.outs > 0 and self.store.get(Table.OUT, address) is not None
+
+    def stations_up(self) -> Collection[int]:
+        """Stations with a directory process in the group's view."""
+        return self._up
+
+    def active(self) -> list[Who]:
+        """The active holders, the lowest first."""
+        return sorted(who for who, m in self.members.items() if m.active)
+
+    def next_due(self) -> int:
+        """The earliest instant at which something is to happen, seconds since 1970; 0: none is known."""
+        if self._next_due is None:
+            self._next_due = 0
+            for key, _ in self.store.scan(Table.TIMER, FIRST_DUE, _LAST):
+                self._next_due = int(key[:13])
+                break
+        return self._next_due
+
+    def due_message(self, me: Who, now: int) -> Due | None:
+        """What process ``me`` has to say when its wall clock shows ``now``, seconds since 1970 (rule T1). To be asked when that
+        reaches ``next_due``, and again each second until directory time has moved: a message may be lost with its instance."""
+        member, due = self.members.get(me), self.next_due()
+        if member is None or not member.active or not due or due > now or member.due >= due:
+            return None
+        return Due(now)
+
+    def without_next(self) -> Iterator[Entry]:
+        """Entries whose schedule waits for a NEXT by the lowest active holder (rule T3)."""
+        for key, _ in list(self.store.scan(Table.TIMER, "", FIRST_DUE)):
+            entry = self.entry(key.split(" ")[1])
+            if entry is not None:
+                yield entry
+
+    # ---- inputs
+
+    def apply(self, place: Place, sender: Who, data: bytes) -> Result:
+        """A message of ``zenjun.dir`` at its place. Raises UsageError if the state has stopped; nothing that others send
+        raises."""
+        if self.stopped:
+            raise UsageError(f"too-old: a message has format {self.stopped}")
+        if place <= self.place:
+            return Result(place, skipped=True)
+        message = decode(data)
+        if isinstance(message, TooNew):
+            self.stopped = message.format
+            return Result(place, message)
+        self.place = place
+        if isinstance(message, Update):
+            return self._update(place, sender, message)
+        if isinstance(message, Malformed):
+            return Result(place, message, Outcome(place, "malformed"))
+        draft = Draft(self, place)
+        if isinstance(message, End):
+            end(draft, leases_numbered(draft, sender, message.numbers))
+        elif isinstance(message, Next):
+            member = self.members.get(sender)
+            if member is not None and member.active:
+                take_next(draft, message)
+        elif isinstance(message, Due | Holding):
+            self._hear(draft, sender, message)
+        return self._finish(draft, message)
+
+    def on_view(self, place: Place, members: Iterable[Who], joined: Iterable[Who] = ()) -> Result:
+        """A view of ``zenjun.dir``. The leases of a process that is not in it have ended, and of one that has come again."""
+        if self.stopped:
+            raise UsageError(f"too-old: a message has format {self.stopped}")
+        if place <= self.place:
+            return Result(place, skipped=True)
+        self.place = place
+        here, new = set(members), set(joined)
+        kept = {who: m for who, m in self.members.items() if who in here and who not in new}
+        gone = sorted(who for who in self.members if who not in kept)
+        return self._change_members(Draft(self, place), gone, {who: kept.get(who, Member(False, 0)) for who in here})
+
+    def on_start(self, place: Place, members: Iterable[Who]) -> Result:
+        """A START: this state is the group's from here on, and ``members`` are in its view. All leases have ended (rule C1): they
+        were given by processes of a former life, whose numbers the present ones may have."""
+        self.place = max(self.place, place)
+        draft = Draft(self, self.place)
+        found: dict[str, set[str]] = {}
+        for key, _ in self.store.scan(Table.LEASE, "", _LAST):
+            station, client, _ = key.split(" ")[0].split(".")
+            found.update(leases_of(draft, (int(station), int(client))))
+        end(draft, found)
+        return self._change_members(draft, [], {who: Member(False, 0) for who in members})
+
+    def _change_members(self, draft: Draft, gone: list[Who], members: dict[Who, Member]) -> Result:
+        leases: dict[str, set[str]] = {}
+        for who in gone:
+            leases.update(leases_of(draft, who))
+        end(draft, leases)
+        self._set_members(draft, members)
+        return self._finish(draft, None, anywhere=True)
+
+    # ---- updates
+
+    def _update(self, place: Place, sender: Who, update: Update) -> Result:
+        before = self.outcome(update.id)
+        if before is not None:
+            return Result(place, update, before, repeated=True)
+        draft = Draft(self, place)
+        operating = Operating(draft, sender, sender in self.members, update)
+        try:
+            operating.run(update.operations)
+        except Refused as refused:
+            outcome = Outcome(place, refused.code, operating.number, refused.text)
+            draft = Draft(self, place)
+        else:
+            outcome = Outcome(place, text=operating.text)
+        self._remember(draft, update.id, outcome)
+        return self._finish(draft, update, outcome)
+
+    def _remember(self, draft: Draft, update: Id, outcome: Outcome) -> None:
+        key = f"{update.client}.{update.counter}"
+        draft.rows[(Table.OUTCOME, key)] = _outcome_row(outcome)
+        if self.outcomes >= OUTCOMES_MAX:
+            for _, old in self.store.scan(Table.AGE, "", _LAST):
+                draft.rows[(Table.OUTCOME, old.decode("ascii"))] = None
+                break
+
+    # ---- members and time
+
+    def _hear(self, draft: Draft, sender: Who, message: Due | Holding) -> None:
+        """DUE counts from active holders only, and who has just become one has said nothing of the time."""
+        member = self.members.get(sender)
+        if member is None:
+            return
+        if isinstance(message, Holding):
+            new = member if member.active == message.active else Member(message.active, 0)
+        elif member.active and message.time > member.due:
+            new = Member(True, message.time)
+        else:
+            return
+        if new != member:
+            self._set_members(draft, {**self.members, sender: new})
+
+    def _set_members(self, draft: Draft, members: dict[Who, Member]) -> None:
+        self.members = members
+        self._up = frozenset(station for station, _ in members)
+        rows = [[who[0], who[1], int(m.active), m.due] for who, m in sorted(members.items())]
+        draft.rows[(Table.SCALAR, "view")] = canon.encode({"m": rows})
+        time = majority_time(members)
+        if time > self.time:
+            self.time = time
+            draft.rows[(Table.SCALAR, "time")] = b"%d" % time
+
+    def _finish(self, draft: Draft, message: Message | None, outcome: Outcome | None = None, anywhere: bool = False) -> Result:
+        """Commit, then let the timers that are due take effect at the same place: this input may have set them, or moved time."""
+        anywhere = anywhere or any(table is Table.OUT for table, _ in draft.rows)
+        changes = self._commit(draft)
+        if 0 < self.next_due() <= self.time:
+            due = [key for key, _ in self.store.scan(Table.TIMER, FIRST_DUE, f"{self.time + 1:013d}")]
+            second = Draft(self, draft.place)
+            fire(second, due)
+            anywhere = anywhere or any(table is Table.OUT for table, _ in second.rows)
+            merged = {c.name: c for c in changes}
+            for c in self._commit(second):
+                merged[c.name] = Change(c.name, merged[c.name].old if c.name in merged else c.old, c.new)
+            changes = tuple([c for _, c in sorted(merged.items())])
+        return Result(draft.place, message, outcome, False, changes, anywhere)
+
+    # ---- commit
+
+    def _commit(self, draft: Draft) -> tuple[Change, ...]:
+        changes = []
+        for name in sorted(draft.new) if len(draft.new) > 1 else draft.new:
+            old, old_row = draft.old[name]
+            new = draft.new[name]
+            if old is None and new is None:
+                continue
+            self._write(Table.ENTRY, name, old_row, draft.entry_rows.get(name), draft.place)
+            self._index(old, new, draft.place)
+            changes.append(Change(name, old, new))
+        for zone, number in draft.counts.items():
+            if number:
+                self.counts[zone] = self.counts.get(zone, 0) + number
+                self.counts[""] = self.counts.get("", 0) + number
+        for zone_name, new_zone in draft.zones.items():
+            self._write(
+                Table.ZONE,
+                zone_name,
+                self.store.get(Table.ZONE, zone_name),
+                zone_row(new_zone) if new_zone is not None else None,
+                draft.place,
+            )
+            self._set_zone(zone_name, new_zone)
+        for (table, key), row in draft.rows.items():
+            before = self.store.get(table, key)
+            if before != row:
+                self._write(table, key, before, row, draft.place)
+                self._index_row(table, key, before, row)
+        return tuple(changes)
+
+    def _write(self, table: Table, key: str, old: bytes | None, new: bytes | None, place: Place) -> None:
+        change = 0
+        if old is not None:
+            change -= row_sum(table, key, old)
+        if new is not None:
+            change += row_sum(table, key, new)
+            self.store.put(table, key, new, place)
+        elif old is not None:
+            self.store.delete(table, key)
+            if table is not Table.OUTCOME:  # the oldest go by themselves
+                self._bury(table, key, place)
+        if table in MAIN:
+            self.main = (self.main + change) % MODULUS
+        else:
+            self.rest = (self.rest + change) % MODULUS
+
+    def _bury(self, table: Table, key: str, place: Place) -> None:
+        self.store.put(Table.GONE, f"{place_key(place)} {table} {key}", b"", place)
+        self.gone += 1
+        if self.gone > GONE_MAX:
+            for oldest, _ in self.store.scan(Table.GONE, "", _LAST):
+                self.store.delete(Table.GONE, oldest)
+                clock, station, index = oldest.split(" ")[0].split(".")
+                self.floor = (int(clock), int(station), int(index))
+                self.gone -= 1
+                break
+
+    def _index(self, old: Entry | None, new: Entry | None, place: Place) -> None:
+        """Keep LEASE and TIMER in step with an entry."""
+        before, after = _lease_keys(old), _lease_keys(new)
+        if before != after:
+            for key in sorted(before - after):
+                self.store.delete(Table.LEASE, key)
+            for key in sorted(after - before):
+                self.store.put(Table.LEASE, key, b"", place)
+            self.leases += len(after) - len(before)
+        self._retime(timer_keys(old), timer_keys(new), place)
+
+    def _index_row(self, table: Table, key: str, old: bytes | None, new: bytes | None) -> None:
+        if table is Table.WAITING:
+            self._index_waiting(key, old, -1)
+            self._index_waiting(key, new, 1)
+        elif table is Table.OUT:
+            self.outs += (new is not None) - (old is not None)
+            self._retime(_out_keys(key, old), _out_keys(key, new), self.place)
+        elif table is Table.OUTCOME:
+            self.outcomes += (new is not None) - (old is not None)
+            if old is not None:
+                self.store.delete(Table.AGE, place_key(_read_outcome(old).place))
+            if new is not None:
+                self.store.put(Table.AGE, place_key(_read_outcome(new).place), key.encode("ascii"), self.place)
+
+    def _index_waiting(self, key: str, row: bytes | None, number: int) -> None:
+        if row is None:
+            return
+        lease = f"{lease_key(read_waiting(row).lease)} {key.split(' ')[0]}"
+        self.leases += number
+        # A lease that gets the name it waits for goes from one row to the other: whichever was written first has made the key.
+        entry = self.entry(key.split(" ")[0])
+        if number > 0:
+            self.store.put(Table.LEASE, lease, b"", self.place)
+        elif lease not in _lease_keys(entry):
+            self.store.delete(Table.LEASE, lease)
+
+    def _retime(self, before: list[str], after: list[str], place: Place) -> None:
+        if before == after:
+            return
+        for key in before:
+            if key not in after:
+                self.store.delete(Table.TIMER, key)
+        for key in after:
+            if key not in before:
+                self.store.put(Table.TIMER, key, b"", place)
+        self._next_due = None
+
+    def _set_zone(self, name: str, zone: Zone | None) -> None:
+        before = self.zones.pop(name, None)
+        for pattern in before.patterns if before else ():
+            if self.owners.get(pattern) == name:
+                del self.owners[pattern]
+        if zone is not None:
+            self.zones[name] = zone
+            self.owners.update(dict.fromkeys(zone.patterns, name))
+
+    # ---- between process and store
+
+    def save(self) -> None:
+        """Write what is not in rows: place, sums, counts. To be called before the store's transaction is committed."""
+        row = {
+            "p": place_text(self.place),
+            "f": place_text(self.floor),
+            "m": f"{self.main:032x}",
+            "s": f"{self.rest:032x}",
+            "c": {zone: number for zone, number in self.counts.items() if number},
+            "l": self.leases,
+            "u": self.outs,
+            "o": self.outcomes,
+            "g": self.gone,
+        }
+        self.store.put(Table.META, "state", canon.encode(row), self.place)
+
+    def _load(self) -> None:
+        row = self.store.get(Table.META, "state")
+        if row is None:
+            return
+        r = canon.load(row)
+        self.place, self.floor = parse_place(r["p"]), parse_place(r["f"])
+        self.main, self.rest = int(r["m"], 16), int(r["s"], 16)
+        self.counts = dict(r["c"])
+        self.leases, self.outs, self.outcomes, self.gone = r["l"], r["u"], r["o"], r["g"]
+        self._load_scalars()
+
+    def _load_scalars(self) -> None:
+        for name, row in self.store.scan(Table.ZONE, "", _LAST):
+            self._set_zone(name, read_zone(row))
+        time, view = self.store.get(Table.SCALAR, "time"), self.store.get(Table.SCALAR, "view")
+        self.time = int(time) if time is not None else 0
+        members = canon.load(view)["m"] if view is not None else []
+        self.members = {(station, client): Member(bool(active), due) for station, client, active, due in members}
+        self._up = frozenset(station for station, _ in self.members)
+
+    @classmethod
+    def rebuild(cls, store: Store, place: Place, names_max: int = NAMES_MAX) -> State:
+        """The state at ``place`` of a store that has the summed rows only, as a snapshot brings them: sums, counts and the other
+        tables are made from these. Compare ``main`` and ``rest`` with the sums that came along. Raises ValueError for rows that
+        are none of a directory."""
+        for table in Table:
+            invariant(table in SUMMED or store.count(table) == 0, "the store has rows beside those of a snapshot")
+        state = cls(store, names_max)
+        state.place = state.floor = place
+        state._load_scalars()
+        for table in sorted(SUMMED):
+            for key, row in store.scan(table, "", _LAST):
+                state._take_row(table, key, row)
+        return state
+
+    def _take_row(self, table: Table, key: str, row: bytes) -> None:
+        if table in MAIN:
+            self.main = (self.main + row_sum(table, key, row)) % MODULUS
+        else:
+            self.rest = (self.rest + row_sum(table, key, row)) % MODULUS
+        if table is Table.ENTRY:
+            try:
+                entry = read_entry(row)
+            except (KeyError, TypeError, IndexError):
+                raise ValueError(f"the row of {key} is none of an entry") from None
+            if entry.name != key or entry_row(entry) != row:
+                raise ValueError(f"the row of {key} is none of this entry")
+            self._index(None, entry, self.place)
+            self.counts[entry.zone] = self.counts.get(entry.zone, 0) + 1
+            self.counts[""] = self.counts.get("", 0) + 1
+        else:
+            self._index_row(table, key, None, row)
+
+
+def _lease_keys(entry: Entry | None) -> frozenset[str]:
+    """Keys in LEASE of an entry's targets."""
+    if entry is None or all(not t.until[:1].isdigit() for t in entry.targets):
+        return frozenset()
+    leases = [lease_of(t) for t in entry.targets]
+    return frozenset([f"{lease_key(lease)} {entry.name}" for lease in leases if lease is not None])
+
+
+def _out_keys(address: str, row: bytes | None) -> list[str]:
+    end = int(row) if row is not None else 0
+    return [out_key(address, end)] if end else []
+
+
+def _outcome_row(outcome: Outcome) -> bytes:
+    return canon.encode({"p": place_text(outcome.place), "c": outcome.code, "i": outcome.operation, "t": outcome.text})
+
+
+def _read_outcome(row: bytes) -> Outcome:
+    r = canon.load(row)
+    return Outcome(parse_place(r["p"]), r["c"], r["i"], r["t"])
