@@ -24,9 +24,16 @@ least), keeps the rows in a store of its own and answers look-ups from them. Wha
     come back in ``Result.message``.
 ``State.due_message(me, now)``
     What to send when the wall clock has reached ``next_due()``. ``without_next()``: schedules for which the lowest of
-    ``active()`` sends ``Next``; the instant is computed outside ``proto``, by time zone data.
+    ``active()`` sends ``Next``; the instant comes from
+    ``daemon/slots.py``, for time zone data differ between machines.
 ``selection.effective``, ``selection.select``
     The targets in use, and their order for a caller.
+``lookup.follow``, ``lookup.decide``
+    Aliases within a copy; which process answers (ASK, ANSWER, NOT_HERE of the group ``zenjun.dir.ask``).
+``ttl.Ttls``, ``watch.Watch``
+    Leases with a time-out at the process that they live at; what a program hears of changes.
+``copying``
+    Chunks and deltas for state transfer, and the digest. ``State.merge`` takes a delta.
 ``State.rebuild(store, place)``
     The state of a store that a snapshot has filled, with its sums computed; and the check of a store after a restart.
 

@@ -297,8 +297,7 @@ class State:
             changes.append(Change(name, old, new))
         for zone, number in draft.counts.items():
             if number:
-                self.counts[zone] = self.counts.get(zone, 0) + number
-                self.counts[""] = self.counts.get("", 0) + number
+                self._count(zone, number)
         for zone_name, new_zone in draft.zones.items():
             self._write(
                 Table.ZONE,
@@ -428,6 +427,7 @@ class State:
         self._load_scalars()
 
     def _load_scalars(self) -> None:
+        self.zones, self.owners, self._next_due = {}, {}, None
         for name, row in self.store.scan(Table.ZONE, "", _LAST):
             self._set_zone(name, read_zone(row))
         time, view = self.store.get(Table.SCALAR, "time"), self.store.get(Table.SCALAR, "view")
@@ -451,23 +451,63 @@ class State:
                 state._take_row(table, key, row)
         return state
 
+    def merge(self, place: Place, removed: Iterable[tuple[Table, str]], rows: Iterable[tuple[Table, str, bytes]]) -> None:
+        """Take a delta, after which this is the state at ``place``. It is wrong if the state has another past than the donor's:
+        the caller compares the sums, on a copy or in a transaction. Raises ValueError for rows that are none of a directory."""
+        for table, key in removed:
+            self._replace_row(table, key, None, place)
+        for table, key, row in rows:
+            self._replace_row(table, key, row, place)
+        while self.outcomes > OUTCOMES_MAX:
+            for _, oldest in self.store.scan(Table.AGE, "", _LAST):
+                self._replace_row(Table.OUTCOME, oldest.decode("ascii"), None, place)
+                break
+        for key, _ in list(self.store.scan(Table.GONE, "", _LAST)):
+            self.store.delete(Table.GONE, key)
+        self.gone, self.place, self.floor = 0, place, place
+        self._load_scalars()
+
+    def _replace_row(self, table: Table, key: str, row: bytes | None, place: Place) -> None:
+        before = self.store.get(table, key)
+        if before == row:
+            return
+        old = _check_entry(key, before) if table is Table.ENTRY and before is not None else None
+        new = _check_entry(key, row) if table is Table.ENTRY and row is not None else None
+        self._write(table, key, before, row, place)
+        if table is Table.ENTRY:
+            self._index(old, new, place)
+            for entry, number in ((old, -1), (new, 1)):
+                if entry is not None:
+                    self._count(entry.zone, number)
+        else:
+            self._index_row(table, key, before, row)
+
+    def _count(self, zone: str, number: int) -> None:
+        self.counts[zone] = self.counts.get(zone, 0) + number
+        self.counts[""] = self.counts.get("", 0) + number
+
     def _take_row(self, table: Table, key: str, row: bytes) -> None:
         if table in MAIN:
             self.main = (self.main + row_sum(table, key, row)) % MODULUS
         else:
             self.rest = (self.rest + row_sum(table, key, row)) % MODULUS
         if table is Table.ENTRY:
-            try:
-                entry = read_entry(row)
-            except (KeyError, TypeError, IndexError):
-                raise ValueError(f"the row of {key} is none of an entry") from None
-            if entry.name != key or entry_row(entry) != row:
-                raise ValueError(f"the row of {key} is none of this entry")
+            entry = _check_entry(key, row)
             self._index(None, entry, self.place)
-            self.counts[entry.zone] = self.counts.get(entry.zone, 0) + 1
-            self.counts[""] = self.counts.get("", 0) + 1
+            self._count(entry.zone, 1)
         else:
             self._index_row(table, key, None, row)
+
+
+def _check_entry(key: str, row: bytes) -> Entry:
+    """The entry of a row that came from another station. Raises ValueError for one that no station has written."""
+    try:
+        entry = read_entry(row)
+    except (KeyError, TypeError, IndexError):
+        raise ValueError(f"the row of {key} is none of an entry") from None
+    if entry.name != key or entry_row(entry) != row:
+        raise ValueError(f"the row of {key} is none of this entry")
+    return entry
 
 
 def _lease_keys(entry: Entry | None) -> frozenset[str]:

@@ -1,0 +1,239 @@
+"""Look-ups (rules E7, L1 to L5): what a name stands for in a copy, and which process answers.
+
+A process that keeps the entry answers from its copy. Any other asks one that does: a *terminal*, which keeps nothing, asks the
+manager of its own zone, and that asks the manager of the entry's zone. Copies may be at different places of the order, so a name
+that has just moved is where one of them looks in vain. Whose knowledge is the older one waits until its copy has reached the
+other's place, and decides again; so each request is forwarded once, and two processes never send it to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from . import canon
+from .entries import NOWHERE, SELECTIONS, TARGETS_MAX, TTL_MAX, Entry, Place, Target, Who, is_target, parse_place, place_text
+from .names import is_name, station_of_name
+from .operate import HOPS_MAX
+from .operations import Row, read_int, read_list
+
+MAGIC: Final = b"ZA"
+FORMAT: Final = 1
+CODES: Final = ("", "no-name", "no-address", "alias-loop", "zone-down")
+_HEADER: Final = MAGIC + bytes([FORMAT])
+
+
+# ---- within one copy
+
+
+class Found(NamedTuple):
+    """Where a name leads. path: the names on the way, that of ``entry`` last. code: ``no-name`` or ``alias-loop``, and entry
+    None."""
+
+    path: tuple[str, ...]
+    entry: Entry | None
+    code: str = ""
+
+
+def station_entry(name: str) -> Entry | None:
+    """``sk.station``, which exists of itself at every place; None for other names."""
+    station = station_of_name(name)
+    if not station:
+        return None
+    target = Target(f"station:{station}", until=f"station:{station}")
+    return Entry(name, "user:root", NOWHERE, targets=(target,))
+
+
+def follow(read: Callable[[str], Entry | None], name: str) -> Found:
+    """Follow aliases, at most ``HOPS_MAX``. read: an entry of the copy. No circle can be made, but a chain can be too long."""
+    path = [name]
+    for _ in range(HOPS_MAX + 1):
+        entry = station_entry(name) or read(name)
+        if entry is None:
+            return Found(tuple(path), None, "no-name")
+        if not entry.alias:
+            return Found(tuple(path), entry)
+        name = entry.alias
+        path.append(name)
+    return Found(tuple(path[:-1]), None, "alias-loop")
+
+
+# ---- between processes
+
+
+class Ask(NamedTuple):
+    """A look-up. version: of the common entry that its sender used, NOWHERE: none. after: the place of the last answer that the
+    caller has seen; an earlier one would take it back (rule L5). hop: 0 from where the look-up is, 1 forwarded."""
+
+    request: int
+    name: str
+    version: Place = NOWHERE
+    after: Place = NOWHERE
+    hop: int = 0
+
+
+class Answer(NamedTuple):
+    """The effective targets of a name at ``place``, or why there are none. name: at the end of the aliases."""
+
+    request: int
+    place: Place
+    code: str = ""
+    name: str = ""
+    version: Place = NOWHERE
+    ttl: int = 1
+    selection: str = "all"
+    targets: tuple[Target, ...] = ()
+
+
+class NotHere(NamedTuple):
+    """The sender does not keep the entry. version: of its common entry, or its place if it knows no such name."""
+
+    request: int
+    version: Place
+
+
+AskMessage: TypeAlias = Ask | Answer | NotHere
+
+
+class Common(NamedTuple):
+    """What every holder knows of a name."""
+
+    zone: str
+    version: Place
+
+
+class Copy(Protocol):
+    """A process's copy, as far as decisions need it."""
+
+    @property
+    def place(self) -> Place:
+        """Of the last input applied."""
+
+    def common(self, name: str) -> Common | None: ...
+
+    def keeps(self, zone: str) -> bool:
+        """Whether this process has the entries of a zone."""
+
+    def manager(self, zone: str) -> Who | None:
+        """The zone's lowest active holder in the view (rule Z3)."""
+
+
+class Here(NamedTuple):
+    """Answer from the own copy: what the name stands for, or that there is no such name."""
+
+
+class Forward(NamedTuple):
+    """Send ``ask`` to another process, and pass its answer on."""
+
+    to: Who
+    ask: Ask
+
+
+class Wait(NamedTuple):
+    """Decide again when the own copy has reached this place."""
+
+    place: Place
+
+
+class Down(NamedTuple):
+    """Answer ``zone-down``."""
+
+    zone: str
+
+
+Decision: TypeAlias = Here | Forward | Wait | Down | NotHere
+
+
+def decide(copy: Copy, ask: Ask) -> Decision:
+    """What to do with a look-up, the process's own or another one's."""
+    behind = max(ask.version, ask.after)
+    if behind > copy.place:
+        return Wait(behind)
+    common = copy.common(ask.name)
+    if common is None:
+        # Whoever has forwarded it knew the name, or knows its end by now: it decides by this place.
+        return Here() if ask.hop == 0 else NotHere(ask.request, copy.place)
+    if copy.keeps(common.zone):
+        return Here()
+    if ask.hop:
+        return NotHere(ask.request, common.version)
+    manager = copy.manager(common.zone)
+    if manager is None:
+        return Down(common.zone)
+    return Forward(manager, ask._replace(version=common.version, hop=1))
+
+
+def after_not_here(copy: Copy, ask: Ask, reply: NotHere) -> Decision:
+    """What to do when the process that ``ask`` was forwarded to does not keep the name: its knowledge is the newer one, for it
+    has waited for the version in ``ask``."""
+    return decide(copy, ask._replace(after=max(ask.after, reply.version)))
+
+
+def manager_of(stations: Iterable[int], active: Iterable[Who]) -> Who | None:
+    """The lowest active holder among a zone's stations."""
+    among = frozenset(stations)
+    return min((who for who in active if who[0] in among), default=None)
+
+
+# ---- messages of the group zenjun.dir.ask
+
+
+def encode(message: AskMessage) -> bytes:
+    """The bytes of a message."""
+    match message:
+        case Ask(request, name, version, after, hop):
+            row: Row = {"k": "ask", "r": request, "n": name, "v": place_text(version), "p": place_text(after), "h": hop}
+        case NotHere(request, version):
+            row = {"k": "not-here", "r": request, "v": place_text(version)}
+        case Answer(request, place, code, name, version, ttl, selection, targets):
+            row = {"k": "answer", "r": request, "p": place_text(place), "c": code, "n": name, "v": place_text(version)}
+            row |= {"t": ttl, "s": selection, "a": [[t.address, t.priority, t.weight] for t in targets]}
+    return _HEADER + canon.encode(row)
+
+
+def _place(row: Row, key: str) -> Place:
+    value = row.get(key)
+    if type(value) is not str:
+        raise ValueError("place")
+    return parse_place(value)
+
+
+def _read_answer(row: Row) -> Answer:
+    code, name, selection = row.get("c"), row.get("n"), row.get("s")
+    if code not in CODES or not (name == "" or is_name(name)) or selection not in SELECTIONS:
+        raise ValueError("answer")
+    targets = []
+    for item in read_list(row, "a", TARGETS_MAX):
+        if type(item) is not list or len(item) != 3 or type(item[1]) is not int or type(item[2]) is not int:
+            raise ValueError("target")
+        targets.append(Target(*item))
+    if not all(is_target(t) for t in targets):
+        raise ValueError("target")
+    ttl = read_int(row, "t", 0, TTL_MAX)
+    request, place, version = read_int(row, "r"), _place(row, "p"), _place(row, "v")
+    return Answer(request, place, str(code), str(name), version, ttl, str(selection), tuple(targets))
+
+
+def _read(row: Row) -> AskMessage:
+    match row.get("k"):
+        case "ask":
+            name = row.get("n")
+            if not is_name(name):
+                raise ValueError("name")
+            return Ask(read_int(row, "r"), str(name), _place(row, "v"), _place(row, "p"), read_int(row, "h", 0, 1))
+        case "not-here":
+            return NotHere(read_int(row, "r"), _place(row, "v"))
+        case "answer":
+            return _read_answer(row)
+    raise ValueError("no such message")
+
+
+def decode(data: bytes) -> AskMessage | None:
+    """The message of these bytes; None for what ``encode`` did not make."""
+    if not data.startswith(_HEADER):
+        return None
+    try:
+        message = _read(canon.load(data[3:]))
+    except ValueError:
+        return None
+    return message if encode(message) == data else None

@@ -1,0 +1,97 @@
+"""Watches: what a program hears of the names that it is interested in (property P11).
+
+First all there is, then each change at its place. A reader that is too slow gets each name's latest state instead of all of
+them, and is told so before (``Gap``): it has missed states, but not where they led to.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeAlias
+
+from .draft import Change
+from .entries import Entry, Place
+
+EVENTS_MAX: Final = 1000
+"""Events that a watch holds for its reader, before it holds only the latest of each name."""
+
+
+class Changed(NamedTuple):
+    """A name as it is from ``place`` on; entry None: it is gone."""
+
+    place: Place
+    name: str
+    entry: Entry | None
+
+
+class Listed(NamedTuple):
+    """All there was is told; ``place`` is where that was."""
+
+    place: Place
+
+
+class Gap(NamedTuple):
+    """States up to ``place`` are left out; the latest ones follow."""
+
+    place: Place
+
+
+Event: TypeAlias = Changed | Listed | Gap
+
+
+class Watch:
+    """One watch.
+
+    subject: a name, or the beginning of names with a dot at its end; "": all names.
+    """
+
+    def __init__(self, subject: str, events_max: int = EVENTS_MAX) -> None:
+        self.subject = subject
+        self.events_max = events_max
+        self._events: deque[Event] = deque()
+        self._latest: dict[str, Changed] = {}
+        """After a gap, by name; the events are told first."""
+        self._gap: Gap | None = None
+
+    def concerns(self, name: str) -> bool:
+        subject = self.subject
+        return name == subject or not subject or (subject[-1] == "." and name.startswith(subject))
+
+    def start(self, place: Place, entries: Iterable[Entry]) -> None:
+        """All there is, at ``place``. Also when the copy was replaced: what was not told is dropped, and the reader begins
+        anew."""
+        self._events.clear()
+        self._latest.clear()
+        self._gap = None
+        self._events.extend(Changed(place, e.name, e) for e in entries if self.concerns(e.name))
+        self._events.append(Listed(place))
+
+    def on_changes(self, place: Place, changes: Iterable[Change]) -> bool:
+        """What an input has changed. True: there is something to be read that was not there before."""
+        before = len(self)
+        for change in changes:
+            if not self.concerns(change.name):
+                continue
+            event = Changed(place, change.name, change.new)
+            if self._gap is None and len(self._events) < self.events_max:
+                self._events.append(event)
+                continue
+            self._gap = Gap(place)
+            self._latest.pop(event.name, None)
+            self._latest[event.name] = event
+        return not before and len(self) > 0
+
+    def read(self, count: int) -> list[Event]:
+        """The next events, at most ``count`` and one more, in the order of their places."""
+        out = [self._events.popleft() for _ in range(min(count, len(self._events)))]
+        if self._gap is not None and not self._events and len(out) < count:
+            out.append(self._gap)
+            self._events.extend(self._latest.values())
+            self._gap = None
+            self._latest.clear()
+            out += [self._events.popleft() for _ in range(min(count - len(out), len(self._events)))]
+        return out
+
+    def __len__(self) -> int:
+        return len(self._events) + len(self._latest)
