@@ -27,7 +27,7 @@ LONG_FILES = frozenset(
     """proto/membership.py proto/opening.py
     tests/e2e/test_membership.py tests/link/test_clients.py tests/paper/test_to_bus.py
     tests/sim/checkers.py tests/sim/cluster.py tests/sim/test_checkers.py
-    tests/tools/test_bench.py tests/tools/test_cli.py tests/core/test_membership.py tests/proto/test_engine.py
+    tests/tools/test_bench.py tests/tools/test_cli.py tests/core/test_membership.py
     tests/proto/test_membership.py tests/proto/test_opening.py""".split()  # noqa: SIM905
 )
 LONG_FILE_LINES_MAX = 900

@@ -10,12 +10,11 @@ import pytest
 from zenjun.proto.core import Core
 from zenjun.proto.wire import Kind, cluster_id
 
-from ..core.membership_rig import poke
-from ..core.test_face import config
 from ..proto.test_membership_numbers import open_pdu
+from ..virtual.cores import config
+from ..virtual.pdus import poke
+from ..virtual.segment import MS, US
 
-MS = 1_000_000
-US = 1_000
 MAC = bytes([2, 0, 0, 0, 0, 9])
 N = 4
 

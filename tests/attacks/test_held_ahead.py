@@ -12,18 +12,15 @@ import pytest
 from zenjun.proto.core import Core, seal
 from zenjun.proto.wire import HEADER
 
-from ..core.membership_rig import peek, poke
-from ..core.test_face import config
+from ..virtual.cores import Cores
+from ..virtual.pdus import peek, poke
+from ..virtual.segment import MS
 
-MS = 1_000_000
 MAC = bytes([2, 0, 0, 0, 0, 1])
 
 
-def pair() -> tuple[Core, Core]:
-    sender, receiver = (Core(**config(stations=2, self_index=i, seed=i)) for i in range(2))
-    for core in (sender, receiver):
-        core.open(MS, 1, 7, (1, 2), 1500)
-    return sender, receiver
+def pair() -> list[Core]:
+    return Cores(2, incarnations=(1, 2), view=7).cores
 
 
 def stream(sender: Core, count: int) -> list[bytes]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import pytest
 from zenjun.proto.asking import UNANSWERED_WINDOWS
 
-from ..proto.test_engine import MS, Cluster, opened
 from ..proto.test_membership_numbers import confirm_pdu, give_all, together
+from ..virtual.engines import Cluster, opened
+from ..virtual.segment import MS
 
 
 def repeat(cluster: Cluster, instance: int) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zenjun.proto.core import Commit, Core, Message, Stage, Vote, seal
-from zenjun.proto.wire import CHANGE, HEADER, PROPOSAL, Kind, MessageType, view_hash
+from zenjun.proto.core import Commit, Message, Stage, Vote
+from zenjun.proto.wire import CHANGE, PROPOSAL, Kind, MessageType, view_hash
 
-from .test_face import config
+from ..virtual.cores import Cores
+from ..virtual.segment import MS, NEVER
 
-MS = 1_000_000
-US = 1_000
-NEVER = 2**64 - 1
 FRAME_MAX = 600
 SETTLE_ROUNDS = 60
 
@@ -56,19 +54,8 @@ class Change:
 
 
 def bits(stations: Iterable[int]) -> int:
+    """Bitmap of indices."""
     return sum(1 << k for k in set(stations))
-
-
-def peek(pdu: bytes, name: str) -> int:
-    """A header field."""
-    at, width = HEADER.offset(name), next(f.width for f in HEADER.fields if f.name == name)
-    return int.from_bytes(pdu[at : at + width], "big")
-
-
-def poke(pdu: bytes, name: str, value: int) -> bytes:
-    """The same PDU with another value of a header field, sealed."""
-    at, width = HEADER.offset(name), next(f.width for f in HEADER.fields if f.name == name)
-    return seal(pdu[:at] + value.to_bytes(width, "big") + pdu[at + width :])
 
 
 def ahead(a: int, b: int) -> int:
@@ -82,56 +69,40 @@ def proposal(members: Iterable[int], changes: Sequence[tuple[int, int]]) -> byte
     return head + b"".join(CHANGE.struct.pack(k + 1, value & 0xFFFFFFFF) for k, value in changes)
 
 
-@dataclass
-class Rig:
+class Rig(Cores):
     """``members`` open an instance; the other stations' cores exist and are closed."""
 
-    n: int
-    members: tuple[int, ...]
-    changes: dict[str, Any] = field(default_factory=dict)
-    per_core: dict[int, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.now = MS
-        self.instance = 1
-        base = {"frame_max": FRAME_MAX, "message_max": 20_000, "stations": self.n, **self.changes}
-        self.cores = [Core(**config(**{**base, "self_index": k, "seed": k, **self.per_core.get(k, {})})) for k in range(self.n)]
-        self.alive = set(self.members)
+    def __init__(
+        self,
+        n: int,
+        members: tuple[int, ...],
+        changes: Mapping[str, Any] | None = None,
+        per_core: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> None:
+        base = {"frame_max": FRAME_MAX, "message_max": 20_000, **(changes or {})}
+        incarnations = tuple(10 + k if k in members else 0 for k in range(n))
+        super().__init__(n, members=members, incarnations=incarnations, per_core=per_core, **base)
+        self.alive = set(members)
         self.mute: set[int] = set()  # these do not deliver
-        self.out: list[list[Message]] = [[] for _ in self.cores]
         self.votes: list[list[Vote]] = [[] for _ in self.cores]
-        self.incarnations = tuple(10 + k if k in self.members else 0 for k in range(self.n))
-        for k in self.members:
-            self.cores[k].open(self.now, 1, view_hash(1, self.incarnations), self.incarnations, FRAME_MAX)
 
     # ---- the medium
 
-    def send(self, k: int, data: bytes, **options: Any) -> None:
-        assert self.cores[k].offer(data, group=1, client=1, **options)
-
-    def frames(self, k: int, drained: bool = True) -> list[bytes]:
-        """One step of station k; what it sends."""
-        core = self.cores[k]
-        core.step(self.now, drained)
-        core.nak(self.now)
-        core.poll(self.now)
-        return core.tx()
-
-    def give(self, source: int, to: int, pdu: bytes) -> int:
-        return self.cores[to].rx(self.now, pdu, bytes([2, 0, 0, 0, 0, source]))
+    def step(self, k: int, advance_ns: int = 0, *, timers: bool = True) -> list[bytes]:
+        return super().step(k, advance_ns, timers=timers)
 
     def take(self, k: int) -> list[Message]:
         """Votes, then messages of station k."""
         self.votes[k] += self.cores[k].proposals()
-        got = [] if k in self.mute else self.cores[k].deliver()
+        if k not in self.mute:
+            return self.deliver(k)
         self.cores[k].positions()
-        self.out[k] += got
-        return got
+        return []
 
     def turn(self, passes: Filter = lambda source, to, pdu: True, wait: int = 2 * MS) -> int:
-        """Everybody alive steps and sends, then everybody alive receives and delivers; how many frames were sent."""
+        """All stations alive step and send, then all receive and deliver; returns how many frames were sent."""
         self.now += wait
-        sent = [(k, pdu) for k in sorted(self.alive) for pdu in self.frames(k)]
+        sent = [(k, pdu) for k in sorted(self.alive) for pdu in self.step(k)]
         for source, pdu in sent:
             for to in sorted(self.alive - {source}):
                 if passes(source, to, pdu):
@@ -141,7 +112,7 @@ class Rig:
         return len(sent)
 
     def settle(self, passes: Filter = lambda source, to, pdu: True) -> None:
-        """Until nobody says anything any more; then nothing is pending either."""
+        """Until no station sends any more; then nothing is pending either."""
         silent = 0
         for _ in range(SETTLE_ROUNDS):
             silent = silent + 1 if not self.turn(passes, 20 * MS) else 0
@@ -245,7 +216,7 @@ class Rig:
         self.cores[k].join(self.now, change.instance, change.view, starts, clock, src, FRAME_MAX)
         self.cores[k].heartbeat(self.now)
         self.alive.add(k)
-        self.out[k].clear()
+        self.got[k].clear()
         self.votes[k].clear()
 
     def carry_out(self, change: Change) -> None:
@@ -263,7 +234,7 @@ class Rig:
         """Messages of station k in the total order, and view events as their instance numbers."""
         return [
             struct.unpack_from(">I", m.data)[0] if m.type == MessageType.VIEW else m.data
-            for m in self.out[k]
+            for m in self.got[k]
             if m.stage == Stage.DELIVERED
         ]
 

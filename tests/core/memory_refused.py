@@ -13,7 +13,9 @@ from typing import Final
 from zenjun.proto.core import Core, Message, Stage
 from zenjun.proto.wire import Service
 
-from .test_face import MS, VIEW, alone, config
+from ..virtual.cores import config
+from ..virtual.segment import MS
+from .test_face import VIEW, alone
 
 SLACK = 3 << 20
 """Bytes it may still have: less than the message."""

@@ -12,9 +12,11 @@ import pytest
 from zenjun.proto.core import Core, Stage
 from zenjun.proto.wire import MESSAGE_MAX, Service
 
+from ..virtual.cores import config
+from ..virtual.segment import MS
 from . import memory_refused
 from .memory_refused import SCENARIOS
-from .test_face import MS, VIEW, alone, config
+from .test_face import VIEW, alone
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = 16 << 10

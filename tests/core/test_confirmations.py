@@ -3,50 +3,41 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
-from zenjun.proto.core import Core, Message, seal
+from zenjun.proto.core import Core, seal
 from zenjun.proto.wire import Kind
 
-from .test_face import config
-
-MS = 1_000_000
-US = 1_000
+from ..virtual.cores import Cores
+from ..virtual.segment import MS, US
 
 
-class Ring:
+class Ring(Cores):
     """Some cores on a medium without loss: what one sends in a turn the others receive in the next."""
 
-    def __init__(self, n: int, **changes: int) -> None:
-        self.now = MS
-        self.cores = [Core(**config(stations=n, self_index=i, seed=i, message_max=100_000, **changes)) for i in range(n)]
-        self.delivered: list[list[Message]] = [[] for _ in self.cores]
-        for core in self.cores:
-            core.open(self.now, 1, 7, tuple(range(1, n + 1)), 1500)
+    def __init__(self, n: int, **options: Any) -> None:
+        super().__init__(n, view=7, incarnations=range(1, n + 1), message_max=100_000, **options)
 
     def turn(self, sends: bool = False) -> None:
-        """Everybody steps and sends, then everybody receives and delivers."""
+        """All stations step and send, then all receive and deliver."""
         self.now += 10 * US
-        frames = []
-        for i, core in enumerate(self.cores):
-            if sends:
-                core.offer(b"m", group=1, client=1)
-            core.step(self.now, True)
-            frames += [(i, pdu) for pdu in core.tx()]
-        for i, core in enumerate(self.cores):
-            for source, pdu in frames:
-                if source != i:
-                    assert core.rx(self.now, pdu, bytes([2, 0, 0, 0, 0, source])) == 0
-            self.delivered[i] += core.deliver()
+        for k in range(self.n) if sends else ():
+            self.cores[k].offer(b"m", group=1, client=1)
+        self.carry([(self.stations[k], pdu) for k in range(self.n) for pdu in self.step(k, 0)])
+        for station in self.stations:
+            assert not any(station.drops)
+        for k in range(self.n):
+            self.got[k] += self.cores[k].deliver()
 
     def known_to_all(self, i: int) -> int:
         """Length of the prefix of i's order of which everybody has told i, in P, that everybody has it."""
         acked = [self.cores[i].peer(h).acked for h in range(len(self.cores))]
         seen = [0] * len(self.cores)
-        for message in self.delivered[i]:  # one message per PDU
+        for message in self.got[i]:  # one message per PDU
             if seen[message.src] >= acked[message.src]:
                 return message.position
             seen[message.src] += 1
-        return len(self.delivered[i])
+        return len(self.got[i])
 
 
 def test_level_ack_is_never_reported_before_everybody_has_said_it() -> None:

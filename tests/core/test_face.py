@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,29 +16,11 @@ from zenjun.proto.core.core import DELIVER_BYTES, DELIVER_MAX
 from zenjun.proto.errors import InvariantError, UsageError
 from zenjun.proto.wire import HEADER, MESSAGE_MAX, VERSION, Kind
 
+from ..virtual.cores import config
+from ..virtual.segment import MS
+
 HEADER_FILE = Path(face.__file__).with_name("zj.h").read_text()
-MS = 1_000_000
 VIEW = 11
-
-
-def config(**changes: int) -> dict[str, Any]:
-    return {
-        "stations": 1,
-        "self_index": 0,
-        "cluster": 1,
-        "window": 64,
-        "slots": 128,
-        "frame_max": 1500,
-        "message_max": MESSAGE_MAX,
-        "confirm_delay_ns": MS,
-        "nak_delay_ns": MS,
-        "nak_retry_ns": MS,
-        "nak_retry_max_ns": 10 * MS,
-        "poll_delay_ns": MS,
-        "poll_delay_max_ns": 10 * MS,
-        "retransmit_gap_ns": MS,
-        **changes,
-    }
 
 
 def alone(**changes: int) -> Core:

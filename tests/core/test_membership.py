@@ -11,7 +11,9 @@ from zenjun.proto.core import Commit, Drop, Fault, Stage, Status, seal
 from zenjun.proto.errors import InvariantError
 from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, Service, view_hash
 
-from .membership_rig import FRAME_MAX, MS, NEVER, Rig, peek, poke, proposal
+from ..virtual.pdus import peek, poke
+from ..virtual.segment import MS, NEVER
+from .membership_rig import FRAME_MAX, Rig, proposal
 
 WRAPPED = 2**32 - 3
 """A first number that wraps in these tests."""
@@ -37,35 +39,35 @@ def test_a_removed_station_s_last_messages_are_the_same_everywhere(first_seq: in
     in the end everything has every level, and there is silence."""
     rig = Rig(4, (0, 1, 2, 3), {"first_seq": first_seq})
     for k in range(4):
-        rig.send(k, b"early%d" % k)
+        rig.offer(k, b"early%d" % k)
     rig.settle()
     for number in range(5):  # of its last PDUs, one station gets the first three, another one, and the third none
-        rig.send(3, b"last%d" % number)
-        for pdu in of(Kind.DATA, rig.frames(3)):
+        rig.offer(3, b"last%d" % number)
+        for pdu in of(Kind.DATA, rig.step(3)):
             for to, most in ((0, 3), (1, 1), (2, 0)):
                 if number < most:
                     rig.give(3, to, pdu)
     rig.alive.discard(3)
-    rig.send(1, b"meanwhile")
+    rig.offer(1, b"meanwhile")
     rig.turn()
     assert b"meanwhile" not in rig.shown(0), "the silent station holds back what is behind its clock"
     change = rig.stop([3])
-    rig.send(2, b"behind")
+    rig.offer(2, b"behind")
     rig.turn()
     rig.carry_out(change)
     assert change.instance == 2
-    rig.send(0, b"new")
+    rig.offer(0, b"new")
     rig.settle()
     order = full_order(rig, (0, 1, 2))
     last = [m for m in order if isinstance(m, bytes) and m.startswith(b"last")]
     assert last == [b"last0", b"last1", b"last2"], "the union, and nothing that nobody has"
     assert order.index(2) > order.index(b"meanwhile") and order.index(b"new") > order.index(2)
-    event = next(m for m in rig.out[0] if m.type == MessageType.VIEW)
+    event = next(m for m in rig.got[0] if m.type == MessageType.VIEW)
     assert (event.clock, event.view_src) == change.place
     assert VIEW.struct.unpack_from(event.data) == (2, change.view, 0b111, 0, 0b1000)
     assert struct.unpack_from(">4I", event.data, VIEW.size) == (10, 11, 12, 0)
     assert event.position < rig.levels(0)[0] and event.index == 0xFFFF and event.src == 0
-    rig.send(1, b"wanted", need_ack=True)
+    rig.offer(1, b"wanted", need_ack=True)
     rig.settle()
     assert len({rig.levels(k) for k in (0, 1, 2)}) == 1 and len(set(rig.levels(0))) == 1, "every level, old PDUs included"
     peer = rig.cores[0].peer(3)
@@ -80,8 +82,8 @@ def test_nothing_at_or_beyond_the_limit_is_accepted() -> None:
         core = rig.cores[0]
         core.limit(rig.now, 1, core.peer(1).req)
         assert core.peer(1).closing
-        rig.send(1, b"late")
-        (pdu,) = of(Kind.DATA, rig.frames(1))
+        rig.offer(1, b"late")
+        (pdu,) = of(Kind.DATA, rig.step(1))
         assert rig.give(1, 0, pdu) == expected
         assert core.peer(1).req == (0 if expected else 1)
         assert core.matrix()[1][1] == 1, "its vectors count"
@@ -89,19 +91,19 @@ def test_nothing_at_or_beyond_the_limit_is_accepted() -> None:
 
 def test_a_promise_of_a_station_that_is_being_removed_does_not_count() -> None:
     rig = Rig(3, (0, 1, 2))
-    rig.send(0, b"m")
-    (pdu,) = of(Kind.DATA, rig.frames(0))
+    rig.offer(0, b"m")
+    (pdu,) = of(Kind.DATA, rig.step(0))
     rig.give(0, 1, pdu)
     rig.give(0, 2, pdu)
     rig.cores[0].limit(rig.now, 2, 0)
     for k in (1, 2):
-        for answer in rig.frames(k):
+        for answer in rig.step(k):
             rig.give(k, 0, answer)
     assert rig.take(0) == []
     rig.cores[0].limit(rig.now, 2, None)
     assert not rig.cores[0].peer(2).closing
     rig.cores[2].heartbeat(rig.now)
-    for answer in rig.frames(2):
+    for answer in rig.step(2):
         rig.give(2, 0, answer)
     assert [m.data for m in rig.take(0)] == [b"m"]
 
@@ -112,8 +114,8 @@ def test_what_stood_beyond_a_limit_comes_in_when_it_is_raised_or_withdrawn() -> 
     core = rig.cores[0]
     pdus = []
     for number in range(4):
-        rig.send(2, b"%d" % number)
-        pdus += of(Kind.DATA, rig.frames(2))
+        rig.offer(2, b"%d" % number)
+        pdus += of(Kind.DATA, rig.step(2))
     rig.give(2, 0, pdus[0])
     rig.give(2, 0, pdus[2])  # held: 1 is missing
     assert core.peer(2).top == 3 and core.peer(2).gaps == 1
@@ -128,16 +130,16 @@ def test_what_stood_beyond_a_limit_comes_in_when_it_is_raised_or_withdrawn() -> 
     core.limit(rig.now, 2, 3)
     for pdu in pdus:
         rig.give(2, 1, pdu)
-    for pdu in rig.frames(1):
+    for pdu in rig.step(1):
         rig.give(1, 0, pdu)
     assert core.peer(2).top == 3, "what others have beyond is not asked for"
     rig.now += 2 * MS
-    (nak,) = of(Kind.NAK, rig.frames(0))
+    (nak,) = of(Kind.NAK, rig.step(0))
     assert peek(nak, "target") == 2, "a holder is asked at once, not the station that is being removed"
     core.limit(rig.now, 2, None)
     assert core.peer(2).top == 4
     rig.settle()
-    assert [m.data for m in rig.out[0]] == [b"0", b"1", b"2", b"3"]
+    assert [m.data for m in rig.got[0]] == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_removed_station_hears_no_more_of_it_and_is_told_of_its_end() -> None:
@@ -149,12 +151,12 @@ def test_a_removed_station_hears_no_more_of_it_and_is_told_of_its_end() -> None:
     rig.settle()
     outside = rig.cores[2]
     outside.heartbeat(rig.now)
-    (confirm,) = rig.frames(2)
+    (confirm,) = rig.step(2)
     assert rig.give(2, 0, confirm) == Drop.MEMBER
     assert [c.drop for c in rig.cores[0].control()] == [Drop.MEMBER]
-    rig.send(0, b"inside")
+    rig.offer(0, b"inside")
     rig.cores[0].heartbeat(rig.now)
-    for pdu in rig.frames(0):
+    for pdu in rig.step(0):
         assert rig.give(0, 2, pdu) == Drop.NONE
     assert rig.take(2) == []
     (told,) = outside.control()
@@ -171,23 +173,23 @@ def test_a_joiner_delivers_what_stands_behind_its_view(first_seq: int, lost: boo
     """Rule 5: first the view event, then the same messages as the others, whatever was under way, and lost."""
     rig = Rig(4, (0, 1, 2), {"first_seq": first_seq})
     for number in range(6):
-        rig.send(number % 3, b"old%d" % number)
+        rig.offer(number % 3, b"old%d" % number)
         rig.turn()
     rig.settle()
     for k in range(3):
-        rig.send(k, b"before%d" % k)
+        rig.offer(k, b"before%d" % k)
     change = rig.let_in({3: 50})
     for k in range(3):
-        rig.send(k, b"between%d" % k)
+        rig.offer(k, b"between%d" % k)
     rig.turn()
     assert not any(b"between" in m for m in rig.shown(0) if isinstance(m, bytes)), "the joiner is in the wait set"
     rig.carry_out(change)
-    rig.send(0, b"first")
-    rig.send(3, b"hello")
+    rig.offer(0, b"first")
+    rig.offer(3, b"hello")
     if lost:
         rig.turn(lambda source, to, pdu: False)
     for number in range(20):
-        rig.send(number % 4, b"%d" % number)
+        rig.offer(number % 4, b"%d" % number)
         rig.turn(lambda source, to, pdu: not lost or zlib.crc32(pdu + bytes([source, to])) % 3 > 0)
     rig.settle()
     order = full_order(rig, (0, 1, 2))
@@ -195,7 +197,7 @@ def test_a_joiner_delivers_what_stands_behind_its_view(first_seq: int, lost: boo
     assert rig.shown(3) == order[at:]
     assert {b"old5", b"before0", b"before1", b"before2"} <= set(order[:at])
     assert {b"between0", b"between1", b"between2", b"first", b"hello"} <= set(order[at:])
-    event = rig.out[3][0]
+    event = rig.got[3][0]
     assert event.type == MessageType.VIEW and event.position == NEVER and (event.clock, event.view_src) == change.place
     assert VIEW.struct.unpack_from(event.data) == (2, change.view, 0b1111, 0b1000, 0)
     view, count = rig.cores[3].reached()
@@ -222,7 +224,7 @@ def rejoined(per_core: dict[int, dict[str, int]] | None = None, first_seq: int =
     """Station 2 has sent much, is removed and let in again. The rig, and a vote of station 1 for that."""
     rig = Rig(3, (0, 1, 2), {"first_seq": first_seq}, per_core or {})
     for number in range(8):
-        rig.send(2, b"life1-%d" % number)
+        rig.offer(2, b"life1-%d" % number)
         rig.turn()
     rig.settle()
     rig.alive.discard(2)
@@ -246,8 +248,8 @@ def test_acks_of_a_former_life_do_not_count(first_seq: int) -> None:
         old = poke(rig_confirm(rig, 1, instance=2, acks=others), "clock", peek(bytes(confirm), "clock"))
         assert rig.give(1, k, old) == Drop.NONE
         assert rig.cores[k].matrix()[2] == before
-    rig.send(2, b"life2")
-    for pdu in rig.frames(2):
+    rig.offer(2, b"life2")
+    for pdu in rig.step(2):
         rig.give(2, 0, pdu)
     assert rig.cores[2].peer(2).min_al == rig.cores[2].peer(2).base, "nobody has it but itself"
     rig.settle()
@@ -277,8 +279,8 @@ def test_a_second_life_is_let_in_when_the_first_is_all_delivered() -> None:
     """Its buffers are the same ones."""
     rig = Rig(3, (0, 1, 2))
     rig.settle()
-    rig.send(2, b"x")
-    for pdu in rig.frames(2):
+    rig.offer(2, b"x")
+    for pdu in rig.step(2):
         for to in (0, 1):
             rig.give(2, to, pdu)
     rig.alive.discard(2)
@@ -306,7 +308,7 @@ def test_broken_a_joiner_is_not_waited_for() -> None:
         rig = Rig(3, (0, 1), {"faults": int(fault)})
         rig.settle()
         rig.let_in({2: 50})
-        rig.send(0, b"behind")
+        rig.offer(0, b"behind")
         for _ in range(4):
             rig.turn()
         assert (b"behind" in rig.shown(1)) == delivered
@@ -338,8 +340,8 @@ def test_what_follows_a_vote_of_the_next_instance_is_kept_over_the_change_to_it(
     change = rig.stop([2])
     assert rig.commit(1, change)
     vote = rig.cast((1,), Kind.RCV_ACK, (0, 1, 2), [(2, 50)])[1]
-    rig.send(1, b"needed")
-    for pdu in rig.frames(1):
+    rig.offer(1, b"needed")
+    for pdu in rig.step(1):
         rig.give(1, 0, pdu)
     assert rig.commit(0, change)
     rig.instance, rig.incarnations = change.instance, change.incarnations
@@ -354,7 +356,7 @@ def test_level_ack_behind_a_join_needs_what_everybody_says_of_all() -> None:
     rig = Rig(3, (0, 1))
     rig.settle()
     change = rig.let_in({2: 50})
-    rig.send(0, b"behind", need_ack=True)
+    rig.offer(0, b"behind", need_ack=True)
     for _ in range(4):
         rig.turn()
     seq = rig.cores[0].peer(0).req - 1
@@ -420,7 +422,7 @@ def test_two_are_let_in_at_once() -> None:
     rig.settle()
     rig.carry_out(rig.let_in({2: 50, 3: 51}))
     for k in range(4):
-        rig.send(k, b"%d" % k)
+        rig.offer(k, b"%d" % k)
     rig.settle()
     assert full_order(rig, (0, 1, 2, 3))[0] == 2 and len(rig.shown(3)) == 5
     rig.no_fence()
@@ -465,7 +467,7 @@ def test_a_pdu_of_a_later_instance_waits_for_it() -> None:
         rig.settle()
         change = rig.stop([2])  # which hears all of it, and is as good as its members in everything but this
         assert rig.commit(1, change)
-        rig.send(1, b"new")
+        rig.offer(1, b"new")
         for _ in range(3):
             rig.turn()
         assert (b"new" in rig.shown(2)) == early
@@ -483,7 +485,7 @@ def test_a_view_event_has_one_place() -> None:
         rig = Rig(3, (0, 1, 2), per_core={0: {"faults": int(fault)}})
         rig.settle()
         rig.alive.discard(2)
-        rig.send(1, b"before")
+        rig.offer(1, b"before")
         change = rig.stop([2])
         rig.carry_out(change)
         if fault:
@@ -497,9 +499,9 @@ def test_while_a_vote_waits_nothing_is_delivered() -> None:
     """It may say where this station's instance ends: the engine sees it first."""
     rig = Rig(2, (0, 1))
     rig.settle()
-    rig.send(1, b"m")
+    rig.offer(1, b"m")
     rig.cast((1,), Kind.STOP, (1,), [(0, 0)])
-    for pdu in rig.frames(1):
+    for pdu in rig.step(1):
         rig.give(1, 0, pdu)
     status = rig.cores[0].step(rig.now, True)
     assert status & Status.CONTROL and not status & Status.DELIVER
@@ -518,7 +520,7 @@ def test_more_votes_than_the_queue_holds_are_not_lost() -> None:
         own = rig.cores[1].propose(rig.now, Kind.STOP, payload)
         assert own is not None
         sent.append(own[0])
-    for pdu in rig.frames(1):
+    for pdu in rig.step(1):
         rig.give(1, 0, pdu)
     core = rig.cores[0]
     assert core.peer(1).req == 128
@@ -536,7 +538,7 @@ def test_a_vote_bypasses_the_window_and_needs_a_buffer() -> None:
     while own := rig.cores[0].propose(rig.now, Kind.STOP, payload):
         seqs.append(own[0])
     assert seqs == [3, 4, 5, 6, 7], "what was being built goes first"
-    data = of(Kind.DATA, rig.frames(0))
+    data = of(Kind.DATA, rig.step(0))
     assert len(data) == 3
     assert rig.cores[0].peer(0).req == 8
 
@@ -549,7 +551,7 @@ def test_messages_leave_room_for_votes() -> None:
     def passes(source: int, to: int, pdu: bytes) -> bool:
         return to != 0 or peek(pdu, "src") != 2 or peek(pdu, "kind") != Kind.DATA
 
-    rig.send(1, b"out of reach")
+    rig.offer(1, b"out of reach")
     for _ in range(100):
         while rig.cores[0].offer(b"x" * 300, group=1, client=1):
             rig.cores[0].step(rig.now, True)
@@ -568,10 +570,10 @@ def test_op_messages_come_on_acceptance_and_again_at_their_place() -> None:
     levels."""
     rig = Rig(3, (0, 1, 2))
     large = bytes(range(200)) * 10
-    rig.send(0, b"quick", service=Service.FIFO)
-    rig.send(0, b"ordered")
-    rig.send(0, large, service=Service.FIFO)
-    frames = of(Kind.DATA, rig.frames(0))
+    rig.offer(0, b"quick", service=Service.FIFO)
+    rig.offer(0, b"ordered")
+    rig.offer(0, large, service=Service.FIFO)
+    frames = of(Kind.DATA, rig.step(0))
     assert all(peek(pdu, "flags") & Flag.OP for pdu in frames)
     for pdu in frames:
         rig.give(0, 1, pdu)
@@ -587,12 +589,12 @@ def test_op_messages_come_on_acceptance_and_again_at_their_place() -> None:
         rig.give(0, 2, pdu)
     rig.settle()
     for k in (1, 2):
-        placed = [m for m in rig.out[k] if m.stage != Stage.ACCEPTED]
+        placed = [m for m in rig.got[k] if m.stage != Stage.ACCEPTED]
         assert [(m.stage, m.data) for m in placed] == [(Stage.PLACED, b""), (Stage.DELIVERED, b"ordered"), (Stage.PLACED, b"")]
         assert placed[0].position == placed[1].position < placed[2].position
-    accepted = [m for m in rig.out[2] if m.stage == Stage.ACCEPTED]
+    accepted = [m for m in rig.got[2] if m.stage == Stage.ACCEPTED]
     assert [(m.clock, m.src, m.index) for m in accepted] == [
-        (m.clock, m.src, m.index) for m in rig.out[2] if m.stage == Stage.PLACED
+        (m.clock, m.src, m.index) for m in rig.got[2] if m.stage == Stage.PLACED
     ]
     assert rig.cores[1].peer(0).base == rig.cores[1].peer(0).req, "nothing stays behind"
 
@@ -604,45 +606,45 @@ def test_an_op_message_of_a_later_instance_waits_for_it() -> None:
     rig.alive.discard(2)
     change = rig.stop([2])
     assert rig.commit(1, change)
-    rig.send(1, b"new", service=Service.FIFO)
-    for pdu in rig.frames(1):
+    rig.offer(1, b"new", service=Service.FIFO)
+    for pdu in rig.step(1):
         rig.give(1, 0, pdu)
-    rig.send(0, b"own", service=Service.FIFO)
-    rig.frames(0)
+    rig.offer(0, b"own", service=Service.FIFO)
+    rig.step(0)
     assert [m.data for m in rig.take(0) if m.stage == Stage.ACCEPTED] == [b"own"]
     assert rig.commit(0, change)
     assert [m.data for m in rig.take(0) if m.stage == Stage.ACCEPTED] == [b"new"]
     rig.settle()
-    assert [m.stage for m in rig.out[0]].count(Stage.PLACED) == 2
+    assert [m.stage for m in rig.got[0]].count(Stage.PLACED) == 2
 
 
 def test_a_joiner_gets_op_messages_behind_its_view_only() -> None:
     rig = Rig(3, (0, 1))
     rig.settle()
-    rig.send(0, b"old", service=Service.FIFO)
+    rig.offer(0, b"old", service=Service.FIFO)
     change = rig.let_in({2: 50})
     rig.carry_out(change)
-    rig.send(0, b"new", service=Service.FIFO)
+    rig.offer(0, b"new", service=Service.FIFO)
     rig.settle()
-    assert [(m.type, m.stage, m.data) for m in rig.out[2][1:]] == [(0, Stage.ACCEPTED, b"new"), (0, Stage.PLACED, b"")]
-    assert rig.out[2][0].type == MessageType.VIEW
-    assert [m.data for m in rig.out[1] if m.stage == Stage.ACCEPTED] == [b"old", b"new"]
+    assert [(m.type, m.stage, m.data) for m in rig.got[2][1:]] == [(0, Stage.ACCEPTED, b"new"), (0, Stage.PLACED, b"")]
+    assert rig.got[2][0].type == MessageType.VIEW
+    assert [m.data for m in rig.got[1] if m.stage == Stage.ACCEPTED] == [b"old", b"new"]
 
 
 def test_a_removed_station_s_op_messages_are_delivered_before_its_next_life() -> None:
     rig = Rig(3, (0, 1, 2))
     rig.settle()
-    rig.send(2, b"last", service=Service.FIFO)
-    for pdu in rig.frames(2):
+    rig.offer(2, b"last", service=Service.FIFO)
+    for pdu in rig.step(2):
         for to in (0, 1):
             rig.give(2, to, pdu)
     rig.alive.discard(2)
     rig.carry_out(rig.stop([2]))
     rig.settle()
     rig.carry_out(rig.let_in({2: 60}))
-    rig.send(2, b"next", service=Service.FIFO)
+    rig.offer(2, b"next", service=Service.FIFO)
     rig.settle()
-    assert [m.data for m in rig.out[0] if m.stage == Stage.ACCEPTED] == [b"last", b"next"]
+    assert [m.data for m in rig.got[0] if m.stage == Stage.ACCEPTED] == [b"last", b"next"]
     assert full_order(rig, (0, 1)) == [2, 3]
 
 
@@ -655,15 +657,15 @@ def cut_off(late: bool) -> Rig:
     rig = Rig(3, (0, 1, 2))
     rig.settle()
     rig.alive.discard(2)
-    rig.send(1, b"before")
+    rig.offer(1, b"before")
     change = rig.stop([2])
     assert rig.commit(1, change)
     if not late:
         assert rig.commit(0, change)
-    rig.send(1, b"after1" + bytes(500))
-    rig.send(1, b"after2" + bytes(500))
-    rig.send(1, b"after3" + bytes(500))
-    for pdu in rig.frames(1):
+    rig.offer(1, b"after1" + bytes(500))
+    rig.offer(1, b"after2" + bytes(500))
+    rig.offer(1, b"after3" + bytes(500))
+    for pdu in rig.step(1):
         if peek(pdu, "kind") == Kind.DATA:
             assert rig.give(1, 0, pdu) == Drop.NONE
     rig.cores[0].close()
@@ -712,11 +714,11 @@ def test_flush_of_an_unknown_view_gives_nothing() -> None:
 def test_flush_to_a_view_that_is_behind_releases_up_to_it() -> None:
     """Others are further than that anyway; positions never go back."""
     rig = Rig(3, (0, 1))
-    rig.send(0, b"a")
+    rig.offer(0, b"a")
     rig.settle()
     rig.carry_out(rig.let_in({2: 50}))
-    rig.send(0, b"b")
-    for pdu in rig.frames(0):
+    rig.offer(0, b"b")
+    for pdu in rig.step(0):
         rig.give(0, 1, pdu)
     before = rig.levels(0)
     rig.cores[0].close()
@@ -727,7 +729,7 @@ def test_flush_to_a_view_that_is_behind_releases_up_to_it() -> None:
 def test_a_joiner_that_never_got_to_its_view_flushes_to_it() -> None:
     rig = Rig(3, (0, 1))
     rig.settle()
-    rig.send(0, b"before")
+    rig.offer(0, b"before")
     change = rig.let_in({2: 50})
     rig.carry_out(change)
     joiner = rig.cores[2]
@@ -745,11 +747,11 @@ def test_a_joiner_that_never_got_to_its_view_flushes_to_it() -> None:
 def test_a_joiner_lives_on_everything_it_is_told() -> None:
     """A closed core: each RCV_ACK is passed on once, and a CONFIRM although other PDUs of the station were just seen."""
     rig = Rig(3, (0, 1))
-    rig.send(0, b"data")
+    rig.offer(0, b"data")
     rig.cast((0,), Kind.RCV_ACK, (0, 1, 2), [(2, 50)])
     rig.cast((0,), Kind.RCV_ACK, (0, 1, 2), [(2, 51)])
     rig.cores[0].heartbeat(rig.now)
-    frames = rig.frames(0)
+    frames = rig.step(0)
     assert all(rig.give(0, 2, pdu) == Drop.CLOSED for pdu in frames)
     for pdu in frames:
         assert rig.give(0, 2, pdu) == (Drop.REPEATED if peek(pdu, "kind") == Kind.RCV_ACK else Drop.CLOSED)
@@ -795,7 +797,7 @@ def test_confirms_carry_the_state_of_members() -> None:
 def test_without_quorum_no_data_is_sent() -> None:
     rig = Rig(2, (0, 1))
     core = rig.cores[0]
-    rig.send(0, b"begun")
+    rig.offer(0, b"begun")
     core.block(True)
     assert not core.offer(b"m", group=1, client=1)
     assert not core.step(rig.now, True) & Status.ROOM
@@ -811,12 +813,12 @@ def test_a_probe_is_answered_whatever_there_is_to_say() -> None:
     rig = Rig(3, (0, 1, 2))
     rig.settle()
     rig.cores[0].probe(rig.now, 1)
-    (pdu,) = rig.frames(0)
+    (pdu,) = rig.step(0)
     for to in (1, 2):
         rig.give(0, to, pdu)
     rig.now += 2 * MS
-    assert len(of(Kind.CONFIRM, rig.frames(1))) == 1
-    assert rig.frames(2) == []
+    assert len(of(Kind.CONFIRM, rig.step(1))) == 1
+    assert rig.step(2) == []
     asked = set()
     for _ in range(40):  # one CONFIRM carries one question: of two, either gets through
         rig.cores[0].probe(rig.now, 1)
@@ -832,16 +834,16 @@ def test_what_is_watched_is_reported_until_it_has_been_asked_for() -> None:
     core.watch(True)
     core.proposals()
     assert not core.step(rig.now, True) & Status.CONTROL
-    rig.send(1, b"m")
-    for pdu in rig.frames(1):
+    rig.offer(1, b"m")
+    for pdu in rig.step(1):
         rig.give(1, 0, pdu)
     assert core.step(rig.now, True) & Status.CONTROL
     assert core.step(rig.now, True) & Status.CONTROL, "the driver may have put it off"
     core.proposals()
     core.watch(False)
     core.step(rig.now, True)
-    rig.send(1, b"m")
-    for pdu in rig.frames(1):
+    rig.offer(1, b"m")
+    for pdu in rig.step(1):
         rig.give(1, 0, pdu)
     assert not core.step(rig.now, True) & Status.CONTROL
 
@@ -851,10 +853,10 @@ def test_life_is_seen_through_others() -> None:
     rig.settle()
     before = rig.cores[0].peer(2).heard_ns
     rig.now += 50 * MS
-    rig.send(2, b"m")
-    for pdu in rig.frames(2):
+    rig.offer(2, b"m")
+    for pdu in rig.step(2):
         rig.give(2, 1, pdu)
-    for pdu in rig.frames(1):
+    for pdu in rig.step(1):
         rig.give(1, 0, pdu)
     assert before < rig.now == rig.cores[0].peer(2).heard_ns
 

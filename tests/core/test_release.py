@@ -7,18 +7,19 @@ import pytest
 from zenjun.proto.core import Fault, Stage
 from zenjun.proto.wire import Kind, Service, view_hash
 
-from .membership_rig import Change, Filter, Own, Rig, peek
+from ..virtual.pdus import peek
+from .membership_rig import Change, Filter, Own, Rig
 
 
 def vote_apart(rig: Rig, kind: Kind, members: tuple[int, ...], changes: list[tuple[int, int]]) -> tuple[dict[int, Own], Filter]:
     """Stations 0, 1 and 2 vote; station 2's clock is ahead, and 0 sends "late" between its own vote and the last one. All get
     all, but station 2 lacks that PDU as long as the filter is used."""
     for number in range(4):
-        rig.send(2, b"high%d" % number)
+        rig.offer(2, b"high%d" % number)
         rig.cores[2].step(rig.now, True)
     votes = rig.cast((0,), kind, members, changes)
-    rig.send(0, b"late")
-    late = [pdu for pdu in rig.frames(0) if peek(pdu, "kind") in (Kind.DATA, kind)]
+    rig.offer(0, b"late")
+    late = [pdu for pdu in rig.step(0) if peek(pdu, "kind") in (Kind.DATA, kind)]
     votes |= rig.cast((1,), kind, members, changes) | rig.cast((2,), kind, members, changes)
     for to in (1, 2):
         for pdu in late:
@@ -42,7 +43,7 @@ def removal(faults: int = 0) -> tuple[Rig, Change, Filter]:
     before the view event."""
     rig = Rig(4, (0, 1, 2, 3), {"faults": faults})
     rig.alive.discard(3)
-    rig.send(0, b"m")
+    rig.offer(0, b"m")
     for _ in range(3):
         rig.turn()
     assert rig.cores[3].peer(0).req == 0
@@ -113,7 +114,7 @@ def test_a_joiner_releases_nothing_until_all_members_hold_what_stands_before_its
     agree(rig, votes, passes)
     change = Change(2, (10, 11, 12, 50), (3,), votes)
     rig.carry_out(change)
-    rig.send(1, b"next")
+    rig.offer(1, b"next")
     for _ in range(10):
         rig.turn(passes)
     assert rig.shown(0)[-2:] == [2, b"next"] and rig.shown(2) == [b"high0"], "station 2 lacks what comes next"
@@ -152,12 +153,12 @@ def test_what_may_be_confirmed_in_an_instance_that_is_carried_out_late_is_delive
     rig.alive.discard(2)
     change = rig.stop([2])
     assert rig.commit(1, change)
-    rig.send(1, b"op", service=Service.FIFO)
-    for pdu in rig.frames(1):
+    rig.offer(1, b"op", service=Service.FIFO)
+    for pdu in rig.step(1):
         rig.give(1, 0, pdu)
     rig.take(0)
     rig.cores[0].close()
-    assert not [m for m in rig.out[0] if m.stage != Stage.DELIVERED]
+    assert not [m for m in rig.got[0] if m.stage != Stage.DELIVERED]
     assert rig.commit(0, change)
     rig.cores[0].flush(change.view, 0)
     assert [m.data for m in rig.take(0) if m.stage == Stage.ACCEPTED] == [b"op"]

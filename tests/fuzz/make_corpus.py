@@ -1,4 +1,4 @@
-"""Seeds for the fuzz targets, made from real PDUs; ``python tests/fuzz/make_corpus.py`` rewrites tests/fuzz/corpus.
+"""Seeds for the fuzz targets, made from real PDUs; ``python -m tests.fuzz.make_corpus`` rewrites tests/fuzz/corpus.
 
 Deterministic: the same sources give the same files.
 
@@ -20,6 +20,8 @@ from zenjun.proto import wire
 from zenjun.proto.core import Commit, Core
 from zenjun.proto.wire import Service
 from zenjun.tools.dissect import Zenjun, ZenjunMember, ZenjunOpen
+
+from ..virtual.cores import Cores
 
 CORPUS = Path(__file__).with_name("corpus")
 CLUSTER, INSTANCE, FRAME_MAX, MESSAGE_MAX = 0x7A656E6A, 3, 600, 4096
@@ -94,33 +96,31 @@ def cluster(stations: int, slots_power: int, window: int, first: int, loss: floa
     """Run one; returns (an input per station, the PDUs sent)."""
     rng = random.Random(seed)
     slots = 4 << slots_power
+    cores = Cores(
+        stations,
+        instance=INSTANCE,
+        view=VIEW_BASE + INSTANCE,
+        incarnations=range(100, 100 + stations),
+        now=1,
+        per_core={index: {"seed": first} for index in range(stations)},
+        cluster=CLUSTER,
+        window=1 + window % (slots // 2),
+        slots=slots,
+        frame_max=FRAME_MAX,
+        message_max=MESSAGE_MAX,
+        confirm_delay_ns=200_000,
+        nak_delay_ns=100_000,
+        nak_retry_ns=500_000,
+        nak_retry_max_ns=8_000_000,
+        poll_delay_ns=2_000_000,
+        poll_delay_max_ns=64_000_000,
+        retransmit_gap_ns=300_000,
+        first_seq=FIRSTS[first],
+    )
     all_of_it = [
-        Station(
-            Core(
-                stations=stations,
-                self_index=index,
-                cluster=CLUSTER,
-                window=1 + window % (slots // 2),
-                slots=slots,
-                frame_max=FRAME_MAX,
-                message_max=MESSAGE_MAX,
-                confirm_delay_ns=200_000,
-                nak_delay_ns=100_000,
-                nak_retry_ns=500_000,
-                nak_retry_max_ns=8_000_000,
-                poll_delay_ns=2_000_000,
-                poll_delay_max_ns=64_000_000,
-                retransmit_gap_ns=300_000,
-                first_seq=FIRSTS[first],
-                seed=first,
-            ),
-            bytearray([index * 5 + stations - 1, slots_power, window, first]),
-        )
-        for index in range(stations)
+        Station(core, bytearray([index * 5 + stations - 1, slots_power, window, first])) for index, core in enumerate(cores.cores)
     ]
     now, sent = 1, []
-    for station in all_of_it:
-        station.core.open(now, INSTANCE, VIEW_BASE + INSTANCE, station.incarnations, FRAME_MAX)
     changes = {6: (LIMIT, PROPOSE_STOP), 9: (COMMIT,), 11: (COMMIT,)} if stations > 2 else {}
     for turn in range(14):
         now += 400_000

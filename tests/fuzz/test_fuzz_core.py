@@ -66,7 +66,7 @@ def report(done: subprocess.CompletedProcess[str]) -> str:
 def test_seeds_and_past_findings_pass(target: tuple[str, Path]) -> None:
     name, program = target
     seeds = sorted((HERE / "corpus" / name).iterdir())
-    assert seeds, "the corpus is empty: python tests/fuzz/make_corpus.py"
+    assert seeds, "the corpus is empty: python -m tests.fuzz.make_corpus"
     regressions = sorted(path for path in (HERE / "regressions" / name).glob("*"))
     failed = {}
     for path in seeds + regressions:

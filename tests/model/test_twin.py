@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from zenjun.proto import wire
-from zenjun.proto.core import Core, Drop, Fault
+from zenjun.proto.core import Drop, Fault
 
+from ..virtual.cores import Cores
+from ..virtual.segment import MS, NEVER
 from .twin import Pdu, TwinStation, decode
 
-MS = 1_000_000
 CLUSTER, INSTANCE, FRAME_MAX = 77, 5, 512
-NEVER = 2**64 - 1
 HEAL_ROUNDS_MAX = 400
 
 stations = st.integers(0, 3)
@@ -40,36 +40,30 @@ class Cluster(RuleBasedStateMachine):
     )
     def start(self, n: int, first: int, window: int, slots: int) -> None:
         self.n, self.first, self.slots, self.now = n, first, slots, MS
-        self.cores = [self._core(k, window) for k in range(n)]
+        self.cores = Cores(
+            n,
+            instance=INSTANCE,
+            view=7,
+            incarnations=range(100, 100 + n),
+            cluster=CLUSTER,
+            window=window,
+            slots=slots,
+            frame_max=FRAME_MAX,
+            message_max=8192,
+            confirm_delay_ns=200_000,
+            nak_delay_ns=100_000,
+            poll_delay_ns=5 * MS,
+            poll_delay_max_ns=50 * MS,
+            retransmit_gap_ns=200_000,
+            first_seq=first,
+            faults=self.faults,
+        ).cores
         self.twins = [TwinStation(n, k, first, INSTANCE << 32, window, slots) for k in range(n)]
         self.under_way: list[tuple[int, bytes]] = []
         self.data: dict[tuple[int, int], bytes] = {}
         self.delivered: list[list[tuple[int, int, bytes]]] = [[] for _ in range(n)]
         self.partly: list[tuple[bytes, bool] | None] = [None] * n
         self.messages = 0
-        for core in self.cores:
-            core.open(self.now, INSTANCE, 7, tuple(100 + k for k in range(n)), FRAME_MAX)
-
-    def _core(self, k: int, window: int) -> Core:
-        return Core(
-            stations=self.n,
-            self_index=k,
-            cluster=CLUSTER,
-            window=window,
-            slots=self.slots,
-            frame_max=FRAME_MAX,
-            message_max=8192,
-            confirm_delay_ns=200_000,
-            nak_delay_ns=100_000,
-            nak_retry_ns=MS,
-            nak_retry_max_ns=10 * MS,
-            poll_delay_ns=5 * MS,
-            poll_delay_max_ns=50 * MS,
-            retransmit_gap_ns=200_000,
-            first_seq=self.first,
-            faults=self.faults,
-            seed=k,
-        )
 
     # ---- operations
 

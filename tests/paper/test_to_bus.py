@@ -5,73 +5,32 @@ own words. Where zenjun does something else the test says so; docs/deviations.md
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from zenjun.proto import wire
-from zenjun.proto.core import Core, Fault, Medium, Message, Phase
+from zenjun.proto.core import Fault, Medium, Phase
 from zenjun.proto.reset import Reset, State
-from zenjun.proto.wire import Flag, Kind
+from zenjun.proto.wire import Kind
 
-MS = 1_000_000
+from ..virtual.cores import PROMPT, Cores
+from ..virtual.pdus import ack, kind, pack, peek
+from ..virtual.segment import MS, NEVER
+
 SEQ0 = 100
 """ISS of every station."""
-CLUSTER = 7
-OPTIONS = {
-    "window": 16,
-    "slots": 64,
-    "frame_max": 1500,
-    "message_max": 1 << 20,
-    "confirm_delay_ns": MS // 5,
-    "nak_delay_ns": MS // 5,
-    "nak_retry_ns": 2 * MS,
-    "nak_retry_max_ns": 100 * MS,
-    "poll_delay_ns": 5 * MS,
-    "poll_delay_max_ns": 200 * MS,
-    "retransmit_gap_ns": MS,
-    "own_timeout_ns": 20 * MS,
-}
+OPTIONS = PROMPT | {"first_seq": SEQ0, "own_timeout_ns": 20 * MS}
 
 
-class Bus:
-    """n cores on a one-channel medium in the test's hands: what is carried reaches all in this order, but those who lose it."""
+class Bus(Cores):
+    """n cores on a one-channel medium: what is broadcast reaches all in this order, its source included."""
 
-    def __init__(self, n: int, **options: int) -> None:
-        self.n = n
-        self.now = MS
-        values = OPTIONS | {"medium": int(Medium.BUS), "first_seq": SEQ0} | options
-        self.cores = [Core(stations=n, self_index=i, cluster=CLUSTER, seed=i, **values) for i in range(n)]
+    def __init__(self, n: int, **options: Any) -> None:
+        super().__init__(n, echo=True, medium=int(Medium.BUS), **{**OPTIONS, **options})
         self.resets = [Reset(core, index=i, repeat_ns=2 * MS, repeat_max_ns=8 * MS) for i, core in enumerate(self.cores)]
-        view = wire.view_hash(1, [1] * n)
-        for core, reset in zip(self.cores, self.resets, strict=True):
-            core.open(self.now, 1, view, [1] * n, values["frame_max"])
+        for reset in self.resets:
             reset.begin(range(n))
-        self.got: list[list[Message]] = [[] for _ in range(n)]
-
-    def __getitem__(self, i: int) -> Core:
-        return self.cores[i]
-
-    def offer(self, i: int, data: bytes = b"p") -> None:
-        assert self.cores[i].offer(data, group=1, client=1)
-
-    def turn(self, i: int, advance_ns: int = 1000) -> list[bytes]:
-        """What station i broadcasts now."""
-        self.now += advance_ns
-        self.cores[i].step(self.now, True)
-        return self.cores[i].tx()
-
-    def send(self, i: int, data: bytes = b"p") -> bytes:
-        """Station i broadcasts a DATA PDU, which is not carried yet."""
-        self.offer(i, data)
-        return next(f for f in self.turn(i) if kind(f) == Kind.DATA)
-
-    def carry(self, *frames: bytes, lost: Iterable[int] = ()) -> None:
-        """The medium brings the frames to everybody, their sources included, but not to those who lose them."""
-        for frame in frames:
-            for i, core in enumerate(self.cores):
-                if i not in lost:
-                    core.rx(self.now, frame, bytes((2, 0, 0, 0, 0, frame[wire.HEADER.offset("src")])))
 
     def settle(self, i: int) -> None:
         """The reset at station i takes what has come."""
@@ -85,22 +44,22 @@ class Bus:
                 reset.on_pdu(self.now, kind(control.pdu), src, epoch, tuple(ack(control.pdu)))
         reset.settle(self.now)
 
-    def run(self, rounds: int = 60) -> int:
+    def finish(self, rounds: int = 60) -> int:
         """Without further loss until nothing is sent any more; returns how many frames were."""
         count = 0
         for _ in range(rounds):
             sent = []
             for i in range(self.n):
                 self.settle(i)
-                sent += self.turn(i)
+                sent += self.step(i)
                 self.got[i] += self.cores[i].deliver()
-            if not sent and all(core.poll_due_ns() == 2**64 - 1 for core in self.cores):
+            if not sent and all(core.poll_due_ns() == NEVER for core in self.cores):
                 return count
             if not sent:
                 self.now = min(core.poll_due_ns() for core in self.cores)
                 for core in self.cores:
                     core.poll(self.now)
-            self.carry(*sent)
+            self.broadcast(*sent)
             count += len(sent)
         raise AssertionError("no end")
 
@@ -111,27 +70,6 @@ class Bus:
         log = [self.cores[i].entry(k) for k in range(accepted)]
         entries = [(e[0], e[1] - SEQ0) for e in log if e is not None]
         return {"APL": entries[:acked], "PPL": entries[acked:preack], "RPL": entries[preack:]}
-
-
-def kind(frame: bytes) -> int:
-    return frame[wire.HEADER.offset("kind")]
-
-
-def ack(frame: bytes) -> list[int]:
-    n = frame[wire.HEADER.offset("stations")]
-    return list(struct.unpack_from(f">{n}I", frame, wire.HEADER.size))
-
-
-def pack(frame: bytes) -> list[int]:
-    n = frame[wire.HEADER.offset("stations")]
-    assert frame[wire.HEADER.offset("flags")] & Flag.PACK
-    return list(struct.unpack_from(f">{n}I", frame, wire.HEADER.size + 4 * n))
-
-
-def field(frame: bytes, name: str) -> int:
-    at = wire.HEADER.offset(name)
-    width = next(f.width for f in wire.HEADER.fields if f.name == name)
-    return int.from_bytes(frame[at : at + width], "big")
 
 
 def rel(values: Iterable[int]) -> list[int]:
@@ -145,13 +83,13 @@ def test_definition_correct_receipt_has_three_levels() -> None:
     """Section 2: received; knows that all have received it (pre-acknowledged); knows that all know that (acknowledged). zenjun
     delivers at the third only."""
     b = Bus(3)
-    b.carry(b.send(0))
+    b.broadcast(b.send(0))
     assert b.receipts(1) == {"APL": [], "PPL": [], "RPL": [(0, 0)]}
-    b.carry(*b.turn(1), *b.turn(2))
-    b.turn(1)
+    b.broadcast(*b.step(1), *b.step(2))
+    b.step(1)
     assert b.receipts(0) == {"APL": [], "PPL": [(0, 0)], "RPL": []}
     assert b[0].deliver() == [], "everybody has it, but not everybody knows that"
-    b.run()
+    b.finish()
     assert b.receipts(0) == {"APL": [(0, 0)], "PPL": [], "RPL": []}
     assert [m.data for m in b.got[0]] == [b"p"]
 
@@ -160,8 +98,8 @@ def test_definition_total_order_service() -> None:
     """Section 2: whoever receives two PDUs receives them in the same order."""
     b = Bus(4)
     frames = [b.send(i, bytes((i, k))) for k in range(3) for i in (2, 0, 3, 1)]
-    b.carry(*frames)
-    b.run()
+    b.broadcast(*frames)
+    b.finish()
     orders = [[m.data for m in got] for got in b.got]
     assert orders == [[bytes((i, k)) for k in range(3) for i in (2, 0, 3, 1)]] * 4
 
@@ -171,8 +109,8 @@ def test_definition_cluster_of_more_than_two() -> None:
     n - 1."""
     for n in (1, 2, 3):
         b = Bus(n)
-        b.carry(b.send(0))
-        b.run()
+        b.broadcast(b.send(0))
+        b.finish()
         assert [len(got) for got in b.got] == [1] * n
 
 
@@ -183,7 +121,7 @@ def test_definition_one_channel_service_may_lose_but_not_reorder() -> None:
     for i, frames in enumerate(((p, q), (p, q), (q, p))):
         for frame in frames:
             b[i].rx(b.now, frame, bytes(6))
-        b.turn(i)
+        b.step(i)
         b[i].deliver()
     b[2].heartbeat(b.now)
     (beat,) = b[2].tx()
@@ -201,7 +139,7 @@ def test_own_pdus_are_received_from_the_medium() -> None:
     b = Bus(3)
     own = b.send(0, b"own")
     assert b.receipts(0)["RPL"] == []
-    b.carry(b.send(1, b"other"), own)
+    b.broadcast(b.send(1, b"other"), own)
     assert b.receipts(0)["RPL"] == [(1, 0), (0, 0)], "in the medium's order, not the sender's"
 
 
@@ -218,7 +156,7 @@ def test_definition_sending_log_is_a_sequence() -> None:
     """Section 3, SL_k: what E_k sends is numbered in turn, and kept until everybody has it."""
     b = Bus(3)
     frames = [b.send(1, bytes((k,))) for k in range(4)]
-    assert rel(field(f, "seq") for f in frames) == [0, 1, 2, 3]
+    assert rel(peek(f, "seq") for f in frames) == [0, 1, 2, 3]
     assert b[1].peer(1).base == SEQ0
 
 
@@ -227,9 +165,9 @@ def test_definition_receipt_log_is_correct_when_no_source_has_a_gap() -> None:
     after a lost PDU is not accepted."""
     b = Bus(3)
     first, second, third = (b.send(0, bytes((k,))) for k in range(3))
-    b.carry(first)
-    b.carry(second, lost=[2])
-    b.carry(third)
+    b.broadcast(first)
+    b.broadcast(second, lost=[2])
+    b.broadcast(third)
     assert b.receipts(1)["RPL"] == [(0, 0), (0, 1), (0, 2)]
     assert b.receipts(2)["RPL"] == [(0, 0)]
 
@@ -239,25 +177,25 @@ def test_definition_failure_point() -> None:
     back to a common log that ends there or later, without a gap."""
     b = Bus(3)
     frames = [b.send(0, bytes((k,))) for k in range(3)]
-    b.carry(frames[0])
-    b.carry(frames[1], lost=[2])
-    b.carry(frames[2])
+    b.broadcast(frames[0])
+    b.broadcast(frames[1], lost=[2])
+    b.broadcast(frames[2])
     b.settle(2)
     assert b[2].phase() == (Phase.RESET, 1)
-    b.run()
+    b.finish()
     assert [[m.data for m in got] for got in b.got] == [[b"\0", b"\1", b"\2"]] * 3
 
 
 def test_definition_partial_logs() -> None:
     """Section 3: APL, PPL and RPL are parts of one log, in this order."""
     b = Bus(3)
-    b.carry(b.send(0, b"a"))
-    b.run()
-    b.carry(b.send(1, b"b"))
-    (confirm,) = b.turn(0)
-    b.carry(confirm, *b.turn(2))
-    b.turn(0)
-    b.carry(b.send(2, b"c"))
+    b.broadcast(b.send(0, b"a"))
+    b.finish()
+    b.broadcast(b.send(1, b"b"))
+    (confirm,) = b.step(0)
+    b.broadcast(confirm, *b.step(2))
+    b.step(0)
+    b.broadcast(b.send(2, b"c"))
     parts = b.receipts(0)
     assert parts == {"APL": [(0, 0)], "PPL": [(1, 0)], "RPL": [(2, 0)]}
 
@@ -268,10 +206,10 @@ def test_definition_partial_logs() -> None:
 def test_fields_of_a_pdu() -> None:
     """Section 3: A_j, the number expected next from each; SEQ; SRC; BUF, free buffers (here times n, of those for one source)."""
     b = Bus(3)
-    b.carry(b.send(1), b.send(2))
+    b.broadcast(b.send(1), b.send(2))
     p = b.send(0)
-    assert (rel(ack(p)), field(p, "seq") - SEQ0, field(p, "src")) == ([0, 1, 1], 0, 1)
-    assert field(p, "free_buffers") == 3 * (OPTIONS["slots"] - 1)
+    assert (rel(ack(p)), peek(p, "seq") - SEQ0, peek(p, "src")) == ([0, 1, 1], 0, 1)
+    assert peek(p, "free_buffers") == 3 * (OPTIONS["slots"] - 1)
 
 
 def test_own_entry_of_a_is_what_has_come_back() -> None:
@@ -280,7 +218,7 @@ def test_own_entry_of_a_is_what_has_come_back() -> None:
     b = Bus(3)
     first, second = b.send(0), b.send(0)
     assert rel(ack(second)) == [0, 0, 0]
-    b.carry(first, second)
+    b.broadcast(first, second)
     assert b[1].peer(0).req == SEQ0 + 2
 
 
@@ -290,7 +228,7 @@ def test_initial_values() -> None:
     b = Bus(4)
     assert b[0].matrix() == [[SEQ0] * 4] * 4
     assert [b[0].peer(j).req for j in range(4)] == [SEQ0] * 4
-    assert field(b.send(0), "seq") == SEQ0
+    assert peek(b.send(0), "seq") == SEQ0
 
 
 def test_matrix_is_apart_from_the_expectation() -> None:
@@ -298,18 +236,18 @@ def test_matrix_is_apart_from_the_expectation() -> None:
     sending."""
     b = Bus(3)
     old = b.send(0)
-    b.carry(b.send(2))
+    b.broadcast(b.send(2))
     assert b[0].peer(2).req == SEQ0 + 1
-    b.carry(old)
+    b.broadcast(old)
     assert b[0].peer(2).req == SEQ0 + 1, "old.A_3 is less"
 
 
 def test_min_al_is_what_all_have() -> None:
     """Section 3, minAL_h: everybody has received what has a smaller number. Its source counts from its transmission."""
     b = Bus(3)
-    b.carry(b.send(0))
-    b.carry(*b.turn(1))
-    b.turn(2)
+    b.broadcast(b.send(0))
+    b.broadcast(*b.step(1))
+    b.step(2)
     assert b[2].peer(0).min_al == SEQ0 + 1
     assert b[0].peer(0).min_al == SEQ0, "station 3's confirmation has not been carried"
 
@@ -321,8 +259,8 @@ def test_acceptance_condition_1() -> None:
     """Section 3: p.SEQ is the number expected from its source."""
     b = Bus(3)
     p = b.send(0)
-    b.carry(p)
-    b.carry(p)
+    b.broadcast(p)
+    b.broadcast(p)
     assert b.receipts(1)["RPL"] == [(0, 0)], "a second time it is not"
 
 
@@ -330,18 +268,18 @@ def test_acceptance_condition_2_is_less_or_equal() -> None:
     """Section 3 prints p.A_h < AL_hh. Deviation: <=, or the very first PDU, whose A is what everybody expects, is accepted by
     nobody."""
     b = Bus(3)
-    b.carry(b.send(0))
+    b.broadcast(b.send(0))
     assert b[1].peer(0).req == SEQ0 + 1
     printed = Bus(3, faults=int(Fault.STRICT_ACCEPT))
-    printed.carry(printed.send(0))
+    printed.broadcast(printed.send(0))
     assert [printed[i].peer(0).req for i in range(3)] == [SEQ0] * 3
 
 
 def test_acceptance_condition_2_keeps_out_what_follows_something_lost() -> None:
     """Section 3: p whose source has received what this station has not would stand before that in the log."""
     b = Bus(3)
-    b.carry(b.send(0, b"first"), lost=[2])
-    b.carry(b.send(1, b"answer"))
+    b.broadcast(b.send(0, b"first"), lost=[2])
+    b.broadcast(b.send(1, b"answer"))
     assert b.receipts(1)["RPL"] == [(0, 0), (1, 0)]
     assert b.receipts(2)["RPL"] == []
 
@@ -350,12 +288,12 @@ def test_acceptance_action() -> None:
     """Section 3: the expectation grows by one, the source's column of AL takes p.A (by maximum), F_j takes p.BUF, p goes to the
     end of RPL."""
     b = Bus(3)
-    b.carry(b.send(1))
+    b.broadcast(b.send(1))
     p = b.send(0)
-    b.carry(p)
+    b.broadcast(p)
     assert b[2].peer(0).req == SEQ0 + 1
     assert b[2].matrix()[1][0] == SEQ0 + 1
-    assert b[2].peer(0).free_buffers == field(p, "free_buffers")
+    assert b[2].peer(0).free_buffers == peek(p, "free_buffers")
     assert b.receipts(2)["RPL"][-1] == (0, 0)
 
 
@@ -365,11 +303,11 @@ def test_flow_condition(window: int) -> None:
     nobody send when buffers are few."""
     b = Bus(3, window=window)
     for k in range(window):
-        b.carry(b.send(0, bytes((k,))))
+        b.broadcast(b.send(0, bytes((k,))))
     b.offer(0, b"waits")
-    assert all(kind(f) != Kind.DATA for f in b.turn(0))
+    assert all(kind(f) != Kind.DATA for f in b.step(0))
     assert b[0].peer(0).top == SEQ0 + window
-    b.run()
+    b.finish()
     assert b.got[1][-1].data == b"waits"
 
 
@@ -379,7 +317,7 @@ def test_flow_condition_2_no_receiver_overflows() -> None:
     for round_ in range(6):
         for i in range(4):
             b.offer(i, bytes((i, round_)) * 600)
-        b.run()
+        b.finish()
     assert all("window" not in core.drops() for core in b.cores)
 
 
@@ -387,21 +325,21 @@ def test_confirmations_obey_no_window() -> None:
     """Section 5 makes confirmations PDUs like others. Deviation: they take no number and no buffer, so a window that is closed
     cannot keep everybody from opening it."""
     b = Bus(3, window=1)
-    b.carry(b.send(0), b.send(1), b.send(2))
+    b.broadcast(b.send(0), b.send(1), b.send(2))
     for i in range(3):
         b.offer(i, b"more")
-    assert [kind(f) for f in b.turn(0)] == [Kind.CONFIRM]
-    b.run()
+    assert [kind(f) for f in b.step(0)] == [Kind.CONFIRM]
+    b.finish()
     assert [len(got) for got in b.got] == [6] * 3
 
 
 def test_sending_action() -> None:
     """Section 3: BUF and A are as they are now, SEQ is the next number, which then grows; p is broadcast."""
     b = Bus(3)
-    b.carry(b.send(1))
+    b.broadcast(b.send(1))
     p = b.send(0)
     assert rel(ack(p)) == [0, 1, 0]
-    assert field(b.send(0), "seq") == field(p, "seq") + 1
+    assert peek(b.send(0), "seq") == peek(p, "seq") + 1
 
 
 # ---- section 3: pre-acknowledgement and acknowledgement
@@ -410,10 +348,10 @@ def test_sending_action() -> None:
 def test_pack_condition() -> None:
     """Section 3: p is pre-acknowledged when p.SEQ < minAL of its source."""
     b = Bus(3)
-    b.carry(b.send(0))
-    b.carry(*b.turn(1))
+    b.broadcast(b.send(0))
+    b.broadcast(*b.step(1))
     assert b.receipts(0)["PPL"] == []
-    b.carry(*b.turn(2))
+    b.broadcast(*b.step(2))
     assert b.receipts(0)["PPL"] == [(0, 0)]
 
 
@@ -421,12 +359,12 @@ def test_pack_action_takes_the_head_first() -> None:
     """Section 3: RPL's PDUs from its head to p go to the end of PPL. Deviation: none passes by one before it that is not yet
     pre-acknowledged, as section 5 has it."""
     b = Bus(3)
-    b.carry(b.send(0, b"p"))
-    c1, c2 = b.turn(1), b.turn(2)
-    b.carry(b.send(1, b"q"))
-    d0, d2 = b.turn(0), b.turn(2)
-    b.carry(*d0, *d2)  # all have confirmed q; of p too, in the same breath
-    b.carry(*b.turn(1))
+    b.broadcast(b.send(0, b"p"))
+    c1, c2 = b.step(1), b.step(2)
+    b.broadcast(b.send(1, b"q"))
+    d0, d2 = b.step(0), b.step(2)
+    b.broadcast(*d0, *d2)  # all have confirmed q; of p too, in the same breath
+    b.broadcast(*b.step(1))
     assert b.receipts(2)["RPL"] == []
     assert (b.receipts(2)["APL"] + b.receipts(2)["PPL"]) == [(0, 0), (1, 0)]
     assert c1
@@ -437,15 +375,15 @@ def test_definition_first_and_last_preacknowledging_pdu() -> None:
     """Section 3: at each E_h some PDU is the first by which E_h has pre-acknowledged p; the last of these that comes pre-
     acknowledges p last. In zenjun it is the PDU whose P is the first to be beyond p.SEQ."""
     b = Bus(3)
-    b.carry(b.send(0))
-    first = [*b.turn(1), *b.turn(2)]
-    b.carry(*first)
+    b.broadcast(b.send(0))
+    first = [*b.step(1), *b.step(2)]
+    b.broadcast(*first)
     assert [rel(pack(f))[0] for f in first] == [0, 0]
     for i in (0, 1, 2):
-        (said,) = b.turn(i)
+        (said,) = b.step(i)
         assert rel(pack(said))[0] == 1
         assert b.receipts(0)["APL"] == []
-        b.carry(said)
+        b.broadcast(said)
     assert b.receipts(0)["APL"] == [(0, 0)]
 
 
@@ -454,12 +392,12 @@ def test_ack_condition_is_the_third_level_written_directly() -> None:
     everybody has said, by P, that it has pre-acknowledged p; confirmations take no number, so they could not be pre-
     acknowledged."""
     b = Bus(4)
-    b.carry(b.send(3))
-    b.carry(*(f for i in range(3) for f in b.turn(i)))
-    said = [f for i in range(4) for f in b.turn(i)]
+    b.broadcast(b.send(3))
+    b.broadcast(*(f for i in range(3) for f in b.step(i)))
+    said = [f for i in range(4) for f in b.step(i)]
     for k, frame in enumerate(said):
         assert b.receipts(0)["APL"] == [], f"{k} of 4 have said so"
-        b.carry(frame)
+        b.broadcast(frame)
     assert b.receipts(0)["APL"] == [(3, 0)]
 
 
@@ -467,19 +405,19 @@ def test_own_receipt_counts_when_it_has_been_broadcast() -> None:
     """Section 5's shortcut, read literally, counts own receipt at once: station 3 would acknowledge p although it has never said
     anything, so that nobody can know."""
     b = Bus(3)
-    b.carry(b.send(0))
-    (c1,) = b.turn(1)
+    b.broadcast(b.send(0))
+    (c1,) = b.step(1)
     b[2].rx(b.now, c1, bytes(6))
     assert b.receipts(2)["PPL"] == []
-    b.turn(2)
+    b.step(2)
     assert b.receipts(2)["PPL"] == [(0, 0)]
 
 
 def test_ack_action_hands_out_in_log_order() -> None:
     """Section 3: PPL's PDUs from its head to p go to the end of APL; that is what programs get, all levels at once."""
     b = Bus(3)
-    b.carry(b.send(1, b"a"), b.send(0, b"b"), b.send(1, b"c"))
-    b.run()
+    b.broadcast(b.send(1, b"a"), b.send(0, b"b"), b.send(1, b"c"))
+    b.finish()
     assert [m.data for m in b.got[2]] == [b"a", b"b", b"c"]
     assert [m.clock for m in b.got[2]] == [(1 << 32) + k for k in (1, 2, 3)]
     assert set(b[2].positions()) == {3}
@@ -489,18 +427,18 @@ def test_delivery_at_preack_is_unsafe() -> None:
     """Deviation from a shortcut that levels suggest: p is everywhere but at its source, to which it did not come back; it is
     pre-acknowledged at station 3, and the reset takes it out of the log again."""
     b = Bus(3)
-    b.carry(b.send(0), lost=[0])
-    b.carry(*b.turn(1), lost=[0])
-    b.turn(2)
+    b.broadcast(b.send(0), lost=[0])
+    b.broadcast(*b.step(1), lost=[0])
+    b.step(2)
     assert b.receipts(2)["PPL"] == [(0, 0)]
-    b.carry(b.send(1, b"q"), lost=[])  # its A shows station 1 what it lacks
+    b.broadcast(b.send(1, b"q"), lost=[])  # its A shows station 1 what it lacks
     for i in range(3):
         b.settle(i)
     assert b[0].phase()[0] == Phase.RESET
-    b.carry(*b.turn(0))
+    b.broadcast(*b.step(0))
     b.settle(2)
     assert b.receipts(2)["PPL"] == [], "it was no use to hand it out"
-    b.run()
+    b.finish()
     assert [m.data for m in b.got[0]] == [m.data for m in b.got[2]]
 
 
@@ -510,8 +448,8 @@ def test_delivery_at_preack_is_unsafe() -> None:
 def test_loss_condition_1() -> None:
     """Section 3: p.SEQ beyond the number expected: those between are lost."""
     b = Bus(3)
-    b.carry(b.send(0), lost=[1])
-    b.carry(b.send(0))
+    b.broadcast(b.send(0), lost=[1])
+    b.broadcast(b.send(0))
     assert b[1].phase()[0] == Phase.LOST
     assert b[2].phase()[0] == Phase.RUN
 
@@ -519,42 +457,42 @@ def test_loss_condition_1() -> None:
 def test_loss_condition_2() -> None:
     """Section 3: q.A_j beyond the number expected from j: q's source has received what this station has lost."""
     b = Bus(3)
-    b.carry(b.send(0), lost=[1])
-    b.carry(*b.turn(2))
+    b.broadcast(b.send(0), lost=[1])
+    b.broadcast(*b.step(2))
     assert b[1].phase()[0] == Phase.LOST
 
 
 def test_loss_condition_2_is_also_about_own_pdus() -> None:
     """Section 3, j = k: another station confirms an own PDU that has not come back here."""
     b = Bus(3)
-    b.carry(b.send(0), lost=[0])
-    b.carry(*b.turn(2))
+    b.broadcast(b.send(0), lost=[0])
+    b.broadcast(*b.step(2))
     assert b[0].phase()[0] == Phase.LOST
 
 
 def test_loss_by_the_next_number_of_a_confirmation() -> None:
     """Addition: a confirmation says its source's next number, so that the loss of the last PDU is found as well."""
     b = Bus(3)
-    b.carry(b.send(0), lost=[1, 2])
+    b.broadcast(b.send(0), lost=[1, 2])
     b.now = b[0].poll_due_ns()
     assert b[0].poll(b.now) == 1
-    b.carry(*b[0].tx())
+    b.broadcast(*b[0].tx())
     assert b[1].phase()[0] == Phase.LOST
 
 
 def start_reset(b: Bus) -> None:
     """Station 2 has lost the second of three PDUs of station 1, and says so."""
     frames = [b.send(0, bytes((k,))) for k in range(3)]
-    b.carry(frames[0])
-    b.carry(frames[1], lost=[1])
-    b.carry(frames[2])
+    b.broadcast(frames[0])
+    b.broadcast(frames[1], lost=[1])
+    b.broadcast(frames[2])
     b.settle(1)
 
 
 def reset_to_the_end(b: Bus) -> None:
     """RST, RST of the others, RSTC: three rounds."""
     for _ in range(3):
-        b.carry(*(f for i in range(3) for f in b.turn(i)))
+        b.broadcast(*(f for i in range(3) for f in b.step(i)))
         for i in range(3):
             b.settle(i)
 
@@ -564,9 +502,9 @@ def test_reset_procedure_1_stop_and_tell() -> None:
     and concurrent resets are told apart. Deviation: SEQ_k is set when the reset ends, to the common number."""
     b = Bus(3)
     start_reset(b)
-    (rst,) = b.turn(1)
-    assert (kind(rst), rel(ack(rst)), field(rst, "clock")) == (Kind.RST, [1, 0, 0], 1 << 32 | 1)
-    b.carry(b.send(2))
+    (rst,) = b.step(1)
+    assert (kind(rst), rel(ack(rst)), peek(rst, "clock")) == (Kind.RST, [1, 0, 0], 1 << 32 | 1)
+    b.broadcast(b.send(2))
     assert b.receipts(1)["RPL"] == [(0, 0)], "nothing is accepted"
 
 
@@ -574,12 +512,12 @@ def test_reset_procedure_2_remove_and_answer() -> None:
     """Section 3: who receives RST takes out of its log what the other lacks, stops as well, and says what it expects then.
     Deviation: the lost PDU itself goes too, and what its source sent after it; PDUs of others stay."""
     b = Bus(3)
-    b.carry(b.send(2, b"stays"))
+    b.broadcast(b.send(2, b"stays"))
     start_reset(b)
-    b.carry(*b.turn(1))
+    b.broadcast(*b.step(1))
     b.settle(0)
     assert b.receipts(0)["APL"] + b.receipts(0)["PPL"] + b.receipts(0)["RPL"] == [(2, 0), (0, 0)]
-    (answer,) = b.turn(0)
+    (answer,) = b.step(0)
     assert (kind(answer), rel(ack(answer))) == (Kind.RST, [1, 0, 1])
     assert b[0].phase() == (Phase.RESET, 1)
 
@@ -589,15 +527,15 @@ def test_reset_procedure_2_again_until_all_are_equal() -> None:
     one, and the printed step 3 would wait for ever."""
     b = Bus(3)
     p, q = b.send(0, b"p"), b.send(1, b"q")
-    b.carry(p, lost=[1])
-    b.carry(q, lost=[0])
-    b.carry(*(f for f in b.turn(2)))  # its A shows both what they have lost
+    b.broadcast(p, lost=[1])
+    b.broadcast(q, lost=[0])
+    b.broadcast(*(f for f in b.step(2)))  # its A shows both what they have lost
     for i in (0, 1):
         b.settle(i)
-    rsts = [f for i in (0, 1) for f in b.turn(i) if kind(f) == Kind.RST]
+    rsts = [f for i in (0, 1) for f in b.step(i) if kind(f) == Kind.RST]
     assert [rel(ack(f)) for f in rsts] == [[1, 0, 0], [0, 1, 0]]
-    b.carry(*rsts)
-    b.run()
+    b.broadcast(*rsts)
+    b.finish()
     assert [[m.data for m in got] for got in b.got] == [[b"p", b"q"]] * 3
 
 
@@ -607,12 +545,12 @@ def test_reset_procedure_3_common_vector_acknowledges_the_log() -> None:
     b = Bus(3)
     start_reset(b)
     for _ in range(2):
-        b.carry(*(f for i in range(3) for f in b.turn(i)))
+        b.broadcast(*(f for i in range(3) for f in b.step(i)))
         for i in range(3):
             b.settle(i)
     assert [reset.state for reset in b.resets] == [State.AGREED] * 3
     assert b.receipts(1)["APL"] == [], "equal, but not everybody is known to have seen it"
-    b.carry(*(f for i in range(3) for f in b.turn(i)))
+    b.broadcast(*(f for i in range(3) for f in b.step(i)))
     for i in range(3):
         b.settle(i)
     assert [b.receipts(i)["APL"] for i in range(3)] == [[(0, 0)]] * 3
@@ -623,16 +561,16 @@ def test_reset_procedure_3_an_ordinary_pdu_of_the_epoch_will_do() -> None:
     b = Bus(3)
     start_reset(b)
     for _ in range(2):
-        b.carry(*(f for i in range(3) for f in b.turn(i)))
+        b.broadcast(*(f for i in range(3) for f in b.step(i)))
         for i in range(3):
             b.settle(i)
-    rstcs = [f for i in range(3) for f in b.turn(i)]
-    b.carry(*rstcs, lost=[2])
+    rstcs = [f for i in range(3) for f in b.step(i)]
+    b.broadcast(*rstcs, lost=[2])
     for i in range(3):
         b.settle(i)
     assert b[2].phase()[0] == Phase.AGREED
-    data = [f for f in b.turn(0) if kind(f) == Kind.DATA]
-    b.carry(*data)
+    data = [f for f in b.step(0) if kind(f) == Kind.DATA]
+    b.broadcast(*data)
     assert b[2].phase()[0] == Phase.RUN
     assert b.receipts(2)["APL"] == [(0, 0)]
     assert (0, 1) in b.receipts(2)["RPL"], "and takes it"
@@ -643,7 +581,7 @@ def test_al_reset_is_one_beyond_the_last() -> None:
     the log has nothing of that source): else it is sent, and accepted, a second time."""
     b = Bus(3)
     start_reset(b)
-    b.run()
+    b.finish()
     assert [m.data for m in b.got[2]] == [b"\0", b"\1", b"\2"]
     printed = Bus(3, faults=int(Fault.AL_LAST))
     start_reset(printed)
@@ -658,8 +596,8 @@ def test_after_a_reset_own_pdus_come_again_with_new_vectors() -> None:
     b = Bus(3)
     start_reset(b)
     reset_to_the_end(b)
-    again = [f for f in b.turn(0) if kind(f) == Kind.DATA]
-    assert [(field(f, "seq") - SEQ0, rel(ack(f)), field(f, "clock") & 0xFFFF) for f in again] == [
+    again = [f for f in b.step(0) if kind(f) == Kind.DATA]
+    assert [(peek(f, "seq") - SEQ0, rel(ack(f)), peek(f, "clock") & 0xFFFF) for f in again] == [
         (1, [1, 0, 0], 1),
         (2, [1, 0, 0], 1),
     ]
@@ -669,11 +607,11 @@ def test_old_epochs_are_not_heard_any_more() -> None:
     """Addition: a PDU of before the reset that comes after it changes nothing."""
     b = Bus(3)
     b.offer(2, b"late")
-    (late,) = (f for f in b.turn(2) if kind(f) == Kind.DATA)
+    (late,) = (f for f in b.step(2) if kind(f) == Kind.DATA)
     start_reset(b)
-    b.run()
+    b.finish()
     before = b[1].peer(2).req
-    b.carry(late)
+    b.broadcast(late)
     assert b[1].peer(2).req == before
     assert b[1].drops()["epoch"] >= 1
 
@@ -682,13 +620,13 @@ def test_timeout_starts_a_reset() -> None:
     """Section 3: a sender whose PDU does not come back concludes that nobody has it, and sends it again. Deviation: somebody may
     have it; it starts a reset, after which it is sent again."""
     b = Bus(3)
-    b.carry(b.send(0), lost=[0, 2])
-    b.turn(0)
+    b.broadcast(b.send(0), lost=[0, 2])
+    b.step(0)
     b.now += OPTIONS["own_timeout_ns"]
     b[0].poll(b.now)
     assert b[0].phase()[0] == Phase.LOST
-    b.carry(b.send(2, b"g"), lost=[])
-    b.run()
+    b.broadcast(b.send(2, b"g"), lost=[])
+    b.finish()
     assert [m.data for m in b.got[0]] == [m.data for m in b.got[1]] == [m.data for m in b.got[2]]
     assert sorted(m.data for m in b.got[0]) == [b"g", b"p"]
 
@@ -696,13 +634,13 @@ def test_timeout_starts_a_reset() -> None:
 def test_timeout_blind_repetition_breaks_the_order() -> None:
     """The printed rule: p reached station 2 alone, then g everybody, then p again. No gap, equal vectors, different logs."""
     b = Bus(3, faults=int(Fault.BLIND_REPEAT))
-    b.carry(b.send(0, b"p"), lost=[0, 2])
-    b.carry(b.send(2, b"g"))
+    b.broadcast(b.send(0, b"p"), lost=[0, 2])
+    b.broadcast(b.send(2, b"g"))
     b[0].step(b.now, True)
     b[0].tx()
     b.now += OPTIONS["own_timeout_ns"]
     b[0].poll(b.now)
-    b.carry(*(f for f in b[0].tx() if kind(f) == Kind.DATA))
+    b.broadcast(*(f for f in b[0].tx() if kind(f) == Kind.DATA))
     logs = [b.receipts(i)["RPL"] for i in range(3)]
     assert logs == [[(2, 0), (0, 0)], [(0, 0), (2, 0)], [(2, 0), (0, 0)]]
     assert [core.vector() for core in b.cores] == [(SEQ0 + 1, SEQ0, SEQ0 + 1)] * 3
@@ -715,12 +653,12 @@ def exchange(b: Bus) -> tuple[int, int]:
     """(PDUs, rounds) until nothing is sent any more; all PDUs of a round are carried before anybody answers."""
     frames = rounds = 0
     while True:
-        sent = [f for i in range(b.n) for f in b.turn(i)]
+        sent = [f for i in range(b.n) for f in b.step(i)]
         if not sent:
             return frames, rounds
         rounds += 1
         frames += len(sent)
-        b.carry(*sent)
+        b.broadcast(*sent)
         for core in b.cores:
             core.deliver()
 
@@ -740,8 +678,8 @@ def test_evaluation_one_at_a_time(n: int) -> None:
     b = Bus(n)
     b.offer(0)
     count = 0
-    while sent := next((f for i in range(n) for f in b.turn(i)[:1]), None):
-        b.carry(sent)
+    while sent := next((f for i in range(n) for f in b.step(i)[:1]), None):
+        b.broadcast(sent)
         count += 1
     assert count == 2 * n - 1
     assert all(core.receipts()[1] == 1 for core in b.cores)
@@ -763,18 +701,18 @@ def test_queue_ptque_keeps_own_pdus_until_all_have_them() -> None:
     """Section 5: a PDU is put into PTQUE and broadcast. Deviation: it is taken out when everybody has it, not when it has
     come back, as a reset may ask for it again."""
     b = Bus(3)
-    b.carry(b.send(0))
+    b.broadcast(b.send(0))
     assert b[0].peer(0).base == SEQ0
-    b.run()
+    b.finish()
     assert b[0].peer(0).base == SEQ0 + 1
 
 
 def test_receiving_step_1_prque() -> None:
     """Section 5: what meets the acceptance condition goes to PRQUE, here the end of the log; what does not, nowhere."""
     b = Bus(3)
-    b.carry(b.send(0))
-    b.carry(b.send(0), lost=[1])
-    b.carry(b.send(0))
+    b.broadcast(b.send(0))
+    b.broadcast(b.send(0), lost=[1])
+    b.broadcast(b.send(0))
     assert (b.receipts(0)["RPL"], b.receipts(1)["RPL"]) == ([(0, 0), (0, 1), (0, 2)], [(0, 0)])
 
 
@@ -782,10 +720,10 @@ def test_receiving_step_2_arque() -> None:
     """Section 5: as long as the head of PRQUE is pre-acknowledged it goes to ARQUE. RPT, a pointer to the last of these, is
     replaced by the P vector."""
     b = Bus(3)
-    b.carry(b.send(0), b.send(0))
-    b.carry(*b.turn(1), *b.turn(2))
+    b.broadcast(b.send(0), b.send(0))
+    b.broadcast(*b.step(1), *b.step(2))
     assert b.receipts(0)["PPL"] == [(0, 0), (0, 1)]
-    (said,) = b.turn(0)
+    (said,) = b.step(0)
     assert rel(pack(said)) == [2, 0, 0]
 
 
@@ -793,11 +731,11 @@ def test_receiving_step_3_confirmations_ride_on_data() -> None:
     """Section 5: with data to send the confirmation goes with it; without, a PDU of its own. Deviation: for several
     receptions one, and none for confirmations, or it would never end."""
     b = Bus(3)
-    b.carry(b.send(0), b.send(0))
+    b.broadcast(b.send(0), b.send(0))
     b.offer(1, b"answer")
-    (data,) = b.turn(1)
+    (data,) = b.step(1)
     assert (kind(data), rel(ack(data))[0]) == (Kind.DATA, 2)
-    (confirm,) = b.turn(2)
+    (confirm,) = b.step(2)
     assert (kind(confirm), rel(ack(confirm))[0]) == (Kind.CONFIRM, 2)
 
 
@@ -805,6 +743,6 @@ def test_failure_step_applies_the_reset() -> None:
     """Section 5: whenever a loss condition holds, the reset procedure. Nothing else repairs: there is no NAK on a bus."""
     b = Bus(3)
     start_reset(b)
-    sent = [f for i in range(3) for f in b.turn(i, 50 * MS)]
+    sent = [f for i in range(3) for f in b.step(i, 50 * MS)]
     assert {Kind(kind(f)) for f in sent} <= {Kind.RST, Kind.CONFIRM}
-    assert b[1].nak_due_ns() == 2**64 - 1
+    assert b[1].nak_due_ns() == NEVER

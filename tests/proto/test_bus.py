@@ -10,80 +10,41 @@ import pytest
 from zenjun.proto import wire
 from zenjun.proto.bus import BusHandover
 from zenjun.proto.core import Medium, seal
-from zenjun.proto.effects import Opened, Send
-from zenjun.proto.engine import Engine, EngineConfig
+from zenjun.proto.effects import Opened
+from zenjun.proto.engine import Engine
 from zenjun.proto.openpdu import NO_PAST, BusReached, Past
 from zenjun.proto.timers import Deadline, Timers
 from zenjun.proto.wire import Flag, Kind
 
-MS = 1_000_000
+from ..virtual.engines import CONFIG, Cluster, opened
+from ..virtual.pdus import kind
+from ..virtual.segment import MS
+
 N = 3
 HEADER = wire.HEADER
-MACS = [bytes((2, 0, 0, 0, 0, k + 1)) for k in range(N)]
 
 
-class Segment:
-    """Engines on a bus without loss."""
-
-    def __init__(self) -> None:
-        self.now = MS
-        self.engines = [
-            Engine(
-                EngineConfig(
-                    cluster="attack",
-                    stations=N,
-                    station=k + 1,
-                    medium=Medium.BUS,
-                    boot=k + 1,
-                    seed=k,
-                    window_frames=8,
-                    message_max=1 << 16,
-                    open_window_ns=20 * MS,
-                    open_interval_ns=5 * MS,
-                ),
-                incarnation=1,
-                instance=0,
-            )
-            for k in range(N)
-        ]
-        self.wire: list[tuple[int, bytes]] = []
-        self.opened: set[int] = set()
-        for k, engine in enumerate(self.engines):
-            engine.set_mac(MACS[k])
-            self.carry_out(k, engine.start(self.now))
-        for _ in range(40):
-            self.pass_time(5 * MS)
-        assert self.opened == set(range(N))
-
-    def carry_out(self, k: int, effects: list) -> None:  # type: ignore[type-arg]
-        for effect in effects:
-            if isinstance(effect, Send):
-                self.wire.append((k, effect.pdu))
-            elif isinstance(effect, Opened):
-                self.opened.add(k)
-        core = self.engines[k].core
-        core.deliver()
-        if core.is_open or core.flushing:
-            core.positions()
-        self.wire += [(k, pdu) for pdu in core.tx(self.now)]
-
-    def pass_time(self, ns: int) -> None:
-        self.now += ns
-        sent, self.wire = self.wire, []
-        for k, engine in enumerate(self.engines):
-            self.carry_out(k, engine.on_frames(self.now, [(pdu, MACS[src]) for src, pdu in sent]))
-            self.carry_out(k, engine.on_timeout(self.now))
+def bus() -> Cluster:
+    """Three engines in their first instance."""
+    return opened(
+        N,
+        medium=Medium.BUS,
+        window_frames=8,
+        message_max=1 << 16,
+        open_window_ns=20 * MS,
+        open_interval_ns=5 * MS,
+    )
 
 
-def nonsense(rng: random.Random, segment: Segment, src: int) -> bytes:
+def nonsense(rng: random.Random, engine: Engine, src: int) -> bytes:
     """A frame of this station with a right checksum; most of it is right, so that it gets far."""
-    core = segment.engines[0].core
+    core = engine.core
     kind = rng.choice((Kind.DATA, Kind.CONFIRM, Kind.RST, Kind.RSTC, Kind.RST, Kind.NAK, Kind.OPEN))
     near = [peer.req + rng.choice((0, 0, 0, 1, -1, 7, 1 << 20, -(1 << 31))) & 0xFFFFFFFF for peer in map(core.peer, range(N))]
     epoch = core.phase()[1] + rng.choice((0, 0, 1, 2, 1000, 0xFFFFFFFF)) & 0xFFFFFFFF
     pack = kind == Kind.CONFIRM or (kind == Kind.DATA and rng.random() < 0.5)
-    instance = segment.engines[0].instance
-    view = wire.view_hash(instance, segment.engines[0].membership.incarnations)
+    instance = engine.instance
+    view = wire.view_hash(instance, engine.membership.incarnations)
     if kind in wire.RESETS:
         payload = wire.RESET.struct.pack(rng.choice((epoch, epoch, 0)), view)
     elif kind == Kind.CONFIRM:
@@ -96,8 +57,8 @@ def nonsense(rng: random.Random, segment: Segment, src: int) -> bytes:
         payload = rng.randbytes(40)
     flags = Flag.PACK if pack else rng.choice((0, Flag.POLL, Flag.RELAYED))
     head = HEADER.struct.pack(
-        wire.cluster_id("attack"), wire.VERSION, kind, flags, N, src + 1,
-        rng.choice((0, 0, 1)), len(payload), segment.engines[0].membership.incarnations[src], instance,
+        wire.cluster_id(CONFIG.cluster), wire.VERSION, kind, flags, N, src + 1,
+        rng.choice((0, 0, 1)), len(payload), engine.membership.incarnations[src], instance,
         near[src] if rng.random() < 0.8 else rng.getrandbits(32),
         (instance << 32 | epoch) if rng.random() < 0.9 else rng.getrandbits(64), rng.getrandbits(10), 1500, 0, 0,
     )  # fmt: skip
@@ -108,31 +69,33 @@ def nonsense(rng: random.Random, segment: Segment, src: int) -> bytes:
 @pytest.mark.parametrize("seed", range(12))
 def test_nonsense_from_a_member(seed: int) -> None:
     rng = random.Random(seed)
-    segment = Segment()
+    cluster = bus()
+    first = cluster.nodes[0].engine
     for _ in range(150):
-        if segment.engines[0].instance and rng.random() < 0.7:
+        if first.instance and rng.random() < 0.7:
             src = rng.choice((0, 1, 2))
-            segment.wire.append((src, nonsense(rng, segment, src)))
-        segment.pass_time(rng.choice((100_000, MS, 5 * MS)))
-        for engine in segment.engines:
-            handed, acked, preack, accepted = engine.core.receipts()
+            cluster.nodes[src].sent.append(nonsense(rng, first, src))
+        cluster.frames.clear()
+        cluster.run(rng.choice((100_000, MS, 5 * MS)))
+        for node in cluster.nodes:
+            handed, acked, preack, accepted = node.engine.core.receipts()
             assert handed <= acked <= preack <= accepted
-        assert len(segment.wire) < 200
+        assert len(cluster.frames) < 200
 
 
 def test_epochs_do_not_run_out() -> None:
     """A RST of an epoch far ahead is nonsense: the next one would have no number."""
-    segment = Segment()
-    core = segment.engines[0].core
-    instance = segment.engines[0].instance
-    view = wire.view_hash(instance, segment.engines[0].membership.incarnations)
+    cluster = bus()
+    engine = cluster.nodes[0].engine
+    core, instance = engine.core, engine.instance
+    view = wire.view_hash(instance, engine.membership.incarnations)
     head = HEADER.struct.pack(
-        wire.cluster_id("attack"), wire.VERSION, Kind.RST, 0, N, 2, 0, wire.RESET.size, 1, instance, core.peer(1).req,
+        wire.cluster_id(CONFIG.cluster), wire.VERSION, Kind.RST, 0, N, 2, 0, wire.RESET.size, 1, instance, core.peer(1).req,
         instance << 32 | 0xFFFFFFFF, 0, 1500, 0, 0,
     )  # fmt: skip
     vectors = struct.pack(f">{N}I", *core.vector())
     frame = seal(head + vectors + wire.RESET.struct.pack(0xFFFFFFFF, view))
-    segment.engines[0].on_frames(segment.now, [(frame, MACS[1])])
+    engine.on_frames(cluster.now, [(frame, cluster.nodes[1].mac)])
     assert core.phase() == (0, 0)
     assert core.drops()["clock"] == 1
 
@@ -140,13 +103,12 @@ def test_epochs_do_not_run_out() -> None:
 def test_what_all_had_when_their_vectors_were_equal_counts_though_another_reset_has_begun() -> None:
     """Who has seen the same has completed the reset, and handed all of the log out. If both others die then, this station alone
     knows of it (bus seed 8000000)."""
-    segment = Segment()
-    core = segment.engines[2].core
-    segment.engines[0].offer(segment.now, 1, 1, 0, b"m")
-    segment.carry_out(0, segment.engines[0].on_frames(segment.now, []))
-    sent = [pdu for src, pdu in segment.wire if src == 0 and pdu[HEADER.offset("kind")] == Kind.DATA]
+    cluster = bus()
+    core = cluster.nodes[2].engine.core
+    cluster.send(0, b"m")
+    sent = [pdu for pdu in cluster.nodes[0].collect() if kind(pdu) == Kind.DATA]
     for pdu in sent:
-        core.rx(segment.now, pdu, MACS[0])
+        core.rx(cluster.now, pdu, cluster.nodes[0].mac)
     accepted = core.receipts()[3]
     assert accepted and core.secured() == 0, "accepted, and nobody else's word for it"
     core.reset_enter(1)
@@ -216,7 +178,7 @@ def test_how_far_the_last_instance_is_delivered(pasts: list[tuple[int, ...]], to
     """Bus seed 33000147: two of instance 2, who held PDUs that the two others may have acknowledged, opened the next one with a
     third that came from instance 1."""
     core = Flushed(77, 22)
-    handover = BusHandover(core, Segment().engines[0].membership, Timers(Deadline))
+    handover = BusHandover(core, bus().nodes[0].engine.membership, Timers(Deadline))
     handover.begin(77, 2, opened=True)
     listed = []
     for station, count, secured, *instance in pasts:
@@ -241,7 +203,7 @@ def test_what_a_station_brings_once_it_has_agreed(pasts: list[tuple[int, ...]], 
     """Bus seed 35005779: 1, 2 and 3 agreed on where the last instance ends; 3 stood still before it heard that the others had
     started the next one, opened another one alone, and delivered what they had not. Alone (seed 41001224): it does not say that
     it has delivered what others may not even have."""
-    handover = BusHandover(Flushed(77, 22), Segment().engines[0].membership, Timers(Deadline))
+    handover = BusHandover(Flushed(77, 22), bus().nodes[0].engine.membership, Timers(Deadline))
     handover.begin(77, 2, opened=True)
     listed = []
     for station, count, secured, *instance in pasts:

@@ -1,169 +1,25 @@
-"""A few whole engines and a network that is a list: opening, order, repair, silence, and who is blamed for what."""
+"""Whole engines on the virtual segment: opening, order, repair, silence, and which station is blamed for what."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zenjun.proto.core import Core, Drop, Fault, Message, Positions, Status, check, seal
-from zenjun.proto.effects import NOTICE_GAP_NS, Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Send
-from zenjun.proto.engine import NEVER, Engine, EngineConfig
+from zenjun.proto.core import Core, Drop, Fault, Status, check, seal
+from zenjun.proto.effects import NOTICE_GAP_NS, Blocked, Changed, Closed, Fenced, Notice, Opened, Persist
+from zenjun.proto.engine import Engine
 from zenjun.proto.engineconfig import slots_for
 from zenjun.proto.errors import UsageError
 from zenjun.proto.openpdu import decode_header
-from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, cluster_id
+from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, cluster_id
 
-from tests.sim import broken
-
-MS = 1_000_000
-START = 1_000_000 * MS
-LATENCY = 50_000
-CONFIG = EngineConfig(cluster="test", stations=3, station=1, frame_max=1500)
-
-
-@dataclass
-class Node:
-    """A daemon without a machine: one engine, what it delivered and what it asked for."""
-
-    config: EngineConfig
-    rules: frozenset[str] = frozenset()
-    """Broken on purpose (tests/sim/broken.py)."""
-    disk: tuple[int, int] = (0, 0)
-    effects: list[Effect] = field(default_factory=list)
-    delivered: list[Message] = field(default_factory=list)
-    views: list[Message] = field(default_factory=list)
-    """View events, at their place in the order."""
-    sent: list[bytes] = field(default_factory=list)
-    before: Positions | None = None
-    """Of the last instance, when the rest of it was delivered between it and the next one."""
-    boots: int = 0
-    paused: bool = False
-    backlog: list[tuple[bytes, bytes]] = field(default_factory=list)
-
-    @property
-    def mac(self) -> bytes:
-        return bytes([2, 0, 0, 0, 0, self.config.station])
-
-    def boot(self, now: int) -> None:
-        self.boots += 1
-        config = replace(self.config, boot=self.config.station * 1000 + self.boots)
-        self.engine = broken.engine(self.rules)(config, incarnation=self.disk[0] + 1, instance=self.disk[1])
-        self.engine.set_mac(self.mac)
-        self.carry_out(now, self.engine.start(now))
-
-    def carry_out(self, now: int, effects: list[Effect]) -> None:
-        self.effects += effects
-        for effect in effects:
-            match effect:
-                case Persist(incarnation, instance):
-                    self.disk = (incarnation, instance)
-                case Send(pdu):
-                    self.sent.append(pdu)
-                case _:
-                    pass
-        for message in self.engine.core.deliver():
-            (self.views if message.type == MessageType.VIEW else self.delivered).append(message)
-        positions = self.engine.core.positions()
-        self.before = positions if self.engine.core.flushing else self.before
-        self.sent += self.engine.core.tx(now)
-
-    def said(self, kind: type[Effect]) -> list[Any]:
-        return [e for e in self.effects if isinstance(e, kind)]
-
-    def left(self) -> list[tuple[int, ...]]:
-        """Who was removed, instance by instance."""
-        return [changed.left for changed in self.said(Changed)]
-
-    def blocked(self) -> tuple[tuple[int, str], ...]:
-        """As last reported."""
-        reports = self.said(Blocked)
-        return reports[-1].stations if reports else ()
-
-
-Lost = Callable[[Node, Node, bytes], bool]
-
-
-class Cluster:
-    """Every frame arrives after LATENCY; virtual time jumps from event to event."""
-
-    def __init__(self, n: int = 3, rules: frozenset[str] = frozenset(), **changes: Any) -> None:
-        base = replace(CONFIG, stations=n, **changes)
-        self.nodes = [Node(replace(base, station=i + 1, seed=i, host_name=f"host{i + 1}"), rules) for i in range(n)]
-        self.now = START
-        self.lost: Lost = lambda source, to, pdu: False
-        self.frames: list[bytes] = []
-        for node in self.nodes:
-            node.boot(self.now)
-
-    def run(self, duration_ns: int) -> None:
-        end = self.now + duration_ns
-        for _ in range(1_000_000):
-            flying = [(node, pdu) for node in self.nodes for pdu in node.sent]
-            for node in self.nodes:
-                node.sent.clear()
-            awake = [node for node in self.nodes if not node.paused]
-            if flying:
-                self.frames += [pdu for _, pdu in flying]
-                self.now += LATENCY
-                for to in self.nodes:
-                    to.backlog += [(p, s.mac) for s, p in flying if s is not to and not self.lost(s, to, p)]
-                for to in awake:
-                    batch, to.backlog = to.backlog, []
-                    if batch:
-                        to.carry_out(self.now, to.engine.on_frames(self.now, batch))
-                continue
-            due = min((node.engine.next_deadline_ns() for node in awake), default=NEVER)
-            if due > end:
-                self.now = max(self.now, end)
-                return
-            self.now = max(self.now, due)
-            for node in awake:
-                if node.engine.next_deadline_ns() <= self.now:
-                    node.carry_out(self.now, node.engine.on_timeout(self.now))
-        raise AssertionError("a loop without end")
-
-    def until(self, condition: Callable[[], bool], limit_ns: int = 20_000 * MS, step_ns: int = 10 * MS) -> None:
-        deadline = self.now + limit_ns
-        while not condition():
-            assert self.now < deadline, "condition not reached"
-            self.run(step_ns)
-
-    def send(self, i: int, *payloads: bytes, need_ack: bool = False) -> None:
-        node = self.nodes[i]
-        for payload in payloads:
-            for _ in range(10_000):
-                if node.engine.offer(self.now, 1, 1, 0, payload, need_ack):
-                    break
-                node.carry_out(self.now, node.engine.on_frames(self.now, []))
-                self.run(MS)
-            else:
-                raise AssertionError("never taken")
-        node.carry_out(self.now, node.engine.on_frames(self.now, []))
-
-    def orders(self) -> list[list[tuple[int, bytes]]]:
-        return [[(m.src, m.data) for m in node.delivered] for node in self.nodes]
-
-    def kinds(self) -> list[Kind]:
-        return [Kind(header["kind"]) for frame in self.frames if (header := decode_header(frame))]
-
-
-def opened(n: int = 3, **changes: Any) -> Cluster:
-    cluster = Cluster(n, **changes)
-    cluster.until(lambda: all(node.engine.instance for node in cluster.nodes))
-    cluster.run(20 * MS)
-    return cluster
-
-
-def settled(cluster: Cluster, count: int) -> bool:
-    """Everybody has delivered so many."""
-    return all(len(node.delivered) == count for node in cluster.nodes)
-
+from ..virtual.engines import CONFIG, LATENCY, START, Cluster, Node, opened, settled
+from ..virtual.segment import MS, NEVER
 
 # ---- opening and order
 
@@ -171,7 +27,7 @@ def settled(cluster: Cluster, count: int) -> bool:
 def test_opens_and_delivers_in_one_order() -> None:
     cluster = opened()
     for node in cluster.nodes:
-        (effect,) = node.said(Opened)
+        (effect,) = node.reported(Opened)
         assert effect == Opened(1, (1, 1, 1), 1500)
         assert node.effects.index(Persist(1, 1)) < node.effects.index(effect), "durable before it is entered"
         assert isinstance(node.effects[0], Persist)
@@ -325,11 +181,11 @@ def test_a_majority_opens_without_the_rest_and_lets_it_in() -> None:
     late = cluster.nodes[2]
     cluster.lost = lambda source, to, pdu: late in (source, to)
     cluster.until(lambda: all(node.engine.instance for node in cluster.nodes[:2]))
-    assert cluster.nodes[0].said(Opened)[0].incarnations == (1, 1, 0)
+    assert cluster.nodes[0].reported(Opened)[0].incarnations == (1, 1, 0)
     cluster.run(500 * MS)
     cluster.lost = lambda source, to, pdu: False
     cluster.until(lambda: bool(late.engine.instance), 2_000 * MS)
-    assert late.said(Opened)[0].joined and [c.joined for c in cluster.nodes[0].said(Changed)] == [(3,)]
+    assert late.reported(Opened)[0].joined and [c.joined for c in cluster.nodes[0].reported(Changed)] == [(3,)]
 
 
 def test_a_silent_station_is_removed_and_comes_back() -> None:
@@ -343,7 +199,7 @@ def test_a_silent_station_is_removed_and_comes_back() -> None:
     for node in (cluster.nodes[0], cluster.nodes[2]):
         assert node.left() == [(2,)] and [m.data for m in node.delivered] == [b"x"]
         assert [VIEW.struct.unpack_from(m.data)[2:] for m in node.views] == [(0b101, 0, 0b010)]
-        assert [effect.stations for effect in node.said(Blocked)] == [((2, "silent"),), ()] or node.said(Blocked) == []
+        assert [effect.stations for effect in node.reported(Blocked)] == [((2, "silent"),), ()] or node.reported(Blocked) == []
     assert cluster.nodes[0].views[0].clock == cluster.nodes[2].views[0].clock
     assert cluster.nodes[0].engine.instance == 2 and quiet.engine.status()["state"] == "blocked"
     cluster.send(2, b"y")
@@ -351,7 +207,7 @@ def test_a_silent_station_is_removed_and_comes_back() -> None:
     assert [m.data for m in cluster.nodes[0].delivered] == [b"x", b"y"] and quiet.delivered == []
     cluster.lost = lambda source, to, pdu: False
     cluster.until(lambda: quiet.engine.instance == 3, 1_000 * MS)
-    assert [(closed.instance, closed.expelled) for closed in quiet.said(Closed)] == [(1, True)]
+    assert [(closed.instance, closed.expelled) for closed in quiet.reported(Closed)] == [(1, True)]
     assert quiet.engine.incarnation == quiet.disk[0] == 2
     cluster.send(0, b"z")
     cluster.run(20 * MS)
@@ -385,7 +241,7 @@ def test_a_station_heard_only_through_another_one_stays() -> None:
     for k in range(20):
         cluster.send(k % 3, b"%d" % k)
         cluster.run(300 * MS)
-    assert all(not node.said(Changed) and not node.said(Closed) for node in cluster.nodes)
+    assert all(not node.reported(Changed) and not node.reported(Closed) for node in cluster.nodes)
     cluster.run(300 * MS)
     assert settled(cluster, 20)
     assert {node.engine.core.positions().preack for node in cluster.nodes} == {20}
@@ -400,10 +256,10 @@ def test_nobody_is_deaf_for_lacking_what_its_source_alone_has() -> None:
     cluster.lost = lambda source, to, pdu: source is cluster.nodes[0] and len(pdu) > 600
     cluster.send(0, b"z" * 1400)
     cluster.run(3_200 * MS)
-    assert [closed.reason for closed in cluster.nodes[0].said(Closed)] == ["nobody receives what station 1 sends"]
-    assert [node.said(Closed) for node in cluster.nodes[1:]] == [[], []]
+    assert [closed.reason for closed in cluster.nodes[0].reported(Closed)] == ["nobody receives what station 1 sends"]
+    assert [node.reported(Closed) for node in cluster.nodes[1:]] == [[], []]
     cluster.run(1_000 * MS)
-    assert [(c.left, c.joined) for c in cluster.nodes[1].said(Changed)] == [((1,), ()), ((), (1,))]
+    assert [(c.left, c.joined) for c in cluster.nodes[1].reported(Changed)] == [((1,), ()), ((), (1,))]
 
 
 def test_who_can_go_on_alone_removes_those_who_receive_nothing() -> None:
@@ -411,7 +267,7 @@ def test_who_can_go_on_alone_removes_those_who_receive_nothing() -> None:
     cluster.lost = lambda source, to, pdu: source is cluster.nodes[0] and pdu[HEADER.offset("kind")] == Kind.DATA
     cluster.send(0, b"x")
     cluster.run(3_500 * MS)
-    assert cluster.nodes[0].left()[0] == (2,) and not cluster.nodes[0].said(Closed)
+    assert cluster.nodes[0].left()[0] == (2,) and not cluster.nodes[0].reported(Closed)
     assert [m.data for m in cluster.nodes[0].delivered] == [b"x"]
 
 
@@ -431,7 +287,7 @@ def test_a_deaf_station_is_removed_though_it_is_heard() -> None:
 def test_a_station_that_leaves_is_removed_at_once() -> None:
     cluster = opened()
     leaver = cluster.nodes[2]
-    leaver.carry_out(cluster.now, leaver.engine.leave(cluster.now))
+    leaver.apply(cluster.now, leaver.engine.leave(cluster.now))
     cluster.run(15 * MS)
     assert cluster.nodes[0].left() == cluster.nodes[1].left() == [(3,)]
     cluster.run(100 * MS)
@@ -446,7 +302,7 @@ def test_an_operator_removes_a_station() -> None:
     for station, why in ((1, "is this one"), (4, "is no member"), (0, "is no member")):
         with pytest.raises(UsageError, match=why):
             one.engine.expel(cluster.now, station)
-    one.carry_out(cluster.now, one.engine.expel(cluster.now, 3))
+    one.apply(cluster.now, one.engine.expel(cluster.now, 3))
     cluster.until(lambda: bool(one.left()), 350 * MS, MS)  # the other one hears it still, and adopts
     assert one.left()[0] == cluster.nodes[1].left()[0] == (3,)
     cluster.until(lambda: cluster.nodes[2].engine.instance == one.engine.instance == 3, 2_000 * MS)
@@ -461,10 +317,10 @@ def test_without_quorum_a_station_blocks_says_so_and_gives_up() -> None:
     one = cluster.nodes[0]
     cluster.lost = lambda source, to, pdu: True
     cluster.run(500 * MS)
-    assert one.said(Blocked)[-1] == Blocked(((2, "silent"), (3, "silent")), False)
+    assert one.reported(Blocked)[-1] == Blocked(((2, "silent"), (3, "silent")), False)
     assert one.engine.status()["state"] == "blocked" and not one.engine.offer(cluster.now, 1, 1, 0, b"x")
     cluster.run(2_000 * MS)
-    assert [closed.expelled for closed in one.said(Closed)] == [False]
+    assert [closed.expelled for closed in one.reported(Closed)] == [False]
     cluster.lost = lambda source, to, pdu: False
     cluster.until(lambda: all(node.engine.instance for node in cluster.nodes), 5_000 * MS)
     assert {node.engine.instance for node in cluster.nodes} == {one.engine.instance}
@@ -477,7 +333,7 @@ def test_without_quorum_for_a_moment_nothing_happens() -> None:
     assert all(node.engine.status()["state"] == "blocked" for node in cluster.nodes)
     cluster.lost = lambda source, to, pdu: False
     cluster.run(500 * MS)
-    assert all(node.engine.instance == 1 and node.said(Blocked)[-1] == Blocked(()) for node in cluster.nodes)
+    assert all(node.engine.instance == 1 and node.reported(Blocked)[-1] == Blocked(()) for node in cluster.nodes)
     cluster.send(0, b"x")
     cluster.run(20 * MS)
     assert settled(cluster, 1)
@@ -509,13 +365,13 @@ def test_after_an_own_pause_one_is_expelled_and_suspects_nobody() -> None:
     cluster.run(5_000 * MS)
     assert cluster.nodes[1].left() == [(1,)]
     sleeper.paused, batch, sleeper.backlog = False, sleeper.backlog, []
-    sleeper.carry_out(cluster.now, sleeper.engine.on_frames(cluster.now, batch[:1]))
-    sleeper.carry_out(cluster.now, sleeper.engine.on_timeout(cluster.now))
+    sleeper.apply(cluster.now, sleeper.engine.on_frames(cluster.now, batch[:1]))
+    sleeper.apply(cluster.now, sleeper.engine.on_timeout(cluster.now))
     assert sleeper.blocked() == ()
-    sleeper.carry_out(cluster.now, sleeper.engine.on_frames(cluster.now, batch[1:]))
-    assert [closed.expelled for closed in sleeper.said(Closed)] == [True]
+    sleeper.apply(cluster.now, sleeper.engine.on_frames(cluster.now, batch[1:]))
+    assert [closed.expelled for closed in sleeper.reported(Closed)] == [True]
     cluster.run(1_000 * MS)
-    assert sleeper.said(Opened)[-1].joined and sleeper.engine.instance == cluster.nodes[1].engine.instance
+    assert sleeper.reported(Opened)[-1].joined and sleeper.engine.instance == cluster.nodes[1].engine.instance
 
 
 def test_after_an_own_pause_a_dead_station_is_suspected_after_one_time_out() -> None:
@@ -551,8 +407,8 @@ def test_a_restarted_member_is_replaced_by_its_new_life() -> None:
     cluster.nodes[1].delivered.clear()
     cluster.until(lambda: all(node.engine.instance == 3 for node in cluster.nodes), 5_000 * MS)
     for node in (cluster.nodes[0], cluster.nodes[2]):
-        assert not node.said(Closed)
-        assert [(c.left, c.joined) for c in node.said(Changed)] == [((2,), ()), ((), (2,))]
+        assert not node.reported(Closed)
+        assert [(c.left, c.joined) for c in node.reported(Changed)] == [((2,), ()), ((), (2,))]
         assert node.engine.incarnation == node.disk[0] == 1 and node.disk[1] >= 3
     cluster.send(2, b"new")
     cluster.run(100 * MS)
@@ -601,8 +457,8 @@ def test_what_was_in_order_before_the_end_is_delivered() -> None:
     assert cluster.nodes[1].left() == [(1,)] and node.delivered == []
     beats = [p for p in cluster.frames if (h := decode_header(p)) and h["kind"] == Kind.CONFIRM and h["instance"] == 2]
     batch = [(p, cluster.nodes[(decode_header(p) or {})["src"] - 1].mac) for p in (*held, beats[-1])]
-    node.carry_out(cluster.now, node.engine.on_frames(cluster.now, batch))
-    assert node.said(Closed)
+    node.apply(cluster.now, node.engine.on_frames(cluster.now, batch))
+    assert node.reported(Closed)
     assert [m.data for m in node.delivered] == [b"last"]
 
 
@@ -625,13 +481,13 @@ def test_a_diverging_order_fences() -> None:
     for turn in range(100):
         for node in cluster.nodes:  # who is fenced takes nothing any more
             node.engine.offer(cluster.now, 1, 1, 0, b"%d" % turn)
-            node.carry_out(cluster.now, node.engine.on_frames(cluster.now, []))
+            node.apply(cluster.now, node.engine.on_frames(cluster.now, []))
         cluster.run(MS)
     cluster.run(1_000 * MS)
-    fenced = [node for node in cluster.nodes if node.said(Fenced)]
+    fenced = [node for node in cluster.nodes if node.reported(Fenced)]
     assert fenced
     for node in fenced:
-        (effect,) = node.said(Fenced)
+        (effect,) = node.reported(Fenced)
         assert effect.own != effect.theirs and 1 <= effect.station <= 3
         assert node.engine.status()["state"] == "fenced"
         assert node.engine.status()["fence"]["station"] == effect.station
@@ -650,9 +506,9 @@ def test_another_number_of_stations_is_noticed() -> None:
     pdu = seal(HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(8 * 4 + CONFIRM.size))
     cluster.run(5_000 * MS)
     for _ in range(3):
-        node.carry_out(cluster.now, node.engine.on_frames(cluster.now, [(pdu, bytes([2, 0, 0, 0, 0, 9]))]))
+        node.apply(cluster.now, node.engine.on_frames(cluster.now, [(pdu, bytes([2, 0, 0, 0, 0, 9]))]))
         cluster.run(1_000 * MS)
-    (notice,) = node.said(Notice)
+    (notice,) = node.reported(Notice)
     assert notice.kind == "stations"
     assert (
         "station 4 (02:00:00:00:00:09) of this cluster is configured with another number of stations: 4 there, 3"
@@ -676,8 +532,8 @@ def test_any_frames_never_raise(data: st.DataObject) -> None:
             frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
         cut = bytes(frame[: data.draw(st.integers(0, len(frame)))])
         pdu = seal(bytes(frame)) if data.draw(st.booleans()) and check(bytes(frame), cluster_id("test"), 3) == Drop.CHECK else cut
-        node.carry_out(cluster.now, node.engine.on_frames(cluster.now, [(pdu, cluster.nodes[0].mac)]))
-        node.carry_out(cluster.now, node.engine.on_timeout(cluster.now))
+        node.apply(cluster.now, node.engine.on_frames(cluster.now, [(pdu, cluster.nodes[0].mac)]))
+        node.apply(cluster.now, node.engine.on_timeout(cluster.now))
     json.dumps(node.engine.status())
 
 
@@ -805,7 +661,7 @@ def test_memory_that_is_short_is_noticed_and_not_all_the_time(monkeypatch: pytes
     one = cluster.nodes[0]
 
     def notices() -> list[str]:
-        return [notice.message for notice in one.said(Notice) if notice.kind == "memory"]
+        return [notice.message for notice in one.reported(Notice) if notice.kind == "memory"]
 
     cluster.run(3_000 * MS)
     assert not notices()

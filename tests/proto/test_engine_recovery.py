@@ -10,7 +10,8 @@ from zenjun.proto.effects import Changed, Closed, Opened
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import Kind
 
-from .test_engine import LATENCY, MS, Cluster, Node, opened, settled
+from ..virtual.engines import LATENCY, Cluster, Node, opened, settled
+from ..virtual.segment import MS
 
 
 def test_sixty_four_stations_that_start_together_open() -> None:
@@ -65,11 +66,11 @@ def test_pdus_that_no_longer_fit_the_interface_do_not_block_for_ever() -> None:
     cluster.lost = lambda source, to, pdu: True
     cluster.send(0, b"z" * 1400)
     cluster.run(MS // 10)
-    first.carry_out(cluster.now, first.engine.set_frame_max(cluster.now, 1000))
+    first.apply(cluster.now, first.engine.set_frame_max(cluster.now, 1000))
     limit[1] = 1000
     cluster.lost = lambda source, to, pdu: len(pdu) > limit.get(source.config.station, 1500)
     cluster.until(lambda: all(node.engine.instance > 1 for node in cluster.nodes), limit_ns=6_000 * MS)
-    assert "larger than the MTU" in first.said(Closed)[0].reason
+    assert "larger than the MTU" in first.reported(Closed)[0].reason
     cluster.send(0, b"y" * 1400)
     cluster.until(lambda: all(node.delivered[-1:] and node.delivered[-1].data == b"y" * 1400 for node in cluster.nodes))
     cluster.run(3_000 * MS)
@@ -100,7 +101,7 @@ def test_places_in_the_order_never_come_again() -> None:
         ahead = bytearray(last)
         struct.pack_into(">Q", ahead, 24, (1 << 32) + (step << 32) + 5)
         for to in (cluster.nodes[0], cluster.nodes[2]):
-            to.carry_out(cluster.now, to.engine.on_frames(cluster.now, [(seal(bytes(ahead)), cluster.nodes[1].mac)]))
+            to.apply(cluster.now, to.engine.on_frames(cluster.now, [(seal(bytes(ahead)), cluster.nodes[1].mac)]))
         cluster.run(600 * MS)
     cluster.run(600 * MS)
     cluster.send(0, b"a")
@@ -139,7 +140,7 @@ def test_what_one_has_released_reaches_all_who_go_on(flush: bool) -> None:
     assert [m.data[:5] for m in one.delivered] == ([b"first", b"xxxxx", b"last"] if flush else [])
     assert not flush or one.delivered == two.delivered[:3]
     assert [node.before for node in (one, two)] == ([Positions(2, 2, 2)] * 2 if flush else [None, None])
-    assert not three.delivered and not any(node.said(Opened)[-1].joined for node in cluster.nodes)
+    assert not three.delivered and not any(node.reported(Opened)[-1].joined for node in cluster.nodes)
     cluster.send(0, b"new")
     cluster.until(lambda: all(node.delivered[-1:] and node.delivered[-1].data == b"new" for node in cluster.nodes))
 
@@ -175,7 +176,7 @@ def test_the_rest_of_an_instance_comes_before_the_next_one_however_slow_the_driv
     one.paused = False
     cluster.until(lambda: all(node.engine.instance > second for node in cluster.nodes))
     assert [m.data for m in one.delivered] == [b"a"]
-    assert [e.instance for e in one.said(Opened)] == [1, second, two.engine.instance]
+    assert [e.instance for e in one.reported(Opened)] == [1, second, two.engine.instance]
 
 
 @pytest.mark.parametrize("room", [True, False])
@@ -192,11 +193,11 @@ def test_a_change_that_cannot_be_carried_out_late_leaves_the_views_known_before(
     four.paused = True
     cluster.lost = lambda source, to, pdu: to is one and pdu[5] != Kind.STOP
     for node in (one, two, three):
-        node.carry_out(cluster.now, node.engine.expel(cluster.now, 4))
+        node.apply(cluster.now, node.engine.expel(cluster.now, 4))
     cluster.until(lambda: two.engine.instance == three.engine.instance == 2, step_ns=MS)
     two.boot(cluster.now)
     cluster.until(lambda: not one.engine.instance and not three.engine.instance)
-    assert one.engine.core.reached()[1] == 0 and not one.said(Changed), "it has the votes, not the word that all have them"
+    assert one.engine.core.reached()[1] == 0 and not one.reported(Changed), "it has the votes, not the word that all have them"
     if not room:
         one.engine.core.commit = lambda now, change: False  # type: ignore[method-assign]
     four.backlog.clear()

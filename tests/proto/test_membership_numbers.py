@@ -16,8 +16,9 @@ from zenjun.proto.peerstate import PeerState
 from zenjun.proto.votes import Proposal, encode_proposal
 from zenjun.proto.wire import CONFIRM, HEADER, VERSION, Flag, Kind, cluster_id, view_hash
 
-from ..core.membership_rig import poke
-from .test_engine import LATENCY, MS, Cluster, Node, opened
+from ..virtual.engines import LATENCY, Cluster, Node, opened
+from ..virtual.pdus import poke
+from ..virtual.segment import MS
 
 CLUSTER = cluster_id("test")
 VOTES = (Kind.STOP, Kind.STOP_ACK)
@@ -64,7 +65,7 @@ def open_pdu(n: int, src: int, incarnation: int, **changes: Any) -> bytes:
 def give(cluster: Cluster, to: Node, src: int, *pdus: bytes) -> None:
     """One batch, as if station src had sent it."""
     mac = cluster.nodes[src - 1].mac
-    to.carry_out(cluster.now, to.engine.on_frames(cluster.now, [(pdu, mac) for pdu in pdus]))
+    to.apply(cluster.now, to.engine.on_frames(cluster.now, [(pdu, mac) for pdu in pdus]))
 
 
 def give_all(cluster: Cluster, src: int, pdu: bytes) -> None:
@@ -81,7 +82,7 @@ def offer_and_step(cluster: Cluster, i: int, *payloads: bytes) -> None:
     node = cluster.nodes[i]
     for payload in payloads:
         node.engine.offer(cluster.now, 1, 1, 0, payload)
-    node.carry_out(cluster.now, node.engine.on_frames(cluster.now, []))
+    node.apply(cluster.now, node.engine.on_frames(cluster.now, []))
 
 
 def together(cluster: Cluster, *numbers: int) -> bool:
@@ -92,7 +93,7 @@ def together(cluster: Cluster, *numbers: int) -> bool:
 
 def wiped_out(cluster: Cluster) -> list[str]:
     """Why anybody's instance ended."""
-    return [closed.reason for node in cluster.nodes for closed in node.said(Closed)]
+    return [closed.reason for node in cluster.nodes for closed in node.reported(Closed)]
 
 
 # ---- nothing that comes raises, or leaves a station where it cannot get out
@@ -116,7 +117,7 @@ def test_votes_for_what_cannot_be_let_nobody_in(what: str) -> None:
     one = cluster.nodes[0]
     vote = vote_pdu(4, 4, Kind.RCV_ACK, proposal, incarnation=life, instance=instance)
     give(cluster, one, 4, vote, confirm_pdu(4, 4, lives[3], instance + 1, view_hash(instance + 1, lives)))
-    assert not one.engine.instance and not one.said(Opened)
+    assert not one.engine.instance and not one.reported(Opened)
 
 
 def test_who_is_let_in_can_leave_again() -> None:
@@ -255,7 +256,7 @@ def test_who_starts_late_knows_who_has_restarted_since(fault: str) -> None:
     give(cluster, one, 3, open_pdu(3, 3, 2, recovering=True))
     give(cluster, one, 2, started)
     says_alive = bool(one.engine.instance) and one.engine.membership.peer_states[3] is PeerState.A
-    assert one.said(Opened) and says_alive is bool(
+    assert one.reported(Opened) and says_alive is bool(
         fault
     )  # honest it gives the instance up: it has issued a later number (rule 8)
 
@@ -266,7 +267,7 @@ def test_two_that_expel_each_other() -> None:
     cluster.run(1_000 * MS)
     for i, station in ((0, 2), (1, 1)):
         node = cluster.nodes[i]
-        node.carry_out(cluster.now, node.engine.expel(cluster.now, station))
+        node.apply(cluster.now, node.engine.expel(cluster.now, station))
     cluster.run(4_000 * MS)
     assert not any("no agreement" in reason or "no quorum" in reason for reason in wiped_out(cluster))
 
@@ -308,7 +309,7 @@ def test_a_joiner_with_a_smaller_mtu_ends_nothing() -> None:
     three = cluster.nodes[2]
     cluster.lost = lambda source, to, pdu: len(pdu) > 600 and three in (source, to)
     three.boot(cluster.now)
-    three.carry_out(cluster.now, three.engine.set_frame_max(cluster.now, 600))
+    three.apply(cluster.now, three.engine.set_frame_max(cluster.now, 600))
     end = cluster.now + 5_000 * MS
     while cluster.now < end:
         for i in (0, 1):
@@ -335,7 +336,7 @@ def test_a_deaf_station_does_not_throw_newcomers_out() -> None:
     four.effects.clear()
     four.boot(cluster.now)
     cluster.run(12_000 * MS)
-    assert not four.said(Closed) and together(cluster, 1, 2, 3, 4)
+    assert not four.reported(Closed) and together(cluster, 1, 2, 3, 4)
 
 
 def test_a_deaf_station_does_not_keep_the_others_from_opening() -> None:
@@ -362,10 +363,10 @@ class SlowDisk:
         self.cluster, self.node, self.takes_ns = cluster, cluster.nodes[i], takes_ns
         self.held: list[list[Effect]] = []
         self.until_ns = 0
-        self.plain = self.node.carry_out
-        self.node.carry_out = self.carry_out  # type: ignore[method-assign]
+        self.plain = self.node.apply
+        self.node.apply = self.apply  # type: ignore[method-assign]
 
-    def carry_out(self, now: int, effects: list[Effect]) -> None:
+    def apply(self, now: int, effects: list[Effect]) -> None:
         if any(isinstance(effect, Persist) for effect in effects):
             self.node.paused = True
             self.until_ns = self.cluster.now + self.takes_ns
@@ -384,7 +385,7 @@ class SlowDisk:
                 for effects in held:
                     self.plain(cluster.now, effects)
                 backlog, node.backlog = node.backlog, []
-                self.carry_out(cluster.now, node.engine.on_frames(cluster.now, backlog))
+                self.apply(cluster.now, node.engine.on_frames(cluster.now, backlog))
 
 
 @pytest.mark.parametrize("takes_ms", [300, 1_000])
@@ -407,7 +408,7 @@ def test_a_joiner_starts_as_soon_as_it_may() -> None:
     cluster.run(1_000 * MS)
     one, _, three = cluster.nodes
     three.boot(cluster.now)
-    cluster.until(lambda: any(changed.joined for changed in one.said(Changed)), step_ns=LATENCY)
+    cluster.until(lambda: any(changed.joined for changed in one.reported(Changed)), step_ns=LATENCY)
     agreed = cluster.now
     cluster.until(lambda: three.engine.instance > 0, step_ns=LATENCY)
     assert cluster.now - agreed < 5 * MS
@@ -437,7 +438,7 @@ def test_what_an_expelled_station_has_released_is_not_lost() -> None:
     offer_and_step(cluster, 4, b"from 5")
     cluster.run(200 * MS)
     assert five.engine.core.positions().preack == 2 and two.engine.core.positions().preack == 0
-    cluster.until(lambda: bool(four.said(Closed) and five.said(Closed)), step_ns=MS)
+    cluster.until(lambda: bool(four.reported(Closed) and five.reported(Closed)), step_ns=MS)
     one.paused = True
     assert {node.engine.instance for node in stay} == {1}
     cluster.lost = lambda source, to, pdu: False

@@ -1,4 +1,4 @@
-"""The OPEN agreement by itself: several stations on a network that is a list.
+"""The OPEN agreement by itself: several stations on the virtual segment.
 
 There is no agreement by votes here: a member that learns that another one recovers ends its own life in the instance, so that
 all of them open anew, as they do when too few are left.
@@ -7,7 +7,7 @@ all of them open anew, as they do when too few are left.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -29,7 +29,8 @@ from zenjun.proto.openstate import TRANSITIONS, Cause, State
 from zenjun.proto.outcomes import Outcome, Recovering
 from zenjun.proto.wire import HEADER, MEMBER, OPEN, Kind, view_hash
 
-MS = 1_000_000
+from ..virtual.segment import MS, NEVER, Segment, lose_nothing
+
 INTERVAL, WINDOW = 100 * MS, 500 * MS
 START = 10_000 * MS
 
@@ -125,54 +126,31 @@ class Station:
     def instance(self) -> Proposal | None:
         return self.opening.instance if self.running else None
 
+    # ---- as the segment sees it
+
+    def collect(self) -> list[bytes]:
+        sent, self.outbox = self.outbox, []
+        return sent
+
+    def on_frames(self, now: int, batch: list[tuple[bytes, bytes]]) -> None:
+        for pdu, mac in batch if self.running else ():
+            self.carry_out(self.opening.on_pdu(now, pdu, mac), now)
+
+    def next_deadline_ns(self) -> int:
+        return self.opening.next_deadline_ns() if self.running else NEVER
+
+    def on_timeout(self, now: int) -> None:
+        self.carry_out(self.opening.on_timeout(now), now)
+
     def said(self, kind: type[Effect]) -> list[Outcome]:
         return [e for e in self.effects if isinstance(e, kind)]
 
 
-Lost = Callable[[Station, Station, bytes], bool]
-
-
-def nothing(source: Station, to: Station, pdu: bytes) -> bool:
-    return False
-
-
-class Network:
-    """Frames arrive a millisecond after they were sent, unless ``lost`` says otherwise."""
+class Network(Segment[Station]):
+    """Frames arrive a millisecond after they were sent."""
 
     def __init__(self, *stations: Station) -> None:
-        self.stations = list(stations)
-        self.now = START
-        self.sent = 0
-        self.lost: Lost = nothing
-
-    def run(self, duration_ns: int) -> None:
-        end = self.now + duration_ns
-        while True:
-            frames = [(s, pdu) for s in self.stations for pdu in s.outbox]
-            for s in self.stations:
-                s.outbox.clear()
-            if frames:
-                self.now += MS
-                self.sent += len(frames)
-                for source, pdu in frames:
-                    for to in self.stations:
-                        if to is not source and to.running and not self.lost(source, to, pdu):
-                            to.carry_out(to.opening.on_pdu(self.now, pdu, source.mac), self.now)
-                continue
-            running = [s for s in self.stations if s.running]
-            due = min((s.opening.next_deadline_ns() for s in running), default=end + 1)
-            if due > end:
-                self.now = max(self.now, end)
-                return
-            self.now = max(self.now, due)
-            for s in running:
-                s.carry_out(s.opening.on_timeout(self.now), self.now)
-
-    def until(self, condition: Callable[[], bool], limit_ns: int = 10_000 * MS) -> None:
-        deadline = self.now + limit_ns
-        while not condition():
-            assert self.now < deadline, "condition not reached"
-            self.run(10 * MS)
+        super().__init__(stations, now=START, latency_ns=MS)
 
 
 def cluster(n: int = 3) -> Network:
@@ -309,9 +287,9 @@ def test_all_stations_start_one_instance_and_fall_silent(n: int) -> None:
     assert together(net)
     assert net.stations[0].instance == Proposal(1, tuple((i + 1, 1) for i in range(n)))
     assert all(len(s.instances) == 1 for s in net.stations)
-    before = net.sent
+    before = len(net.frames)
     net.run(60_000 * MS)
-    assert net.sent == before, "who is in an instance sends OPEN only when asked"
+    assert len(net.frames) == before, "who is in an instance sends OPEN only when asked"
 
 
 def test_the_first_effect_makes_the_incarnation_durable() -> None:
@@ -379,11 +357,11 @@ def test_a_member_that_missed_the_last_open_is_told() -> None:
     net.until(lambda: net.stations[0].instance is not None)
     assert third.instance is None
     net.run(1_000 * MS)
-    before = net.sent
-    net.lost = nothing
+    before = len(net.frames)
+    net.lost = lose_nothing
     net.until(lambda: together(net), 2 * INTERVAL)
     net.run(1_000 * MS)
-    assert net.sent - before < 12, "answers are rate-limited"
+    assert len(net.frames) - before < 12, "answers are rate-limited"
 
 
 def test_judging_an_older_proposal_needs_a_member_that_started_it() -> None:
@@ -511,9 +489,9 @@ def test_restart_of_a_member_ends_the_instance_and_all_open_anew() -> None:
     assert [life for _, life in instance.members] == [2, 2, 2]
     assert [s.stored[0] for s in net.stations] == [2, 2, 2]
     assert all(len(s.instances) == 2 for s in (net.stations[0], net.stations[2]))
-    before = net.sent
+    before = len(net.frames)
     net.run(10_000 * MS)
-    assert net.sent == before
+    assert len(net.frames) == before
 
 
 def test_restart_of_all_at_once() -> None:
@@ -662,9 +640,9 @@ def test_duplicate_newcomer_is_refused_and_disturbs_nobody() -> None:
     assert isinstance(notice, Notice) and notice.kind == "duplicate" and double.mac.hex(":") in notice.message
     assert {s.instance for s in net.stations[:3]} == {instance}
     assert double.opening.state is State.ENDED
-    before = net.sent
+    before = len(net.frames)
     net.run(3_000 * MS)
-    assert net.sent == before
+    assert len(net.frames) == before
 
 
 def test_duplicate_while_opening_the_older_stays() -> None:
@@ -791,7 +769,7 @@ def test_any_schedule_of_loss_delay_and_restarts(seed: int) -> None:
             for to in net.stations:
                 if to is not source and to.running:
                     to.carry_out(to.opening.on_pdu(net.now, pdu, source.mac), net.now)
-    net.lost = nothing
+    net.lost = lose_nothing
     for s in net.stations:
         if not s.running:
             s.boot = next(boots)
@@ -799,9 +777,9 @@ def test_any_schedule_of_loss_delay_and_restarts(seed: int) -> None:
     net.until(lambda: together(net), 10_000 * MS)
     net.run(5_000 * MS)
     assert together(net)
-    before = net.sent
+    before = len(net.frames)
     net.run(20_000 * MS)
-    assert net.sent == before
+    assert len(net.frames) == before
     by_number: dict[int, set[Proposal]] = {}
     for s in net.stations:
         numbers = [p.instance for p in s.instances]
@@ -870,7 +848,7 @@ def test_flush_who_starts_late_delivers_the_same(again: bool, by_another: bool) 
     if by_another:
         net.lost = lambda source, to, pdu: source is two and to is one
         net.until(lambda: len(one.flushes) == 2)
-    net.lost = nothing
+    net.lost = lose_nothing
     net.until(lambda: together(net))
     assert one.flushes == [(0, 0), (1, 8), (2, 4)] if again else [(0, 0), (1, 8)]
     assert two.flushes[-1] == one.flushes[-1]

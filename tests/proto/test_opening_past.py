@@ -11,7 +11,8 @@ from zenjun.proto.outcomes import Outcome, Recovering
 from zenjun.proto.settling import KEPT_MAX, WITHOUT_MAX
 from zenjun.proto.wire import view_hash
 
-from .test_opening import INTERVAL, MS, START, WINDOW, Station, encoded, ready, unsealed
+from ..virtual.segment import MS
+from .test_opening import INTERVAL, START, WINDOW, Station, encoded, ready, unsealed
 
 
 @pytest.mark.parametrize("by_votes", [False, True])

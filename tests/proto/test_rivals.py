@@ -11,7 +11,8 @@ from zenjun.proto.effects import Closed, Notice
 from zenjun.proto.rivals import RIVALS_MAX, Rival, Rivals
 from zenjun.proto.wire import CONFIRM, HEADER, Flag, Kind, cluster_id
 
-from .test_engine import CONFIG, MS, Cluster, Node
+from ..virtual.engines import Cluster, Node
+from ..virtual.segment import MS
 
 WAIT = 5_000 * MS
 
@@ -20,15 +21,9 @@ def mixed(
     files: dict[int, dict[str, Any]], absent: tuple[int, ...] = (), rules: frozenset[str] = frozenset(), **common: Any
 ) -> Cluster:
     """A segment whose stations have different files: number -> what differs. The absent ones are started later."""
-    cluster = Cluster.__new__(Cluster)
-    cluster.now, cluster.frames = 1_000_000 * MS, []
+    cluster = Cluster(rules=rules, files=files, **common)
     cluster.lost = lambda source, to, pdu: source.paused or to.paused
-    base = replace(CONFIG, **common)
-    cluster.nodes = [
-        Node(replace(base, station=k, seed=k, host_name=f"host{k}", **changes), rules) for k, changes in sorted(files.items())
-    ]
     for node in cluster.nodes:
-        node.boot(cluster.now)
         node.paused = node.config.station in absent
     return cluster
 
@@ -43,12 +38,12 @@ def start(cluster: Cluster, station: int, **changes: Any) -> None:
 
 
 def halves(cluster: Cluster) -> set[tuple[int, int]]:
-    """(n, fingerprint) of everybody who is in an instance."""
+    """(n, fingerprint) of each station that is in an instance."""
     return {(node.config.stations, node.config.fingerprint) for node in cluster.nodes if node.engine.instance}
 
 
 def notices(node: Node, kind: str) -> list[str]:
-    return [notice.message for notice in node.said(Notice) if notice.kind == kind]
+    return [notice.message for notice in node.reported(Notice) if notice.kind == kind]
 
 
 def watch(cluster: Cluster, duration_ns: int) -> list[set[tuple[int, int]]]:
@@ -149,7 +144,7 @@ def test_two_that_opened_at_once_without_hearing_each_other_do_not_both_stay() -
     cluster.until(lambda: len(halves(cluster)) == 2)
     cluster.lost = lambda source, to, pdu: False
     cluster.until(lambda: len(halves(cluster)) < 2, limit_ns=500 * MS)  # a heartbeat is 200
-    assert any("another configuration" in closed.reason for node in cluster.nodes for closed in node.said(Closed))
+    assert any("another configuration" in closed.reason for node in cluster.nodes for closed in node.reported(Closed))
     seen = watch(cluster, 2 * WAIT)
     assert max(map(len, seen)) == 1 and seen[-1] == {(5, 0)}
 
@@ -168,15 +163,15 @@ def test_an_open_instance_takes_no_notice_of_a_forged_one() -> None:
     cluster.until(lambda: all(node.engine.instance for node in cluster.nodes))
     cluster.run(WAIT)
     for node in cluster.nodes:
-        node.carry_out(cluster.now, node.engine.on_frames(cluster.now, [(forged(5), bytes(6))]))
+        node.apply(cluster.now, node.engine.on_frames(cluster.now, [(forged(5), bytes(6))]))
     cluster.run(WAIT)
-    assert not any(node.said(Closed) for node in cluster.nodes)
+    assert not any(node.reported(Closed) for node in cluster.nodes)
     for node in cluster.nodes:
         node.boot(cluster.now)
     for _ in range(10):
         cluster.run(200 * MS)
         for node in cluster.nodes:
-            node.carry_out(cluster.now, node.engine.on_frames(cluster.now, [(forged(5), bytes(6))]))
+            node.apply(cluster.now, node.engine.on_frames(cluster.now, [(forged(5), bytes(6))]))
         assert not halves(cluster)
     cluster.until(lambda: all(node.engine.instance for node in cluster.nodes), limit_ns=3_000 * MS)
 

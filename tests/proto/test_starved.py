@@ -11,7 +11,8 @@ from zenjun.proto.effects import Changed
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import Kind
 
-from .test_engine import MS, Cluster, Node, opened
+from ..virtual.engines import Cluster, Node, opened
+from ..virtual.segment import MS
 
 SICK = 5
 
@@ -27,14 +28,14 @@ def starved(rules: frozenset[str], seed: int, loss: float = 0.3, run_ns: int = 5
         cluster.run(of_ns - run_ns)
         sick.paused = False
         batch, sick.backlog = sick.backlog, []
-        sick.carry_out(cluster.now, sick.engine.on_frames(cluster.now, batch))  # a daemon reads before it judges
+        sick.apply(cluster.now, sick.engine.on_frames(cluster.now, batch))  # a daemon reads before it judges
         cluster.run(run_ns)
     return cluster
 
 
 def removed(cluster: Cluster) -> dict[int, tuple[int, ...]]:
     """Who was removed, by the number of the instance that began without them."""
-    return {c.instance: c.left for node in cluster.nodes for c in node.said(Changed) if c.left}
+    return {c.instance: c.left for node in cluster.nodes for c in node.reported(Changed) if c.left}
 
 
 BOTH = frozenset({"judge_late", "believe_one"})
@@ -91,7 +92,7 @@ def test_of_two_that_do_not_hear_each_other_the_lower_number_is_believed() -> No
 def test_an_expulsion_is_believed_though_its_station_alone_wants_it() -> None:
     cluster = opened(5)
     node = cluster.nodes[1]
-    node.carry_out(cluster.now, node.engine.expel(cluster.now, 4))
+    node.apply(cluster.now, node.engine.expel(cluster.now, 4))
     cluster.until(lambda: bool(removed(cluster)), limit_ns=5_000 * MS)
     assert set(removed(cluster).values()) == {(4,)}
 
@@ -108,7 +109,7 @@ def test_late_stations_still_go_on_without_one_that_has_died() -> None:
         for node in cluster.nodes[:2]:
             node.paused = False
             batch, node.backlog = node.backlog, []
-            node.carry_out(cluster.now, node.engine.on_frames(cluster.now, batch))
+            node.apply(cluster.now, node.engine.on_frames(cluster.now, batch))
         cluster.run(5 * MS)
     assert set(removed(cluster).values()) == {(3,)}
 
@@ -124,7 +125,7 @@ def test_near_misses_and_late_deadlines_are_counted() -> None:
     cluster.run(350 * MS)
     stalled.paused = False
     batch, stalled.backlog = stalled.backlog, []
-    stalled.carry_out(cluster.now, stalled.engine.on_frames(cluster.now, batch))
+    stalled.apply(cluster.now, stalled.engine.on_frames(cluster.now, batch))
     cluster.run(500 * MS)
     after = [node.engine.status()["membership"] for node in cluster.nodes]
     assert [m["near_misses"] for m in after] == [1, 1, 0] and not removed(cluster)
