@@ -67,6 +67,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite", action="store_true", help="write the texts that scenarios and snapshots expect anew")
+    parser.addoption("--rule", metavar="NAME", help="run only the tests that show this rule (docs/rules.md)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if name := config.getoption("--rule"):
+        others = [item for item in items if not any(name in mark.args for mark in item.iter_markers("rule"))]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
 
 
 def pytest_report_header() -> str:

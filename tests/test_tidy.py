@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from zenjun.tools import rules
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("proto", "daemon", "tools")
@@ -356,6 +357,37 @@ def test_every_folder_of_tests_is_run() -> None:
 def test_a_folder_that_is_not_run_is_caught() -> None:
     folders = {"a": {"__init__.py", "test_x.py"}, "b": {"test_y.py"}, "c": {"data.txt"}, "netem": {"__init__.py", "test_z.py"}}
     assert strays(folders, "pytest tests/b") == ["tests/a: not in tools/test", "tests/b: no __init__.py"]
+
+
+# ---- rules of the protocols, and the tests that show them
+
+
+def unruly(stated: Iterable[str], marked: Iterable[str]) -> list[str]:
+    """Rules that no page states, and rules that no test shows."""
+    stated, marked = set(stated), set(marked)
+    return sorted(f"{name}: stated in no page" for name in marked - stated) + sorted(
+        f"{name}: shown by no test" for name in stated - marked
+    )
+
+
+def test_every_rule_is_stated_and_shown() -> None:
+    stated = rules.stated(ROOT)
+    assert len(stated) > 30, "rules are found"
+    assert unruly(stated, [*rules.marked(ROOT), *rules.broken(ROOT)]) == []
+    assert set(stated) <= set(rules.marked(ROOT))
+
+
+def test_a_rule_that_is_not_stated_or_not_shown_is_caught() -> None:
+    text = '@rule("M4a", "M77")\n@pytest.mark.slow\ndef test_x():\n    pass\n'
+    assert list(rules.marks("tests/x.py", text)) == [("M4a", "tests/x.py::test_x"), ("M77", "tests/x.py::test_x")]
+    assert unruly(["M4a", "M5"], [name for name, _ in rules.marks("tests/x.py", text)]) == [
+        "M77: stated in no page",
+        "M5: shown by no test",
+    ]
+
+
+def test_the_index_of_rules_is_fresh() -> None:
+    assert rules.page(ROOT) == (ROOT / "docs" / "rules.md").read_text(), "run: python -m zenjun.tools.generate"
 
 
 def test_the_walk_sees_the_files() -> None:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from ..daemon import clientwire, config
 from ..proto import wire
-from . import clienttables, frametables
+from . import clienttables, frametables, rules
 from .pcap.tables import schema
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -41,6 +41,7 @@ ARTEFACTS: Final = (
     Artefact("docs/config.md", lambda _text: config.markdown()),
     *(Artefact(f"docs/{page}", frametables.refresh) for page in frametables.PAGES),
     Artefact("docs/captures-tables.md", schema.refresh),
+    Artefact("docs/rules.md", lambda _text: rules.page(ROOT)),
 )
 
 

@@ -8,7 +8,9 @@ from typing import Any
 from zenjun.proto.core import Core, seal
 from zenjun.proto.wire import Kind
 
+from ..rules import rule
 from ..virtual.cores import Cores
+from ..virtual.pdus import kind, peek
 from ..virtual.segment import MS, US
 
 
@@ -84,6 +86,7 @@ def test_a_late_copy_does_not_close_the_window_again() -> None:
     assert sender.peer(1).free_buffers == 10  # older: not
 
 
+@rule("C1")
 def test_a_confirmation_that_finds_the_queue_full_stays_owed() -> None:
     """C1: a station owes a CONFIRM until it has broadcast it, not until it would have liked to."""
     ring = Ring(2, retransmit_gap_ns=1)
@@ -107,3 +110,20 @@ def test_a_confirmation_that_finds_the_queue_full_stays_owed() -> None:
     busy.tx()
     busy.step(busy.confirm_due_ns(), True)
     assert [pdu[5] for pdu in busy.tx()] == [Kind.CONFIRM]
+
+
+@rule("C5")
+def test_a_station_that_closed_the_window_reports_that_it_is_open_again() -> None:
+    """C5: its program reads nothing for a while, so that its CONFIRMs report fewer free buffers than the window. Nobody would
+    ask for the newer number: all vectors are equal."""
+    ring = Ring(2, window=4, slots=16)
+    sender, receiver = ring.cores
+    while sender.offer(b"m", group=1, client=1):
+        ring.now += MS
+        for k in (0, 1):
+            ring.carry([(ring.stations[k], pdu) for pdu in ring.step(k, 0)])
+        sender.deliver()
+    assert sender.peer(1).free_buffers < 2 * 4
+    assert len(receiver.deliver()) > 4
+    (confirm,) = [*ring.step(1, 0), *ring.step(1, 2 * MS)]
+    assert kind(confirm) == Kind.CONFIRM and peek(confirm, "free_buffers") >= 2 * 4

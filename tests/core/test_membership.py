@@ -11,6 +11,7 @@ from zenjun.proto.core import Commit, Drop, Fault, Stage, Status, seal
 from zenjun.proto.errors import InvariantError
 from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, Service, view_hash
 
+from ..rules import rule
 from ..virtual.pdus import peek, poke
 from ..virtual.segment import MS, NEVER
 from .membership_rig import FRAME_MAX, Rig, proposal
@@ -33,6 +34,7 @@ def full_order(rig: Rig, stations: tuple[int, ...]) -> list[bytes | int]:
 # ---- a station is removed
 
 
+@rule("M1", "M2", "M4")
 @pytest.mark.parametrize("first_seq", [0, WRAPPED])
 def test_a_removed_station_s_last_messages_are_the_same_everywhere(first_seq: int) -> None:
     """Rules 1, 2 and 4: who has less fetches the rest from any member, at once; the view event stands at one place; data goes on;
@@ -75,6 +77,7 @@ def test_a_removed_station_s_last_messages_are_the_same_everywhere(first_seq: in
     rig.no_fence()
 
 
+@rule("M1")
 def test_nothing_at_or_beyond_the_limit_is_accepted() -> None:
     """Rule 1; and broken, it is."""
     for fault, expected in ((0, Drop.REMOVED), (Fault.NO_CLOSE, Drop.NONE)):
@@ -89,6 +92,7 @@ def test_nothing_at_or_beyond_the_limit_is_accepted() -> None:
         assert core.matrix()[1][1] == 1, "its vectors count"
 
 
+@rule("M1")
 def test_a_promise_of_a_station_that_is_being_removed_does_not_count() -> None:
     rig = Rig(3, (0, 1, 2))
     rig.offer(0, b"m")
@@ -108,6 +112,7 @@ def test_a_promise_of_a_station_that_is_being_removed_does_not_count() -> None:
     assert [m.data for m in rig.take(0)] == [b"m"]
 
 
+@rule("M1")
 def test_what_stood_beyond_a_limit_comes_in_when_it_is_raised_or_withdrawn() -> None:
     """Equalisation raises limits; without quorum a removal is withdrawn. What is held, and what others have, is not forgotten."""
     rig = Rig(3, (0, 1, 2))
@@ -142,6 +147,7 @@ def test_what_stood_beyond_a_limit_comes_in_when_it_is_raised_or_withdrawn() -> 
     assert [m.data for m in rig.got[0]] == [b"0", b"1", b"2", b"3"]
 
 
+@rule("M4a")
 def test_a_removed_station_hears_no_more_of_it_and_is_told_of_its_end() -> None:
     """Who is no member is a stranger; the removed one sees a later instance, whose PDUs it keeps without delivering (rule 4a)."""
     rig = Rig(3, (0, 1, 2))
@@ -167,6 +173,7 @@ def test_a_removed_station_hears_no_more_of_it_and_is_told_of_its_end() -> None:
 # ---- a station is let in
 
 
+@rule("M5")
 @pytest.mark.parametrize("first_seq", [0, WRAPPED])
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_joiner_delivers_what_stands_behind_its_view(first_seq: int, lost: bool) -> None:
@@ -235,6 +242,7 @@ def rejoined(per_core: dict[int, dict[str, int]] | None = None, first_seq: int =
     return rig, change.votes[1].pdu
 
 
+@rule("M5a")
 @pytest.mark.parametrize("first_seq", [0, WRAPPED])
 def test_acks_of_a_former_life_do_not_count(first_seq: int) -> None:
     """Rule 5a: a vote sent just before the join still bears the former life's high number. (A joiner that believed it
@@ -268,6 +276,7 @@ def rig_confirm(rig: Rig, k: int, *, instance: int, acks: tuple[int, ...]) -> by
     return poke(bytes(pdu), "instance", instance)
 
 
+@rule("M5a")
 def test_broken_rule_5a_believes_them() -> None:
     rig, vote = rejoined({0: {"faults": int(Fault.OLD_ACKS)}})
     before = rig.cores[0].matrix()[2]
@@ -302,6 +311,7 @@ def test_a_second_life_is_let_in_when_the_first_is_all_delivered() -> None:
     assert core.peer(2).incarnation == 50 and core.peer(2).member
 
 
+@rule("M5")
 def test_broken_a_joiner_is_not_waited_for() -> None:
     """Rule 5: what is behind the own vote must not be delivered before the joiner's clock is known."""
     for fault, delivered in ((0, False), (Fault.NO_WAIT_JOINER, True)):
@@ -314,6 +324,7 @@ def test_broken_a_joiner_is_not_waited_for() -> None:
         assert (b"behind" in rig.shown(1)) == delivered
 
 
+@rule("M5")
 def test_what_a_joiner_will_need_is_kept() -> None:
     """From the vote on nothing is freed until the joiner's acks count; votes find room although data has filled the rest."""
     for fault in (0, Fault.NO_PIN):
@@ -417,6 +428,7 @@ def test_a_message_under_way_is_sent_anew_for_the_joiner() -> None:
     rig.no_fence()
 
 
+@rule("M5")
 def test_two_are_let_in_at_once() -> None:
     rig = Rig(4, (0, 1))
     rig.settle()
@@ -460,6 +472,7 @@ def test_many_changes_in_a_row() -> None:
 # ---- places
 
 
+@rule("M4a")
 def test_a_pdu_of_a_later_instance_waits_for_it() -> None:
     """Rule 4a; broken, it is delivered at the wrong side of the view."""
     for fault, early in ((0, False), (Fault.FUTURE, True)):
@@ -479,6 +492,7 @@ def test_a_pdu_of_a_later_instance_waits_for_it() -> None:
         assert full_order(rig, (0, 1)) == [2, b"new"]
 
 
+@rule("M4")
 def test_a_view_event_has_one_place() -> None:
     """Rule 4: right behind the last vote, on both sides the same messages; broken, one station shows it at once."""
     for fault in (0, Fault.EAGER_VIEW):
@@ -599,6 +613,7 @@ def test_op_messages_come_on_acceptance_and_again_at_their_place() -> None:
     assert rig.cores[1].peer(0).base == rig.cores[1].peer(0).req, "nothing stays behind"
 
 
+@rule("M4a")
 def test_an_op_message_of_a_later_instance_waits_for_it() -> None:
     """Rule 4a; and nobody else's order-preserving messages wait behind it."""
     rig = Rig(3, (0, 1, 2))
@@ -794,6 +809,7 @@ def test_confirms_carry_the_state_of_members() -> None:
     assert (peer.state, peer.trans, peer.instance, peer.view) == (0b110, 0b010, 1, view_hash(1, (10, 11, 12)))
 
 
+@rule("M3")
 def test_without_quorum_no_data_is_sent() -> None:
     rig = Rig(2, (0, 1))
     core = rig.cores[0]

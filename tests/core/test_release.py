@@ -7,6 +7,7 @@ import pytest
 from zenjun.proto.core import Fault, Stage
 from zenjun.proto.wire import Kind, Service, view_hash
 
+from ..rules import rule
 from ..virtual.pdus import peek
 from .membership_rig import Change, Filter, Own, Rig
 
@@ -59,6 +60,7 @@ def removal(faults: int = 0) -> tuple[Rig, Change, Filter]:
 FIRST = view_hash(1, (10, 11, 12, 13))
 
 
+@rule("M4")
 @pytest.mark.parametrize("fault", [0, Fault.EARLY_REMOVAL])
 def test_what_a_removed_station_lacks_is_released_with_the_view_event_at_the_earliest(fault: int) -> None:
     """Else the station says at its end that every member of the former view holds it, and who was removed, and comes back,
@@ -88,6 +90,7 @@ def test_the_end_of_an_instance_is_the_last_word(fault: int) -> None:
         assert closed.deliver() == [] and closed.positions()[1:] == (0, 0) and closed.flushed
 
 
+@rule("M4")
 def test_it_is_released_all_at_once_when_everybody_has_it() -> None:
     rig, change, passes = removal()
     for _ in range(3):
@@ -104,6 +107,7 @@ def test_it_is_released_all_at_once_when_everybody_has_it() -> None:
     rig.no_fence()
 
 
+@rule("M5")
 @pytest.mark.parametrize("fault", [0, Fault.EAGER_JOINER])
 def test_a_joiner_releases_nothing_until_all_members_hold_what_stands_before_its_view(fault: int) -> None:
     """It says by that that they do, and others flush up to there."""
@@ -127,6 +131,7 @@ def test_a_joiner_releases_nothing_until_all_members_hold_what_stands_before_its
     rig.no_fence()
 
 
+@rule("M5")
 @pytest.mark.parametrize("fault", [0, Fault.EAGER_JOINER])
 def test_a_joiner_releases_nothing_until_all_members_know_its_view(fault: int) -> None:
     """The earliest complete proposal is carried out as soon as a later one is decided: a voter may lack the others' votes then.
@@ -145,6 +150,7 @@ def test_a_joiner_releases_nothing_until_all_members_know_its_view(fault: int) -
     assert rig.shown(3) == [2] and rig.cores[3].reached() == (change.view, 0)
 
 
+@rule("M4a")
 def test_what_may_be_confirmed_in_an_instance_that_is_carried_out_late_is_delivered() -> None:
     """Rule 4a, in FIFO order: station 0 has accepted a message of the next instance, and said so, but its own has ended
     before it got there. It holds all votes, and carries the change out for the flush: then it is there."""

@@ -12,10 +12,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, run_state_machine_as_test
+from hypothesis.stateful import rule as operation
 from zenjun.proto import wire
 from zenjun.proto.core import Drop, Fault
 
+from ..rules import rule
 from ..virtual.cores import Cores
 from ..virtual.segment import MS, NEVER
 from .twin import Pdu, TwinStation, decode
@@ -67,7 +69,7 @@ class Cluster(RuleBasedStateMachine):
 
     # ---- operations
 
-    @rule(k=stations, size=st.sampled_from([0, 1, 40, 300, 1500]), need_ack=st.booleans(), wait=waits)
+    @operation(k=stations, size=st.sampled_from([0, 1, 40, 300, 1500]), need_ack=st.booleans(), wait=waits)
     def send(self, k: int, size: int, need_ack: bool, wait: int) -> None:
         k %= self.n
         if self.partly[k] is None:
@@ -76,7 +78,7 @@ class Cluster(RuleBasedStateMachine):
         self.turn(k, wait)
 
     @precondition(lambda self: self.under_way)
-    @rule(index=st.integers(0, 63), copies=st.sampled_from([1, 1, 1, 0, 2]), wait=waits, drained=st.booleans())
+    @operation(index=st.integers(0, 63), copies=st.sampled_from([1, 1, 1, 0, 2]), wait=waits, drained=st.booleans())
     def receive(self, index: int, copies: int, wait: int, drained: bool) -> None:
         """Any of the frames under way comes now: once, never, or twice."""
         receiver, frame = self.under_way.pop(index % len(self.under_way))
@@ -85,7 +87,7 @@ class Cluster(RuleBasedStateMachine):
         self.turn(receiver, wait, drained)
 
     @precondition(lambda self: self.under_way)
-    @rule(k=stations, wait=waits)
+    @operation(k=stations, wait=waits)
     def receive_all(self, k: int, wait: int) -> None:
         """Everything under way to one station comes in a batch."""
         k %= self.n
@@ -95,7 +97,7 @@ class Cluster(RuleBasedStateMachine):
             self.hand_over(k, frame)
         self.turn(k, wait)
 
-    @rule(k=stations, wait=waits, heartbeat=st.booleans())
+    @operation(k=stations, wait=waits, heartbeat=st.booleans())
     def timers(self, k: int, wait: int, heartbeat: bool) -> None:
         k %= self.n
         if heartbeat:
@@ -200,6 +202,7 @@ class TestTwin(Cluster.TestCase):  # type: ignore[valid-type, misc]
     )
 
 
+@rule("C1", "C2")
 @pytest.mark.parametrize(
     "fault",
     [

@@ -14,6 +14,7 @@ from zenjun.proto.core import Fault, Medium, Phase
 from zenjun.proto.reset import Reset, State
 from zenjun.proto.wire import Kind
 
+from ..rules import rule
 from ..virtual.cores import PROMPT, Cores
 from ..virtual.pdus import ack, kind, pack, peek
 from ..virtual.segment import MS, NEVER
@@ -497,6 +498,7 @@ def reset_to_the_end(b: Bus) -> None:
             b.settle(i)
 
 
+@rule("R1")
 def test_reset_procedure_1_stop_and_tell() -> None:
     """Section 3: E_k stops receiving and broadcasts RST with what it expects of each. Addition: with the next epoch, so that old
     and concurrent resets are told apart. Deviation: SEQ_k is set when the reset ends, to the common number."""
@@ -508,6 +510,7 @@ def test_reset_procedure_1_stop_and_tell() -> None:
     assert b.receipts(1)["RPL"] == [(0, 0)], "nothing is accepted"
 
 
+@rule("R2", "R3")
 def test_reset_procedure_2_remove_and_answer() -> None:
     """Section 3: who receives RST takes out of its log what the other lacks, stops as well, and says what it expects then.
     Deviation: the lost PDU itself goes too, and what its source sent after it; PDUs of others stay."""
@@ -522,6 +525,7 @@ def test_reset_procedure_2_remove_and_answer() -> None:
     assert b[0].phase() == (Phase.RESET, 1)
 
 
+@rule("R3")
 def test_reset_procedure_2_again_until_all_are_equal() -> None:
     """Deviation: RST is sent again whenever the own vector has shrunk. With crossed losses neither vector is the smaller
     one, and the printed step 3 would wait for ever."""
@@ -539,6 +543,7 @@ def test_reset_procedure_2_again_until_all_are_equal() -> None:
     assert [[m.data for m in got] for got in b.got] == [[b"p", b"q"]] * 3
 
 
+@rule("R4", "R5")
 def test_reset_procedure_3_common_vector_acknowledges_the_log() -> None:
     """Section 3: with RST_ACK from all and equal vectors, PPL and RPL go to APL. Deviation: only when everybody has seen that
     (RSTC), as one who stops before has the others acknowledge what it has not."""
@@ -556,6 +561,7 @@ def test_reset_procedure_3_common_vector_acknowledges_the_log() -> None:
     assert [b.receipts(i)["APL"] for i in range(3)] == [[(0, 0)]] * 3
 
 
+@rule("R5")
 def test_reset_procedure_3_an_ordinary_pdu_of_the_epoch_will_do() -> None:
     """Addition: whoever has lost a RSTC learns by the first other PDU of the epoch that everybody has seen it."""
     b = Bus(3)
@@ -590,6 +596,7 @@ def test_al_reset_is_one_beyond_the_last() -> None:
     assert rel(printed[2].vector()) == [0, 0, 0], "it expects what it has"
 
 
+@rule("R5")
 def test_after_a_reset_own_pdus_come_again_with_new_vectors() -> None:
     """Section 3 only says that SEQ is set back. What was sent and is not in the common log is sent again, under its number, but
     with A as it is now and in the new epoch."""
@@ -616,6 +623,7 @@ def test_old_epochs_are_not_heard_any_more() -> None:
     assert b[1].drops()["epoch"] >= 1
 
 
+@rule("R1")
 def test_timeout_starts_a_reset() -> None:
     """Section 3: a sender whose PDU does not come back concludes that nobody has it, and sends it again. Deviation: somebody may
     have it; it starts a reset, after which it is sent again."""
@@ -739,6 +747,7 @@ def test_receiving_step_3_confirmations_ride_on_data() -> None:
     assert (kind(confirm), rel(ack(confirm))[0]) == (Kind.CONFIRM, 2)
 
 
+@rule("R1")
 def test_failure_step_applies_the_reset() -> None:
     """Section 5: whenever a loss condition holds, the reset procedure. Nothing else repairs: there is no NAK on a bus."""
     b = Bus(3)

@@ -12,6 +12,7 @@ import pytest
 from zenjun.proto import wire
 from zenjun.proto.core import Status
 
+from ..rules import rule
 from ..virtual.cores import PROMPT, Cores
 from ..virtual.pdus import ack, pack
 from ..virtual.segment import MS, NEVER
@@ -73,6 +74,7 @@ def test_sender_counts_from_transmission_receiver_from_its_broadcast() -> None:
     assert ack(confirm) == [1, 0]
 
 
+@rule("C1")
 def test_pack_condition_everyone_has_it() -> None:
     """Section 3, PACK: p is pre-acknowledged when its number is below the minimum of its source's row."""
     c = cores(3)
@@ -88,6 +90,7 @@ def test_pack_condition_everyone_has_it() -> None:
     assert c[0].positions() == (1, 1, 0)
 
 
+@rule("C2")
 def test_ack_condition_everyone_has_said_that_everyone_has_it() -> None:
     """Section 3, ACK: the PDUs that first pre-acknowledge p at each station are themselves known everywhere; written with
     P vectors."""
@@ -178,6 +181,7 @@ def test_loss_condition_2_somebody_else_has_it() -> None:
     assert asked == {1, 2}, "the source first, later also the holder"
 
 
+@rule("C4")
 def test_timeout_nobody_has_it_is_sent_again() -> None:
     """Section 3: the sender that hears nothing concludes that nobody has the PDU and sends it again (harmless where order
     is by clock)."""

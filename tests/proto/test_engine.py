@@ -18,12 +18,14 @@ from zenjun.proto.errors import UsageError
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, cluster_id
 
+from ..rules import rule
 from ..virtual.engines import CONFIG, LATENCY, START, Cluster, Node, opened, settled
 from ..virtual.segment import MS, NEVER
 
 # ---- opening and order
 
 
+@rule("M8")
 def test_opens_and_delivers_in_one_order() -> None:
     cluster = opened()
     for node in cluster.nodes:
@@ -418,6 +420,7 @@ def test_a_restarted_member_is_replaced_by_its_new_life() -> None:
     assert new >> 32 > old >> 32, "places in the order never repeat"
 
 
+@rule("M7")
 def test_a_new_life_proves_that_the_former_one_has_stopped() -> None:
     """Rule 7: whoever restarts faster than the time-out is not waited for."""
     cluster = opened(fail_timeout_ns=5_000 * MS, open_window_ns=100 * MS)

@@ -10,6 +10,7 @@ from zenjun.proto.effects import Changed, Closed, Opened
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import Kind
 
+from ..rules import rule
 from ..virtual.engines import LATENCY, Cluster, Node, opened, settled
 from ..virtual.segment import MS
 
@@ -41,6 +42,7 @@ def test_a_lost_pdu_is_repaired_at_the_first_question() -> None:
     assert cluster.nodes[0].engine.core.counters()["tx_retransmit"] == 1
 
 
+@rule("C3", "C4")
 def test_a_poll_is_answered_by_whoever_was_not_heard() -> None:
     """C3, C4: a station polls because somebody's word is missing. If that word was lost, the vectors of the two are equal, and
     only being named tells the other one that it is meant; the heartbeat would be a quarter of a second late."""
@@ -91,6 +93,7 @@ def test_a_smaller_mtu_alone_ends_nothing() -> None:
     assert {node.engine.instance for node in cluster.nodes} == {1}
 
 
+@rule("M8")
 def test_places_in_the_order_never_come_again() -> None:
     """Rule 8: clocks jump to at least instance << 32 at each change, so that positions never repeat. An instance that lasts for
     more than 2**32 PDUs has used the numbers after its own."""

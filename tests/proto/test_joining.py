@@ -11,6 +11,8 @@ from zenjun.proto.openpdu import pack
 from zenjun.proto.votes import Proposal, encode_proposal
 from zenjun.proto.wire import CONFIRM, HEADER, VERSION, Flag, Kind, view_hash
 
+from ..rules import rule
+
 N, ME = 4, 4
 JOIN = Proposal(False, (1, 2, 4), ((4, 9),))
 
@@ -44,6 +46,7 @@ def joining(*votes: bytes, incarnation: int = 9) -> Joining:
     return it
 
 
+@rule("M5")
 def test_starts_when_a_member_is_where_all_votes_lead() -> None:
     entry = joining(vote(1), vote(2)).on_confirm(GOOD)
     assert entry is not None
@@ -53,6 +56,7 @@ def test_starts_when_a_member_is_where_all_votes_lead() -> None:
     assert entry.frame_max == 1498
 
 
+@rule("M5")
 @pytest.mark.parametrize(
     ("votes", "word"),
     [

@@ -22,6 +22,8 @@ from zenjun.proto.wire import HEADER, PROPOSAL, VERSION, Kind, view_hash
 
 from tests.sim import broken
 
+from ..rules import rule
+
 MS = 1_000_000
 FAIL, ADOPT, GIVE_UP = 400 * MS, 300 * MS, 2_000 * MS
 N = 4
@@ -194,6 +196,7 @@ def test_senseless_votes_are_nothing() -> None:
 # ---- quorum
 
 
+@rule("M3")
 def test_quorums_share_a_station() -> None:
     """Majority, a larger number, and a number below it with a required station: no two disjoint sets of four have any of them."""
     sets = [set(c) for k in range(1, 5) for c in combinations(range(1, 5), k)]
@@ -202,6 +205,7 @@ def test_quorums_share_a_station() -> None:
         assert good and all(a & b for a in good for b in good), quorum
 
 
+@rule("M3")
 def test_two_stations_with_a_casting_vote() -> None:
     quorum = Quorum(2, 1, (1,))
     assert quorum((1,)) and quorum((1, 2)) and not quorum((2,))
@@ -210,6 +214,7 @@ def test_two_stations_with_a_casting_vote() -> None:
 # ---- stop
 
 
+@rule("M1", "M2")
 def test_a_stop_is_closed_voted_for_and_carried_out_when_everybody_has_every_vote() -> None:
     one = One()
     one.core.req[3] = 9
@@ -229,6 +234,7 @@ def test_a_stop_is_closed_voted_for_and_carried_out_when_everybody_has_every_vot
     assert not one.m.busy and one.m.next_deadline_ns() is None
 
 
+@rule("M8")
 @pytest.mark.parametrize(("issued", "rule", "leaves"), [(7, "", False), (8, "", True), (8, "reuse_issued", False)])
 def test_no_vote_for_a_number_that_was_issued_for_an_opening(issued: int, rule: str, leaves: bool) -> None:
     """Rule 8. It had agreed to open instance 8 with others, and then started 7 after all, because a member of that had: the
@@ -316,6 +322,7 @@ def test_notices_of_a_suspect_are_ignored() -> None:
     assert one.word() == "A AS A A"
 
 
+@rule("M1")
 def test_equalisation_fetches_what_a_voter_has_more_and_votes_again_once() -> None:
     one = One()
     one.core.req[3] = 5
@@ -331,6 +338,7 @@ def test_equalisation_fetches_what_a_voter_has_more_and_votes_again_once() -> No
     assert one.last().changes == ((4, 8),) and len(one.core.sent) == 2
 
 
+@rule("M1")
 def test_equalisation_counts_what_was_said_before_the_own_suspicion() -> None:
     one = One()
     one.core.req[3] = 2**32 - 2  # across the wrap of the wire's 32 bits
@@ -342,6 +350,7 @@ def test_equalisation_counts_what_was_said_before_the_own_suspicion() -> None:
     assert one.last().changes == ((4, 1),)
 
 
+@rule("M1")
 def test_what_a_removed_voter_had_accepted_binds_nobody() -> None:
     """Else the survivors would wait for PDUs that only the dead have."""
     one = One(Quorum(N, 2))
@@ -352,6 +361,7 @@ def test_what_a_removed_voter_had_accepted_binds_nobody() -> None:
     assert one.core.limits == {3: 0, 2: 0} and one.last() == Proposal(True, (1, 2), ((3, 0), (4, 0)))
 
 
+@rule("M2")
 def test_removals_are_unions_and_the_earliest_complete_one_goes_first() -> None:
     """Rule 2: a later, larger removal never hides an earlier one that someone may have carried out."""
     one = One(Quorum(N, 2))
@@ -385,6 +395,7 @@ def test_votes_for_the_next_instance_that_came_early_count_once_there() -> None:
 # ---- quorum and giving up
 
 
+@rule("M3")
 def test_without_quorum_nothing_is_proposed_and_the_suspicion_can_be_taken_back() -> None:
     one = One()
     one.m.suspect(MS, (4, "silent"))
@@ -397,6 +408,7 @@ def test_without_quorum_nothing_is_proposed_and_the_suspicion_can_be_taken_back(
     assert one.word() == "A A AS AS", "its removal has been proposed, and could have been agreed"
 
 
+@rule("M3")
 def test_no_removal_is_proposed_that_those_in_doubt_would_have_to_agree_to() -> None:
     """It could not be agreed, and not be taken back either: a segment that is away for a moment would cost a member."""
     one = One()
@@ -407,6 +419,7 @@ def test_no_removal_is_proposed_that_those_in_doubt_would_have_to_agree_to() -> 
     assert one.last() == STOP_4
 
 
+@rule("M3")
 def test_the_first_to_be_heard_again_makes_no_quorum_against_the_others() -> None:
     one = One()
     one.m.begin(0, 7, (1, 2, 3, 0))
@@ -423,6 +436,7 @@ def test_some_reasons_are_not_refuted_by_a_sign_of_life(reason: str) -> None:
     assert one.word() == "A A A AS"
 
 
+@rule("M3")
 def test_giving_up() -> None:
     one = One()
     one.m.suspect(0, (4, "silent"), (3, "deaf"))
@@ -440,6 +454,7 @@ def without_4(**kwargs: Any) -> One:
     return one
 
 
+@rule("M5")
 def test_a_recovery_is_voted_for_waited_for_and_carried_out() -> None:
     one = without_4()
     one.core.known = True
@@ -489,6 +504,7 @@ def test_a_stop_one_is_only_told_of_wins_too() -> None:
     assert one.m.instance == 8 and one.word() == "A A A A", "the vote that was given stands"
 
 
+@rule("M7")
 def test_a_restart_is_proved_whatever_was_suspected_before() -> None:
     one = One(Quorum(N, 4))
     one.m.suspect(MS, (4, "silent"))
@@ -507,6 +523,7 @@ def test_an_unkept_promise_dies_with_the_stop() -> None:
     assert one.m.instance == 8 and one.word() == "A A S S" and not one.core.waits
 
 
+@rule("M5")
 def test_several_joiners_are_one_proposal() -> None:
     one = One(Quorum(N, 2))
     one.m.begin(0, 7, (1, 2, 0, 0))
@@ -515,6 +532,7 @@ def test_several_joiners_are_one_proposal() -> None:
     assert one.last() == Proposal(False, (1, 2, 3, 4), ((3, 8), (4, 9)))
 
 
+@rule("M7")
 def test_a_restart_is_proof_of_a_stop() -> None:
     one = One()
     one.m.on_recovering(MS, 4, 5)
@@ -541,6 +559,7 @@ def asked_before_a_suspicion(faults: frozenset[str] = frozenset()) -> One:
     return one
 
 
+@rule("M2")
 def test_a_later_vote_takes_in_the_earlier_ones() -> None:
     """A suspicion taken back makes joiners ask again, one after the other. A vote for the first to ask alone would come after the
     one for both, while others may have voted for it before that (seeds 5020592, 5017543). And nothing is voted for twice: the
@@ -555,6 +574,7 @@ def test_a_later_vote_takes_in_the_earlier_ones() -> None:
     assert broken.last() == Proposal(False, (1, 2, 4), ((4, 9),))
 
 
+@rule("M2")
 def test_a_vote_that_cannot_take_in_an_earlier_one_is_not_cast() -> None:
     """The life that was to be let in turns out to be used up: nobody else may be let in instead, only it in a later life."""
     one = asked_before_a_suspicion()
@@ -577,6 +597,7 @@ STOPS = [
 ]
 
 
+@rule("M2")
 def test_which_votes_take_in_which() -> None:
     """A partial order: of two different votes at most one takes in the other, and what takes in a third one by another does."""
     every = [*JOINS, *STOPS]
@@ -588,6 +609,7 @@ def test_which_votes_take_in_which() -> None:
     assert takes_in(STOPS[1], STOPS[0]) and takes_in(STOPS[2], STOPS[1]) and not takes_in(STOPS[3], STOPS[1])
 
 
+@rule("M2")
 @pytest.mark.parametrize("fault", ["", "one_vote_at_a_time"])
 def test_all_votes_of_a_batch_are_noted_before_anything_is_carried_out(fault: str) -> None:
     """The core has acknowledged all of them: whoever knows that may have carried out the earlier proposal, of which the last vote
@@ -610,6 +632,7 @@ def test_all_votes_of_a_batch_are_noted_before_anything_is_carried_out(fault: st
     assert one.m.instance == 8 and one.m.members == ((1, 2) if fault else (1, 2, 3, 4))
 
 
+@rule("M5")
 def test_lives_that_are_used_up_are_not_adopted_either() -> None:
     """Who has joined meanwhile does not know of them, and votes; believing it would let one life in twice."""
     one = without_4()
@@ -623,6 +646,7 @@ def test_lives_that_are_used_up_are_not_adopted_either() -> None:
     assert one.word() == "A A A SA"
 
 
+@rule("M5")
 def test_a_joiner_that_asks_again_gets_the_votes_again() -> None:
     one = without_4()
     join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
@@ -651,6 +675,7 @@ def test_the_first_vote_of_a_station_for_a_proposal_stands() -> None:
     assert one.core.commits[-1].place_clock == 1000 and one.core.commits[-1].vote_seq[1] == 10
 
 
+@rule("M7")
 @pytest.mark.parametrize("fault", ["", "forget_later"])
 def test_who_has_restarted_while_it_joined_is_removed_at_once(fault: str) -> None:
     """4.9 joins by votes that are complete after 4.10 has asked. That proves that 4.9 has stopped; the RCV of 4.10 may not come
@@ -691,6 +716,7 @@ def test_a_vote_that_finds_no_buffer_is_sent_later() -> None:
 # ---- expulsion
 
 
+@rule("M6")
 def test_a_complete_proposal_without_oneself() -> None:
     one = One()
     stop_1 = Proposal(True, (2, 3, 4), ((1, 11),))
@@ -699,6 +725,7 @@ def test_a_complete_proposal_without_oneself() -> None:
     assert out.expelled and out.reason == "stations 2, 3, 4 have agreed to go on without this one"
 
 
+@rule("M6")
 def test_a_later_instance_without_oneself() -> None:
     one = One()
     view = view_hash(8, (0, 2, 3, 4))
@@ -709,6 +736,7 @@ def test_a_later_instance_without_oneself() -> None:
     assert one.m.on_confirm(MS, 2, 8, view, 1, 1) == [], "a member there, though suspected"
 
 
+@rule("M2")
 def test_a_later_instance_proves_that_the_own_votes_were_enough() -> None:
     one = One()
     one.m.suspect(MS, (4, "silent"))

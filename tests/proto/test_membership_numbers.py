@@ -16,6 +16,7 @@ from zenjun.proto.peerstate import PeerState
 from zenjun.proto.votes import Proposal, encode_proposal
 from zenjun.proto.wire import CONFIRM, HEADER, VERSION, Flag, Kind, cluster_id, view_hash
 
+from ..rules import rule
 from ..virtual.engines import LATENCY, Cluster, Node, opened
 from ..virtual.pdus import poke
 from ..virtual.segment import MS
@@ -237,6 +238,7 @@ def test_who_does_not_hear_one_of_the_members_gets_in_by_the_others(n: int, ways
     assert cluster.nodes[-1].engine.instance == instance, "and then it is calm"
 
 
+@rule("M7")
 @pytest.mark.parametrize("fault", ["", "forget_heard"])
 def test_who_starts_late_knows_who_has_restarted_since(fault: str) -> None:
     """Station 1 has read that 3 lives anew before it is told that the instance with its former life has started. It must not say
@@ -456,6 +458,7 @@ def restarts(cluster: Cluster) -> None:
     cluster.until(lambda: together(cluster, *range(1, len(cluster.nodes) + 1)), limit_ns=6_000 * MS)
 
 
+@rule("M8")
 def test_one_confirm_of_a_far_instance_does_not_use_up_instance_numbers() -> None:
     """Its number would be durable, and with some more in advance be larger than any that a daemon starts with."""
     cluster = opened()

@@ -11,6 +11,8 @@ from zenjun.proto.reset import TRANSITIONS, Cause, Reset, State
 from zenjun.proto.timers import NEVER
 from zenjun.proto.wire import Kind
 
+from ..rules import rule
+
 MS = 1_000_000
 
 
@@ -64,6 +66,7 @@ def test_table_is_total() -> None:
     assert set(TRANSITIONS) == set(product(State, Cause))
 
 
+@rule("R1", "R3", "R4")
 def test_a_loss_is_told_and_compared() -> None:
     log = Log(5, 6, 7)
     reset = make(log)
@@ -85,6 +88,7 @@ def test_a_loss_is_told_and_compared() -> None:
     assert (reset.state, log.at, reset.next_deadline_ns()) == (State.RUNNING, Phase.RUN, NEVER)
 
 
+@rule("R5")
 def test_another_pdu_of_the_epoch_ends_it_in_the_core() -> None:
     log = Log(1, 1)
     reset = make(log, 2)
@@ -101,6 +105,7 @@ def test_another_pdu_of_the_epoch_ends_it_in_the_core() -> None:
     assert (reset.epoch, log.take()) == (2, [(Kind.RST, 2, (1, 1))])
 
 
+@rule("R2")
 def test_concurrent_resets_merge_and_a_higher_epoch_wins() -> None:
     log = Log(1, 1)
     reset = make(log, 2)
@@ -114,6 +119,7 @@ def test_concurrent_resets_merge_and_a_higher_epoch_wins() -> None:
     assert log.own == [1, 0], "an earlier epoch says nothing any more"
 
 
+@rule("R6")
 def test_the_timer_repeats_both_and_backs_off() -> None:
     log = Log(1, 1)
     reset = make(log, 2)
@@ -140,6 +146,7 @@ def test_the_timer_repeats_both_and_backs_off() -> None:
     assert reset.next_deadline_ns() == at + 8 * MS, "no longer than the longest"
 
 
+@rule("R6")
 def test_who_has_completed_answers_rst_and_not_rstc() -> None:
     log = Log(1, 1)
     reset = make(log, 2)

@@ -11,6 +11,7 @@ from zenjun.proto.effects import Closed, Notice
 from zenjun.proto.rivals import RIVALS_MAX, Rival, Rivals
 from zenjun.proto.wire import CONFIRM, HEADER, Flag, Kind, cluster_id
 
+from ..rules import rule
 from ..virtual.engines import Cluster, Node
 from ..virtual.segment import MS
 
@@ -55,6 +56,7 @@ def watch(cluster: Cluster, duration_ns: int) -> list[set[tuple[int, int]]]:
     return seen
 
 
+@rule("M9")
 @pytest.mark.parametrize("rules", [frozenset(), frozenset({"beside_rivals"})], ids=["", "beside_rivals"])
 def test_growing_machine_by_machine_opens_no_second_instance(rules: frozenset[str]) -> None:
     """Three of three run; two new ones and then an old one are started with five: these three have a majority of five."""
@@ -77,6 +79,7 @@ def test_growing_machine_by_machine_opens_no_second_instance(rules: frozenset[st
         assert "5 there, 3 at station 1" in told
 
 
+@rule("M9")
 @pytest.mark.parametrize("rules", [frozenset(), frozenset({"beside_rivals"})], ids=["", "beside_rivals"])
 def test_other_options_open_no_second_instance(rules: frozenset[str]) -> None:
     """Two stations that may work alone, and ``required`` changed at one of them."""
@@ -92,6 +95,7 @@ def test_other_options_open_no_second_instance(rules: frozenset[str]) -> None:
         assert "fingerprint 00000001 there and 00000002 here" in said
 
 
+@rule("M9")
 def test_once_the_others_have_stopped_it_opens() -> None:
     three, five = {"stations": 3}, {"stations": 5}
     cluster = mixed({1: three, 2: three, 3: three, 4: five, 5: five}, (4, 5))
@@ -106,6 +110,7 @@ def test_once_the_others_have_stopped_it_opens() -> None:
     assert cluster.nodes[4].engine.status()["opening"]["conflicts"] == []
 
 
+@rule("M9")
 @pytest.mark.parametrize("rules", [frozenset(), frozenset({"beside_rivals"})], ids=["", "beside_rivals"])
 def test_started_at_once_the_larger_party_opens(rules: frozenset[str]) -> None:
     three, five = {"stations": 3}, {"stations": 5}
@@ -118,6 +123,7 @@ def test_started_at_once_the_larger_party_opens(rules: frozenset[str]) -> None:
         assert notices(cluster.nodes[0], "conflict")
 
 
+@rule("M9")
 def test_started_at_once_two_equal_parties_both_wait() -> None:
     one, two = {"required": (1,), "fingerprint": 1}, {"required": (2,), "fingerprint": 2}
     cluster = mixed({1: one, 2: two}, stations=2, quorum=1)
@@ -127,6 +133,7 @@ def test_started_at_once_two_equal_parties_both_wait() -> None:
     cluster.until(lambda: all(node.engine.instance for node in cluster.nodes), limit_ns=WAIT)
 
 
+@rule("M9")
 @pytest.mark.parametrize("typo", [{"stations": 7}, {"stations": 5}, {"fingerprint": 9}, {"quorum": 1, "required": (5,)}])
 def test_one_wrong_file_does_not_stop_the_others(typo: dict[str, Any]) -> None:
     stations: dict[int, dict[str, Any]] = {k: {"stations": 5} for k in range(1, 6)}
@@ -137,6 +144,7 @@ def test_one_wrong_file_does_not_stop_the_others(typo: dict[str, Any]) -> None:
     assert halves(cluster) == {(5, 0)}
 
 
+@rule("M9")
 def test_two_that_opened_at_once_without_hearing_each_other_do_not_both_stay() -> None:
     three, five = {"stations": 3}, {"stations": 5}
     cluster = mixed({1: three, 2: three, 3: five, 4: five, 5: five})
@@ -157,6 +165,7 @@ def forged(stations: int, instance: int = 7) -> bytes:
     return seal(HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(8 * stations + CONFIRM.size))
 
 
+@rule("M9")
 def test_an_open_instance_takes_no_notice_of_a_forged_one() -> None:
     """And an opening is delayed only for as long as the frame is repeated."""
     cluster = mixed({k: {"stations": 3} for k in (1, 2, 3)})

@@ -36,6 +36,7 @@ from zenjun.proto.service.transferwire import (
     encode,
 )
 
+from ..rules import rule
 from ..sim.broken_transfer import StaleActive
 from ..sim.transfer_state import Features, Program, Table
 
@@ -86,6 +87,7 @@ def roster(kind: type[RosterState]) -> RosterState:
     return r
 
 
+@rule("X9")
 @pytest.mark.parametrize(("kind", "active"), [(RosterState, {C}), (StaleActive, {C, J})])
 def test_an_active_behind_a_start_is_of_another_state(kind: type[RosterState], active: set[tuple[int, int]]) -> None:
     """J had A's state to the end, and says so after C has started with its own."""
@@ -94,6 +96,7 @@ def test_an_active_behind_a_start_is_of_another_state(kind: type[RosterState], a
     assert r.active == active
 
 
+@rule("X10")
 def test_the_first_start_counts_and_strangers_do_not() -> None:
     r = roster(RosterState)
     r.on_control(0, J, Start((2, 1, 0), (J,)))
@@ -125,6 +128,7 @@ def test_chunks_out_of_bounds_are_refused(chunk: tuple[bytes, bytes]) -> None:
         donation.answer(List(1, A, 0, 10), 4096)
 
 
+@rule("X6")
 def test_a_donor_answers_only_what_exists() -> None:
     closed: list[int] = []
     donation = Donation(J, 1, (1, 1, 1), None, 0)

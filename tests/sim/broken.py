@@ -17,21 +17,21 @@ from zenjun.proto.votes import Proposal
 
 
 class CommitOnComplete(Membership):
-    """Rule 2: carries out what is complete, whether all have all votes or not."""
+    """M2: carries out what is complete, whether all have all votes or not."""
 
     def _is_decided(self, proposal: Proposal) -> bool:
         return True
 
 
 class LaterHidesEarlier(Membership):
-    """Rule 2: knows only its last vote."""
+    """M2: knows only its last vote."""
 
     def _remember_vote(self, proposal: Proposal) -> None:
         self._own_votes = [proposal]
 
 
 class ShrinkingVotes(Membership):
-    """Rule 2: a vote need not take in the earlier ones."""
+    """M2: a vote need not take in the earlier ones."""
 
     def _may_vote(self, proposal: Proposal) -> bool:
         return True
@@ -41,14 +41,14 @@ class ShrinkingVotes(Membership):
 
 
 class OneVoteAtATime(Membership):
-    """Rule 2: judges each vote of a batch before it has noted the next."""
+    """M2: judges each vote of a batch before it has noted the next."""
 
     def on_votes(self, now: int, votes: Sequence[Vote]) -> list[Outcome]:
         return [outcome for vote in votes for outcome in super(OneVoteAtATime, self).on_votes(now, [vote])]
 
 
 class NoEqualise(Membership):
-    """Rule 1: votes need not agree on where a stream ends."""
+    """M1: votes need not agree on where a stream ends."""
 
     def _equalise(self, now: int) -> None:
         pass
@@ -75,14 +75,14 @@ class KeepJoinOnStop(Membership):
 
 
 class NoQuorum(Membership):
-    """Rule 3: any number of stations may go on."""
+    """M3: any number of stations may go on."""
 
     def _may_remove(self, staying: Iterable[int]) -> bool:
         return True
 
 
 class NeverExpelled(Membership):
-    """Rule 6: ignores that the others go on without it."""
+    """M6: ignores that the others go on without it."""
 
     def _removed_by(self) -> list[int]:
         return []
@@ -92,21 +92,21 @@ class NeverExpelled(Membership):
 
 
 class IgnoreRestart(Membership):
-    """Rule 7."""
+    """M7."""
 
     def _is_restart(self, station: int, incarnation: int) -> bool:
         return False
 
 
 class ForgetLater(Membership):
-    """Rule 7: does not heed that a joiner has asked again with a later incarnation than the one that joins."""
+    """M7: does not heed that a joiner has asked again with a later incarnation than the one that joins."""
 
     def _restarted_while_joining(self) -> list[int]:
         return []
 
 
 class ReuseIssued(Membership):
-    """Rule 8: votes for a number that it has issued for an opening."""
+    """M8: votes for a number that it has issued for an opening."""
 
     def _reuses_issued(self) -> bool:
         return False
@@ -165,7 +165,7 @@ class NoReopen(Engine):
 
 
 class BesideRivals(Engine):
-    """Rule 9."""
+    """M9."""
 
     heeds_rivals = False
 

@@ -11,6 +11,7 @@ from zenjun.proto.bus import BusHandover
 from zenjun.proto.core import Fault
 from zenjun.proto.wire import Kind
 
+from ..rules import rule
 from . import frames
 from .bus import BusSimulation, simulate_bus
 from .options import MS, US, Faults, Options, S, quiet
@@ -111,6 +112,7 @@ class Case:
         return out
 
 
+@rule("R3")
 def test_crossed_losses() -> None:
     """Station 1 has lost a PDU of 2, station 2 one of 1: no vector is the smallest, and the printed reset would wait for ever."""
     case = Case()
@@ -121,6 +123,7 @@ def test_crossed_losses() -> None:
     assert min(case.resets()) >= 1
 
 
+@rule("R2")
 def test_every_station_resets_at_once() -> None:
     """Each of five stations has lost the PDU of its left neighbour: five initiators, one common vector."""
     case = Case(5)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ..rules import rule
 from . import broken_transfer as broken
 from .runner import base_seed
 from .transfer import Plan, World, simulate
@@ -140,6 +141,7 @@ def caught(name: str, seeds: int = VARIANT_SEEDS) -> tuple[str, int]:
     return "", seeds
 
 
+@rule("X1", "X2", "X3", "X4", "X5", "X6", "X7", "X8", "X9", "X10")
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
     checker, seed = caught(name)
