@@ -12,6 +12,7 @@ import pickle
 import secrets
 import struct
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from ...proto.service.transfer import Transfer
 from ...proto.service.transfertypes import (
     KEPT_BYTES_MAX,
     CloseMailbox,
+    Digest,
     Effect,
     Note,
     OpenMailbox,
@@ -37,7 +39,7 @@ from ...proto.timers import NEVER
 from .errors import BadLevel, ClientError, StateFailed
 from .protocol import ClientProtocol, Membership
 from .ticket import Ticket
-from .types import Event, Item, JoinLevel, Level, Message, Order, Place, View
+from .types import Event, Item, JoinLevel, Level, Message, Order, Place, SendLevel, View
 
 MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
 """Messages kept in memory while the state comes; what is more goes to a temporary file."""
@@ -45,6 +47,12 @@ ITEM_OVERHEAD: Final = 64
 """Bytes that a kept item takes besides its data."""
 BATCH_MAX: Final = 10_000
 """Items that one read hands out."""
+
+CHUNKS_BYTES_MAX: Final = 256 * 1024
+"""Bytes of chunks that a donor has given to the daemon and that are not delivered yet. The program's own messages wait behind no
+more than these."""
+LOOK_NS: Final = 5_000_000
+"""How often an agent looks whether a digest is there."""
 
 _LENGTH: Final = struct.Struct("<I")
 _Pair = tuple[Item, Place]
@@ -159,6 +167,30 @@ class StateMembership(Membership):
                 self.wake()
 
 
+class _Outbox:
+    """What one joiner is to get. The same chunk, asked for again before it has gone out, goes once."""
+
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+        self.waiting: dict[bytes, None] = {}
+
+
+class _Digesting:
+    """A digest that a thread computes."""
+
+    def __init__(self, effect: Digest) -> None:
+        self.effect = effect
+        self.result: bytes | Exception | None = None
+        self.thread = threading.Thread(target=self._run, name="zenjun-digest", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.result = self.effect.compute()
+        except Exception as error:
+            self.result = error
+
+
 class Agent:
     """State transfer of one group on one connection."""
 
@@ -194,7 +226,9 @@ class Agent:
         except UsageError as error:
             raise StateFailed(str(error)) from None
         self._mailbox: Membership | None = None
-        self._outboxes: dict[Who, tuple[Membership, list[bytes]]] = {}
+        self._outboxes: dict[Who, _Outbox] = {}
+        self._chunks_under_way = 0
+        self._digesting: list[_Digesting] = []
         self._charged = 0
         self._closed = False
         self._busy = False
@@ -246,11 +280,20 @@ class Agent:
 
     def next_deadline_ns(self) -> int:
         """When ``on_time`` is due, monotonic nanoseconds."""
-        return NEVER if self._closed else self.transfer.next_deadline()
+        if self._closed:
+            return NEVER
+        at = self.transfer.next_deadline()
+        return min(at, time.monotonic_ns() + LOOK_NS) if self._digesting else at
 
     def on_time(self, now_ns: int) -> None:
         """Do what is due."""
-        if not self._closed and now_ns >= self.transfer.next_deadline():
+        if self._closed:
+            return
+        for digesting in [d for d in self._digesting if not d.thread.is_alive()]:
+            self._digesting.remove(digesting)
+            self.transfer.on_digest(now_ns, digesting.effect.joiner, digesting.effect.number, digesting.result)
+            self._carry_out()
+        if now_ns >= self.transfer.next_deadline():
             self.transfer.on_timeout(now_ns)
             self._carry_out()
 
@@ -353,7 +396,9 @@ class Agent:
                 self._mailbox = None
         elif isinstance(effect, Release):
             if outbox := self._outboxes.pop(effect.joiner, None):
-                self._protocol.leave(outbox[0])
+                self._protocol.leave(outbox.membership)
+        elif isinstance(effect, Digest):
+            self._digesting.append(_Digesting(effect))
         else:
             self._tell(effect)
 
@@ -369,24 +414,42 @@ class Agent:
         mailbox.joined.on_settled = joined
 
     def _to_joiner(self, effect: ToJoiner) -> None:
-        if effect.joiner not in self._outboxes:
+        outbox = self._outboxes.get(effect.joiner)
+        if outbox is None:
             membership = self._join_side(mailbox_of(self._name, effect.joiner), send_only=True, take=lambda: None)
-            self._outboxes[effect.joiner] = (membership, [])
-            membership.joined.on_settled = partial(self._flush_outbox, effect.joiner)
-        membership, waiting = self._outboxes[effect.joiner]
-        if membership.state == "joining":
-            waiting.append(effect.data)
-        else:
-            self._protocol.send(membership, effect.data, "sent")
+            outbox = self._outboxes[effect.joiner] = _Outbox(membership)
+            membership.joined.on_settled = partial(self._outbox_joined, effect.joiner)
+        outbox.waiting[effect.data] = None
+        self._send_chunks()
 
-    def _flush_outbox(self, joiner: Who) -> None:
-        membership, waiting = self._outboxes.get(joiner, (None, []))
-        if membership is None or membership.state != "joined":
-            self._outboxes.pop(joiner, None)
-            return
-        with contextlib.suppress(ClientError):
-            self._protocol.send_run(membership, waiting, "sent")
-        waiting.clear()
+    def _outbox_joined(self, joiner: Who) -> None:
+        outbox = self._outboxes.get(joiner)
+        if outbox is not None and outbox.membership.state != "joined":
+            del self._outboxes[joiner]
+        self._send_chunks()
+
+    def _send_chunks(self) -> None:
+        """Give the daemon of each joiner's chunks in turn, as many as may be under way."""
+        level: SendLevel = "ack" if self._bus else "ordered"
+        ready = [outbox for outbox in self._outboxes.values() if outbox.waiting and outbox.membership.state == "joined"]
+        while ready and self._chunks_under_way < CHUNKS_BYTES_MAX and not self._closed:
+            for outbox in list(ready):
+                data = next(iter(outbox.waiting))
+                del outbox.waiting[data]
+                if not outbox.waiting:
+                    ready.remove(outbox)
+                try:
+                    ticket = self._protocol.send(outbox.membership, data, level)
+                except ClientError:  # the connection's or the station's end is told elsewhere
+                    outbox.waiting.clear()
+                    return
+                if ticket is not None:
+                    self._chunks_under_way += len(data)
+                    ticket.on_settled = partial(self._chunk_delivered, len(data))
+
+    def _chunk_delivered(self, size: int) -> None:
+        self._chunks_under_way -= size
+        self._send_chunks()
 
     def _join_side(self, name: str, *, send_only: bool, take: Callable[[], None]) -> Membership:
         # Medium bus has no order op. There the total order carries the bytes.
@@ -425,7 +488,7 @@ class Agent:
         self.transfer.close()
         if self in self._protocol.agents:
             self._protocol.agents.remove(self)
-        sides = [self._companion, self._mailbox, *(m for m, _ in self._outboxes.values())]
+        sides = [self._companion, self._mailbox, *(outbox.membership for outbox in self._outboxes.values())]
         for side in sides:
             if side is not None:
                 self._protocol.leave(side)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..errors import UsageError
+from ..timers import NEVER
 from .stateapi import Snapshot
 from .transferwire import (
     CHUNK_MAX,
@@ -25,8 +26,10 @@ from .transferwire import (
     digest_of,
 )
 
-WINDOW_BYTES: Final = CHUNK_MAX
-"""A LISTING stops when its chunks hold so many bytes. With the last chunk that is at most 8 MiB for each transfer."""
+LISTED_BYTES: Final = 1024 * 1024
+"""A LISTING stops when its chunks hold so many bytes: they are digested in the program's own thread, a millisecond each MiB."""
+HELD_BYTES: Final = 2 * CHUNK_MAX
+"""Chunks kept in memory for each transfer."""
 PARTS_MAX: Final = 32
 """Parts that one FETCH may ask for."""
 
@@ -45,6 +48,10 @@ class Donation:
         self.read_at = now
         """When the joiner last asked for something; monotonic nanoseconds."""
         self.snapshot: Snapshot | None = None
+        self.digest: bytes | None = None
+        """The snapshot's, once it is known."""
+        self.sign_at = NEVER
+        """When PREPARING is due, while the digest is computed."""
         self._chunks: Iterator[tuple[bytes, bytes]] = iter(())
         self._held: OrderedDict[bytes, bytes] = OrderedDict()
         self._held_bytes = 0
@@ -52,11 +59,16 @@ class Donation:
         self._next = 0
 
     def open(self, snapshot: Snapshot) -> None:
-        """The program has given its snapshot. Raises UsageError if it cannot be used."""
-        if snapshot.digest is not None and not 1 <= len(snapshot.digest) <= DIGEST_MAX:
-            raise UsageError(f"the digest of a snapshot is 1 to {DIGEST_MAX} bytes, not {len(snapshot.digest)}")
+        """The program has given its snapshot; ``complete`` follows when its digest is known."""
         self.snapshot = snapshot
         self._chunks = iter(snapshot.chunks)
+
+    def complete(self, digest: bytes | None) -> None:
+        """The snapshot's digest is known. Raises UsageError if it cannot be used."""
+        if digest is not None and not 1 <= len(digest) <= DIGEST_MAX:
+            raise UsageError(f"the digest of a snapshot is 1 to {DIGEST_MAX} bytes, not {len(digest)}")
+        self.digest = digest
+        self.sign_at = NEVER
 
     @property
     def held_bytes(self) -> int:
@@ -70,6 +82,7 @@ class Donation:
     def close(self) -> None:
         """The snapshot is not needed any more. Calling it twice is harmless."""
         snapshot, self.snapshot = self.snapshot, None
+        self.sign_at = NEVER
         self._chunks = iter(())
         self._held.clear()
         self._held_bytes = 0
@@ -91,7 +104,7 @@ class Donation:
         count_max = min(m.limit, (message_max - LISTING_HEAD) // ENTRY_BYTES_MAX)
         entries: list[Entry] = []
         size, last = 0, False
-        while len(entries) < count_max and size < WINDOW_BYTES:
+        while len(entries) < count_max and size < LISTED_BYTES:
             item = next(self._chunks, None)
             if item is None:
                 last = True
@@ -136,7 +149,7 @@ class Donation:
         self._held_bytes += len(data) - len(self._held.pop(key, b""))
         self._held[key] = data
         # With ``read`` anything can be had again; without, a listing's chunks are kept until the next one.
-        while self.readable and self._held_bytes > 2 * WINDOW_BYTES:
+        while self.readable and self._held_bytes > HELD_BYTES:
             self._held_bytes -= len(self._held.popitem(last=False)[1])
 
 

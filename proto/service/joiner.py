@@ -138,6 +138,11 @@ class Attempt:
             return self._decide(now, building)
         return building
 
+    def on_preparing(self, now: int, donor: Who) -> None:
+        """A donor that is at work on its offer is not silent."""
+        if donor in self.donors and not self._sources and not self.outcome:
+            self._offers_at = now + OFFER_WAIT_NS
+
     def _decide(self, now: int, building: Building | None) -> Building | None:
         """All offers that will come are here."""
         self._offers_at = NEVER

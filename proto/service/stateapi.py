@@ -22,8 +22,9 @@ class Snapshot:
     read:   any chunk's data by its key, as often as wanted. With it a second donor can serve chunks that the first one listed;
             KeyError: there is no such chunk.
     delta:  only what has changed since the joiner's ``have``. A delta must come with a digest, else it is not used.
-    digest: of the whole state (with a delta, of the state after it), at most 64 bytes; None: not known. Two donors whose digests
-            differ at one place have diverged.
+    digest: of the whole state (with a delta, of the state after it), 1 to 64 bytes; None: not known. Two donors whose digests
+            differ at one place have diverged. A digest that takes long is given as a function: it is called in a thread while
+            the program goes on, so it may read nothing but the frozen copy.
     count, size: number of chunks and of bytes, for progress; -1: not known.
     close:  called once when the snapshot is not needed any more.
     """
@@ -31,7 +32,7 @@ class Snapshot:
     chunks: Chunks
     read: Callable[[bytes], bytes] | None = None
     delta: bool = False
-    digest: bytes | None = None
+    digest: bytes | Callable[[], bytes | None] | None = None
     count: int = UNKNOWN
     size: int = UNKNOWN
     close: Callable[[], None] | None = None

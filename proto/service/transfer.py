@@ -25,6 +25,7 @@ from .roster import RosterState
 from .stateapi import State
 from .transfertypes import (
     CloseMailbox,
+    Digest,
     Effect,
     Gate,
     Item,
@@ -54,6 +55,7 @@ from .transferwire import (
     Listing,
     OfferMessage,
     Place,
+    Preparing,
     Who,
     decode,
     encode,
@@ -62,6 +64,8 @@ from .transferwire import (
 S: Final = 1_000_000_000
 CATCH_UP: Final = 1000
 """A joiner with fewer kept messages left declares itself active."""
+SIGN_NS: Final = S
+"""While a snapshot's digest is computed, the donor says so this often."""
 IDLE_NS: Final = 600 * S
 """A snapshot that nothing has been read from for so long is closed."""
 MISMATCHES_MAX: Final = 3
@@ -153,7 +157,7 @@ class Transfer(Generic[Item]):
         at = self.roster.next_deadline()
         if self.attempt is not None:
             at = min(at, self.attempt.next_deadline())
-        return min([at, *(d.read_at + IDLE_NS for d in self.donations.values())])
+        return min([at, *(min(d.read_at + IDLE_NS, d.sign_at) for d in self.donations.values())])
 
     def take(self) -> list[Effect]:
         """What is to be done now, in order."""
@@ -214,6 +218,8 @@ class Transfer(Generic[Item]):
             self._on_request(now, sender, m)
         elif isinstance(m, Gone) and m.joiner == self.me and self.attempt and m.number == self.attempt.number:
             self.attempt.drop(now, sender, silent=True)
+        elif isinstance(m, Preparing) and m.joiner == self.me and self.attempt and m.number == self.attempt.number:
+            self.attempt.on_preparing(now, sender)
         elif isinstance(m, Active) and sender == self.me:
             self._on_own_active(now)
         elif isinstance(m, Failed) and sender == self.me:
@@ -260,6 +266,9 @@ class Transfer(Generic[Item]):
         for donation in list(self.donations.values()):
             if now >= donation.read_at + IDLE_NS:
                 self._give_up(donation, "the joiner has asked for nothing for ten minutes")
+            elif now >= donation.sign_at:
+                donation.sign_at = now + SIGN_NS
+                self._send(Preparing(donation.joiner, donation.number))
         self._settle(now)
 
     # ---- the program
@@ -532,27 +541,53 @@ class Transfer(Generic[Item]):
             if self.donations.get(donation.joiner) is not donation:
                 return
             try:
-                donation.open(self._state.snapshot(donation.place, donation.have))
-            except Exception as error:
-                self._give_up(donation, f"no snapshot: {error}")
-                self._note("snapshot-failed", str(error), donation.place)
-                return
-            shot = donation.snapshot
-            if shot is not None:
+                shot = self._state.snapshot(donation.place, donation.have)
+                donation.open(shot)
                 donation.read_at = now
-                digest = shot.digest or b""
-                self._send(
-                    OfferMessage(donation.joiner, donation.number, shot.delta, donation.readable, shot.count, shot.size, digest)
-                )
-                self._note("serving", f"serving {_names([donation.joiner])}", donation.place, 0, shot.size)
+                digest = shot.digest
+                if callable(digest):
+                    donation.sign_at = now + SIGN_NS
+                    self._effects.append(Digest(donation.joiner, donation.number, digest))
+                else:
+                    self._offer(donation, digest)
+            except Exception as error:
+                self._no_snapshot(donation, error)
 
         self._mark(now, snapshot)
+
+    def on_digest(self, now: int, joiner: Who, number: int, digest: bytes | Exception | None) -> None:
+        """What a snapshot's own function has returned, or raised, as its digest."""
+        donation = self.donations.get(joiner)
+        if donation is None or donation.number != number or donation.sign_at == NEVER or self.failed:
+            return
+        try:
+            if isinstance(digest, Exception):
+                raise digest
+            donation.read_at = now
+            self._offer(donation, digest)
+        except Exception as error:
+            self._no_snapshot(donation, error)
+        self._settle(now)
+
+    def _offer(self, donation: Donation, digest: bytes | None) -> None:
+        """Raises UsageError for a digest that is none."""
+        donation.complete(digest)
+        shot = donation.snapshot
+        if shot is None:
+            return
+        fields = (shot.delta, donation.readable, shot.count, shot.size, donation.digest or b"")
+        self._send(OfferMessage(donation.joiner, donation.number, *fields))
+        self._note("serving", f"serving {_names([donation.joiner])}", donation.place, 0, shot.size)
+
+    def _no_snapshot(self, donation: Donation, error: Exception) -> None:
+        self._give_up(donation, f"no snapshot: {error}")
+        self._note("snapshot-failed", str(error), donation.place)
 
     def _on_request(self, now: int, joiner: Who, m: List | Fetch) -> None:
         if m.donor != self.me:
             return
         donation = self.donations.get(joiner)
-        if donation is None or donation.number != m.number or donation.snapshot is None:
+        if donation is None or donation.number != m.number or donation.snapshot is None or donation.sign_at != NEVER:
             self.counters["request-unknown"] += 1
             return
         donation.read_at = now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -45,6 +46,14 @@ class Release(NamedTuple):
     joiner: Who
 
 
+class Digest(NamedTuple):
+    """Call ``compute`` beside the program, in a thread, then ``on_digest`` with what it returns or raises."""
+
+    joiner: Who
+    number: int
+    compute: Callable[[], bytes | None]
+
+
 class Note(NamedTuple):
     """An event for the program: ``asked``, ``offer``, ``progress``, ``restored``, ``active``, ``syncing``, ``state-lost``,
     ``diverged``, ``overflow``, ``serving``, ``snapshot-failed`` or ``failed``. text: for people. size, total: bytes, -1: not
@@ -57,7 +66,7 @@ class Note(NamedTuple):
     total: int = -1
 
 
-Effect: TypeAlias = ToGroup | ToJoiner | OpenMailbox | CloseMailbox | Release | Note
+Effect: TypeAlias = ToGroup | ToJoiner | OpenMailbox | CloseMailbox | Release | Digest | Note
 
 
 class Queue(Protocol, Generic[Item]):

@@ -59,6 +59,7 @@ class Kind(IntEnum):
     START = 11
     LISTING = 12
     CHUNK = 13
+    PREPARING = 14
 
 
 class Have(NamedTuple):
@@ -125,6 +126,13 @@ class Gone(NamedTuple):
     joiner: Who
     number: int
     reason: str
+
+
+class Preparing(NamedTuple):
+    """A donor's snapshot is there, its digest is being computed: the OFFER takes longer."""
+
+    joiner: Who
+    number: int
 
 
 class List(NamedTuple):
@@ -197,7 +205,7 @@ class Chunk(NamedTuple):
     data: bytes
 
 
-Control: TypeAlias = Roster | Holding | Ask | OfferMessage | Gone | List | Fetch | End | Active | Failed | Start
+Control: TypeAlias = Roster | Holding | Ask | OfferMessage | Gone | List | Fetch | End | Active | Failed | Start | Preparing
 """What travels in the companion group, in the total order."""
 Data: TypeAlias = Listing | Chunk
 """What travels to one joiner."""
@@ -318,6 +326,8 @@ def _encode(m: Control | Data) -> tuple[Kind, bytes]:
             return Kind.OFFER, _encode_offer(m)
         case Gone():
             return Kind.GONE, _WHO.pack(*m.joiner) + _NUMBER.pack(m.number) + _text(m.reason)
+        case Preparing():
+            return Kind.PREPARING, _WHO.pack(*m.joiner) + _NUMBER.pack(m.number)
         case End():
             return Kind.END, _NUMBER.pack(m.number) + _whos(m.donors)
         case Active():
@@ -431,6 +441,8 @@ def _decode(kind: int, r: _Reader) -> Control | Data:
             return _decode_listing(r)
         case Kind.FETCH:
             return _decode_fetch(r)
+        case Kind.PREPARING:
+            return Preparing(r.who(), r.number())
         case Kind.LIST:
             return List(r.number(), r.who(), r.u32(), r.u16())
         case Kind.ROSTER:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -45,10 +46,7 @@ class Book:
         self.count += 1
 
     def digest(self) -> bytes:
-        h = blake2b(self.history + b"%d" % self.count, digest_size=16)
-        for key in sorted(self.chunks):
-            h.update(self.chunks[key])
-        return h.digest()
+        return _digest({**self.chunks, b"head": self.history + b"%d" % self.count})
 
     def have(self) -> Have | None:
         return None
@@ -56,10 +54,17 @@ class Book:
     def snapshot(self, place: Place, have: Have | None) -> Snapshot:
         data = {**self.chunks, b"head": self.history + b"%d" % self.count}
         size = sum(map(len, data.values()))
-        return Snapshot(iter(data.items()), read=data.__getitem__, digest=self.digest(), count=len(data), size=size)
+        return Snapshot(iter(data.items()), read=data.__getitem__, digest=partial(_digest, data), count=len(data), size=size)
 
     def restore(self, offer: Offer) -> Building:
         return Building(self)
+
+
+def _digest(data: dict[bytes, bytes]) -> bytes:
+    h = blake2b(digest_size=16)
+    for key in sorted(data):
+        h.update(data[key])
+    return h.digest()
 
 
 class Building:

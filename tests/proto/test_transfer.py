@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from zenjun.proto.errors import UsageError
 from zenjun.proto.service.donor import Donation
+from zenjun.proto.service.joiner import Attempt
 from zenjun.proto.service.roster import RosterState
 from zenjun.proto.service.stateapi import Snapshot
 from zenjun.proto.service.transfer import Transfer
@@ -30,6 +31,7 @@ from zenjun.proto.service.transferwire import (
     Listing,
     OfferMessage,
     Open,
+    Preparing,
     Roster,
     Start,
     decode,
@@ -41,6 +43,8 @@ from ..sim.broken_transfer import StaleActive
 from ..sim.transfer_state import Features, Program, Table
 
 A, J, C = (1, 1), (2, 1), (3, 1)
+SECOND = 1_000_000_000
+FEATURES = Features(True, True, True, True, True, 4, 0)
 MESSAGES: list[Control | Data] = [
     Roster((1, 2, 3), (A, C), (Open(J, 7, (A,)),)),
     Holding((1, 2, 3), Have((4, 5, 6), b"digest"), False),
@@ -48,6 +52,7 @@ MESSAGES: list[Control | Data] = [
     Ask(9, (A, C), Have((4, 5, 6), b"digest", b"detail")),
     OfferMessage(J, 9, True, False, -1, 100, b"digest"),
     Gone(J, 9, "disk"),
+    Preparing(J, 9),
     List(9, A, 0, 1000),
     Fetch(9, A, 4096, ((b"key", 0, 32), (b"k", 3, 1))),
     End(9, (A,)),
@@ -105,7 +110,7 @@ def test_the_first_start_counts_and_strangers_do_not() -> None:
 
 
 def test_messages_that_make_no_sense_are_counted() -> None:
-    program = Program(Features(True, True, True, True, True, 4, 0), Table())
+    program = Program(FEATURES, Table())
     t: Transfer[object] = Transfer(C, program, Options(4096, 1))
     t.on_view(0, (1, 3, 0), [C], [C], [])
     t.on_control(0, (1, 3, 1), C, b"noise")
@@ -155,3 +160,24 @@ def test_a_full_queue_takes_what_it_must() -> None:
     queue: MemoryQueue[int] = MemoryQueue(100)
     assert queue.append(1, 60, True) and not queue.append(2, 60, True) and queue.append(3, 60, False)
     assert queue.pop(5) == [1, 3] and len(queue) == 0
+
+
+def test_a_joiner_waits_for_a_donor_that_is_at_work_on_its_digest() -> None:
+    """Sixty seconds of PREPARING are no silence; three seconds without one are."""
+    attempt = Attempt(Program(FEATURES, Table()), 9, (1, 1, 1), (A,), 1 << 20, Counter(), 0)
+    now = 0
+    for _ in range(60):
+        now += SECOND
+        attempt.on_preparing(now, A)
+        attempt.on_timeout(now, None)
+        assert attempt.outcome is None
+    attempt.on_timeout(now + 3 * SECOND, None)
+    assert attempt.outcome == "slow"
+
+
+@pytest.mark.parametrize("digest", [b"", b"x" * 65])
+def test_a_digest_out_of_bounds_is_refused(digest: bytes) -> None:
+    donation = Donation(J, 1, (1, 1, 1), None, 0)
+    donation.open(Snapshot([]))
+    with pytest.raises(UsageError, match="64 bytes"):
+        donation.complete(digest)

@@ -21,6 +21,7 @@ from zenjun.proto.service.stateapi import Place
 from zenjun.proto.service.transfer import Transfer
 from zenjun.proto.service.transfertypes import (
     CloseMailbox,
+    Digest,
     Effect,
     MemoryQueue,
     Note,
@@ -89,6 +90,7 @@ class Plan:
             keeps_chunks=r.random() < 0.5,
             buckets=r.choice([1, 3, 8, 40]),
             padding=r.choice([0, 0, 30, 500]),
+            late_digests=digests and seed % 3 == 0,
         )
         return cls(
             seed,
@@ -357,6 +359,11 @@ class World:
                 self.order(member, lambda place: self._control(place, member.who, effect.data))
         elif isinstance(effect, ToJoiner):
             self._data(member, effect)
+        elif isinstance(effect, Digest):
+            self._hand(member, self._soon(10, 7_000_000), lambda m: self._digest(m, effect))
+
+    def _digest(self, member: Member, effect: Digest) -> None:
+        member.transfer.on_digest(self.now, effect.joiner, effect.number, effect.compute())
 
     def _join_mailbox(self, member: Member) -> None:
         self.order(member, lambda _: self._hand(member, self._soon(50, 2000), lambda m: m.transfer.on_mailbox(self.now)))

@@ -28,6 +28,8 @@ class Features:
     buckets: int
     padding: int
     """Bytes that each value takes at least."""
+    late_digests: bool = False
+    """A snapshot gives its digest as a function."""
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ class Program:
             chunk_iterator(),
             read=data.__getitem__ if self.features.readable else None,
             delta=since is not None,
-            digest=frozen.digest() if self.features.digests else None,
+            digest=frozen.digest if self.features.late_digests else frozen.digest() if self.features.digests else None,
             count=len(data),
             size=sum(map(len, data.values())),
             close=lambda: self.snapshots.close(number),
