@@ -21,6 +21,8 @@ class EngineConfig:
 
     ``_ns`` are durations in nanoseconds. Those of the whole cluster (schema, window, slots, first_seq) must be equal at all
     stations: put them into ``fingerprint``.
+
+    What users choose has no default here: it is in the table of options (``daemon/config/options.py``), where tests find it, too.
     """
 
     cluster: str
@@ -29,13 +31,13 @@ class EngineConfig:
     """n, 1..64."""
     station: int
     """Own number, 1..n."""
-    window_frames: int = 128
+    window_frames: int
     """W: own PDUs in flight at most, 1..32768."""
     slots: int = 0
     """Buffers per stream, a power of two >= 2 * window_frames; 0: the smallest such, at least 64."""
-    frame_max: int = 1500
+    frame_max: int
     """Bytes of the largest PDU a buffer holds (512..65535): the largest MTU this station will ever use."""
-    message_max: int = MESSAGE_MAX
+    message_max: int
     """Bytes of the largest message, at most 16 MiB."""
     first_seq: int = 0
     """Number of the first PDU of every stream; other than 0 only to test the wrap."""
@@ -49,27 +51,27 @@ class EngineConfig:
     """CRC-32 of the options that must be equal in the whole cluster."""
     boot: int = 0
     """Random 64-bit number of this daemon's life: tells two daemons with one station number apart."""
-    confirm_delay_ns: int = 200_000
-    nak_delay_ns: int = 300_000
-    nak_retry_ns: int = 2 * MS
-    nak_retry_max_ns: int = 100 * MS
-    poll_delay_ns: int = 3 * MS
-    poll_delay_max_ns: int = 200 * MS
-    retransmit_gap_ns: int = 1 * MS
-    heartbeat_ns: int = 200 * MS
+    confirm_delay_ns: int
+    nak_delay_ns: int
+    nak_retry_ns: int
+    nak_retry_max_ns: int
+    poll_delay_ns: int
+    poll_delay_max_ns: int
+    retransmit_gap_ns: int
+    heartbeat_ns: int
     """A CONFIRM goes out when nothing else has for so long."""
-    fail_timeout_ns: int = 400 * MS
+    fail_timeout_ns: int
     """No sign of life for so long: its stop is proposed. More than two heartbeats; see ``probe_interval_ns``."""
-    probe_interval_ns: int = 10 * MS
+    probe_interval_ns: int
     """A member not heard for 1.25 heartbeats is asked so often whether it is there, so that loss alone does not remove it."""
-    adopt_timeout_ns: int = 300 * MS
+    adopt_timeout_ns: int
     """What others say of a station is believed after so long, even if it is not seen here."""
-    give_up_timeout_ns: int = 2000 * MS
+    give_up_timeout_ns: int
     """A stop that is not agreed on within this time, for want of quorum or otherwise, ends this station's life in the
     instance."""
-    progress_timeout_ns: int = 2000 * MS
+    progress_timeout_ns: int
     """Heard, but its acks stand still behind the others' for so long: deaf, which is as good as stopped."""
-    recover_interval_ns: int = 100 * MS
+    recover_interval_ns: int
     """RCV is repeated after so long, then twice, then four times that, with jitter."""
     quorum: int = 0
     """Stations an instance needs at least; 0: the majority of the schema."""
@@ -77,15 +79,15 @@ class EngineConfig:
     """Stations it cannot be without; with some, ``quorum`` may be less than the majority."""
     medium: int = Medium.SWITCHED
     """``Medium``: how the segment orders frames."""
-    own_timeout_ns: int = 20 * MS
+    own_timeout_ns: int
     """Bus: own PDUs that have not come back for so long are lost."""
     bus_probe_ns: int = 3000 * MS
     """Bus: if the first own frames have not come back for so long, the medium is none, and this station stops."""
     answer_each: bool = False
     """Bus, to measure the TO paper's worst case: every reception is answered at once by a CONFIRM of its own."""
-    open_interval_ns: int = 100 * MS
+    open_interval_ns: int
     """OPEN is repeated so often while opening, and answered at most so often once open."""
-    open_window_ns: int = 500 * MS
+    open_window_ns: int
     """A station counts as present for so long after its last OPEN; a newcomer listens so long before it proposes."""
 
 

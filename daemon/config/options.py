@@ -207,6 +207,10 @@ class ClusterOptions:
     def group_mac(self) -> bytes:
         return bytes.fromhex(self.group_address.replace(":", ""))
 
+    def times_ns(self) -> dict[str, Any]:
+        """All options that are times, in nanoseconds, as ``EngineConfig`` names them."""
+        return {name: getattr(self, name) for name, option in vars(type(self)).items() if isinstance(option, Nanoseconds)}
+
     confirm_delay_ns = Nanoseconds("confirm_delay_us")
     nak_delay_ns = Nanoseconds("nak_delay_us")
     nak_retry_ns = Nanoseconds("nak_retry_ms")

@@ -169,7 +169,7 @@ def test_random_loss_loses_nothing(seed: int, loss: float) -> None:
 def test_who_is_missing_before_the_first_instance_is_said() -> None:
     cluster = Cluster(quorum=3)
     cluster.lost = lambda source, to, pdu: source is cluster.nodes[2]
-    cluster.run(900 * MS)
+    cluster.run(2 * CONFIG.open_window_ns - 100 * MS)
     assert cluster.nodes[0].blocked() == ()
     cluster.run(1_000 * MS)
     assert cluster.nodes[0].blocked() == ((3, "never seen"),)

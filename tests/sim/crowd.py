@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from zenjun.daemon.config.options import ClusterOptions
 from zenjun.proto import wire
 from zenjun.proto.effects import Changed, Closed, Effect, Opened, Persist, Refused, Send
 from zenjun.proto.engine import NEVER, Engine, EngineConfig
@@ -23,6 +24,8 @@ from zenjun.proto.pace import Arrivals, Pace
 US: Final = 1_000
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
+TIMES: Final = ClusterOptions(name="crowd", stations=3).times_ns()
+"""As users have them by default."""
 SLICE_NS: Final = 4 * MS
 """A starting daemon computes for so long, then the others have their turn."""
 INBOX_MAX: Final = 8192
@@ -111,7 +114,7 @@ class Crowd:
             seed=station,
             boot=1000 + station,
             host_name=f"host{station}",
-            open_window_ns=400 * MS,
+            **{**TIMES, "open_interval_ns": 100 * MS, "open_window_ns": 400 * MS},
         )
         engine = Engine(config, incarnation=1, instance=0)
         engine.set_mac(self._mac(station - 1))

@@ -6,18 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from zenjun.daemon.config.options import ClusterOptions
 from zenjun.proto.core import Medium, Message, Positions
 from zenjun.proto.effects import Blocked, Changed, Effect, Persist, Send
 from zenjun.proto.engine import EngineConfig
 from zenjun.proto.openpdu import decode_header
-from zenjun.proto.wire import Kind, MessageType
+from zenjun.proto.wire import MESSAGE_MAX, Kind, MessageType
 
 from ..sim import broken
 from .segment import MS, NEVER, Segment
 
 START: Final = 1_000_000 * MS
 LATENCY: Final = 50_000
-CONFIG: Final = EngineConfig(cluster="test", stations=3, station=1, frame_max=1500)
+TIMES: Final = ClusterOptions(name="test", stations=3).times_ns()
+"""As users have them by default."""
+CONFIG: Final = EngineConfig(
+    cluster="test", stations=3, station=1, window_frames=128, frame_max=1500, message_max=MESSAGE_MAX, **TIMES
+)
 
 
 @dataclass(eq=False)
