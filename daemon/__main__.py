@@ -240,7 +240,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
         report.runtime, report.clients = runtime, clients
         metrics.status = lambda: report.status(now_ns())
         live: Live = {
-            ("station", "drain_timeout_ms"): lambda ms: setattr(runtime, "drain_timeout_ns", ms * configuration.NS_PER_MS),
+            ("station", "drain_timeout_ms"): lambda ms: runtime.stopping.set_drain_timeout(ms * configuration.NS_PER_MS),
             ("clients", "max"): lambda most: setattr(clients, "clients_max", most),
             ("log", "level"): lambda level: set_level(log_level or level),
         }

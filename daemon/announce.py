@@ -12,15 +12,18 @@ from typing import Final
 
 from ..proto.effects import Blocked, Changed, Closed, Fenced, Notice, Opened
 from ..proto.engine import Engine
+from .links import Links
 from .observe import Journal, Notifier
 
 MS: Final = 1_000_000
+NOBODY_SEEN_NS: Final = 10_000_000_000
+"""An opening in which no other station has been heard for this long: say what to check."""
 
 
 class Announcer:
     """Announces the effects of one engine."""
 
-    def __init__(self, engine: Engine, journal: Journal, notifier: Notifier) -> None:
+    def __init__(self, engine: Engine, journal: Journal, notifier: Notifier, now: int) -> None:
         self._engine = engine
         self._journal = journal
         self._notifier = notifier
@@ -28,6 +31,9 @@ class Announcer:
         """Number of the instance that is open, 0: none."""
         self._is_waiting = False
         """The last thing announced of other stations was that they are waited for."""
+        self._opening_since_ns = now
+        self._has_hinted = False
+        """What to check has been announced, in this opening."""
 
     def opened(self, effect: Opened) -> None:
         self.instance = effect.instance
@@ -49,8 +55,9 @@ class Announcer:
         )  # fmt: skip
         self._notifier.status(self.is_open())
 
-    def closed(self, effect: Closed) -> None:
+    def closed(self, effect: Closed, now: int) -> None:
         self.instance = 0
+        self._opening_since_ns, self._has_hinted = now, False
         text = f"{'expelled from' if effect.expelled else 'out of'} instance {effect.instance}: {effect.reason}"
         self._journal.warning("closed", text, instance=effect.instance, station=effect.station, expelled=effect.expelled)
         self._notifier.status(f"{text}; trying to get back in")
@@ -103,6 +110,16 @@ class Announcer:
         self._journal.event(logging.WARNING, effect.kind, explained, now=now)
         if not self.instance:
             self._notifier.status(effect.message)
+
+    def look_for_others(self, now: int, links: Links) -> None:
+        """If no other station has been heard for long while opening, announce once what to check."""
+        elapsed_ns = now - self._opening_since_ns
+        is_alone = self._engine.config.stations == 1
+        if is_alone or self.instance or self._has_hinted or elapsed_ns <= NOBODY_SEEN_NS or not links.is_open:
+            return
+        if all(peer.state in ("self", "never seen") for peer in self._engine.peers(now)):
+            self._has_hinted = True
+            self.nobody_seen(links.names, elapsed_ns)
 
     def nobody_seen(self, interfaces: str, elapsed_ns: int) -> None:
         """No other station has been heard for this long."""

@@ -40,7 +40,7 @@ from .outcomes import Expelled, Outcome, Recovering, Steps, UsedUp
 from .parts import Parts
 from .probing import Probing
 from .silence import SilenceWatch
-from .status import engine_status
+from .status import PeerReport, engine_state, engine_status, peer_reports
 from .switched import SwitchedRules
 from .timers import NEVER, Deadline, Timers
 from .votes import Quorum
@@ -264,6 +264,15 @@ class Engine:
     def own_deadline_ns(self) -> int:
         """The same without the core's deadlines, for a driver whose data path looks at those itself. Moves only by an input."""
         return min(self._timers.next_ns(), self.opening.next_deadline_ns(), self.medium.next_deadline_ns())
+
+    @property
+    def state(self) -> str:
+        """ "opening", "open", "blocked" (no quorum) or "fenced"."""
+        return engine_state(self)
+
+    def peers(self, now: int) -> list[PeerReport]:
+        """What is known of each station, this one included, in the order of their numbers."""
+        return peer_reports(self, max(now, self._now))
 
     def status(self, now: int | None = None) -> dict[str, Any]:
         """What the protocol knows of docs/status.md, JSON-able. ``now``: default, that of the last input."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .core import Medium, Peer
 from .engineconfig import MS
@@ -31,7 +31,7 @@ def engine_status(engine: Engine, at: int) -> dict[str, Any]:
         "incarnation": engine.incarnation,
         "medium": Medium(engine.config.medium).name.lower(),
         "reset": engine.medium.status(),
-        "state": _state(engine),
+        "state": engine_state(engine),
         "blocked": [
             {"station": station, "reason": reason, "since_ms": (at - since) // MS}
             for station, (reason, since) in sorted(engine.watch.blocked.items())
@@ -50,7 +50,7 @@ def engine_status(engine: Engine, at: int) -> dict[str, Any]:
         },
         "positions": {**core.positions()._asdict(), "clock": core.clock},
         "digest": {"position": position, "value": f"{digest:016x}"},
-        "peers": [_peer_status(engine, at, index, peer) for index, peer in enumerate(peers)],
+        "peers": [_peer_status(report) for report in peer_reports(engine, at)],
         "matrix": core.matrix() if engine.instance else None,
         "counters": {"core": core.counters()},
         "drops": core.drops(),
@@ -68,7 +68,8 @@ def engine_status(engine: Engine, at: int) -> dict[str, Any]:
     }
 
 
-def _state(engine: Engine) -> str:
+def engine_state(engine: Engine) -> str:
+    """``state`` of docs/status.md, as far as the protocol knows it."""
     if engine.fenced:
         return "fenced"
     if engine.instance:
@@ -114,30 +115,72 @@ def _membership_status(engine: Engine, now: int) -> dict[str, Any]:
     }
 
 
-def _peer_status(engine: Engine, now: int, index: int, peer: Peer) -> dict[str, Any]:
-    station = index + 1
-    is_self = index == engine.core.index
+class PeerReport(NamedTuple):
+    """What one station knows of another one, or of itself."""
+
+    station: int
+    """1..n"""
+    is_self: bool
+    host: str | None
+    """Host name; None: not known."""
+    mac: bytes
+    state: str
+    """A word of docs/status.md: self, up, never seen, out, fenced, or why the station is waited for."""
+    heard_ms: int | None
+    """Since the last frame from it; None: never, or it is this station."""
+    incarnation: int | None
+    """None: not known."""
+    frame_max: int
+    """Bytes of the largest PDU that it takes."""
+    peer_state: str | None
+    """How this station sees it (``PeerState``: A, AS, …); None: not at all."""
+    core: Peer
+
+
+def peer_reports(engine: Engine, now: int) -> list[PeerReport]:
+    """All stations, in the order of their numbers. now: monotonic nanoseconds, not before the engine's last input."""
+    return [_peer_report(engine, now, index) for index in range(engine.config.stations)]
+
+
+def _peer_report(engine: Engine, now: int, index: int) -> PeerReport:
+    peer, station, is_self = engine.core.peer(index), index + 1, index == engine.core.index
+    state = engine.membership.peer_states.get(station)
+    return PeerReport(
+        station=station,
+        is_self=is_self,
+        host=engine.opening.host_of(station),
+        mac=engine.opening.mac if is_self else peer.mac,
+        state="self" if is_self else _state_of(engine, station, peer),
+        heard_ms=None if is_self or not peer.heard_ns else (now - peer.heard_ns) // MS,
+        incarnation=engine.incarnation if is_self else peer.incarnation or None,
+        frame_max=engine.opening.frame_max if is_self else peer.frame_max,
+        peer_state=state.name if state is not None else None,
+        core=peer,
+    )
+
+
+def _state_of(engine: Engine, station: int, peer: Peer) -> str:
+    """How another station is, in a word."""
     blocked = engine.watch.blocked
-    heard = None if is_self or not peer.heard_ns else (now - peer.heard_ns) // MS
-    if is_self:
-        state = "self"
-    elif peer.fenced:
-        state = "fenced"
-    elif station in blocked and (peer.member or not engine.instance or blocked[station][0] == "joining"):
-        state = blocked[station][0]
-    elif engine.instance and not peer.member:
-        state = "out" if engine.membership.last_incarnation(station) else "never seen"
-    else:
-        state = "up" if engine.instance or engine.opening.host_of(station) is not None else "never seen"
-    mac = engine.opening.mac if is_self else peer.mac
+    if peer.fenced:
+        return "fenced"
+    if station in blocked and (peer.member or not engine.instance or blocked[station][0] == "joining"):
+        return blocked[station][0]
+    if engine.instance and not peer.member:
+        return "out" if engine.membership.last_incarnation(station) else "never seen"
+    return "up" if engine.instance or engine.opening.host_of(station) is not None else "never seen"
+
+
+def _peer_status(report: PeerReport) -> dict[str, Any]:
+    peer = report.core
     return {
-        "station": station,
-        "self": is_self,
-        "host": engine.opening.host_of(station),
-        "mac": mac_text(mac) if any(mac) else None,
-        "state": state,
-        "heard_ms": heard,
-        "incarnation": engine.incarnation if is_self else peer.incarnation or None,
+        "station": report.station,
+        "self": report.is_self,
+        "host": report.host,
+        "mac": mac_text(report.mac) if any(report.mac) else None,
+        "state": report.state,
+        "heard_ms": report.heard_ms,
+        "incarnation": report.incarnation,
         "req": peer.req,
         "top": peer.top,
         "base": peer.base,
@@ -146,7 +189,7 @@ def _peer_status(engine: Engine, now: int, index: int, peer: Peer) -> dict[str, 
         "ordered": peer.ordered,
         "gaps": peer.gaps,
         "free_buffers": peer.free_buffers,
-        "frame_max": engine.opening.frame_max if is_self else peer.frame_max,
+        "frame_max": report.frame_max,
         "clock": peer.clock,
     }
 

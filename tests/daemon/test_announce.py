@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from zenjun.daemon.announce import Announcer
+from zenjun.daemon.announce import NOBODY_SEEN_NS, Announcer
 from zenjun.daemon.observe import Journal, Notifier
 from zenjun.proto.effects import Blocked, Changed, Closed, Fenced, Notice, Opened
 from zenjun.proto.engine import Engine
@@ -23,13 +23,17 @@ class Said:
         self.statuses: list[str] = []
         self.membership = SimpleNamespace(members=(1, 2, 3))
         self.core = SimpleNamespace(peer=lambda index: SimpleNamespace(heard_ns=SECOND if index == 1 else 0))
-        self.config = SimpleNamespace(fail_timeout_ns=SECOND // 2)
+        self.config = SimpleNamespace(fail_timeout_ns=SECOND // 2, stations=3)
+        self.states = ["self", "never seen", "never seen"]
         logger = logging.Logger("announce", logging.DEBUG)
         handler = logging.Handler()
         handler.emit = self._emit  # type: ignore[method-assign]
         logger.addHandler(handler)
         notifier = SimpleNamespace(status=self.statuses.append)
-        self.announcer = Announcer(cast(Engine, self), Journal(logger), cast(Notifier, notifier))
+        self.announcer = Announcer(cast(Engine, self), Journal(logger), cast(Notifier, notifier), 0)
+
+    def peers(self, now: int) -> list[SimpleNamespace]:
+        return [SimpleNamespace(state=state) for state in self.states]
 
     def _emit(self, record: logging.LogRecord) -> None:
         self.lines.append((cast(Any, record).zj_event, record.getMessage()))
@@ -52,8 +56,8 @@ def test_an_instance_opens_changes_and_ends(said: Said) -> None:
     a.changed(Changed(instance=6, incarnations=(7, 0, 9), left=(2,), joined=()), SECOND)
     a.changed(Changed(instance=7, incarnations=(7, 8, 9), left=(), joined=(2,)), SECOND)
     assert a.instance == 7
-    a.closed(Closed(instance=7, reason="no quorum", station=2, expelled=False))
-    a.closed(Closed(instance=7, reason="silent", station=1, expelled=True))
+    a.closed(Closed(instance=7, reason="no quorum", station=2, expelled=False), SECOND)
+    a.closed(Closed(instance=7, reason="silent", station=1, expelled=True), SECOND)
     assert a.instance == 0
     assert said.lines == [
         ("open", "instance 5 of stations 1, 2, 3"),
@@ -103,3 +107,22 @@ def test_notices_and_a_fence(said: Said) -> None:
     assert [event for event, _ in said.lines] == ["foreign", "nobody seen", "open", "foreign", "fenced"]
     assert said.lines[0][1] == "it does: window_frames"
     assert said.lines[1][1].startswith("no other station has been heard on eth0, eth1 for 12 s: are they on the same segment")
+
+
+def test_what_to_check_is_said_once_in_an_opening_in_which_nobody_is_heard(said: Said) -> None:
+    a, links = said.announcer, cast(Any, SimpleNamespace(is_open=True, names="eth0"))
+    a.look_for_others(NOBODY_SEEN_NS, links)
+    assert said.lines == [], "not yet"
+    a.look_for_others(NOBODY_SEEN_NS + 1, cast(Any, SimpleNamespace(is_open=False, names="eth0")))
+    assert said.lines == [], "that would be the link's fault"
+    said.states[1] = "up"
+    a.look_for_others(NOBODY_SEEN_NS + 1, links)
+    assert said.lines == [], "station 2 was heard"
+    said.states[1] = "never seen"
+    for _ in range(2):
+        a.look_for_others(NOBODY_SEEN_NS + 1, links)
+    assert [event for event, _ in said.lines] == ["nobody seen"]
+    a.closed(Closed(instance=7, reason="silent", station=1, expelled=False), NOBODY_SEEN_NS)
+    a.look_for_others(2 * NOBODY_SEEN_NS, links)
+    a.look_for_others(2 * NOBODY_SEEN_NS + 1, links)
+    assert [event for event, _ in said.lines] == ["nobody seen", "closed", "nobody seen"]

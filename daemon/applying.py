@@ -1,0 +1,113 @@
+"""Applies the effects of the engine (``proto/effects.py``) in their order: to disk, links, data path and programs.
+
+``Persist`` is a barrier: a synchronous fsync on this thread, so nothing behind it, and no frame that the engine queued, leaves
+before the numbers are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from ..proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
+from ..proto.engine import Engine
+from .announce import Announcer
+from .datapath import DataPath, now_ns
+from .exits import Exit
+from .links import Links
+from .sessions import Sessions
+from .store import Store
+
+
+class Host(Protocol):
+    """What applying an effect asks of the driver."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether programs may send: the daemon is not stopping."""
+
+    def give_up(self, code: Exit, message: str) -> None:
+        """End the daemon."""
+
+    def turn_again(self) -> None:
+        """Another turn of the data path is due before the daemon sleeps."""
+
+
+class Applier:
+    """Applies the effects of one engine. One thread."""
+
+    def __init__(
+        self,
+        host: Host,
+        engine: Engine,
+        *,
+        dp: DataPath,
+        clients: Sessions,
+        store: Store,
+        links: Links,
+        announcer: Announcer,
+    ) -> None:
+        self._host = host
+        self._engine = engine
+        self._dp = dp
+        self._clients = clients
+        self._store = store
+        self._links = links
+        self._announcer = announcer
+        self.has_fenced = False
+        """The order here has once differed from another station's. Stays so: what programs have got cannot be taken back."""
+
+    def apply(self, effects: Iterable[Effect]) -> None:
+        """Apply them in order. What follows a ``Refused`` is dropped. Raises StoreError."""
+        for effect in effects:
+            match effect:
+                case Persist(incarnation, instance):
+                    self._store.persist(incarnation, instance)
+                case Send(pdu):
+                    if self._links.is_open:
+                        self._dp.links_send(pdu)
+                case Opened():
+                    self._on_opened(effect)
+                case Changed():
+                    self._on_changed(effect)
+                case Closed():
+                    self._on_closed(effect)
+                case Blocked():
+                    self._on_blocked(effect)
+                case Fenced():
+                    self._on_fenced(effect)
+                case Refused(message):
+                    self._host.give_up(Exit.REFUSED, message)
+                    return
+                case Notice(kind, message):
+                    self._announcer.notice(effect, self._store.explained(kind, message), now_ns())
+            self._host.turn_again()
+
+    def _on_opened(self, effect: Opened) -> None:
+        self._store.note_ran()
+        self._clients.payload_max = self._engine.core.payload_max
+        # The data path forgets the last instance only now: its counts jump with that, and `reopened` has to come before them.
+        self._clients.on_opened(effect.instance, effect.incarnations, self._dp.reset(), joined=effect.joined)
+        if self._host.is_running:
+            self._dp.hold(False)
+        self._announcer.opened(effect)
+
+    def _on_changed(self, effect: Changed) -> None:
+        self._clients.payload_max = self._engine.core.payload_max
+        self._clients.on_changed(effect.instance, effect.incarnations)
+        self._announcer.changed(effect, now_ns())
+
+    def _on_closed(self, effect: Closed) -> None:
+        self._dp.hold(True)
+        self._clients.on_closed(effect.reason, effect.station, expelled=effect.expelled)
+        self._announcer.closed(effect, now_ns())
+
+    def _on_blocked(self, effect: Blocked) -> None:
+        self._announcer.blocked(effect, now_ns())
+        if self._announcer.instance or effect.stations:
+            self._clients.on_blocked(effect.stations, effect.quorum)
+
+    def _on_fenced(self, effect: Fenced) -> None:
+        self.has_fenced = True
+        self._announcer.fenced(effect)
+        self._clients.on_fenced(effect.station, effect.position)
