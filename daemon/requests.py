@@ -16,6 +16,7 @@ from .clientwire import REPLY, REQUEST, REQUESTS_MAX, Frame, Kind, ReplyStatus
 from .connections import Connection, Connections, Facts, Standing, as_json
 from .datapath import DataPath
 from .observe import Journal
+from .services import Services
 from .sparing import Sparing
 
 KINDS: Final = frozenset(int(kind) for kind in Kind)
@@ -44,7 +45,7 @@ class Requests:
     """Answers what programs ask.
 
     status:     ``status(now)`` gives the object of docs/status.md; asked at most ``STATUSES_PER_S`` times a second.
-    ask_groups: passes a question about a group on to the groups; the answer comes by ``reply``.
+    services:   answer the questions that are theirs, by ``reply``.
     admin:      carries out an operator's command, ``("expel", {"station": k})`` or ``("leave", {})``, and returns a line for
                 people; raises UsageError for what cannot be. Without it operators are refused. It may be set later.
     """
@@ -57,7 +58,7 @@ class Requests:
         facts: Facts,
         journal: Journal,
         status: Callable[[int], dict[str, Any]],
-        ask_groups: Callable[[Question, bytes], None],
+        services: Services,
         admin: Callable[[str, dict[str, Any]], str] | None = None,
     ) -> None:
         self._dp = dp
@@ -67,7 +68,7 @@ class Requests:
         self._journal = journal
         self._make_status = status
         self._status = Sparing(self._status_and_reply, STATUSES_PER_S)
-        self._ask_groups = ask_groups
+        self._services = services
         self.admin = admin
 
     def on_request(self, connection: Connection, data: bytes, now: int) -> str:
@@ -87,15 +88,15 @@ class Requests:
         return ""
 
     def ask(self, question: Question, body: bytes, now: int) -> None:
-        """One question. Its answer, or an error, is queued now or (groups) by a later ``reply``."""
+        """One question. Its answer, or an error, is queued now or (services) by a later ``reply``."""
         if question.kind is Kind.STATUS:
             self._answer(question, self._status(now)[1])
         elif question.kind is Kind.ADMIN:
             self._on_admin(question, body, now)
-        elif body:
-            self._ask_groups(question, body)
-        else:
+        elif question.kind is Kind.MEMBERS and not body:
             self._answer(question, as_json(self._stations(now)))
+        elif not self._services.on_request(question.kind, question, body):
+            self._fail(question, "unknown-request", f"no service of this daemon answers requests of kind {int(question.kind)}")
 
     def reply(self, reply: Reply) -> None:
         """The answer of a service to one of our questions. Nothing if the program has gone."""

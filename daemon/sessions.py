@@ -1,8 +1,8 @@
 """Sessions of the programs connected to this daemon: handshake, control frames, events, good-byes (docs/client-protocol.md).
 
 Messages never pass through here: the data path reads and writes them in C. What arrives here are control frames (``on_frame``)
-and, at their place in the total order, group messages and view events (``on_delivered``). Groups are the business of
-``services``, questions and commands of ``requests``; this class sorts what comes, and tells programs what becomes of the cluster.
+and, at their place in the total order, messages of services and view events (``on_delivered``). Those are the business of
+``services``, questions and commands of ``requests``. This class sorts what comes, and tells programs what becomes of the cluster.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from .clientwire import (
 )
 from .connections import Connection, Connections, Facts, Standing, as_json
 from .datapath import E_PROTOCOL, E_SLOW, DataPath, GroupMessage, Lost, Take
+from .grouphost import GroupHost
 from .listening import peer
 from .observe import Journal
 from .requests import KIND_OF, Question, Requests
-from .services import GroupHost
+from .services import Services
 
 HELLO_TIMEOUT_NS: Final = 10_000_000_000
 """A connection that has not said HELLO by then is closed."""
@@ -71,8 +72,10 @@ class Sessions:
         self._want_ack = want_ack
         self.connections = Connections(dp)
         self._standing = Standing()
-        self.requests = Requests(dp, self.connections, self._standing, facts, journal, status, self._ask_groups, admin)
-        self._groups = GroupHost(dp, groups, self.connections, self._standing, facts, self.requests.reply)
+        self._services = Services()
+        self.requests = Requests(dp, self.connections, self._standing, facts, journal, status, self._services, admin)
+        # The services, each of which registers itself.
+        self._groups = GroupHost(self._services, dp, groups, self.connections, self._standing, facts, self.requests.reply)
         self.refused = 0
         """Connections turned away (full, closing)."""
         self.mtu = 0
@@ -140,7 +143,7 @@ class Sessions:
 
     def after_turn(self, now: int) -> None:
         """Serve what waited for room or for a position: group messages not yet queued, clients that said BYE."""
-        self._groups.flush()
+        self._services.flush()
         standing = self._standing
         for connection in [c for c in self.connections.by_slot.values() if c.bye]:
             info = self._dp.client_info(connection.slot)
@@ -157,7 +160,7 @@ class Sessions:
     @property
     def waiting(self) -> bool:
         """Whether ``after_turn`` has something to come back for."""
-        return self._groups.waiting or any(c.bye for c in self.connections.by_slot.values())
+        return self._services.waiting or any(c.bye for c in self.connections.by_slot.values())
 
     def tick(self, now: int) -> None:
         """Now and then: close connections that never said HELLO."""
@@ -183,11 +186,11 @@ class Sessions:
         """
         standing = self._standing
         again = standing.ever_open
-        self._groups.end()
+        self._services.end()
         standing.instance = standing.view_instance = instance
         standing.incarnations = tuple(incarnations)
         standing.open, standing.ever_open, standing.blocked, standing.quorum = True, True, (), True
-        self._groups.open(instance, joined=joined)
+        self._services.open(instance, joined=joined)
         members = [station for station, incarnation in enumerate(standing.incarnations, 1) if incarnation]
         for connection in self.connections.in_order():
             event: dict[str, object] = {
@@ -199,7 +202,7 @@ class Sessions:
             if again:
                 event.update(self._loss(connection, lost))
             self.connections.event(connection, event)
-        self._groups.begin()
+        self._services.begin()
 
     def _loss(self, connection: Connection, lost: dict[int, Lost]) -> dict[str, object]:
         """What the end of an instance costs a client, as its events say it."""
@@ -216,7 +219,7 @@ class Sessions:
         without this station (expelled), the rest of it, messages and views, may still be delivered before."""
         standing = self._standing
         standing.open = False
-        self._groups.suspend()
+        self._services.suspend()
         lost = self._dp.lost() if expelled else {}
         for connection in self.connections.in_order():
             if connection.version < VERSION_VIEWS:
@@ -261,13 +264,13 @@ class Sessions:
     # ---- what comes in the order
 
     def on_delivered(self, message: GroupMessage) -> None:
-        """What delivery stands at (``DataPath.group``): a group message or a view event, perhaps of an instance that has ended,
-        for its groups live until the next one begins."""
+        """What delivery stands at (``DataPath.group``): a message of a service or a view event, perhaps of an instance that has
+        ended, for its groups live until the next one begins."""
         if message.type == MessageType.VIEW:
             self._on_view(message)
-        elif message.type == MessageType.GROUP:
+        else:
             place = (message.clock, message.src + 1, message.index)
-            self._groups.on_message(place, message.client, message.data, message.position)
+            self._services.on_message(message.type, place, message.client, message.data, message.position)
 
     def _on_view(self, message: GroupMessage) -> None:
         """Stations have come or gone at this place of the order."""
@@ -277,7 +280,7 @@ class Sessions:
         self._standing.view_instance = view.instance
         place = (message.clock, message.view_src + 1, message.index)
         self._tell_view(view, place, message.position)
-        self._groups.on_view(place, view, message.position)
+        self._services.on_view(place, view, message.position)
 
     def _tell_view(self, view: ViewEvent, place: Place, position: int) -> None:
         """The view event for every client, held back like the views of its groups: at the highest level that it asked for."""
@@ -338,9 +341,6 @@ class Sessions:
         if standing.fence is not None:
             self.connections.event(connection, standing.fence, urgent=True)
 
-    def _ask_groups(self, question: Question, body: bytes) -> None:
-        self._groups.on_request(question, body)
-
     def _on_bye(self, connection: Connection) -> None:
         connection.bye = True
         self._want_ack(True)
@@ -370,7 +370,7 @@ class Sessions:
 
     def _forget(self, connection: Connection, why: str) -> None:
         self.connections.remove(connection)
-        self._groups.forget(connection, death=why != "bye")
+        self._services.forget(connection, death=why != "bye")
 
     def status(self) -> list[dict[str, object]]:
         """``clients`` of docs/status.md."""

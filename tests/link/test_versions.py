@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from zenjun.daemon.connections import Connection, Connections, Facts, Standing
 from zenjun.daemon.observe import Journal
-from zenjun.daemon.requests import Question, Requests
+from zenjun.daemon.requests import Requests
+from zenjun.daemon.services import Services
 from zenjun.proto.service.base import Reply
 
+from ..daemon.test_services import Recorder
 from .rig import Bench, Program, frame, takes
 from .test_membership import Daemon
 
@@ -146,10 +148,11 @@ def test_requests_without_an_answer_are_bounded() -> None:
     connections = Connections(queue)
     connection = Connection(0, 1, 0, 0, version=3)
     connections.add(connection)
-    asked: list[Question] = []
+    services = Services()
+    asked = Recorder(services).asked
     requests = Requests(
         queue, connections, Standing(), Facts("c", 1, 3, 1, 1, 1), Journal(logging.getLogger("test")), lambda now: {},
-        lambda question, body: asked.append(question),
+        services,
     )  # fmt: skip
     body = struct.pack("<HH", MEMBERS, 0) + b"g"
     for number in range(66):
