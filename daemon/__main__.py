@@ -47,7 +47,9 @@ from .store import DECIDING, FIRST_START, Ran, Remembered, Store, StoreError
 FRAME_MAX_ROOM: Final = 9000
 """Buffers take frames of a jumbo MTU even if the interface's is smaller now, so that it may grow while we run, bytes."""
 SLICE_NS: Final = 2_000_000
-"""Longest stay in one turn of the data path."""
+"""Longest stay in one turn of the data path with work left."""
+STAY_NS: Final = 8_000_000
+"""For so long a turn waits for the next event itself, while events come: what else the loop has to do may be late by that."""
 BUS_SEND_BYTES: Final = 32 * 1024
 """A bridge that forwards serially charges a frame to its sender's socket until it has been carried: so small a buffer is
 back-pressure, without which frames are lost in the bridge's backlog."""
@@ -322,6 +324,7 @@ def _datapath(config: Config, engine: Engine, mtu: int, key: bytes) -> DataPath:
         rest_ns=config.station.rest_ns,
         linger_ns=config.station.linger_ns,
         slice_ns=SLICE_NS,
+        stay_ns=STAY_NS,
         key=key,
     )
 

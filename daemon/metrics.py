@@ -86,6 +86,7 @@ HELP: Final = {
     "datapath_turns": "Turns of the data path's loop",
     "datapath_rests": "Rests between batches under load",
     "datapath_lingers": "Waits for an answer to what was just sent",
+    "datapath_waits": "Waits for the next event inside a turn, while events come",
     "datapath_client_reads": "Reads from programs' sockets",
     "datapath_client_writes": "Writes to programs' sockets",
     "datapath_client_bytes_in": "Bytes read from programs",

@@ -38,7 +38,9 @@ from .stopping import Phase, Stopping
 from .store import Store, StoreError
 
 ROUNDS_MAX: Final = 64
-"""Turns of the data path in one callback, so that signals, netlink and new clients are served under any load."""
+ROUNDS_NS: Final = 8_000_000
+"""Turns of the data path in one callback, at most so many, and none begun after so long: signals, netlink and new clients are
+served under any load."""
 CONTROL_FRAMES_MAX: Final = 4
 CONTROL_SLICE_NS: Final = 1_000_000
 """Control frames of programs in one turn, at most so many and, but for the last one, at most so long."""
@@ -181,7 +183,8 @@ class Runtime:
             self._loop.call_soon(self._guarded, self._turn)
 
     def _rounds(self) -> bool:
-        catch_up = CATCH_UP_MAX if now_ns() > self._planned_ns + PAUSE_NS else 0
+        began = now_ns()
+        catch_up = CATCH_UP_MAX if began > self._planned_ns + PAUSE_NS else 0
         for _ in range(ROUNDS_MAX + catch_up):
             self._again = False
             deadline = self._deadline()
@@ -203,6 +206,8 @@ class Runtime:
             if not (turn.want & SOMETHING or self._again or self._deadline() < deadline):
                 self._planned_ns = min(deadline, turn.next_due)
                 return False
+            if turn.now - began >= ROUNDS_NS:
+                break
         return True
 
     def _deadline(self) -> int:

@@ -222,6 +222,7 @@ class DataPath:
         rest_ns: int = 50_000,
         linger_ns: int = 50_000,
         slice_ns: int = 5_000_000,
+        stay_ns: int = 0,
         key: bytes = b"",
     ) -> None:
         """core: kept alive as long as this object, and used by it alone while ``turn`` runs.
@@ -230,7 +231,8 @@ class DataPath:
         ring_bytes: receive ring of a link, 256 KiB .. 1 GiB; send_bytes: its socket's send buffer, 0 for a large one;
         message_max: at most 16 MiB; queue_bytes_max: per client, at most 1 GiB.
         rest_ns: sleep between batches under load, 0 never; linger_ns: wait inside a turn while news is expected;
-        slice_ns: longest stay in one turn.
+        slice_ns: longest stay in one turn with work left; stay_ns: while events come, the next one is waited for inside the
+        turn, so long from its beginning, 0 never.
         key: KEY_BYTES, or none: then every frame sent bears a seal under it, and frames without are dropped and counted.
         Raises OSError: EINVAL for values out of range, ENOMEM, EMFILE.
         """
@@ -248,6 +250,7 @@ class DataPath:
         config.rest_ns = rest_ns
         config.linger_ns = linger_ns
         config.slice_ns = slice_ns
+        config.stay_ns = stay_ns
         config.guard = _guard(key)
         if key:
             if len(key) != KEY_BYTES:
@@ -290,7 +293,8 @@ class DataPath:
     # ---- the turn
 
     def turn(self, deadline: int) -> Turn:
-        """Receive, offer, step, send, deliver and write until idle or a reason to come back; at most about ``slice_ns``.
+        """Receive, offer, step, send, deliver and write until idle or a reason to come back; at most about ``slice_ns``, or
+        ``stay_ns`` if that is longer.
 
         deadline: of the engine, absolute; ``Want.DEADLINE`` is set once it, or the core's POLL timer, is over and
         the ring has been emptied.

@@ -37,7 +37,8 @@ struct dp_config {
     uint64_t queue_bytes_max;    /* per client, undelivered frames */
     uint64_t rest_ns;            /* rest between batches under load; 0: never */
     uint64_t linger_ns;          /* wait inside the call for more while something is pending */
-    uint64_t slice_ns;           /* longest stay in one dp_turn */
+    uint64_t slice_ns;           /* longest stay in one dp_turn with work left */
+    uint64_t stay_ns;            /* wait inside the call for the next event while events come, so long from its beginning; 0: never */
 };
 
 enum dp_want {                   /* why dp_turn came back; bits */
@@ -79,7 +80,7 @@ struct dp_link_counters {
 struct dp_counters {
     uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing, rx_unsealed;
     uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors;
-    uint64_t turns, rests, lingers, client_reads, client_writes, client_bytes_in, client_bytes_out, slow_disconnects;
+    uint64_t turns, rests, lingers, waits, client_reads, client_writes, client_bytes_in, client_bytes_out, slow_disconnects;
 };
 
 int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_core *core, struct dp **out);

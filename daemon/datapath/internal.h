@@ -255,6 +255,7 @@ struct dp {
     int epoll, timer;
     uint64_t armed;                     /* what the timer stands at, 0: off */
     uint64_t loaded_until;              /* rests instead of lingering until then */
+    uint64_t active_at;                 /* when a turn last had something to do */
     struct dp_counters counters;
     struct dp_guard guard;
     struct dp_links links;

@@ -202,13 +202,19 @@ static void rest(struct dp *d)
     nanosleep(&t, NULL);
 }
 
-/* 1: something came. */
-static int linger(struct dp *d, uint64_t ns)
+/* 1: something came; 0: nothing did; -1: a signal. */
+static int wait_for_event(struct dp *d, uint64_t ns)
 {
     struct pollfd p = {.fd = d->epoll, .events = POLLIN};
     const struct timespec t = timespec_of(ns);
-    d->counters.lingers++;
-    return ppoll(&p, 1, &t, NULL) > 0;
+    return ppoll(&p, 1, &t, NULL);
+}
+
+/* Where events follow each other closely, the next one is waited for here: each return to Python, and from there through its loop to
+ * sleep, costs as much as the event itself. */
+static int may_stay(const struct dp *d, uint64_t now)
+{
+    return d->cfg.stay_ns && now - d->active_at < d->cfg.stay_ns / 4;
 }
 
 /* A control PDU may end the instance, and what was in order before it would be lost: delivery goes first, for a bounded time. */
@@ -241,7 +247,8 @@ static uint32_t wants(struct dp *d, uint32_t status)
 int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
 {
     uint64_t now = dp_now();
-    const uint64_t slice_end = now + d->cfg.slice_ns;
+    uint64_t slice_end = now + d->cfg.slice_ns;
+    const uint64_t stay_end = may_stay(d, now) ? now + d->cfg.stay_ns : 0;
     uint32_t want, status;
     d->counters.turns++;
     for (;;) {
@@ -268,6 +275,8 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
             want |= DP_W_DEADLINE; /* judged only once the ring is empty: a silent peer's frames may lie in it */
         if (want)
             break;
+        if (progress)
+            d->active_at = now;
         if (!drained || more || progress) {
             if (over) {
                 want |= DP_W_MORE;
@@ -288,14 +297,19 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
             continue;
         }
         links_unmute(&d->links);
-        if (!(status & ZJ_S_PENDING) || over)
+        const uint64_t due = next_due(d, deadline, now), until = stay_end ? stay_end : now + d->cfg.linger_ns;
+        if (due <= now || until <= now || (!stay_end && (!(status & ZJ_S_PENDING) || over)))
             break;
-        const uint64_t due = next_due(d, deadline, now), wait = min64(d->cfg.linger_ns, due > now ? due - now : 0);
-        if (wait == 0)
-            break;
-        const int came = linger(d, wait);
+        if (stay_end) {
+            arm(d, 0); /* the wait itself ends in time */
+            d->counters.waits++;
+        } else {
+            d->counters.lingers++;
+        }
+        const int came = wait_for_event(d, min64(until, due) - now);
         now = dp_now();
-        if (!came && d->api->nak_due(d->core) > now)
+        slice_end = stay_end ? now + d->cfg.slice_ns : slice_end;
+        if (came < 0 || (!came && !stay_end && d->api->nak_due(d->core) > now))
             break;
     }
     d->fenced = (status & ZJ_S_FENCED) != 0;
