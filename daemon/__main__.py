@@ -274,7 +274,7 @@ def _interface_mtu(name: str) -> int:
     monitor = LinkMonitor(name, lambda change: None)
     try:
         monitor.start()
-        link = monitor.watch.link
+        link = monitor.tracker.link
         return link.mtu if link is not None else 0
     finally:
         monitor.close()

@@ -22,17 +22,17 @@ class Host(Protocol):
     def later(self, seconds: float, action: Callable[[], None]) -> asyncio.TimerHandle:
         """Call once, from the loop."""
 
-    def watch_fd(self, fd: int, action: Callable[[], None]) -> None:
-        """Call whenever the descriptor is readable, until ``unwatch_fd``."""
+    def add_reader(self, fd: int, action: Callable[[], None]) -> None:
+        """Call whenever the descriptor is readable, until ``remove_reader``."""
 
-    def unwatch_fd(self, fd: int) -> None: ...
+    def remove_reader(self, fd: int) -> None: ...
 
     def turn_soon(self) -> None:
         """Turn the data path when the present callback is done."""
 
 
 class Acceptor:
-    """Accepts the connections of one daemon. Its ``Host`` has to watch the descriptor first."""
+    """Accepts the connections of one daemon. Its ``Host`` has to call ``on_readable`` for its descriptor."""
 
     def __init__(self, host: Host, listener: Listener, clients: Sessions, journal: Journal) -> None:
         self._host = host
@@ -51,14 +51,14 @@ class Acceptor:
             self._clients.accept(sock, now)
         if error is not None:
             self._journal.event(logging.WARNING, "client", f"cannot accept clients: {error.strerror}", now=now, key="accept")
-            self._host.unwatch_fd(self._listener.fileno())
+            self._host.remove_reader(self._listener.fileno())
             self._host.later(REST_S, self._try_again)
         if taken:
             self._host.turn_soon()
 
     def _try_again(self) -> None:
         if self._listener.fileno() >= 0:
-            self._host.watch_fd(self._listener.fileno(), self.on_readable)
+            self._host.add_reader(self._listener.fileno(), self.on_readable)
 
     def close(self) -> None:
         self._listener.close()

@@ -127,10 +127,10 @@ class LinkDriver:
     @property
     def state(self) -> LinkState:
         """Of the interface, as last seen."""
-        return self._monitor.watch.state
+        return self._monitor.tracker.state
 
     def _open(self) -> None:
-        link = self._monitor.watch.link
+        link = self._monitor.tracker.link
         if link is None:
             return
         try:
@@ -214,7 +214,7 @@ class LinkDriver:
 
     def status(self) -> dict[str, Any]:
         """``interface`` of docs/status.md without what the engine knows: name, index, mac, state, and the MTU it uses."""
-        link = self._monitor.watch.link
+        link = self._monitor.tracker.link
         mtu = link.mtu - self._limits.overhead if link is not None else 0
         frame_max = self._limits.frame_max
         return {

@@ -102,7 +102,7 @@ class Change:
     ``mac``, ``carrier``."""
 
 
-class Watch:
+class InterfaceTracker:
     """Decides what a look at the kernel means. No input or output of its own; ``look`` is its only input."""
 
     def __init__(self, name: str) -> None:
@@ -185,7 +185,7 @@ class LinkMonitor:
 
     def __init__(self, name: str, on_change: Callable[[Change], None]) -> None:
         """Opens two netlink sockets; needs no rights. Raises OSError."""
-        self.watch = Watch(name)
+        self.tracker = InterfaceTracker(name)
         self._on_change = on_change
         self._parser = MarshalRtnl()
         self._sequence = 0
@@ -249,9 +249,9 @@ class LinkMonitor:
     def look(self, *, gone: bool = False) -> None:
         """Ask the kernel and report what changed. ``gone``: the followed index is known to have ended."""
         self.looks += 1
-        by_index = self._get(index=self.watch.index) if self.watch.index and not gone else None
-        by_name = self._get(name=self.watch.name)
-        change = self.watch.look(by_index, by_name, gone=gone)
+        by_index = self._get(index=self.tracker.index) if self.tracker.index and not gone else None
+        by_name = self._get(name=self.tracker.name)
+        change = self.tracker.look(by_index, by_name, gone=gone)
         if change is not None:
             self._on_change(change)
 
@@ -260,14 +260,14 @@ class LinkMonitor:
         if message["header"]["type"] not in (RTM_NEWLINK, RTM_DELLINK):
             return False, False
         index = int(message["index"])
-        mine = index == self.watch.index or message.get_attr("IFLA_IFNAME") == self.watch.name
+        mine = index == self.tracker.index or message.get_attr("IFLA_IFNAME") == self.tracker.name
         if mine:
             self.events += 1
         else:
             self.foreign += 1
         # A bridge tells with RTM_DELLINK (family AF_BRIDGE) that a port left it: the interface itself lives on.
         deleted = message["header"]["type"] == RTM_DELLINK and int(message["family"]) != socket.AF_BRIDGE
-        return mine, deleted and index == self.watch.index
+        return mine, deleted and index == self.tracker.index
 
     def _get(self, *, index: int = 0, name: str = "") -> Link | None:
         request = ifinfmsg()

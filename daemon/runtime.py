@@ -114,7 +114,7 @@ class Runtime:
             (self._acceptor.fileno(), self._acceptor.on_readable),
         )
         for fd, action in readers:
-            self.watch_fd(fd, action)
+            self.add_reader(fd, action)
         self.stopping.phase = Phase.RUNNING
         self._guarded(self._start)
         if self._metrics is not None:
@@ -131,7 +131,7 @@ class Runtime:
             watchdog.cancel()
             tick.cancel()
             for fd, _ in readers:
-                self.unwatch_fd(fd)
+                self.remove_reader(fd)
             self._acceptor.close()
             if self._metrics is not None:
                 self._metrics.close()
@@ -299,12 +299,12 @@ class Runtime:
         """Call once, from the loop, which must be running."""
         return asyncio.get_running_loop().call_later(seconds, self._guarded, action)
 
-    def watch_fd(self, fd: int, action: Callable[[], None]) -> None:
-        """Call whenever the descriptor is readable, until ``unwatch_fd``."""
+    def add_reader(self, fd: int, action: Callable[[], None]) -> None:
+        """Call whenever the descriptor is readable, until ``remove_reader``."""
         if self._loop is not None:
             self._loop.add_reader(fd, self._guarded, action)
 
-    def unwatch_fd(self, fd: int) -> None:
+    def remove_reader(self, fd: int) -> None:
         if self._loop is not None:
             self._loop.remove_reader(fd)
 

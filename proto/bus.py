@@ -131,7 +131,7 @@ class BusRules(MediumRules):
     def expel(self, now: int, station: int) -> Sequence[Outcome]:
         raise UsageError("on a bus nobody is expelled: an instance has all who are there")
 
-    def watch(self, now: int) -> Steps:
+    def find_silent(self, now: int) -> Steps:
         """A member that shows no sign of life ends the instance; a quiet one is asked."""
         members = self._membership.target_indices
         blamed = self._silence.judge(now, self._core, members)

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from .bus import BusRules
 from .control import ControlPdus
-from .core import Core, Medium, Status, seal
+from .core import Core, Medium, Status, add_checksum
 from .effects import Changed, Closed, Effect, Fenced, Opened
 from .engineconfig import EngineConfig, make_core, validate
 from .errors import UsageError
@@ -36,10 +36,10 @@ from .medium import MediumRules
 from .membership import Membership
 from .opening import Opening, OpeningConfig
 from .openpdu import FRAME_MAX_MIN
-from .outcomes import Expelled, Outcome, Recovering, Steps, UsedUp
+from .outcomes import InstanceOver, Outcome, Recovering, Steps, UsedUp
 from .parts import Parts
 from .probing import Probing
-from .silence import SilenceWatch
+from .silence import Silence
 from .status import PeerReport, engine_state, engine_status, peer_reports
 from .switched import SwitchedRules
 from .timers import NEVER, Deadline, Timers
@@ -78,7 +78,7 @@ class Engine:
         self.quorum = Quorum(config.stations, config.quorum or config.stations // 2 + 1, config.required)
         self._timers = Timers(Deadline)
         self._heartbeat = Heartbeat(core, self._timers, config.heartbeat_ns)
-        self.silence = SilenceWatch(
+        self.silence = Silence(
             fail_timeout_ns=config.fail_timeout_ns,
             progress_timeout_ns=config.progress_timeout_ns,
             late_ns=self._late_ns(config),
@@ -133,7 +133,7 @@ class Engine:
             incarnation=incarnation,
             instance=instance,
             frame_max=config.frame_max,
-            seal=seal,
+            add_checksum=add_checksum,
             reached=self._handover.reached,
             bind=self._handover.bind,
             quorum=self.quorum,
@@ -299,7 +299,7 @@ class Engine:
                 case Changed():
                     self._change(now, outcome)
                     out.append(outcome)
-                case Expelled(reason, station, expelled):
+                case InstanceOver(reason, station, expelled):
                     out += self._absorb(now, self.opening.renew(now, reason, station, expelled))
                 case Recovering():
                     out += self._absorb(now, self.medium.recover(now, outcome))

@@ -74,7 +74,7 @@ class MediumRules(ABC):
         """An operator wants a member out. UsageError if that cannot be."""
 
     @abstractmethod
-    def watch(self, now: int) -> Steps:
+    def find_silent(self, now: int) -> Steps:
         """In an instance, at each look of ``watch.py``: which members show no sign of life, and what follows."""
 
     # ---- deadlines

@@ -25,7 +25,7 @@ use (each names the methods that carry it out):
 4. *Place* (``_change_of``). The view event stands right after the last vote in the total order (the core sees to that, and to 4a
    and 5a).
 5. *Joining* (``_admit``, ``_resend``). Several joiners join by one proposal; delivery waits for a joiner from the vote on.
-6. *Expelled* (``_removed_by``, ``_leaves_out``): a complete proposal without this station, a later instance without it, or a
+6. *InstanceOver* (``_removed_by``, ``_leaves_out``): a complete proposal without this station, a later instance without it, or a
    removal that cannot finish in time end its incarnation in the instance.
 7. *Restart* (``_is_restart``, ``_restarted_while_joining``). An RCV of a newer incarnation proves that the former one has
    stopped.
@@ -48,7 +48,7 @@ from .core import Commit, Vote
 from .effects import Changed, Effect, Send
 from .errors import invariant
 from .openpdu import INSTANCE_MAX
-from .outcomes import Expelled, Outcome
+from .outcomes import InstanceOver, Outcome
 from .peer import Admission, Peer, Resent, Suspicion
 from .peerstate import Cause, PeerState
 from .votes import Cast, Proposal, Quorum, bits, encode_proposal, stations_of, takes_in
@@ -78,7 +78,7 @@ class Streams(Protocol):
 
     def all_have(self, stations: int, seqs: Mapping[int, int]) -> bool: ...
 
-    def watch(self, yes: bool) -> None: ...
+    def report_progress(self, yes: bool) -> None: ...
 
     def commit(self, now: int, change: Commit) -> bool: ...
 
@@ -91,7 +91,7 @@ class Streams(Protocol):
 
 class Membership:
     """The agreement at station ``station``, from ``begin`` to ``end``. Every method returns effects in order; among them may be
-    one ``Expelled``, after which ``end`` is to be called."""
+    one ``InstanceOver``, after which ``end`` is to be called."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Membership:
         self._own_votes.clear()
         self._ballots.clear()
         self._stuck_since_ns = None
-        self._streams.watch(False)
+        self._streams.report_progress(False)
         self._streams.block(False)
         self.last_change_ns = now
         self._sync_core()
@@ -338,7 +338,7 @@ class Membership:
                     return self._commit(now, proposal) + self._advance(now)
         if not self._leaves_out(state, trans):
             return []
-        return [Expelled(f"station {station} is in instance {instance}, which goes on without this one", station)]
+        return [InstanceOver(f"station {station} is in instance {instance}, which goes on without this one", station)]
 
     def on_progress(self, now: int) -> list[Outcome]:
         """Something has been accepted or acknowledged."""
@@ -351,7 +351,7 @@ class Membership:
         if self._stuck_since_ns is not None and now - self._stuck_since_ns >= self._give_up_ns:
             words = ", ".join(f"station {k} ({reason})" for k, reason, _ in self.waiting())
             what = "no agreement" if self.has_quorum else "no quorum"
-            return [Expelled(f"{what} without {words} for {self._give_up_ns // 1_000_000} ms", self._station, False)]
+            return [InstanceOver(f"{what} without {words} for {self._give_up_ns // 1_000_000} ms", self._station, False)]
         effects = self._answer_accusers(now)
         due = self._reports_due(now) if self.instance else []
         return effects + (self.adopt(now, due) if due else [])
@@ -438,7 +438,7 @@ class Membership:
             self._equalise(now)
             if self._reuses_issued():
                 words = f"instance {self.instance + 1} may be another one, which this life has agreed to open (rule 8)"
-                return [*effects, Expelled(words, self._station, False)]
+                return [*effects, InstanceOver(words, self._station, False)]
             effects += self._propose(now)
             done = [p for p in self._own_votes if self._is_complete(p)]
             if not any(self._is_decided(p) for p in done):
@@ -449,12 +449,12 @@ class Membership:
             effects += carried
         if self.instance and (by := self._removed_by()):
             names = ", ".join(map(str, by))
-            return [*effects, Expelled(f"stations {names} have agreed to go on without this one", by[0])]
+            return [*effects, InstanceOver(f"stations {names} have agreed to go on without this one", by[0])]
         self._sync_core()
         gone = [k for k, s in self._suspicions.items() if s.reason == "restarted"]
         if gone and not self.quorum(set(self.members) - set(gone)):
             names = ", ".join(f"station {k} (restarted)" for k in gone)
-            return [*effects, Expelled(f"no quorum without {names}", self._station, False)]  # it will never come back
+            return [*effects, InstanceOver(f"no quorum without {names}", self._station, False)]  # it will never come back
         if self._suspicions or self._awaited:  # what waits for a joiner waits as much as what waits for a stop
             self._stuck_since_ns = self._stuck_since_ns if self._stuck_since_ns is not None else now
         else:
@@ -805,4 +805,4 @@ class Membership:
     def _sync_core(self) -> None:
         self._streams.set_state(*self.bitmaps())
         self._streams.block(bool(self._suspicions) and not self.has_quorum)
-        self._streams.watch(self.busy or bool(self._ballots))
+        self._streams.report_progress(self.busy or bool(self._ballots))

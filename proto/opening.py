@@ -136,7 +136,7 @@ class Opening:
         incarnation: int,
         instance: int,
         frame_max: int,
-        seal: Callable[[bytes], bytes],
+        add_checksum: Callable[[bytes], bytes],
         reached: Callable[[], Past | None],
         bind: Callable[[Past, Pasts], Past] = lambda past, pasts: past,
         quorum: Quorum | None = None,
@@ -149,7 +149,7 @@ class Opening:
         quorum: by default all n stations. held: incarnation of a member of the present instance, 0 if it is none. life_of: the
         highest incarnation of a station that was ever a member."""
         self._config = config
-        self._seal = seal
+        self._add_checksum = add_checksum
         self._reached = reached
         self._bind = bind
         self._held = held
@@ -804,7 +804,9 @@ class Opening:
             past=self.past,
             recovering=recovering,
         )
-        send = Send(encode_open(pdu, cluster=self._config.cluster_id, stations=self._config.stations, seal=self._seal))
+        send = Send(
+            encode_open(pdu, cluster=self._config.cluster_id, stations=self._config.stations, checksum=self._add_checksum)
+        )
         return [*self._make_durable(), send]
 
     def _make_durable(self, ahead: int = 0) -> list[Effect]:

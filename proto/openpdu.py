@@ -126,8 +126,8 @@ def unpack(layout: Layout, data: bytes, at: int) -> dict[str, int]:
     return dict(zip(layout.names, layout.struct.unpack_from(data, at), strict=True))
 
 
-def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, seal: Callable[[bytes], bytes]) -> bytes:
-    """The PDU's bytes. ``seal`` writes the checksum."""
+def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, checksum: Callable[[bytes], bytes]) -> bytes:
+    """The PDU's bytes. ``checksum`` returns them with the checksum written."""
     name = pdu.host.encode()[:OPEN_NAME_MAX]
     members = pdu.proposal.members if pdu.proposal else ((pdu.src, pdu.incarnation),)
     pasts = {station: past for station, *past in pdu.proposal.pasts} if pdu.proposal else {pdu.src: pdu.past}
@@ -159,7 +159,7 @@ def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, seal: Callable[[by
         instance=number if pdu.started else 0,
         frame_max=pdu.frame_max,
     )
-    return seal(header + bytes(4 * stations) + payload)
+    return checksum(header + bytes(4 * stations) + payload)
 
 
 def decode_header(data: bytes) -> dict[str, int] | None:

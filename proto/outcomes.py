@@ -16,13 +16,14 @@ from .joining import Entry
 
 
 @dataclass(frozen=True, slots=True)
-class Expelled:
+class InstanceOver:
     """This incarnation's time in the instance is over: the engine leaves the instance and asks to join again."""
 
     reason: str
     station: int
     """The station that reports it; this one, if it gives up."""
     expelled: bool = True
+    """The other members go on without it. False: it leaves by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class UsedUp:
     incarnation: int
 
 
-Outcome: TypeAlias = Effect | Expelled | Recovering | UsedUp | Entry
+Outcome: TypeAlias = Effect | InstanceOver | Recovering | UsedUp | Entry
 """``Entry``: the members of a running instance have admitted this station."""
 Steps: TypeAlias = Iterator[Sequence[Outcome]]
 """The outcomes of one step at a time. The caller follows each step up before it asks for the next one."""

@@ -8,7 +8,7 @@ from .core import Core
 from .membership import Membership
 from .opening import Opening
 from .probing import Probing
-from .silence import SilenceWatch
+from .silence import Silence
 from .timers import Deadline, Timers
 from .votes import Quorum
 
@@ -21,6 +21,6 @@ class Parts:
     quorum: Quorum
     opening: Opening
     membership: Membership
-    silence: SilenceWatch
+    silence: Silence
     probing: Probing
     timers: Timers[Deadline]

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .core import Core
-from .silence import SilenceWatch
+from .silence import Silence
 
 
 class Probing:
     """One per engine. Members are indices."""
 
-    def __init__(self, core: Core, silence: SilenceWatch, *, after_ns: int, interval_ns: int) -> None:
+    def __init__(self, core: Core, silence: Silence, *, after_ns: int, interval_ns: int) -> None:
         """after_ns: a member that was not heard for this long is quiet. interval_ns: time between two questions."""
         self._core = core
         self._silence = silence

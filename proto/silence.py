@@ -1,4 +1,4 @@
-"""The silence watch: which member shows no sign of life, and why is that held?
+"""Silence: which member shows no sign of life, and why is that held?
 
 Reasons, the first that applies:
 
@@ -26,7 +26,7 @@ LATE_PATIENCE: Final = 4
 
 
 class Streams(Protocol):
-    """What the watch reads of the core."""
+    """What is read of the core."""
 
     index: int
 
@@ -54,7 +54,7 @@ def unheard(matrix: list[list[int]], members: Sequence[int], own: int) -> bool:
     return bool(others) and max(others) < matrix[own][own]
 
 
-class SilenceWatch:
+class Silence:
     """One per engine."""
 
     def __init__(self, *, fail_timeout_ns: int, progress_timeout_ns: int, late_ns: int = NEVER) -> None:

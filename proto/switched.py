@@ -143,7 +143,7 @@ class SwitchedRules(MediumRules):
             raise UsageError(f"without station {station} there would be no quorum")
         return self._membership.suspect(now, (station, "expelled"))
 
-    def watch(self, now: int) -> Steps:
+    def find_silent(self, now: int) -> Steps:
         """Probe quiet members; suspect, adopt what others report, take back, give up."""
         core, membership = self._core, self._membership
         quiet = self._probing.quiet(now, (k - 1 for k in membership.members))

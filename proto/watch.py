@@ -1,6 +1,6 @@
 """The watch: from time to time, look for what delivery or opening waits for, and for trouble that no PDU tells of.
 
-A look finds which members show no sign of life (``MediumRules.watch``, by ``silence.py``), whether own PDUs get through
+A look finds which members show no sign of life (``MediumRules.find_silent``, by ``silence.py``), whether own PDUs get through
 (``OwnStream``), which stations an opening misses, and what is worth a notice. It reports the stations that are waited for
 (``Blocked``). Between two looks as much time passes as an idle cluster allows (``next_ns``). Sans-I/O.
 """
@@ -87,7 +87,7 @@ class Watch:
             yield self._opening.note_clock(core.clock)
             yield self._own.judge(now)
         if core.is_open:
-            yield from self._medium.watch(now)
+            yield from self._medium.find_silent(now)
         if core.is_open:
             waiting = [(station, reason) for station, reason, _ in self._membership.waiting()]
             yield self._report_blocked(now, waiting, self._membership.has_quorum)

@@ -1,6 +1,6 @@
 """The C core: streams, order and levels of one cluster at one station. ``Core`` is the class, the rest goes in or comes out."""
 
-from .core import API_VERSION, DROP_NAMES, Core, check, crc32c, seal
+from .core import API_VERSION, DROP_NAMES, Core, add_checksum, check, crc32c
 from .records import (
     Commit,
     Control,
@@ -36,7 +36,7 @@ __all__ = [
     "Start",
     "Status",
     "Vote",
+    "add_checksum",
     "check",
     "crc32c",
-    "seal",
 ]

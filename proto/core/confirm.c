@@ -36,7 +36,7 @@ static void confirmed(zj_core *c, const struct pdu *p)
         return;
     s->wants_ack = (p->flags & ZJW_FLAG_NEED_ACK) != 0;
     if (p->flags & ZJW_FLAG_BYE && !s->left)
-        c->watch.bye = 1; /* no station should wait for it: the engine learns it at once */
+        c->report.bye = 1; /* no station should wait for it: the engine learns it at once */
     s->left = (p->flags & ZJW_FLAG_BYE) != 0;
     s->fenced = (p->flags & ZJW_FLAG_FENCED) != 0;
     digest_hear(c, p->src, get32(p->payload + ZJW_CONFIRM_COUNTED), get64(p->payload + ZJW_CONFIRM_POSITION),
@@ -58,7 +58,7 @@ static void confirm_relay(zj_core *c, const struct pdu *p)
     memcpy(b, p->bytes, p->size);
     b[ZJW_HEADER_FLAGS] = (uint8_t)((b[ZJW_HEADER_FLAGS] & ~ZJW_FLAG_POLL) | ZJW_FLAG_RELAYED);
     b[ZJW_HEADER_TARGET] = 0;
-    zj_seal(b, p->size);
+    zj_add_checksum(b, p->size);
     small_send(c, p->size, 1);
 }
 
@@ -216,7 +216,7 @@ uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target)
     put64(p + ZJW_CONFIRM_DIGEST, digest);
     put32(p + ZJW_CONFIRM_COUNTED, counted);
     put32(p + ZJW_CONFIRM_VIEW, c->view);
-    zj_seal(b, size);
+    zj_add_checksum(b, size);
     return size;
 }
 

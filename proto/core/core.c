@@ -94,7 +94,7 @@ uint64_t zj_memory(const zj_core *c) { return c->memory; }
 static void enter(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, uint64_t members)
 {
     c->is_open = 1;
-    c->flush.on = c->fence.raised = c->pinned = c->watch.on = c->watch.bye = c->send.blocked = 0;
+    c->flush.on = c->fence.raised = c->pinned = c->report.on = c->report.bye = c->send.blocked = 0;
     c->instance = c->join_last = instance;
     c->view = view;
     c->clock = (uint64_t)instance << 32;
@@ -268,8 +268,8 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
     stream_free(c);
     poll_step(c, now);
     bus_watch(c, now);
-    if (c->votes.head != c->votes.tail || c->watch.bye || c->bus.phase == ZJ_P_LOST || c->bus.reset_news ||
-        (c->watch.on && c->progress != c->watch.seen))
+    if (c->votes.head != c->votes.tail || c->report.bye || c->bus.phase == ZJ_P_LOST || c->bus.reset_news ||
+        (c->report.on && c->progress != c->report.seen))
         status |= ZJ_S_CONTROL;
     if (c->txq.head != c->txq.tail)
         status |= ZJ_S_TX;

@@ -366,9 +366,9 @@ class Core:
         """Is every station of the bitmap known to have the PDU ``seqs[k]`` of every station (index) k of it?"""
         return bool(lib.zj_all_have(self._core, stations, [seqs.get(k, 0) for k in range(self.stations)]))
 
-    def watch(self, yes: bool) -> None:
+    def report_progress(self, yes: bool) -> None:
         """``step`` reports CONTROL whenever something has been accepted or acknowledged since ``proposals`` was last asked."""
-        lib.zj_watch(self._core, yes)
+        lib.zj_report_progress(self._core, yes)
 
     def commit(self, now: int, change: Commit) -> bool:
         """Carry out a decided proposal. False: what a joiner sent in its former life is not all delivered yet; deliver, and call
@@ -532,10 +532,10 @@ class Core:
         return int(lib.zj_payload_max(self._core))
 
 
-def seal(pdu: bytes) -> bytes:
+def add_checksum(pdu: bytes) -> bytes:
     """The PDU with its checksum written."""
     buffer = bytearray(pdu)
-    lib.zj_seal(ffi.from_buffer("uint8_t[]", buffer), len(buffer))
+    lib.zj_add_checksum(ffi.from_buffer("uint8_t[]", buffer), len(buffer))
     return bytes(buffer)
 
 

@@ -42,8 +42,8 @@ int zj_proposal(zj_core *c, struct zj_vote *out)
 {
     if (c->votes.head == c->votes.tail) {
         out->size = 0;
-        c->watch.seen = c->progress; /* all is told */
-        c->watch.bye = 0;
+        c->report.seen = c->progress; /* all is told */
+        c->report.bye = 0;
         return 0;
     }
     const struct vote *v = &c->votes.queue[c->votes.head++ % ZJ_VOTES];
@@ -93,7 +93,7 @@ int zj_all_have(const zj_core *c, uint64_t set, const uint64_t *seqs)
     return 1;
 }
 
-void zj_watch(zj_core *c, uint32_t yes) { c->watch.on = yes != 0; }
+void zj_report_progress(zj_core *c, uint32_t yes) { c->report.on = yes != 0; }
 
 void zj_set_state(zj_core *c, uint64_t state, uint64_t trans)
 {

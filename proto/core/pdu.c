@@ -152,7 +152,7 @@ int zj_check(const uint8_t *bytes, uint32_t size, uint32_t cluster, uint32_t sta
     return pdu_read(bytes, size, cluster, stations, 1, &p);
 }
 
-void zj_seal(uint8_t *b, uint32_t size)
+void zj_add_checksum(uint8_t *b, uint32_t size)
 {
     uint32_t at = vectors_end(b);
     if (at > size)

@@ -88,7 +88,7 @@ void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, ui
     medium_number(c); /* before A is written */
     c->confirm.sent_free = pdu_header(c, b, kind, flags, seq, c->clock, size - payload_at);
     al_say(c, b + ZJW_SIZEOF_HEADER, flags & ZJW_FLAG_PACK ? b + ZJW_SIZEOF_HEADER + 4 * c->n : NULL);
-    zj_seal(b, size);
+    zj_add_checksum(b, size);
     *m = (struct meta){.clock = c->clock, .arrival = c->arrivals++, .size = size, .instance = c->instance,
                        .payload_crc = get32(b + ZJW_HEADER_CHECK + 4), .present = HELD,
                        .flags = (uint8_t)flags, .kind = (uint8_t)kind};

@@ -65,7 +65,7 @@ enum zj_status {
     ZJ_S_TX = 1,        /* frames to send: drain zj_tx() */
     ZJ_S_DELIVER = 2,   /* zj_next() has something */
     ZJ_S_RELEASE = 4,   /* a level's position moved: zj_positions() */
-    ZJ_S_CONTROL = 8,   /* zj_control() or zj_proposal() has something for the engine, or what zj_watch() asked for has moved,
+    ZJ_S_CONTROL = 8,   /* zj_control() or zj_proposal() has something for the engine, or what zj_report_progress() asked for has moved,
                          * or a member has said BYE, or the reset of a bus has come further (zj_phase) */
     ZJ_S_PENDING = 16,  /* something here is not stable yet: news will come soon or the poll timer will fire */
     ZJ_S_ROOM = 32,     /* the send window has room */
@@ -297,7 +297,7 @@ void zj_wait_for(zj_core *c, uint32_t h, uint64_t clock, uint32_t frame_max);
 int zj_all_have(const zj_core *c, uint64_t set, const uint64_t *seqs);
 /* 1: zj_step reports ZJ_S_CONTROL whenever anything has been accepted or acknowledged since zj_proposal last said that there is
  * nothing. */
-void zj_watch(zj_core *c, uint32_t yes);
+void zj_report_progress(zj_core *c, uint32_t yes);
 /* Carry out a decided proposal: the instance becomes `instance` (own + 1) with these members. Removed: their streams end at
  * their limits. Joined: their streams start again; they count as having everything up to vote_seq[k] of each voter k. The view
  * event is queued for its place, right after (place_clock, place_src). 0; 1: not yet, what a joiner sent in its former life is
@@ -316,7 +316,7 @@ struct zj_commit {
 int zj_commit(zj_core *c, uint64_t now, const struct zj_commit *change);
 /* What CONFIRMs say from now on. */
 void zj_set_state(zj_core *c, uint64_t state, uint64_t trans);
-/* 1: no quorum: no data is sent (offers are refused, nothing is sealed), confirmations and votes go on. */
+/* 1: no quorum: no data is sent (offers are refused, nothing gets a number), confirmations and votes go on. */
 void zj_block(zj_core *c, uint32_t yes);
 /* Queue a CONFIRM with POLL that asks this station to answer: is it there? */
 void zj_probe(zj_core *c, uint64_t now, uint32_t h);
@@ -372,7 +372,7 @@ uint32_t zj_payload_max(const zj_core *c);               /* bytes of the largest
 
 /* ---- codec ---- */
 /* Write header and vectors' checksums of a PDU whose other bytes are in place. */
-void zj_seal(uint8_t *pdu, uint32_t size);
+void zj_add_checksum(uint8_t *pdu, uint32_t size);
 /* Check a PDU by itself; enum zj_drop. */
 int zj_check(const uint8_t *pdu, uint32_t size, uint32_t cluster, uint32_t stations);
 uint32_t zj_crc32c(uint32_t crc, const uint8_t *data, uint32_t size);

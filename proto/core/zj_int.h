@@ -244,10 +244,10 @@ struct zj_core {
 
     struct { uint64_t seen, at, wait; } poll; /* poll.c; seen: progress at the last step */
 
-    struct {                  /* zj_watch */
+    struct {                  /* zj_report_progress */
         int on, bye;
         uint64_t seen;        /* progress when zj_proposal last had nothing */
-    } watch;
+    } report;
 
     struct {                  /* txq.c */
         struct tx queue[ZJ_TXQ];

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from zenjun.proto.core import Core, seal
+from zenjun.proto.core import Core, add_checksum
 from zenjun.proto.wire import HEADER
 
 from ..virtual.cores import Cores
@@ -36,7 +36,7 @@ def stream(sender: Core, count: int) -> list[bytes]:
 def numbered(pdu: bytes, seq: int) -> bytes:
     """The same PDU under another number; what its source acknowledges of itself goes with it."""
     at = HEADER.size
-    return seal(poke(pdu, "seq", seq)[:at] + struct.pack(">I", seq + 1) + poke(pdu, "seq", seq)[at + 4 :])
+    return add_checksum(poke(pdu, "seq", seq)[:at] + struct.pack(">I", seq + 1) + poke(pdu, "seq", seq)[at + 4 :])
 
 
 @pytest.mark.parametrize("ahead", [1, 5, 60])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from zenjun.proto.core import Core, seal
+from zenjun.proto.core import Core, add_checksum
 from zenjun.proto.wire import Kind
 
 from ..rules import rule
@@ -59,7 +59,7 @@ def confirm_of(core: Core, now: int, *, free: int | None = None) -> bytes:
     pdu = bytearray(core.tx(now)[-1])
     if free is not None:
         struct.pack_into(">I", pdu, 32, free)
-    return seal(bytes(pdu))
+    return add_checksum(bytes(pdu))
 
 
 def test_a_late_copy_does_not_close_the_window_again() -> None:
@@ -80,7 +80,7 @@ def test_a_late_copy_does_not_close_the_window_again() -> None:
     ring.cores[1].step(ring.now, True)
     data = bytearray(ring.cores[1].tx()[0])
     struct.pack_into(">I", data, 32, 10)
-    sender.rx(ring.now, seal(bytes(data)), bytes(6))
+    sender.rx(ring.now, add_checksum(bytes(data)), bytes(6))
     assert sender.peer(1).free_buffers == 10  # news: believed
     sender.rx(ring.now, late, bytes(6))
     assert sender.peer(1).free_buffers == 10  # older: not

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from zenjun.proto import core as face
-from zenjun.proto.core import Core, Drop, Fault, Message, Status, check, crc32c, seal
+from zenjun.proto.core import Core, Drop, Fault, Message, Status, add_checksum, check, crc32c
 from zenjun.proto.core import core as typed
 from zenjun.proto.core._core import ffi, lib
 from zenjun.proto.core.core import DELIVER_BYTES, DELIVER_MAX
@@ -210,7 +210,7 @@ def test_control_pdus_come_with_their_address() -> None:
     core.heartbeat(MS)  # in no instance: nothing
     assert core.tx() == []
     values = {"cluster": 1, "version": VERSION, "kind": Kind.DATA, "stations": 2, "src": 2, "incarnation": 1}
-    pdu = seal(HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(8))
+    pdu = add_checksum(HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(8))
     assert core.rx(MS, pdu, b"\x02abcde") == Drop.CLOSED
     assert core.step(MS, True) & Status.CONTROL
     (control,) = core.control()
@@ -222,7 +222,7 @@ def test_seal_and_check() -> None:
     values = {"cluster": 5, "version": VERSION, "kind": Kind.DATA, "stations": 3, "src": 1}
     pdu = HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(12)
     assert check(pdu, 5, 3) == Drop.CHECK
-    good = seal(pdu)
+    good = add_checksum(pdu)
     assert check(good, 5, 3) == Drop.NONE
     assert check(good, 6, 3) == Drop.CLUSTER
     assert check(good, 5, 4) == Drop.STATIONS

@@ -7,7 +7,7 @@ import struct
 import zlib
 
 import pytest
-from zenjun.proto.core import Commit, Drop, Fault, Stage, Status, seal
+from zenjun.proto.core import Commit, Drop, Fault, Stage, Status, add_checksum
 from zenjun.proto.errors import InvariantError
 from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, Service, view_hash
 
@@ -792,7 +792,7 @@ def test_two_instances_of_one_number_do_not_mix() -> None:
     rig.cores[1].heartbeat(rig.now)
     (pdu,) = rig.cores[1].tx()
     at = HEADER.size + 16 + CONFIRM.offset("view")
-    other = seal(pdu[:at] + bytes(4) + pdu[at + 4 :])
+    other = add_checksum(pdu[:at] + bytes(4) + pdu[at + 4 :])
     assert rig.give(1, 0, other) == Drop.INSTANCE
     assert rig.cores[0].peer(1).instance == 0 and len(rig.cores[0].control()) == 1
     assert rig.give(1, 0, pdu) == Drop.NONE
@@ -847,7 +847,7 @@ def test_what_is_watched_is_reported_until_it_has_been_asked_for() -> None:
     rig = Rig(2, (0, 1))
     rig.settle()
     core = rig.cores[0]
-    core.watch(True)
+    core.report_progress(True)
     core.proposals()
     assert not core.step(rig.now, True) & Status.CONTROL
     rig.offer(1, b"m")
@@ -856,7 +856,7 @@ def test_what_is_watched_is_reported_until_it_has_been_asked_for() -> None:
     assert core.step(rig.now, True) & Status.CONTROL
     assert core.step(rig.now, True) & Status.CONTROL, "the driver may have put it off"
     core.proposals()
-    core.watch(False)
+    core.report_progress(False)
     core.step(rig.now, True)
     rig.offer(1, b"m")
     for pdu in rig.step(1):

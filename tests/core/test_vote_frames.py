@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from zenjun.proto.core import Drop, check, seal
+from zenjun.proto.core import Drop, add_checksum, check
 from zenjun.proto.wire import HEADER, Flag, Kind, MessageType
 
 from .membership_rig import proposal
@@ -12,7 +12,7 @@ from .membership_rig import proposal
 
 def vote_pdu(payload: bytes, kind: Kind = Kind.STOP, stations: int = 3, **values: int) -> bytes:
     fields = {"cluster": 1, "version": 1, "kind": kind, "stations": stations, "src": 1, "length": len(payload), **values}
-    return seal(HEADER.struct.pack(*(fields.get(f.name, 0) for f in HEADER.fields)) + bytes(4 * stations) + payload)
+    return add_checksum(HEADER.struct.pack(*(fields.get(f.name, 0) for f in HEADER.fields)) + bytes(4 * stations) + payload)
 
 
 def test_votes_are_checked() -> None:

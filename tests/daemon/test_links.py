@@ -15,7 +15,7 @@ from zenjun.daemon.datapath import DataPath, LinkInfo, now_ns
 from zenjun.daemon.exits import Exit
 from zenjun.daemon.link import Limits
 from zenjun.daemon.links import Links
-from zenjun.daemon.netlink import IFF_BROADCAST, IFF_LOWER_UP, IFF_UP, LOOK_AGAIN_NS, Change, Link, Watch
+from zenjun.daemon.netlink import IFF_BROADCAST, IFF_LOWER_UP, IFF_UP, LOOK_AGAIN_NS, Change, InterfaceTracker, Link
 from zenjun.daemon.observe import Journal, Notifier
 
 UP = Link(index=3, name="eth0", flags=IFF_UP | IFF_LOWER_UP | IFF_BROADCAST, kind=1, mtu=1500, mac="02:5a:4a:00:00:01")
@@ -29,7 +29,7 @@ class Monitor:
     interfaces: dict[str, Link | None]
 
     def __init__(self, name: str, on_change: Callable[[Change], None]) -> None:
-        self.watch = Watch(name)
+        self.tracker = InterfaceTracker(name)
         self._on_change = on_change
         self.looks = 0
 
@@ -47,8 +47,8 @@ class Monitor:
 
     def look(self) -> None:
         self.looks += 1
-        link = self.interfaces[self.watch.name]
-        change = self.watch.look(link if self.watch.index else None, link)
+        link = self.interfaces[self.tracker.name]
+        change = self.tracker.look(link if self.tracker.index else None, link)
         if change is not None:
             self._on_change(change)
 

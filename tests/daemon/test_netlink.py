@@ -22,10 +22,10 @@ from zenjun.daemon.netlink import (
     IFF_LOWER_UP,
     IFF_UP,
     Change,
+    InterfaceTracker,
     Link,
     LinkMonitor,
     LinkState,
-    Watch,
 )
 
 READY = IFF_UP | IFF_BROADCAST | IFF_LOWER_UP
@@ -40,10 +40,10 @@ def words(change: Change | None) -> list[str]:
     return [word for word, _ in change.what]
 
 
-def watching(first: Link | None = None) -> Watch:
-    watch = Watch("eth0")
-    watch.look(None, first)
-    return watch
+def watching(first: Link | None = None) -> InterfaceTracker:
+    tracker = InterfaceTracker("eth0")
+    tracker.look(None, first)
+    return tracker
 
 
 def test_first_look_says_what_it_waits_for_case_73() -> None:
@@ -56,53 +56,53 @@ def test_first_look_says_what_it_waits_for_case_73() -> None:
         link(): (LinkState.UP, "interface eth0 is up (index 5, MTU 1500, 02:00:00:00:00:01)"),
     }
     for first, (state, text) in cases.items():
-        change = Watch("eth0").look(None, first)
+        change = InterfaceTracker("eth0").look(None, first)
         assert change is not None and change.state is state and change.reopen and text in change.what[0][1]
-    odd = Watch("ib0").look(None, Link(3, "ib0", READY, 32, 2044, "80:00"))
+    odd = InterfaceTracker("ib0").look(None, Link(3, "ib0", READY, 32, 2044, "80:00"))
     assert odd is not None and odd.state is LinkState.UNFIT and "not an Ethernet interface" in odd.what[0][1]
 
 
 def test_nothing_new_is_nothing() -> None:
-    watch = watching(link())
-    assert watch.look(link(), link()) is None
+    tracker = watching(link())
+    assert tracker.look(link(), link()) is None
     assert watching(None).look(None, None) is None
 
 
 def test_down_and_up() -> None:
-    watch = watching(link())
-    down = watch.look(link(flags=IFF_BROADCAST), link(flags=IFF_BROADCAST))
-    assert words(down) == ["down"] and down is not None and down.reopen and watch.state is LinkState.DOWN
-    up = watch.look(link(), link())
+    tracker = watching(link())
+    down = tracker.look(link(flags=IFF_BROADCAST), link(flags=IFF_BROADCAST))
+    assert words(down) == ["down"] and down is not None and down.reopen and tracker.state is LinkState.DOWN
+    up = tracker.look(link(), link())
     assert words(up) == ["up"] and up is not None and up.reopen
 
 
 def test_recreated_under_the_same_name_case_69() -> None:
-    watch = watching(link())
-    change = watch.look(None, link(index=9))  # merged events: no moment of absence was seen
-    assert words(change) == ["recreated"] and change is not None and change.reopen and watch.index == 9
-    same = watch.look(link(index=9), link(index=9), gone=True)  # even the number may be the same again
+    tracker = watching(link())
+    change = tracker.look(None, link(index=9))  # merged events: no moment of absence was seen
+    assert words(change) == ["recreated"] and change is not None and change.reopen and tracker.index == 9
+    same = tracker.look(link(index=9), link(index=9), gone=True)  # even the number may be the same again
     assert words(same) == ["recreated"] and same is not None and same.reopen
-    assert words(watch.look(None, None)) == ["absent"] and watch.index == 0
-    assert words(watch.look(None, link(index=12))) == ["up"]
+    assert words(tracker.look(None, None)) == ["absent"] and tracker.index == 0
+    assert words(tracker.look(None, link(index=12))) == ["up"]
 
 
 def test_renamed_follows_the_index_until_it_ends() -> None:
-    watch = watching(link())
-    renamed = watch.look(link(name="lan1"), None)
+    tracker = watching(link())
+    renamed = tracker.look(link(name="lan1"), None)
     assert words(renamed) == ["renamed"] and renamed is not None and not renamed.reopen and "still using it" in renamed.what[0][1]
-    assert watch.look(link(name="lan1"), link(index=9)) is None, "a newcomer of the old name does not take over"
-    assert words(watch.look(None, link(index=9))) == ["recreated"]
+    assert tracker.look(link(name="lan1"), link(index=9)) is None, "a newcomer of the old name does not take over"
+    assert words(tracker.look(None, link(index=9))) == ["recreated"]
 
 
 def test_mtu_mac_and_carrier() -> None:
-    watch = watching(link())
-    mtu = watch.look(link(mtu=9000), link(mtu=9000))
+    tracker = watching(link())
+    mtu = tracker.look(link(mtu=9000), link(mtu=9000))
     assert words(mtu) == ["mtu"] and mtu is not None and mtu.reopen and mtu.what[0][1] == "MTU of eth0 changed from 1500 to 9000"
-    mac = watch.look(link(mtu=9000, mac="02:00:00:00:00:02"), None)
+    mac = tracker.look(link(mtu=9000, mac="02:00:00:00:00:02"), None)
     assert words(mac) == ["mac"] and mac is not None and mac.reopen
-    lost = watch.look(link(mtu=9000, mac="02:00:00:00:00:02", flags=READY & ~IFF_LOWER_UP), None)
+    lost = tracker.look(link(mtu=9000, mac="02:00:00:00:00:02", flags=READY & ~IFF_LOWER_UP), None)
     assert words(lost) == ["carrier"] and lost is not None and not lost.reopen and lost.state is LinkState.UP
-    small = watch.look(link(mtu=100, mac="02:00:00:00:00:02", flags=READY & ~IFF_LOWER_UP), None)
+    small = tracker.look(link(mtu=100, mac="02:00:00:00:00:02", flags=READY & ~IFF_LOWER_UP), None)
     assert small is not None and small.state is LinkState.UNFIT and small.reopen and set(words(small)) == {"mtu", "unfit"}
 
 
@@ -195,11 +195,11 @@ def test_real_life_cycle() -> None:
     ip("link set eth0 down")
     ip("link set eth0 name lan7")
     seen.pump(lambda: "renamed" in seen.words())
-    assert seen.monitor.watch.link is not None and seen.monitor.watch.link.name == "lan7"
+    assert seen.monitor.tracker.link is not None and seen.monitor.tracker.link.name == "lan7"
     ip("link del lan7")
     seen.pump(lambda: seen.words()[-1] == "absent")
     ip("link add eth0 type veth peer name peer0")
-    seen.pump(lambda: seen.monitor.watch.state is LinkState.DOWN)
+    seen.pump(lambda: seen.monitor.tracker.state is LinkState.DOWN)
     seen.monitor.close()
     seen.monitor.close()
 
@@ -210,10 +210,10 @@ def test_recreated_within_milliseconds_case_69() -> None:
     ip("link set eth0 up")
     seen = Seen()
     for round_ in range(5):
-        before = seen.monitor.watch.index
+        tracker, before = seen.monitor.tracker, seen.monitor.tracker.index
         batch = "link del eth0\nlink add eth0 type veth peer name peer0\nlink set eth0 up\n"
         subprocess.run(["ip", "-batch", "-"], input=batch.encode(), check=True, timeout=10)
-        seen.pump(lambda before=before: seen.monitor.watch.index not in (0, before) and seen.monitor.watch.state is LinkState.UP)  # type: ignore[misc]
+        seen.pump(lambda t=tracker, before=before: t.index not in (0, before) and t.state is LinkState.UP)  # type: ignore[misc]
         assert sum(change.reopen for change in seen.changes) > round_
     seen.rest()  # silence afterwards: no busy loop
 
@@ -226,8 +226,8 @@ def test_recreated_with_the_same_index() -> None:
     ip("link del eth0")
     ip("link add eth0 index 77 type veth peer name peer0")
     ip("link set eth0 up")
-    seen.pump(lambda: any(change.reopen for change in seen.changes[1:]) and seen.monitor.watch.state is LinkState.UP)
-    assert seen.monitor.watch.index == 77
+    seen.pump(lambda: any(change.reopen for change in seen.changes[1:]) and seen.monitor.tracker.state is LinkState.UP)
+    assert seen.monitor.tracker.index == 77
 
 
 @isolated
@@ -260,12 +260,12 @@ def test_lost_events_are_made_up_for_by_a_look() -> None:
     ip("link set eth0 up")
     seen = Seen()
     seen.monitor._events.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
-    before = seen.monitor.watch.index
+    before = seen.monitor.tracker.index
     batch = "link add other type veth peer name other1\n" + "link set other up\nlink set other down\n" * 50
     batch += "link del eth0\nlink add eth0 type veth peer name peer0\nlink set eth0 up\n"
     subprocess.run(["ip", "-batch", "-"], input=batch.encode(), check=True, timeout=20)
-    seen.pump(lambda: seen.monitor.overruns > 0 and seen.monitor.watch.index not in (0, before))
-    assert seen.monitor.watch.state is LinkState.UP and seen.changes[-1].reopen
+    seen.pump(lambda: seen.monitor.overruns > 0 and seen.monitor.tracker.index not in (0, before))
+    assert seen.monitor.tracker.state is LinkState.UP and seen.changes[-1].reopen
 
 
 @isolated

@@ -32,7 +32,7 @@ from zenjun.proto.wire import (
 from zenjun.tools.lab import Lab, Station
 
 from ..capturefile import CaptureFile
-from ..sim.frames import patch, seal
+from ..sim.frames import add_checksum, patch
 from .cluster import (
     PATIENT,
     Program,
@@ -84,7 +84,7 @@ def inject_and_wait(lab: Lab, frames: list[bytes], last: bytes) -> None:
     before = drops(lab.station(1))["version"]
     for at in range(0, len(frames), 100):
         lab.station(ATTACKER).inject(*frames[at : at + 100])
-    lab.station(ATTACKER).inject(ethernet(seal(patch(last, "version", 255))))
+    lab.station(ATTACKER).inject(ethernet(add_checksum(patch(last, "version", 255))))
     wait_for(lambda: drops(lab.station(1))["version"] > before, "the last one is counted")
 
 
@@ -111,10 +111,10 @@ def put(data: bytes, at: int, layout: Layout, name: str, value: int) -> bytes:
 
 
 def with_payload(template: bytes, kind: Kind, payload: bytes) -> bytes:
-    """A sealed PDU of the kind with the template's header and vectors."""
+    """A PDU of the kind, with its checksum, and with the template's header and vectors."""
     flags = template[HEADER.offset("flags")]
     head = template[: HEADER.size + VECTOR * (2 if flags & wire.Flag.PACK else 1)]
-    return seal(patch(patch(head + payload, "kind", kind), "length", len(payload)))
+    return add_checksum(patch(patch(head + payload, "kind", kind), "length", len(payload)))
 
 
 def message(size: int, body: bytes, kind: int = 0, mflags: int = 0, fragment: tuple[int, int] | None = None) -> bytes:
@@ -169,7 +169,7 @@ def bad_payloads(data: bytes, confirm: bytes) -> list[bytes]:
 
 def bad_votes(data: bytes) -> list[bytes]:
     """Votes on the members, of a member and with right checksums, whose insides do not fit: counts and lengths that lie."""
-    out = [seal(patch(data, "kind", k)) for k in (Kind.STOP, Kind.STOP_ACK, Kind.RCV, Kind.RCV_ACK)]
+    out = [add_checksum(patch(data, "kind", k)) for k in (Kind.STOP, Kind.STOP_ACK, Kind.RCV, Kind.RCV_ACK)]
     least = PROPOSAL.size + CHANGE.size
     for kind in (Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK):
         out += [with_payload(data, kind, b"\0" * size) for size in (0, PROPOSAL.size - 1, least - 1)]
@@ -189,21 +189,21 @@ def bad_frames(kinds: dict[Kind, list[bytes]]) -> dict[str, list[bytes]]:
     far = [with_payload(patch(data, "seq", (seq + step) % 2**32), Kind.DATA, message(1, b"x")) for step in (70_000, 2**31 - 9)]
     return {
         "short": [confirm[:4], confirm[:20], confirm[: HEADER.size - 1], confirm[: HEADER.size], confirm[: AFTER_ACK + 5]],
-        "version": [seal(patch(data, "version", v)) for v in (0, 2, 255)],
-        "kind": [seal(patch(data, "kind", k)) for k in (0, 11, 12, 255)],
-        "stations": [seal(patch(data, "stations", n)) for n in (0, 1, 2, 4, 64, 255)],
-        "source": [seal(patch(data, "src", s)) for s in (0, 4, 64, 255)] + [seal(patch(confirm, "target", 4))],
+        "version": [add_checksum(patch(data, "version", v)) for v in (0, 2, 255)],
+        "kind": [add_checksum(patch(data, "kind", k)) for k in (0, 11, 12, 255)],
+        "stations": [add_checksum(patch(data, "stations", n)) for n in (0, 1, 2, 4, 64, 255)],
+        "source": [add_checksum(patch(data, "src", s)) for s in (0, 4, 64, 255)] + [add_checksum(patch(confirm, "target", 4))],
         "length": [patch(confirm, "length", CONFIRM.size + 1), patch(confirm, "length", 65535), data[:-1]],
         "check": [flip(p, at) for p in (data, confirm) for at in (HEADER.offset("clock"), HEADER.size + 2, len(p) - 1)]
         + [put(data, 0, HEADER, "check", 0)],
         "payload": bad_payloads(data, confirm) + bad_votes(data),
         # Numbers of later instances are no reason to drop: they tell a station that the others have gone on without it.
-        "instance": [seal(patch(p, "instance", 0)) for p in (data, confirm)],
-        "incarnation": [seal(patch(p, "incarnation", i)) for p in (data, confirm) for i in (0, 1, 2**32 - 1)],
+        "instance": [add_checksum(patch(p, "instance", 0)) for p in (data, confirm)],
+        "incarnation": [add_checksum(patch(p, "incarnation", i)) for p in (data, confirm) for i in (0, 1, 2**32 - 1)],
         # A place far beyond the window can be claimed only together with an acknowledgement that cannot be.
-        "ack": far + [seal(put(p, HEADER.size, RANGE, "first", v)) for p in (data, confirm) for v in (2**31 - 5, 10**6)],
-        "clock": [seal(patch(p, "clock", v)) for p in (confirm,) for v in (2**63, 2**64 - 1)],
-        "own": [seal(patch(confirm, "src", 1))],
+        "ack": far + [add_checksum(put(p, HEADER.size, RANGE, "first", v)) for p in (data, confirm) for v in (2**31 - 5, 10**6)],
+        "clock": [add_checksum(patch(p, "clock", v)) for p in (confirm,) for v in (2**63, 2**64 - 1)],
+        "own": [add_checksum(patch(confirm, "src", 1))],
     }
 
 
@@ -263,7 +263,7 @@ def test_truncated_and_random_frames(segment: Lab, tmp_path: Path) -> None:
             body = bytearray(rng.choice(kinds[rng.choice((Kind.DATA, Kind.CONFIRM))])[:1400])
             for _ in range(rng.randrange(1, 20)):
                 body[rng.randrange(4, len(body))] = rng.randrange(256)
-            # Never sealed: a forged PDU with a right checksum is an attack that only authentication can stop.
+            # No checksum is mended: a forged PDU with a right checksum is an attack that only authentication can stop.
             frames.append(ethernet(bytes(body)))
             frames.append(ethernet(cluster_number + rng.randbytes(rng.randrange(200))))
         before = drops(segment.station(1))
@@ -344,7 +344,7 @@ def test_flood_of_small_frames_case_35(segment: Lab, tmp_path: Path, what: str) 
         frames = {
             "another EtherType": [ethernet(b"\0" * 46, ethertype=0x88B6)],
             "bad checksums": [ethernet(flip(confirm, HEADER.offset("clock")))],
-            "an earlier instance": [ethernet(seal(patch(confirm, "instance", 0)))],
+            "an earlier instance": [ethernet(add_checksum(patch(confirm, "instance", 0)))],
             "RCV": [ethernet(pdu) for pdu in openings if pdu[HEADER.offset("kind")] == Kind.RCV][:1],
             # As many different ones as a station remembers of another: of more, two a turn are looked at again.
             "recorded openings": [ethernet(pdu) for pdu in openings[-6:]],

@@ -14,7 +14,7 @@ from zenjun.proto.wire import CONFIRM, HEADER, Flag, Kind
 from zenjun.tools.lab import Lab
 
 from ..capturefile import CaptureFile
-from ..sim.frames import patch, seal
+from ..sim.frames import add_checksum, patch
 from .cluster import (
     PATIENT,
     cluster,
@@ -85,7 +85,7 @@ def confirm_of(segment: Lab, source: int, folder: Path) -> bytes:
 def forged_goodbye(pdu: bytes) -> bytes:
     """The CONFIRM of a station that says it leaves: with right checksums, without the key."""
     size = HEADER.size + 8 * N + CONFIRM.size
-    return seal(patch(pdu[:size], "flags", pdu[HEADER.offset("flags")] | Flag.BYE))
+    return add_checksum(patch(pdu[:size], "flags", pdu[HEADER.offset("flags")] | Flag.BYE))
 
 
 def ethernet(pdu: bytes, source: int) -> bytes:
@@ -100,7 +100,7 @@ def test_a_forged_goodbye_removes_nobody(segment: Lab, tmp_path: Path) -> None:
         segment.stations[4].inject(*[ethernet(forged, 2)] * 20)
         wait_for(lambda: datapath(segment.stations[1])["rx_unsealed"] == before + 20, "all are dropped and counted")
         assert together(segment, MEMBERS) == instance
-        wait_for(lambda: "without the seal of this cluster's key" in log_of(segment.stations[1]), "it is said")
+        wait_for(lambda: "without the add_checksum of this cluster's key" in log_of(segment.stations[1]), "it is said")
 
 
 def test_the_same_without_a_key_does_harm(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ static void mend(const struct station *s, uint8_t *b, size_t size, uint32_t repa
                 put32(at, (uint32_t)(v ? p.min_al : p.req) + delta(at[3]));
             }
     if (repair & REPAIR_SEAL)
-        zj_seal(b, (uint32_t)size);
+        zj_add_checksum(b, (uint32_t)size);
 }
 
 static void receive(struct station *s, struct input *in)
@@ -374,7 +374,7 @@ static void membership(struct station *s, struct input *in)
     case 5: zj_block(s->core, a & 8); break;
     case 6:
         zj_set_state(s->core, b, a);
-        zj_watch(s->core, a & 8);
+        zj_report_progress(s->core, a & 8);
         zj_probe(s->core, s->now, h);
         break;
     case 7: votes(s); break;

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.packet import Padding
 from zenjun.proto import wire
-from zenjun.proto.core import check, seal
+from zenjun.proto.core import add_checksum, check
 from zenjun.proto.openpdu import NO_PAST, OpenPdu, Past, Proposal, decode_open, encode_open
 from zenjun.tools.dissect import Dot1Q, Ether, Zenjun, as_dict, complete, find
 
@@ -68,7 +68,7 @@ def pdus(draw: st.DrawFn) -> bytes:
     vectors = draw(st.binary(min_size=4 * stations, max_size=4 * stations)) * (2 if flags & wire.Flag.PACK else 1)
     pdu = header + vectors + draw(payloads())
     if draw(st.booleans()):
-        pdu = seal(pdu)
+        pdu = add_checksum(pdu)
     if draw(st.booleans()):
         pdu = pdu[: draw(st.integers(0, len(pdu)))]
     return pdu + draw(st.binary(max_size=8))
@@ -140,7 +140,7 @@ def test_open_both_ways(data: st.DataObject) -> None:
         host=data.draw(st.text(st.characters(categories=["L", "N"]), max_size=20)),
         past=next((Past(*rest) for s, *rest in pasts if s == src), NO_PAST),
     )
-    pdu = encode_open(sent, cluster=CLUSTER, stations=stations, seal=seal)
+    pdu = encode_open(sent, cluster=CLUSTER, stations=stations, checksum=add_checksum)
     assert check(pdu, CLUSTER, stations) == 0
     got = decode_open(pdu, stations)
     if len(sent.host.encode()) <= wire.OPEN_NAME_MAX:

@@ -9,7 +9,7 @@ import struct
 import pytest
 from zenjun.proto import wire
 from zenjun.proto.bus import BusHandover
-from zenjun.proto.core import Medium, seal
+from zenjun.proto.core import Medium, add_checksum
 from zenjun.proto.effects import Opened
 from zenjun.proto.engine import Engine
 from zenjun.proto.openpdu import NO_PAST, BusReached, Past
@@ -63,7 +63,7 @@ def nonsense(rng: random.Random, engine: Engine, src: int) -> bytes:
         (instance << 32 | epoch) if rng.random() < 0.9 else rng.getrandbits(64), rng.getrandbits(10), 1500, 0, 0,
     )  # fmt: skip
     vectors = struct.pack(f">{N}I", *near) + (struct.pack(f">{N}I", *near) if pack else b"")
-    return seal(head + vectors + payload)
+    return add_checksum(head + vectors + payload)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -94,7 +94,7 @@ def test_epochs_do_not_run_out() -> None:
         instance << 32 | 0xFFFFFFFF, 0, 1500, 0, 0,
     )  # fmt: skip
     vectors = struct.pack(f">{N}I", *core.vector())
-    frame = seal(head + vectors + wire.RESET.struct.pack(0xFFFFFFFF, view))
+    frame = add_checksum(head + vectors + wire.RESET.struct.pack(0xFFFFFFFF, view))
     engine.on_frames(cluster.now, [(frame, cluster.nodes[1].mac)])
     assert core.phase() == (0, 0)
     assert core.drops()["clock"] == 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zenjun.proto.core import Core, Drop, Fault, Status, check, seal
+from zenjun.proto.core import Core, Drop, Fault, Status, add_checksum, check
 from zenjun.proto.effects import NOTICE_GAP_NS, Blocked, Changed, Closed, Fenced, Notice, Opened, Persist
 from zenjun.proto.engine import Engine
 from zenjun.proto.engineconfig import slots_for
@@ -506,7 +506,7 @@ def test_another_number_of_stations_is_noticed() -> None:
         "cluster": cluster_id("test"), "version": 1, "kind": Kind.CONFIRM, "flags": Flag.PACK, "stations": 4, "src": 4,
         "length": CONFIRM.size, "incarnation": 1, "instance": 1,
     }  # fmt: skip
-    pdu = seal(HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(8 * 4 + CONFIRM.size))
+    pdu = add_checksum(HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(8 * 4 + CONFIRM.size))
     cluster.run(5_000 * MS)
     for _ in range(3):
         node.apply(cluster.now, node.engine.on_frames(cluster.now, [(pdu, bytes([2, 0, 0, 0, 0, 9]))]))
@@ -534,7 +534,11 @@ def test_any_frames_never_raise(data: st.DataObject) -> None:
         for _ in range(data.draw(st.integers(1, 3))):
             frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
         cut = bytes(frame[: data.draw(st.integers(0, len(frame)))])
-        pdu = seal(bytes(frame)) if data.draw(st.booleans()) and check(bytes(frame), cluster_id("test"), 3) == Drop.CHECK else cut
+        pdu = (
+            add_checksum(bytes(frame))
+            if data.draw(st.booleans()) and check(bytes(frame), cluster_id("test"), 3) == Drop.CHECK
+            else cut
+        )
         node.apply(cluster.now, node.engine.on_frames(cluster.now, [(pdu, cluster.nodes[0].mac)]))
         node.apply(cluster.now, node.engine.on_timeout(cluster.now))
     json.dumps(node.engine.status())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from zenjun.proto.core import Fault, Message, Positions, seal
+from zenjun.proto.core import Fault, Message, Positions, add_checksum
 from zenjun.proto.effects import Changed, Closed, Opened
 from zenjun.proto.openpdu import decode_header
 from zenjun.proto.wire import Kind
@@ -104,7 +104,7 @@ def test_places_in_the_order_never_come_again() -> None:
         ahead = bytearray(last)
         struct.pack_into(">Q", ahead, 24, (1 << 32) + (step << 32) + 5)
         for to in (cluster.nodes[0], cluster.nodes[2]):
-            to.apply(cluster.now, to.engine.on_frames(cluster.now, [(seal(bytes(ahead)), cluster.nodes[1].mac)]))
+            to.apply(cluster.now, to.engine.on_frames(cluster.now, [(add_checksum(bytes(ahead)), cluster.nodes[1].mac)]))
         cluster.run(600 * MS)
     cluster.run(600 * MS)
     cluster.send(0, b"a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from zenjun.proto.core import seal
+from zenjun.proto.core import add_checksum
 from zenjun.proto.joining import PROPOSALS_MAX, Joining
 from zenjun.proto.openpdu import pack
 from zenjun.proto.votes import Proposal, encode_proposal
@@ -23,7 +23,7 @@ def vote(station: int, proposal: Proposal = JOIN, *, instance: int = 7, kind: in
     header = pack(
         HEADER, cluster=1, version=VERSION, kind=kind, stations=N, src=station, length=len(payload), instance=instance, **values
     )
-    return seal(header + bytes(4 * N) + payload)
+    return add_checksum(header + bytes(4 * N) + payload)
 
 
 def confirm(station: int, instance: int, incarnations: tuple[int, ...]) -> bytes:
@@ -32,7 +32,7 @@ def confirm(station: int, instance: int, incarnations: tuple[int, ...]) -> bytes
         HEADER, cluster=1, version=VERSION, kind=Kind.CONFIRM, flags=Flag.PACK, stations=N, src=station, length=len(payload),
         incarnation=10 * station, instance=instance,
     )  # fmt: skip
-    return seal(header + bytes(8 * N) + payload)
+    return add_checksum(header + bytes(8 * N) + payload)
 
 
 GOOD = confirm(1, 8, (10, 20, 0, 9))

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from zenjun.proto.core import Commit, Peer, Vote, seal
+from zenjun.proto.core import Commit, Peer, Vote, add_checksum
 from zenjun.proto.effects import Changed, Effect, Persist, Send
 from zenjun.proto.openpdu import INCARNATION_MAX, pack, unpack
-from zenjun.proto.outcomes import Expelled, Outcome
+from zenjun.proto.outcomes import InstanceOver, Outcome
 from zenjun.proto.peerstate import MOVES, TRANSITIONS, Cause, PeerState
 from zenjun.proto.votes import Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of, takes_in
 from zenjun.proto.wire import HEADER, PROPOSAL, VERSION, Kind, view_hash
@@ -64,7 +64,7 @@ class Ledger:
     def all_have(self, stations: int, seqs: Mapping[int, int]) -> bool:
         return self.known
 
-    def watch(self, yes: bool) -> None:
+    def report_progress(self, yes: bool) -> None:
         self.watched = yes
 
     def commit(self, now: int, change: Commit) -> bool:
@@ -87,7 +87,7 @@ def pdu_of(station: int, kind: int, payload: bytes, seq: int, clock: int, instan
         HEADER, cluster=1, version=VERSION, kind=kind, stations=N, src=station, length=len(payload), incarnation=station,
         instance=instance, seq=seq, clock=clock, frame_max=1500,
     )  # fmt: skip
-    return seal(header + bytes(4 * N) + payload)
+    return add_checksum(header + bytes(4 * N) + payload)
 
 
 class One:
@@ -242,10 +242,10 @@ def test_no_vote_for_a_number_that_was_issued_for_an_opening(issued: int, rule: 
     one = One(faults=frozenset({rule} if rule else ()))
     one.m.begin(0, 7, (1, 2, 3, 4), issued=issued)
     outcomes = one.m.suspect(1, (4, "silent"))
-    assert bool([o for o in outcomes if isinstance(o, Expelled)]) == leaves
+    assert bool([o for o in outcomes if isinstance(o, InstanceOver)]) == leaves
     assert bool(one.core.sent) != leaves
     if leaves:
-        gone = only(outcomes, Expelled)
+        gone = only(outcomes, InstanceOver)
         assert gone.station == 1 and not gone.expelled and one.stored == []
 
 
@@ -441,7 +441,7 @@ def test_giving_up() -> None:
     one = One()
     one.m.suspect(0, (4, "silent"), (3, "deaf"))
     assert one.m.next_deadline_ns() == GIVE_UP and one.m.on_time(GIVE_UP - 1) == []
-    out = only(one.m.on_time(GIVE_UP), Expelled)
+    out = only(one.m.on_time(GIVE_UP), InstanceOver)
     assert not out.expelled and out.reason == "no quorum without station 3 (deaf), station 4 (silent) for 2000 ms"
 
 
@@ -721,7 +721,7 @@ def test_a_complete_proposal_without_oneself() -> None:
     one = One()
     stop_1 = Proposal(True, (2, 3, 4), ((1, 11),))
     assert one.vote(2, stop_1) == [] and one.vote(3, stop_1) == []
-    out = only(one.vote(4, stop_1), Expelled)
+    out = only(one.vote(4, stop_1), InstanceOver)
     assert out.expelled and out.reason == "stations 2, 3, 4 have agreed to go on without this one"
 
 
@@ -730,8 +730,8 @@ def test_a_later_instance_without_oneself() -> None:
     one = One()
     view = view_hash(8, (0, 2, 3, 4))
     assert one.m.on_confirm(MS, 2, 7, view, 1, 0) == [], "that one is no later instance"
-    assert only(one.m.on_confirm(MS, 2, 8, view, 1, 0), Expelled).expelled
-    assert only(one.m.on_confirm(MS, 2, 9, view, 1, 0), Expelled).expelled, "two behind: it has had no vote in the first"
+    assert only(one.m.on_confirm(MS, 2, 8, view, 1, 0), InstanceOver).expelled
+    assert only(one.m.on_confirm(MS, 2, 9, view, 1, 0), InstanceOver).expelled, "two behind: it has had no vote in the first"
     assert one.m.on_confirm(MS, 2, 9, view, 0b0111, 0) == [], "no quorum there: nobody goes on"
     assert one.m.on_confirm(MS, 2, 8, view, 1, 1) == [], "a member there, though suspected"
 

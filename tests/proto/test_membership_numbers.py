@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from zenjun.proto.core import seal
+from zenjun.proto.core import add_checksum
 from zenjun.proto.effects import Changed, Closed, Effect, Opened, Persist
 from zenjun.proto.engine import Engine
 from zenjun.proto.openpdu import INCARNATION_MAX, INSTANCE_MAX, OpenPdu, decode_open, encode_open, pack
@@ -43,7 +43,7 @@ def vote_pdu(
         HEADER, cluster=CLUSTER, version=VERSION, kind=kind, stations=n, src=src, length=len(body), incarnation=incarnation,
         instance=instance, seq=seq, clock=clock, free_buffers=64 * n, frame_max=1500,
     )  # fmt: skip
-    return seal(header + acks + body)
+    return add_checksum(header + acks + body)
 
 
 def confirm_pdu(n: int, src: int, incarnation: int, instance: int, view: int) -> bytes:
@@ -51,7 +51,7 @@ def confirm_pdu(n: int, src: int, incarnation: int, instance: int, view: int) ->
         HEADER, cluster=CLUSTER, version=VERSION, kind=Kind.CONFIRM, flags=Flag.PACK, stations=n, src=src, length=CONFIRM.size,
         incarnation=incarnation, instance=instance, frame_max=1500,
     )  # fmt: skip
-    return seal(header + bytes(8 * n) + pack(CONFIRM, view=view))
+    return add_checksum(header + bytes(8 * n) + pack(CONFIRM, view=view))
 
 
 def open_pdu(n: int, src: int, incarnation: int, **changes: Any) -> bytes:
@@ -60,7 +60,7 @@ def open_pdu(n: int, src: int, incarnation: int, **changes: Any) -> bytes:
         "host": "elsewhere",
     }  # fmt: skip
     pdu = OpenPdu(src=src, incarnation=incarnation, **{**fields, **changes})
-    return encode_open(pdu, cluster=CLUSTER, stations=n, seal=seal)
+    return encode_open(pdu, cluster=CLUSTER, stations=n, checksum=add_checksum)
 
 
 def give(cluster: Cluster, to: Node, src: int, *pdus: bytes) -> None:

@@ -35,7 +35,7 @@ INTERVAL, WINDOW = 100 * MS, 500 * MS
 START = 10_000 * MS
 
 
-def unsealed(pdu: bytes) -> bytes:
+def no_checksum(pdu: bytes) -> bytes:
     """Checksums are the core's business."""
     return pdu
 
@@ -77,7 +77,7 @@ class Station:
             incarnation=self.stored[0] + 1,
             instance=self.stored[1],
             frame_max=self.frame_max,
-            seal=unsealed,
+            add_checksum=no_checksum,
             reached=lambda: None if self.reached is None else Past(self.view, self.reached),
             held=lambda station: self.opening.instance.incarnation_of(station) if self.opening.instance else 0,
             life_of=lambda station: self.lives[station - 1],
@@ -220,7 +220,7 @@ def open_pdus(draw: st.DrawFn) -> OpenPdu:
 
 
 def encoded(pdu: OpenPdu) -> bytes:
-    return encode_open(pdu, cluster=1, stations=3, seal=unsealed)
+    return encode_open(pdu, cluster=1, stations=3, checksum=no_checksum)
 
 
 @given(open_pdus())
@@ -446,7 +446,7 @@ def test_race_a_colleagues_higher_number_is_adopted() -> None:
     now = START + 600 * MS
     one.carry_out(one.opening.on_timeout(now))
     pdu = OpenPdu(2, 4, 1500, Proposal(8, ((1, 1), (2, 4))), 8, 7, 1000, 2, False, "two")
-    one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=2, seal=unsealed), bytes(6)))
+    one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=2, checksum=no_checksum), bytes(6)))
     one.carry_out(one.opening.on_timeout(now))
     assert one.instance == Proposal(8, ((1, 1), (2, 4)))
     assert one.stored == (1, 8), "durable before it was sent"
@@ -590,7 +590,9 @@ def test_a_number_that_a_former_life_may_have_used_is_not_adopted() -> None:
     one.boot_up(START)
     one.carry_out(one.opening.on_timeout(START + WINDOW), START + WINDOW)
     two = OpenPdu(2, 12, 1500, Proposal(35, ((1, 13), (2, 12))), 35, 7, 10_000, 1002, False, "host2")
-    one.carry_out(one.opening.on_pdu(START + WINDOW + MS, encode_open(two, cluster=1, stations=2, seal=unsealed), b"2"), START)
+    one.carry_out(
+        one.opening.on_pdu(START + WINDOW + MS, encode_open(two, cluster=1, stations=2, checksum=no_checksum), b"2"), START
+    )
     one.carry_out(one.opening.on_timeout(START + WINDOW + MS), START)
     assert not one.instances
     said = decode_open(one.outbox[-1], 2)

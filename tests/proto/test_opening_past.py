@@ -12,7 +12,7 @@ from zenjun.proto.settling import KEPT_MAX, WITHOUT_MAX
 from zenjun.proto.wire import view_hash
 
 from ..virtual.segment import MS
-from .test_opening import INTERVAL, START, WINDOW, Station, encoded, ready, unsealed
+from .test_opening import INTERVAL, START, WINDOW, Station, encoded, no_checksum, ready
 
 
 @pytest.mark.parametrize("by_votes", [False, True])
@@ -57,7 +57,9 @@ def test_a_proposal_that_is_taken_from_a_colleague_is_kept() -> None:
                 pdu = OpenPdu(
                     src, 1, 1500, proposal, proposal.instance if proposal else 0, one.fingerprint, 10**6, src, False, "x"
                 )
-                one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=4, seal=unsealed), bytes(6)), now)
+                one.carry_out(
+                    one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=4, checksum=no_checksum), bytes(6)), now
+                )
             one.carry_out(one.opening.on_timeout(now), now)
             if one.opening.issued != (latest[-1][1] if latest else 0):
                 latest.append((now, one.opening.issued))
@@ -91,7 +93,7 @@ def settle(
         for src, proposal in says(k * INTERVAL // WINDOW).items():
             number = proposal.instance if proposal else 0
             pdu = OpenPdu(src, 1, 1500, proposal, number, one.fingerprint, 10**6, src, False, "x")
-            one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=n, seal=unsealed), bytes(6)), now)
+            one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=n, checksum=no_checksum), bytes(6)), now)
         one.carry_out(one.opening.on_timeout(now), now)
         latest = next(reversed(one.opening._issued), None)
         if latest is not None and (not issued or issued[-1] != latest):

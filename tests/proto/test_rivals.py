@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from zenjun.proto.core import seal
+from zenjun.proto.core import add_checksum
 from zenjun.proto.effects import Closed, Notice
 from zenjun.proto.rivals import RIVALS_MAX, Rival, Rivals
 from zenjun.proto.wire import CONFIRM, HEADER, Flag, Kind, cluster_id
@@ -162,7 +162,7 @@ def forged(stations: int, instance: int = 7) -> bytes:
         "cluster": cluster_id("test"), "version": 1, "kind": Kind.CONFIRM, "stations": stations, "src": 2, "instance": instance,
         "incarnation": 1, "length": CONFIRM.size, "flags": Flag.PACK,
     }  # fmt: skip
-    return seal(HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(8 * stations + CONFIRM.size))
+    return add_checksum(HEADER.struct.pack(*(values.get(f.name, 0) for f in HEADER.fields)) + bytes(8 * stations + CONFIRM.size))
 
 
 @rule("M9")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zenjun.proto import wire
-from zenjun.proto.core import DROP_NAMES, Drop, check, crc32c, seal
+from zenjun.proto.core import DROP_NAMES, Drop, add_checksum, check, crc32c
 from zenjun.tools import dissect, frametables
 
 CLUSTER = wire.cluster_id("wire")
@@ -78,8 +78,8 @@ def test_what_fits_the_smallest_mtu() -> None:
 # ---- two codecs, both ways ----
 
 
-def python_seal(pdu: bytes, vectors: int) -> bytes:
-    """The same as the core's ``seal`` from the table and an independent CRC."""
+def python_checksum(pdu: bytes, vectors: int) -> bytes:
+    """The same as the core's ``add_checksum`` from the table and an independent CRC."""
     head = wire.HEADER.size + 4 * vectors
     at = wire.HEADER.offset("length")
     pdu = pdu[:at] + struct.pack(">H", len(pdu) - head) + pdu[at + 2 :]
@@ -88,7 +88,7 @@ def python_seal(pdu: bytes, vectors: int) -> bytes:
 
 
 def confirm(stations: int = 3, payload: bytes = bytes(wire.CONFIRM.size), **fields: int) -> bytes:
-    """A CONFIRM of station 1, unsealed."""
+    """A CONFIRM of station 1, without its checksum."""
     values = {
         "cluster": CLUSTER,
         "version": wire.VERSION,
@@ -131,18 +131,18 @@ def test_sealing_in_c_and_in_python_is_the_same(stations: int, data: st.DataObje
         if field.name in ("incarnation", "instance", "seq", "clock", "free_buffers", "frame_max", "reserved", "check", "length")
     }
     pdu = confirm(stations, data.draw(st.binary(min_size=wire.CONFIRM.size, max_size=wire.CONFIRM.size)), **numbers)
-    sealed = seal(pdu)
-    assert sealed == python_seal(pdu, 2 * stations)
-    assert check(sealed, CLUSTER, stations) == Drop.NONE
-    assert check(sealed + bytes(30), CLUSTER, stations) == Drop.NONE  # Ethernet padding (case 61)
-    fields = dict(zip((f.name for f in wire.HEADER.fields), wire.HEADER.struct.unpack_from(sealed), strict=True))
+    summed = add_checksum(pdu)
+    assert summed == python_checksum(pdu, 2 * stations)
+    assert check(summed, CLUSTER, stations) == Drop.NONE
+    assert check(summed + bytes(30), CLUSTER, stations) == Drop.NONE  # Ethernet padding (case 61)
+    fields = dict(zip((f.name for f in wire.HEADER.fields), wire.HEADER.struct.unpack_from(summed), strict=True))
     for name in numbers.keys() - {"check", "length"}:
         assert fields[name] == numbers[name]
 
 
 @given(st.integers(0, 8 * (48 + 24 + wire.CONFIRM.size) - 1))
 def test_every_flipped_bit_is_noticed(bit: int) -> None:
-    pdu = bytearray(seal(confirm()))
+    pdu = bytearray(add_checksum(confirm()))
     pdu[bit // 8] ^= 1 << bit % 8
     assert check(bytes(pdu), CLUSTER, 3) != Drop.NONE
 
@@ -154,35 +154,35 @@ def _ranges(count: int) -> bytes:
 @pytest.mark.parametrize(
     ("why", "pdu"),
     [
-        ("short", seal(confirm())[:47]),
+        ("short", add_checksum(confirm())[:47]),
         ("short", b""),
-        ("short", seal(confirm())[:60]),
-        ("cluster", seal(confirm(cluster=1))),
-        ("version", seal(confirm(version=2))),
-        ("kind", seal(confirm(kind=0))),
-        ("kind", seal(confirm(kind=wire.Kind.SERVICE))),
-        ("payload", seal(confirm(kind=wire.Kind.RST))),
-        ("kind", seal(confirm(kind=255))),
-        ("stations", seal(confirm(4))),
-        ("source", seal(confirm(src=0))),
-        ("source", seal(confirm(src=4))),
-        ("source", seal(confirm(target=4))),
-        ("length", seal(confirm())[:-1]),
+        ("short", add_checksum(confirm())[:60]),
+        ("cluster", add_checksum(confirm(cluster=1))),
+        ("version", add_checksum(confirm(version=2))),
+        ("kind", add_checksum(confirm(kind=0))),
+        ("kind", add_checksum(confirm(kind=wire.Kind.SERVICE))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.RST))),
+        ("kind", add_checksum(confirm(kind=255))),
+        ("stations", add_checksum(confirm(4))),
+        ("source", add_checksum(confirm(src=0))),
+        ("source", add_checksum(confirm(src=4))),
+        ("source", add_checksum(confirm(target=4))),
+        ("length", add_checksum(confirm())[:-1]),
         ("check", confirm()),
-        ("payload", seal(confirm(payload=bytes(31)))),
-        ("payload", seal(confirm(payload=bytes(33)))),
-        ("payload", seal(confirm(kind=wire.Kind.NAK, target=1, payload=_ranges(0)))),
-        ("payload", seal(confirm(kind=wire.Kind.NAK, target=1, payload=_ranges(2)[:-1]))),
-        ("payload", seal(confirm(kind=wire.Kind.NAK, target=1, payload=_ranges(65)))),
-        ("payload", seal(confirm(kind=wire.Kind.NAK, target=1, payload=_ranges(255)))),
-        ("payload", seal(confirm(kind=wire.Kind.OPEN, payload=bytes(27)))),
-        ("payload", seal(confirm(kind=wire.Kind.OPEN, payload=wire.OPEN.struct.pack(1, 1, 0, 0, 0, 255, 0, 0)))),
-        ("payload", seal(confirm(kind=wire.Kind.OPEN, payload=wire.OPEN.struct.pack(1, 1, 0, 0, 0, 0, 0, 65535)))),
-        ("payload", seal(confirm(kind=wire.Kind.DATA, payload=b"x"))),
-        ("payload", seal(confirm(kind=wire.Kind.DATA, payload=wire.MESSAGE.struct.pack(1, 0, 0, 0, 0)))),
-        ("payload", seal(confirm(kind=wire.Kind.DATA, payload=wire.MESSAGE.struct.pack(2**32 - 1, 0, 0, 0, 0) + b"x"))),
-        ("payload", seal(confirm(kind=wire.Kind.DATA, payload=wire.MESSAGE.struct.pack(0, 0, 0, 3, 0)))),
-        ("payload", seal(confirm(kind=wire.Kind.DATA, payload=wire.MESSAGE.struct.pack(1, 0, 0, 0, 2) + b"x"))),
+        ("payload", add_checksum(confirm(payload=bytes(31)))),
+        ("payload", add_checksum(confirm(payload=bytes(33)))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.NAK, target=1, payload=_ranges(0)))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.NAK, target=1, payload=_ranges(2)[:-1]))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.NAK, target=1, payload=_ranges(65)))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.NAK, target=1, payload=_ranges(255)))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.OPEN, payload=bytes(27)))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.OPEN, payload=wire.OPEN.struct.pack(1, 1, 0, 0, 0, 255, 0, 0)))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.OPEN, payload=wire.OPEN.struct.pack(1, 1, 0, 0, 0, 0, 0, 65535)))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.DATA, payload=b"x"))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.DATA, payload=wire.MESSAGE.struct.pack(1, 0, 0, 0, 0)))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.DATA, payload=wire.MESSAGE.struct.pack(2**32 - 1, 0, 0, 0, 0) + b"x"))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.DATA, payload=wire.MESSAGE.struct.pack(0, 0, 0, 3, 0)))),
+        ("payload", add_checksum(confirm(kind=wire.Kind.DATA, payload=wire.MESSAGE.struct.pack(1, 0, 0, 0, 2) + b"x"))),
     ],
 )
 def test_what_is_wrong_is_dropped_by_its_reason(why: str, pdu: bytes) -> None:
@@ -196,4 +196,4 @@ def test_what_is_wrong_is_dropped_by_its_reason(why: str, pdu: bytes) -> None:
 def test_fragments_that_cannot_be_are_dropped(total: int, offset: int, flags: int) -> None:
     """Case 133: sums that wrap 32 bits; and LAST must tell the truth."""
     payload = wire.MESSAGE.struct.pack(1, 0, 0, 0, flags) + wire.FRAGMENT.struct.pack(total, offset) + b"x"
-    assert DROP_NAMES[check(seal(confirm(kind=wire.Kind.DATA, payload=payload)), CLUSTER, 3)] == "payload"
+    assert DROP_NAMES[check(add_checksum(confirm(kind=wire.Kind.DATA, payload=payload)), CLUSTER, 3)] == "payload"

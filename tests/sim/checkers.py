@@ -444,7 +444,7 @@ class AckHonest(Checker):
 
 
 class Flow(Checker):
-    """In flight ≤ window, but for votes and what must be sealed before one; no receive buffer overflows, and nobody keeps more
+    """In flight ≤ window, but for votes and what must be numbered before one; no receive buffer overflows, and nobody keeps more
     than its slots."""
 
     name = "flow"

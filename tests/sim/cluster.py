@@ -171,7 +171,7 @@ class Simulation(Host):
         self._touch(station)
 
     def on_read(self, station: int, pdu: bytes) -> None:
-        f = frames.sealed(pdu) if frames.is_of(pdu, CLUSTER, self.options.stations) else None
+        f = frames.checked(pdu) if frames.is_of(pdu, CLUSTER, self.options.stations) else None
         if f is None or not 1 <= f.src <= self.options.stations or f.incarnation not in self.facts.lives[f.src - 1]:
             return
         if not frames.has_started(f):

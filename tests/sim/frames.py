@@ -231,7 +231,7 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def seal(pdu: bytes) -> bytes:
+def add_checksum(pdu: bytes) -> bytes:
     """The PDU with its checksums made right, whatever else is wrong with it."""
     if len(pdu) < _HEADER_SIZE:
         return pdu
@@ -256,14 +256,14 @@ def is_of(pdu: bytes, cluster: str, stations: int) -> bool:
 
 
 @lru_cache(4096)
-def sealed(pdu: bytes) -> Frame | None:
+def checked(pdu: bytes) -> Frame | None:
     """What a PDU from the wire says if it can be read and its checksums are right, else None. Each of its copies is judged once:
     the frame is shared."""
     try:
         f = parse(pdu)
     except ValueError:
         return None
-    return f if seal(pdu) == pdu else None
+    return f if add_checksum(pdu) == pdu else None
 
 
 def patch(pdu: bytes, name: str, value: int) -> bytes:

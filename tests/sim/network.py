@@ -192,7 +192,7 @@ class Network:
         if what == 0:
             pdu = rng.randbytes(rng.choice((0, 1, 45, 46, 63, 64, 100, 1400)))
         elif what == 1:  # a foreign cluster, intact
-            pdu = frames.seal(frames.patch(old, "cluster", rng.getrandbits(32)))
+            pdu = frames.add_checksum(frames.patch(old, "cluster", rng.getrandbits(32)))
         elif what == 2:  # right checksum, impossible header
             field, value = rng.choice(
                 (
@@ -206,7 +206,7 @@ class Network:
                     ("length", 65535),
                 )
             )
-            pdu = frames.seal(frames.patch(old, field, value))
+            pdu = frames.add_checksum(frames.patch(old, field, value))
         elif what == 3:  # our header, noise behind it
             pdu = old[: rng.randrange(len(old))] + rng.randbytes(rng.randrange(1, 60))
             if pdu.startswith(old):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from zenjun.proto.core import seal
+from zenjun.proto.core import add_checksum
 from zenjun.proto.wire import HEADER, Flag, Kind
 
 _FIELDS: Final = {f.name: (HEADER.offset(f.name), f.width) for f in HEADER.fields}
@@ -21,7 +21,7 @@ def peek(pdu: bytes, name: str) -> int:
 def poke(pdu: bytes, name: str, value: int) -> bytes:
     """The same PDU with another value of a header field, and a right checksum."""
     at, width = _FIELDS[name]
-    return seal(pdu[:at] + value.to_bytes(width, "big") + pdu[at + width :])
+    return add_checksum(pdu[:at] + value.to_bytes(width, "big") + pdu[at + width :])
 
 
 def kind(pdu: bytes) -> Kind:

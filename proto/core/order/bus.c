@@ -398,7 +398,7 @@ static void send_again(zj_core *c, uint64_t seq)
     pdu_header(c, b, m->kind, m->flags, seq, c->clock, m->size - payload_start(c, m->flags));
     al_say(c, ack, m->flags & ZJW_FLAG_PACK ? ack + 4 * c->n : NULL);
     al_raise(c, c->self, c->self, seq + 1);
-    zj_seal(b, m->size);
+    zj_add_checksum(b, m->size);
     m->clock = c->clock;
     tx_slot(c, c->self, seq, 1);
 }
@@ -434,7 +434,7 @@ int zj_reset_say(zj_core *c, uint32_t kind, uint32_t epoch, const uint32_t *vect
         put32(b + ZJW_SIZEOF_HEADER + 4 * h, vector[h]);
     put32(b + ZJW_SIZEOF_HEADER + 4 * c->n + ZJW_RESET_EPOCH, epoch);
     put32(b + ZJW_SIZEOF_HEADER + 4 * c->n + ZJW_RESET_RESET_VIEW, c->view);
-    zj_seal(b, size);
+    zj_add_checksum(b, size);
     small_send(c, size, 0);
     return 0;
 }
