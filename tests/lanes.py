@@ -1,9 +1,11 @@
-"""Run several commands at the same time, each in a process group of its own: for stages in which nothing depends on time.
+"""Run several commands at the same time, each in a process group of its own.
 
-    python -m tests.lanes [--deadline SECONDS] NAME=COMMAND…
+    python -m tests.lanes [--deadline SECONDS] [--behind NAME]… NAME=COMMAND…
 
-COMMAND is a line for the shell. What a lane says is in out/lanes/NAME.log, and shown when it has ended: its last lines, all of it
-when it failed. The first that fails ends the others; so do Ctrl-C and the deadline. Exit code: 0 all ended well, 1 not so, 130.
+COMMAND is a line for the shell. A lane that computes only goes behind the others: it gets what those leave over that wait for
+timers of real daemons, and does not make them late. What a lane says is in out/lanes/NAME.log, and shown when it has ended: its
+last lines, all of it when it failed. The first that fails ends the others; so do Ctrl-C and the deadline. Exit code: 0 all ended
+well, 1 not so, 130.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent.parent / "out" / "lanes"
@@ -22,10 +25,26 @@ TAIL_LINES = 4
 LOUD = "DID NOT RUN"
 """In the line in large letters about what the machine lacks (conftest.py): shown with the next one, which says why."""
 GRACE_S = 10.0
+LOWEST = 19
+"""Niceness of the lanes behind."""
 
 
-def _start(name: str, command: str) -> subprocess.Popen[bytes]:
+def _give_way() -> None:
+    """Lowest priority for this process and what it starts. Where the kernel groups processes by session, the niceness of a
+    process counts among those of its session only, and that of the session is what matters."""
+    os.nice(LOWEST)
+    with contextlib.suppress(OSError):  # a kernel that does not group them
+        Path("/proc/self/autogroup").write_text(str(LOWEST))
+
+
+def _start(name: str, command: str, behind: bool) -> subprocess.Popen[bytes]:
     """With the default actions of the signals: a shell's background jobs ignore Ctrl-C, and tests of it would fail there."""
+
+    def prepare() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if behind:
+            _give_way()
+
     with (FOLDER / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
             ["sh", "-euc", command],
@@ -33,7 +52,7 @@ def _start(name: str, command: str) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=prepare,
         )
 
 
@@ -59,10 +78,10 @@ def _tell(name: str, code: int, seconds: float) -> None:
         print(f"   {line}", flush=True)
 
 
-def run(lanes: dict[str, str], deadline_s: float) -> int:
+def run(lanes: dict[str, str], deadline_s: float, behind: Collection[str] = ()) -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
-    running = {name: _start(name, command) for name, command in lanes.items()}
+    running = {name: _start(name, command, name in behind) for name, command in lanes.items()}
     try:
         while running:
             for name, lane in list(running.items()):
@@ -88,12 +107,15 @@ def run(lanes: dict[str, str], deadline_s: float) -> int:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.lanes", description="Commands at the same time.")
     parser.add_argument("--deadline", type=float, default=900.0, metavar="SECONDS")
+    parser.add_argument("--behind", action="append", default=[], metavar="NAME", help="a lane that gives way to the others")
     parser.add_argument("lanes", nargs="+", metavar="NAME=COMMAND")
     options = parser.parse_args(argv)
     lanes = dict(lane.partition("=")[::2] for lane in options.lanes)
     if not all(name and command for name, command in lanes.items()):
         parser.error("a lane is NAME=COMMAND")
-    return run(lanes, options.deadline)
+    if unknown := set(options.behind) - set(lanes):
+        parser.error(f"no such lane: {', '.join(sorted(unknown))}")
+    return run(lanes, options.deadline, options.behind)
 
 
 if __name__ == "__main__":

@@ -166,9 +166,30 @@ def broken(defect: Fault | str) -> Callable[[Options], Options]:
     return change
 
 
+CAUGHT_AT: dict[Fault | str, int] = {
+    Fault.DEAF_NAK: 4,
+    Fault.NO_FLUSH: 6,
+    Fault.NO_CLOSE: 11,
+    Fault.FUTURE: 13,
+    Fault.OLD_ACKS: 5,
+    Fault.FREE_EARLY: 8,
+    "commit_on_complete": 37,
+    "never_expelled": 26,
+    "ignore_restart": 10,
+    "forget_promise": 26,
+    "forget_doubted": 3,
+    "deaf_to_closed": 9,
+    "judge_late+believe_one": 17,
+    "no_reopen": 5,
+}
+"""The first seed that showed it, where that is not one of the first few: half of the time of these tests went into the seeds
+before it. After a change of the protocol another one may be the first."""
+
+
 def hunt(defect: Fault | str, only: Iterable[str] = ()) -> Result:
-    """Seeds 0, 1, … until something is caught."""
-    for seed in range(SEEDS_MAX):
+    """The seed that showed it last, then 0, 1, … until something is caught."""
+    known = CAUGHT_AT.get(defect, 0)
+    for seed in (known, *(seed for seed in range(SEEDS_MAX) if seed != known)):
         result = simulate(seed, change=broken(defect), only=only)
         if result.violation is not None:
             return result

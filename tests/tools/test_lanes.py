@@ -66,3 +66,16 @@ def test_what_did_not_run_is_shown_though_more_follows() -> None:
     assert code == 0
     lines = [line.strip() for line in out.splitlines()]
     assert lines[-6:] == ["!!!! TESTS THAT NEED A MOON DID NOT RUN !!!!", "no moon here", "7", "8", "9", "7 passed"]
+
+
+def test_a_lane_behind_gives_way_to_the_others() -> None:
+    """By its niceness, and by that of its session where the kernel schedules sessions."""
+    ask = "echo niceness $(nice); cat /proc/self/autogroup || true"
+    code, out = lanes("--behind", "t1", f"t1={ask}")
+    assert code == 0 and "niceness 19\n" in out, out
+    if Path("/proc/self/autogroup").exists():
+        assert " nice 19\n" in out, out
+    code, out = lanes(f"t1={ask}")
+    assert code == 0 and f"niceness {os.nice(0)}\n" in out, out
+    code, out = lanes("--behind", "t2", "t1=true")
+    assert code == 2 and "no such lane: t2" in out
