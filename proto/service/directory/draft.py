@@ -42,7 +42,6 @@ class Facts(Protocol):
     """What a draft reads of the state besides rows."""
 
     store: Store
-    time: int
     zones: dict[str, Zone]
     owners: dict[str, str]
     counts: dict[str, int]

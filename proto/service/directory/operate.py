@@ -5,9 +5,8 @@ Nothing here knows a clock or time zone data: what depends on them the sender of
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from .draft import Draft, Waiting
 from .entries import (
@@ -81,7 +80,7 @@ class Operating:
     def run(self, operations: tuple[Operation, ...]) -> None:
         """Do all. Raises Refused; then ``number`` is that of the operation."""
         for self.number, op in enumerate(operations):
-            self._do[type(op)](self, op)
+            getattr(self, _METHODS[type(op)])(op)
 
     # ---- rights (rule A1)
 
@@ -359,21 +358,22 @@ class Operating:
             raise Refused("exists", "the zone has names")
         self.draft.zones[op.name] = None
 
-    _do: Final[dict[type[Operation], Callable[..., Any]]] = {
-        Set: _set,
-        Add: _add,
-        Drop: _drop,
-        Alias: _alias,
-        Remove: _remove,
-        Move: _move,
-        Switch: _switch,
-        Out: _out,
-        In: _in,
-        SetSchedule: _schedule,
-        Take: _take,
-        Register: _register,
-        SetZone: _zone,
-    }
+
+_METHODS: Final[dict[type[Operation], str]] = {
+    Set: "_set",
+    Add: "_add",
+    Drop: "_drop",
+    Alias: "_alias",
+    Remove: "_remove",
+    Move: "_move",
+    Switch: "_switch",
+    Out: "_out",
+    In: "_in",
+    SetSchedule: "_schedule",
+    Take: "_take",
+    Register: "_register",
+    SetZone: "_zone",
+}
 
 
 def _order(target: Target) -> tuple[int, str, str]:

@@ -80,6 +80,9 @@ class State:
     names_max: cluster option.
     """
 
+    draft_class: type[Draft] = Draft
+    operating_class: type[Operating] = Operating
+
     def __init__(self, store: Store, names_max: int = NAMES_MAX) -> None:
         self.store = store
         self.names_max = names_max
@@ -89,8 +92,6 @@ class State:
         """Sums of rule E8."""
         self.stopped = 0
         """The later format of a message; nothing behind it may be applied (rule S7)."""
-        self.time = 0
-        """Directory time, seconds since 1970."""
         self.members: dict[Who, Member] = {}
         self.zones: dict[str, Zone] = {}
         self.owners: dict[str, str] = {}
@@ -102,6 +103,7 @@ class State:
         self.floor: Place = NOWHERE
         """Behind this place all removals are in GONE."""
         self._up: frozenset[int] = frozenset()
+        self._time = 0
         self._next_due: int | None = None
         self._load()
 
@@ -130,6 +132,12 @@ class State:
     def active(self) -> list[Who]:
         """The active holders, the lowest first."""
         return sorted(who for who, m in self.members.items() if m.active)
+
+    @property
+    def time(self) -> int:
+        """Directory time, seconds since 1970: what the clocks of most active holders have reached, as far as they have said
+        so."""
+        return self._time
 
     def next_due(self) -> int:
         """The earliest instant at which something is to happen, seconds since 1970; 0: none is known."""
@@ -173,13 +181,13 @@ class State:
             return self._update(place, sender, message)
         if isinstance(message, Malformed):
             return Result(place, message, Outcome(place, "malformed"))
-        draft = Draft(self, place)
+        draft = self.draft_class(self, place)
         if isinstance(message, End):
-            end(draft, leases_numbered(draft, sender, message.numbers))
+            self._end(draft, leases_numbered(draft, sender, message.numbers))
         elif isinstance(message, Next):
             member = self.members.get(sender)
             if member is not None and member.active:
-                take_next(draft, message)
+                self._take_next(draft, message)
         elif isinstance(message, Due | Holding):
             self._hear(draft, sender, message)
         return self._finish(draft, message)
@@ -192,27 +200,37 @@ class State:
             return Result(place, skipped=True)
         self.place = place
         here, new = set(members), set(joined)
-        kept = {who: m for who, m in self.members.items() if who in here and who not in new}
-        gone = sorted(who for who in self.members if who not in kept)
-        return self._change_members(Draft(self, place), gone, {who: kept.get(who, Member(False, 0)) for who in here})
+        gone = self._left(here, new)
+        kept = {who: m for who, m in self.members.items() if who in here and who not in gone}
+        return self._change_members(self.draft_class(self, place), gone, {who: kept.get(who, Member(False, 0)) for who in here})
+
+    def _left(self, here: set[Who], new: set[Who]) -> list[Who]:
+        """The processes that have left, those among them that have come again."""
+        return sorted(who for who in self.members if who not in here or who in new)
+
+    def _end(self, draft: Draft, leases: dict[str, set[str]]) -> None:
+        end(draft, leases)
+
+    def _take_next(self, draft: Draft, message: Next) -> None:
+        take_next(draft, message)
 
     def on_start(self, place: Place, members: Iterable[Who]) -> Result:
         """A START: this state is the group's from here on, and ``members`` are in its view. All leases have ended (rule C1): they
         were given by processes of a former life, whose numbers the present ones may have."""
         self.place = max(self.place, place)
-        draft = Draft(self, self.place)
+        draft = self.draft_class(self, self.place)
         found: dict[str, set[str]] = {}
         for key, _ in self.store.scan(Table.LEASE, "", _LAST):
             station, client, _ = key.split(" ")[0].split(".")
             found.update(leases_of(draft, (int(station), int(client))))
-        end(draft, found)
+        self._end(draft, found)
         return self._change_members(draft, [], {who: Member(False, 0) for who in members})
 
     def _change_members(self, draft: Draft, gone: list[Who], members: dict[Who, Member]) -> Result:
         leases: dict[str, set[str]] = {}
         for who in gone:
             leases.update(leases_of(draft, who))
-        end(draft, leases)
+        self._end(draft, leases)
         self._set_members(draft, members)
         return self._finish(draft, None, anywhere=True)
 
@@ -222,13 +240,13 @@ class State:
         before = self.outcome(update.id)
         if before is not None:
             return Result(place, update, before, repeated=True)
-        draft = Draft(self, place)
-        operating = Operating(draft, sender, sender in self.members, update)
+        draft = self.draft_class(self, place)
+        operating = self.operating_class(draft, sender, sender in self.members, update)
         try:
             operating.run(update.operations)
         except Refused as refused:
             outcome = Outcome(place, refused.code, operating.number, refused.text)
-            draft = Draft(self, place)
+            draft = self.draft_class(self, place)
         else:
             outcome = Outcome(place, text=operating.text)
         self._remember(draft, update.id, outcome)
@@ -263,10 +281,10 @@ class State:
         self._up = frozenset(station for station, _ in members)
         rows = [[who[0], who[1], int(m.active), m.due] for who, m in sorted(members.items())]
         draft.rows[(Table.SCALAR, "view")] = canon.encode({"m": rows})
-        time = majority_time(members)
-        if time > self.time:
-            self.time = time
-            draft.rows[(Table.SCALAR, "time")] = b"%d" % time
+        self._time = self._majority()
+
+    def _majority(self) -> int:
+        return majority_time(self.members)
 
     def _finish(self, draft: Draft, message: Message | None, outcome: Outcome | None = None, anywhere: bool = False) -> Result:
         """Commit, then let the timers that are due take effect at the same place: this input may have set them, or moved time."""
@@ -274,7 +292,7 @@ class State:
         changes = self._commit(draft)
         if 0 < self.next_due() <= self.time:
             due = [key for key, _ in self.store.scan(Table.TIMER, FIRST_DUE, f"{self.time + 1:013d}")]
-            second = Draft(self, draft.place)
+            second = self.draft_class(self, draft.place)
             fire(second, due)
             anywhere = anywhere or any(table is Table.OUT for table, _ in second.rows)
             merged = {c.name: c for c in changes}
@@ -430,11 +448,11 @@ class State:
         self.zones, self.owners, self._next_due = {}, {}, None
         for name, row in self.store.scan(Table.ZONE, "", _LAST):
             self._set_zone(name, read_zone(row))
-        time, view = self.store.get(Table.SCALAR, "time"), self.store.get(Table.SCALAR, "view")
-        self.time = int(time) if time is not None else 0
+        view = self.store.get(Table.SCALAR, "view")
         members = canon.load(view)["m"] if view is not None else []
         self.members = {(station, client): Member(bool(active), due) for station, client, active, due in members}
         self._up = frozenset(station for station, _ in self.members)
+        self._time = self._majority()
 
     @classmethod
     def rebuild(cls, store: Store, place: Place, names_max: int = NAMES_MAX) -> State:

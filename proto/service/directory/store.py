@@ -37,7 +37,7 @@ class Table(IntEnum):
     OUTCOME = 6
     """client and counter of an update: its outcome"""
     SCALAR = 7
-    """``time``: directory time · ``view``: the processes in the group, and their last DUEs"""
+    """``view``: the processes in the group, and their last DUEs"""
     # From here on: made from the others. A snapshot has them not; ``State.load_rows`` makes them.
     LEASE = 16
     """lease and name: what goes with it"""

@@ -23,7 +23,10 @@ class Member(NamedTuple):
 
 
 def majority_time(members: Mapping[Who, Member]) -> int:
-    """The largest time that the DUEs of a majority of the active holders have reached; 0 if there is none."""
+    """The largest time that the DUEs of a majority of the active holders have reached; 0 if there is none.
+
+    It goes back when a holder with a fast clock was alone, or in the majority, for a while. What has taken effect stays so;
+    what is set now waits for the clocks of those who are here now."""
     times = sorted([m.due for m in members.values() if m.active], reverse=True)
     return times[len(times) // 2] if times else 0
 

@@ -14,7 +14,7 @@ from .draft import Change
 from .entries import Entry, Place
 
 EVENTS_MAX: Final = 1000
-"""Events that a watch holds for its reader, before it holds only the latest of each name."""
+"""Events that a watch holds for its reader, besides those of one place, before it holds only the latest of each name."""
 
 
 class Changed(NamedTuple):
@@ -70,20 +70,19 @@ class Watch:
     def on_changes(self, place: Place, changes: Iterable[Change]) -> bool:
         """What an input has changed. True: there is something to be read that was not there before."""
         before = len(self)
-        for change in changes:
-            if not self.concerns(change.name):
-                continue
-            event = Changed(place, change.name, change.new)
-            if self._gap is None and len(self._events) < self.events_max:
-                self._events.append(event)
-                continue
+        events = [Changed(place, c.name, c.new) for c in changes if self.concerns(c.name)]
+        if self._gap is None and (not self._events or len(self._events) + len(events) <= self.events_max):
+            self._events.extend(events)
+        elif events:
+            # All of one place are on the same side of the gap: half an update is no list that ever was.
             self._gap = Gap(place)
-            self._latest.pop(event.name, None)
-            self._latest[event.name] = event
+            for event in events:
+                self._latest.pop(event.name, None)
+                self._latest[event.name] = event
         return not before and len(self) > 0
 
     def read(self, count: int) -> list[Event]:
-        """The next events, at most ``count`` and one more, in the order of their places."""
+        """The next events, at most ``count``, in the order of their places."""
         out = [self._events.popleft() for _ in range(min(count, len(self._events)))]
         if self._gap is not None and not self._events and len(out) < count:
             out.append(self._gap)

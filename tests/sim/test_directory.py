@@ -1,0 +1,151 @@
+"""The directory: every property in many histories, every broken rule caught, and every situation met."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from . import broken_directory as broken
+from .directory import Plan, World, simulate
+from .directory_checks import CHECKERS
+from .runner import base_seed
+
+SEEDS = 120
+VARIANT_SEEDS = 300
+"""Seeds until a broken rule must have been caught."""
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_seeds(block: int) -> None:
+    """Crashes, expulsions, pauses, power cuts, wrong clocks, what is no message: all properties hold, and it comes to rest."""
+    seed, source = base_seed()
+    for k in range(SEEDS // 4):
+        violation = simulate(seed + block * 1000 + k)
+        assert violation is None, f"({source}) {violation}\n" + "\n".join(violation.__notes__)
+
+
+def stage(**changes: Any) -> Callable[[Plan], Plan]:
+    return lambda plan: replace(plan, **changes)
+
+
+def honest(plan: Plan) -> Plan:
+    return plan
+
+
+CLOCKS = stage(
+    stations=3,
+    steps=250,
+    names=("a", "b"),
+    operations=("Set", "SetSchedule", "Switch"),
+    updates=0.3,
+    registers=0,
+    wrong_clock=3600,
+)
+LEASES = stage(stations=3, steps=250, names=("web",), operations=("Out", "In"), updates=0.02, registers=0.3, faults=0.1)
+MOVES = stage(
+    stations=3, steps=250, names=("a", "b"), operations=("Set", "Move", "SetZone"), updates=0.3, registers=0, faults=0.02, asks=6
+)
+
+STAGES: dict[str, Callable[[Plan], Plan]] = {
+    "AnyClock": CLOCKS,
+    "CountsLeft": CLOCKS,
+    "NeverBack": CLOCKS,
+    "ViewMovesNothing": CLOCKS,
+    "NextOfAnyVersion": CLOCKS,
+    "NextAgain": stage(
+        stations=3,
+        steps=250,
+        names=("a",),
+        operations=("Set", "SetSchedule"),
+        updates=0.2,
+        registers=0,
+        faults=0,
+        wrong_clock=-3600,
+        wrong_station=1,
+    ),
+    "Forgives": stage(kinds=("bad",), faults=0.3),
+    "ByStation": LEASES,
+    "ForgetsWaiting": LEASES,
+    "QueueByArrival": LEASES,
+    "LeasesSurvive": lambda plan: replace(LEASES(plan), kinds=("cut", "save")),
+    "NoFullTtl": LEASES,
+    "AskBlind": MOVES,
+    "CheckAtSend": stage(stations=3, steps=250, names=("a", "b", "c"), operations=("Alias",), updates=0.4, registers=0),
+}
+"""Plans in which the broken rule matters often."""
+
+CAUGHT_BY: dict[str, set[str]] = {
+    "ReadsClock": {"reference", "equal"},
+    "CountsLeft": {"reference", "equal"},
+    "AnyClock": {"reference", "early"},
+    "NeverBack": {"reference"},
+    "ViewMovesNothing": {"reference"},
+    "NextOfAnyVersion": {"reference", "slot"},
+    "NextAgain": {"reference", "slot"},
+    "NoOutcomes": {"once", "outcome"},
+    "ByStation": {"reference", "lease-gone"},
+    "ForgetsWaiting": {"reference", "lease-gone"},
+    "QueueByArrival": {"reference"},
+    "PartOfAll": {"outcome"},
+    "DeadStay": {"reference"},
+    "TakesStrangers": {"outcome"},
+    "ForgetsRemovals": {"copy"},
+    "LeasesSurvive": {"reference", "lease-gone"},
+    "Forgives": {"malformed"},
+    "CheckAtSend": {"circle", "outcome"},
+    "NoFullTtl": {"lease-kept"},
+    "Unmarked": {"watch"},
+    "DropsLatest": {"watch"},
+    "AskBlind": {"hops"},
+    "OwnSuspicion": {"equal", "answer", "reference"},
+    "AnswersEarly": {"exclusive"},
+    "PlaceIgnored": {"back"},
+    "AtOrdered": {"answer"},
+}
+"""Broken rule to the checkers that may catch it first."""
+
+
+@pytest.mark.parametrize("name", CAUGHT_BY)
+def test_a_broken_rule_is_caught(name: str) -> None:
+    """The honest machine passes the run in which the broken one fails."""
+    for seed in range(VARIANT_SEEDS):
+        plan = STAGES.get(name, honest)(Plan.draw(seed))
+        violation = simulate(seed, plan, **dict(broken.PARTS[name]))
+        if violation is not None:
+            assert violation.checker in CAUGHT_BY[name], f"{violation.checker} at seed {seed}"
+            assert simulate(seed, plan) is None, f"seed {seed} fails without {name} as well"
+            return
+    raise AssertionError(f"{name} is not caught in {VARIANT_SEEDS} seeds")
+
+
+def test_every_broken_rule_is_tried() -> None:
+    assert set(broken.PARTS) == set(CAUGHT_BY)
+    assert {c for checkers in CAUGHT_BY.values() for c in checkers} <= CHECKERS
+
+
+def test_the_situations_are_met() -> None:
+    """Deltas, full copies, cold starts, gaps, look-ups that are forwarded and bounce, and timers that take effect."""
+    met: Counter[str] = Counter()
+    for seed in range(12):
+        for make in (honest, CLOCKS, MOVES):
+            world = World(make(Plan.draw(seed)))
+            world.run()
+            met += world.met + Counter(
+                forwarded=world.asking.forwarded, answered=world.asking.answered, bounced=world.asking.bounced
+            )
+            met["fired"] += len(world.oracle.fired)
+    for situation in ("delta", "full", "start", "gap", "forwarded", "answered", "bounced", "fired"):
+        assert met[situation], met
+
+
+def test_a_run_is_the_same_again() -> None:
+    traces = []
+    for _ in range(2):
+        world = World(Plan.draw(11))
+        world.run()
+        traces.append(world.trace)
+    assert traces[0] == traces[1] and traces[0]
