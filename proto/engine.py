@@ -34,7 +34,8 @@ from .heartbeat import Heartbeat
 from .joining import Entry
 from .medium import MediumRules
 from .membership import Membership
-from .opening import Opening, OpeningConfig
+from .openconfig import OpeningConfig
+from .opening import Opening
 from .openpdu import FRAME_MAX_MIN
 from .outcomes import InstanceOver, Outcome, Recovering, Steps, UsedUp
 from .parts import Parts

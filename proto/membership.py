@@ -5,7 +5,8 @@ As this station sees another one, j, it is
 - ``A`` operational; ``AAS``: told of its stop, not seen it here; ``AS``: stop seen, being agreed; ``S``: stopped;
 - ``SSA``: told of its recovery, no RCV from it yet; ``SA``: recovery seen, being agreed.
 
-Moves are the table in ``peerstate.py``, one station's record is ``peer.py``, votes and quorum are ``votes.py``.
+Moves are the table in ``peerstate.py``, one station's record is ``peer.py``, votes and quorum are ``votes.py``. What others
+report of a station, and when it is believed, is ``reports.py``; what is repeated to joiners is ``repeats.py``.
 
 STOP, STOP_ACK and RCV_ACK are votes for a *proposal*: the instance after this one, its members, and what changes. They stand in
 their station's stream, so that nobody misses one and everybody sees them in the same order. The rules, by the numbers the docs
@@ -33,31 +34,29 @@ use (each names the methods that carry it out):
    highest that it has issued for an opening: others may start that proposal yet.
 
 Sans-I/O; calls the core for what it carries out. Written for tens of stations: every method is at most O(n * n) and runs per
-vote, timer or change of membership, never per frame. Tests break single rules by overriding the methods named here.
+vote, timer or change of membership, never per frame. Tests break single rules by overriding the methods named here, or a part.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
-from . import core
 from .ballots import Ballots
 from .core import Commit, Vote
-from .effects import Changed, Effect, Send
+from .effects import Changed, Effect
 from .errors import invariant
 from .openpdu import INSTANCE_MAX
 from .outcomes import InstanceOver, Outcome
-from .peer import Admission, Peer, Resent, Suspicion
+from .peer import Admission, Peer, Suspicion
 from .peerstate import Cause, PeerState
+from .repeats import Repeats
+from .reports import Reports
+from .streams import Streams
 from .votes import Cast, Proposal, Quorum, bits, encode_proposal, stations_of, takes_in
 from .wire import Kind, view_hash
 
-RESEND_GAP_NS: Final = 20_000_000
-"""Votes are repeated to a joiner at most once in this time."""
-HELPERS: Final = 4
-"""Members that repeat the votes of all for a joiner, each time it asks again."""
 SEQ_MASK: Final = 2**32 - 1
 FINAL: Final = frozenset({"left", "restarted", "expelled"})
 """Reasons that a sign of life does not refute."""
@@ -65,33 +64,13 @@ DOUBTABLE: Final = frozenset({"silent", "told"})
 """Reasons that may hold for one station alone: what others receive speaks against them."""
 
 
-class Streams(Protocol):
-    """What the agreement asks of the core; stations are indices 0..n-1."""
-
-    def peer(self, index: int) -> core.Peer: ...
-
-    def propose(self, now: int, kind: int, payload: bytes) -> tuple[int, int, bytes] | None: ...
-
-    def limit(self, now: int, index: int, limit: int | None) -> None: ...
-
-    def wait_for(self, index: int, clock: int | None, frame_max: int = 0) -> None: ...
-
-    def all_have(self, stations: int, seqs: Mapping[int, int]) -> bool: ...
-
-    def report_progress(self, yes: bool) -> None: ...
-
-    def commit(self, now: int, change: Commit) -> bool: ...
-
-    def set_state(self, state: int, trans: int) -> None: ...
-
-    def block(self, yes: bool) -> None: ...
-
-    def heartbeat(self, now: int, flags: int = 0) -> None: ...
-
-
 class Membership:
     """The agreement at station ``station``, from ``begin`` to ``end``. Every method returns effects in order; among them may be
     one ``InstanceOver``, after which ``end`` is to be called."""
+
+    reports_class: type[Reports] = Reports
+    repeats_class: type[Repeats] = Repeats
+    """For tests that break a rule: a subclass has others."""
 
     def __init__(
         self,
@@ -131,9 +110,10 @@ class Membership:
         self.last_change_ns = 0
         self.withdrawals = 0
         """How often suspicions were taken back for want of quorum."""
-        self._unresponsive: frozenset[int] = frozenset()
         self._own_votes: list[Proposal] = []
         self._ballots = Ballots(stations)
+        self._reports = self.reports_class(station, self._peers, self._ballots, quorum, adopt_timeout_ns, self)
+        self._repeats = self.repeats_class(station, self._ballots)
         self._newcomer = False  # has joined itself, so that it does not know what was before
         self._stuck_since_ns: int | None = None
 
@@ -148,7 +128,7 @@ class Membership:
         self._note_incarnations()
         for k, peer in self._peers.items():
             peer.reset(PeerState.A if incarnations[k - 1] else PeerState.S)
-        self._unresponsive = frozenset()
+        self._reports.unresponsive = frozenset()
         self._own_votes.clear()
         self._ballots.clear()
         self._stuck_since_ns = None
@@ -208,7 +188,7 @@ class Membership:
     @property
     def told(self) -> tuple[int, ...]:
         """Stations in AAS, by station."""
-        return tuple(p.station for p in self._peers.values() if p.state is PeerState.AAS)
+        return self._reports.told
 
     def last_incarnation(self, station: int) -> int:
         """The highest incarnation of it that was ever a member here: only later ones may join."""
@@ -221,7 +201,7 @@ class Membership:
     def closed_by(self, index: int) -> frozenset[int]:
         """The members of whose streams this one takes nothing any more, because it has voted for their removal (rule 1);
         indices."""
-        return frozenset(k - 1 for p, casts in self._open_votes() if p.stop and index + 1 in casts for k in p.changed)
+        return frozenset(k - 1 for p, casts in self._reports.open_votes() if p.stop and index + 1 in casts for k in p.changed)
 
     def waiting(self) -> list[tuple[int, str, int]]:
         """(station, reason, since) of those that delivery waits for, by station."""
@@ -258,13 +238,7 @@ class Membership:
         """These have not been heard for a while, and are being asked whether they are there. Without them there must be quorum
         for a removal to be proposed: it could not be agreed, and could not be taken back. Nor do their votes count as reports
         until they are heard again."""
-        unresponsive = frozenset(stations)
-        if unresponsive == self._unresponsive:
-            return []
-        back, self._unresponsive = self._unresponsive - unresponsive, unresponsive
-        if back:
-            self._reprocess_votes(now)
-        return self._advance(now)
+        return self._advance(now) if self._reports.set_unresponsive(now, stations) else []
 
     def on_heard(self, now: int, heard: Callable[[int], bool]) -> list[Outcome]:
         """``heard`` says of a station whether it shows signs of life. Takes back what could not be agreed (rule 3): as soon as
@@ -278,10 +252,10 @@ class Membership:
                 for k in back:
                     self._streams.limit(now, k - 1, None)
                     self._peers[k].move(Cause.WITHDRAWN)
-                self._reprocess_votes(now)
-                self._review_reports(now, heard)
+                self._reports.reapply(now)
+                self._reports.review(now, heard)
                 return self._advance(now)
-        self._review_reports(now, heard)
+        self._reports.review(now, heard)
         return []
 
     def on_votes(self, now: int, votes: Sequence[Vote]) -> list[Outcome]:
@@ -291,7 +265,7 @@ class Membership:
         proposals = [self._ballots.receive(vote) for vote in votes] if self.instance else []
         for vote, proposal in zip(votes, proposals, strict=False):
             if proposal is not None and vote.instance == self.instance:
-                self._apply_vote(now, vote.src + 1, proposal)
+                self._reports.apply(now, vote.src + 1, proposal)
         return self._advance(now) if any(proposals) else []
 
     def note_incarnation(self, station: int, incarnation: int) -> None:
@@ -352,8 +326,9 @@ class Membership:
             words = ", ".join(f"station {k} ({reason})" for k, reason, _ in self.waiting())
             what = "no agreement" if self.has_quorum else "no quorum"
             return [InstanceOver(f"{what} without {words} for {self._give_up_ns // 1_000_000} ms", self._station, False)]
-        effects = self._answer_accusers(now)
-        due = self._reports_due(now) if self.instance else []
+        accuser = self._reports.own_accuser()
+        effects = self.suspect(now, (accuser, "accuses")) if accuser is not None else []
+        due = self._reports.due(now) if self.instance else []
         return effects + (self.adopt(now, due) if due else [])
 
     def restart_timeouts(self, now: int) -> None:
@@ -370,9 +345,10 @@ class Membership:
         for k in sorted(stations, reverse=True):
             peer = self._peers[k]
             if peer.state is PeerState.AAS:
-                moved |= self._adopt_stop(now, k, unheard)
+                verdict = self._reports.verdict(k, unheard)
+                moved |= verdict is not None and self._suspect(now, *verdict)
             elif peer.state is PeerState.SSA and not self._suspicions:
-                voted = [dict(p.changes)[k] for p, _ in self._open_votes() if not p.stop and k in p.changed]
+                voted = [dict(p.changes)[k] for p, _ in self._reports.open_votes() if not p.stop and k in p.changed]
                 if max(voted, default=0) > peer.last_incarnation:
                     self._admit(k, max(voted))
                     moved = True
@@ -406,14 +382,14 @@ class Membership:
         peer.suspicion = Suspicion(reason, now, req)
         peer.move(Cause.STOP_SEEN)
         self._streams.limit(now, station - 1, req)
-        self._cancel_joins()
+        self.cancel_joins()
         return True
 
     def _equalise(self, now: int) -> None:
         """Limits are what any voter that stays has accepted; one that is being removed itself proves nothing."""
         reported: dict[int, int] = {}
-        for proposal, casts in self._open_votes():
-            if not proposal.stop or not self._staying(casts):
+        for proposal, casts in self._reports.open_votes():
+            if not proposal.stop or not self._reports.staying(casts):
                 continue
             for k, value in proposal.changes:
                 if self._peers[k].suspicion:
@@ -464,7 +440,7 @@ class Membership:
     def _wanted(self) -> Proposal | None:
         """What to propose now: removals before joins, and only what could be agreed."""
         if suspicions := self._suspicions:
-            if not self.has_quorum or not self._may_remove(set(self.target) - self._unresponsive):
+            if not self.has_quorum or not self._may_remove(set(self.target) - self._reports.unresponsive):
                 return None
             if not self._holds_streams((k, s.limit) for k, s in suspicions.items()):
                 return None  # once they are in, not per PDU
@@ -556,7 +532,7 @@ class Membership:
                 peer.joining = 0
         admissions = [p.admission for p in self._peers.values() if p.admission]
         self._ballots.forget_before(change.instance, ((a.instance, a.proposal) for a in admissions))
-        self._reprocess_votes(now)
+        self._reports.reapply(now)
         for k in self._restarted_while_joining():
             self._suspect(now, k, "restarted")
         self._sync_core()
@@ -613,7 +589,7 @@ class Membership:
         """The joiners of the last own vote for a join: station to incarnation."""
         return next((dict(p.changes) for p in reversed(self._own_votes) if not p.stop), {})
 
-    def _cancel_joins(self) -> None:
+    def cancel_joins(self) -> None:
         """Some stop is being agreed: joiners must ask again. Votes given stand."""
         for peer in self._peers.values():
             if peer.joining or peer.state is PeerState.SSA:
@@ -622,7 +598,7 @@ class Membership:
 
     def _cancel_joins_after_stop(self) -> None:
         """A stop has been decided: joiners are voted for again in the next instance."""
-        self._cancel_joins()
+        self.cancel_joins()
         self._end_waits()
 
     def _joined(self, now: int, peer: Peer, admission: Admission) -> None:
@@ -640,31 +616,12 @@ class Membership:
             peer.waited_ns = None
 
     def _resend(self, now: int, peer: Peer, incarnation: int) -> list[Outcome]:
-        """A joiner has not got all votes, or not heard that they were enough: repeat the own one, and those of members that have
-        gone. If it asks again it may not hear some voter: some members after the others repeat the votes of all, so that one
-        that it hears has its turn (else it would join, be removed for its silence, and so on forever)."""
-        resent = peer.resent
-        if now - resent.at_ns < RESEND_GAP_NS:
+        """A joiner has not got all votes, or not heard that they were enough."""
+        if not self._repeats.is_due(now, peer):
             return []
-        times = resent.times + 1 if resent.incarnation == incarnation else 1
-        peer.resent = Resent(incarnation, times, now)
         if peer.admission:
-            votes = [self._ballots.pdus((peer.admission.instance, peer.admission.proposal))]
             self._streams.heartbeat(now)
-        else:
-            votes = self._ballots.pdus_for(self.instance, peer.station, incarnation)
-        entered = peer.admission is not None
-        every = (entered or times > 1) and self._helps(peer.station, times)
-
-        def repeats(voter: int) -> bool:
-            return every or voter == self._station or (entered and voter not in self.members)
-
-        return [Send(pdu) for pdus in votes for voter, pdu in pdus.items() if repeats(voter)]
-
-    def _helps(self, joiner: int, times: int) -> bool:
-        """Is it this station's turn to repeat the votes of all?"""
-        others = [k for k in self.members if k != joiner]
-        return (others.index(self._station) - times * HELPERS) % len(others) < HELPERS
+        return [*self._repeats.votes_for(now, peer, incarnation, self.instance, self.members)]
 
     def _frame_max_of(self, joiner: int) -> int:
         """Largest PDU it can take, bytes; the least allowed if it has not said."""
@@ -673,7 +630,7 @@ class Membership:
     # ---- rule 6: expelled
     def _removed_by(self) -> list[int]:
         """The voters of a complete proposal without this station."""
-        for p, casts in self._open_votes():
+        for p, casts in self._reports.open_votes():
             if not p.stop or self._station in p.members or not self.quorum(p.members):
                 continue
             if self._voters(p) <= casts.keys():
@@ -700,92 +657,6 @@ class Membership:
     def _reuses_issued(self) -> bool:
         """Would the next vote be for a number that this incarnation has issued for an opening?"""
         return self.instance < self._issued and self._wanted() is not None
-
-    # ---- what others report
-    def _apply_vote(self, now: int, station: int, proposal: Proposal) -> None:
-        """What a vote of the present instance reports, beyond its counting."""
-        if station == self._station or self._peers[station].suspicion:
-            return
-        for k, value in proposal.changes:
-            peer = self._peers[k]
-            if k == self._station:
-                continue
-            if proposal.stop and station in self._unresponsive:
-                continue
-            if proposal.stop and peer.state is PeerState.A and self.incarnations[k - 1]:
-                peer.told_ns = now
-                peer.move(Cause.STOP_TOLD)
-                self._cancel_joins()
-            elif proposal.stop or value <= peer.last_incarnation:
-                continue  # a newcomer does not know which incarnations are used up
-            elif peer.state is PeerState.S and not self._suspicions and not self.told:
-                peer.told_ns = now
-                peer.move(Cause.RECOVERY_TOLD)
-
-    def _reprocess_votes(self, now: int) -> None:
-        """Apply the votes of this instance that have come already."""
-        for proposal, casts in self._open_votes():
-            for station in casts:
-                self._apply_vote(now, station, proposal)
-
-    def _review_reports(self, now: int, heard: Callable[[int], bool]) -> None:
-        """AAS ends when the station is heard and every accuser has stopped, SSA when no voter for it stays."""
-        refuted = [k for k in self.told if heard(k) and not self._accusers(k)]
-        for k in refuted:
-            self._peers[k].move(Cause.WITHDRAWN)
-        if refuted:
-            self._reprocess_votes(now)  # votes for joins, which were passed over meanwhile
-        for peer in self._peers.values():
-            if peer.state is PeerState.SSA and not self._sponsors(peer.station):
-                peer.move(Cause.STOP_WINS)
-
-    def _reports_due(self, now: int) -> list[int]:
-        """Stations of which others have reported a stop or a recovery for ``adopt_timeout``."""
-        return [k for k, p in self._peers.items() if p.told_ns is not None and now - p.told_ns >= self._adopt_ns]
-
-    def _adopt_stop(self, now: int, station: int, unheard: bool) -> bool:
-        accusers = self._accusers(station)
-        lone = None if unheard else self._lone_accuser(station)
-        if lone is not None and station in self._accusers(lone):  # each other
-            lone = None if station > lone else lone
-        if lone is not None and self.quorum(set(self.target) - {lone}):
-            return self._suspect(now, lone, "accuses")
-        if accusers and self.quorum(set(self.target) - {station}):
-            return self._suspect(now, station, "told")
-        return False
-
-    def _lone_accuser(self, station: int) -> int | None:
-        """The one station that wants this one (or the own station) removed, and only because it does not hear it; None: there is
-        none, more than one, or it is sure."""
-        accusers = set(self._accusers(station))
-        votes = [cast for p, casts in self._open_votes() if p.stop for k, cast in casts.items() if k in accusers]
-        sure = any(cast.sure >> station - 1 & 1 for cast in votes)
-        return accusers.pop() if len(accusers) == 1 and not sure else None
-
-    def _answer_accusers(self, now: int) -> list[Outcome]:
-        """The one station that wants this one removed is removed itself, once a third one says so."""
-        lone = self._lone_accuser(self._station)
-        if lone is None or not self._accusers(lone) or not self.quorum(set(self.target) - {lone}):
-            return []
-        return self._advance(now) if self._suspect(now, lone, "accuses") else []
-
-    def _open_votes(self) -> Iterator[tuple[Proposal, dict[int, Cast]]]:
-        """What has been proposed in the present instance, and which stations have voted for it."""
-        return self._ballots.of_instance(self.instance)
-
-    def _staying(self, casts: Iterable[int]) -> list[int]:
-        """Those of these voters that this station does not want removed itself."""
-        return [k for k in casts if k in self.members and not self._peers[k].suspicion]
-
-    def _accusers(self, station: int) -> list[int]:
-        """The other members that want this one removed, and can be relied on."""
-        votes = (casts for p, casts in self._open_votes() if p.stop and station in p.changed)
-        return [k for casts in votes for k in self._staying(casts) if k not in self._unresponsive and k != self._station]
-
-    def _sponsors(self, station: int) -> list[int]:
-        """The members that have voted for this one to join."""
-        votes = (casts for p, casts in self._open_votes() if not p.stop and station in p.changed)
-        return [k for casts in votes for k in self._staying(casts)]
 
     # ---- small
     @property

@@ -9,12 +9,8 @@ A station that hears a living instance does not open: it asks to be let in (RCV,
 members do (``joining.py``), or until that instance is not heard any more, or does not answer (``asking.py``). The same agreement
 brings a cluster back of which too few are left.
 
-Why two stations cannot start different instances: issued numbers only grow, and a station judges only the proposal it issued
-last, or one it issued that a member says it has STARTED. Who has started P issues nothing later, so a later P' of which it is
-a member never completes; and an earlier one cannot have been started by a member either, since that member went on to issue P.
-Any two sets with quorum share a member. Only who starts P late may have issued a later P' without the one who told it: P' may be
-started too, by others, and never gets anywhere without this station, which therefore votes for no number up to that of P'
-(``issued``; rule 8 of ``membership.py``).
+Why two stations cannot start different instances is said in ``issued.py``, the record of what this station has proposed. What it
+says, and when, is ``sending.py``; what to propose instead of a set that finds no agreement, ``settling.py``.
 
 No message is lost between instances: with each member a proposal names the last view its process had delivered at preack and how
 much after it, which is final, since it has left that instance. Whoever starts the proposal first delivers the former instance up
@@ -45,17 +41,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from enum import IntEnum, auto
-from typing import Final, TypeAlias
+from typing import Final
 
 from .asking import Asking
 from .belief import Belief, Lives
-from .effects import Closed, Effect, Opened, Persist, Refused, Send
-from .errors import InvariantError, invariant
+from .effects import Closed, Effect, Opened, Refused, Send
+from .errors import InvariantError
+from .issued import Issued
 from .notices import Notices
+from .openconfig import OpeningConfig, Timer
 from .openpdu import (
-    BY_VOTES,
     INSTANCE_MAX,
     NO_PAST,
     Members,
@@ -65,64 +60,25 @@ from .openpdu import (
     Proposal,
     decode_header,
     decode_open,
-    encode_open,
     mac_text,
 )
 from .openstate import MOVES, Cause, State
 from .outcomes import Outcome, Recovering, UsedUp
 from .pace import FOLLOW_WINDOWS, Arrivals, Pace
 from .rivals import Rival, Rivals
+from .sending import Sender
 from .settling import Heard, Settling
 from .timers import NEVER, Timers
-from .wire import Kind, view_hash
+from .wire import Kind
 
-ISSUED_MAX: Final = 256
-"""Own proposals remembered. A member that has STARTED an older one sends this station into a new incarnation."""
 CLOCK_STEP: Final = 2
 """Instance numbers that one look at the clock uses up at most."""
 INSTANCES_AHEAD: Final = 7
 """So many more instance numbers are made durable than needed, so that most changes of membership wait for no disk."""
 PATIENCE_WINDOWS: Final = 4
 """A proposal that is not agreed on for so many windows will not be: somebody in it hears nothing, or not everybody."""
-RECOVER_DOUBLINGS: Final = 2
-"""RCV is repeated after the interval, twice it, four times it, with jitter: it may have lost to a stop being agreed."""
 AGE_TIE_MS: Final = 1000
 """Two daemons whose ages differ by less are told apart by their boot numbers."""
-
-
-class Timer(IntEnum):
-    """Deadlines of opening."""
-
-    OPEN = auto()
-    """Send OPEN."""
-    LOOK = auto()
-    """OPENs have come: see what follows from them, once for all that are here."""
-    LISTENED = auto()
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpeningConfig:
-    """Fields as in ``engine.EngineConfig``."""
-
-    cluster_id: int
-    stations: int
-    station: int
-    fingerprint: int
-    boot: int
-    host_name: str
-    interval_ns: int
-    window_ns: int
-    recover_ns: int
-    returns: bool = False
-    """Own frames come back: the medium is a bus."""
-    recent_ns: int = 0
-    """For so long counts what was heard of another configuration; 0: two windows."""
-    heeds_rivals: bool = True
-    """False breaks rule 9, on purpose."""
-
-
-Quorum: TypeAlias = Callable[[Iterable[int]], bool]
-"""May these stations form an instance? Any two sets for which it says yes must share a station."""
 
 
 class Opening:
@@ -139,17 +95,17 @@ class Opening:
         add_checksum: Callable[[bytes], bytes],
         reached: Callable[[], Past | None],
         bind: Callable[[Past, Pasts], Past] = lambda past, pasts: past,
-        quorum: Quorum | None = None,
+        quorum: Callable[[Iterable[int]], bool] | None = None,
         held: Callable[[int], int] = lambda station: 0,
         life_of: Callable[[int], int] = lambda station: 0,
     ) -> None:
         """incarnation: of this life. instance: the highest number stored. frame_max: largest PDU the interface takes, bytes.
         reached: asked when an instance ends, how far its order is at level preack here, for ever; None: it is not to be trusted.
         bind: what this station brings instead, once it has issued a proposal with these pasts (``handover.Handover.bind``).
-        quorum: by default all n stations. held: incarnation of a member of the present instance, 0 if it is none. life_of: the
-        highest incarnation of a station that was ever a member."""
+        quorum: may these stations form an instance? Any two sets for which it says yes share a station; by default all n. held:
+        incarnation of a member of the present instance, 0 if it is none. life_of: the highest incarnation of a station that was
+        ever a member."""
         self._config = config
-        self._add_checksum = add_checksum
         self._reached = reached
         self._bind = bind
         self._held = held
@@ -161,8 +117,7 @@ class Opening:
         self._ready_ns: int | None = None  # since when there has been something to propose
         self.pace = Pace.of(config.stations, config.interval_ns, config.window_ns, config.recover_ns)
         self._arrivals = Arrivals()
-        self._tries = 0  # RCVs since the instance was first heard
-        self._quorum: Quorum = quorum or (lambda stations: len(set(stations)) == config.stations)
+        self._quorum = quorum or (lambda stations: len(set(stations)) == config.stations)
         self.state = State.LISTENING
         self.incarnation = incarnation
         self.highest = instance
@@ -187,14 +142,12 @@ class Opening:
         self.malformed = 0
         """OPENs dropped: not sensible though their checksum was right."""
         self._timers = Timers(Timer)
+        self._sender = Sender(config, self._timers, self, instance=instance, life_of=life_of, add_checksum=add_checksum)
         self._heard: dict[int, Heard] = {}
-        self._settling = Settling(config.station, self.pace, self._heard, self._agreeable, self._jitter)
-        self._issued: dict[Proposal, None] = {}  # of this incarnation, in order
+        self._settling = Settling(config.station, self.pace, self._heard, self._agreeable, self._sender.jitter)
+        self._issued = Issued(config.station, config.stations, self._heard)
         self._floor = instance  # numbers up to it may have been used in a way that this incarnation does not know
         self._next_incarnation = 0  # to be taken when the listening is over
-        self._persisted = (0, instance)
-        self._began_ns = 0
-        self._sent_ns = -NEVER
         self._notices = Notices()
         self._numbers = Belief()
         self._lives = Lives()
@@ -202,7 +155,7 @@ class Opening:
     # ---- inputs
     def start(self, now: int) -> list[Effect]:
         """Begin to listen. The first effect makes this incarnation durable."""
-        self._began_ns = now
+        self._sender.began_ns = now
         return self._enter_listening(now)
 
     def on_pdu(self, now: int, data: bytes, mac: bytes) -> list[Outcome]:
@@ -264,7 +217,7 @@ class Opening:
         if rival.living and now - self._opened_ns < self.rivals.recent_ns:
             differs = rival.differs(self._config.stations, self._config.fingerprint)
             return self.renew(now, f"{rival.text()} is in an instance of another configuration: {differs}")
-        return [] if rival.living else self._answer(now)
+        return [] if rival.living else self._sender.answer(now)
 
     def _held_back(self, now: int) -> list[Effect] | None:
         """None if nothing heard of another configuration keeps this station from opening (rule 9); else what to say."""
@@ -289,7 +242,7 @@ class Opening:
             if self.state is State.PROPOSING:
                 effects += self._consider(now)
             if self._timers.due(Timer.OPEN, now):  # considering may have sent one just now
-                effects += self._send(now)
+                effects += self._sender.send(now)
         return effects
 
     def look(self, now: int) -> list[Effect]:
@@ -329,7 +282,7 @@ class Opening:
         """An instance number has been proposed or seen: no other instance may ever get it."""
         self.highest = max(self.highest, min(number, INSTANCE_MAX))
         self._floor = max(self._floor, self.highest)
-        return self._make_durable(ahead=INSTANCES_AHEAD)
+        return self._sender.make_durable(ahead=INSTANCES_AHEAD)
 
     def hear_instance(self, now: int, number: int) -> list[Effect]:
         """Somebody says to be in that instance. It counts as seen as far as time allows (``belief``): as long as ``highest`` is
@@ -347,19 +300,19 @@ class Opening:
         new = self.asking.hear(now, self.pace.window_ns)
         if not new or self.state is not State.PROPOSING:
             return []
-        self._tries = 0
-        return self._send(now)
+        self._sender.tries = 0
+        return self._sender.send(now)
 
     def on_view(self, now: int, src: int, instance: int, view: int) -> list[Effect] | None:
         """A CONFIRM says what instance its sender is in (``wire.view_hash``). If this life has agreed to open one of that number
         and these members, it may be that one, of whose start this station has missed the OPEN: whoever is in it answers the own
         OPEN. Or it began by votes: so ask for a window only. None: it does not ask, the CONFIRM is that of any other instance."""
-        same = (p for p in self._issued if p.instance == instance and p.incarnation_of(src) and self._view_of(p) == view)
-        if self.state is not State.PROPOSING or (asked := next(same, None)) is None:
+        asked = self._issued.with_view(src, instance, view) if self.state is State.PROPOSING else None
+        if asked is None:
             return None
         if asked.instance != self._inquired[0]:
             self._inquired = (asked.instance, now)
-        return self._answer(now) if now - self._inquired[1] < self.pace.window_ns else None
+        return self._sender.answer(now) if now - self._inquired[1] < self.pace.window_ns else None
 
     def _alive(self, now: int) -> bool:
         return self.asking.worth_it(now, self.pace.window_ns)
@@ -371,7 +324,7 @@ class Opening:
         if used <= self.highest:
             return []
         self.highest = used
-        return self._make_durable()
+        return self._sender.make_durable()
 
     def leave(self, now: int) -> None:
         """Gone on purpose: takes part in nothing any more."""
@@ -386,7 +339,7 @@ class Opening:
     @property
     def issued(self) -> int:
         """The highest instance number that this incarnation has proposed, or agreed to; 0: none."""
-        return max((proposal.instance for proposal in self._issued), default=0)
+        return self._issued.highest
 
     def restarted(self, now: int, incarnations: tuple[int, ...]) -> list[Recovering]:
         """Members with these incarnations (by index, 0: no member) of which a later life has asked to be let in already: whoever
@@ -431,7 +384,7 @@ class Opening:
         known = self._heard.get(pdu.src)
         stale = known is not None and pdu.incarnation < known.pdu.incarnation and now - known.at_ns < self._config.window_ns
         if not stale:
-            latest = next(reversed(self._issued), None)
+            latest = self._issued.latest
             if latest is not None and pdu.proposal == latest and (known is None or known.pdu.proposal != latest):
                 self._answered_ns = now
             self._heard[pdu.src] = Heard(pdu, now, mac)
@@ -444,22 +397,14 @@ class Opening:
             case State.STARTED:
                 return self._on_open_started(now, pdu, self._own_instance())
             case State.PROPOSING:
-                if (began := self._begun(pdu)) is not None:
+                if (began := self._issued.begun(pdu)) is not None:
                     return [*self._agree(now, began)]
-                if pdu.started and pdu.proposal in self._issued:
+                if pdu.started and pdu.proposal is not None and pdu.proposal in self._issued:
                     return [*self._agree(now, pdu.proposal)]
                 self._timers.set(Timer.LOOK, now)
                 return []
             case State.LISTENING | State.ENDED:
                 return []
-
-    def _begun(self, pdu: OpenPdu) -> Proposal | None:
-        """A proposal that this station has issued, and that somebody has started and left again: its view is the past of the
-        sender, or of any member of what the sender proposes, who may not be heard itself. It is started first. Else this station
-        would go on past it, and without what of the former instance was delivered when it was started."""
-        pasts = [pdu.past, *(Past(view, reached) for _, view, reached in (pdu.proposal.pasts if pdu.proposal else ()))]
-        brought = {past.view for past in pasts if past.view and not past.reached & BY_VOTES}
-        return next((p for p in self._issued if self._view_of(p) in brought), None)
 
     def _lost(self, pdu: OpenPdu, listed: int) -> bool:
         """A member has started an instance with this very life of ours, and we know nothing of having agreed: our memory is
@@ -471,13 +416,6 @@ class Opening:
             raise InvariantError("started without an instance")
         return self.instance
 
-    def _view_of(self, proposal: Proposal) -> int:
-        return view_hash(proposal.instance, self._incarnations_of(proposal))
-
-    def _incarnations_of(self, proposal: Proposal) -> tuple[int, ...]:
-        lives = dict(proposal.members)
-        return tuple(lives.get(station, 0) for station in range(1, self._config.stations + 1))
-
     def _on_open_started(self, now: int, pdu: OpenPdu, instance: Proposal) -> list[Outcome]:
         """In an instance, an OPEN or RCV of a station that is in none, or in another."""
         held = self._held(pdu.src)
@@ -486,15 +424,15 @@ class Opening:
                 return []
             # In another instance with a later life: the one that this instance has as a member is over.
             over = 0 < held < pdu.incarnation and self._believes(now, pdu.src, held, pdu.incarnation)
-            return [*self._answer(now), *([Recovering(pdu.src, pdu.incarnation, pdu.frame_max)] if over else [])]
+            return [*self._sender.answer(now), *([Recovering(pdu.src, pdu.incarnation, pdu.frame_max)] if over else [])]
         if pdu.age_ms * 1_000_000 < self._config.window_ns or pdu.proposal == instance:
-            return [*self._answer(now)]  # it listens for who has its number; or it is late, and starts with this
+            return [*self._sender.answer(now)]  # it listens for who has its number; or it is late, and starts with this
         if not self._believes(now, pdu.src, self._life_of(pdu.src), pdu.incarnation):
             return []
         if pdu.incarnation != held and pdu.incarnation <= self._life_of(pdu.src):
-            return [*self._answer(now, pdu.src)]
+            return [*self._sender.answer(now, pdu.src)]
         # The answer first: what comes of the recovery may be a new life of this station.
-        return [*([] if pdu.recovering else self._answer(now)), Recovering(pdu.src, pdu.incarnation, pdu.frame_max)]
+        return [*([] if pdu.recovering else self._sender.answer(now)), Recovering(pdu.src, pdu.incarnation, pdu.frame_max)]
 
     def _on_outdated(self, now: int, by: int, listed: int) -> list[Effect]:
         if not self._believes(now, self._config.station, self.incarnation, listed):
@@ -525,7 +463,7 @@ class Opening:
             closed = [Closed(self.current, both, self._config.station)] if self.instance else []
             self._move(now, Cause.DISPLACED)
             return [*closed, Refused(f"{both}; the other one was here first, this one stops")]
-        return self._answer(now) + self._notices.give(
+        return self._sender.answer(now) + self._notices.give(
             now, "duplicate", self._config.station, f"{both}; the other one is told to stop"
         )
 
@@ -540,7 +478,7 @@ class Opening:
             own = self.current
             other = pdu.proposal.instance if pdu.started and pdu.proposal else 0
             return other > own
-        older_ms = self._age_ms(now) - pdu.age_ms
+        older_ms = self._sender.age_ms(now) - pdu.age_ms
         if abs(older_ms) < AGE_TIE_MS:
             return pdu.boot < self._config.boot
         return older_ms < 0
@@ -560,8 +498,8 @@ class Opening:
                     self._config.station,
                     f"station number {self._config.station} is used twice: by {self._who()} and by {mac_text(mac)}",
                 )
-            return self._answer(now) + effects
-        return self._answer(now) if self.state is State.STARTED and 1 <= header["src"] <= self._config.stations else []
+            return self._sender.answer(now) + effects
+        return self._sender.answer(now) if self.state is State.STARTED and 1 <= header["src"] <= self._config.stations else []
 
     # ---- agreement
     def _candidates(self, now: int) -> tuple[Members, Pasts]:
@@ -573,7 +511,7 @@ class Opening:
                 found[station] = (heard.pdu.incarnation, heard.pdu.past)
         members = tuple((station, life) for station, (life, _) in sorted(found.items()))
         pasts = tuple((station, *past) for station, (_, past) in sorted(found.items()) if past.view)
-        latest = next(reversed(self._issued), None)
+        latest = self._issued.latest
         if latest is not None and latest.members == members and self._of_others(latest.pasts) == self._of_others(pasts):
             return members, latest.pasts  # nothing has come or gone: what this station brings by it now is the same
         return members, pasts
@@ -586,8 +524,8 @@ class Opening:
         for them."""
         if (held_back := self._held_back(now)) is not None:
             return held_back
-        latest = next(reversed(self._issued), None)
-        if latest is not None and self._complete(latest):
+        latest = self._issued.latest
+        if latest is not None and self._issued.is_complete(latest):
             return self._agree(now, latest)
         late = latest is not None and now - self._issued_ns >= PATIENCE_WINDOWS * self.pace.window_ns
         if latest is not None and late:
@@ -658,40 +596,24 @@ class Opening:
 
     def _issue(self, now: int, proposal: Proposal) -> list[Effect]:
         """Say it, and agree to it if all others have issued it already."""
-        latest = next(reversed(self._issued), None)
-        invariant(latest is None or proposal.instance > latest.instance, "issued instance numbers grow")
-        self._issued[proposal] = None
+        self._issued.add(proposal)
         self._issued_ns = self._answered_ns = now
         self._ready_ns = None
-        if len(self._issued) > ISSUED_MAX:
-            del self._issued[next(iter(self._issued))]
         self.highest = max(self.highest, proposal.instance)
         self.past = self._bind(self.past, proposal.pasts)
-        effects = self._send(now)
-        return effects + (self._agree(now, proposal) if self._complete(proposal) else [])
-
-    def _complete(self, proposal: Proposal) -> bool:
-        """Every member has issued it, as far as its last OPEN tells."""
-        return all(
-            station == self._config.station
-            or (
-                (heard := self._heard.get(station)) is not None
-                and heard.pdu.proposal == proposal
-                and heard.pdu.incarnation == life
-            )
-            for station, life in proposal.members
-        )
+        effects = self._sender.send(now)
+        return effects + (self._agree(now, proposal) if self._issued.is_complete(proposal) else [])
 
     def _agree(self, now: int, proposal: Proposal) -> list[Effect]:
         self.instance = proposal
         self._opened_ns = now
-        return [*self._move(now, Cause.AGREED), self._opened(proposal), *self._send(now)]
+        return [*self._move(now, Cause.AGREED), self._opened(proposal), *self._sender.send(now)]
 
     def _opened(self, proposal: Proposal) -> Opened:
         heard = [self._heard[station] for station, _ in proposal.members if station in self._heard]
         return Opened(
             instance=proposal.instance,
-            incarnations=self._incarnations_of(proposal),
+            incarnations=self._issued.incarnations_of(proposal),
             frame_max=min([self.frame_max, *(h.pdu.frame_max for h in heard)]),
         )
 
@@ -723,19 +645,19 @@ class Opening:
         self.instance = None
         self.current = 0
         self._quorum_since_ns = self._ready_ns = None
-        self._tries = 0
+        self._sender.tries = 0
 
     def _forget_issued(self) -> None:
         """Of an incarnation that is over: others may start what it issued, so that its numbers are not for the next one's
         proposals."""
-        self._floor = max([self._floor, self.current, *(proposal.instance for proposal in self._issued)])
+        self._floor = max(self._floor, self.current, self._issued.highest)
         self._issued.clear()
 
     def _enter_listening(self, now: int) -> list[Effect]:
         self._forget_issued()
         self._leave_instance()
         self._timers.set(Timer.LISTENED, now + self._config.window_ns)
-        return self._send(now)
+        return self._sender.send(now)
 
     def _enter_proposing(self, now: int) -> list[Effect]:
         self._forget_issued()
@@ -744,7 +666,7 @@ class Opening:
         self._next_incarnation = 0
         self._timers.stop(Timer.LISTENED)
         effects = self._consider(now)
-        return effects if any(isinstance(effect, Send) for effect in effects) else [*effects, *self._send(now)]
+        return effects if any(isinstance(effect, Send) for effect in effects) else [*effects, *self._sender.send(now)]
 
     def _enter_started(self) -> None:
         self.current = self._own_instance().instance
@@ -762,70 +684,16 @@ class Opening:
         self._timers.stop(Timer.LISTENED)
         return self._move(now, Cause.LISTENED)
 
-    # ---- sending
-    def _answer(self, now: int, outdated: int = 0) -> list[Effect]:
-        """An OPEN now, or as soon as the interval since the last one allows. ``outdated``: a station that is to be told that it
-        needs a later incarnation than it has."""
-        if now - self._sent_ns >= self.pace.interval_ns:
-            return self._send(now, outdated)
-        if outdated:
-            return []  # it will ask again
-        self._timers.set_earlier(Timer.OPEN, self._sent_ns + self.pace.interval_ns)
-        return []
+    # ---- small
+    @property
+    def latest(self) -> Proposal | None:
+        """What this incarnation has proposed last, or agreed to."""
+        return self._issued.latest
 
-    def _send(self, now: int, outdated: int = 0) -> list[Effect]:
-        """Broadcast how things stand, after making durable what it reveals."""
-        self._sent_ns = now
-        recovering = self.state is State.PROPOSING and self._alive(now)
-        if self.state is State.STARTED:
-            self._timers.stop(Timer.OPEN)
-        elif recovering:
-            wait = self.pace.recover_ns << min(self._tries, RECOVER_DOUBLINGS)
-            self._tries += 1
-            self._timers.set(Timer.OPEN, now + wait + self._jitter(wait // 2))
-        else:
-            self._timers.set(Timer.OPEN, now + self.pace.interval_ns)
-        proposal = None if recovering else self.instance or next(reversed(self._issued), None)
-        if outdated:
-            lives = {self._config.station: self.incarnation, outdated: self._life_of(outdated)}
-            proposal = Proposal(self.current, tuple(sorted(lives.items())))
-        pdu = OpenPdu(
-            src=self._config.station,
-            incarnation=self.incarnation,
-            frame_max=self.frame_max,
-            proposal=proposal,
-            outdated=bool(outdated),
-            highest=self.highest,
-            fingerprint=self._config.fingerprint,
-            age_ms=self._age_ms(now),
-            boot=self._config.boot,
-            started=self.instance is not None,
-            host=self._config.host_name,
-            past=self.past,
-            recovering=recovering,
-        )
-        send = Send(
-            encode_open(pdu, cluster=self._config.cluster_id, stations=self._config.stations, checksum=self._add_checksum)
-        )
-        return [*self._make_durable(), send]
-
-    def _make_durable(self, ahead: int = 0) -> list[Effect]:
-        """What is on disk may be ahead of what has been used, never behind."""
-        incarnation, highest = self._persisted
-        if incarnation == self.incarnation and highest >= self.highest:
-            return []
-        upto = min(self.highest + ahead, INSTANCE_MAX) if self.highest > highest else 0
-        self._persisted = (self.incarnation, max(highest, upto))
-        return [Persist(*self._persisted)]
-
-    def _jitter(self, below: int) -> int:
-        """0 <= j < below, from the boot number and what has been sent: no two stations have the same."""
-        mixed = (self._config.boot ^ self._sent_ns) * 0x9E3779B97F4A7C15 & 2**64 - 1
-        return (mixed >> 32) % below if 0 < below < 1 << 32 else mixed % below if below else 0
-
-    def _age_ms(self, now: int) -> int:
-        return (now - self._began_ns) // 1_000_000
+    def is_recovering(self, now: int) -> bool:
+        """It asks a running instance to admit it."""
+        return self.state is State.PROPOSING and self._alive(now)
 
     def _who(self) -> str:
-        """Ourselves, for people."""
+        """This station, human-readable."""
         return f"{self._config.host_name or 'this host'} ({mac_text(self.mac)})"

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zenjun.proto.effects import NOTICE_GAP_NS, Closed, Effect, Notice, Opened, Persist, Refused, Send
-from zenjun.proto.opening import Opening, OpeningConfig
+from zenjun.proto.openconfig import OpeningConfig
+from zenjun.proto.opening import Opening
 from zenjun.proto.openpdu import (
     INCARNATION_MAX,
     INSTANCE_MAX,
@@ -574,7 +575,7 @@ def test_outdated_whoever_asks_with_a_used_life_is_told_which_one() -> None:
     answer = decode_open(said, 3)
     assert answer is not None and answer.outdated and answer.proposal == Proposal(5, ((1, 1), (3, 1)))
     three.state = State.PROPOSING
-    three._issued[answer.proposal] = None  # it may have proposed just that
+    three._issued.add(answer.proposal)  # it may have proposed just that
     effects = three.on_pdu(net.now, said, net.stations[0].mac)
     net.stations[2].carry_out(effects, net.now)
     assert not any(isinstance(e, Opened) for e in effects) and three.state is State.LISTENING

@@ -69,8 +69,8 @@ def test_a_proposal_that_is_taken_from_a_colleague_is_kept() -> None:
     says[2] = Proposal(2, ((2, 1), (3, 1), (4, 1)))
     says[3] = says[4] = Proposal(1, ((1, 1), (2, 1), (3, 1), (4, 1)))
     run((WITHOUT_MAX * PATIENCE_WINDOWS + 2) * WINDOW)
-    left = next(reversed(one.opening._issued))
-    assert [station for station, _ in left.members] == [1, 3, 4], "station 2 has been left out"
+    left = one.opening.latest
+    assert left is not None and [station for station, _ in left.members] == [1, 3, 4], "station 2 has been left out"
     number = latest[-1][1] + 1
     says[3] = Proposal(number, ((1, 1), (2, 1), (3, 1)))
     says[4] = Proposal(1, ((1, 1), (3, 1), (4, 1)))
@@ -95,7 +95,7 @@ def settle(
             pdu = OpenPdu(src, 1, 1500, proposal, number, one.fingerprint, 10**6, src, False, "x")
             one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=n, checksum=no_checksum), bytes(6)), now)
         one.carry_out(one.opening.on_timeout(now), now)
-        latest = next(reversed(one.opening._issued), None)
+        latest = one.opening.latest
         if latest is not None and (not issued or issued[-1] != latest):
             issued.append(latest)
     return issued
@@ -173,12 +173,12 @@ def test_what_a_station_brings_after_it_has_agreed() -> None:
         one.carry_out(one.opening.on_timeout(now))
 
     hear(2, 3)
-    first = next(reversed(one.opening._issued))
-    assert first.pasts == ((1, 77, 20), (2, 77, 22), (3, 77, 23))
+    first = one.opening.latest
+    assert first is not None and first.pasts == ((1, 77, 20), (2, 77, 22), (3, 77, 23))
     assert one.opening.past == Past(77, 23)
     now += INTERVAL
     hear(2, 3)
-    assert next(reversed(one.opening._issued)) == first, "the same set, the same words"
+    assert one.opening.latest == first, "the same set, the same words"
     for _ in range(2 * WINDOW // INTERVAL):
         now += INTERVAL
         hear()

@@ -12,6 +12,8 @@ from zenjun.proto.engine import Engine, EngineConfig
 from zenjun.proto.errors import invariant
 from zenjun.proto.membership import Membership
 from zenjun.proto.outcomes import Outcome, Recovering
+from zenjun.proto.repeats import Repeats
+from zenjun.proto.reports import Reports
 from zenjun.proto.timers import NEVER
 from zenjun.proto.votes import Proposal
 
@@ -112,34 +114,26 @@ class ReuseIssued(Membership):
         return False
 
 
-class AdoptNever(Membership):
+class AdoptNever(Reports):
     """Believes only what it sees itself."""
 
-    def _reports_due(self, now: int) -> list[int]:
+    def due(self, now: int) -> list[int]:
         return []
 
 
-class BelieveOne(Membership):
+class BelieveOne(Reports):
     """Believes a single accuser against what it hears."""
 
-    def _lone_accuser(self, station: int) -> int | None:
+    def lone_accuser(self, station: int) -> int | None:
         return None
 
 
-class ForgetDoubted(Membership):
+class ForgetDoubted(Reports):
     """Does not look again at the votes of a station that is heard again."""
 
-    def _reprocess_votes(self, now: int) -> None:
-        if not self._back:
-            super()._reprocess_votes(now)
-
-    _back = False
-
-    def set_unresponsive(self, now: int, stations: Iterable[int]) -> list[Outcome]:
-        self._back = True
-        outcomes = super().set_unresponsive(now, stations)
-        self._back = False
-        return outcomes
+    def set_unresponsive(self, now: int, stations: Iterable[int]) -> bool:
+        before, self.unresponsive = self.unresponsive, frozenset(stations)
+        return before != self.unresponsive
 
 
 class DeafToClosed(Membership):
@@ -149,10 +143,10 @@ class DeafToClosed(Membership):
         return frozenset()
 
 
-class ResendOwn(Membership):
+class ResendOwn(Repeats):
     """Repeats only its own vote to a joiner."""
 
-    def _helps(self, joiner: int, times: int) -> bool:
+    def helps(self, joiner: int, times: int, members: Sequence[int]) -> bool:
         return False
 
 
@@ -189,17 +183,29 @@ def _name(part: type) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in part.__name__).lstrip("_")
 
 
-_OF_MEMBERSHIP: Final[dict[str, type[Membership]]] = {_name(c): c for c in Membership.__subclasses__()}
-_OF_ENGINE: Final[dict[str, type[Engine]]] = {_name(c): c for c in Engine.__subclasses__()}
-RULES: Final = frozenset({*_OF_MEMBERSHIP, *_OF_ENGINE})
+def _broken(whole: type[Any]) -> dict[str, Any]:
+    """The broken parts of this class, by name."""
+    return {_name(part): part for part in whole.__subclasses__()}
+
+
+_PARTS: Final = {"reports_class": (Reports, _broken(Reports)), "repeats_class": (Repeats, _broken(Repeats))}
+"""What ``Membership`` is put together from: the attribute that says which class; the honest one; the broken ones."""
+_OF_MEMBERSHIP: Final = _broken(Membership)
+_OF_ENGINE: Final = _broken(Engine)
+RULES: Final = frozenset({*_OF_MEMBERSHIP, *_OF_ENGINE, *(name for _, broken in _PARTS.values() for name in broken)})
 """Names of what can be broken, one by one or together."""
 
 
 @cache
 def membership(names: frozenset[str]) -> type[Membership]:
     """The agreement with these rules broken; the honest one for none."""
-    parts = [_OF_MEMBERSHIP[name] for name in sorted(names & _OF_MEMBERSHIP.keys())]
-    return type("BrokenMembership", tuple(parts), {}) if parts else Membership
+    bases: list[Any] = [_OF_MEMBERSHIP[name] for name in sorted(names & _OF_MEMBERSHIP.keys())]
+    parts = {
+        attribute: type("Broken" + honest.__name__, tuple(broken[name] for name in sorted(names & broken.keys())), {})
+        for attribute, (honest, broken) in _PARTS.items()
+        if names & broken.keys()
+    }
+    return type("BrokenMembership", tuple(bases) or (Membership,), parts) if bases or parts else Membership
 
 
 @cache

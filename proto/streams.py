@@ -1,0 +1,33 @@
+"""What the agreement of the members (``membership.py``) asks of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from . import core
+from .core import Commit
+
+
+class Streams(Protocol):
+    """``core.Core`` is one; tests have others. Stations are indices 0..n-1."""
+
+    def peer(self, index: int) -> core.Peer: ...
+
+    def propose(self, now: int, kind: int, payload: bytes) -> tuple[int, int, bytes] | None: ...
+
+    def limit(self, now: int, index: int, limit: int | None) -> None: ...
+
+    def wait_for(self, index: int, clock: int | None, frame_max: int = 0) -> None: ...
+
+    def all_have(self, stations: int, seqs: Mapping[int, int]) -> bool: ...
+
+    def report_progress(self, yes: bool) -> None: ...
+
+    def commit(self, now: int, change: Commit) -> bool: ...
+
+    def set_state(self, state: int, trans: int) -> None: ...
+
+    def block(self, yes: bool) -> None: ...
+
+    def heartbeat(self, now: int, flags: int = 0) -> None: ...
