@@ -22,8 +22,8 @@ from zenjun.proto.service.directory.timers import majority_time
 from zenjun.proto.service.directory.ttl import Ttls
 from zenjun.proto.service.directory.watch import Event, Gap, Watch
 
-from .directory import Lease as Registration
 from .directory import Process, World
+from .directory_plan import Lease as Registration
 
 # ---- the state
 

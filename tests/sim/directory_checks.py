@@ -13,7 +13,8 @@ from zenjun.proto.service.directory.watch import Changed, Event, Gap, Watch
 from .violation import Violation
 
 if TYPE_CHECKING:
-    from .directory import Item, Lease, Process, World
+    from .directory import Process, World
+    from .directory_plan import Item, Lease
 
 CHECKERS: Final = frozenset(
     {

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from . import broken_directory as broken
-from .directory import Plan, World, simulate
+from .directory import World, simulate
 from .directory_checks import CHECKERS
+from .directory_plan import Plan
 from .runner import base_seed
 
 SEEDS = 120
