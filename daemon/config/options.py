@@ -1,4 +1,4 @@
-"""The daemon's options: one table, which is the fields of the five section classes below.
+"""The daemon's options: one table, which is the fields of the six section classes below.
 
 From it come the reader of TOML and its bounds (``reader``), ``zenjun config example`` and docs/config.md (``render``), and the
 fingerprint of the options that must be equal in the whole cluster (scope *cluster*: that section). A new option is one field with
@@ -360,6 +360,22 @@ class MetricsOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DirectoryOptions:
+    """[directory]: zenjun-directory at this station; zenjund does not read it."""
+
+    socket: str = option(
+        "", low=0, high=SUN_PATH_MAX, check=lambda value: check_path(value) if value else "", note="empty or an absolute path",
+        help="Unix socket that programs ask for names at; empty: directory.sock beside the daemon's socket",
+        reason="several daemons on one machine",
+    )  # fmt: skip
+    stale_max_s: int = option(
+        3_600, unit="s", low=0, high=86_400,
+        help="for so long a station without quorum answers from its copy, marked as stale; 0: not at all",
+        reason="an old address is better than none for some, and worse for others",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A complete, checked configuration."""
 
@@ -368,6 +384,7 @@ class Config:
     clients: ClientOptions
     log: LogOptions
     metrics: MetricsOptions = MetricsOptions()
+    directory: DirectoryOptions = DirectoryOptions()
     file: str = "(none)"
 
     @property
@@ -404,6 +421,7 @@ SECTIONS: Final[dict[str, Any]] = {
     "clients": ClientOptions,
     "log": LogOptions,
     "metrics": MetricsOptions,
+    "directory": DirectoryOptions,
 }
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from .transferwire import UNKNOWN, Have, Place, Who
 
-__all__ = ["Have", "Offer", "Place", "Restore", "Snapshot", "State", "Who"]
+__all__ = ["Have", "Offer", "Place", "Restore", "Snapshot", "Starting", "State", "Who"]
 
 Chunks: TypeAlias = Iterable[tuple[bytes, bytes]]
 """(key, data) of each chunk. A key is 1 to 64 bytes and comes once. Data is 0 bytes to 4 MiB."""
@@ -89,3 +89,11 @@ class State(Protocol):
 
     def restore(self, offer: Offer) -> Restore:
         """Begin to build a state."""
+
+
+@runtime_checkable
+class Starting(Protocol):
+    """What a state may have besides: it is told when it becomes the group's without having come from another member."""
+
+    def start(self, place: Place, members: tuple[Who, ...]) -> None:
+        """A START at ``place`` has made this state the group's. members: those of the group then, the same at each of them."""

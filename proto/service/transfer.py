@@ -22,7 +22,7 @@ from ..timers import NEVER
 from .donor import Donation
 from .joiner import Attempt, Building
 from .roster import RosterState
-from .stateapi import State
+from .stateapi import Starting, State
 from .transfertypes import (
     CloseMailbox,
     Digest,
@@ -365,6 +365,8 @@ class Transfer(Generic[Item]):
         self.gate = Gate.OPEN
         self.place = place
         self._restored = self._active_sent = True
+        if isinstance(self._state, Starting):
+            self._state.start(place, self.roster.members)
 
     def _on_own_active(self, now: int) -> None:
         if not self.active:

@@ -18,6 +18,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "status": Entry("status", "status", "Show what the local daemon knows: peers, positions, drops."),
     "top": Entry("top", "top", "Watch the cluster live: states, rates, latency, windows, drops."),
     "members": Entry("members", "members", "List the programs in a group, or the stations."),
+    "name": Entry("name", "name", "Names that give addresses: set, get, watch, hold."),
     "leave": Entry("operate", "leave", "Let this station leave the cluster; its daemon ends."),
     "expel": Entry("operate", "expel", "Remove a station from the cluster."),
     "config": Entry("config", "config", "Check a configuration file, or print an example."),

@@ -77,6 +77,7 @@ def lab() -> None:
 @click.option("--docker", is_flag=True, help="Stations are containers of the Docker Engine (docs/docker.md).")
 @click.option("--image", default="zenjun:local", show_default=True, help="What the containers run, with --docker.")
 @click.option("--daemons/--no-daemons", default=True, show_default=True, help="Start zenjund in every station.")
+@click.option("--directory", is_flag=True, help="Start zenjun-directory in every station, too (docs/directory-service.md).")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the cluster is open.")
 @click.option(
     "-o", "--option", "options", multiple=True, metavar="TABLE.NAME=VALUE", help="For zenjund's configuration; repeatable."
@@ -90,6 +91,7 @@ def up(
     docker: bool,
     image: str,
     daemons: bool,
+    directory: bool,
     wait: bool,
     options: tuple[str, ...],
     **impairments: Any,
@@ -104,6 +106,8 @@ def up(
       zenjun lab up -o log.level=debug
       zenjun lab up -n 5 --docker
     """
+    if directory and (docker or not daemons):
+        raise click.UsageError("--directory is for a lab of namespaces with daemons: leave out --docker and --no-daemons")
     given = {key: value for key, value in impairments.items() if value is not None}
     try:
         settings = {"name": name, "mtu": mtu, "medium": medium, "snooping": snooping, "options": _parse_options(options), **given}
@@ -118,6 +122,8 @@ def up(
         if daemons:
             with progress(f"starting {count} daemons"):
                 made.start_daemons()
+                for station in made.stations.values() if directory else ():
+                    station.start_directory()
                 if wait:
                     instance = made.wait_open(left_s(count, started))
         made.detach()

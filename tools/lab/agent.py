@@ -38,6 +38,7 @@ class Agent:
         self._port = network.Port(station)
         self._daemon: subprocess.Popen[bytes] | None = None
         self._capture: subprocess.Popen[str] | None = None
+        self._beside: list[subprocess.Popen[bytes]] = []
 
     def do_configure(self, _request: ipc.Message) -> ipc.Message:
         self._port.configure()
@@ -74,6 +75,25 @@ class Agent:
         except OSError as error:
             raise LabError(f"the daemon of station {self._station} cannot be started: {error}") from error
         return {"daemon": self._daemon_state()}
+
+    def do_beside(self, request: ipc.Message) -> ipc.Message:
+        """Start a program beside the daemon; it ends with this agent."""
+        try:
+            with Path(request["log"]).open("ab") as log:
+                started = subprocess.Popen(
+                    request["argv"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=request["env"],
+                    cwd=request["cwd"],
+                    start_new_session=True,
+                    preexec_fn=namespaces.die_with_parent,
+                )
+        except OSError as error:
+            raise LabError(f"{request['argv'][0]} cannot be started at station {self._station}: {error}") from error
+        self._beside.append(started)
+        return {"pid": started.pid}
 
     def do_signal(self, request: ipc.Message) -> ipc.Message:
         if self._daemon is None or self._daemon.poll() is not None:

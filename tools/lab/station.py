@@ -133,6 +133,15 @@ class Station:
         self._daemon = DaemonProcess(self, state["daemon"]["pid"])
         return self._daemon
 
+    def start_directory(self) -> int:
+        """Start ``zenjun-directory`` here, which waits for the daemon; its output goes to ``directory.log``. Returns the process
+        id. Raises LabError."""
+        if not self.config_path.exists():
+            self.write_config()
+        argv = [sys.executable, "-m", "zenjun.daemon.directory", "--config", str(self.config_path)]
+        log = str(self.directory / "directory.log")
+        return int(self.request("beside", argv=argv, env=self.environment(), cwd=str(Path.cwd()), log=log)["pid"])
+
     def stop_daemon(self, timeout_s: float = 5.0) -> int:
         """End the daemon by SIGTERM; returns its exit code. Raises LabTimeout, LabNotFound when none was started."""
         daemon = self._running()

@@ -1,0 +1,107 @@
+"""Look-ups at a process: entries from what was last committed, targets in use, their order (rules L1, E5, E6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from ...proto.service.directory import lookup, selection
+from ...proto.service.directory.entries import Entry, place_text, read_entry
+from ...proto.service.directory.store import Table
+from .copy import Copy, Facts
+from .store import Rows
+
+CACHE_MAX: Final = 20_000
+"""Entries kept decoded."""
+
+
+class Refused(Exception):
+    """A request that is not done. code: one word, as docs/directory.md has them."""
+
+    def __init__(self, code: str, text: str = "") -> None:
+        super().__init__(text or code)
+        self.code = code
+
+
+class Answers:
+    """Reads on a connection of its own, so that no transaction has to be waited for."""
+
+    def __init__(self, copy: Copy, station: int) -> None:
+        self._copy = copy
+        self._station = station
+        self._rows: Rows | None = None
+        self._known: dict[str, Entry | None] = {}
+        self._turns: dict[str, int] = {}
+        self.by_code: dict[str, int] = {}
+        """Number of look-ups by their answer; "ok": an address."""
+
+    def forget(self, names: list[str] | None = None) -> None:
+        """These names have changed; None: the whole file is another one."""
+        if names is None:
+            self._known.clear()
+            if self._rows is not None:
+                self._rows.close()
+                self._rows = None
+        else:
+            for name in names:
+                self._known.pop(name, None)
+
+    def close(self) -> None:
+        self.forget()
+
+    @property
+    def _reading(self) -> Rows:
+        if self._rows is None:
+            self._rows = self._copy.file.reader()
+        return self._rows
+
+    def entry(self, name: str) -> Entry | None:
+        if name in self._known:
+            return self._known[name]
+        row = self._reading.get(Table.ENTRY, name)
+        if len(self._known) >= CACHE_MAX:
+            self._known.clear()
+        found = self._known[name] = read_entry(row) if row is not None else None
+        return found
+
+    def is_out(self, facts: Facts) -> Callable[[str], bool]:
+        if not facts.outs:
+            return lambda address: False
+        return lambda address: self._reading.get(Table.OUT, address) is not None
+
+    def lookup(self, name: str, key: bytes, facts: Facts) -> dict[str, Any]:
+        """The answer to a look-up. Raises Refused: ``no-name``, ``alias-loop``, ``no-address``."""
+        try:
+            answer = self._lookup(name, key, facts)
+        except Refused as refused:
+            self.by_code[refused.code] = self.by_code.get(refused.code, 0) + 1
+            raise
+        self.by_code["ok"] = self.by_code.get("ok", 0) + 1
+        return answer
+
+    def _lookup(self, name: str, key: bytes, facts: Facts) -> dict[str, Any]:
+        found = lookup.follow(self.entry, name)
+        entry = found.entry
+        if entry is None:
+            path = " → ".join(found.path)
+            text = f"there is no name {found.path[-1]!r}" + (f" ({path})" if len(found.path) > 1 else "")
+            raise Refused(found.code, text if found.code == "no-name" else f"too many aliases: {path}")
+        targets = selection.effective(entry, facts.up, self.is_out(facts))
+        if not targets:
+            raise Refused("no-address", f"no address of {entry.name!r} is up")
+        turn = self._turns.get(entry.name, 0)
+        if entry.selection == "cyclic":
+            self._turns[entry.name] = turn + 1
+        chosen = selection.select(targets, entry.selection, self._station, turn, key)
+        return {
+            "name": entry.name,
+            "path": list(found.path),
+            "addresses": [t.address for t in chosen],
+            "targets": [list(t) for t in chosen],
+            "selection": entry.selection,
+            "zone": entry.zone,
+            "owner": entry.owner,
+            "ttl": entry.ttl,
+            "meta": dict(entry.meta),
+            "version": place_text(entry.version),
+        }

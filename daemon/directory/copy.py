@@ -1,0 +1,272 @@
+"""This station's copy of the directory: the state machine on its file, as state transfer wants it and as messages change it.
+
+All methods are called by one thread at a time; ``lock`` is for those who share it between the loop and the worker.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from ...proto.service.directory import copying
+from ...proto.service.directory.entries import NOWHERE, Entry, Place, Who
+from ...proto.service.directory.messages import ONDISK, Check, Digest, Id, Update
+from ...proto.service.directory.state import Outcome, Result, State
+from ...proto.service.directory.store import Table
+from ...proto.service.stateapi import Have, Offer, Restore, Snapshot
+from .store import File, Rows, Writing
+
+COMMON_LAST: Final = "~"
+"""Behind every name."""
+
+
+class Heard(NamedTuple):
+    """A message of the group."""
+
+    place: Place
+    sender: Who
+    data: bytes
+
+
+class Seen(NamedTuple):
+    """A view of the group."""
+
+    place: Place
+    members: tuple[Who, ...]
+    joined: tuple[Who, ...]
+
+
+Input = Heard | Seen
+
+
+class Applied(NamedTuple):
+    """What a batch has done. durable: it is on disk. sums: at the places of CHECKs."""
+
+    results: list[Result]
+    facts: Facts
+    durable: bool
+    sums: list[Digest]
+
+
+class Facts(NamedTuple):
+    """What is read of the state outside the worker: published after each commit.
+
+    active: active holders. groups: groups and users that zones name. next_due: seconds since 1970, 0: none.
+    """
+
+    place: Place
+    up: frozenset[int]
+    active: tuple[Who, ...]
+    outs: bool
+    roles: frozenset[str]
+    names: int
+    leases: int
+    main: int
+    rest: int
+    next_due: int
+    stopped: int
+
+
+class Copy:
+    """The state, its file, and the lock that whoever touches both holds."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.lock = threading.Lock()
+        self.rows: Writing = file.open()
+        self.state = State(self.rows)
+        self.on_replaced: Callable[[], None] = lambda: None
+        """Called when the whole state has become another one, with the lock held."""
+
+    def facts(self) -> Facts:
+        s = self.state
+        roles = {role for zone in s.zones.values() for role in (*zone.admins, *zone.writers)}
+        return Facts(
+            s.place,
+            frozenset(s.stations_up()),
+            tuple(s.active()),
+            s.outs > 0,
+            frozenset(roles),
+            s.counts.get("", 0),
+            s.leases,
+            s.main,
+            s.rest,
+            s.next_due(),
+            s.stopped,
+        )
+
+    # ---- the worker
+
+    def apply(self, inputs: Sequence[Input]) -> Applied:
+        """All inputs in one transaction. Raises what SQLite raises, with nothing changed."""
+        with self.lock:
+            self.rows.begin()
+            try:
+                sums: list[Digest] = []
+                results = [self._apply(i, sums) for i in inputs if not self.state.stopped]
+                durable = any(isinstance(r.message, Update) and r.message.flags & ONDISK for r in results)
+                self.state.save()
+                self.rows.commit(durable)
+            except BaseException:
+                self._undo()
+                raise
+            return Applied(results, self.facts(), durable, sums)
+
+    def _apply(self, i: Input, sums: list[Digest]) -> Result:
+        if isinstance(i, Heard):
+            result = self.state.apply(i.place, i.sender, i.data)
+            if isinstance(result.message, Check):
+                sums.append(Digest(i.place, self.state.main, self.state.rest))
+            return result
+        return self.state.on_view(i.place, i.members, i.joined)
+
+    def _undo(self) -> None:
+        try:
+            self.rows.roll_back()
+        finally:
+            self.state = State(self.rows)
+
+    def outcome(self, update: Id) -> Outcome | None:
+        """What has become of an update."""
+        with self.lock:
+            return self.state.outcome(update)
+
+    def entries(self, first: str = "", last: str = COMMON_LAST) -> tuple[Place, list[Entry]]:
+        """The entries from ``first`` up to ``last``, and the place at which they are so."""
+        with self.lock:
+            found = [e for name, _ in self.rows.scan(Table.ENTRY, first, last) if (e := self.state.entry(name)) is not None]
+            return self.state.place, found
+
+    # ---- state transfer, in the loop
+
+    def have(self) -> Have | None:
+        with self.lock:
+            if self.state.place == NOWHERE:
+                return None
+            return Have(self.state.place, copying.digest(self.state))
+
+    def start(self, place: Place, members: tuple[Who, ...]) -> None:
+        """A START has made this state the group's: all leases have ended (rule C1)."""
+        with self.lock:
+            self.rows.begin()
+            try:
+                self.state.on_start(place, members)
+                self.state.save()
+                self.rows.commit(durable=True)
+            except BaseException:
+                self._undo()
+                raise
+            self.on_replaced()
+
+    def snapshot(self, place: Place, have: Have | None) -> Snapshot:
+        with self.lock:
+            frozen = self.file.frozen()
+        state = State(frozen)
+        if have is not None and copying.delta_possible(state, have.place):
+            chunks = copying.delta_chunks(state, have.place, frozen.changed_since(have.place))
+            return Snapshot(chunks, delta=True, digest=copying.digest(state), close=frozen.close)
+        buckets = frozen.buckets()
+
+        def read(key: bytes) -> bytes:
+            if key == copying.HEAD:
+                return copying.encode_head(state)
+            found = frozen.bucket_rows(int(key, 16))
+            if not found:
+                raise KeyError(key)
+            return copying.encode_rows(found)
+
+        def every() -> Iterator[tuple[bytes, bytes]]:
+            for key in (copying.HEAD, *map(copying.bucket_key, buckets)):
+                yield key, read(key)
+
+        return Snapshot(every(), read=read, digest=copying.digest(state), count=len(buckets) + 1, close=frozen.close)
+
+    def restore(self, offer: Offer) -> Restore:
+        return DeltaBuilding(self) if offer.delta else FullBuilding(self)
+
+
+class FullBuilding:
+    """A whole state in a file of its own."""
+
+    def __init__(self, copy: Copy) -> None:
+        self._copy = copy
+        self._rows = copy.file.fresh()
+        self._rows.begin()
+        self._keys: dict[bytes, list[tuple[Table, str]]] = {}
+        self._head: Place = NOWHERE
+
+    def kept(self) -> Iterable[tuple[bytes, bytes]]:
+        return ()
+
+    def chunk(self, key: bytes, data: bytes) -> None:
+        self.drop(key)
+        if key == copying.HEAD:
+            self._head = copying.decode_head(data)
+            return
+        rows = copying.decode_rows(data)
+        self._keys[key] = [(r.table, r.key) for r in rows]
+        for r in rows:
+            self._rows.put(r.table, r.key, r.row, NOWHERE)
+
+    def drop(self, key: bytes) -> None:
+        for table, name in self._keys.pop(key, ()):
+            self._rows.delete(table, name)
+
+    def end(self) -> bytes:
+        state = State.rebuild(self._rows, self._head)
+        state.save()
+        return copying.digest(state)
+
+    def commit(self, offer: Offer) -> None:
+        with self._copy.lock:
+            self._rows.commit(durable=False)
+            self._copy.rows = self._copy.file.replace(self._copy.rows, self._rows)
+            self._copy.state = State(self._copy.rows)
+            self._copy.on_replaced()
+
+    def abort(self) -> None:
+        self._rows.roll_back()
+        self._rows.close()
+
+
+class DeltaBuilding:
+    """Changes to the own state, in a transaction that ends with them."""
+
+    def __init__(self, copy: Copy) -> None:
+        self._copy = copy
+        self._chunks: dict[bytes, bytes] = {}
+
+    def kept(self) -> Iterable[tuple[bytes, bytes]]:
+        return ()
+
+    def chunk(self, key: bytes, data: bytes) -> None:
+        self._chunks[key] = data
+
+    def drop(self, key: bytes) -> None:
+        del self._chunks[key]
+
+    def end(self) -> bytes:
+        copy, rows = self._copy, self._chunks
+        with copy.lock:
+            copy.rows.begin()
+            removed = copying.decode_removed(rows[copying.REMOVED])
+            changed = [r for key in rows if key not in (copying.HEAD, copying.REMOVED) for r in copying.decode_rows(rows[key])]
+            copy.state.merge(copying.decode_head(rows[copying.HEAD]), removed, changed)
+            return copying.digest(copy.state)
+
+    def commit(self, offer: Offer) -> None:
+        with self._copy.lock:
+            self._copy.state.save()
+            self._copy.rows.commit(durable=False)
+            self._copy.on_replaced()
+
+    def abort(self) -> None:
+        with self._copy.lock:
+            self._copy._undo()
+
+
+DATABASE_ERRORS: Final = (sqlite3.Error, OSError)
+"""What a full or broken disk raises."""
+__all__ = ["Copy", "Facts", "File", "Heard", "Input", "Rows", "Seen"]

@@ -1,0 +1,103 @@
+"""Leases that live at this process (rules M1 to M4): what its programs hold, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...proto.service.directory.draft import Change
+from ...proto.service.directory.entries import Who
+from ...proto.service.directory.operations import Register
+from ...proto.service.directory.ttl import Ttls
+
+Tell = Callable[[int, str], None]
+"""Tell the program of a lease: its number, and ``held``, ``lost``, ``again``, ``in-doubt`` or ``ended``."""
+
+
+class Lease:
+    """One lease. epoch: of the process's membership in which it was registered last."""
+
+    def __init__(self, number: int, operation: Register, roles: tuple[str, ...], tell: Tell, epoch: int) -> None:
+        self.number = number
+        self.operation = operation
+        self.roles = roles
+        self.tell = tell
+        self.epoch = epoch
+        self.held = False
+
+
+class Leases:
+    """All leases of this process, by number. A number is not used twice by a process."""
+
+    def __init__(self) -> None:
+        self.ttls = Ttls()
+        self.epoch = 0
+        """Counts the times that this process has come into the group: with each, leases given before have ended."""
+        self._leases: dict[int, Lease] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def number(self) -> int:
+        self._next += 1
+        return self._next
+
+    def add(self, lease: Lease, now_ns: int, ttl_ns: int) -> None:
+        self._leases[lease.number] = lease
+        self.ttls.add(now_ns, lease.number, ttl_ns)
+
+    def get(self, number: int) -> Lease | None:
+        return self._leases.get(number)
+
+    def remove(self, number: int) -> bool:
+        """Its program has given it back, or is gone. False: there is none."""
+        self.ttls.remove(number)
+        return self._leases.pop(number, None) is not None
+
+    def expired(self, now_ns: int) -> list[int]:
+        """Those whose program has given no sign of life for their ttl."""
+        ended = self.ttls.on_turn(now_ns)
+        for number in ended:
+            lease = self._leases.pop(number, None)
+            if lease is not None:
+                lease.tell(number, "ended")
+        return ended
+
+    def in_doubt(self) -> None:
+        """This station may be without the others: who holds a name alone must reckon with a second holder."""
+        for number, lease in self._leases.items():
+            if lease.held and lease.operation.exclusive:
+                lease.tell(number, "in-doubt")
+
+    def outdated(self) -> list[Lease]:
+        """Those given in a former membership: they have ended and are to be registered anew."""
+        found = [lease for lease in self._leases.values() if lease.epoch != self.epoch]
+        for lease in found:
+            lease.epoch = self.epoch
+            if lease.held:
+                lease.held = False
+                lease.tell(lease.number, "lost")
+        return found
+
+    def on_changes(self, changes: tuple[Change, ...], me: Who) -> None:
+        """Tell programs which of their leases have the name, and which have it no more."""
+        mine = f"{me[0]}.{me[1]}."
+        for change in changes:
+            old, new = _numbers(change.old, mine), _numbers(change.new, mine)
+            for number in new - old:
+                self._turn(number, True)
+            for number in old - new:
+                self._turn(number, False)
+
+    def _turn(self, number: int, held: bool) -> None:
+        lease = self._leases.get(number)
+        if lease is not None and lease.held != held:
+            lease.held = held
+            lease.tell(number, "held" if held else "lost")
+
+
+def _numbers(entry: Any, mine: str) -> set[int]:
+    if entry is None:
+        return set()
+    return {int(t.until[len(mine) :]) for t in entry.targets if t.until.startswith(mine)}

@@ -1,0 +1,447 @@
+"""The process: a member of ``zenjun.dir`` that applies its messages in a worker thread, a transaction for what came meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from secrets import token_hex
+from typing import Any, Final
+
+from ...proto.service.directory.entries import NOWHERE, Place, Who, place_text
+from ...proto.service.directory.messages import (
+    APPLIED,
+    Check,
+    Digest,
+    End,
+    HasApplied,
+    Holding,
+    Id,
+    Message,
+    Next,
+    OnDisk,
+    Update,
+    encode,
+)
+from ...proto.service.directory.state import Result
+from ...proto.service.directory.store import Table
+from ...proto.service.directory.watch import Watch
+from ..client import ClientError, Event, NotReachable, View, connect
+from ..client import Message as GroupMessage
+from ..client.aio import Connection, StateGroup
+from ..config import Config
+from ..observe import Journal
+from ..slots import next_instant
+from .answers import Answers, Refused
+from .copy import DATABASE_ERRORS, Applied, Copy, Facts, Heard, Input, Seen
+from .leases import Lease, Leases
+from .updates import Updates
+
+GROUP: Final = "zenjun.dir"
+BATCH_MAX: Final = 1000
+"""Messages in one transaction."""
+TURN_S: Final = 0.1
+"""Between looks at leases, due instants and the like."""
+CHECK_S: Final = 60.0
+"""Between comparisons of all copies, if anything has changed."""
+BROKEN_S: Final = 10.0
+"""After a disk error, until the state is asked for again."""
+RETRY_S: Final = 0.5
+
+
+class Process:
+    """Everything but the socket for programs."""
+
+    def __init__(self, config: Config, copy: Copy, journal: Journal) -> None:
+        self.config = config
+        self.copy = copy
+        self.journal = journal
+        self.facts: Facts = copy.facts()
+        self.answers = Answers(copy, config.station.id)
+        self.leases = Leases()
+        self.updates = Updates(self.send_raw, config.cluster.stations // 2 + 1)
+        self.watches: dict[Watch, Callable[[], None]] = {}
+        self.me: Who = (config.station.id, 0)
+        self.counters: Counter[str] = Counter()
+        self.peers: dict[int, Digest] = {}
+        self.step = "waiting for zenjund"
+        """What it is at, for people."""
+        self._connection: Connection | None = None
+        self._group: StateGroup | None = None
+        self._active = False
+        self._stale_since = time.monotonic()
+        self._stale = True
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="directory")
+        self._reached = asyncio.Condition()
+        self._due_at = 0.0
+        self._changed = False
+        self._check_at = time.monotonic() + CHECK_S
+        self._said: deque[asyncio.Future[None] | None] = deque()
+        copy.on_replaced = self._replaced
+
+    # ---- standing
+
+    @property
+    def active(self) -> bool:
+        """This copy is the group's."""
+        return self._active
+
+    def stale_ms(self) -> int:
+        """For how long this copy may be behind without knowing it, milliseconds; 0: it is not."""
+        self._look_stale()
+        return max(1, int((time.monotonic() - self._stale_since) * 1000)) if self._stale else 0
+
+    def _look_stale(self) -> None:
+        c = self._connection
+        good = self._active and c is not None and not c.closed and c._protocol.quorum and not c._protocol.outside
+        if good == (not self._stale):
+            return
+        self._stale = not good
+        self._stale_since = time.monotonic()
+        if self._stale:
+            self.leases.in_doubt()
+
+    # ---- the life of the process
+
+    async def run(self) -> None:
+        """Serve the group, with one connection to zenjund after the other."""
+        turns = asyncio.create_task(self._turns())
+        try:
+            while True:
+                try:
+                    async with connect(
+                        self.config.station.socket, name="zenjun-directory", wait=None, on_event=self._on_event
+                    ) as connection:
+                        await self._session(connection)
+                except NotReachable:
+                    raise
+                except ClientError as error:
+                    self.journal.warning("zenjund", f"{error}; trying again")
+                finally:
+                    self._leave()
+                await asyncio.sleep(RETRY_S)
+        finally:
+            turns.cancel()
+            await asyncio.gather(turns, return_exceptions=True)
+            self.answers.close()
+            self._worker.shutdown()
+
+    def _leave(self) -> None:
+        self._forget_said()
+        self._connection = self._group = None
+        self._active = False
+        self.step = "waiting for zenjund"
+        self._look_stale()
+
+    async def _session(self, connection: Connection) -> None:
+        self._connection = connection
+        self.me = (connection.welcome.station, connection.welcome.client)
+        self.step = "waiting for the others"
+        group = await connection.join(GROUP, state=self.copy, persistent=True, timeout=None)
+        assert isinstance(group, StateGroup)
+        self._group = group
+        while True:
+            items = await group.recv_items(timeout=None)
+            inputs: list[Input] = []
+            for item in items:
+                if isinstance(item, GroupMessage):
+                    inputs.append(Heard(item.place, (item.station, item.client), item.data))
+                elif isinstance(item, View):
+                    inputs.append(Seen(item.place, _whos(item.members), _whos(item.joined)))
+            for at in range(0, len(inputs), BATCH_MAX):
+                if not await self._apply(group, inputs[at : at + BATCH_MAX]):
+                    break
+
+    async def _apply(self, group: StateGroup, inputs: Sequence[Input]) -> bool:
+        try:
+            applied = await asyncio.get_running_loop().run_in_executor(self._worker, self.copy.apply, inputs)
+        except DATABASE_ERRORS as error:
+            # Rule S5: answers are stale from here on; the others go on, and give what is missing when the disk works again.
+            self.counters["disk_errors"] += 1
+            self.journal.error("disk", f"{self.copy.file.path}: {error}; asking for the state again in {BROKEN_S:g} s")
+            self._active = False
+            self._look_stale()
+            group.state_wrong(f"disk: {error}"[:150])
+            await asyncio.sleep(BROKEN_S)
+            return False
+        self._publish(applied, inputs)
+        if applied.facts.stopped:
+            self.journal.error("too-old", f"a message has format {applied.facts.stopped}: this program is too old for it")
+            self._active = False
+            group.state_wrong("too-old")
+            return False
+        return True
+
+    def _on_event(self, event: Event) -> None:
+        """Within the loop, at once."""
+        if event.name in ("state", "state-lost", "diverged"):
+            step, text = event.detail["step"], event.detail["text"]
+            self.step = text
+            if step in ("restored", "serving", "failed", "snapshot-failed", "state-lost", "diverged", "active", "overflow"):
+                level = self.journal.info if step in ("restored", "serving", "active") else self.journal.warning
+                level(step, text)
+            if step == "active":
+                asyncio.get_running_loop().call_soon(self._on_active)
+            elif step in ("syncing", "failed"):
+                self._active = False
+        elif event.name in ("open", "reopened") and self._group is not None:
+            self._forget_said()
+            asyncio.get_running_loop().call_soon(self.updates.again)
+        self._look_stale()
+
+    def _on_active(self) -> None:
+        """This copy is the group's: say so, and send what may have been lost."""
+        group = self._group
+        if group is None:
+            # The join is about to return.
+            asyncio.get_running_loop().call_later(0.005, self._on_active)
+            return
+        if not group.active:
+            return
+        self._active = True
+        self._look_stale()
+        self.step = "active"
+        self.send(Holding(True))
+        self.updates.again()
+
+    def force_start(self) -> None:
+        """For an operator: start with what the members here have."""
+        connection = self._connection
+        for agent in connection._protocol.agents if connection is not None else ():
+            agent.force_start()  # type: ignore[attr-defined]
+
+    # ---- sending
+
+    def send(self, message: Message) -> None:
+        self.send_raw(encode(message))
+
+    def send_raw(self, data: bytes) -> None:
+        """Give a message to the group, if this copy is in it; what matters is sent again by ``Updates``."""
+        group, connection = self._group, self._connection
+        if group is None or connection is None:
+            return
+        with contextlib.suppress(ClientError):
+            connection._protocol.send(group._membership, data, "sent")
+            connection._link.flush()
+
+    # ---- what the worker has done
+
+    def _replaced(self) -> None:
+        """The whole state has become another one."""
+        self.facts = self.copy.facts()
+        self.answers.forget()
+        for watch, wake in self.watches.items():
+            watch.start(self.facts.place, [])
+            entries = [e for e in (self.copy.state.entry(n) for n in self._names_of(watch)) if e is not None]
+            watch.start(self.facts.place, entries)
+            wake()
+
+    def _names_of(self, watch: Watch) -> list[str]:
+        first, last = bounds(watch.subject)
+        return [name for name, _ in self.copy.rows.scan(Table.ENTRY, first, last)]
+
+    def _publish(self, applied: Applied, inputs: Sequence[Input]) -> None:
+        self.facts = facts = applied.facts
+        want_applied = False
+        for result, source in zip(applied.results, inputs, strict=False):
+            if result.skipped:
+                continue
+            message = result.message
+            if isinstance(source, Seen):
+                if self.me in source.joined:
+                    self.leases.epoch += 1
+            elif isinstance(message, Update):
+                self._on_update(result, message)
+                want_applied |= bool(message.flags & APPLIED)
+            elif isinstance(message, OnDisk):
+                self.updates.on_disk(source.sender[0], message.place)
+            elif isinstance(message, HasApplied):
+                self.updates.on_applied(source.sender[0], message.place)
+                if source.sender == self.me and self._said and (done := self._said.popleft()) is not None and not done.done():
+                    done.set_result(None)
+            elif isinstance(message, Digest):
+                self._compare(source.sender[0], message)
+            self._on_changes(result)
+        if applied.durable:
+            self.send(OnDisk(facts.place))
+        if want_applied:
+            self._say_applied()
+        for digest in applied.sums:
+            self.send(digest)
+        self.updates.look({station for station, _ in facts.active})
+        if self._active:
+            self._renew_leases()
+        asyncio.get_running_loop().create_task(self._tell_place())
+
+    def _on_update(self, result: Result, update: Update) -> None:
+        outcome = result.outcome
+        if outcome is None:
+            return
+        self.counters[f"updates_{outcome.code or 'done'}"] += 1
+        self._changed = True
+        self.updates.on_outcome(update.id, outcome)
+
+    def _on_changes(self, result: Result) -> None:
+        if not result.changes:
+            return
+        self.answers.forget([c.name for c in result.changes])
+        self.leases.on_changes(result.changes, self.me)
+        for watch, wake in self.watches.items():
+            if watch.on_changes(result.place, result.changes):
+                wake()
+
+    async def _tell_place(self) -> None:
+        async with self._reached:
+            self._reached.notify_all()
+
+    async def reached(self, place: Place) -> None:
+        """Wait until this copy is at ``place``."""
+        async with self._reached:
+            await self._reached.wait_for(lambda: self.facts.place >= place)
+
+    async def fresh(self) -> None:
+        """Wait until this copy has all that was acknowledged before: until an own empty message has come."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._say_applied(done)
+        await done
+
+    def _say_applied(self, done: asyncio.Future[None] | None = None) -> None:
+        """Tell how far this copy is; ``done`` is set when the message has come back at its place."""
+        self._said.append(done)
+        self.send(HasApplied(self.facts.place))
+
+    def _forget_said(self) -> None:
+        """What was under way may be lost."""
+        while self._said:
+            done = self._said.popleft()
+            if done is not None and not done.done():
+                done.set_exception(Refused("no-quorum", "this station has left the order meanwhile"))
+
+    async def work(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run something between two transactions."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+    # ---- leases
+
+    def end_leases(self, numbers: list[int]) -> None:
+        """Their programs are gone, or have given them back."""
+        if numbers:
+            self.send(End(tuple(sorted(numbers))))
+
+    def _renew_leases(self) -> None:
+        for lease in self.leases.outdated():
+            self.register(lease)
+
+    def register(self, lease: Lease) -> None:
+        """Register a lease anew, under an id of its own; nobody waits for it."""
+        self.send(Update(Id(token_hex(8), 1), lease.roles, (lease.operation,)))
+
+    # ---- time
+
+    async def _turns(self) -> None:
+        while True:
+            await asyncio.sleep(TURN_S)
+            self._look_stale()
+            self.end_leases(self.leases.expired(time.monotonic_ns()))
+            if not self._active:
+                continue
+            now = time.time()
+            if now >= self._due_at:
+                self._due_at = now + 1.0 if self.facts.next_due <= now else now + 0.2
+                await self._say_due(int(now))
+            if self._changed and time.monotonic() >= self._check_at and self.facts.active[:1] == (self.me,):
+                self._changed = False
+                self._check_at = time.monotonic() + CHECK_S
+                self.send(Check())
+
+    async def _say_due(self, now: int) -> None:
+        """DUE for instants that have passed, NEXT for schedules that wait for one (rules T1, T3)."""
+
+        def look() -> list[Message]:
+            with self.copy.lock:
+                state = self.copy.state
+                out: list[Message] = []
+                if (due := state.due_message(self.me, now)) is not None:
+                    out.append(due)
+                if self.facts.active[:1] == (self.me,):
+                    for entry in state.without_next():
+                        s = entry.schedule
+                        if s is None:
+                            continue
+                        at, slot = next_instant([each.when for each in s.slots], s.last, max(state.time, s.last))
+                        if at:
+                            out.append(Next(entry.name, entry.version, at, slot))
+                return out
+
+        for message in await self.work(look):
+            self.send(message)
+
+    # ---- comparison of copies
+
+    def _compare(self, station: int, digest: Digest) -> None:
+        """All have told their sums at one place: who differs from the majority gets the state anew (rule S6)."""
+        if self.peers and next(iter(self.peers.values())).place != digest.place:
+            self.peers.clear()
+        self.peers[station] = digest
+        active = {s for s, _ in self.facts.active}
+        if not active <= self.peers.keys():
+            return
+        sums = Counter((d.main, d.rest) for d in self.peers.values())
+        if len(sums) == 1:
+            return
+        self.counters["unequal_sums"] += 1
+        most, count = sums.most_common(1)[0]
+        own = self.peers.get(self.me[0])
+        at = place_text(digest.place)
+        if 2 * count <= len(self.peers):
+            self.journal.error("unequal", f"the copies differ at {at}, and no sum has a majority: zenjun name repair")
+        elif own is not None and (own.main, own.rest) != most:
+            self.journal.error("unequal", f"this copy differs from the majority's at {at}: getting it anew")
+            self._active = False
+            if self._group is not None:
+                self._group.state_wrong("unequal sums")
+
+    def repair(self) -> None:
+        """For an operator: get the state from the others."""
+        if self._group is None:
+            return
+        self._active = False
+        self._group.state_wrong("repair asked for by an operator")
+
+    # ---- what it says about itself
+
+    def status(self) -> dict[str, Any]:
+        facts = self.facts
+        return {
+            "station": self.config.station.id,
+            "cluster": self.config.cluster.name,
+            "active": self._active,
+            "step": self.step,
+            "stale_ms": self.stale_ms(),
+            "place": place_text(facts.place) if facts.place != NOWHERE else "",
+            "names": facts.names,
+            "leases": facts.leases,
+            "leases_here": len(self.leases),
+            "watches": len(self.watches),
+            "stations": sorted(facts.up),
+            "holders": sorted(station for station, _ in facts.active),
+            "sums": f"{facts.main:032x} {facts.rest:032x}",
+            "updates_under_way": len(self.updates),
+            "lookups": dict(self.answers.by_code),
+            "counters": dict(self.counters),
+            "file": str(self.copy.file.path),
+        }
+
+
+def bounds(subject: str) -> tuple[str, str]:
+    """The names that a watch or a list is about, as a range of keys: a name, or the beginning of names with a dot; "": all."""
+    if not subject:
+        return "", "~"
+    return (subject, subject + "~") if subject.endswith(".") else (subject, subject + "\0")
+
+
+def _whos(members: Sequence[Any]) -> tuple[Who, ...]:
+    return tuple((m[0], m[1]) for m in members)

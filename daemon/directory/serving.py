@@ -1,0 +1,468 @@
+"""The socket for programs: requests of one connection, answered in any order, and news of its watches and leases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import grp
+import os
+import pwd
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, cast
+
+from ...proto.errors import UsageError
+from ...proto.service.directory.entries import Entry, entry_row, parse_place, place_text, zone_row
+from ...proto.service.directory.messages import Id, Update, check
+from ...proto.service.directory.names import OPERATOR, is_name, lower
+from ...proto.service.directory.operations import Operation, Register, SetSchedule, read_operation
+from ...proto.service.directory.store import Table
+from ...proto.service.directory.watch import Changed, Event, Listed, Watch
+from ..listening import Listener, peer
+from ..observe import Journal
+from ..slots import at_first
+from .answers import Refused
+from .leases import Lease
+from .process import Process, bounds
+from .updates import FLAGS, Pending
+from .wire import LIST_MAX, UNDER_WAY_MAX, VERSION, WAITS, Frame, FrameError, Frames, beside, pack
+
+CONNECTIONS_MAX: Final = 1000
+WATCHES_MAX: Final = 10_000
+LEASES_MAX: Final = 100_000
+EVENTS_AT_ONCE: Final = 100
+WRITE_HIGH: Final = 256 * 1024
+"""Bytes not taken by a program above which its watches wait."""
+TIMEOUT_S: Final = 30.0
+"""Until an update, or a wait, is given up, unless the request says another time."""
+
+
+def roles_of(uid: int, gid: int, named: frozenset[str]) -> tuple[str, ...]:
+    """What an update of this user is stamped with (rule A1): its user, those of its groups that zones name, ``operator``."""
+    try:
+        entry = pwd.getpwuid(uid)
+        user, groups = entry.pw_name, os.getgrouplist(entry.pw_name, gid)
+    except KeyError:
+        user, groups = str(uid), [gid]
+    roles = {f"user:{user}"}
+    for each in groups:
+        with contextlib.suppress(KeyError):
+            role = f"group:{grp.getgrgid(each).gr_name}"
+            if role in named:
+                roles.add(role)
+    if uid in (0, os.geteuid()):
+        roles.add(OPERATOR)
+    return tuple(sorted(roles))
+
+
+class Server:
+    """Accepts programs."""
+
+    def __init__(self, process: Process, listener: Listener, journal: Journal) -> None:
+        self.process = process
+        self.connections: set[Program] = set()
+        self._listener = listener
+        self._journal = journal
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        taken, error = self._listener.accept()
+        for sock in taken:
+            if len(self.connections) >= CONNECTIONS_MAX:
+                sock.close()
+                self._journal.event(30, "busy", f"{CONNECTIONS_MAX} programs are connected", now=time.monotonic_ns())
+                continue
+            sock.setblocking(False)
+            self._loop.create_task(self._take(sock))
+        if error is not None:
+            self._journal.event(40, "accept", str(error), now=time.monotonic_ns())
+
+    async def _take(self, sock: socket.socket) -> None:
+        _, uid, gid = peer(sock)
+        with contextlib.suppress(OSError):
+            await self._loop.connect_accepted_socket(lambda: Program(self, uid, gid), sock)
+
+    async def close(self) -> None:
+        """No more programs; those that are here are cut off, and their leases end with the process."""
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        for program in list(self.connections):
+            program.cut()
+        await asyncio.sleep(0)
+
+
+class Program(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, server: Server, uid: int, gid: int) -> None:
+        self._server = server
+        self._process = server.process
+        self._uid, self._gid = uid, gid
+        self._frames = Frames()
+        self._transport: asyncio.Transport | None = None
+        self._greeted = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watches: dict[int, Watch] = {}
+        self._leases: set[int] = set()
+        self._writable = True
+
+    # ---- the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another base
+        self._transport.set_write_buffer_limits(WRITE_HIGH)
+        self._server.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self)
+        self._transport = None
+        for task in list(self._tasks):
+            task.cancel()
+        for watch in self._watches.values():
+            self._process.watches.pop(watch, None)
+        ended = [number for number in self._leases if self._process.leases.remove(number)]
+        self._process.end_leases(ended)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._read_on()
+        for number in list(self._watches):
+            self._tell(number)
+
+    def cut(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _read_on(self) -> None:
+        if self._transport is not None and self._writable and len(self._tasks) < UNDER_WAY_MAX:
+            self._transport.resume_reading()
+
+    def _write(self, frame: Frame) -> None:
+        if self._transport is not None:
+            self._transport.write(pack(frame))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._frames.feed(data):
+                self._take(frame)
+        except FrameError as error:
+            self._write({"error": {"code": "protocol", "text": str(error)}})
+            self.cut()
+
+    def _take(self, frame: Frame) -> None:
+        if not self._greeted:
+            self._greet(frame)
+            return
+        number, do = frame.get("id"), frame.get("do")
+        if type(number) is not int or type(do) is not str:
+            raise FrameError("a request without id or do")
+        if do == "lookup" and not frame.get("fresh") and not frame.get("after"):  # the most frequent one, without a task
+            try:
+                self._answer(number, self._lookup(frame))
+            except Refused as refused:
+                self._refuse(number, refused)
+            return
+        request: Callable[[Frame], Awaitable[Frame]] | None = getattr(self, f"_do_{do.replace('-', '_')}", None)
+        if request is None:
+            self._refuse(number, Refused("unknown-request", f"unknown request {do[:40]!r}"))
+            return
+        task = asyncio.get_running_loop().create_task(self._run(number, request(frame)))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        if len(self._tasks) >= UNDER_WAY_MAX and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._read_on()
+
+    def _greet(self, frame: Frame) -> None:
+        if frame.get("hello") != VERSION:
+            raise FrameError(f"this process speaks version {VERSION}, not {frame.get('hello')!r}"[:200])
+        self._greeted = True
+        config = self._process.config
+        self._write(
+            {
+                "hello": VERSION,
+                "station": config.station.id,
+                "stations": config.cluster.stations,
+                "cluster": config.cluster.name,
+                "place": place_text(self._process.facts.place),
+            }
+        )
+
+    async def _run(self, number: int, request: Awaitable[Frame]) -> None:
+        try:
+            self._answer(number, await request)
+        except Refused as refused:
+            self._refuse(number, refused)
+        except (ValueError, UsageError) as error:
+            self._refuse(number, Refused("malformed", str(error)[:500]))
+
+    def _answer(self, number: int, answer: Frame) -> None:
+        facts, stale = self._process.facts, self._process.stale_ms()
+        answer["place"] = answer.get("place") or place_text(facts.place)
+        if stale:
+            answer["stale_ms"] = stale
+        self._write({"id": number, "ok": answer})
+
+    def _refuse(self, number: int, refused: Refused) -> None:
+        self._write({"id": number, "error": {"code": refused.code, "text": str(refused)}})
+
+    # ---- look-ups
+
+    def _check_stale(self) -> None:
+        stale, most = self._process.stale_ms(), self._process.config.directory.stale_max_s * 1000
+        if stale > most:
+            raise Refused("stale", f"this station's copy is not in the order ({self._process.step}), {stale / 1000:.1f} s now")
+
+    def _lookup(self, frame: Frame) -> Frame:
+        self._check_stale()
+        name = _name(frame)
+        key = str(frame.get("key") or "").encode("utf-8", "surrogatepass")
+        return self._process.answers.lookup(name, key, self._process.facts)
+
+    async def _do_lookup(self, frame: Frame) -> Frame:
+        await self._in_time(frame, self._catch_up(frame))
+        return self._lookup(frame)
+
+    async def _catch_up(self, frame: Frame) -> None:
+        if frame.get("fresh"):
+            if self._process.stale_ms():
+                raise Refused("no-quorum", f"no fresh answer: {self._process.step}")
+            await self._process.fresh()
+        if after := frame.get("after"):
+            await self._process.reached(parse_place(str(after)))
+
+    async def _do_list(self, frame: Frame) -> Frame:
+        self._check_stale()
+        await self._in_time(frame, self._catch_up(frame))
+        first, last = bounds(lower(str(frame.get("prefix") or "")))
+        first = max(first, str(frame.get("from") or ""))
+        place, found = await self._process.work(self._process.copy.entries, first, last)
+        rows = [_row(entry) for entry in found[:LIST_MAX]]
+        answer: Frame = {"names": rows, "place": place_text(place)}
+        if len(found) > LIST_MAX:
+            answer["next"] = found[LIST_MAX].name
+        return answer
+
+    async def _do_zones(self, frame: Frame) -> Frame:
+        def zones() -> list[str]:
+            with self._process.copy.lock:
+                return [zone_row(z).decode() for _, z in sorted(self._process.copy.state.zones.items())]
+
+        return {"zones": await self._process.work(zones)}
+
+    async def _do_outs(self, frame: Frame) -> Frame:
+        def outs() -> list[list[Any]]:
+            with self._process.copy.lock:
+                return [[key, int(row)] for key, row in self._process.copy.rows.scan(Table.OUT, "", "~")]
+
+        return {"outs": await self._process.work(outs)}
+
+    async def _do_status(self, frame: Frame) -> Frame:
+        return {**self._process.status(), "programs": len(self._server.connections), "uid": self._uid}
+
+    # ---- updates
+
+    def _update(self, frame: Frame, operations: tuple[Operation, ...]) -> Pending:
+        wait = frame.get("wait", "disk")
+        if wait not in WAITS:
+            raise Refused("malformed", f"wait is one of {', '.join(WAITS)}")
+        client, counter = frame.get("c"), frame.get("n")
+        if type(client) is not str or type(counter) is not int:
+            raise Refused("malformed", "an update needs an id: c and n")
+        roles = roles_of(self._uid, self._gid, self._process.facts.roles)
+        update = Update(Id(client, counter), roles, operations, FLAGS[wait])
+        if problem := check(update):
+            code = problem if problem in ("too-large", "name", "address", "zone") else "malformed"
+            raise Refused(code, f"refused before it was sent: {problem}")
+        return self._process.updates.start(update, wait)
+
+    async def _done(self, frame: Frame, pending: Pending) -> Frame:
+        try:
+            outcome = await self._in_time(frame, asyncio.shield(pending.done))
+        except Refused:
+            if pending.outcome is None:
+                raise Refused("undecided", f"not decided in time: {self._process.step}; it may still happen") from None
+            stations = self._process.config.cluster.stations
+            missing = self._process.updates.missing(pending, stations, {s for s, _ in self._process.facts.active})
+            text = f"it is done, but not on the disks of enough stations in time; missing: {', '.join(map(str, missing))}"
+            raise Refused("no-disk-quorum" if pending.wait == "disk" else "not-everywhere", text) from None
+        finally:
+            self._process.updates.forget(pending)
+        if outcome.code:
+            raise Refused(outcome.code, outcome.text or outcome.code)
+        return {"place": place_text(outcome.place), "text": outcome.text}
+
+    async def _do_update(self, frame: Frame) -> Frame:
+        rows = frame.get("ops")
+        if type(rows) is not list or not 0 < len(rows) <= 64:
+            raise Refused("too-large" if rows else "malformed", "an update has 1 to 64 operations")
+        operations = tuple([_timed(_operation(row)) for row in rows])
+        if any(isinstance(operation, Register) for operation in operations):
+            raise Refused("malformed", "a lease is asked for by the request register")
+        return await self._done(frame, self._update(frame, operations))
+
+    async def _do_outcome(self, frame: Frame) -> Frame:
+        """What has become of an update; ``known`` false: it never happened, or is under way."""
+        client, counter = frame.get("c"), frame.get("n")
+        if type(client) is not str or type(counter) is not int:
+            raise Refused("malformed", "an update's id is c and n")
+        outcome = await self._process.work(self._process.copy.outcome, Id(client, counter))
+        if outcome is None:
+            return {"known": False}
+        return {"known": True, "code": outcome.code, "text": outcome.text, "place": place_text(outcome.place)}
+
+    # ---- leases
+
+    async def _do_register(self, frame: Frame) -> Frame:
+        process = self._process
+        if len(process.leases) >= LEASES_MAX:
+            raise Refused("full", f"{LEASES_MAX} leases live here")
+        number = process.leases.number()
+        row = frame.get("op")
+        operation = _operation({**row, "l": number} if type(row) is dict else row)
+        ttl = frame.get("ttl", 0)
+        if not isinstance(operation, Register) or type(ttl) not in (int, float) or not 0 <= ttl <= 86400:
+            raise Refused("malformed", "a lease needs an operation register, and a ttl of 0 to 86400 s")
+        pending = self._update({"wait": "memory", **frame}, (operation,))
+        lease = Lease(number, operation, pending.update.roles, self._tell_lease, process.leases.epoch)
+        process.leases.add(lease, time.monotonic_ns(), int(ttl * 1e9))
+        self._leases.add(number)
+        try:
+            answer = await self._done(frame, pending)
+        except BaseException:
+            self._leases.discard(number)
+            if process.leases.remove(number):
+                process.end_leases([number])
+            raise
+        if answer["text"] != "waiting":
+            lease.held = True
+        return {**answer, "lease": number, "held": lease.held}
+
+    def _tell_lease(self, number: int, event: str) -> None:
+        if event == "ended":
+            self._leases.discard(number)
+        self._write({"lease": number, "event": event, "place": place_text(self._process.facts.place)})
+
+    async def _do_renew(self, frame: Frame) -> Frame:
+        number = frame.get("lease")
+        if number not in self._leases or not self._process.leases.ttls.renew(time.monotonic_ns(), int(number)):
+            raise Refused("no-lease", "there is no such lease; its ttl may be over")
+        return {}
+
+    async def _do_release(self, frame: Frame) -> Frame:
+        number = frame.get("lease")
+        if number in self._leases:
+            self._leases.discard(number)
+            if self._process.leases.remove(int(number)):
+                self._process.end_leases([int(number)])
+        return {}
+
+    # ---- watches
+
+    async def _do_watch(self, frame: Frame) -> Frame:
+        process = self._process
+        if len(process.watches) >= WATCHES_MAX:
+            raise Refused("full", f"{WATCHES_MAX} watches are here")
+        subject = lower(str(frame.get("name") or ""))
+        number = frame.get("watch")
+        if (subject and not is_name(subject.removesuffix("."))) or type(number) is not int or number in self._watches:
+            raise Refused("malformed", "a watch needs a name, or the beginning of names with a dot, and a number of its own")
+        watch = Watch(subject)
+        place, entries = await process.work(process.copy.entries, *bounds(subject))
+        # What the worker did after it read them is told after this.
+        watch.start(place, entries)
+        self._watches[number] = watch
+        process.watches[watch] = lambda: self._tell(number)
+        asyncio.get_running_loop().call_soon(self._tell, number)
+        return {}
+
+    async def _do_unwatch(self, frame: Frame) -> Frame:
+        watch = self._watches.pop(frame.get("watch", -1), None)
+        if watch is not None:
+            self._process.watches.pop(watch, None)
+        return {}
+
+    def _tell(self, number: int) -> None:
+        watch = self._watches.get(number)
+        while watch is not None and self._writable and self._transport is not None and len(watch):
+            events = [_event(event) for event in watch.read(EVENTS_AT_ONCE)]
+            self._write({"watch": number, "events": events})
+
+    # ---- for operators
+
+    def _need_operator(self) -> None:
+        if self._uid not in (0, os.geteuid()):
+            raise Refused("not-permitted", "that is for root and the daemon's user")
+
+    async def _do_start(self, frame: Frame) -> Frame:
+        self._need_operator()
+        self._process.force_start()
+        return {}
+
+    async def _do_repair(self, frame: Frame) -> Frame:
+        self._need_operator()
+        self._process.repair()
+        return {}
+
+    async def _in_time(self, frame: Frame, what: Awaitable[Any]) -> Any:
+        seconds = frame.get("timeout", TIMEOUT_S)
+        if type(seconds) not in (int, float) or not 0 <= seconds <= 86400:
+            raise Refused("malformed", "timeout is 0 to 86400 s")
+        try:
+            return await asyncio.wait_for(what, seconds)
+        except TimeoutError:
+            raise Refused("timeout", f"nothing after {seconds:g} s: {self._process.step}") from None
+
+
+def _name(frame: Frame) -> str:
+    name = lower(str(frame.get("name") or ""))
+    if not is_name(name):
+        raise Refused("name", f"{name[:80]!r} is no name: labels of a-z 0-9 - _, joined by dots, 253 characters at most")
+    return name
+
+
+def _operation(row: object) -> Operation:
+    try:
+        return read_operation(row)
+    except (ValueError, TypeError, KeyError) as error:
+        text = str(error)
+        what = text.split(":", maxsplit=1)[0].split(" ")[0]
+        code = what if what in ("name", "address", "zone", "meta") else "address" if what == "target" else "malformed"
+        raise Refused(code, f"refused before it was sent: {text or 'malformed'}"[:300]) from None
+
+
+def _timed(operation: Operation) -> Operation:
+    """A schedule with the instants that this machine's time zone data give it (rule T3)."""
+    if isinstance(operation, SetSchedule) and operation.slots:
+        try:
+            current, last, due, slot = at_first([s.when for s in operation.slots], int(time.time()))
+        except UsageError as error:
+            raise Refused("malformed", str(error)) from None
+        return operation._replace(current=current, last=last, due=due, slot=slot)
+    return operation
+
+
+def _row(entry: Entry) -> str:
+    return entry_row(entry).decode("ascii")
+
+
+def _event(event: Event) -> list[Any]:
+    if isinstance(event, Changed):
+        return ["changed", place_text(event.place), event.name, _row(event.entry) if event.entry is not None else None]
+    return ["listed" if isinstance(event, Listed) else "gap", place_text(event.place)]
+
+
+def socket_of(listen: str, daemon_socket: str) -> Path:
+    """Where programs find the process: the option, or beside the daemon's socket."""
+    return Path(listen or beside(daemon_socket))

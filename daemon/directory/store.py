@@ -1,0 +1,248 @@
+"""The directory's rows in SQLite: one file, one writer, readers that see what was last committed.
+
+A transaction holds the rows of a batch of messages together with place and sums, so that nothing is applied twice. A read
+transaction is a frozen copy at one place, which is what state transfer needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ...proto.service.directory.canon import encode, load
+from ...proto.service.directory.copying import KeyedRow
+from ...proto.service.directory.draft import place_key
+from ...proto.service.directory.entries import Place
+from ...proto.service.directory.state import State
+from ...proto.service.directory.store import SUMMED, Table, bucket
+
+FILE: Final = "directory.db"
+APPLICATION_ID: Final = 0x5A444952
+"""Marks the file as ours (``ZDIR``)."""
+FORMAT: Final = 1
+SCAN_ROWS: Final = 256
+"""Rows that a scan reads at once; between two such reads rows may be written."""
+_SUMMED: Final = ",".join(str(int(table)) for table in sorted(SUMMED))
+_SCHEMA: Final = """
+CREATE TABLE rows (
+    tbl INTEGER NOT NULL, key TEXT NOT NULL, row BLOB NOT NULL, place TEXT NOT NULL, bucket INTEGER NOT NULL,
+    PRIMARY KEY (tbl, key)
+) WITHOUT ROWID;
+CREATE INDEX rows_place ON rows (place);
+CREATE INDEX rows_bucket ON rows (bucket);
+CREATE TABLE owner (what BLOB NOT NULL);
+"""
+
+
+class StoreError(Exception):
+    """The file cannot be used; the text is one line for the operator."""
+
+
+class Rows:
+    """Rows on one connection to the file."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def get(self, table: Table, key: str) -> bytes | None:
+        found = self.connection.execute("SELECT row FROM rows WHERE tbl = ? AND key = ?", (int(table), key)).fetchone()
+        return found[0] if found else None
+
+    def put(self, table: Table, key: str, row: bytes, place: Place) -> None:
+        values = (int(table), key, row, place_key(place), bucket(table, key) if table in SUMMED else -1)
+        self.connection.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", values)
+
+    def delete(self, table: Table, key: str) -> None:
+        self.connection.execute("DELETE FROM rows WHERE tbl = ? AND key = ?", (int(table), key))
+
+    def scan(self, table: Table, start: str, end: str) -> Iterator[tuple[str, bytes]]:
+        query = "SELECT key, row FROM rows WHERE tbl = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?"
+        while True:
+            found = self.connection.execute(query, (int(table), start, end, SCAN_ROWS)).fetchall()
+            yield from found
+            if len(found) < SCAN_ROWS:
+                return
+            start = found[-1][0] + "\0"
+
+    def count(self, table: Table) -> int:
+        return int(self.connection.execute("SELECT count(*) FROM rows WHERE tbl = ?", (int(table),)).fetchone()[0])
+
+    # ---- for state transfer
+
+    def changed_since(self, place: Place) -> Iterator[KeyedRow]:
+        """The summed rows written behind a place."""
+        query = f"SELECT tbl, key, row FROM rows WHERE place > ? AND tbl IN ({_SUMMED})"
+        for table, key, row in self.connection.execute(query, (place_key(place),)):
+            yield KeyedRow(Table(table), key, row)
+
+    def buckets(self) -> list[int]:
+        """The buckets that have rows, in their order."""
+        query = "SELECT DISTINCT bucket FROM rows WHERE bucket >= 0 ORDER BY bucket"
+        return [number for (number,) in self.connection.execute(query)]
+
+    def bucket_rows(self, number: int) -> list[KeyedRow]:
+        """The rows of one bucket."""
+        query = "SELECT tbl, key, row FROM rows WHERE bucket = ?"
+        return [KeyedRow(Table(table), key, row) for table, key, row in self.connection.execute(query, (number,))]
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class Writing(Rows):
+    """The connection that writes. Its caller has one thread at a time in it."""
+
+    def begin(self) -> None:
+        self.connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self, durable: bool) -> None:
+        """durable: not before the file is on disk."""
+        self.connection.execute("COMMIT")
+        if durable:
+            # In the log's mode NORMAL a commit is in the operating system's hands; this hands it on to the disk.
+            self.connection.execute("PRAGMA synchronous = FULL")
+            self.connection.execute("BEGIN IMMEDIATE")
+            self.connection.execute("UPDATE owner SET what = what")
+            self.connection.execute("COMMIT")
+            self.connection.execute("PRAGMA synchronous = NORMAL")
+
+    def roll_back(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+
+
+class File:
+    """The file of one station of one cluster.
+
+    Raises StoreError from ``open``: it cannot be opened, or it belongs to another cluster or station (a copied folder).
+    """
+
+    def __init__(self, folder: Path, cluster: str, station: int) -> None:
+        self.path = folder / FILE
+        self._owner = encode({"c": cluster, "n": station})
+        self.moved = ""
+        """Where a file that could not be used was moved to by ``open``."""
+        self.why = ""
+        """Why it could not be used."""
+
+    def open(self) -> Writing:
+        """The file, checked: its rows have the sums that it says (rule S4). A damaged one is moved away and a blank one begun."""
+        try:
+            self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            rows = self._connect(self.path)
+            try:
+                damage = self._damage(rows)
+            except sqlite3.DatabaseError as error:
+                damage = str(error)
+            if damage:
+                rows.close()
+                self.why = damage
+                self.moved = str(self._move_away())
+                rows = self._connect(self.path)
+                self._damage(rows)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"cannot use {self.path}: {error}") from error
+        return rows
+
+    def reader(self) -> Rows:
+        """Another connection, that only reads."""
+        connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+        return Rows(connection)
+
+    def frozen(self) -> Rows:
+        """A copy at the place of the last commit, until it is closed."""
+        rows = self.reader()
+        rows.connection.execute("BEGIN")
+        rows.get(Table.META, "state")  # a read transaction begins with its first read
+        return rows
+
+    def fresh(self) -> Writing:
+        """A blank file beside this one, for a state that is being built."""
+        path = self._beside
+        self._remove(path)
+        rows = self._connect(path)
+        self._make(rows)
+        rows.connection.execute("PRAGMA synchronous = OFF")
+        return rows
+
+    def replace(self, old: Writing, new: Writing) -> Writing:
+        """Put the file of ``fresh``, whose transaction is committed, in the place of this one."""
+        new.connection.execute("PRAGMA synchronous = FULL")
+        new.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        new.close()
+        old.close()
+        self._remove(self.path)
+        self._beside.rename(self.path)
+        return self._connect(self.path)
+
+    # ---- within
+
+    @property
+    def _beside(self) -> Path:
+        return self.path.with_suffix(".new")
+
+    def _connect(self, path: Path) -> Writing:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return Writing(connection)
+
+    def _make(self, rows: Writing) -> None:
+        rows.connection.executescript(_SCHEMA)
+        rows.connection.execute("INSERT INTO owner VALUES (?)", (self._owner,))
+        rows.connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        rows.connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+    def _damage(self, rows: Writing) -> str:
+        """What is wrong with the content; makes the tables of a new file. Raises StoreError for another's file."""
+        run = rows.connection.execute
+        if not run("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            self._make(rows)
+            return ""
+        if run("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+            raise StoreError(f"{self.path} is no file of zenjun-directory")
+        if (version := run("PRAGMA user_version").fetchone()[0]) != FORMAT:
+            raise StoreError(f"{self.path} has format {version}; this program knows format {FORMAT}")
+        (owner,) = run("SELECT what FROM owner").fetchone()
+        if owner != self._owner:
+            was, own = load(owner), load(self._owner)
+            raise StoreError(
+                f"{self.path} belongs to station {was['n']} of cluster {was['c']!r}; this is station {own['n']} of cluster "
+                f"{own['c']!r}. If the folder was copied, remove the file: the others have the state"
+            )
+        verdict = run("PRAGMA quick_check(1)").fetchone()[0]
+        return self._wrong_sums(rows) if verdict == "ok" else str(verdict)
+
+    @staticmethod
+    def _wrong_sums(rows: Writing) -> str:
+        """Sum all rows up anew, and compare with what was stored."""
+        stored = State(rows)
+        rows.begin()
+        try:
+            for table in Table:
+                if table not in SUMMED:
+                    rows.connection.execute("DELETE FROM rows WHERE tbl = ?", (int(table),))
+            found = State.rebuild(rows, stored.place)
+        except ValueError as error:
+            return str(error)
+        finally:
+            rows.roll_back()
+        equal = (found.main, found.rest) == (stored.main, stored.rest)
+        return "" if equal else "the sums over its rows are not those that it says"
+
+    def _move_away(self) -> Path:
+        number = 1
+        while (target := self.path.with_name(f"{FILE}.bad-{number}")).exists():
+            number += 1
+        self.path.rename(target)
+        self._remove(self.path)
+        return target
+
+    @staticmethod
+    def _remove(path: Path) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).unlink()

@@ -1,0 +1,97 @@
+"""Updates under way: sent until their outcome is known, answered when they are done as their program wants it (rules W4, W5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+from ...proto.service.directory.entries import Place
+from ...proto.service.directory.messages import APPLIED, ONDISK, Id, Update, encode
+from ...proto.service.directory.state import Outcome
+
+FLAGS = {"memory": 0, "disk": ONDISK, "everywhere": APPLIED}
+
+
+class Pending:
+    """One update that somebody waits for."""
+
+    def __init__(self, update: Update, wait: str) -> None:
+        self.update = update
+        self.wait = wait
+        self.data = encode(update)
+        self.outcome: Outcome | None = None
+        self.done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def settle(self) -> None:
+        if self.outcome is not None and not self.done.done():
+            self.done.set_result(self.outcome)
+
+
+class Updates:
+    """send: gives a message to the group if that can be now; what is lost is sent again, under the same id, so it is done once.
+
+    quorum: stations whose disks must have an update of ``wait`` disk.
+    """
+
+    def __init__(self, send: Callable[[bytes], None], quorum: int) -> None:
+        self._send = send
+        self._quorum = quorum
+        self._pending: dict[Id, Pending] = {}
+        self._disks: dict[int, Place] = {}
+        self._applied: dict[int, Place] = {}
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def start(self, update: Update, wait: str) -> Pending:
+        """Send an update; one that is under way under this id already goes on."""
+        found = self._pending.get(update.id)
+        if found is None:
+            found = self._pending[update.id] = Pending(update, wait)
+            self._send(found.data)
+        return found
+
+    def forget(self, pending: Pending) -> None:
+        """Nobody waits for it any more; it may still happen."""
+        if self._pending.get(pending.update.id) is pending:
+            del self._pending[pending.update.id]
+
+    def again(self) -> None:
+        """What was under way may have been lost with the instance, or the connection."""
+        for pending in self._pending.values():
+            if pending.outcome is None:
+                self._send(pending.data)
+
+    def on_outcome(self, update: Id, outcome: Outcome) -> None:
+        pending = self._pending.get(update)
+        if pending is not None and pending.outcome is None:
+            pending.outcome = outcome
+            if outcome.code or pending.wait == "memory":
+                pending.settle()
+
+    def on_disk(self, station: int, place: Place) -> None:
+        self._disks[station] = max(place, self._disks.get(station, place))
+
+    def on_applied(self, station: int, place: Place) -> None:
+        self._applied[station] = max(place, self._applied.get(station, place))
+
+    def look(self, active: Collection[int]) -> None:
+        """Answer what is done by now. active: stations with an active holder."""
+        for pending in self._pending.values():
+            if pending.outcome is None or pending.done.done():
+                continue
+            place = pending.outcome.place
+            if pending.wait == "disk":
+                done = sum(at >= place for at in self._disks.values()) >= self._quorum
+            else:
+                done = all(self._applied.get(station, (0, 0, 0)) >= place for station in active)
+            if done:
+                pending.settle()
+
+    def missing(self, pending: Pending, stations: int, active: Collection[int]) -> list[int]:
+        """The stations that an update still waits for."""
+        if pending.outcome is None:
+            return []
+        known = self._disks if pending.wait == "disk" else self._applied
+        wanted = range(1, stations + 1) if pending.wait == "disk" else sorted(active)
+        return [s for s in wanted if known.get(s, (0, 0, 0)) < pending.outcome.place]

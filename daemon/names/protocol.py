@@ -1,0 +1,142 @@
+"""The program's side of ``daemon/directory/wire.py`` without I/O: requests out, answers and news in."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ...proto.service.directory.entries import NOWHERE, Place, parse_place, place_text, read_entry
+from ...proto.service.directory.names import lower
+from ...proto.service.directory.operations import Operation, Register, operation_row
+from ..client.errors import ClientError, ConnectionClosed, ProtocolError
+from ..client.ticket import Ticket
+from ..directory.wire import VERSION, Frame, FrameError, Frames, pack
+from .errors import error_of
+from .types import NameChange
+
+LeaseEvent = Callable[[str], None]
+
+
+class NamesProtocol:
+    """One connection. Output is taken by ``take``; a ticket is settled by ``receive`` or ``lost``."""
+
+    def __init__(self, name: str) -> None:
+        self.hello: Ticket[Frame] = Ticket()
+        self.ended: ClientError | None = None
+        self.place: Place = NOWHERE
+        """Of the last answer: later ones are not from before it (rule L5)."""
+        self.client = secrets.token_hex(8)
+        """First half of the ids of this connection's updates."""
+        self.watches: dict[int, deque[NameChange]] = {}
+        self.leases: dict[int, LeaseEvent] = {}
+        self._early: dict[int, list[str]] = {}
+        """News of leases that the program has not been told the number of yet."""
+        self.on_news: Callable[[], None] = lambda: None
+        self._tickets: dict[int, Ticket[Frame]] = {}
+        self._frames = Frames()
+        self._number = self._counter = 0
+        self._out: list[bytes] = [pack({"hello": VERSION, "name": name})]
+
+    def take(self) -> bytes:
+        """What is to be written now."""
+        out, self._out = b"".join(self._out), []
+        return out
+
+    def ask(self, do: str, **arguments: Any) -> Ticket[Frame]:
+        """Queue a request."""
+        if self.ended is not None:
+            raise self.ended
+        self._number += 1
+        ticket: Ticket[Frame] = Ticket()
+        self._tickets[self._number] = ticket
+        self._out.append(pack({"id": self._number, "do": do, **{k: v for k, v in arguments.items() if v is not None}}))
+        return ticket
+
+    def lookup(self, name: str, key: str | None, fresh: bool, timeout: float | None) -> Ticket[Frame]:
+        return self.ask("lookup", name=lower(name), key=key, fresh=fresh or None, timeout=timeout if fresh else None)
+
+    def update(self, operations: tuple[Operation, ...], wait: str, timeout: float | None) -> Ticket[Frame]:
+        self._counter += 1
+        rows = [operation_row(operation) for operation in operations]
+        return self.ask("update", c=self.client, n=self._counter, ops=rows, wait=wait, timeout=timeout)
+
+    def register(self, operation: Register, ttl: float, timeout: float | None) -> Ticket[Frame]:
+        self._counter += 1
+        return self.ask("register", c=self.client, n=self._counter, op=operation_row(operation), ttl=ttl, timeout=timeout)
+
+    def watch(self, subject: str) -> tuple[int, Ticket[Frame]]:
+        self._number += 1
+        number = self._number
+        self.watches[number] = deque()
+        return number, self.ask("watch", watch=number, name=lower(subject))
+
+    def unwatch(self, number: int) -> None:
+        self.watches.pop(number, None)
+        if self.ended is None:
+            self.ask("unwatch", watch=number)
+
+    def hold(self, number: int, on_event: LeaseEvent) -> None:
+        """News of this lease go to ``on_event``."""
+        self.leases[number] = on_event
+        for event in self._early.pop(number, ()):
+            on_event(event)
+
+    # ---- input
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes of the process. Never raises for what they are: a violation ends the connection."""
+        try:
+            for frame in self._frames.feed(data):
+                self._take(frame)
+        except (FrameError, ValueError, KeyError, TypeError) as error:
+            self.lost(ProtocolError(f"the directory process sent a frame that cannot be read ({error})"))
+        self.on_news()
+
+    def _take(self, frame: Frame) -> None:
+        if "hello" in frame:
+            self.hello.settle(frame)
+        elif "watch" in frame:
+            queue = self.watches.get(frame["watch"])
+            if queue is not None:
+                queue.extend(_change(event) for event in frame["events"])
+        elif "lease" in frame:
+            number, event = int(frame["lease"]), str(frame["event"])
+            if number in self.leases:
+                self.leases[number](event)
+            else:
+                self._early.setdefault(number, []).append(event)
+        elif "id" in frame:
+            ticket = self._tickets.pop(int(frame["id"]), None)
+            if ticket is not None and "ok" in frame:
+                if place := frame["ok"].get("place"):
+                    self.place = max(self.place, parse_place(place))
+                ticket.settle(frame["ok"])
+            elif ticket is not None:
+                ticket.fail(error_of(str(frame["error"]["code"]), str(frame["error"]["text"])))
+        else:
+            error = frame.get("error", {})
+            self.lost(ProtocolError(f"the directory process has closed the connection: {error.get('text', 'no reason')}"))
+
+    def lost(self, error: ClientError | None) -> None:
+        """The connection is over."""
+        if self.ended is not None:
+            return
+        self.ended = error or ConnectionClosed("the directory process has closed the connection")
+        self.hello.fail(self.ended)
+        for ticket in self._tickets.values():
+            ticket.fail(self.ended)
+        self._tickets.clear()
+        self.on_news()
+
+
+def _change(event: list[Any]) -> NameChange:
+    kind, place = str(event[0]), parse_place(event[1])
+    if kind != "changed":
+        return NameChange(kind, place)
+    row = event[3]
+    return NameChange(kind, place, str(event[2]), read_entry(row.encode()) if row is not None else None)
+
+
+__all__ = ["NamesProtocol", "place_text"]

@@ -1,0 +1,304 @@
+"""The directory for programs without an event loop."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from ...proto.service.directory.entries import Entry, Place, parse_place, read_entry
+from ...proto.service.directory.operations import Operation
+from ..client.base import Patience
+from ..client.common import TIMEOUT_S, program_name
+from ..client.errors import ConnectionClosed, NotReachable, Timeout
+from ..client.ticket import Ticket
+from ..directory.wire import Frame
+from . import calls
+from .common import open_socket, socket_path
+from .protocol import NamesProtocol
+from .types import Addresses, Answer, Done, NameChange, answer_of
+
+READ_BYTES = 256 * 1024
+SLACK_S = 2.0
+"""What an answer may take beyond the time in which the process gives one."""
+
+
+class SyncLease:
+    """An address registered for the life of this connection. ``with`` gives it back at the end.
+
+    held: the name has the address now. in_doubt: this station may be without the others, so another one may hold the name too.
+    """
+
+    def __init__(self, directory: SyncDirectory, number: int, place: Place, held: bool, ttl: float) -> None:
+        self.number = number
+        self.version = place
+        """Grows with each holder of an exclusive name: the fencing number."""
+        self.held = held
+        self.in_doubt = False
+        self.ended = False
+        self._directory = directory
+        self._ttl = ttl
+        directory._protocol.hold(number, self._on_event)
+
+    def _on_event(self, event: str) -> None:
+        self.held = event == "held" or (self.held and event == "in-doubt")
+        self.in_doubt = event == "in-doubt"
+        self.ended = self.ended or event == "ended"
+
+    def renew(self) -> None:
+        """The sign of life of a lease with a ttl; call it at least twice within the ttl."""
+        self._directory._call(self._directory._protocol.ask("renew", lease=self.number))
+
+    def wait_held(self, timeout: float | None = None) -> bool:
+        """Wait until the name is this lease's; False: not in time."""
+        return self._directory._pump(lambda: self.held or self.ended, timeout) and self.held
+
+    def close(self) -> None:
+        """Give the lease back."""
+        self._directory._call(self._directory._protocol.ask("release", lease=self.number))
+
+    def __enter__(self) -> SyncLease:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._directory._protocol.ended is None:
+            self.close()
+
+
+class SyncDirectory:
+    """A connection to the directory process of this station; made by ``connect_directory_sync``."""
+
+    def __init__(self, sock: socket.socket, protocol: NamesProtocol, timeout: float | None) -> None:
+        self._socket = sock
+        self._protocol = protocol
+        self._timeout = timeout
+        self._lock = threading.RLock()
+
+    # ---- look-ups
+
+    def lookup(self, name: str, *, key: str | None = None, fresh: bool = False, timeout: float | None = None) -> Answer:
+        """The addresses of a name. key: for selection ``spread``. fresh: all that was acknowledged before is in the answer.
+        Raises NoName, NoAddress, NoQuorum, Timeout."""
+        seconds = self._seconds(timeout)
+        return answer_of(self._call(self._protocol.lookup(name, key, fresh, seconds), seconds))
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """All entries, or those of the names that begin with ``prefix`` (a name, or one with a dot at its end)."""
+        found: list[Entry] = []
+        start: str | None = None
+        while True:
+            answer = self._call(self._protocol.ask("list", prefix=prefix, **({"from": start} if start else {})))
+            found += [read_entry(row.encode()) for row in answer["names"]]
+            start = answer.get("next")
+            if start is None:
+                return found
+
+    def status(self) -> dict[str, Any]:
+        """How the process is (docs/directory-service.md)."""
+        return self._call(self._protocol.ask("status"))
+
+    def request(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Any other request of the protocol."""
+        return self._call(self._protocol.ask(do, **arguments))
+
+    # ---- updates
+
+    def update(self, *operations: Operation, wait: str = "disk", timeout: float | None = None) -> Done:
+        """Several operations at once: all or none.
+
+        wait: ``memory``: carried out at this station, all members have it; ``disk``: on the disks of a quorum; ``everywhere``:
+        carried out at every active station. Raises Exists, VersionMismatch, NotPermitted, NoQuorum, Undecided, Malformed.
+        """
+        seconds = self._seconds(timeout)
+        answer = self._call(self._protocol.update(operations, wait, seconds), seconds)
+        return Done(parse_place(answer["place"]), str(answer.get("text", "")))
+
+    def set(self, name: str, addresses: Addresses, *, wait: str = "disk", **options: Any) -> Done:
+        """Make a name with these addresses, or replace them. options: selection, ttl, meta, zone, new, version."""
+        return self.update(calls.set_of(name, addresses, **options), wait=wait)
+
+    def add(self, name: str, addresses: Addresses, *, wait: str = "disk") -> Done:
+        """Add addresses, or change their priority and weight."""
+        return self.update(calls.add_of(name, addresses), wait=wait)
+
+    def drop(self, name: str, addresses: Addresses, *, wait: str = "disk") -> Done:
+        """Remove addresses."""
+        return self.update(calls.drop_of(name, addresses), wait=wait)
+
+    def alias(self, name: str, target: str, *, wait: str = "disk", **options: Any) -> Done:
+        """Make ``name`` another name of ``target``."""
+        return self.update(calls.alias_of(name, target, **options), wait=wait)
+
+    def rm(self, name: str, *, wait: str = "disk", version: Place | None = None) -> Done:
+        """Remove a name."""
+        return self.update(calls.remove_of(name, version), wait=wait)
+
+    def take(self, name: str) -> str:
+        """The next address, by one cursor for all stations."""
+        return self.update(calls.take_of(name), wait="memory").text
+
+    def register(
+        self, name: str, address: str, *, ttl: float = 0.0, exclusive: bool = False, selection: str = "all", zone: str = ""
+    ) -> SyncLease:
+        """Add an address that goes when this connection does. ttl: seconds; with it, also when ``renew`` is not called."""
+        operation = calls.register_of(name, address, exclusive=exclusive, selection=selection, zone=zone)
+        answer = self._call(self._protocol.register(operation, ttl, self._seconds(None)))
+        return SyncLease(self, int(answer["lease"]), parse_place(answer["place"]), bool(answer["held"]), ttl)
+
+    # ---- watches
+
+    def watch(self, subject: str = "", timeout: float | None = None) -> Iterator[NameChange]:
+        """All there is, ``listed``, then each change. subject: a name, or the beginning of names with a dot at its end; "": all.
+        timeout: longest wait for the next one. Raises Timeout, ConnectionClosed."""
+        number, ticket = self._protocol.watch(subject)
+        try:
+            self._call(ticket)
+            queue = self._protocol.watches[number]
+            while True:
+                if not queue and not self._pump(lambda: bool(queue), timeout):
+                    raise Timeout(f"waiting for a change of {subject or 'any name'}: nothing after {timeout:g} s")
+                yield queue.popleft()
+        finally:
+            self._protocol.unwatch(number)
+
+    def mirror(self, subject: str = "") -> SyncMirror:
+        """A mapping of names to addresses, kept up to date by ``refresh``."""
+        return SyncMirror(self, subject)
+
+    # ---- the connection
+
+    def poll(self) -> None:
+        """Take what has come, without waiting: events of leases. Raises ConnectionClosed."""
+        while self._protocol.ended is None and select.select([self._socket], [], [], 0)[0]:
+            self._receive()
+        if self._protocol.ended is not None:
+            raise self._protocol.ended
+
+    def close(self) -> None:
+        """Close; leases end with it."""
+        self._protocol.lost(ConnectionClosed("the connection was closed"))
+        self._socket.close()
+
+    def __enter__(self) -> SyncDirectory:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def _seconds(self, timeout: float | None) -> float | None:
+        return self._timeout if timeout is None else timeout
+
+    def _call(self, ticket: Ticket[Frame], timeout: float | None = None) -> Frame:
+        seconds = self._seconds(timeout)
+        if not self._pump(lambda: ticket.settled, None if seconds is None else seconds + SLACK_S):
+            raise Timeout(f"the directory process has not answered after {seconds:g} s")
+        return ticket.result()
+
+    def _pump(self, until: Any, timeout: float | None) -> bool:
+        """Write and read until the condition holds; False: not in time. Raises what ended the connection."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        protocol = self._protocol
+        with self._lock:
+            while not until():
+                if data := protocol.take():
+                    self._send(data)
+                if protocol.ended is not None:
+                    raise protocol.ended
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                if select.select([self._socket], [], [], left)[0]:
+                    self._receive()
+            if data := protocol.take():
+                self._send(data)
+            return True
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            self._protocol.lost(ConnectionClosed(f"the connection to the directory process broke: {error.strerror or error}"))
+
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except OSError as error:
+            self._protocol.lost(ConnectionClosed(f"the connection to the directory process broke: {error.strerror or error}"))
+            return
+        if data:
+            self._protocol.receive(data)
+        else:
+            self._protocol.lost(None)
+
+
+class SyncMirror(Mapping[str, Entry]):
+    """The entries of a watch as a mapping. ``refresh`` takes what has come; it never waits."""
+
+    def __init__(self, directory: SyncDirectory, subject: str) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._directory = directory
+        self._number, ticket = directory._protocol.watch(subject)
+        directory._call(ticket)
+        self._queue = directory._protocol.watches[self._number]
+        directory._pump(lambda: any(change.kind == "listed" for change in self._queue), directory._timeout)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take the changes that are here."""
+        self._directory.poll()
+        apply_changes(self._entries, self._queue)
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def apply_changes(entries: dict[str, Entry], queue: Any) -> None:
+    """Carry changes out on a mapping of entries."""
+    while queue:
+        change = queue.popleft()
+        if change.kind != "changed":
+            continue
+        if change.entry is None:
+            entries.pop(change.name, None)
+        else:
+            entries[change.name] = change.entry
+
+
+def connect_directory_sync(
+    path: str | None = None, *, name: str | None = None, wait: float | None = 0.0, timeout: float | None = TIMEOUT_S
+) -> SyncDirectory:
+    """Connect to the directory process of this station.
+
+    path: its socket; default $ZENJUN_DIRECTORY, else directory.sock beside $ZENJUN_SOCKET, else /run/zenjun/directory.sock.
+    wait: seconds to keep trying while none answers (None: for ever). timeout: default for each call, seconds.
+    Raises NotReachable.
+    """
+    where = socket_path(path)
+    patience = Patience(wait)
+    while True:
+        try:
+            sock = open_socket(where)
+            break
+        except NotReachable as error:
+            time.sleep(patience.after(error))
+    protocol = NamesProtocol(program_name() if name is None else name)
+    directory = SyncDirectory(sock, protocol, timeout)
+    try:
+        directory._call(protocol.hello)
+    except BaseException:
+        sock.close()
+        raise
+    return directory

@@ -1,0 +1,265 @@
+"""The directory on real daemons: the command line, the client library, stations that die and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from zenjun.daemon.names import (
+    Exists,
+    Malformed,
+    NoName,
+    NoQuorum,
+    NotReachable,
+    SyncDirectory,
+    VersionMismatch,
+    connect_directory,
+    connect_directory_sync,
+)
+from zenjun.tools.lab import Lab
+
+from .cluster import cluster, wait_for
+
+pytestmark = pytest.mark.lab
+
+
+class Names:
+    """Three stations with a directory process at each."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def socket(self, station: int) -> str:
+        return str(self.lab.station(station).directory / "directory.sock")
+
+    def start(self, station: int) -> None:
+        at = self.lab.station(station)
+        log = (at.directory / "directory.log").open("ab")
+        argv = [sys.executable, "-m", "zenjun.daemon.directory", "--config", str(at.config_path)]
+        self.processes[station] = subprocess.Popen(argv, env=at.environment(), stdout=log, stderr=log)
+        log.close()
+
+    def connect(self, station: int) -> SyncDirectory:
+        return connect_directory_sync(self.socket(station), wait=10, timeout=10)
+
+    def active(self, station: int) -> bool:
+        try:
+            with connect_directory_sync(self.socket(station), timeout=5) as d:
+                return bool(d.status()["active"])
+        except (NotReachable, OSError):
+            return False
+
+    def holders(self, station: int) -> list[int]:
+        with self.connect(station) as d:
+            return list(d.status()["holders"])
+
+    def run(self, station: int, *words: str) -> subprocess.CompletedProcess[str]:
+        """``zenjun name …`` at a station."""
+        argv = [sys.executable, "-c", "from zenjun.tools.command import main; main()", "name", *words]
+        at = self.lab.station(station)
+        return subprocess.run(argv, env=at.environment(), capture_output=True, text=True, timeout=30, check=False)
+
+    def hold(self, station: int, *words: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-c", "from zenjun.tools.command import main; main()", "name", "hold", *words]
+        return subprocess.Popen(argv, env=self.lab.station(station).environment())
+
+    def stop(self, station: int) -> int:
+        self.processes[station].terminate()
+        return self.processes[station].wait(10)
+
+    def kill_station(self, station: int) -> None:
+        """As a machine that loses power: the daemon and the process at once."""
+        self.lab.station(station).signal(signal.SIGKILL)
+        self.processes[station].kill()
+        self.processes[station].wait(10)
+
+    def start_station(self, station: int) -> None:
+        self.lab.station(station).start_daemon()
+        self.start(station)
+
+
+@pytest.fixture
+def names() -> Iterator[Names]:
+    with cluster(3) as lab:
+        up = Names(lab)
+        for station in (1, 2, 3):
+            up.start(station)
+        try:
+            wait_for(lambda: all(up.active(k) for k in (1, 2, 3)), "three active directories", 20)
+            wait_for(lambda: up.holders(1) == [1, 2, 3], "three holders")
+            yield up
+        finally:
+            for process in up.processes.values():
+                process.kill()
+                process.wait(10)
+
+
+def test_the_first_slice(names: Names) -> None:
+    """A name set at one station is there at another; a held one goes with its station."""
+    assert names.run(1, "set", "db", "tcp://10.0.0.7:5432", "tcp://10.0.0.8:5432@1").returncode == 0
+    found = names.run(2, "get", "db", "--fresh")
+    assert (found.returncode, found.stdout, found.stderr) == (0, "tcp://10.0.0.7:5432\n", "")
+    held = names.hold(3, "web", "tcp://10.0.0.13:80", "--", "sleep", "60")
+    try:
+        wait_for(lambda: names.run(1, "get", "web").stdout == "tcp://10.0.0.13:80\n", "the held name", 10)
+        names.kill_station(3)
+        wait_for(lambda: names.run(1, "get", "web").returncode == 1, "the held name is gone", 10)
+        gone = names.run(2, "get", "web", "--fresh")
+        assert (gone.stdout, gone.returncode) == ("", 1)
+        assert "no name 'web'" in gone.stderr and "(no-name)" in gone.stderr
+        assert held.wait(10) == 5, "without its directory process the command is ended"
+    finally:
+        held.kill()
+        held.wait(10)
+    names.start_station(3)
+    wait_for(lambda: names.active(3), "station 3 is back", 20)
+    listed = json.loads(names.run(3, "list", "--json").stdout)
+    assert [entry["name"] for entry in listed] == ["db"]
+    assert [t["address"] for t in listed[0]["targets"]] == ["tcp://10.0.0.7:5432", "tcp://10.0.0.8:5432"]
+
+
+def test_a_held_name_goes_with_its_command(names: Names) -> None:
+    done = names.run(1, "hold", "job", "tcp://10.0.0.1:1", "--", sys.executable, "-c", "raise SystemExit(7)")
+    assert done.returncode == 7, done.stderr
+    with names.connect(2) as d:
+
+        def gone() -> bool:
+            try:
+                d.lookup("job", fresh=True)
+            except NoName:
+                return True
+            return False
+
+        wait_for(gone, "the name is gone with its command", 5)
+    assert names.run(1, "hold", "job", "tcp://10.0.0.1:1", "--", "/no/such/program").returncode == 127
+
+
+def test_conditions_and_bad_input(names: Names) -> None:
+    """Of two who want a name new one gets it; what is out of bounds is refused before anything is sent."""
+    with names.connect(1) as one, names.connect(2) as two:
+        done = one.set("db", ["tcp://10.0.0.7:5432"], new=True)
+        with pytest.raises(Exists):
+            two.set("db", ["tcp://10.0.0.9:5432"], new=True)
+        two.set("db", ["tcp://10.0.0.9:5432"], version=done.place)
+        with pytest.raises(VersionMismatch):
+            one.set("db", ["tcp://10.0.0.7:5432"], version=done.place)
+        one.alias("www", "db")
+        answer = one.lookup("WWW")
+        assert (answer.path, answer.addresses) == (("www", "db"), ("tcp://10.0.0.9:5432",))
+        before = one.status()["place"]
+        for name, address in (("no name", "tcp://a"), ("x", "no address"), ("x" * 64, "tcp://a"), ("x", "station:65")):
+            with pytest.raises(Malformed):
+                one.set(name, [address])
+        assert one.status()["place"] == before, "nothing was sent"
+    wrong = names.run(1, "set", "db", "no address")
+    assert wrong.returncode == 2 and "address" in wrong.stderr and wrong.stdout == ""
+    assert names.run(1, "alias", "db", "www").returncode == 1
+    assert "circle" in names.run(1, "alias", "db", "www").stderr
+    assert names.run(1, "--nonsense").returncode == 2
+    nobody = names.run(1, "get", "db", "--socket", "/nowhere/directory.sock")
+    assert nobody.returncode == 3 and "is zenjun-directory running?" in nobody.stderr
+
+
+def test_all_are_killed_and_what_was_on_disk_is_there(names: Names) -> None:
+    with names.connect(1) as d:
+        for k in range(20):
+            d.set(f"n{k}", [f"tcp://10.0.0.1:{k + 1}"])
+    for station in (1, 2, 3):
+        names.kill_station(station)
+    for station in (1, 2, 3):
+        names.start_station(station)
+    wait_for(lambda: all(names.active(k) for k in (1, 2, 3)), "three active directories", 30)
+    with names.connect(3) as d:
+        assert len(d.list()) == 20
+        sums = d.status()["sums"].split()[0]
+    with names.connect(1) as d:
+        assert d.status()["sums"].split()[0] == sums
+
+
+def test_without_quorum_answers_are_stale_and_fresh_ones_refused(names: Names) -> None:
+    with names.connect(1) as d:
+        d.set("db", ["tcp://10.0.0.7:5432"])
+        names.kill_station(2)
+        names.kill_station(3)
+        wait_for(lambda: d.lookup("db").stale_ms > 0, "a stale answer", 10)
+        with pytest.raises(NoQuorum):
+            d.lookup("db", fresh=True)
+
+
+def test_a_damaged_file_is_moved_away_and_the_others_give_the_state(names: Names) -> None:
+    with names.connect(1) as d:
+        d.set("db", ["tcp://10.0.0.7:5432"])
+    assert names.stop(2) == 0
+    file = Path(names.lab.station(2).state_directory) / "directory.db"
+    import sqlite3
+
+    with sqlite3.connect(file) as rows:
+        rows.execute("UPDATE rows SET row = replace(row, '7:5432', '8:5432') WHERE key = 'db'")
+    rows.close()
+    names.start(2)
+    wait_for(lambda: names.active(2), "station 2 is back", 20)
+    assert file.with_name("directory.db.bad-1").exists()
+    with names.connect(2) as d:
+        assert d.lookup("db").addresses == ("tcp://10.0.0.7:5432",)
+
+
+def test_asyncio_watch_mirror_and_leases(names: Names) -> None:
+    """A lease goes with its block, a watch tells of it in order, an exclusive name goes to the next in the queue."""
+
+    async def run() -> None:
+        async with connect_directory(names.socket(1), timeout=10) as one, connect_directory(names.socket(2), timeout=10) as two:
+            await one.set("web.a", ["tcp://10.0.0.1:80"])
+            seen: list[tuple[str, str, int]] = []
+
+            async def follow() -> None:
+                async for change in two.watch("web."):
+                    seen.append((change.kind, change.name, len(change.entry.targets) if change.entry else 0))
+
+            follower = asyncio.create_task(follow())
+            while ("listed", "", 0) not in seen:
+                await asyncio.sleep(0.01)
+            mirror = await two.mirror("web.")
+            async with one.register("web.b", "tcp://10.0.0.2:80", ttl=2.0) as lease:
+                assert lease.held
+                await asyncio.sleep(3.0)  # renewed meanwhile
+                assert list(mirror) == ["web.a", "web.b"]
+            while len(seen) < 4:
+                await asyncio.sleep(0.01)
+            assert seen == [("changed", "web.a", 1), ("listed", "", 0), ("changed", "web.b", 1), ("changed", "web.b", 0)]
+            assert list(mirror) == ["web.a"]
+            follower.cancel()
+            async with (
+                one.register("leader", "station:1/job", exclusive=True) as first,
+                two.register("leader", "station:2/job", exclusive=True) as second,
+            ):
+                assert first.held and not second.held
+                await one.close()
+                await asyncio.wait_for(second.wait_held(), 10)
+                assert (await two.lookup("leader")).addresses == ("station:2/job",)
+
+    asyncio.run(run())
+
+
+def test_a_lease_with_a_ttl_goes_with_a_program_that_hangs(names: Names) -> None:
+    with names.connect(1) as d, names.connect(2) as other:
+        d.register("web", "tcp://10.0.0.1:80", ttl=0.5)
+        assert other.lookup("web", fresh=True).addresses == ("tcp://10.0.0.1:80",)
+        began = time.monotonic()
+
+        def gone() -> bool:
+            try:
+                other.lookup("web")
+            except NoName:
+                return True
+            return False
+
+        wait_for(gone, "the lease is over", 5)
+        assert time.monotonic() - began < 3
