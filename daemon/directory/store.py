@@ -132,17 +132,12 @@ class File:
         """The file, checked: its rows have the sums that it says (rule S4). A damaged one is moved away and a blank one begun."""
         try:
             self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            rows = self._connect(self.path)
-            try:
-                damage = self._damage(rows)
-            except sqlite3.DatabaseError as error:
-                damage = str(error)
-            if damage:
-                rows.close()
-                self.why = damage
+            rows, self.why = self._checked()
+            if rows is None:
                 self.moved = str(self._move_away())
-                rows = self._connect(self.path)
-                self._damage(rows)
+                rows, why = self._checked()
+                if rows is None:
+                    raise StoreError(f"cannot use {self.path}: {why}")
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"cannot use {self.path}: {error}") from error
         return rows
@@ -180,14 +175,35 @@ class File:
 
     # ---- within
 
+    def _checked(self) -> tuple[Writing | None, str]:
+        """The file, or what is wrong with its content. Raises OSError, StoreError, and OperationalError of SQLite for what is no
+        damage: a right that is missing, a full disk."""
+        rows: Writing | None = None
+        try:
+            rows = self._connect(self.path)
+            damage = self._damage(rows)
+        except sqlite3.OperationalError:
+            raise
+        except (sqlite3.DatabaseError, ValueError, TypeError, KeyError) as error:
+            damage = str(error) or type(error).__name__
+        if not damage:
+            return rows, ""
+        if rows is not None:
+            rows.close()
+        return None, damage
+
     @property
     def _beside(self) -> Path:
         return self.path.with_suffix(".new")
 
     def _connect(self, path: Path) -> Writing:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+        except BaseException:
+            connection.close()
+            raise
         return Writing(connection)
 
     def _make(self, rows: Writing) -> None:
@@ -226,8 +242,8 @@ class File:
                 if table not in SUMMED:
                     rows.connection.execute("DELETE FROM rows WHERE tbl = ?", (int(table),))
             found = State.rebuild(rows, stored.place)
-        except ValueError as error:
-            return str(error)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            return f"a row that cannot be read ({type(error).__name__}: {error})"
         finally:
             rows.roll_back()
         equal = (found.main, found.rest) == (stored.main, stored.rest)

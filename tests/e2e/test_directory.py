@@ -154,11 +154,11 @@ def test_conditions_and_bad_input(names: Names) -> None:
         one.alias("www", "db")
         answer = one.lookup("WWW")
         assert (answer.path, answer.addresses) == (("www", "db"), ("tcp://10.0.0.9:5432",))
-        before = one.status()["place"]
+        before = one.status()["counters"]
         for name, address in (("no name", "tcp://a"), ("x", "no address"), ("x" * 64, "tcp://a"), ("x", "station:65")):
             with pytest.raises(Malformed):
                 one.set(name, [address])
-        assert one.status()["place"] == before, "nothing was sent"
+        assert one.status()["counters"] == before, "nothing was sent"
     wrong = names.run(1, "set", "db", "no address")
     assert wrong.returncode == 2 and "address" in wrong.stderr and wrong.stdout == ""
     assert names.run(1, "alias", "db", "www").returncode == 1

@@ -28,7 +28,9 @@ class NameGroup(Overview):
             return super().invoke(ctx)
         except DirectoryError as error:
             code = USAGE if isinstance(error, Malformed) else NO_SERVICE if isinstance(error, NoQuorum | Undecided) else FAILED
-            text = str(error) if str(error) != error.code else WORDS.get(error.code, error.code)
+            text, word = str(error), WORDS.get(error.code, "")
+            if word and " " not in text:  # what the order refuses has a name for its text
+                text = word if text == error.code else f"{text}: {word}"
             raise Failure(f"{text} ({error.code})", code, "name") from error
 
 
