@@ -79,6 +79,28 @@ def everything(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | No
     return FAILED if counted.problems else 0
 
 
+@evaluate.command("dona", epilog="Exit codes: 0 done · others as of zenjun lab.")
+@click.option("--write", is_flag=True, help="Put table and plots into docs/evaluation.md of this checkout.")
+def dona(write: bool) -> int:
+    """Compute the messages of a directory in zones: of a manager, and in the whole network, against zones and locality (DONA
+    paper on terminal management, section 3). Runs no lab.
+
+    \b
+    Examples:
+      zenjun evaluate dona                the table
+      zenjun evaluate dona --write        the same into docs/evaluation.md, with figures 3.1 and 3.2
+    """
+    try:
+        from ..evaluate import dona_page
+
+        click.echo(dona_page.table())
+        if write:
+            dona_page.write(PAGE)
+    except ImportError as error:
+        raise lacking_extra(error, "evaluate dona") from None
+    return 0
+
+
 @evaluate.command("to", epilog="Exit codes: 0 as the paper says · 1 not so · others as of zenjun lab.")
 @click.option("-n", "--stations", "sizes", default="2-8", show_default=True, callback=_sizes, help="Sizes of the cluster.")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=20, show_default=True, help="Messages for each.")

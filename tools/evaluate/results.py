@@ -26,7 +26,8 @@ def refresh(text: str, blocks: Mapping[str, str]) -> str:
     return _BLOCK.sub(lambda m: f"{m[1]}{blocks[m['name']]}\n{m[3]}" if m["name"] in blocks else m[0], text)
 
 
-def _markdown(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table."""
     out = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     return "\n".join([*out, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)])
 
@@ -69,7 +70,7 @@ def exchanges_table(counted: Exchanges) -> str:
         )
         for n, (merged, each) in sorted(counted.items())
     ]  # fmt: skip
-    return _markdown(heads, rows)
+    return markdown(heads, rows)
 
 
 def exchanges_plot(counted: Exchanges) -> plots.Drawing:
@@ -120,7 +121,7 @@ def load_table(costs: Sequence[Cost]) -> str:
                 f"{total / c.messages:.2f}" if c.messages else "–", *(_quantiles(c, level) for level in LEVELS),
             )
         )  # fmt: skip
-    return _markdown(heads, rows)
+    return markdown(heads, rows)
 
 
 def _offered(cost: Cost) -> str:
@@ -195,7 +196,7 @@ def loss_table(costs: Sequence[Cost]) -> str:
                 f"{total / c.messages:.2f}", f"{c.wire_bytes / c.messages:.0f}", _quantiles(c, "acked"),
             )
         )  # fmt: skip
-    return _markdown(heads, rows)
+    return markdown(heads, rows)
 
 
 def loss_plot(costs: Sequence[Cost]) -> plots.Drawing:
@@ -249,7 +250,7 @@ def buffers_table(costs: Sequence[Cost]) -> str:
         )
         for c in costs
     ]  # fmt: skip
-    return _markdown(heads, rows)
+    return markdown(heads, rows)
 
 
 def buffers_plot(costs: Sequence[Cost]) -> plots.Drawing:
@@ -277,8 +278,8 @@ def buffers_plot(costs: Sequence[Cost]) -> plots.Drawing:
 
 def stop_text(found: Stop) -> str:
     """What happened when, the bitmaps, and how data went on."""
-    events = _markdown(("s", "what"), [(f"{at:.3f}", words) for at, words in found.events])
-    bitmaps = _markdown(("s", "station", "STATE", "TRANS", "letters"), [(f"{at:.3f}", *rest) for at, *rest in found.bitmaps])
+    events = markdown(("s", "what"), [(f"{at:.3f}", words) for at, words in found.events])
+    bitmaps = markdown(("s", "station", "STATE", "TRANS", "letters"), [(f"{at:.3f}", *rest) for at, *rest in found.bitmaps])
     means = (
         f"{found.usual:.2f} before the death, {found.agreeing:.2f} from then until all survivors are in the next instance,"
         f" {found.without:.2f} until the station is back"
