@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from zenjun.proto.service.directory import operations as ops
@@ -93,7 +92,7 @@ class NextAgain(State):
         entry = draft.entry(message.name)
         if entry is not None and entry.version == message.version and entry.schedule is not None and not entry.schedule.due:
             schedule = entry.schedule._replace(due=message.due, slot=message.slot % len(entry.schedule.slots))
-            draft.put(replace(entry, version=draft.place, schedule=schedule))
+            draft.put(entry._replace(version=draft.place, schedule=schedule))
 
 
 class NoOutcomes(State):
@@ -165,7 +164,7 @@ class KeepsLeased(Operating):
         super()._register(op)
         entry = self.draft.entry(op.name)
         if entry is not None:
-            self.draft.put(replace(entry, kept=True))
+            self.draft.put(entry._replace(kept=True))
 
 
 class DeadStay(State):

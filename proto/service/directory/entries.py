@@ -6,7 +6,7 @@ and sum up, so equal values have equal rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from .addresses import is_address, is_station
@@ -31,6 +31,8 @@ SELECTIONS: Final = ("all", "first", "cyclic", "spread", "nearest")
 DEFAULT_ZONE: Final = "default"
 TIME_MAX: Final = 1 << 40
 """Seconds since 1970, exclusive."""
+_NUMBER: Final = "(0|[1-9][0-9]{0,19})"
+_PLACE: Final = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}", re.ASCII)
 
 
 class Lease(NamedTuple):
@@ -86,8 +88,7 @@ class Schedule(NamedTuple):
     slot: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What a name stands for.
 
     version:      place of the last change.
@@ -113,8 +114,7 @@ class Entry:
     schedule: Schedule | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Zone:
+class Zone(NamedTuple):
     """A zone: who may do what with its names (rule A1). admins, writers, patterns: sorted. names_max 0: as many as the
     directory."""
 
@@ -132,13 +132,11 @@ def place_text(place: Place) -> str:
 
 def parse_place(text: str) -> Place:
     """Raises ValueError for what ``place_text`` did not make."""
-    parts = text.split(".")
-    if len(parts) != 3 or not all(p.isascii() and p.isdigit() and len(p) <= 20 for p in parts):
+    match = _PLACE.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text[:80]!r} is no place")
-    place = (int(parts[0]), int(parts[1]), int(parts[2]))
-    if place_text(place) != text:
-        raise ValueError(f"{text[:80]!r} is no place")
-    return place
+    clock, station, index = match.groups()
+    return (int(clock), int(station), int(index))
 
 
 def lease_text(lease: Lease) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from .draft import Draft
 from .entries import Entry, Target, Who, lease_text, parse_place
@@ -64,6 +63,6 @@ def _without(draft: Draft, entry: Entry, targets: tuple[Target, ...]) -> None:
         else:
             exclusive = False
     if targets or entry.kept:
-        draft.put(replace(entry, version=draft.place, targets=targets, exclusive=exclusive))
+        draft.put(entry._replace(version=draft.place, targets=targets, exclusive=exclusive))
     else:
         draft.remove(entry.name)

@@ -5,7 +5,6 @@ Nothing here knows a clock or time zone data: what depends on them the sender of
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from .draft import Draft, Waiting
@@ -179,8 +178,7 @@ class Operating:
         leased = tuple([t for t in made.targets if t.until[:1].isdigit()])
         targets = tuple(sorted(op.targets + leased, key=_order)) if leased else op.targets
         self._put(
-            replace(
-                made,
+            made._replace(
                 version=self.draft.place,
                 targets=targets,
                 selection=op.selection,
@@ -195,7 +193,7 @@ class Operating:
         new = {t.address for t in op.targets}
         others = [t for t in entry.targets if t.until[:1].isdigit() or t.address not in new]
         targets = tuple(sorted([*others, *op.targets], key=_order))
-        self._put(replace(entry, version=self.draft.place, targets=targets, kept=True))
+        self._put(entry._replace(version=self.draft.place, targets=targets, kept=True))
 
     def _drop(self, op: Drop) -> None:
         entry = self._get(op.name, op.condition)
@@ -208,7 +206,7 @@ class Operating:
         if not targets and not entry.kept:
             self.draft.remove(op.name)
         else:
-            self._put(replace(entry, version=self.draft.place, targets=targets))
+            self._put(entry._replace(version=self.draft.place, targets=targets))
 
     def _alias(self, op: Alias) -> None:
         entry = self._find(op.name, op.condition)
@@ -225,7 +223,7 @@ class Operating:
             raise Refused("kind", f"{op.name} has addresses")
         elif op.zone and op.zone != zone:
             raise Refused("exists", f"in zone {zone}")
-        self._put(replace(entry, version=self.draft.place, alias=op.target, ttl=op.ttl, meta=op.meta))
+        self._put(entry._replace(version=self.draft.place, alias=op.target, ttl=op.ttl, meta=op.meta))
 
     def _circle(self, op: Alias) -> None:
         """Refuse what would close a circle, and chains of more than ``HOPS_MAX`` (rule E7). A circle cannot come from two of
@@ -248,11 +246,11 @@ class Operating:
         entry = self._get(op.name, op.condition, kind="")
         if op.zone != entry.zone:
             self._may_make(op.name, op.zone)
-        self._put(replace(entry, version=self.draft.place, zone=op.zone))
+        self._put(entry._replace(version=self.draft.place, zone=op.zone))
 
     def _switch(self, op: Switch) -> None:
         entry = self._get(op.name, op.condition)
-        self._put(replace(entry, version=self.draft.place, override=op.addresses, override_end=op.end))
+        self._put(entry._replace(version=self.draft.place, override=op.addresses, override_end=op.end))
 
     def _out(self, op: Out) -> None:
         self._operator()
@@ -269,7 +267,7 @@ class Operating:
     def _schedule(self, op: SetSchedule) -> None:
         entry = self._get(op.name, op.condition)
         schedule = Schedule(op.slots, op.current, op.last, op.due, op.slot) if op.slots else None
-        self._put(replace(entry, version=self.draft.place, schedule=schedule))
+        self._put(entry._replace(version=self.draft.place, schedule=schedule))
 
     def _take(self, op: Take) -> None:
         """Anybody may take: it changes a cursor, and no entry."""
@@ -306,7 +304,7 @@ class Operating:
             self._room()
             self.draft.new_leases += 1
             entry = Entry(op.name, self.owner, self.draft.place, zone, selection=op.selection, kept=False, exclusive=op.exclusive)
-            self._put(replace(entry, targets=(target,)))
+            self._put(entry._replace(targets=(target,)))
             return
         self._may_change(entry)
         if op.zone and op.zone != entry.zone:
@@ -319,7 +317,7 @@ class Operating:
         others = [t for t in entry.targets if (t.address, t.until) != (target.address, target.until)]
         self.draft.new_leases += len(others) == len(entry.targets)
         targets = tuple(sorted([*others, target], key=_order))
-        self._put(replace(entry, version=self.draft.place, targets=targets))
+        self._put(entry._replace(version=self.draft.place, targets=targets))
 
     def _register_alone(self, entry: Entry, target: Target, lease: Lease) -> None:
         """Rule M4: the name, if nobody has it, else a place in its queue."""
@@ -328,7 +326,7 @@ class Operating:
             if entry.override or entry.schedule is not None:
                 raise Refused("kind", f"{name} has an override or a schedule")
             self.draft.new_leases += 1
-            self._put(replace(entry, version=self.draft.place, exclusive=True, targets=(target,)))
+            self._put(entry._replace(version=self.draft.place, exclusive=True, targets=(target,)))
         elif not entry.exclusive:
             raise Refused("kind", f"{name} has addresses")
         elif entry.targets[0].until != target.until:

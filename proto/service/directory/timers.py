@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from .draft import Draft
@@ -56,10 +55,10 @@ def fire(draft: Draft, due: Iterable[str]) -> None:
         if entry is None:
             continue
         if kind == "override":
-            draft.put(replace(entry, version=draft.place, override=(), override_end=0))
+            draft.put(entry._replace(version=draft.place, override=(), override_end=0))
         elif entry.schedule is not None:
             s = entry.schedule
-            draft.put(replace(entry, version=draft.place, schedule=s._replace(current=s.slot, last=s.due, due=0, slot=0)))
+            draft.put(entry._replace(version=draft.place, schedule=s._replace(current=s.slot, last=s.due, due=0, slot=0)))
 
 
 def take_next(draft: Draft, m: Next) -> bool:
@@ -71,5 +70,5 @@ def take_next(draft: Draft, m: Next) -> bool:
     s = entry.schedule
     if s.due or m.due <= s.last or m.slot >= len(s.slots):
         return False
-    draft.put(replace(entry, version=draft.place, schedule=s._replace(due=m.due, slot=m.slot)))
+    draft.put(entry._replace(version=draft.place, schedule=s._replace(due=m.due, slot=m.slot)))
     return True
