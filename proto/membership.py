@@ -9,8 +9,8 @@ Moves are the table in ``peerstate.py``, one station's record is ``peer.py``, vo
 report of a station, and when it is believed, is ``reports.py``; what is repeated to joiners is ``repeats.py``.
 
 STOP, STOP_ACK and RCV_ACK are votes for a *proposal*: the instance after this one, its members, and what changes. They stand in
-their station's stream, so that nobody misses one and everybody sees them in the same order. The rules, by the numbers the docs
-use (each names the methods that carry it out):
+their station's stream, so that nobody misses one and everybody sees them in the same order. The rules, by their numbers in
+docs/membership.md (rule 2 is M2 there; each names the methods that apply it; rule 9 is ``rivals.py``):
 
 1. *Closing* (``_suspect``, ``_equalise``). A station that proposes to remove j says how far it has accepted j's stream, accepts
    nothing beyond, and believes no promise of j. If another voter has accepted more, it fetches that much and votes again

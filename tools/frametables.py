@@ -131,21 +131,21 @@ def _numbers() -> str:
 
 
 _CAUSE_HELP: Final = {
-    Cause.STOP_SEEN: "no sign of life for `fail_timeout`, deaf, left, restarted, expelled; or told for `adopt_timeout`",
+    Cause.STOP_SEEN: "silent for `fail_timeout`, not receiving, left, restarted, expelled; or reported for `adopt_timeout`",
     Cause.STOP_TOLD: "a vote of an operational station removes it",
-    Cause.WITHDRAWN: "heard again, and nobody else wants it out; or there is no quorum without it",
+    Cause.WITHDRAWN: "heard again, and no other station votes to remove it; or there is no quorum without it",
     Cause.REMOVED: "the removal is decided",
-    Cause.RECOVERY_SEEN: "its RCV; or told for `adopt_timeout`",
-    Cause.RECOVERY_TOLD: "a vote of an operational station lets it in",
-    Cause.STOP_WINS: "some stop is being agreed: it must ask again, but votes given stay promises",
+    Cause.RECOVERY_SEEN: "its RCV; or reported for `adopt_timeout`",
+    Cause.RECOVERY_TOLD: "a vote of an operational station admits it",
+    Cause.STOP_WINS: "a stop is being agreed: it must ask again, but votes already sent stay valid",
     Cause.LET_IN: "the recovery is decided",
 }
 _LETTER_HELP: Final = {
     PeerState.A: "operational",
-    PeerState.AAS: "operational; others say that it has stopped",
+    PeerState.AAS: "operational; others report that it has stopped",
     PeerState.AS: "stop seen, being agreed",
-    PeerState.S: "stopped: no member",
-    PeerState.SSA: "stopped; others let it in",
+    PeerState.S: "stopped: not a member",
+    PeerState.SSA: "stopped; others vote to admit it",
     PeerState.SA: "recovery seen, being agreed",
 }
 
@@ -155,7 +155,7 @@ def _letters() -> str:
         return "1" if value else "0"
 
     rows = ((x.name, bit(x.state), bit(x.trans), _LETTER_HELP[x]) for x in PeerState)
-    return table(("letter", "state", "trans", "as one station sees another"), rows)
+    return table(("peer state", "state", "trans", "as one station sees another"), rows)
 
 
 def _moves() -> str:
