@@ -25,7 +25,7 @@ from ..proto.engine import Engine, EngineConfig
 from ..proto.errors import UsageError
 from ..proto.openpdu import INSTANCE_MAX
 from ..proto.service.groups import Groups
-from ..proto.wire import HEADER, MESSAGE, cluster_id, mtu_needed
+from ..proto.wire import MESSAGE, cluster_id, mtu_needed, payload_offset
 from . import config as configuration
 from .config import Config, ConfigError
 from .connections import Facts
@@ -400,7 +400,7 @@ class Report:
         """The whole object; what the protocol knows comes from the engine."""
         out: dict[str, Any] = self._engine.status(now)
         interface = self.runtime.links()[0]
-        header = HEADER.size + 8 * self._config.cluster.stations + MESSAGE.size
+        header = payload_offset(self._config.cluster.stations, packed=True) + MESSAGE.size
         payload = self._engine.core.payload_max
         frame = payload + header
         own = [p["frame_max"] for p in out["peers"] if p["self"]]

@@ -21,7 +21,7 @@ from .outcomes import Outcome, Recovering, Steps
 from .parts import Parts
 from .reset import Reset
 from .timers import Deadline
-from .wire import HEADER, RESET, RESETS, Kind
+from .wire import HEADER, RESET, RESETS, Kind, payload_offset
 
 
 class BusHandover(Handover):
@@ -97,7 +97,7 @@ class BusRules(MediumRules):
         if self._core.is_open and header["instance"] == self._membership.instance and src != self._core.index + 1:
             if kind in RESETS:
                 n = self._config.stations
-                epoch, _ = RESET.struct.unpack_from(pdu, HEADER.size + 4 * n)
+                epoch, _ = RESET.struct.unpack_from(pdu, payload_offset(n, packed=False))
                 self.reset.on_pdu(now, kind, src - 1, epoch, struct.unpack_from(f">{n}I", pdu, HEADER.size))
                 return []
             if kind in (Kind.DATA, Kind.CONFIRM) and header["incarnation"] == self._membership.incarnations[src - 1]:

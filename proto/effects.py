@@ -23,7 +23,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Broadcast one PDU that the engine built itself (OPEN)."""
+    """Broadcast one PDU that the core does not send by itself: OPEN, RCV, or a vote repeated to a joiner."""
 
     pdu: bytes
 

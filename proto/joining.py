@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, decode_header, unpack
 from .votes import Proposal, decode_proposal
-from .wire import CONFIRM, HEADER, Kind, view_hash
+from .wire import CONFIRM, Kind, payload_offset, view_hash
 
 PROPOSALS_MAX: Final = 64
 """Proposals remembered; the oldest is forgotten: it can be asked for again."""
@@ -108,7 +108,7 @@ class Joining:
     def on_confirm(self, pdu: bytes) -> Entry | None:
         """A CONFIRM of a member of some instance: does it say that the votes collected were enough?"""
         header = decode_header(pdu)
-        at = HEADER.size + 8 * self._n
+        at = payload_offset(self._n, packed=True)
         if header is None or header["kind"] != Kind.CONFIRM or len(pdu) < at + CONFIRM.size:
             return None
         view = unpack(CONFIRM, pdu, at)["view"]

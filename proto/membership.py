@@ -46,7 +46,6 @@ from typing import Final
 from .ballots import Ballots
 from .core import Commit, Vote
 from .effects import Changed, Effect
-from .errors import invariant
 from .openpdu import INSTANCE_MAX
 from .outcomes import InstanceOver, Outcome
 from .peer import Admission, Peer, Suspicion
@@ -369,7 +368,6 @@ class Membership:
             return False
         self.incarnations = change.incarnations
         self._own_votes.clear()
-        invariant(change.instance > 0, "an instance has a number")
         return True
 
     # ---- rule 1: closing

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from .errors import invariant
-from .wire import HEADER, MEMBER, OPEN, OPEN_NAME_MAX, VERSION, Kind, Layout, OpenFlag
+from .wire import HEADER, MEMBER, OPEN, OPEN_NAME_MAX, VERSION, Kind, Layout, OpenFlag, payload_offset
 
 INCARNATION_MAX: Final = 2**32 - 2**16 - 1
 """Largest incarnation taken from anybody: later ones must still fit into the field."""
@@ -173,7 +173,7 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
     header = decode_header(data)
     if header is None or header["kind"] not in (Kind.OPEN, Kind.RCV) or header["stations"] != stations or header["flags"]:
         return None
-    at = HEADER.size + 4 * stations
+    at = payload_offset(stations, packed=False)
     end = at + header["length"]
     if header["length"] < OPEN.size or end > len(data) or not 1 <= header["src"] <= stations:
         return None

@@ -69,9 +69,8 @@ class Silence:
         self._quiet: frozenset[int] = frozenset()
         self._progress_timeout_ns = progress_timeout_ns
         self._since_ns = 0
-        self._stuck: dict[
-            int, tuple[int, int]
-        ] = {}  # station index: when its acks had last moved, and since when that is so here
+        self._stuck: dict[int, tuple[int, int]] = {}
+        """By station index: when its acks had last moved, and since when that is so here."""
 
     def forgive(self, now: int) -> None:
         """Suspect nobody before one full time-out from now: after opening, and after an own pause."""

@@ -18,7 +18,7 @@ from .openstate import State
 from .outcomes import Outcome, Recovering, Steps
 from .parts import Parts
 from .votes import stations_of
-from .wire import CONFIRM, HEADER, Kind
+from .wire import CONFIRM, Kind, payload_offset
 
 
 class SwitchedHandover(Handover):
@@ -77,7 +77,7 @@ class SwitchedRules(MediumRules):
             if not self._core.is_open and self._joining.on_vote(pdu):
                 self._opening.asking.answered(now)
             return []
-        at = HEADER.size + 8 * self._config.stations
+        at = payload_offset(self._config.stations, packed=True)
         if len(pdu) < at + CONFIRM.size or instance > INSTANCE_MAX:
             return []
         confirm = unpack(CONFIRM, pdu, at)

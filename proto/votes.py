@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .openpdu import INCARNATION_MAX, pack, unpack
-from .wire import CHANGE, HEADER, PROPOSAL, Kind
+from .wire import CHANGE, PROPOSAL, Kind, payload_offset
 
 
 class Proposal(NamedTuple):
@@ -84,13 +84,13 @@ def encode_proposal(proposal: Proposal, *, state: int, trans: int) -> bytes:
 
 def sure_of(pdu: bytes, stations: int) -> int:
     """Of a vote that ``decode_proposal`` takes: STATE without TRANS, bitmap of the stations of whose stop its sender is sure."""
-    head = unpack(PROPOSAL, pdu, HEADER.size + 4 * stations)
+    head = unpack(PROPOSAL, pdu, payload_offset(stations, packed=False))
     return head["state"] & ~head["trans"]
 
 
 def decode_proposal(pdu: bytes, kind: int, stations: int) -> Proposal | None:
     """The inverse, of a whole vote PDU whose lengths the core has checked; None if it makes no sense."""
-    at = HEADER.size + 4 * stations
+    at = payload_offset(stations, packed=False)
     if len(pdu) < at + PROPOSAL.size:
         return None
     head = unpack(PROPOSAL, pdu, at)

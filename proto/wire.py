@@ -340,30 +340,39 @@ PAYLOAD: Final[dict[Kind, tuple[Layout, ...]]] = {
 }
 
 
+VECTOR_ENTRY: Final = 4
+"""Bytes of a sequence number in a vector."""
+
+
+def payload_offset(stations: int, *, packed: bool) -> int:
+    """Where the payload of a PDU begins, after the header and one vector, or two: ``packed`` (``Flag.PACK``)."""
+    return HEADER.size + VECTOR_ENTRY * stations * (2 if packed else 1)
+
+
 def confirm_bytes(stations: int) -> int:
     """Bytes of a CONFIRM (after the Ethernet header) in a cluster of so many stations."""
-    return HEADER.size + 8 * stations + CONFIRM.size
+    return payload_offset(stations, packed=True) + CONFIRM.size
 
 
 def open_bytes(stations: int, name_bytes: int = OPEN_NAME_MAX) -> int:
     """Bytes of an OPEN that proposes all stations, with a host name of so many bytes."""
-    return HEADER.size + 4 * stations + OPEN.size + MEMBER.size * stations + name_bytes
+    return payload_offset(stations, packed=False) + OPEN.size + MEMBER.size * stations + name_bytes
 
 
 def nak_bytes(stations: int, ranges: int = 1) -> int:
     """Bytes of a NAK with so many ranges (it carries both vectors)."""
-    return HEADER.size + 8 * stations + NAK.size + RANGE.size * ranges
+    return payload_offset(stations, packed=True) + NAK.size + RANGE.size * ranges
 
 
 def proposal_bytes(stations: int) -> int:
     """Bytes of the largest proposal: one change for each other station."""
-    return HEADER.size + 4 * stations + PROPOSAL.size + CHANGE.size * max(1, stations - 1)
+    return payload_offset(stations, packed=False) + PROPOSAL.size + CHANGE.size * max(1, stations - 1)
 
 
 def data_bytes(stations: int, message_bytes: int = 1, fragment: bool = False) -> int:
     """Bytes of a DATA PDU with the pack vector and one message (or fragment) of so many bytes."""
     extra = FRAGMENT.size if fragment else 0
-    return HEADER.size + 8 * stations + MESSAGE.size + extra + message_bytes
+    return payload_offset(stations, packed=True) + MESSAGE.size + extra + message_bytes
 
 
 def mtu_needed(stations: int) -> int:

@@ -17,7 +17,6 @@ from zenjun.tools.pcap.frames.pdu import Record
 
 LINK_ETHERNET: Final = 1
 LINK_LINUX_SLL: Final = 113
-LINK_LINUX_SLL2: Final = 276
 
 RECORD_BYTES_MAX: Final = 1 << 24
 """Larger records are taken for damage (the largest frame is far below)."""

@@ -358,8 +358,7 @@ class Zenjun(Packet):
     def _extent(self) -> tuple[bytes, int, int]:
         """The PDU's bytes without padding, where its payload begins, where it should end."""
         pdu = self.do_build()
-        vectors = 2 if self.flags & wire.Flag.PACK else 1
-        head = wire.HEADER.size + 4 * vectors * pdu[wire.HEADER.offset("stations")]
+        head = wire.payload_offset(pdu[wire.HEADER.offset("stations")], packed=bool(self.flags & wire.Flag.PACK))
         at = wire.HEADER.offset("length")
         return pdu, head, head + int.from_bytes(pdu[at : at + 2], "big")
 

@@ -194,7 +194,8 @@ class ClusterOptions:
     )  # fmt: skip
     open_window_ms: int = option(
         400, unit="ms", low=20, high=60_000,
-        help="how long a proposal to open may take before it is given up; at least 4 open_interval_ms",
+        help="time unit of an opening: a newcomer listens for one, who was heard within one is present, a proposal has four; at "
+        "least 4 open_interval_ms",
         reason="slow machines need longer",
     )  # fmt: skip
 

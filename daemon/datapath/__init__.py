@@ -356,10 +356,6 @@ class DataPath:
         more than LAST_WORDS_MAX such clients, or if they have together more queued than one client may have, the oldest goes."""
         _check(lib.dp_client_cut_off(self._dp, slot, keep_ns))
 
-    def client_level(self, slot: int, level: int) -> None:
-        """Report by DONE whatever reaches ``level`` from now on."""
-        _check(lib.dp_client_level(self._dp, slot, level))
-
     def client_put(
         self,
         slot: int,

@@ -221,18 +221,6 @@ int dp_client_cut_off(struct dp *d, uint32_t slot, uint64_t deadline_ns)
     return 0;
 }
 
-int dp_client_level(struct dp *d, uint32_t slot, uint32_t level)
-{
-    struct dp_client *c = client_live(d, slot);
-    if (!c)
-        return -ENOENT;
-    if (level >= ZJ_LEVELS)
-        return -EINVAL;
-    c->notify[level] = UINT64_MAX;
-    set_add(&d->owning, slot);
-    return 0;
-}
-
 int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t service)
 {
     struct dp_client *c = client_live(d, slot);

@@ -116,8 +116,6 @@ int dp_client_remove(struct dp *d, uint32_t slot, int hard, uint64_t deadline_ns
 /* As with hard 0, for a client that is cut off: what is queued, its ERROR last, is kept until the client reads it or deadline_ns is
  * over. At most DP_LAST_WORDS_MAX such clients, and together no more bytes than the queue of one client may have. */
 int dp_client_cut_off(struct dp *d, uint32_t slot, uint64_t deadline_ns);
-/* Report by DONE whatever reaches this level from now on, as if every SEND had asked for it (for the last counts after BYE). */
-int dp_client_level(struct dp *d, uint32_t slot, uint32_t level);
 /* Queue a frame for a client now (embargoed: at its place behind what is queued; urgent: before what is not yet begun). position
  * UINT64_MAX counts as reached at every level. */
 int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint16_t handle, const uint8_t *body, uint32_t size,

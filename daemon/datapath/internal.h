@@ -59,7 +59,6 @@ struct dp_set { uint64_t word[DP_WORDS]; };
 
 static inline void set_add(struct dp_set *s, uint32_t i) { s->word[i >> 6] |= 1ull << (i & 63u); }
 static inline void set_del(struct dp_set *s, uint32_t i) { s->word[i >> 6] &= ~(1ull << (i & 63u)); }
-static inline int set_has(const struct dp_set *s, uint32_t i) { return (int)(s->word[i >> 6] >> (i & 63u) & 1u); }
 
 static inline int set_any(const struct dp_set *s)
 {

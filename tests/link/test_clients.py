@@ -544,9 +544,6 @@ def test_done_counts(bench: Bench) -> None:
     bench.core.positions(1, 1, 1)
     bench.turn()
     assert a.receive() == []
-    bench.dp.client_level(a.slot, ACK)
-    bench.turn()
-    assert done(a.receive()) == [(2, 2, 2)]
     assert bench.dp.client_info(a.slot).done == (2, 2, 2)
 
 
@@ -826,7 +823,6 @@ def test_wrong_arguments(bench: Bench) -> None:
         lambda: bench.dp.client_put(slot, 66, level=3),
         lambda: bench.dp.client_remove(99, hard=True),
         lambda: bench.dp.client_info(CLIENTS_MAX),
-        lambda: bench.dp.client_level(slot, 3),
     ):
         with pytest.raises(OSError):
             call()

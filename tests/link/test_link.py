@@ -39,7 +39,7 @@ def opened(make_bench: Make, *, mtu: int = 1500, **options: object) -> tuple[Ben
 
 @isolated
 def test_filter(make_bench: Make) -> None:
-    """Cases 37, 57, 61 and chapter 10 on tags: who gets through."""
+    """Cases 37, 57, 61, and VLAN tags: which frames get through."""
     bench, _, peer = opened(make_bench)
     good = {
         1: ethernet(pdu(1)),

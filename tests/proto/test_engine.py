@@ -46,7 +46,7 @@ def test_opens_and_delivers_in_one_order() -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8])
 def test_one_message_on_an_idle_cluster_costs_2n_frames_to_ack_and_n_to_preack(n: int) -> None:
-    """Chapter 10, "Confirmation and silence"."""
+    """Rules C1 and C2: one confirmation for all that a station has received (docs/evaluation.md)."""
     for need_ack, allowed in ((False, {n}), (True, {2 * n, 2 * n - 1})):
         cluster = opened(n, heartbeat_ns=10_000 * MS, fail_timeout_ns=60_000 * MS)
         cluster.frames.clear()

@@ -78,7 +78,7 @@ def test_lone_data_without_need_ack_falls_silent_after_preack(n: int) -> None:
 
 
 def test_zero_window_never_blocks_a_confirm() -> None:
-    """Spec chapter 10, flow: station 1 may send no more (station 2's acks do not reach it), yet it confirms station 3's data."""
+    """Flow: station 1 may send no more (station 2's acks do not reach it), yet it confirms station 3's data."""
     s = Scenario()
     s.command("cluster stations=3 window=1 slots=4")
     s.command("cut from=2 to=1")

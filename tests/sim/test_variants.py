@@ -263,7 +263,7 @@ def test_nothing_is_left_out() -> None:
 
 @pytest.mark.parametrize("defect", [Fault.SWAP, Fault.ARRIVAL_ORDER, Fault.NO_WAIT], ids=name_of)
 def test_digest_alarm_fences_whoever_diverges(defect: Fault) -> None:
-    """Spec chapter 20, "Divergence is detected": with no checker but the alarm itself, a wrong order does not go unnoticed."""
+    """Divergence is detected: with no checker but the alarm itself, a wrong order does not go unnoticed."""
     result = hunt(defect, only=("digest",))
     assert result.violation is not None
     assert "is fenced" in result.violation.text

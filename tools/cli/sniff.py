@@ -42,7 +42,6 @@ _TP_STATUS_VLAN_TPID_VALID: Final = 1 << 6
 _SO_ATTACH_FILTER: Final = 26
 _SO_TIMESTAMPNS: Final = 35
 _AUXDATA: Final = struct.Struct("=IIIHHHH")
-_TAG_BYTES: Final = 4
 _MACS_BYTES: Final = 12
 
 

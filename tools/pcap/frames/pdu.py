@@ -171,7 +171,7 @@ def decode(pdu: bytes) -> dict[str, Any] | None:
     if packed:
         out["pack"] = _vector(pdu, at, n)
         at += 4 * len(out["pack"])
-    head = _HEADER.size + 4 * n * (2 if packed else 1)
+    head = wire.payload_offset(n, packed=packed)
     end = head + length
     whole = len(pdu) >= end
     out["check_ok"] = check_ok(pdu, head, end, raw["check"]) if whole else None

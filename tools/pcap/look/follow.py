@@ -193,8 +193,7 @@ def _key(frame: Frame) -> bytes:
     found = place(frame.link, frame.data)
     assert found is not None
     pdu = frame.data[found.at :]
-    packed = pdu[6] & wire.Flag.PACK
-    size = wire.HEADER.size + 4 * pdu[7] * (2 if packed else 1) + int.from_bytes(pdu[10:12], "big")
+    size = wire.payload_offset(pdu[7], packed=bool(pdu[6] & wire.Flag.PACK)) + int.from_bytes(pdu[10:12], "big")
     return pdu[:size]
 
 

@@ -353,14 +353,6 @@ class Mark:
     text: str
 
 
-ROLE_NAMES: Final = {
-    "itself": "the PDU itself",
-    "covers": "first to say that its source has it (A)",
-    "knows": "first to say that everybody has it (P)",
-    "other": "other control PDUs",
-}
-
-
 def sequence(shown: Sequence[Arrow], marks: Sequence[Mark], stations: Sequence[int]) -> tuple[Drawing, float]:
     """Sequence diagram and its height in inches. Rows are in order of time, not to scale: the times stand at the left."""
     moments = sorted({a.at_ns for a in shown} | {a.until_ns for a in shown if a.until_ns is not None} | {m.at_ns for m in marks})

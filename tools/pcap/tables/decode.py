@@ -55,16 +55,6 @@ class Filter:
 EVERYTHING: Final = Filter()
 
 
-def column_type(table: str, name: str) -> pa.DataType:
-    """Arrow type of a column, the binary ones as well. Raises KeyError."""
-    if _BINARY.get(table) == name:
-        return pa.binary()
-    made = schema.arrow(table, station=True)
-    if name not in made.names:
-        raise KeyError(name)
-    return made.field(name).type
-
-
 class Columns:
     """Columns of one table that C fills, and the batches made of them."""
 
