@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -150,3 +153,25 @@ def test_a_run_is_the_same_again() -> None:
         world.run()
         traces.append(world.trace)
     assert traces[0] == traces[1] and traces[0]
+
+
+_SUMS = """
+from tests.sim.directory import World
+from tests.sim.directory_plan import Plan
+for seed in range(6):
+    world = World(Plan.draw(seed))
+    world.run()
+    print(len(world.trace), [(p.state.main, p.state.rest) for p in world.live()])
+"""
+
+
+def test_nothing_depends_on_the_order_of_a_hash() -> None:
+    """Interpreters whose text hashes differ, and with them the order of sets, come to the same sums."""
+    outputs = set()
+    for number in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": number, "PYTHONPATH": os.pathsep.join(sys.path)}
+        run = subprocess.run(
+            [sys.executable, "-c", _SUMS], env=environment, capture_output=True, text=True, timeout=200, check=True
+        )
+        outputs.add(run.stdout)
+    assert len(outputs) == 1 and len(outputs.pop().splitlines()) == 6
