@@ -1,4 +1,4 @@
-"""What one engine is told, and what of it cannot be."""
+"""The settings of one engine, and their bounds."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ class EngineConfig:
     poll_delay_max_ns: int
     retransmit_gap_ns: int
     heartbeat_ns: int
-    """A CONFIRM goes out when nothing else has for so long."""
+    """Interval at which an idle station sends a CONFIRM."""
     fail_timeout_ns: int
-    """No sign of life for so long: its stop is proposed. More than two heartbeats; see ``probe_interval_ns``."""
+    """Time without a sign of life after which a removal is proposed. More than two heartbeats; see ``probe_interval_ns``."""
     probe_interval_ns: int
-    """A member not heard for 1.25 heartbeats is asked so often whether it is there, so that loss alone does not remove it."""
+    """Interval at which a member is polled that was not heard for 1.25 heartbeats, so that loss alone does not remove it."""
     adopt_timeout_ns: int
-    """What others say of a station is believed after so long, even if it is not seen here."""
+    """Time after which reports of other members about a station are accepted, even if it looks different from here."""
     give_up_timeout_ns: int
     """A stop that is not agreed on within this time, for want of quorum or otherwise, ends this station's life in the
     instance."""
     progress_timeout_ns: int
-    """Heard, but its acks stand still behind the others' for so long: deaf, which is as good as stopped."""
+    """Time for which a member's acks may stand still behind the others': then it is not receiving (deaf), and is removed."""
     recover_interval_ns: int
-    """RCV is repeated after so long, then twice, then four times that, with jitter."""
+    """Time after which RCV is repeated, then twice, then four times that, with jitter."""
     quorum: int = 0
     """Stations an instance needs at least; 0: the majority of the schema."""
     required: tuple[int, ...] = ()
@@ -80,15 +80,15 @@ class EngineConfig:
     medium: int = Medium.SWITCHED
     """``Medium``: how the segment orders frames."""
     own_timeout_ns: int
-    """Bus: own PDUs that have not come back for so long are lost."""
+    """Bus: time after which an own PDU that has not come back is lost."""
     bus_probe_ns: int = 3000 * MS
     """Bus: if the first own frames have not come back for so long, the medium is none, and this station stops."""
     answer_each: bool = False
     """Bus, to measure the TO paper's worst case: every reception is answered at once by a CONFIRM of its own."""
     open_interval_ns: int
-    """OPEN is repeated so often while opening, and answered at most so often once open."""
+    """Interval of OPENs while opening, and the shortest time between two answers to one once open."""
     open_window_ns: int
-    """A station counts as present for so long after its last OPEN; a newcomer listens so long before it proposes."""
+    """Time for which a station counts as present after its last OPEN, and for which a newcomer listens before it proposes."""
 
 
 def slots_for(config: EngineConfig) -> int:

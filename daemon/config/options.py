@@ -68,44 +68,45 @@ class ClusterOptions:
     )  # fmt: skip
     stations: int = option(
         low=1, high=STATIONS_MAX, example=3,
-        help="number of stations that may be members, n: the schema",
+        help="number of stations that may be members, n",
         reason="stations are numbered, and what is a majority depends on it",
     )  # fmt: skip
     quorum: int = option(
         0, unit="stations", low=0, high=STATIONS_MAX, note="0: the majority; less only with required_stations",
-        help="an instance needs so many stations; fewer wait until others are back",
-        reason="of two parts of a cluster that do not hear each other at most one may go on",
+        help="least number of stations of an instance; fewer wait until others are back",
+        reason="of two parts of a cluster that do not hear each other, at most one may continue",
     )  # fmt: skip
     required_stations: tuple[int, ...] = option(
         (), low=0, high=STATIONS_MAX, check=check_stations, note="station numbers",
-        help="an instance needs all of these; with quorum = 1 and one required station two stations can do with that one",
+        help="stations that every instance must have; with quorum = 1 and one of them, two stations work with that one alone",
         reason="a cluster of two has no majority without both; one of them can be given the casting vote",
     )  # fmt: skip
     medium: str = option(
         "switched", low=1, high=16, choices=("switched", "bus"),
-        help="how the segment orders frames: \"switched\" is any LAN; \"bus\" brings all to all, own ones too, in one order",
+        help="how the segment orders frames: \"switched\" is any LAN; a \"bus\" delivers every frame to "
+        "all stations, its source too, in one order",
         reason="on a bus the order of arrival is the order; a daemon refuses a bus that does not return its frames",
     )  # fmt: skip
     ethertype: int = option(
         ETHERTYPE, low=0x0600, high=0xFFFF, check=check_ethertype, note="none in general use",
-        help="EtherType of our frames; the default 0x88b5 is the one IEEE keeps for local experiments",
+        help="EtherType of the frames; IEEE reserves the default 0x88b5 for local experiments",
         reason="another program on the segment may use the default",
     )  # fmt: skip
     group_address: str = option(
         GROUP_MAC, low=17, high=17, check=check_group_address, note="a locally administered multicast address",
-        help="address our frames are sent to: locally administered, multicast",
+        help="destination address of the frames: multicast, locally administered",
         reason="several clusters on one segment can be kept apart by hardware",
     )  # fmt: skip
     window_frames: int = option(
         0, unit="frames", low=0, high=4096, check=check_window, note="0 or at least 4",
-        help="own frames under way at most, W; 0: 1000 / n² but at least 16 and at most 256",
-        reason="a switch with small buffers wants less, a fast one with few stations takes more",
+        help="maximum number of own frames in flight, W; 0: 1000 / n², but at least 16 and at most 256",
+        reason="a switch with small buffers needs fewer, a fast one with few stations takes more",
     )  # fmt: skip
     message_max: int = option(
         MESSAGE_MAX, unit="bytes", low=1 * KIB, high=MESSAGE_MAX,
         help="largest message of a program",
-        reason="bounds the memory in which messages larger than a PDU are put together: of each station twice what has come of "
-        "its present one, no more than this",
+        reason="limits the memory for messages larger than a PDU: for each station twice what has arrived of its present one, at "
+        "most this",
     )  # fmt: skip
     confirm_delay_us: int = option(
         200, unit="µs", low=0, high=100_000,
@@ -114,88 +115,88 @@ class ClusterOptions:
     )  # fmt: skip
     nak_delay_us: int = option(
         200, unit="µs", low=0, high=100_000,
-        help="a gap counts as re-ordering for so long before the missing frames are asked for",
+        help="time for which a gap counts as re-ordering; then the missing frames are requested",
         reason="networks with several paths re-order more",
     )  # fmt: skip
     nak_retry_ms: int = option(
         2, unit="ms", low=1, high=1_000,
-        help="first wait for an answer to such a request; doubles each time",
+        help="time until such a request is repeated; doubles each time",
         reason="must exceed the round trip of the segment",
     )  # fmt: skip
     nak_retry_max_ms: int = option(
         100, unit="ms", low=1, high=10_000,
-        help="longest wait between such requests",
-        reason="how fast an overloaded segment is left in peace",
+        help="longest time between such requests",
+        reason="how fast the load on an overloaded segment falls",
     )  # fmt: skip
     poll_delay_ms: int = option(
         5, unit="ms", low=1, high=1_000,
-        help="without progress for so long while something is pending, the others are asked for news; doubles each time",
+        help="time without progress, while something is pending, after which the other stations are polled; doubles each time",
         reason="finds a lost last frame; must exceed confirm_delay_us and the round trip",
     )  # fmt: skip
     poll_delay_max_ms: int = option(
         200, unit="ms", low=1, high=10_000,
-        help="longest wait between such questions",
-        reason="how fast an overloaded segment is left in peace",
+        help="longest time between such polls",
+        reason="how fast the load on an overloaded segment falls",
     )  # fmt: skip
     retransmit_gap_ms: int = option(
         1, unit="ms", low=0, high=1_000,
-        help="the same frame is not sent again twice within this time",
-        reason="many stations may ask for the same frame at once",
+        help="shortest time between two repetitions of one frame",
+        reason="many stations may request the same frame at once",
     )  # fmt: skip
     heartbeat_ms: int = option(
         200, unit="ms", low=5, high=10_000,
-        help="an idle station says that it is there this often",
-        reason="idle traffic against how fast a failure is seen",
+        help="interval at which an idle station sends a CONFIRM",
+        reason="idle traffic against how fast a failure is detected",
     )  # fmt: skip
     fail_timeout_ms: int = option(
         400, unit="ms", low=20, high=600_000,
-        help="a station that gives no sign of life for so long is removed, if the rest has quorum; at least 2 heartbeats",
-        reason="how fast a failure is seen against false alarms on a loaded machine",
+        help="time without a sign of life after which a station is removed, if the rest has quorum; at least 2 heartbeats",
+        reason="how fast a failure is detected against false alarms on a loaded machine",
     )  # fmt: skip
     probe_interval_ms: int = option(
         10, unit="ms", low=1, high=10_000,
-        help="a station not heard for 1.25 heartbeats is asked so often whether it is there, lest lost frames remove it",
-        reason="more questions before fail_timeout_ms are safer on a lossy segment",
+        help="interval at which a station is polled that was not heard for 1.25 heartbeats, so that lost frames do not remove it",
+        reason="more polls before fail_timeout_ms are safer on a lossy segment",
     )  # fmt: skip
     adopt_timeout_ms: int = option(
         300, unit="ms", low=1, high=600_000,
-        help="what others say of a station is believed after so long, even if it is not seen here",
-        reason="one station with a bad link must not hold up all others",
+        help="time after which reports of other members about a station are accepted, even if it looks different from here",
+        reason="one station with a bad link must not delay all others",
     )  # fmt: skip
     give_up_timeout_ms: int = option(
         2_000, unit="ms", low=50, high=600_000,
-        help="a station that cannot agree with enough others on who stays leaves after so long and tries to get back in",
-        reason="how long a part without quorum waits for the others before it takes part in opening anew",
+        help="time without an agreement on the members after which a station leaves the instance and asks to join again",
+        reason="how long a part without quorum waits for the others before it opens a new instance with them",
     )  # fmt: skip
     progress_timeout_ms: int = option(
         2_000, unit="ms", low=100, high=600_000,
-        help="a station whose acknowledgements stand still for so long while others' move is deaf, and removed",
+        help="time for which a station's acknowledgements may stand still while others' advance; then it is removed (deaf)",
         reason="as fail_timeout_ms, for a station that sends but does not receive",
     )  # fmt: skip
     recover_interval_ms: int = option(
         100, unit="ms", low=5, high=10_000,
-        help="how often a station asks the members of an instance to let it in; then after twice, then four times that",
-        reason="how fast a station is back against traffic while it is out",
+        help="time after which a station asks the members again to admit it; then twice, then four times that",
+        reason="how fast a station is back against traffic while it is outside",
     )  # fmt: skip
     open_interval_ms: int = option(
         50, unit="ms", low=5, high=5_000,
-        help="how often a station that is not in an instance says so",
+        help="interval at which a station sends OPEN while it is in no instance",
         reason="how fast a cluster opens against traffic while it waits",
     )  # fmt: skip
     own_timeout_ms: int = option(
         20, unit="ms", low=1, high=10_000,
-        help="medium \"bus\": own frames that have not come back for so long are lost, and all stations go back to what all have",
+        help="medium \"bus\": time after which an own frame that has not come back is lost, and a reset begins",
         reason="must exceed the round trip of the segment under load",
     )  # fmt: skip
     confirm: str = option(
         "merged", low=1, high=16, choices=("merged", "each"),
-        help="\"each\", only on a bus, for measuring: every reception is answered at once by a frame of its own",
+        help="\"each\" answers every reception at once with a frame of its own; only on a bus, for measurements",
         reason="shows the worst case of the TO paper, n² frames a message",
     )  # fmt: skip
     open_window_ms: int = option(
         400, unit="ms", low=20, high=60_000,
-        help="time unit of an opening: a newcomer listens for one, who was heard within one is present, a proposal has four; at "
-        "least 4 open_interval_ms",
+        help="time unit of an opening: a newcomer listens for one, a station heard within one is present, a proposal has four; "
+        "at least 4 open_interval_ms",
         reason="slow machines need longer",
     )  # fmt: skip
 
@@ -252,7 +253,7 @@ class StationOptions:
     )  # fmt: skip
     socket_mode: str = option(
         "0660", low=3, high=4, check=check_mode, note="octal digits",
-        help="permissions of that socket, octal: who may connect may send and receive",
+        help="permissions of that socket, octal: a process that may connect can send and receive",
         reason="policy of the machine",
     )  # fmt: skip
     socket_group: str = option(
@@ -267,9 +268,9 @@ class StationOptions:
     )  # fmt: skip
     key_file: str = option(
         "", low=0, high=4096, check=lambda value: check_path(value) if value else "", note="empty or an absolute path",
-        help="file with the cluster's key (zenjun config key makes one): every frame bears a seal, others are dropped; empty: "
+        help="file with the cluster's key (zenjun config key makes one): every frame carries a seal, others are dropped; empty: "
         "the credential zenjun.key of the service manager if there is one, else no key",
-        reason="others on the segment must not be able to speak for a station",
+        reason="other hosts on the segment must not be able to send frames as a station",
     )  # fmt: skip
     mtu: int = option(
         0, unit="bytes", low=0, high=65535, check=check_mtu, note=f"0 or at least {MTU_MIN}",
@@ -283,22 +284,22 @@ class StationOptions:
     )  # fmt: skip
     rest_us: int = option(
         50, unit="µs", low=0, high=10_000,
-        help="rest between batches under load, so that one wake-up serves many frames; 0: never",
+        help="pause between batches under load, so that one wake-up serves many frames; 0: none",
         reason="latency against processor time",
     )  # fmt: skip
     linger_us: int = option(
         150, unit="µs", low=0, high=10_000,
-        help="how long to wait for the answer to what was just sent before going to sleep",
+        help="time to wait for the answer to what was just sent before the process sleeps",
         reason="latency against processor time",
     )  # fmt: skip
     realtime_priority: int = option(
         0, low=0, high=99,
-        help="SCHED_RR priority; 0: normal scheduling. Needs CAP_SYS_NICE; without it the daemon warns and goes on",
+        help="SCHED_RR priority; 0: normal scheduling. Needs CAP_SYS_NICE; without it the daemon warns and continues",
         reason="loaded machines",
     )  # fmt: skip
     drain_timeout_ms: int = option(
         2_000, unit="ms", low=0, high=60_000, live=True,
-        help="when stopping: longest time to get out what programs have sent",
+        help="when stopping: longest time to deliver what programs have sent",
         reason="service managers kill after a time of their own",
     )  # fmt: skip
 
@@ -327,7 +328,7 @@ class ClientOptions:
     )  # fmt: skip
     queue_bytes_max: int = option(
         64 * MIB, unit="bytes", low=64 * KIB, high=1024 * MIB,
-        help="what may wait for one slow program before it is disconnected; its own sends are held from half of it on",
+        help="bytes that may wait for one slow program before it is disconnected; from half of it on, its own sends are held",
         reason="memory against patience",
     )  # fmt: skip
 
@@ -343,7 +344,7 @@ class LogOptions:
     )  # fmt: skip
     format: str = option(
         "text", low=1, high=16, choices=("text", "json"),
-        help="lines for people (in systemd's journal: entries with fields of their own), or one JSON object a line",
+        help="human-readable lines (in systemd's journal: entries with fields of their own), or one JSON object per line",
         reason="log collectors",
     )  # fmt: skip
 
@@ -356,7 +357,7 @@ class MetricsOptions:
         "", low=0, high=SUN_PATH_MAX, check=check_listen, note="empty, an absolute path, or address:port of the loopback",
         example="127.0.0.1:9461",
         help="where GET /metrics is answered (OpenMetrics): a Unix socket, or a port of this machine's own; empty: nowhere",
-        reason="not everybody wants it, and who may connect may read the names of groups and programs",
+        reason="not every site needs it, and any process that may connect can read the names of groups and programs",
     )  # fmt: skip
 
 
