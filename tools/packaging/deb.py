@@ -28,9 +28,13 @@ HERE: Final = Path(__file__).resolve().parent
 PREFIX: Final = Path("/usr/lib/zenjun")
 NEEDED: Final = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "gcc": "gcc", "git": "git"}
 SOURCES: Final = ("proto", "daemon", "tools", "pyproject.toml", "setup.py", "README.md", "LICENSE")
-UNITS: Final = ("zenjund.service", "zenjund.socket", "zenjund@.service", "zenjund@.socket")
+UNITS: Final = ("zenjund.service", "zenjund.socket", "zenjund@.service", "zenjund@.socket", "zenjun-directory.service")
 LAUNCHER: Final = "#!{python} -I\nimport sys\n\nfrom {module} import main\n\nsys.exit(main())\n"
-SCRIPTS: Final = {"usr/bin/zenjun": "zenjun.tools.command", "usr/sbin/zenjund": "zenjun.daemon.__main__"}
+SCRIPTS: Final = {
+    "usr/bin/zenjun": "zenjun.tools.command",
+    "usr/sbin/zenjund": "zenjun.daemon.__main__",
+    "usr/sbin/zenjun-directory": "zenjun.daemon.directory.__main__",
+}
 MAINTAINER: Final = "The zenjun authors <zenjun@localhost>"
 BUILD_S: Final = 600
 
