@@ -15,14 +15,13 @@ Tell = Callable[[int, str], None]
 
 
 class Lease:
-    """One lease. epoch: of the process's membership in which it was registered last."""
+    """One lease of a program here."""
 
-    def __init__(self, number: int, operation: Register, roles: tuple[str, ...], tell: Tell, epoch: int) -> None:
+    def __init__(self, number: int, operation: Register, roles: tuple[str, ...], tell: Tell) -> None:
         self.number = number
         self.operation = operation
         self.roles = roles
         self.tell = tell
-        self.epoch = epoch
         self.held = False
 
 
@@ -31,8 +30,6 @@ class Leases:
 
     def __init__(self) -> None:
         self.ttls = Ttls()
-        self.epoch = 0
-        """Counts the times that this process has come into the group: with each, leases given before have ended."""
         self._leases: dict[int, Lease] = {}
         self._next = 0
 
@@ -70,15 +67,8 @@ class Leases:
             if lease.held and lease.operation.exclusive:
                 lease.tell(number, "in-doubt")
 
-    def outdated(self) -> list[Lease]:
-        """Those given in a former membership: they have ended and are to be registered anew."""
-        found = [lease for lease in self._leases.values() if lease.epoch != self.epoch]
-        for lease in found:
-            lease.epoch = self.epoch
-            if lease.held:
-                lease.held = False
-                lease.tell(lease.number, "lost")
-        return found
+    def all(self) -> list[Lease]:
+        return list(self._leases.values())
 
     def on_changes(self, changes: tuple[Change, ...], me: Who) -> None:
         """Tell programs which of their leases have the name, and which have it no more."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -11,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from secrets import token_hex
 from typing import Any, Final
 
-from ...proto.service.directory.entries import NOWHERE, Place, Who, place_text
+from ...proto.service.directory.draft import lease_key
+from ...proto.service.directory.entries import NOWHERE, Place, Who, lease_text, place_text
+from ...proto.service.directory.entries import Lease as EntryLease
 from ...proto.service.directory.messages import (
     APPLIED,
     Check,
@@ -76,6 +77,8 @@ class Process:
         self._stale = True
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="directory")
         self._reached = asyncio.Condition()
+        self._tasks: list[asyncio.Task[None]] = []
+        """Held, so that they are not collected before they are done."""
         self._due_at = 0.0
         self._changed = False
         self._check_at = time.monotonic() + CHECK_S
@@ -169,10 +172,13 @@ class Process:
             return False
         self._publish(applied, inputs)
         if applied.facts.stopped:
-            self.journal.error("too-old", f"a message has format {applied.facts.stopped}: this program is too old for it")
+            # Rule S7: out of the group, so that the others do not wait for it; answers are stale from here on.
+            self.step = f"a message has format {applied.facts.stopped}: this program is too old for it"
+            self.journal.error("too-old", self.step)
             self._active = False
-            group.state_wrong("too-old")
-            return False
+            self._look_stale()
+            await group.leave()
+            await asyncio.Event().wait()
         return True
 
     def _on_event(self, event: Event) -> None:
@@ -206,6 +212,7 @@ class Process:
         self.step = "active"
         self.send(Holding(True))
         self.updates.again()
+        self._tasks.append(asyncio.get_running_loop().create_task(self._renew_leases()))
 
     def force_start(self) -> None:
         """For an operator: start with what the members here have."""
@@ -218,14 +225,17 @@ class Process:
     def send(self, message: Message) -> None:
         self.send_raw(encode(message))
 
-    def send_raw(self, data: bytes) -> None:
-        """Give a message to the group, if this copy is in it; what matters is sent again by ``Updates``."""
+    def send_raw(self, data: bytes) -> bool:
+        """Give a message to the group, if this process is in it; what matters is sent again by ``Updates``."""
         group, connection = self._group, self._connection
         if group is None or connection is None:
-            return
-        with contextlib.suppress(ClientError):
+            return False
+        try:
             connection._protocol.send(group._membership, data, "sent")
             connection._link.flush()
+        except ClientError:
+            return False
+        return True
 
     # ---- what the worker has done
 
@@ -250,12 +260,11 @@ class Process:
             if result.skipped:
                 continue
             message = result.message
-            if isinstance(source, Seen):
-                if self.me in source.joined:
-                    self.leases.epoch += 1
-            elif isinstance(message, Update):
+            if isinstance(message, Update):
                 self._on_update(result, message)
                 want_applied |= bool(message.flags & APPLIED)
+            if isinstance(source, Seen):
+                pass
             elif isinstance(message, OnDisk):
                 self.updates.on_disk(source.sender[0], message.place)
             elif isinstance(message, HasApplied):
@@ -272,9 +281,8 @@ class Process:
         for digest in applied.sums:
             self.send(digest)
         self.updates.look({station for station, _ in facts.active})
-        if self._active:
-            self._renew_leases()
-        asyncio.get_running_loop().create_task(self._tell_place())
+        self._tasks.append(asyncio.get_running_loop().create_task(self._tell_place()))
+        self._tasks = [task for task in self._tasks if not task.done()]
 
     def _on_update(self, result: Result, update: Update) -> None:
         outcome = result.outcome
@@ -331,13 +339,32 @@ class Process:
         if numbers:
             self.send(End(tuple(sorted(numbers))))
 
-    def _renew_leases(self) -> None:
-        for lease in self.leases.outdated():
-            self.register(lease)
+    async def _renew_leases(self) -> None:
+        """Register anew what has ended with a membership of this process: its station was out of the group (rule M3)."""
 
-    def register(self, lease: Lease) -> None:
-        """Register a lease anew, under an id of its own; nobody waits for it."""
-        self.send(Update(Id(token_hex(8), 1), lease.roles, (lease.operation,)))
+        def look() -> list[tuple[Lease, bool, bool]]:
+            with self.copy.lock:
+                return [(lease, *self._standing(lease)) for lease in self.leases.all()]
+
+        for lease, registered, held in await self.work(look):
+            if self.leases.get(lease.number) is None:
+                continue  # given back meanwhile
+            if lease.held != held:
+                lease.held = held
+                lease.tell(lease.number, "held" if held else "lost")
+            if registered:
+                continue
+            update = Update(Id(token_hex(8), 1), lease.roles, (lease.operation,))
+            pending = self.updates.start(update, "memory")
+            pending.done.add_done_callback(lambda _, pending=pending: self.updates.forget(pending))  # type: ignore[misc]
+
+    def _standing(self, lease: Lease) -> tuple[bool, bool]:
+        """Whether the directory knows a lease, and whether its name has its address."""
+        full = EntryLease(*self.me, lease.number)
+        key, text = lease_key(full), lease_text(full)
+        known = any(True for _ in self.copy.rows.scan(Table.LEASE, f"{key} ", f"{key}!"))
+        entry = self.copy.state.entry(lease.operation.name) if known else None
+        return known, entry is not None and any(t.until == text for t in entry.targets)
 
     # ---- time
 

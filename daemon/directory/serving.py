@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from ...proto.errors import UsageError
-from ...proto.service.directory.entries import Entry, entry_row, parse_place, place_text, zone_row
+from ...proto.service.directory.entries import NOWHERE, Entry, entry_row, parse_place, place_text, zone_row
 from ...proto.service.directory.messages import Id, Update, check
 from ...proto.service.directory.names import OPERATOR, is_name, lower
 from ...proto.service.directory.operations import Operation, Register, SetSchedule, read_operation
@@ -24,6 +24,7 @@ from ..listening import Listener, peer
 from ..observe import Journal
 from ..slots import at_first
 from .answers import Refused
+from .copy import DATABASE_ERRORS
 from .leases import Lease
 from .process import Process, bounds
 from .updates import FLAGS, Pending
@@ -169,6 +170,8 @@ class Program(asyncio.Protocol):
                 self._answer(number, self._lookup(frame))
             except Refused as refused:
                 self._refuse(number, refused)
+            except DATABASE_ERRORS as error:
+                self._refuse(number, Refused("failed", f"{self._process.copy.file.path}: {error}"))
             return
         request: Callable[[Frame], Awaitable[Frame]] | None = getattr(self, f"_do_{do.replace('-', '_')}", None)
         if request is None:
@@ -206,6 +209,8 @@ class Program(asyncio.Protocol):
             self._refuse(number, refused)
         except (ValueError, UsageError) as error:
             self._refuse(number, Refused("malformed", str(error)[:500]))
+        except DATABASE_ERRORS as error:
+            self._refuse(number, Refused("failed", f"{self._process.copy.file.path}: {error}"))
 
     def _answer(self, number: int, answer: Frame) -> None:
         facts, stale = self._process.facts, self._process.stale_ms()
@@ -221,6 +226,8 @@ class Program(asyncio.Protocol):
 
     def _check_stale(self) -> None:
         stale, most = self._process.stale_ms(), self._process.config.directory.stale_max_s * 1000
+        if stale and self._process.facts.place == NOWHERE:
+            raise Refused("stale", f"this station has no copy yet ({self._process.step})")
         if stale > most:
             raise Refused("stale", f"this station's copy is not in the order ({self._process.step}), {stale / 1000:.1f} s now")
 
@@ -291,6 +298,8 @@ class Program(asyncio.Protocol):
         try:
             outcome = await self._in_time(frame, asyncio.shield(pending.done))
         except Refused:
+            if pending.outcome is None and not pending.sent:
+                raise Refused("no-quorum", f"not done: {self._process.step}") from None
             if pending.outcome is None:
                 raise Refused("undecided", f"not decided in time: {self._process.step}; it may still happen") from None
             stations = self._process.config.cluster.stations
@@ -335,7 +344,7 @@ class Program(asyncio.Protocol):
         if not isinstance(operation, Register) or type(ttl) not in (int, float) or not 0 <= ttl <= 86400:
             raise Refused("malformed", "a lease needs an operation register, and a ttl of 0 to 86400 s")
         pending = self._update({"wait": "memory", **frame}, (operation,))
-        lease = Lease(number, operation, pending.update.roles, self._tell_lease, process.leases.epoch)
+        lease = Lease(number, operation, pending.update.roles, self._tell_lease)
         process.leases.add(lease, time.monotonic_ns(), int(ttl * 1e9))
         self._leases.add(number)
         try:

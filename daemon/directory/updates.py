@@ -19,6 +19,8 @@ class Pending:
         self.update = update
         self.wait = wait
         self.data = encode(update)
+        self.sent = False
+        """It has been given to the group, so it may happen."""
         self.outcome: Outcome | None = None
         self.done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -28,12 +30,12 @@ class Pending:
 
 
 class Updates:
-    """send: gives a message to the group if that can be now; what is lost is sent again, under the same id, so it is done once.
+    """send: gives a message to the group, False: not now. What is lost is sent again under the same id, so it is done once.
 
     quorum: stations whose disks must have an update of ``wait`` disk.
     """
 
-    def __init__(self, send: Callable[[bytes], None], quorum: int) -> None:
+    def __init__(self, send: Callable[[bytes], bool], quorum: int) -> None:
         self._send = send
         self._quorum = quorum
         self._pending: dict[Id, Pending] = {}
@@ -48,7 +50,7 @@ class Updates:
         found = self._pending.get(update.id)
         if found is None:
             found = self._pending[update.id] = Pending(update, wait)
-            self._send(found.data)
+            found.sent = self._send(found.data)
         return found
 
     def forget(self, pending: Pending) -> None:
@@ -60,7 +62,7 @@ class Updates:
         """What was under way may have been lost with the instance, or the connection."""
         for pending in self._pending.values():
             if pending.outcome is None:
-                self._send(pending.data)
+                pending.sent |= self._send(pending.data)
 
     def on_outcome(self, update: Id, outcome: Outcome) -> None:
         pending = self._pending.get(update)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -263,3 +264,63 @@ def test_a_lease_with_a_ttl_goes_with_a_program_that_hangs(names: Names) -> None
 
         wait_for(gone, "the lease is over", 5)
         assert time.monotonic() - began < 3
+
+
+def test_a_lease_comes_back_with_its_station(names: Names) -> None:
+    """The daemon is killed and started again: the program is told that the name was lost, and that it has it again."""
+    with names.connect(1) as d, names.connect(2) as other:
+        lease = d.register("web", "tcp://10.0.0.1:80")
+        assert lease.held
+        names.lab.station(1).signal(signal.SIGKILL)
+
+        def gone() -> bool:
+            try:
+                other.lookup("web")
+            except NoName:
+                return True
+            return False
+
+        wait_for(gone, "the lease has ended for the others", 10)
+        names.lab.station(1).start_daemon()
+
+        def back() -> bool:
+            d.poll()
+            return not gone() and lease.held
+
+        wait_for(back, "the lease is back", 20)
+        assert other.lookup("web").addresses == ("tcp://10.0.0.1:80",)
+        lease.close()
+        wait_for(gone, "the lease is given back", 5)
+
+
+def test_a_lab_with_directories_from_the_command_line(tmp_path: Path) -> None:
+    """What docs/directory-service.md says to try."""
+
+    def zenjun(*words: str, code: int = 0) -> str:
+        argv = [sys.executable, "-c", "from zenjun.tools.command import main; main()", *words]
+        env = {**os.environ, "ZENJUN_LAB_HOME": str(tmp_path), "ZENJUN_LAB": "names"}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    zenjun("lab", "up", "-n", "3", "--directory")
+    try:
+        run = ("-c", "from zenjun.tools.command import main; main()", "name")
+
+        def set_db() -> bool:
+            argv = ["lab", "exec", "-s", "1", "--", sys.executable, *run, "set", "db", "tcp://10.0.0.7:5432"]
+            try:
+                zenjun(*argv)
+            except AssertionError:  # the processes have just been started
+                return False
+            return True
+
+        wait_for(set_db, "a name is set", 20)
+        assert "tcp://10.0.0.7:5432" in zenjun("lab", "exec", "-s", "3", "--", sys.executable, *run, "get", "db", "--fresh")
+        zenjun("lab", "kill", "-s", "2")
+        wait_for(
+            lambda: "1, 3 active" in zenjun("lab", "exec", "-s", "1", "--", sys.executable, *run, "status"), "two holders", 10
+        )
+    finally:
+        zenjun("lab", "down")
+    assert not list(tmp_path.glob("*/s1/directory.sock"))
