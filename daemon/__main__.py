@@ -55,10 +55,10 @@ BUS_SEND_BYTES: Final = 32 * 1024
 back-pressure, without which frames are lost in the bridge's backlog."""
 
 EPILOG: Final = """\
-exit codes: 0 stopped in order, 1 bug, 2 command line, 3 configuration, 4 missing right (CAP_NET_RAW),
+exit codes: 0 stopped, 1 bug, 2 command line, 3 configuration, 4 missing right (CAP_NET_RAW),
 5 state folder, 6 client socket, 7 unfit interface, 8 refused by the cluster, 9 forced by a second signal
 
-signals: SIGTERM, SIGINT stop in order (a second one at once), SIGHUP takes over what may change while the daemon runs
+signals: SIGTERM, SIGINT stop (a second one at once), SIGHUP applies the options that may change while the daemon runs
 
 examples:
   zenjun config example > /etc/zenjun/zenjund.toml

@@ -170,7 +170,7 @@ class ClusterOptions:
     )  # fmt: skip
     progress_timeout_ms: int = option(
         2_000, unit="ms", low=100, high=600_000,
-        help="time for which a station's acknowledgements may stand still while others' advance; then it is removed (deaf)",
+        help="time for which a station's acknowledgements may stand still while others' advance; then it is removed",
         reason="as fail_timeout_ms, for a station that sends but does not receive",
     )  # fmt: skip
     recover_interval_ms: int = option(
@@ -372,7 +372,7 @@ class DirectoryOptions:
     )  # fmt: skip
     stale_max_s: int = option(
         3_600, unit="s", low=0, high=86_400,
-        help="for so long a station without quorum answers from its copy, marked as stale; 0: not at all",
+        help="time for which a station without quorum answers from its copy, marked as stale; 0: not at all",
         reason="an old address is better than none for some, and worse for others",
     )  # fmt: skip
 
