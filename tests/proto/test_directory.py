@@ -34,7 +34,20 @@ from zenjun.proto.service.directory.messages import (
     encode,
 )
 from zenjun.proto.service.directory.names import is_name, is_role, lower, patterns_of
-from zenjun.proto.service.directory.operations import Add, Alias, Drop, Move, Operation, Out, Register, Remove, Set, SetZone, Take
+from zenjun.proto.service.directory.operations import (
+    Add,
+    Alias,
+    Drop,
+    Move,
+    Operation,
+    Out,
+    Register,
+    Remove,
+    Set,
+    SetSchedule,
+    SetZone,
+    Take,
+)
 from zenjun.proto.service.directory.selection import effective, minus_log2, select
 from zenjun.proto.service.directory.state import Result, State
 from zenjun.proto.service.directory.store import MemoryStore, Table
@@ -273,6 +286,19 @@ def test_aliases_end_somewhere() -> None:
     found = lookup.follow(d.state.entry, "s2.station").entry
     assert found is not None and [t.address for t in effective(found, (2,), never_out)] == ["station:2"]
     assert effective(found, (1,), never_out) == []
+
+
+def test_nobody_names_the_next_instant_before_the_time_is_known() -> None:
+    """After a START no clock has been told. The next slot would be the first one of those missed."""
+    d = Directory()
+    d.do(Set("a"), SetSchedule("a", (Slot("08:00", (A,)), Slot("18:00", (B,))), 0, 500))
+    d.state.on_start((50, 1, 0), [ME])
+    d.state.apply((51, 1, 0), ME, encode(Holding(True)))
+    assert d.state.next_due() == 0 and list(d.state.without_next()) == []
+    assert d.state.due_message(ME, 90_000) == Due(90_000) and d.state.due_message((2, 7), 90_000) is None
+    d.state.apply((52, 1, 0), ME, encode(Due(90_000)))
+    assert d.state.time == 90_000 and [e.name for e in d.state.without_next()] == ["a"]
+    assert d.state.due_message(ME, 90_001) is None
 
 
 def test_take_goes_round_for_all() -> None:

@@ -152,12 +152,19 @@ class State:
         """What process ``me`` has to say when its wall clock shows ``now``, seconds since 1970 (rule T1). To be asked when that
         reaches ``next_due``, and again each second until directory time has moved: a message may be lost with its instance."""
         member, due = self.members.get(me), self.next_due()
-        if member is None or not member.active or not due or due > now or member.due >= due:
+        if member is None or not member.active:
             return None
-        return Due(now)
+        if member.due < due <= now:
+            return Due(now)
+        # Whoever sends NEXT for a schedule that waits has to know the time: after a START nobody has said it yet.
+        waits = not member.due and any(True for _ in self.store.scan(Table.TIMER, "", FIRST_DUE))
+        return Due(now) if waits else None
 
     def without_next(self) -> Iterator[Entry]:
-        """Entries whose schedule waits for a NEXT by the lowest active holder (rule T3)."""
+        """Entries whose schedule waits for a NEXT by the lowest active holder (rule T3). None while directory time is not
+        known: a NEXT would name the first instant that was missed, not the last."""
+        if not self.time:
+            return
         for key, _ in list(self.store.scan(Table.TIMER, "", FIRST_DUE)):
             entry = self.entry(key.split(" ")[1])
             if entry is not None:
