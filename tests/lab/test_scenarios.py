@@ -68,7 +68,9 @@ def run(*words: str | Path, code: int = 0) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", ["partition-heal", "kill-restart", "all-die", "bus-loss", "groups-under-faults"])
+@pytest.mark.parametrize(
+    "name", ["partition-heal", "kill-restart", "all-die", "bus-loss", "groups-under-faults", "state-transfer"]
+)
 def test_ready_made_scenarios_hold(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     text = run(name, "--out", out)

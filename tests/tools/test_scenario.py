@@ -192,6 +192,12 @@ WRONG = [
     ("[expect]\nsilent = 1\n", r"expect.silent: write each window as a table \[\[expect.silent\]\]"),
     ('[expect]\n[[expect.silent]]\nstations = 1\nfrom = "1s"\n', r"expect.silent\[1\]: until is missing"),
     (
+        '[expect]\n[state]\njoiner = 64\nat = "1s"\n',
+        r"state.joiner: 64: an integer 1 to . is wanted",
+    ),
+    ("[expect]\n[state]\njoiner = 1\n", "state: at is missing"),
+    ('[expect]\n[state]\njoiner = 1\nat = "0s"\nsize = "5G"\n', 'state.size: "5G": a number of bytes is wanted'),
+    (
         '[expect]\n[[expect.serves]]\nstations = 1\nfrom = "1s"\nuntil = "9s"\n',
         r"expect.serves\[1\]: from before until, and until not after the end \(1 s\)",
     ),
@@ -351,6 +357,26 @@ def test_what_is_expected_is_judged(expect: str, told: History, held: bool) -> N
     verdicts = judged(expect, told)
     name = f"expect.{expect.split()[0]}"
     assert verdicts[name] is held
+
+
+STATE = 'about = "x"\nstations = 3\nend = "60s"\n[state]\njoiner = 2\nat = "1s"\nsize = "1G"\ngap = "200ms"\n[expect]\n'
+
+
+@pytest.mark.parametrize(
+    ("found", "held"),
+    [
+        ({"gap_ms": 200, "joined_ms": 9, "equal": True, "messages": 5}, {"state.equal": True, "state.gap": True}),
+        ({"gap_ms": 201, "joined_ms": 9, "equal": True, "messages": 5}, {"state.equal": True, "state.gap": False}),
+        ({"gap_ms": 10, "joined_ms": 9, "equal": False, "messages": 5}, {"state.equal": False, "state.gap": True}),
+        ({"error": "the state keeper of station 2 said nothing"}, {"state.equal": False}),
+        ({}, {"state.equal": False}),
+    ],
+)
+def test_a_joiner_with_a_state_is_judged(found: dict[str, Any], held: dict[str, bool]) -> None:
+    scenario = parse(STATE, "x")
+    assert scenario.joining is not None and (scenario.joining.joiner, scenario.joining.size) == (2, 1 << 30)
+    verdicts = judge_run(scenario, history(), {"lost": 0, "cut": 0, "orders": 0}, 0, found).verdicts
+    assert {v.name: v.held for v in verdicts if v.name.startswith("state.")} == held
 
 
 # ---- the ready-made ones

@@ -6,18 +6,26 @@ import shutil
 import signal
 import tempfile
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from .common import FAILED, OK, USAGE, Failure
+from .impairments import Quantity
 
 if TYPE_CHECKING:
     from ..lab import Lab
     from ..scenario import Outcome, Scenario
 
 LEFT_BY_A_RUN: Final = "runner.jsonl"
+
+
+def _size(text: str) -> int:
+    from ..scenario.reader import state_size
+
+    return state_size(text)
 
 
 def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -33,6 +41,7 @@ def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 @click.option("--image", default="zenjun:local", show_default=True, help="What the containers run, with --docker.")
 @click.option("-n", "--stations", "count", type=click.IntRange(1, 64), help="Another number of stations than the file says.")
 @click.option("--seed", type=click.IntRange(min=0), help="Another seed than the file says.")
+@click.option("--state-size", type=Quantity("size", _size), metavar="SIZE", help="Of [state]: another size, as 64M or 1G.")
 @click.option("--keep", is_flag=True, help="Leave the lab up at the end.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for histories, logs and the report.")
 @click.option("--name", metavar="NAME", help="Play it in the lab or compose project of this name, which is up and stays.")
@@ -43,6 +52,7 @@ def run(
     image: str,
     count: int | None,
     seed: int | None,
+    state_size: int | None,
     keep: bool,
     out: Path | None,
     name: str | None,
@@ -75,6 +85,10 @@ def run(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     attached = None if name is None else backends.attach(name)
     scenario = _read(what, attached.size if attached is not None and count is None else count)
+    if state_size is not None:
+        if scenario.joining is None:
+            raise click.UsageError(f"--state-size: scenario {scenario.name} has no [state]")
+        scenario = replace(scenario, joining=replace(scenario.joining, size=state_size))
     made = _lent(attached, scenario) if attached is not None else _own(scenario, docker, image, keep)
     seed = scenario.seed if seed is None else seed
     click.echo(f"{click.style(scenario.name, bold=True)}: {scenario.about}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..histories.checker import CHECKS, SAID_SAFE, Context, Report, about, judge
 from ..histories.history import SAFE, History
-from .model import Range, Scenario, Window, listing
+from .model import Joining, Range, Scenario, Window, listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,32 @@ class Judgement:
         return all(verdict.held for verdict in self.verdicts)
 
 
-def judge_run(scenario: Scenario, history: History, counters: Mapping[str, int], began_ns: int) -> Judgement:
+def judge_run(
+    scenario: Scenario, history: History, counters: Mapping[str, int], began_ns: int, state: Mapping[str, Any] | None = None
+) -> Judgement:
     """Judge the histories of a run.
 
     counters: ``lost`` and ``cut`` frames of all stations together, ``orders`` that were refused. began_ns: when the time line
-    began, monotonic.
+    began, monotonic. state: what ``joining`` has found.
     """
     report = judge(history)
     verdicts = [_of_check(name, report) for name in CHECKS]
     verdicts += _expected(scenario, history, report, counters, began_ns)
+    if scenario.joining is not None:
+        verdicts += _of_state(scenario.joining, state or {})
     return Judgement(report, tuple(verdicts))
+
+
+def _of_state(joining: Joining, found: Mapping[str, Any]) -> Iterator[Verdict]:
+    if "gap_ms" not in found:
+        yield Verdict("state.equal", False, f"the joiner has the state; found: {found.get('error', 'nothing')}")
+        return
+    text = f"after {found['messages']} messages; it took the joiner {found['joined_ms']} ms"
+    yield Verdict("state.equal", bool(found["equal"]), f"all have equal states {text}")
+    gap = int(found["gap_ms"])
+    yield Verdict(
+        "state.gap", gap <= joining.gap_ms, f"{gap} ms without a delivery at a donor; expected: {joining.gap_ms} at most"
+    )
 
 
 def _of_check(name: str, report: Report) -> Verdict:

@@ -143,6 +143,23 @@ class Expect:
 
 
 @dataclass(frozen=True, slots=True)
+class Joining:
+    """A program that joins others with a state while messages flow, and what must come of it."""
+
+    joiner: int
+    """Station of the program that joins; at all others one is there from the beginning."""
+    at_ms: int
+    size: int
+    """Bytes of the state."""
+    rate: float
+    """Messages per second of all that are there from the beginning, together."""
+    gap_ms: int
+    """Longest time without a delivery at a program that gives its state."""
+    within_ms: int
+    """Until the joiner has the state, from the end of the time line."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A scenario for a number of stations."""
 
@@ -164,6 +181,7 @@ class Scenario:
     loads: Mapping[int, Load] = field(default_factory=dict)
     """By station."""
     groups: int = 1
+    joining: Joining | None = None
     quorum: int = 0
     """Stations that an instance needs."""
     fail_timeout_ms: int = 400

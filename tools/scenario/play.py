@@ -19,6 +19,7 @@ from ..histories.programs import Order, Programs, recording
 from ..histories.recorder import Journal
 from ..lab import Impairment, Lab, LabError, LabUnsupported
 from .expectations import Judgement, judge_run
+from .joining import StateKeepers
 from .model import Scenario, listing
 from .nemesis import Nemesis, carry_out
 from .plan import Act, plan
@@ -84,7 +85,7 @@ def play(
     last = scenario.expect.members
     paths = [*folder.glob("station-*.jsonl"), folder / "runner.jsonl"]
     history = histories.read(paths, scenario.stations, scenario.quorum, last, scenario.levels)
-    judgement = judge_run(scenario, history, run.counters, run.began_ns)
+    judgement = judge_run(scenario, history, run.counters, run.began_ns, run.state)
     (folder / "report.txt").write_text(report(scenario, judgement))
     return Outcome(judgement, folder, chosen, run.converged_ms, run.rounds)
 
@@ -109,6 +110,7 @@ class _Run:
         self.converged_ms: int | None = None
         self.rounds = 0
         self.counters = {"lost": 0, "cut": 0, "orders": 0}
+        self.state: dict[str, Any] = {}
         self._lab = lab
         self._folder = folder
         self._journal = journal
@@ -198,8 +200,14 @@ class _Run:
         self._journal.write({"k": "run", **mark})
         orders = {s: Order(self._seed * 100 + s, self._loads[s], scenario.groups, scenario.levels) for s in lab.stations}
         sockets = {s: (station, self._socket(s)) for s, station in lab.stations.items()}
-        with recording(sockets, orders, self._folder, self._journal, self._news) as programs:
+        keepers = StateKeepers(scenario.joining, sockets, self._folder) if scenario.joining else None
+        with (
+            contextlib.closing(keepers) if keepers else contextlib.nullcontext(),
+            recording(sockets, orders, self._folder, self._journal, self._news) as programs,
+        ):
             programs.awake()
+            if keepers:
+                keepers.start()
             nemesis = Nemesis(
                 lab,
                 self._start_daemon,
@@ -211,6 +219,8 @@ class _Run:
             )
             nemesis.prepare()
             self._begin()
+            if keepers:
+                keepers.join_later()
             if text := scenario.impairment.describe():
                 self.say(0.0, f"all stations: {text}")
             with self._mended_if_lent(nemesis):
@@ -220,6 +230,10 @@ class _Run:
             nemesis.end_all(last)
             self._journal.write({"k": "healed"})
             self.say(self._now(), "everything mended")
+            if keepers:
+                keepers.judge()
+                self.state = keepers.found
+                self.say(self._now(), f"the joiner's state: {', '.join(f'{k} {v}' for k, v in self.state.items())}")
             self._end(programs, last, converge_s)
             for station in last:
                 nemesis.still_there(station)

@@ -16,7 +16,7 @@ from ..histories.recorder import LEVELS, Load
 from ..lab import files, impair
 from ..lab.impair import Impairment
 from ..lab.lab import MTU_MAX, MTU_MIN, STATIONS_MAX
-from .model import KINDS, RANDOM_KINDS, Entry, Expect, Kind, Pick, Range, Scenario, ScenarioError, Window
+from .model import KINDS, RANDOM_KINDS, Entry, Expect, Joining, Kind, Pick, Range, Scenario, ScenarioError, Window
 
 T = TypeVar("T")
 Table = Mapping[str, Any]
@@ -29,10 +29,11 @@ GROUPS_MAX: Final = 8
 BUS_LEVELS: Final = ("sent", "ack")
 """On a bus what is not acknowledged may be taken back."""
 SIZE_MAX: Final = 32 * 1024 * 1024
+STATE_SIZE_MAX: Final = 4 << 30
 RATE_MAX: Final = 10_000.0
 BURST_MAX: Final = 1_000
 _SIZE: Final = re.compile(r"(\d+)\s*([kM]?)(?:i?B)?")
-_TOP: Final = ("about", "stations", "seed", "end", "needs", "absent", "network", "options", "load", "at", "expect")
+_TOP: Final = ("about", "stations", "seed", "end", "needs", "absent", "network", "options", "load", "state", "at", "expect")
 _LOAD: Final = ("rate", "burst", "sizes", "levels", "senders")
 _EXPECT: Final = (
     "members",
@@ -159,6 +160,15 @@ def _bytes(value: Any) -> int:
     size = int(match[1]) * {"": 1, "k": 1024, "M": 1024 * 1024}[match[2]] if match else -1
     if isinstance(value, bool) or not 0 <= size <= SIZE_MAX:
         raise ValueError('a number of bytes is wanted, as in 1300, "64k" or "1k-6k", up to 32M')
+    return size
+
+
+def state_size(value: Any) -> int:
+    """Bytes of a state. Raises ValueError."""
+    match = re.fullmatch(r"(\d+)\s*([kMG]?)(?:i?B)?", str(value).strip())
+    size = int(match[1]) * {"": 1, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match[2]] if match else -1
+    if isinstance(value, bool) or not 0 <= size <= STATE_SIZE_MAX:
+        raise ValueError('a number of bytes is wanted, as in "4M" or "1G", up to 4G')
     return size
 
 
@@ -344,6 +354,7 @@ class _Reader:
             options=options,
             loads=loads,
             groups=groups,
+            joining=self.joining(top.get("state"), end_ms),
             quorum=(parsed.cluster.quorum if parsed else 0) or self._n // 2 + 1,
             fail_timeout_ms=parsed.cluster.fail_timeout_ms if parsed else 400,
             source=where,
@@ -404,6 +415,24 @@ class _Reader:
         changes = self.load_changes(table, "load")
         loads = changed_loads(dict.fromkeys(range(1, self._n + 1), Load(levels=self._levels)), changes)
         return self.get(table, "load", "groups", _integer(1, GROUPS_MAX), 1), loads
+
+    def joining(self, value: Any, end_ms: int) -> Joining | None:
+        if value is None:
+            return None
+        table = self.table(value, "state", ("joiner", "at", "size", "rate", "gap", "within"), ("joiner", "at"))
+        at_ms = self.get(table, "state", "at", _time, 0)
+        if at_ms > end_ms:
+            self.say("state.at", f"it is after the end ({end_ms / 1000:g} s)")
+        if self._n < 2:
+            self.say("state", "two stations are wanted: one that joins, and one that has the state")
+        return Joining(
+            self.get(table, "state", "joiner", _integer(1, self._n), 1),
+            at_ms,
+            self.get(table, "state", "size", state_size, 4 << 20),
+            self.get(table, "state", "rate", _number(0, RATE_MAX), 1000.0),
+            self.get(table, "state", "gap", _time, 1000),
+            self.get(table, "state", "within", _time, 30_000),
+        )
 
     def timeline(self, value: Any) -> tuple[Entry, ...]:
         if not isinstance(value, list):
