@@ -17,6 +17,16 @@ for p in python3 python3.13 python3.12 python3.11; do
         break
     fi
 done
+# Of two interpreters of one version the distribution's, if nothing has to be installed for it: it is built with optimisation, those
+# of version managers often are not, and the tests take a quarter longer. One that .venv was made with stays.
+minor='import sys; print(*sys.version_info[:2])'
+whole='import ensurepip, venv, os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))'
+if [ -n "$python" ] && [ ! -e .venv/bin/python ] && [ -x /usr/bin/python3 ] && /usr/bin/python3 -c "$whole" 2>/dev/null &&
+    [ "$(/usr/bin/python3 -c "$minor")" = "$("$python" -c "$minor")" ]; then
+    python=/usr/bin/python3
+elif [ -n "$python" ] && [ "$(.venv/bin/python -c "$minor" 2>/dev/null)" = "$("$python" -c "$minor")" ]; then
+    python=.venv/bin/python
+fi
 
 missing=
 wanted=
