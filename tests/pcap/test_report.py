@@ -25,7 +25,7 @@ from zenjun.tools.pcap.report.summary import Clock, Piece, Span, Tables, bucket_
 from zenjun.tools.pcap.spark.session import Session
 from zenjun.tools.pcap.work.progress import Progress
 
-from . import built, planted, recorded
+from . import built, planted, recorded, shapes
 from .browser import Browser, chromium
 from .reading import Page
 from .traffic import Clock as Wrong
@@ -163,6 +163,31 @@ def test_clocks_of_machines_are_aligned(tmp_path: Path) -> None:
             assert error <= made[station].worst_ns
         unsure = made[station].uncertainty_ns
         assert unsure is not None and unsure < 2_000_000
+
+
+def test_a_capture_with_every_frame_twice_is_announced(
+    session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Recorded with -i any at a station whose interface is a bridge: at the bridge and at its port. What is counted twice is
+    neither lost nor sent again, so the page says that the counts are too high, and so does the command."""
+    traffic = Traffic({1: Wrong(), 2: Wrong()}, lambda a, b, chance: 100_000, duration_ns=10**9, repeats=0.0).run()
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    for station, records in traffic.records.items():
+        built.write(folder / f"s{station}.pcapng", records)
+    once = _report(session, [folder], tmp_path / "once", one_clock=True)
+    assert once.remarks == [] and "several interfaces" not in once.html()
+    twice = shapes.section() + shapes.interface() * 2
+    for record in traffic.records[2]:
+        for number in (0, 1):
+            twice += shapes.enhanced(record.time_ns + 1000 * number, record.data, number=number, flags=record.direction)
+    (folder / "s2.pcapng").write_bytes(twice)
+    made, _, _ = reporting.make([folder], tmp_path / "twice", session, Progress(), one_clock=True)
+    text = made.html()
+    warning = "s2.pcapng: PDUs were captured on several interfaces (-i any?)"
+    assert warning in text and text.index(warning) < text.index("Loss and retransmission")
+    assert warning in capsys.readouterr().err
+    assert Page(text).problems() == []
 
 
 def test_receipts_belong_to_the_transmission_before_them() -> None:

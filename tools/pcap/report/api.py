@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ....proto import wire
-from ..frames.files import Capture, FilesError
+from ..frames.files import Capture, FilesError, remarks
 from ..judge import api as checking
 from ..judge.evidence import Where
 from ..judge.judgement import TITLES, Judgement
@@ -46,7 +46,11 @@ def make(
     judgement, problems = checking.check([folder], folder, session, progress, ethertype=ethertype)
     captures = Manifest.load(folder, ethertype).captures
     clocks = {} if one_clock else _clocks(captures, ethertype, progress)
-    return Report(Tables(session.spark, folder, clocks), verdicts(judgement), note=progress.phase), judgement, problems
+    said = remarks(captures)
+    for remark in said:
+        progress.note(remark)
+    made = Report(Tables(session.spark, folder, clocks), verdicts(judgement), note=progress.phase, remarks=said)
+    return made, judgement, problems
 
 
 def _ingest(

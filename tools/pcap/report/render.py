@@ -60,6 +60,8 @@ class Report:
     """(source, number, incarnation) of the message to draw; None: the slowest."""
     title: str = "zenjun: what the captures show"
     note: Callable[[str], None] = lambda _: None
+    remarks: Sequence[str] = ()
+    """What makes counts on the page wrong, and what captures were taken for; sentences."""
     span: Span = field(init=False)
     drawn: dict[tuple[int, int, int], str] = field(default_factory=dict, init=False)
     """(source, incarnation, number) of a message → id of its diagram."""
@@ -114,6 +116,7 @@ class Report:
                 f" from {_utc(s.first_ns)}."
                 " All times on this page are seconds since the first PDU."
             )
+            + "".join(paragraph(f"Note: {remark}.") for remark in self.remarks)
         )  # fmt: skip
 
     # The sections
