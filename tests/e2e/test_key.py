@@ -100,7 +100,7 @@ def test_a_forged_goodbye_removes_nobody(segment: Lab, tmp_path: Path) -> None:
         segment.stations[4].inject(*[ethernet(forged, 2)] * 20)
         wait_for(lambda: datapath(segment.stations[1])["rx_unsealed"] == before + 20, "all are dropped and counted")
         assert together(segment, MEMBERS) == instance
-        wait_for(lambda: "without the add_checksum of this cluster's key" in log_of(segment.stations[1]), "it is said")
+        wait_for(lambda: "without the seal of this cluster's key" in log_of(segment.stations[1]), "it is said")
 
 
 def test_the_same_without_a_key_does_harm(tmp_path: Path) -> None:
