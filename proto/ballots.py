@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .core import Vote
-from .votes import Cast, Proposal, decode_proposal, sure_of
+from .votes import Cast, ChangeProposal, decode_proposal, sure_of
 
-Key = tuple[int, Proposal]
+Key = tuple[int, ChangeProposal]
 """Number of the instance in which the vote was cast, and what it proposes."""
 
 
@@ -26,7 +26,7 @@ class Ballots:
         self._casts.clear()
         self._pdus.clear()
 
-    def receive(self, vote: Vote) -> Proposal | None:
+    def receive(self, vote: Vote) -> ChangeProposal | None:
         """Note a vote that the core has accepted; the first one of a station for a proposal stands, for its place is that of the
         view event. Returns its proposal, None if it makes no sense."""
         proposal = decode_proposal(vote.pdu, vote.kind, self._n)
@@ -46,7 +46,7 @@ class Ballots:
         """By station; empty if no station has voted for it."""
         return self._casts.get(key, {})
 
-    def of_instance(self, instance: int) -> Iterator[tuple[Proposal, dict[int, Cast]]]:
+    def of_instance(self, instance: int) -> Iterator[tuple[ChangeProposal, dict[int, Cast]]]:
         """The proposals of that instance, in the order in which they were first seen."""
         return ((proposal, casts) for (number, proposal), casts in self._casts.items() if number == instance)
 

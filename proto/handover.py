@@ -16,7 +16,7 @@ from .core import Fence
 from .effects import Opened
 from .openpdu import NO_PAST, Past, Pasts
 from .timers import Deadline, Timers
-from .votes import Proposal
+from .votes import ChangeProposal
 
 VIEWS_KEPT: Final = 16
 """Own views remembered, to relate the pasts of stations that come from them."""
@@ -40,9 +40,9 @@ class Order(Protocol):
 class LateChanges(Protocol):
     """What it asks of the agreement of the instance that has ended (``membership.Membership``)."""
 
-    def late_change(self, view: int) -> Proposal | None: ...
+    def late_change(self, view: int) -> ChangeProposal | None: ...
 
-    def late_commit(self, now: int, proposal: Proposal) -> bool: ...
+    def late_commit(self, now: int, proposal: ChangeProposal) -> bool: ...
 
 
 class Handover(ABC):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from .errors import invariant
-from .openpdu import BY_VOTES, OpenPdu, Past, Proposal
+from .openpdu import BY_VOTES, OpenPdu, OpenProposal, Past
 from .settling import Heard
 from .wire import view_hash
 
@@ -29,13 +29,13 @@ class Issued:
         self._station = station
         self._n = stations
         self._heard = heard
-        self._proposals: dict[Proposal, None] = {}  # in order
+        self._proposals: dict[OpenProposal, None] = {}  # in order
 
-    def __contains__(self, proposal: Proposal | None) -> bool:
+    def __contains__(self, proposal: OpenProposal | None) -> bool:
         return proposal in self._proposals
 
     @property
-    def latest(self) -> Proposal | None:
+    def latest(self) -> OpenProposal | None:
         return next(reversed(self._proposals), None)
 
     @property
@@ -43,7 +43,7 @@ class Issued:
         """The highest instance number among them, 0: none."""
         return max((proposal.instance for proposal in self._proposals), default=0)
 
-    def add(self, proposal: Proposal) -> None:
+    def add(self, proposal: OpenProposal) -> None:
         latest = self.latest
         invariant(latest is None or proposal.instance > latest.instance, "issued instance numbers grow")
         self._proposals[proposal] = None
@@ -53,7 +53,7 @@ class Issued:
     def clear(self) -> None:
         self._proposals.clear()
 
-    def is_complete(self, proposal: Proposal) -> bool:
+    def is_complete(self, proposal: OpenProposal) -> bool:
         """Every member has issued it, as far as its last OPEN tells."""
         return all(
             station == self._station
@@ -65,7 +65,7 @@ class Issued:
             for station, life in proposal.members
         )
 
-    def begun(self, pdu: OpenPdu) -> Proposal | None:
+    def begun(self, pdu: OpenPdu) -> OpenProposal | None:
         """One that somebody has started and left again: its view is the past of the sender, or of any member of what the sender
         proposes, who may not be heard itself. It is started first. Else this station would go on past it, and without what of the
         former instance was delivered when it was started."""
@@ -73,15 +73,15 @@ class Issued:
         brought = {past.view for past in pasts if past.view and not past.reached & BY_VOTES}
         return next((p for p in self._proposals if self._view_of(p) in brought), None)
 
-    def with_view(self, src: int, instance: int, view: int) -> Proposal | None:
+    def with_view(self, src: int, instance: int, view: int) -> OpenProposal | None:
         """The one of this number and view hash, of which ``src`` is a member."""
         of_number = (p for p in self._proposals if p.instance == instance and p.incarnation_of(src))
         return next((p for p in of_number if self._view_of(p) == view), None)
 
-    def incarnations_of(self, proposal: Proposal) -> tuple[int, ...]:
+    def incarnations_of(self, proposal: OpenProposal) -> tuple[int, ...]:
         """Of its members, by index; 0: no member."""
         lives = dict(proposal.members)
         return tuple(lives.get(station, 0) for station in range(1, self._n + 1))
 
-    def _view_of(self, proposal: Proposal) -> int:
+    def _view_of(self, proposal: OpenProposal) -> int:
         return view_hash(proposal.instance, self.incarnations_of(proposal))

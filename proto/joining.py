@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX, decode_header, unpack
-from .votes import Proposal, decode_proposal
+from .votes import ChangeProposal, decode_proposal
 from .wire import CONFIRM, Kind, payload_offset, view_hash
 
 PROPOSALS_MAX: Final = 64
@@ -63,7 +63,7 @@ class Joining:
         self._n = stations
         self._station = station
         self._incarnation = 0
-        self._seen: dict[tuple[int, Proposal], dict[int, _VoteSeen]] = {}
+        self._seen: dict[tuple[int, ChangeProposal], dict[int, _VoteSeen]] = {}
         self._oldest: int | None = None  # instance of the first vote for this incarnation
         self.votes = 0
         """Votes for this station seen in this incarnation."""
@@ -125,7 +125,7 @@ class Joining:
         return None
 
     def _entry(
-        self, instance: int, proposal: Proposal, voters: set[int], seen: dict[int, _VoteSeen], incarnations: tuple[int, ...]
+        self, instance: int, proposal: ChangeProposal, voters: set[int], seen: dict[int, _VoteSeen], incarnations: tuple[int, ...]
     ) -> Entry:
         clock, station = max((seen[k].clock, k) for k in voters)
 

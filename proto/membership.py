@@ -53,7 +53,7 @@ from .peerstate import Cause, PeerState
 from .repeats import Repeats
 from .reports import Reports
 from .streams import Streams
-from .votes import Cast, Proposal, Quorum, bits, encode_proposal, stations_of, takes_in
+from .votes import Cast, ChangeProposal, Quorum, bits, encode_proposal, stations_of, takes_in
 from .wire import Kind, view_hash
 
 SEQ_MASK: Final = 2**32 - 1
@@ -109,7 +109,7 @@ class Membership:
         self.last_change_ns = 0
         self.withdrawals = 0
         """How often suspicions were taken back for want of quorum."""
-        self._own_votes: list[Proposal] = []
+        self._own_votes: list[ChangeProposal] = []
         self._ballots = Ballots(stations)
         self._reports = self.reports_class(station, self._peers, self._ballots, quorum, adopt_timeout_ns, self)
         self._repeats = self.repeats_class(station, self._ballots)
@@ -357,11 +357,11 @@ class Membership:
                 peer.told_ns = now
         return self._advance(now) if moved else []
 
-    def late_change(self, view: int) -> Proposal | None:
+    def late_change(self, view: int) -> ChangeProposal | None:
         """After ``end``: the complete own proposal that leads to this view, if there is one. Some member has carried it out."""
         return next((p for p in self._own_votes if self._is_complete(p) and self._hash_of(p) == view), None)
 
-    def late_commit(self, now: int, proposal: Proposal) -> bool:
+    def late_commit(self, now: int, proposal: ChangeProposal) -> bool:
         """After ``end``: tell the core of that view, which is then flushed. False: it has no room for one more view event."""
         change = self._change_of(proposal)
         if not self._streams.commit(now, change):
@@ -435,7 +435,7 @@ class Membership:
             self._stuck_since_ns = None
         return effects
 
-    def _wanted(self) -> Proposal | None:
+    def _wanted(self) -> ChangeProposal | None:
         """What to propose now: removals before joins, and only what could be agreed."""
         if suspicions := self._suspicions:
             if not self.has_quorum or not self._may_remove(set(self.target) - self._reports.unresponsive):
@@ -443,10 +443,10 @@ class Membership:
             if not self._holds_streams((k, s.limit) for k, s in suspicions.items()):
                 return None  # once they are in, not per PDU
             reqs = ((k, self._streams.peer(k - 1).req & SEQ_MASK) for k in suspicions)
-            return Proposal(True, self.target, tuple(reqs))
+            return ChangeProposal(True, self.target, tuple(reqs))
         joining = {k: p.joining for k, p in self._peers.items() if p.joining}
         if joining:
-            return Proposal(False, tuple(sorted({*self.members, *joining})), tuple(joining.items()))
+            return ChangeProposal(False, tuple(sorted({*self.members, *joining})), tuple(joining.items()))
         return None
 
     def _propose(self, now: int) -> list[Outcome]:
@@ -472,29 +472,29 @@ class Membership:
                 self._streams.wait_for(k - 1, clock - 1, self._frame_max_of(k))
         return effects
 
-    def _may_vote(self, proposal: Proposal) -> bool:
+    def _may_vote(self, proposal: ChangeProposal) -> bool:
         """Votes grow: one that does not take in the last one waits until it does, or this station gives up."""
         return not self._own_votes or takes_in(proposal, self._own_votes[-1])
 
-    def _remember_vote(self, proposal: Proposal) -> None:
+    def _remember_vote(self, proposal: ChangeProposal) -> None:
         """A later vote never hides an earlier one, which others may have carried out."""
         self._own_votes.append(proposal)
 
-    def _voters(self, proposal: Proposal) -> set[int]:
+    def _voters(self, proposal: ChangeProposal) -> set[int]:
         return set(proposal.members) & set(self.members)
 
-    def _is_complete(self, proposal: Proposal) -> bool:
+    def _is_complete(self, proposal: ChangeProposal) -> bool:
         if not self._voters(proposal) <= self._ballots.casts((self._base, proposal)).keys():
             return False
         return not proposal.stop or self._holds_streams(proposal.changes)
 
-    def _is_decided(self, proposal: Proposal) -> bool:
+    def _is_decided(self, proposal: ChangeProposal) -> bool:
         """Is every voter known to have every vote?"""
         casts = self._ballots.casts((self.instance, proposal))
         voters = self._voters(proposal)
         return self._streams.all_have(bits(voters), {k - 1: casts[k].seq for k in voters})
 
-    def _commit(self, now: int, proposal: Proposal) -> list[Outcome]:
+    def _commit(self, now: int, proposal: ChangeProposal) -> list[Outcome]:
         """Carry it out; nothing if the core cannot yet."""
         change = self._change_of(proposal)
         if not self._streams.commit(now, change):
@@ -544,17 +544,17 @@ class Membership:
         return self.quorum(staying)
 
     # ---- rule 4: place
-    def _after(self, proposal: Proposal) -> tuple[int, tuple[int, ...]]:
+    def _after(self, proposal: ChangeProposal) -> tuple[int, tuple[int, ...]]:
         """The instance a proposal leads to: number, incarnations by index."""
         members = {k: self.incarnations[k - 1] for k in proposal.members}
         if not proposal.stop:
             members.update(proposal.changes)
         return self._base + 1, tuple(members.get(k, 0) for k in range(1, self._n + 1))
 
-    def _hash_of(self, proposal: Proposal) -> int:
+    def _hash_of(self, proposal: ChangeProposal) -> int:
         return view_hash(*self._after(proposal))
 
-    def _change_of(self, proposal: Proposal) -> Commit:
+    def _change_of(self, proposal: ChangeProposal) -> Commit:
         """What the core is told of a complete proposal: the view event stands behind the last vote."""
         instance, incarnations = self._after(proposal)
         casts = self._ballots.casts((instance - 1, proposal))

@@ -55,9 +55,9 @@ from .openpdu import (
     NO_PAST,
     Members,
     OpenPdu,
+    OpenProposal,
     Past,
     Pasts,
-    Proposal,
     decode_header,
     decode_open,
     mac_text,
@@ -121,7 +121,7 @@ class Opening:
         self.state = State.LISTENING
         self.incarnation = incarnation
         self.highest = instance
-        self.instance: Proposal | None = None
+        self.instance: OpenProposal | None = None
         """The instance this station has started in; others may have followed it by votes."""
         self.current = 0
         """Number of the instance it is in now, 0: none. The engine raises it when the members have agreed on the next."""
@@ -274,7 +274,7 @@ class Opening:
 
     def let_in(self, now: int, instance: int) -> list[Effect]:
         """The members of a living instance have let this station in (``joining.Entry``)."""
-        self.instance = Proposal(instance, ((self._config.station, self.incarnation),))
+        self.instance = OpenProposal(instance, ((self._config.station, self.incarnation),))
         self.past = NO_PAST
         return self._move(now, Cause.LET_IN) + self.note_instance(instance)
 
@@ -411,12 +411,12 @@ class Opening:
         gone (or we are in another one, which cannot be). Only a new life can help."""
         return pdu.started and listed == self.incarnation and pdu.proposal not in self._issued
 
-    def _own_instance(self) -> Proposal:
+    def _own_instance(self) -> OpenProposal:
         if self.instance is None:
             raise InvariantError("started without an instance")
         return self.instance
 
-    def _on_open_started(self, now: int, pdu: OpenPdu, instance: Proposal) -> list[Outcome]:
+    def _on_open_started(self, now: int, pdu: OpenPdu, instance: OpenProposal) -> list[Outcome]:
         """In an instance, an OPEN or RCV of a station that is in none, or in another."""
         held = self._held(pdu.src)
         if pdu.started:
@@ -530,7 +530,7 @@ class Opening:
         late = latest is not None and now - self._issued_ns >= PATIENCE_WINDOWS * self.pace.window_ns
         if latest is not None and late:
             self._issued_ns = now
-            taken = self._settling.settle(now, latest, Proposal(0, *self._candidates(now)), self.incarnation, self.highest)
+            taken = self._settling.settle(now, latest, OpenProposal(0, *self._candidates(now)), self.incarnation, self.highest)
             if taken == latest:
                 return []
             if taken is not None:
@@ -559,7 +559,7 @@ class Opening:
                 return []
             if self.highest >= INSTANCE_MAX:
                 return self._notices.give(now, "exhausted", 0, "instance numbers are used up: the state folders must be cleared")
-            adopted = Proposal(self.highest + 1, members, pasts)
+            adopted = OpenProposal(self.highest + 1, members, pasts)
         return self._issue(now, adopted)
 
     def _may_form(self, stations: Iterable[int]) -> bool:
@@ -570,7 +570,7 @@ class Opening:
         """Until then a set that lacks some station is not proposed: the others may come yet."""
         return max(quorum_since_ns + self._config.window_ns, self._arrivals.calm_ns(self.pace, quorum_since_ns))
 
-    def _follow(self, now: int, lowest: int, latest: Proposal | None, number: int) -> tuple[Proposal | None, bool]:
+    def _follow(self, now: int, lowest: int, latest: OpenProposal | None, number: int) -> tuple[OpenProposal | None, bool]:
         """In a crowd the lowest station present proposes, and the others take what it proposes; each of them by itself only if
         it does not. (The proposal to take or None, whether to wait for now.)"""
         if self._ready_ns is None:
@@ -584,17 +584,17 @@ class Opening:
             return None, True  # as long as answers come; who has come since is let in by votes
         return None, lowest != self._config.station and now - self._ready_ns < FOLLOW_WINDOWS * self.pace.window_ns
 
-    def _agreeable(self, offer: Proposal) -> bool:
+    def _agreeable(self, offer: OpenProposal) -> bool:
         """Does it say of this station what it says itself, and may its members form an instance?"""
         own = offer.incarnation_of(self._config.station) == self.incarnation and self._fits(offer)
         return own and self._may_form(station for station, _ in offer.members)
 
-    def _fits(self, offer: Proposal) -> bool:
+    def _fits(self, offer: OpenProposal) -> bool:
         """It says of this station what that brings, or leads to the same."""
         past = next((Past(*rest) for station, *rest in offer.pasts if station == self._config.station), NO_PAST)
         return past == self.past or (past.view == self.past.view and self._bind(past, offer.pasts) == self.past)
 
-    def _issue(self, now: int, proposal: Proposal) -> list[Effect]:
+    def _issue(self, now: int, proposal: OpenProposal) -> list[Effect]:
         """Say it, and agree to it if all others have issued it already."""
         self._issued.add(proposal)
         self._issued_ns = self._answered_ns = now
@@ -604,12 +604,12 @@ class Opening:
         effects = self._sender.send(now)
         return effects + (self._agree(now, proposal) if self._issued.is_complete(proposal) else [])
 
-    def _agree(self, now: int, proposal: Proposal) -> list[Effect]:
+    def _agree(self, now: int, proposal: OpenProposal) -> list[Effect]:
         self.instance = proposal
         self._opened_ns = now
         return [*self._move(now, Cause.AGREED), self._opened(proposal), *self._sender.send(now)]
 
-    def _opened(self, proposal: Proposal) -> Opened:
+    def _opened(self, proposal: OpenProposal) -> Opened:
         heard = [self._heard[station] for station, _ in proposal.members if station in self._heard]
         return Opened(
             instance=proposal.instance,
@@ -686,7 +686,7 @@ class Opening:
 
     # ---- small
     @property
-    def latest(self) -> Proposal | None:
+    def latest(self) -> OpenProposal | None:
         """What this incarnation has proposed last, or agreed to."""
         return self._issued.latest
 

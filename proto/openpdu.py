@@ -80,7 +80,7 @@ class BusReached(NamedTuple):
         return (self.acknowledged - other.acknowledged + half) % (2 * half) - half
 
 
-class Proposal(NamedTuple):
+class OpenProposal(NamedTuple):
     """An instance that is proposed or agreed."""
 
     instance: int
@@ -99,7 +99,7 @@ class OpenPdu:
     src: int
     incarnation: int
     frame_max: int
-    proposal: Proposal | None
+    proposal: OpenProposal | None
     highest: int
     fingerprint: int
     age_ms: int
@@ -193,7 +193,7 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
     started = bool(fields["oflags"] & OpenFlag.STARTED)
     if dict(members).get(header["src"]) != header["incarnation"]:
         return None  # nobody proposes a set without itself
-    proposal = Proposal(fields["proposal"], members, pasts) if fields["proposal"] else None
+    proposal = OpenProposal(fields["proposal"], members, pasts) if fields["proposal"] else None
     if proposal is None and (len(members) != 1 or started):
         return None
     if proposal is not None and header["kind"] == Kind.RCV:

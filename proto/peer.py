@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .peerstate import TRANSITIONS, Cause, PeerState
-from .votes import Proposal
+from .votes import ChangeProposal
 
 CALM_UNIT_NS: Final = 500_000_000
 CALM_UNITS: Final = 10
@@ -31,7 +31,7 @@ class Admission:
 
     incarnation: int
     instance: int
-    proposal: Proposal
+    proposal: ChangeProposal
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from typing import Protocol
 from .ballots import Ballots
 from .peer import Peer
 from .peerstate import Cause, PeerState
-from .votes import Cast, Proposal, Quorum
+from .votes import Cast, ChangeProposal, Quorum
 
 
 class Present(Protocol):
@@ -55,7 +55,7 @@ class Reports:
         """Members not heard for a while, and asked whether they are there: their reports do not count until they are heard."""
 
     # ---- what comes
-    def apply(self, now: int, station: int, proposal: Proposal) -> None:
+    def apply(self, now: int, station: int, proposal: ChangeProposal) -> None:
         """A vote of a member in the present instance reports something, beyond its counting."""
         if station == self._station or self._peers[station].suspicion:
             return
@@ -113,7 +113,7 @@ class Reports:
         """Some stop has been seen here or is reported."""
         return any(p.suspicion or p.state is PeerState.AAS for p in self._peers.values())
 
-    def open_votes(self) -> Iterator[tuple[Proposal, dict[int, Cast]]]:
+    def open_votes(self) -> Iterator[tuple[ChangeProposal, dict[int, Cast]]]:
         """What has been proposed in the present instance, and which stations have voted for it."""
         return self._ballots.of_instance(self._present.instance)
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from .effects import Effect, Persist, Send
 from .openconfig import OpeningConfig, Timer
-from .openpdu import INSTANCE_MAX, OpenPdu, Past, Proposal, encode_open
+from .openpdu import INSTANCE_MAX, OpenPdu, OpenProposal, Past, encode_open
 from .openstate import State
 from .pace import Pace
 from .timers import NEVER, Timers
@@ -27,7 +27,7 @@ class Speaker(Protocol):
 
     incarnation: int
     highest: int
-    instance: Proposal | None
+    instance: OpenProposal | None
     current: int
     past: Past
     frame_max: int
@@ -35,7 +35,7 @@ class Speaker(Protocol):
     pace: Pace
 
     @property
-    def latest(self) -> Proposal | None:
+    def latest(self) -> OpenProposal | None:
         """What it has proposed last."""
 
     def is_recovering(self, now: int) -> bool:
@@ -95,7 +95,7 @@ class Sender:
         proposal = None if recovering else speaker.instance or speaker.latest
         if outdated:
             lives = {self._config.station: speaker.incarnation, outdated: self._life_of(outdated)}
-            proposal = Proposal(speaker.current, tuple(sorted(lives.items())))
+            proposal = OpenProposal(speaker.current, tuple(sorted(lives.items())))
         pdu = OpenPdu(
             src=self._config.station,
             incarnation=speaker.incarnation,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .openpdu import INSTANCE_MAX, Members, OpenPdu, Proposal
+from .openpdu import INSTANCE_MAX, Members, OpenPdu, OpenProposal
 from .pace import Pace
 
 WITHOUT_MAX: Final = 3
@@ -44,7 +44,7 @@ class Settling:
         station: int,
         pace: Pace,
         heard: Mapping[int, Heard],
-        agreeable: Callable[[Proposal], bool],
+        agreeable: Callable[[OpenProposal], bool],
         jitter: Callable[[int], int],
     ) -> None:
         """heard: by station, kept up to date by the caller. agreeable: could this station agree to that proposal? jitter: a
@@ -55,7 +55,7 @@ class Settling:
         self._agreeable = agreeable
         self._jitter = jitter
         self._excluded: dict[int, int] = {}  # stations that were heard and did not agree: left out until then
-        self.taken: Proposal | None = None
+        self.taken: OpenProposal | None = None
         """What ``settle`` has said last, a colleague's set or the own one; None: the own set anew."""
         self.agreed()
 
@@ -64,12 +64,12 @@ class Settling:
         self._kept = 0  # looks at which a set that is not the own one has been kept
         self._failed: dict[Members, int] = {}  # sets that were kept in vain: not taken again until then
         self._without: dict[int, int] = {}  # how often in a row members have not followed
-        self._proposals: dict[int, Proposal] = {}  # what they proposed at the last look
+        self._proposals: dict[int, OpenProposal] = {}  # what they proposed at the last look
 
     def leaves_out(self, now: int, station: int) -> bool:
         return now < self._excluded.get(station, 0)
 
-    def settle(self, now: int, latest: Proposal, own: Proposal, incarnation: int, highest: int) -> Proposal | None:
+    def settle(self, now: int, latest: OpenProposal, own: OpenProposal, incarnation: int, highest: int) -> OpenProposal | None:
         """What to issue instead of ``latest``, ``latest`` itself to keep it, None for a new one with the own set. own: that set;
         its number does not count. incarnation: of this station. highest: instance number known so far."""
         foreign = latest == self.taken and latest[1:] != own[1:]
@@ -89,8 +89,8 @@ class Settling:
         return self.taken
 
     def _choose(
-        self, latest: Proposal, own: Proposal, offered: list[Proposal], without: int, deaf: bool, highest: int
-    ) -> Proposal | None:
+        self, latest: OpenProposal, own: OpenProposal, offered: list[OpenProposal], without: int, deaf: bool, highest: int
+    ) -> OpenProposal | None:
         best = max(offered, key=lambda p: (len(p.members), p.instance), default=latest)
         mine = best[1:] == own[1:]
         if deaf or (mine and latest[1:] != own[1:]):
@@ -100,10 +100,10 @@ class Settling:
         largest = mine and len(own.members) > without
         return latest._replace(instance=highest + 1) if largest and latest.instance < highest < INSTANCE_MAX else latest
 
-    def _answers(self, now: int, latest: Proposal, incarnation: int) -> tuple[list[Proposal], int, list[int]]:
+    def _answers(self, now: int, latest: OpenProposal, incarnation: int) -> tuple[list[OpenProposal], int, list[int]]:
         """What the other members of it propose instead: the sets that this station could take; the size of the largest one of a
         member that does not follow it; the members to leave out."""
-        offered: list[Proposal] = []
+        offered: list[OpenProposal] = []
         largest, deaf = 0, list[int]()
         counts, before = self._without, self._proposals
         self._without, self._proposals = {}, {}

@@ -10,7 +10,7 @@ from .openpdu import INCARNATION_MAX, pack, unpack
 from .wire import CHANGE, PROPOSAL, Kind, payload_offset
 
 
-class Proposal(NamedTuple):
+class ChangeProposal(NamedTuple):
     """What one vote is for: the next instance's members, and what changes. Stations are numbers 1..n, sorted."""
 
     stop: bool
@@ -23,7 +23,7 @@ class Proposal(NamedTuple):
         return tuple(station for station, _ in self.changes)
 
 
-def takes_in(later: Proposal, earlier: Proposal) -> bool:
+def takes_in(later: ChangeProposal, earlier: ChangeProposal) -> bool:
     """May a station that has voted for ``earlier`` vote for ``later`` in the same instance? Votes of a station grow: joins let in
     whoever an earlier vote did, in that life or a later one; removals come after joins, and remove whoever an earlier vote did,
     whose streams they end where it did, or later. So two proposals that two stations have voted for, both have voted for in the
@@ -76,7 +76,7 @@ def stations_of(bitmap: int) -> tuple[int, ...]:
     return tuple(k + 1 for k in range(bitmap.bit_length()) if bitmap >> k & 1)
 
 
-def encode_proposal(proposal: Proposal, *, state: int, trans: int) -> bytes:
+def encode_proposal(proposal: ChangeProposal, *, state: int, trans: int) -> bytes:
     """Payload of a vote."""
     out = pack(PROPOSAL, state=state, trans=trans, members=bits(proposal.members), changes=len(proposal.changes))
     return out + b"".join(pack(CHANGE, changed=station, value=value) for station, value in proposal.changes)
@@ -88,7 +88,7 @@ def sure_of(pdu: bytes, stations: int) -> int:
     return head["state"] & ~head["trans"]
 
 
-def decode_proposal(pdu: bytes, kind: int, stations: int) -> Proposal | None:
+def decode_proposal(pdu: bytes, kind: int, stations: int) -> ChangeProposal | None:
     """The inverse, of a whole vote PDU whose lengths the core has checked; None if it makes no sense."""
     at = payload_offset(stations, packed=False)
     if len(pdu) < at + PROPOSAL.size:
@@ -112,4 +112,4 @@ def decode_proposal(pdu: bytes, kind: int, stations: int) -> Proposal | None:
         return None
     if not stop and not all(1 <= life <= INCARNATION_MAX for _, life in changes):
         return None
-    return Proposal(stop, members, tuple(changes))
+    return ChangeProposal(stop, members, tuple(changes))

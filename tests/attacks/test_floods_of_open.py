@@ -76,11 +76,11 @@ def test_what_is_new_is_shown_at_once() -> None:
 
 def test_a_vote_for_a_joiner_repeated_does_not_fill_the_queue() -> None:
     """A station in no instance is shown every vote, for each may be the one that lets it in: once."""
-    from zenjun.proto.votes import Proposal
+    from zenjun.proto.votes import ChangeProposal
 
     from ..proto.test_membership_numbers import vote_pdu
 
     victim = core(opened=False)
-    vote = vote_pdu(N, 2, Kind.RCV_ACK, Proposal(False, (1, 2), ((1, 1),)), incarnation=7, instance=5)
+    vote = vote_pdu(N, 2, Kind.RCV_ACK, ChangeProposal(False, (1, 2), ((1, 1),)), incarnation=7, instance=5)
     votes = [vote, poke(vote, "seq", 3)]
     assert len(told(victim, votes, 10 * US, 10_000, batch=1_000)) <= 2 * 12

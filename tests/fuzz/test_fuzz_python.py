@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scapy.packet import Padding
 from zenjun.proto import wire
 from zenjun.proto.core import add_checksum, check
-from zenjun.proto.openpdu import NO_PAST, OpenPdu, Past, Proposal, decode_open, encode_open
+from zenjun.proto.openpdu import NO_PAST, OpenPdu, OpenProposal, Past, decode_open, encode_open
 from zenjun.tools.dissect import Dot1Q, Ether, Zenjun, as_dict, complete, find
 
 CLUSTER = wire.cluster_id("fuzz")
@@ -126,7 +126,7 @@ def test_open_both_ways(data: st.DataObject) -> None:
     number = data.draw(st.integers(1, 2**29))
     pasts = [(s, data.draw(st.integers(0, number - 1)), data.draw(st.integers(0, 2**64 - 1))) for s, _ in members]
     pasts = [past for past in pasts if past[1]]
-    proposal = data.draw(st.sampled_from([None, Proposal(number, members, tuple(pasts))]))
+    proposal = data.draw(st.sampled_from([None, OpenProposal(number, members, tuple(pasts))]))
     sent = OpenPdu(
         src=src,
         incarnation=dict(members)[src],

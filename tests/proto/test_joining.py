@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from zenjun.proto.core import add_checksum
 from zenjun.proto.joining import PROPOSALS_MAX, Joining
 from zenjun.proto.openpdu import pack
-from zenjun.proto.votes import Proposal, encode_proposal
+from zenjun.proto.votes import ChangeProposal, encode_proposal
 from zenjun.proto.wire import CONFIRM, HEADER, VERSION, Flag, Kind, view_hash
 
 from ..rules import rule
 
 N, ME = 4, 4
-JOIN = Proposal(False, (1, 2, 4), ((4, 9),))
+JOIN = ChangeProposal(False, (1, 2, 4), ((4, 9),))
 
 
-def vote(station: int, proposal: Proposal = JOIN, *, instance: int = 7, kind: int = Kind.RCV_ACK, **fields: int) -> bytes:
+def vote(station: int, proposal: ChangeProposal = JOIN, *, instance: int = 7, kind: int = Kind.RCV_ACK, **fields: int) -> bytes:
     payload = encode_proposal(proposal, state=0, trans=0)
     values = {"incarnation": 10 * station, "seq": 100 + station, "clock": 500 + station, "frame_max": 1500 - station, **fields}
     header = pack(
@@ -68,7 +68,7 @@ def test_starts_when_a_member_is_where_all_votes_lead() -> None:
         ([vote(1), vote(2)], confirm(3, 8, (10, 20, 0, 9))),  # of no member
         ([vote(1), vote(2, incarnation=21)], GOOD),  # a vote of another life of a voter
         (
-            [vote(1, Proposal(False, (1, 2, 4), ((4, 8),))), vote(2, Proposal(False, (1, 2, 4), ((4, 8),)))],
+            [vote(1, ChangeProposal(False, (1, 2, 4), ((4, 8),))), vote(2, ChangeProposal(False, (1, 2, 4), ((4, 8),)))],
             GOOD,
         ),  # not for this life
         ([vote(1, kind=Kind.STOP), vote(2)], GOOD),

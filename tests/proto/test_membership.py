@@ -17,7 +17,7 @@ from zenjun.proto.effects import Changed, Effect, Persist, Send
 from zenjun.proto.openpdu import INCARNATION_MAX, pack, unpack
 from zenjun.proto.outcomes import InstanceOver, Outcome
 from zenjun.proto.peerstate import MOVES, TRANSITIONS, Cause, PeerState
-from zenjun.proto.votes import Proposal, Quorum, bits, decode_proposal, encode_proposal, stations_of, takes_in
+from zenjun.proto.votes import ChangeProposal, Quorum, bits, decode_proposal, encode_proposal, stations_of, takes_in
 from zenjun.proto.wire import HEADER, PROPOSAL, VERSION, Kind, view_hash
 
 from tests.sim import broken
@@ -107,7 +107,15 @@ class One:
         return [Persist(1, instance)]
 
     def vote(
-        self, station: int, proposal: Proposal, *, seq: int = 5, clock: int = 200, instance: int = 7, now: int = 0, sure: int = 0
+        self,
+        station: int,
+        proposal: ChangeProposal,
+        *,
+        seq: int = 5,
+        clock: int = 200,
+        instance: int = 7,
+        now: int = 0,
+        sure: int = 0,
     ) -> list[Outcome]:
         kind = Kind.STOP if proposal.stop else Kind.RCV_ACK
         pdu = pdu_of(station, kind, encode_proposal(proposal, state=sure, trans=0), seq, clock, instance)
@@ -116,7 +124,7 @@ class One:
     def word(self) -> str:
         return " ".join(state.name for _, state in sorted(self.m.peer_states.items()))
 
-    def last(self) -> Proposal:
+    def last(self) -> ChangeProposal:
         kind, payload = self.core.sent[-1]
         proposal = decode_proposal(pdu_of(1, kind, payload, 1, 1, 7), kind, N)
         assert proposal is not None
@@ -129,7 +137,7 @@ def only(outcomes: list[Outcome], kind: type[Any]) -> Any:
     return found[0]
 
 
-STOP_4 = Proposal(True, (1, 2, 3), ((4, 0),))
+STOP_4 = ChangeProposal(True, (1, 2, 3), ((4, 0),))
 
 
 # ---- the table
@@ -157,17 +165,17 @@ def test_bitmaps(stations: set[int]) -> None:
 
 
 @st.composite
-def proposals(draw: st.DrawFn) -> Proposal:
+def proposals(draw: st.DrawFn) -> ChangeProposal:
     changed = draw(st.sets(st.integers(1, N), min_size=1, max_size=N - 1))
     rest = sorted(set(range(1, N + 1)) - changed)
     kept = draw(st.sets(st.sampled_from(rest), min_size=1))
     stop = draw(st.booleans())
     values = tuple((k, draw(st.integers(0 if stop else 1, INCARNATION_MAX))) for k in sorted(changed))
-    return Proposal(stop, tuple(sorted(kept if stop else kept | changed)), values)
+    return ChangeProposal(stop, tuple(sorted(kept if stop else kept | changed)), values)
 
 
 @given(proposals(), st.integers(0, 2**N - 1), st.integers(0, 2**N - 1))
-def test_votes_survive_the_wire(proposal: Proposal, state: int, trans: int) -> None:
+def test_votes_survive_the_wire(proposal: ChangeProposal, state: int, trans: int) -> None:
     kind = Kind.STOP if proposal.stop else Kind.RCV_ACK
     payload = encode_proposal(proposal, state=state, trans=trans)
     assert decode_proposal(pdu_of(2, kind, payload, 1, 1, 1), kind, N) == proposal
@@ -189,7 +197,7 @@ def test_senseless_votes_are_nothing() -> None:
         (True, (1, 2), ()),
     ):
         kind = Kind.STOP if stop else Kind.RCV_ACK
-        payload = encode_proposal(Proposal(stop, members, changes), state=0, trans=0)
+        payload = encode_proposal(ChangeProposal(stop, members, changes), state=0, trans=0)
         assert decode_proposal(pdu_of(2, kind, payload, 1, 1, 1), kind, N) is None
 
 
@@ -218,7 +226,7 @@ def test_two_stations_with_a_casting_vote() -> None:
 def test_a_stop_is_closed_voted_for_and_carried_out_when_everybody_has_every_vote() -> None:
     one = One()
     one.core.req[3] = 9
-    stop = Proposal(True, (1, 2, 3), ((4, 9),))
+    stop = ChangeProposal(True, (1, 2, 3), ((4, 9),))
     effects = one.m.suspect(MS, (4, "silent"))
     assert one.word() == "A A A AS" and one.core.limits == {3: 9} and one.core.state == (8, 8)
     assert effects == [Persist(1, 8)] and one.last() == stop and one.core.sent[-1][0] == Kind.STOP
@@ -267,7 +275,7 @@ def test_one_that_is_not_sure_is_not_believed_against_what_is_heard(fault: str) 
     one.m.on_time(ADOPT)
     assert one.word() == ("A A A AS" if fault else "A AS A AAS")
     if not fault:
-        assert one.core.sent[-1][0] == Kind.STOP and one.last() == Proposal(True, (1, 3, 4), ((2, 0),))
+        assert one.core.sent[-1][0] == Kind.STOP and one.last() == ChangeProposal(True, (1, 3, 4), ((2, 0),))
         head = unpack(PROPOSAL, one.core.sent[-1][1], 0)
         assert head["state"] & ~head["trans"] == bits({2}), "sure of it: it does not hang on what is heard here"
 
@@ -288,17 +296,17 @@ def test_of_two_that_accuse_each_other_the_lower_number_is_believed() -> None:
     for due in ([3], [4], [3, 4]):
         one = One()
         one.vote(3, STOP_4)
-        one.vote(4, Proposal(True, (1, 2, 4), ((3, 0),)))
+        one.vote(4, ChangeProposal(True, (1, 2, 4), ((3, 0),)))
         one.m.adopt(ADOPT, due)
         assert one.word() == "A A AAS AS"
 
 
 def test_who_is_accused_alone_joins_those_who_remove_its_accuser() -> None:
     one = One()
-    one.vote(2, Proposal(True, (2, 3, 4), ((1, 0),)))
+    one.vote(2, ChangeProposal(True, (2, 3, 4), ((1, 0),)))
     one.m.on_time(GIVE_UP - 1)
     assert one.word() == "A A A A", "it does not judge in its own case"
-    one.vote(3, Proposal(True, (1, 3, 4), ((2, 0),)), sure=bits({2}))
+    one.vote(3, ChangeProposal(True, (1, 3, 4), ((2, 0),)), sure=bits({2}))
     one.m.on_time(MS)
     assert one.word() == "A AS A A"
 
@@ -328,7 +336,7 @@ def test_equalisation_fetches_what_a_voter_has_more_and_votes_again_once() -> No
     one.core.req[3] = 5
     one.m.suspect(MS, (4, "silent"))
     assert one.last().changes == ((4, 5),)
-    one.vote(2, Proposal(True, (1, 2, 3), ((4, 8),)))
+    one.vote(2, ChangeProposal(True, (1, 2, 3), ((4, 8),)))
     assert one.core.limits == {3: 8} and len(one.core.sent) == 1
     one.core.req[3] = 7
     one.m.on_progress(2 * MS)
@@ -342,7 +350,7 @@ def test_equalisation_fetches_what_a_voter_has_more_and_votes_again_once() -> No
 def test_equalisation_counts_what_was_said_before_the_own_suspicion() -> None:
     one = One()
     one.core.req[3] = 2**32 - 2  # across the wrap of the wire's 32 bits
-    one.vote(2, Proposal(True, (1, 2, 3), ((4, 1),)))
+    one.vote(2, ChangeProposal(True, (1, 2, 3), ((4, 1),)))
     one.m.suspect(MS, (4, "silent"))
     assert one.core.limits == {3: 2**32 + 1} and not one.core.sent
     one.core.req[3] = 2**32 + 1
@@ -354,11 +362,11 @@ def test_equalisation_counts_what_was_said_before_the_own_suspicion() -> None:
 def test_what_a_removed_voter_had_accepted_binds_nobody() -> None:
     """Else the survivors would wait for PDUs that only the dead have."""
     one = One(Quorum(N, 2))
-    one.vote(3, Proposal(True, (1, 2, 3), ((4, 50),)))
+    one.vote(3, ChangeProposal(True, (1, 2, 3), ((4, 50),)))
     one.m.suspect(MS, (4, "silent"))
     assert one.core.limits == {3: 50} and not one.core.sent
     one.m.suspect(MS, (3, "silent"))
-    assert one.core.limits == {3: 0, 2: 0} and one.last() == Proposal(True, (1, 2), ((3, 0), (4, 0)))
+    assert one.core.limits == {3: 0, 2: 0} and one.last() == ChangeProposal(True, (1, 2), ((3, 0), (4, 0)))
 
 
 @rule("M2")
@@ -369,13 +377,13 @@ def test_removals_are_unions_and_the_earliest_complete_one_goes_first() -> None:
     one.vote(2, STOP_4)
     one.vote(3, STOP_4)
     one.m.suspect(2 * MS, (3, "silent"))
-    both = Proposal(True, (1, 2), ((3, 0), (4, 0)))
+    both = ChangeProposal(True, (1, 2), ((3, 0), (4, 0)))
     assert one.last() == both
     one.core.known = True
     effects = one.vote(2, both, seq=6)
     assert only(effects, Changed).instance == 8
     assert one.core.commits[-1].members == bits((1, 2, 3)) and one.m.instance == 8
-    assert one.last() == Proposal(True, (1, 2), ((3, 0),)), "what is still open is proposed for the instance after it"
+    assert one.last() == ChangeProposal(True, (1, 2), ((3, 0),)), "what is still open is proposed for the instance after it"
 
 
 def test_votes_for_the_next_instance_that_came_early_count_once_there() -> None:
@@ -383,7 +391,7 @@ def test_votes_for_the_next_instance_that_came_early_count_once_there() -> None:
     one.m.suspect(MS, (4, "silent"))
     one.vote(2, STOP_4)
     one.vote(3, STOP_4)
-    one.vote(2, Proposal(True, (1, 2), ((3, 6),)), seq=6, instance=8)
+    one.vote(2, ChangeProposal(True, (1, 2), ((3, 6),)), seq=6, instance=8)
     assert one.word() == "A A A AS"
     one.core.known = True
     one.m.on_progress(MS)
@@ -458,7 +466,7 @@ def without_4(**kwargs: Any) -> One:
 def test_a_recovery_is_voted_for_waited_for_and_carried_out() -> None:
     one = without_4()
     one.core.known = True
-    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    join = ChangeProposal(False, (1, 2, 3, 4), ((4, 9),))
     assert one.word() == "A A A S"
     assert one.m.on_recovering(MS, 4, 9) == [Persist(1, 8)]
     assert one.word() == "A A A SA" and one.core.state == (0, 8) and one.last() == join
@@ -471,7 +479,7 @@ def test_a_recovery_is_voted_for_waited_for_and_carried_out() -> None:
 
 def test_told_of_a_recovery() -> None:
     one = without_4()
-    one.vote(2, Proposal(False, (1, 2, 3, 4), ((4, 9),)))
+    one.vote(2, ChangeProposal(False, (1, 2, 3, 4), ((4, 9),)))
     assert one.word() == "A A A SSA" and not one.core.sent
     one.m.on_time(ADOPT)
     assert one.word() == "A A A SA" and one.last().changes == ((4, 9),), "else those who have voted would wait for ever"
@@ -480,27 +488,27 @@ def test_told_of_a_recovery() -> None:
 def test_stop_wins_and_the_promise_is_still_judged() -> None:
     """The paper takes an acknowledgement of a recovery back when a stop is noticed; one that was given may have been believed."""
     one = without_4(quorum=Quorum(N, 2))
-    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    join = ChangeProposal(False, (1, 2, 3, 4), ((4, 9),))
     one.m.on_recovering(MS, 4, 9)
     one.vote(2, join)
     one.m.suspect(2 * MS, (3, "silent"))
-    assert one.word() == "A A AS S" and one.last() == Proposal(True, (1, 2), ((3, 0),))
+    assert one.word() == "A A AS S" and one.last() == ChangeProposal(True, (1, 2), ((3, 0),))
     one.core.known = True
     one.vote(3, join)  # sent before it stopped, below the limit
     assert one.m.instance == 8 and one.word() == "A A AS A", "the promise first"
-    assert one.last() == Proposal(True, (1, 2, 4), ((3, 0),)), "then the stop, for the instance after"
+    assert one.last() == ChangeProposal(True, (1, 2, 4), ((3, 0),)), "then the stop, for the instance after"
 
 
 def test_a_stop_one_is_only_told_of_wins_too() -> None:
     """Figure 5 of the paper: the stop overtakes the recovery also where it has not been seen yet."""
     one = without_4(quorum=Quorum(N, 2))
     one.m.on_recovering(MS, 4, 9)
-    one.vote(3, Proposal(True, (1, 3), ((2, 0),)))
+    one.vote(3, ChangeProposal(True, (1, 3), ((2, 0),)))
     assert one.word() == "A AAS A S" and one.core.state == (8, 0)
     assert one.m.on_recovering(2 * MS, 4, 9) == [] and one.word() == "A AAS A S"
     one.core.known = True
-    one.vote(2, Proposal(False, (1, 2, 3, 4), ((4, 9),)))
-    one.vote(3, Proposal(False, (1, 2, 3, 4), ((4, 9),)), seq=4)
+    one.vote(2, ChangeProposal(False, (1, 2, 3, 4), ((4, 9),)))
+    one.vote(3, ChangeProposal(False, (1, 2, 3, 4), ((4, 9),)), seq=4)
     assert one.m.instance == 8 and one.word() == "A A A A", "the vote that was given stands"
 
 
@@ -519,7 +527,7 @@ def test_an_unkept_promise_dies_with_the_stop() -> None:
     one.m.suspect(2 * MS, (3, "silent"))
     assert one.m.on_recovering(3 * MS, 4, 9) == [], "a stop is agreed first; it will ask again"
     one.core.known = True
-    one.vote(2, Proposal(True, (1, 2), ((3, 0),)), seq=6)
+    one.vote(2, ChangeProposal(True, (1, 2), ((3, 0),)), seq=6)
     assert one.m.instance == 8 and one.word() == "A A S S" and not one.core.waits
 
 
@@ -529,7 +537,7 @@ def test_several_joiners_are_one_proposal() -> None:
     one.m.begin(0, 7, (1, 2, 0, 0))
     one.m.on_recovering(MS, 4, 9)
     one.m.on_recovering(MS, 3, 8)
-    assert one.last() == Proposal(False, (1, 2, 3, 4), ((3, 8), (4, 9)))
+    assert one.last() == ChangeProposal(False, (1, 2, 3, 4), ((3, 8), (4, 9)))
 
 
 @rule("M7")
@@ -568,10 +576,10 @@ def test_a_later_vote_takes_in_the_earlier_ones() -> None:
     one.m.on_recovering(3 * MS, 4, 9)
     assert one.word() == "A A SA SA" and len(one.core.sent) == 2
     one.m.on_recovering(3 * MS, 4, 10)
-    assert one.last() == Proposal(False, (1, 2, 3, 4), ((3, 8), (4, 10))) and len(one.core.sent) == 3
+    assert one.last() == ChangeProposal(False, (1, 2, 3, 4), ((3, 8), (4, 10))) and len(one.core.sent) == 3
     broken = asked_before_a_suspicion(frozenset({"shrinking_votes"}))
     broken.m.on_recovering(3 * MS, 4, 9)
-    assert broken.last() == Proposal(False, (1, 2, 4), ((4, 9),))
+    assert broken.last() == ChangeProposal(False, (1, 2, 4), ((4, 9),))
 
 
 @rule("M2")
@@ -582,18 +590,18 @@ def test_a_vote_that_cannot_take_in_an_earlier_one_is_not_cast() -> None:
     one.m.on_recovering(3 * MS, 4, 9)
     assert one.word() == "A A S SA" and len(one.core.sent) == 2
     one.m.on_recovering(3 * MS, 3, 9)
-    assert one.last() == Proposal(False, (1, 2, 3, 4), ((3, 9), (4, 9))) and len(one.core.sent) == 3
+    assert one.last() == ChangeProposal(False, (1, 2, 3, 4), ((3, 9), (4, 9))) and len(one.core.sent) == 3
 
 
 JOINS = [
-    Proposal(False, tuple(sorted({1, 2, *lives})), tuple(sorted(lives.items())))
+    ChangeProposal(False, tuple(sorted({1, 2, *lives})), tuple(sorted(lives.items())))
     for lives in ({3: 8}, {4: 9}, {3: 8, 4: 9}, {3: 9})
 ]
 STOPS = [
-    Proposal(True, (1, 2, 3), ((4, 2**32 - 1),)),
-    Proposal(True, (1, 2, 3), ((4, 3),)),
-    Proposal(True, (1, 2), ((3, 7), (4, 3))),
-    Proposal(True, (1, 2), ((3, 7), (4, 2**32 - 1))),
+    ChangeProposal(True, (1, 2, 3), ((4, 2**32 - 1),)),
+    ChangeProposal(True, (1, 2, 3), ((4, 3),)),
+    ChangeProposal(True, (1, 2), ((3, 7), (4, 3))),
+    ChangeProposal(True, (1, 2), ((3, 7), (4, 2**32 - 1))),
 ]
 
 
@@ -617,10 +625,10 @@ def test_all_votes_of_a_batch_are_noted_before_anything_is_carried_out(fault: st
     one = One(Quorum(N, 2), frozenset({fault} - {""}))
     one.m.begin(0, 7, (1, 2, 3, 0))
     one.m.on_recovering(MS, 4, 9)
-    early = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    early = ChangeProposal(False, (1, 2, 3, 4), ((4, 9),))
     one.vote(2, early)
     one.m.suspect(2 * MS, (3, "silent"))
-    late = Proposal(True, (1, 2), ((3, 0),))
+    late = ChangeProposal(True, (1, 2), ((3, 0),))
     assert one.last() == late
     one.core.known = True
     batch = []
@@ -638,10 +646,10 @@ def test_lives_that_are_used_up_are_not_adopted_either() -> None:
     one = without_4()
     one.m.begin(0, 6, (1, 2, 3, 9))
     one.m.begin(0, 7, (1, 2, 3, 0))
-    one.vote(2, Proposal(False, (1, 2, 3, 4), ((4, 9),)))
+    one.vote(2, ChangeProposal(False, (1, 2, 3, 4), ((4, 9),)))
     one.m.on_time(ADOPT)
     assert one.word() == "A A A S" and not one.core.sent
-    one.vote(2, Proposal(False, (1, 2, 3, 4), ((4, 10),)))
+    one.vote(2, ChangeProposal(False, (1, 2, 3, 4), ((4, 10),)))
     one.m.on_time(ADOPT)
     assert one.word() == "A A A SA"
 
@@ -649,7 +657,7 @@ def test_lives_that_are_used_up_are_not_adopted_either() -> None:
 @rule("M5")
 def test_a_joiner_that_asks_again_gets_the_votes_again() -> None:
     one = without_4()
-    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    join = ChangeProposal(False, (1, 2, 3, 4), ((4, 9),))
     one.m.on_recovering(MS, 4, 9)
     mine = only(one.m.on_recovering(2 * MS, 4, 9), Send)
     assert decode_proposal(mine.pdu, Kind.RCV_ACK, N) == join
@@ -666,7 +674,7 @@ def test_a_joiner_that_asks_again_gets_the_votes_again() -> None:
 def test_the_first_vote_of_a_station_for_a_proposal_stands() -> None:
     """Its place is that of the view event: a station that has committed by the first must not differ from one that has both."""
     one = without_4()
-    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    join = ChangeProposal(False, (1, 2, 3, 4), ((4, 9),))
     one.m.on_recovering(MS, 4, 9)
     one.core.known = True
     one.vote(2, join, seq=10, clock=1000)
@@ -684,7 +692,7 @@ def test_who_has_restarted_while_it_joined_is_removed_at_once(fault: str) -> Non
     one.m.on_recovering(MS, 4, 9)
     one.m.on_recovering(2 * MS, 4, 10)
     one.core.known = True
-    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    join = ChangeProposal(False, (1, 2, 3, 4), ((4, 9),))
     one.vote(2, join)
     one.vote(3, join)
     assert one.m.instance == 8 and one.m.incarnations[3] == 9
@@ -694,7 +702,7 @@ def test_who_has_restarted_while_it_joined_is_removed_at_once(fault: str) -> Non
 
 def test_a_commit_that_the_core_cannot_carry_out_yet_is_tried_again() -> None:
     one = without_4()
-    join = Proposal(False, (1, 2, 3, 4), ((4, 9),))
+    join = ChangeProposal(False, (1, 2, 3, 4), ((4, 9),))
     one.m.on_recovering(MS, 4, 9)
     one.core.known, one.core.ready = True, False
     one.vote(2, join)
@@ -719,7 +727,7 @@ def test_a_vote_that_finds_no_buffer_is_sent_later() -> None:
 @rule("M6")
 def test_a_complete_proposal_without_oneself() -> None:
     one = One()
-    stop_1 = Proposal(True, (2, 3, 4), ((1, 11),))
+    stop_1 = ChangeProposal(True, (2, 3, 4), ((1, 11),))
     assert one.vote(2, stop_1) == [] and one.vote(3, stop_1) == []
     out = only(one.vote(4, stop_1), InstanceOver)
     assert out.expelled and out.reason == "stations 2, 3, 4 have agreed to go on without this one"

@@ -10,10 +10,9 @@ import pytest
 from zenjun.proto.core import add_checksum
 from zenjun.proto.effects import Changed, Closed, Effect, Opened, Persist
 from zenjun.proto.engine import Engine
-from zenjun.proto.openpdu import INCARNATION_MAX, INSTANCE_MAX, OpenPdu, decode_open, encode_open, pack
-from zenjun.proto.openpdu import Proposal as OpenProposal
+from zenjun.proto.openpdu import INCARNATION_MAX, INSTANCE_MAX, OpenPdu, OpenProposal, decode_open, encode_open, pack
 from zenjun.proto.peerstate import PeerState
-from zenjun.proto.votes import Proposal, encode_proposal
+from zenjun.proto.votes import ChangeProposal, encode_proposal
 from zenjun.proto.wire import CONFIRM, HEADER, VERSION, Flag, Kind, cluster_id, view_hash
 
 from ..rules import rule
@@ -29,7 +28,7 @@ def vote_pdu(
     n: int,
     src: int,
     kind: Kind,
-    proposal: Proposal,
+    proposal: ChangeProposal,
     *,
     incarnation: int = 1,
     instance: int = 1,
@@ -101,10 +100,10 @@ def wiped_out(cluster: Cluster) -> list[str]:
 
 
 NONSENSE = {
-    "no voter": (Proposal(False, (1, 4), ((1, 1), (4, 9))), 1, 5, (1, 0, 0, 9)),
-    "a voter without a life": (Proposal(False, (1, 4), ((1, 1),)), 0, 5, (1, 0, 0, 0)),
-    "before the first instance": (Proposal(False, (1, 4), ((1, 1),)), 7, 0, (1, 0, 0, 7)),
-    "a joiner without a life": (Proposal(False, (1, 3, 4), ((1, 1), (3, 0))), 7, 5, (1, 0, 0, 7)),
+    "no voter": (ChangeProposal(False, (1, 4), ((1, 1), (4, 9))), 1, 5, (1, 0, 0, 9)),
+    "a voter without a life": (ChangeProposal(False, (1, 4), ((1, 1),)), 0, 5, (1, 0, 0, 0)),
+    "before the first instance": (ChangeProposal(False, (1, 4), ((1, 1),)), 7, 0, (1, 0, 0, 7)),
+    "a joiner without a life": (ChangeProposal(False, (1, 3, 4), ((1, 1), (3, 0))), 7, 5, (1, 0, 0, 7)),
 }
 
 
@@ -128,7 +127,7 @@ def test_who_is_let_in_can_leave_again() -> None:
     cluster.lost = lambda source, to, pdu: True
     cluster.run(100 * MS)
     one = cluster.nodes[0]
-    vote = vote_pdu(4, 2, Kind.RCV_ACK, Proposal(False, (1, 2), ((1, 1),)), incarnation=7, instance=5)
+    vote = vote_pdu(4, 2, Kind.RCV_ACK, ChangeProposal(False, (1, 2), ((1, 1),)), incarnation=7, instance=5)
     give(cluster, one, 2, vote, confirm_pdu(4, 2, 7, 6, view_hash(6, (1, 7, 0, 0))))
     cluster.run(10_000 * MS)  # nobody is there: without quorum it gives up
     assert not one.engine.instance
@@ -141,7 +140,7 @@ def test_one_station_alone_removes_nobody(n: int) -> None:
     """Quorum: a STOP whose only voter is its sender is complete at once. It must not expel all the others."""
     cluster = opened(n)
     others = tuple(k for k in range(1, n + 1) if k != 2)
-    vote = vote_pdu(n, 2, Kind.STOP, Proposal(True, (2,), tuple((k, 0) for k in others)))
+    vote = vote_pdu(n, 2, Kind.STOP, ChangeProposal(True, (2,), tuple((k, 0) for k in others)))
     give_all(cluster, 2, vote)
     assert not wiped_out(cluster)
 

@@ -21,8 +21,8 @@ from zenjun.proto.openpdu import (
     INSTANCE_MAX,
     NO_PAST,
     OpenPdu,
+    OpenProposal,
     Past,
-    Proposal,
     decode_open,
     encode_open,
 )
@@ -54,7 +54,7 @@ class Station:
         self.frame_max = 1500
         self.effects: list[Outcome] = []
         self.outbox: list[bytes] = []
-        self.instances: list[Proposal] = []
+        self.instances: list[OpenProposal] = []
         self.flushes: list[tuple[int, int]] = []
         """(instance it comes from, PDUs of it to be delivered first), of this process."""
         self.lives = [0] * n
@@ -124,7 +124,7 @@ class Station:
                     pass
 
     @property
-    def instance(self) -> Proposal | None:
+    def instance(self) -> OpenProposal | None:
         return self.opening.instance if self.running else None
 
     # ---- as the segment sees it
@@ -187,11 +187,11 @@ def test_an_ended_station_stays_ended() -> None:
 
 
 @st.composite
-def proposals(draw: st.DrawFn, n: int = 3) -> Proposal:
+def proposals(draw: st.DrawFn, n: int = 3) -> OpenProposal:
     number = draw(st.integers(1, INSTANCE_MAX))
     lives = draw(st.dictionaries(st.integers(1, n), st.integers(1, INCARNATION_MAX), min_size=1, max_size=n))
     pasts = [(s, draw(st.integers(1, 2**32 - 1)), draw(st.integers(0, 2**64 - 1))) for s in sorted(lives) if number > 1]
-    return Proposal(number, tuple(sorted(lives.items())), tuple(p for p in pasts if draw(st.booleans())))
+    return OpenProposal(number, tuple(sorted(lives.items())), tuple(p for p in pasts if draw(st.booleans())))
 
 
 @st.composite
@@ -256,18 +256,18 @@ def test_host_names_from_the_wire_are_made_safe_to_show() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"proposal": Proposal(5, ((2, 1), (1, 1)))},  # not sorted
-        {"proposal": Proposal(5, ((1, 1), (1, 1)))},  # a station twice
-        {"proposal": Proposal(5, ((1, 1), (4, 1)))},  # no such station
-        {"proposal": Proposal(5, ((1, 2),))},  # proposes an own life that is not its own
-        {"proposal": Proposal(5, ((2, 1),))},  # a set without itself
-        {"proposal": Proposal(11, ((1, 1),))},  # above its own highest
-        {"proposal": Proposal(5, ((1, 0),)), "incarnation": 0},
+        {"proposal": OpenProposal(5, ((2, 1), (1, 1)))},  # not sorted
+        {"proposal": OpenProposal(5, ((1, 1), (1, 1)))},  # a station twice
+        {"proposal": OpenProposal(5, ((1, 1), (4, 1)))},  # no such station
+        {"proposal": OpenProposal(5, ((1, 2),))},  # proposes an own life that is not its own
+        {"proposal": OpenProposal(5, ((2, 1),))},  # a set without itself
+        {"proposal": OpenProposal(11, ((1, 1),))},  # above its own highest
+        {"proposal": OpenProposal(5, ((1, 0),)), "incarnation": 0},
         {"highest": INSTANCE_MAX + 1},
         {"frame_max": 100},
         {"started": True},  # what?
         {"past": Past(0, 3)},  # something of nothing
-        {"proposal": Proposal(5, ((1, 1),)), "recovering": True},  # asks to be let in, and proposes
+        {"proposal": OpenProposal(5, ((1, 1),)), "recovering": True},  # asks to be let in, and proposes
     ],
 )
 def test_senseless_opens_are_counted_and_dropped(wrong: dict[str, object]) -> None:
@@ -286,7 +286,7 @@ def test_senseless_opens_are_counted_and_dropped(wrong: dict[str, object]) -> No
 def test_all_stations_start_one_instance_and_fall_silent(n: int) -> None:
     net = opened(n)
     assert together(net)
-    assert net.stations[0].instance == Proposal(1, tuple((i + 1, 1) for i in range(n)))
+    assert net.stations[0].instance == OpenProposal(1, tuple((i + 1, 1) for i in range(n)))
     assert all(len(s.instances) == 1 for s in net.stations)
     before = len(net.frames)
     net.run(60_000 * MS)
@@ -374,7 +374,7 @@ def test_judging_an_older_proposal_needs_a_member_that_started_it() -> None:
     one.carry_out(one.opening.on_timeout(now))
     members = ((1, 1), (2, 1), (3, 1))
 
-    def hear(src: int, proposal: Proposal | None, *, started: bool = False) -> None:
+    def hear(src: int, proposal: OpenProposal | None, *, started: bool = False) -> None:
         pdu = OpenPdu(src, 1, 1500, proposal, proposal.instance if proposal else 0, 7, 1000, src, started, "x")
         one.carry_out(one.opening.on_pdu(now, encoded(pdu), bytes(6)))
         one.carry_out(one.opening.on_timeout(now))
@@ -382,12 +382,12 @@ def test_judging_an_older_proposal_needs_a_member_that_started_it() -> None:
     hear(2, None)
     hear(3, None)
     assert one.opening.highest == 1
-    hear(2, Proposal(9, members))  # adopted
-    hear(3, Proposal(1, members))
-    hear(2, Proposal(1, members))  # a frame from before
+    hear(2, OpenProposal(9, members))  # adopted
+    hear(3, OpenProposal(1, members))
+    hear(2, OpenProposal(1, members))  # a frame from before
     assert one.instance is None
-    hear(3, Proposal(1, members), started=True)
-    assert one.instance == Proposal(1, members)
+    hear(3, OpenProposal(1, members), started=True)
+    assert one.instance == OpenProposal(1, members)
 
 
 def ready(number: int, n: int) -> tuple[Station, int]:
@@ -414,7 +414,7 @@ def test_a_colleague_that_may_be_in_the_instance_agreed_on_is_asked_whether_it_i
     asked = one.opening.on_view(now, 2, 1, view)
     assert asked is not None and one.instance is None
     said_own = [decode_open(e.pdu, 3) for e in asked if isinstance(e, Send)]
-    assert len(said_own) == 1 and said_own[0] is not None and said_own[0].proposal == Proposal(1, ((1, 1), (2, 1), (3, 1)))
+    assert len(said_own) == 1 and said_own[0] is not None and said_own[0].proposal == OpenProposal(1, ((1, 1), (2, 1), (3, 1)))
     assert one.opening.on_view(now + WINDOW, 2, 1, view) is None
     answer = OpenPdu(2, 1, 1500, said_own[0].proposal, 1, 7, 1000, 2, True, "x")
     one.carry_out(one.opening.on_pdu(now, encoded(answer), bytes(6)))
@@ -438,7 +438,7 @@ def test_race_of_numbers_ends_with_the_highest() -> None:
         s.stored = (s.number * 10, number)
         s.boot_up(net.now)
     net.until(lambda: together(net))
-    assert net.stations[0].instance == Proposal(91, ((1, 11), (2, 21), (3, 31)))
+    assert net.stations[0].instance == OpenProposal(91, ((1, 11), (2, 21), (3, 31)))
 
 
 def test_race_a_colleagues_higher_number_is_adopted() -> None:
@@ -446,10 +446,10 @@ def test_race_a_colleagues_higher_number_is_adopted() -> None:
     one.boot_up(START)
     now = START + 600 * MS
     one.carry_out(one.opening.on_timeout(now))
-    pdu = OpenPdu(2, 4, 1500, Proposal(8, ((1, 1), (2, 4))), 8, 7, 1000, 2, False, "two")
+    pdu = OpenPdu(2, 4, 1500, OpenProposal(8, ((1, 1), (2, 4))), 8, 7, 1000, 2, False, "two")
     one.carry_out(one.opening.on_pdu(now, encode_open(pdu, cluster=1, stations=2, checksum=no_checksum), bytes(6)))
     one.carry_out(one.opening.on_timeout(now))
-    assert one.instance == Proposal(8, ((1, 1), (2, 4)))
+    assert one.instance == OpenProposal(8, ((1, 1), (2, 4)))
     assert one.stored == (1, 8), "durable before it was sent"
 
 
@@ -557,7 +557,7 @@ def test_outdated_the_very_same_life_without_memory() -> None:
     net.stations[1].boot = 4
     net.stations[1].boot_up(net.now)
     net.run(10 * MS)
-    net.until(lambda: together(net) and net.stations[0].instance != Proposal(1, ((1, 1), (2, 1), (3, 1))), 5_000 * MS)
+    net.until(lambda: together(net) and net.stations[0].instance != OpenProposal(1, ((1, 1), (2, 1), (3, 1))), 5_000 * MS)
 
 
 def test_outdated_whoever_asks_with_a_used_life_is_told_which_one() -> None:
@@ -566,14 +566,14 @@ def test_outdated_whoever_asks_with_a_used_life_is_told_which_one() -> None:
     one, three = net.stations[0].opening, net.stations[2].opening
     one.instance = three.instance = None
     net.stations[0].lives[2] = three.incarnation
-    one.instance, one.current = Proposal(5, ((1, 1),)), 5
+    one.instance, one.current = OpenProposal(5, ((1, 1),)), 5
     for station in (net.stations[0], net.stations[2]):
         station.carry_out(station.opening.note_instance(5), net.now)
     asks = OpenPdu(3, three.incarnation, 1500, None, 5, 7, 10_000, 1003, False, "host3", recovering=True)
     net.run(INTERVAL)
     (said,) = [e.pdu for e in one.on_pdu(net.now, encoded(asks), net.stations[2].mac) if isinstance(e, Send)]
     answer = decode_open(said, 3)
-    assert answer is not None and answer.outdated and answer.proposal == Proposal(5, ((1, 1), (3, 1)))
+    assert answer is not None and answer.outdated and answer.proposal == OpenProposal(5, ((1, 1), (3, 1)))
     three.state = State.PROPOSING
     three._issued.add(answer.proposal)  # it may have proposed just that
     effects = three.on_pdu(net.now, said, net.stations[0].mac)
@@ -590,14 +590,14 @@ def test_a_number_that_a_former_life_may_have_used_is_not_adopted() -> None:
     one.stored = (12, 42)
     one.boot_up(START)
     one.carry_out(one.opening.on_timeout(START + WINDOW), START + WINDOW)
-    two = OpenPdu(2, 12, 1500, Proposal(35, ((1, 13), (2, 12))), 35, 7, 10_000, 1002, False, "host2")
+    two = OpenPdu(2, 12, 1500, OpenProposal(35, ((1, 13), (2, 12))), 35, 7, 10_000, 1002, False, "host2")
     one.carry_out(
         one.opening.on_pdu(START + WINDOW + MS, encode_open(two, cluster=1, stations=2, checksum=no_checksum), b"2"), START
     )
     one.carry_out(one.opening.on_timeout(START + WINDOW + MS), START)
     assert not one.instances
     said = decode_open(one.outbox[-1], 2)
-    assert said is not None and said.proposal == Proposal(43, ((1, 13), (2, 12)))
+    assert said is not None and said.proposal == OpenProposal(43, ((1, 13), (2, 12)))
 
 
 def test_a_delayed_open_of_an_earlier_life_changes_nothing() -> None:
@@ -783,7 +783,7 @@ def test_any_schedule_of_loss_delay_and_restarts(seed: int) -> None:
     before = len(net.frames)
     net.run(20_000 * MS)
     assert len(net.frames) == before
-    by_number: dict[int, set[Proposal]] = {}
+    by_number: dict[int, set[OpenProposal]] = {}
     for s in net.stations:
         numbers = [p.instance for p in s.instances]
         assert numbers == sorted(set(numbers)), "a station never enters an older instance"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from zenjun.proto.opening import PATIENCE_WINDOWS
-from zenjun.proto.openpdu import BY_VOTES, OpenPdu, Past, Proposal, encode_open
+from zenjun.proto.openpdu import BY_VOTES, OpenPdu, OpenProposal, Past, encode_open
 from zenjun.proto.outcomes import Outcome, Recovering
 from zenjun.proto.settling import KEPT_MAX, WITHOUT_MAX
 from zenjun.proto.wire import view_hash
@@ -46,7 +46,7 @@ def test_a_proposal_that_is_taken_from_a_colleague_is_kept() -> None:
     one.boot_up(START)
     one.opening._quorum = lambda stations: len(set(stations)) >= 3
     now = START
-    says: dict[int, Proposal | None] = dict.fromkeys((2, 3, 4))
+    says: dict[int, OpenProposal | None] = dict.fromkeys((2, 3, 4))
     latest: list[tuple[int, int]] = []  # (time, number) whenever another proposal was issued
 
     def run(duration: int) -> None:
@@ -66,28 +66,28 @@ def test_a_proposal_that_is_taken_from_a_colleague_is_kept() -> None:
 
     run(2 * WINDOW)
     assert one.opening.issued == 1
-    says[2] = Proposal(2, ((2, 1), (3, 1), (4, 1)))
-    says[3] = says[4] = Proposal(1, ((1, 1), (2, 1), (3, 1), (4, 1)))
+    says[2] = OpenProposal(2, ((2, 1), (3, 1), (4, 1)))
+    says[3] = says[4] = OpenProposal(1, ((1, 1), (2, 1), (3, 1), (4, 1)))
     run((WITHOUT_MAX * PATIENCE_WINDOWS + 2) * WINDOW)
     left = one.opening.latest
     assert left is not None and [station for station, _ in left.members] == [1, 3, 4], "station 2 has been left out"
     number = latest[-1][1] + 1
-    says[3] = Proposal(number, ((1, 1), (2, 1), (3, 1)))
-    says[4] = Proposal(1, ((1, 1), (3, 1), (4, 1)))
+    says[3] = OpenProposal(number, ((1, 1), (2, 1), (3, 1)))
+    says[4] = OpenProposal(1, ((1, 1), (3, 1), (4, 1)))
     run(6 * WINDOW)
     taken = next(k for k, (_, issued) in enumerate(latest) if issued == number)
     assert taken == len(latest) - 1 or latest[taken + 1][0] - latest[taken][0] >= PATIENCE_WINDOWS * WINDOW, latest
 
 
 def settle(
-    says: Callable[[int], dict[int, Proposal | None]], windows: int, required: frozenset[int] = frozenset(), n: int = 4
-) -> list[Proposal]:
+    says: Callable[[int], dict[int, OpenProposal | None]], windows: int, required: frozenset[int] = frozenset(), n: int = 4
+) -> list[OpenProposal]:
     """What station 1 of four (or n; quorum 3) issues while the others say this in each window."""
     one = Station(1, n)
     one.boot_up(START)
     one.opening._quorum = lambda stations: len(found := set(stations)) >= 3 and found >= required
     now = START
-    issued: list[Proposal] = []
+    issued: list[OpenProposal] = []
     for k in range(windows * WINDOW // INTERVAL):
         now += INTERVAL
         for src, proposal in says(k * INTERVAL // WINDOW).items():
@@ -104,25 +104,29 @@ def settle(
 EVERYBODY = ((1, 1), (2, 1), (3, 1), (4, 1))
 
 
-def they_propose_all(window: int) -> dict[int, Proposal | None]:
-    return {2: Proposal(1 + 4 * (window > 2), EVERYBODY), 3: Proposal(1 + 4 * (window > 2), EVERYBODY)}
+def they_propose_all(window: int) -> dict[int, OpenProposal | None]:
+    return {2: OpenProposal(1 + 4 * (window > 2), EVERYBODY), 3: OpenProposal(1 + 4 * (window > 2), EVERYBODY)}
 
 
 def test_the_largest_set_is_taken() -> None:
     """4 does not reach station 1. What 2 and 3 propose has it in, and one of them hears all four."""
     issued = settle(they_propose_all, 3 + PATIENCE_WINDOWS)
-    assert [len(p.members) for p in issued] == [3, 4] and issued[-1] == Proposal(5, EVERYBODY)
+    assert [len(p.members) for p in issued] == [3, 4] and issued[-1] == OpenProposal(5, EVERYBODY)
 
 
 def test_the_largest_set_is_proposed_anew_under_a_number_that_all_can_take() -> None:
     """Station 1 hears all, 2 and 3 do not hear each other, and have issued higher numbers for less."""
     two, three = (*EVERYBODY[:2], EVERYBODY[3]), (EVERYBODY[0], *EVERYBODY[2:])
 
-    def says(window: int) -> dict[int, Proposal | None]:
-        return {2: Proposal(1 + 6 * (window > 2), two), 3: Proposal(1 + 7 * (window > 2), three), 4: Proposal(1, EVERYBODY)}
+    def says(window: int) -> dict[int, OpenProposal | None]:
+        return {
+            2: OpenProposal(1 + 6 * (window > 2), two),
+            3: OpenProposal(1 + 7 * (window > 2), three),
+            4: OpenProposal(1, EVERYBODY),
+        }
 
     issued = settle(says, 3 + PATIENCE_WINDOWS)
-    assert issued[-1] == Proposal(9, EVERYBODY)
+    assert issued[-1] == OpenProposal(9, EVERYBODY)
 
 
 def test_a_set_with_one_who_has_gone_is_not_kept_for_ever() -> None:
@@ -136,8 +140,8 @@ def test_a_member_that_never_follows_is_left_out() -> None:
     """4 went deaf after it had issued a proposal, and repeats it for ever: it names station 1, and is no answer to what 1 issues.
     Three of four hear each other and waited for it without end."""
 
-    def says(window: int) -> dict[int, Proposal | None]:
-        return {2: Proposal(2, EVERYBODY), 3: Proposal(2, EVERYBODY), 4: Proposal(1, EVERYBODY)}
+    def says(window: int) -> dict[int, OpenProposal | None]:
+        return {2: OpenProposal(2, EVERYBODY), 3: OpenProposal(2, EVERYBODY), 4: OpenProposal(1, EVERYBODY)}
 
     issued = settle(says, 3 + (WITHOUT_MAX + 2) * PATIENCE_WINDOWS)
     assert [k for k, _ in issued[-1].members] == [1, 2, 3]
@@ -147,10 +151,10 @@ def test_the_own_set_counts_only_if_it_has_quorum() -> None:
     """Station 4 is required, and station 1 hears it no more: its own set of four may not open, and hid a smaller one that may."""
     all_five = (*EVERYBODY, (5, 1))
 
-    def says(window: int) -> dict[int, Proposal | None]:
+    def says(window: int) -> dict[int, OpenProposal | None]:
         if window > 3:
-            smaller = Proposal(9, (EVERYBODY[0], EVERYBODY[1], EVERYBODY[3]))
-            return {2: smaller, 3: Proposal(1, all_five), 5: Proposal(1, all_five)}
+            smaller = OpenProposal(9, (EVERYBODY[0], EVERYBODY[1], EVERYBODY[3]))
+            return {2: smaller, 3: OpenProposal(1, all_five), 5: OpenProposal(1, all_five)}
         return {2: None, 3: None, 4: None, 5: None}
 
     issued = settle(says, 5 + 2 * PATIENCE_WINDOWS, frozenset({4}), n=5)
@@ -163,7 +167,7 @@ def test_what_a_station_brings_after_it_has_agreed() -> None:
     one, now = ready(1, 3)
     one.opening._quorum = lambda stations: 1 in set(stations)
     one.opening.past = Past(77, 20)
-    one.instances.append(Proposal(9, ((1, 1), (2, 1), (3, 1))))
+    one.instances.append(OpenProposal(9, ((1, 1), (2, 1), (3, 1))))
     one.opening._bind = lambda past, pasts: Past(past.view, max(reached for _, _, reached in pasts))
 
     def hear(*stations: int) -> None:
@@ -191,13 +195,13 @@ def test_a_member_that_has_started_elsewhere_with_a_later_life_has_restarted() -
     one, now = ready(1, 3)
     members = ((1, 1), (2, 1), (3, 1))
     for src in (2, 3):
-        pdu = OpenPdu(src, 1, 1500, Proposal(1, members), 1, 7, 1000, src, False, "x")
+        pdu = OpenPdu(src, 1, 1500, OpenProposal(1, members), 1, 7, 1000, src, False, "x")
         one.carry_out(one.opening.on_pdu(now, encoded(pdu), bytes(6)))
     one.carry_out(one.opening.on_timeout(now))
-    assert one.instance == Proposal(1, members)
+    assert one.instance == OpenProposal(1, members)
 
     def outcomes(life: int) -> list[Outcome]:
-        pdu = OpenPdu(3, life, 1500, Proposal(2, ((2, 1), (3, life))), 2, 7, 1000, 3, True, "x")
+        pdu = OpenPdu(3, life, 1500, OpenProposal(2, ((2, 1), (3, life))), 2, 7, 1000, 3, True, "x")
         return [e for e in one.opening.on_pdu(now, encoded(pdu), bytes(6)) if isinstance(e, Recovering)]
 
     assert outcomes(1) == []

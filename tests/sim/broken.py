@@ -15,27 +15,27 @@ from zenjun.proto.outcomes import Outcome, Recovering
 from zenjun.proto.repeats import Repeats
 from zenjun.proto.reports import Reports
 from zenjun.proto.timers import NEVER
-from zenjun.proto.votes import Proposal
+from zenjun.proto.votes import ChangeProposal
 
 
 class CommitOnComplete(Membership):
     """M2: carries out what is complete, whether all have all votes or not."""
 
-    def _is_decided(self, proposal: Proposal) -> bool:
+    def _is_decided(self, proposal: ChangeProposal) -> bool:
         return True
 
 
 class LaterHidesEarlier(Membership):
     """M2: knows only its last vote."""
 
-    def _remember_vote(self, proposal: Proposal) -> None:
+    def _remember_vote(self, proposal: ChangeProposal) -> None:
         self._own_votes = [proposal]
 
 
 class ShrinkingVotes(Membership):
     """M2: a vote need not take in the earlier ones."""
 
-    def _may_vote(self, proposal: Proposal) -> bool:
+    def _may_vote(self, proposal: ChangeProposal) -> bool:
         return True
 
     def _voted_joins(self) -> dict[int, int]:

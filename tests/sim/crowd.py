@@ -18,7 +18,7 @@ from zenjun.proto import wire
 from zenjun.proto.effects import Changed, Closed, Effect, Opened, Persist, Refused, Send
 from zenjun.proto.engine import NEVER, Engine, EngineConfig
 from zenjun.proto.opening import Opening
-from zenjun.proto.openpdu import Proposal
+from zenjun.proto.openpdu import OpenProposal
 from zenjun.proto.pace import Arrivals, Pace
 
 US: Final = 1_000
@@ -275,7 +275,7 @@ def _everyone(opening: Opening) -> None:
 def _impatient(opening: Opening) -> None:
     follow = opening._follow
 
-    def hasty(now: int, lowest: int, latest: Proposal | None, number: int) -> tuple[Proposal | None, bool]:
+    def hasty(now: int, lowest: int, latest: OpenProposal | None, number: int) -> tuple[OpenProposal | None, bool]:
         opening._answered_ns = -S
         return follow(now, lowest, latest, number)
 
