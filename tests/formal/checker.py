@@ -1,4 +1,4 @@
-"""Runs Spin on ``agreement.pml`` and ``opening.pml``: the configurations, what each is for, and the rules that can be left out.
+"""Runs Spin on the models: the configurations, what each is for, and the rules that can be left out.
 
 By hand, with what it costs: ``python -m tests.formal.checker``; one: ``python -m tests.formal.checker tie3 BREAK_DECIDE``.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 AGREEMENT = Path(__file__).with_name("agreement.pml")
 OPENING = Path(__file__).with_name("opening.pml")
+SEVEN = Path(__file__).with_name("seven.pml")
 DEADLINE_S = 270
 """For each step of one run. The longest takes some seconds of processor time; other work on the machine may stretch it."""
 MEMORY_MB = 1500
@@ -48,9 +49,21 @@ class OpeningCheck(IntFlag):
     PASSED = 8
 
 
+class SevenCheck(IntFlag):
+    """The same of the model of the seven steps."""
+
+    ONE = 1
+    SERVED = 2
+    EQUAL = 4
+    LOCKED = 8
+    FAIR = 16
+    KEPT = 32
+
+
 SAFE = Check.SAME | Check.ONE | Check.CUT
 HANDED_OVER = Check.SAME | Check.CUT | Check.HELD | Check.ALIKE
 OPENED = OpeningCheck.NUMBER | OpeningCheck.GROWS | OpeningCheck.FOUND | OpeningCheck.PASSED
+STEPPED = SevenCheck.ONE | SevenCheck.SERVED | SevenCheck.EQUAL | SevenCheck.LOCKED | SevenCheck.FAIR | SevenCheck.KEPT
 WORDS: Mapping[IntFlag, tuple[str, ...]] = {
     Check.SAME: ("one number, two sets of members",),
     Check.ONE: ("two instances work at the same time",),
@@ -65,6 +78,14 @@ OPENING_WORDS: Mapping[IntFlag, tuple[str, ...]] = {
     OpeningCheck.GROWS: ("a station enters an instance below one that it has been in",),
     OpeningCheck.FOUND: ("two members of two proposals have found different ones complete",),
     OpeningCheck.PASSED: ("it passes over a proposal that it has issued, and another one comes from",),
+}
+SEVEN_WORDS: Mapping[IntFlag, tuple[str, ...]] = {
+    SevenCheck.ONE: ("two attempts are in state 4",),
+    SevenCheck.SERVED: ("an old version is served after a newer one", "one version is served with two contents"),
+    SevenCheck.EQUAL: ("the end, and an attempt is not over", "the end, and two managers differ"),
+    SevenCheck.LOCKED: ("a lock outlives its owner's view",),
+    SevenCheck.FAIR: ("an attempt overtakes an older one",),
+    SevenCheck.KEPT: ("what a caller was told is done is lost",),
 }
 """What the story of an error says, by property."""
 
@@ -257,6 +278,45 @@ OPENINGS: Mapping[str, Configuration] = {
 }
 """Of how instances get their numbers."""
 
+SEVENS: Mapping[str, Configuration] = {
+    "updates3": Configuration(
+        "each of three managers makes an update; any one crashes and stays away",
+        "UPDATES=0x15 CRASHES=1",
+        200_000,
+        STEPPED,
+        model=SEVEN,
+    ),
+    "again3": Configuration(
+        "0 makes two updates, 1 one, none crashes",
+        "UPDATES=0x06",
+        7_000,
+        STEPPED,
+        model=SEVEN,
+    ),
+    "pair3": Configuration(
+        "0 and 1 make an update each, none crashes",
+        "UPDATES=0x05",
+        1_200,
+        STEPPED,
+        model=SEVEN,
+    ),
+    "return3": Configuration(
+        "0 and 1 make an update each; any one of three crashes and comes back by COPY",
+        "UPDATES=0x05 CRASHES=1 RESTART=1",
+        1_200_000,
+        STEPPED,
+        model=SEVEN,
+    ),
+    "copy3": Configuration(
+        "0 and 1 make an update each while 2 joins by COPY; any one of them crashes and stays away",
+        "UPDATES=0x05 OUT=4 CRASHES=1",
+        2_400_000,
+        STEPPED,
+        model=SEVEN,
+    ),
+}
+"""Of the seven steps."""
+
 BROKEN: tuple[tuple[str, str, IntFlag], ...] = (
     ("BREAK_CLOSE", "oneway3", Check.CUT),
     ("BREAK_EQUALISE", "crash3", Check.SMOOTH),
@@ -294,6 +354,18 @@ BROKEN: tuple[tuple[str, str, IntFlag], ...] = (
     ("BREAK_LATEST", "renewed3", OpeningCheck.FOUND),
     ("BREAK_PASTS", "renewed3", OpeningCheck.PASSED),
     ("BREAK_BEGAN", "renewed3", OpeningCheck.PASSED),
+    ("BREAK_RESTORE", "updates3", SevenCheck.SERVED),
+    ("BREAK_RESTORE", "updates3", SevenCheck.KEPT),
+    ("BREAK_SILENCE", "pair3", SevenCheck.ONE),
+    ("BREAK_AGE", "again3", SevenCheck.FAIR),
+    ("BREAK_LIST", "updates3", SevenCheck.SERVED),
+    ("BREAK_REJOIN", "copy3", SevenCheck.SERVED),
+    ("BREAK_VIEW", "updates3", SevenCheck.EQUAL),
+    ("BREAK_OWNER", "updates3", SevenCheck.LOCKED),
+    ("BREAK_KEPT", "updates3", SevenCheck.SERVED),
+    ("BREAK_NUMBER", "updates3", SevenCheck.SERVED),
+    ("BREAK_AGAIN", "return3", SevenCheck.EQUAL),
+    ("BREAK_STRUCK", "return3", SevenCheck.EQUAL),
 )
 """(rule left out, configuration, property that must fail): each property fails at least once."""
 
@@ -336,8 +408,8 @@ def _number(pattern: str, text: str) -> float:
 
 
 def configuration_of(name: str) -> Configuration:
-    """Of either model."""
-    return CONFIGURATIONS[name] if name in CONFIGURATIONS else OPENINGS[name]
+    """Of any model."""
+    return {**SEVENS, **OPENINGS, **CONFIGURATIONS}[name]
 
 
 def run(name: str, broken: str = "", checks: IntFlag | None = None, *, cycles: bool = False) -> Result:
@@ -383,7 +455,7 @@ def main(arguments: list[str]) -> int:
         print("\n".join(result.story))
         print(f"errors {result.errors}, states {result.states}, depth {result.depth}, complete {result.complete}")
         return int(result.errors > 0)
-    for name in (*CONFIGURATIONS, *OPENINGS):
+    for name in (*CONFIGURATIONS, *OPENINGS, *SEVENS):
         result = run(name)
         print(
             f"{name:18} {result.states:8} states  depth {result.depth:3}  errors {result.errors}  complete {result.complete}  "

@@ -1,4 +1,4 @@
-"""The models of the agreement and of openings: what must hold holds, and each property fails when a rule is left out."""
+"""The models of agreement, openings and seven steps: what must hold holds, and each property fails when a rule is left out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from .checker import (
     OPENING,
     OPENING_WORDS,
     OPENINGS,
+    SEVEN,
+    SEVEN_WORDS,
+    SEVENS,
     WORDS,
     Check,
     OpeningCheck,
+    SevenCheck,
     configuration_of,
     missing,
     run,
@@ -31,7 +35,7 @@ def _tools() -> None:
         pytest.fail(f"missing: {', '.join(missing())} (Debian: apt-get install spin gcc)")
 
 
-@pytest.mark.parametrize("name", [*CONFIGURATIONS, *OPENINGS])
+@pytest.mark.parametrize("name", [*CONFIGURATIONS, *OPENINGS, *SEVENS])
 def test_holds(name: str) -> None:
     """Every order of the steps, to the end of every run: nothing fails."""
     result = run(name)
@@ -50,18 +54,22 @@ def test_every_run_ends(name: str) -> None:
 
 
 @pytest.mark.parametrize(("broken", "name", "check"), BROKEN, ids=[f"{b}-{n}-{c.name}" for b, n, c in BROKEN])
-def test_fails_without_the_rule(broken: str, name: str, check: Check | OpeningCheck) -> None:
+def test_fails_without_the_rule(broken: str, name: str, check: Check | OpeningCheck | SevenCheck) -> None:
     """The same configuration that passes above, and only the named property asked."""
     result = run(name, broken, check)
     assert result.errors == 1
     assert result.story, "an error without a story"
-    words = WORDS if isinstance(check, Check) else OPENING_WORDS
+    words = WORDS if isinstance(check, Check) else OPENING_WORDS if isinstance(check, OpeningCheck) else SEVEN_WORDS
     assert any(said in line for line in result.story if line.startswith("  *** ") for said in words[check]), result.story
 
 
 def test_every_rule_and_property_is_seen_to_fail() -> None:
     """No switch of a model and no property is left without a failing run."""
-    for model, own, checks in ((AGREEMENT, CONFIGURATIONS, Check), (OPENING, OPENINGS, OpeningCheck)):
+    for model, own, checks in (
+        (AGREEMENT, CONFIGURATIONS, Check),
+        (OPENING, OPENINGS, OpeningCheck),
+        (SEVEN, SEVENS, SevenCheck),
+    ):
         switches = set(re.findall(r"BREAK_[A-Z]+", model.read_text()))
         broken = [(switch, check) for switch, name, check in BROKEN if name in own]
         assert switches == {switch for switch, _ in broken}
