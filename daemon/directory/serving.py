@@ -58,6 +58,24 @@ def roles_of(uid: int, gid: int, named: frozenset[str]) -> tuple[str, ...]:
     return tuple(sorted(roles))
 
 
+WHY: Final = {
+    "name": "a name is labels of a-z 0-9 - _, 1 to 63 characters each, joined by dots, 253 in all",
+    "address": "an address is a URI of at most 512 printable ASCII characters, or mac:…, station:K, station:K/PROGRAM",
+    "target": "a name has at most 64 addresses, with priority and weight from 0 to 65535",
+    "zone": "a zone is named like a label: a-z 0-9 - _, 1 to 63 characters",
+    "meta": "meta is at most 32 pairs, 1 KiB in all",
+    "slot": "a slot is the time of day and one to 64 addresses",
+    "condition": "a condition is new, or a version",
+    "selection": "selection is one of all, first, cyclic, spread, nearest",
+    "too-large": "an update has at most 64 operations and 60 KiB",
+}
+"""What is right, by what the order would call wrong (bad-input table of the design)."""
+
+
+def _refused(code: str, problem: str) -> Refused:
+    return Refused(code, f"refused before it was sent: {WHY.get(problem, problem) or 'malformed'}"[:300])
+
+
 class Server:
     """Accepts programs."""
 
@@ -291,7 +309,7 @@ class Program(asyncio.Protocol):
         update = Update(Id(client, counter), roles, operations, FLAGS[wait])
         if problem := check(update):
             code = problem if problem in ("too-large", "name", "address", "zone") else "malformed"
-            raise Refused(code, f"refused before it was sent: {problem}")
+            raise _refused(code, problem)
         return self._process.updates.start(update, wait)
 
     async def _done(self, frame: Frame, pending: Pending) -> Frame:
@@ -448,7 +466,7 @@ def _operation(row: object) -> Operation:
         text = str(error)
         what = text.split(":", maxsplit=1)[0].split(" ")[0]
         code = what if what in ("name", "address", "zone", "meta") else "address" if what == "target" else "malformed"
-        raise Refused(code, f"refused before it was sent: {text or 'malformed'}"[:300]) from None
+        raise _refused(code, text) from None
 
 
 def _timed(operation: Operation) -> Operation:

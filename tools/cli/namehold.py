@@ -24,10 +24,7 @@ STOP_S = 5.0
 """From SIGTERM to SIGKILL."""
 
 
-@click.command(
-    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
-    epilog="Exit codes: that of COMMAND; else docs/cli.md.",
-)
+@click.command(epilog="Exit codes: that of COMMAND; else docs/cli.md.")
 @click.option("--exclusive", is_flag=True, help="Have the name alone: wait for it, and start COMMAND when it is ours.")
 @click.option("--select", "selection", type=click.Choice(SELECTIONS), default="all", help="Order of addresses, for a new name.")
 @click.option("--zone", default="", help="Zone, for a new name.")
@@ -60,8 +57,6 @@ def hold(
       zenjun name hold --exclusive leader station:1/job -- ./job
       zenjun name hold --check "curl -fs localhost:80" --every 5s web tcp://10.0.0.12:80 -- ./server
     """
-    if command[0] == "--":
-        command = command[1:]
     with directory(path) as d:
         holder = _Holder(d, lambda: d.register(name, address, exclusive=exclusive, selection=selection, zone=zone), check, every)
         try:
