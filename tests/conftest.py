@@ -12,7 +12,10 @@ import hypothesis
 import pytest
 
 # As with the simulation: a run that judges a change takes the same examples every time, all others look for new ones.
-hypothesis.settings.register_profile("same", derandomize=True, database=None)
+# Nor is it judged by how long an example takes: what only computes gives way to real daemons (tests/lanes.py).
+hypothesis.settings.register_profile(
+    "same", derandomize=True, database=None, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 if os.environ.get("ZENJUN_NO_SKIP") == "1":
     hypothesis.settings.load_profile("same")
 
