@@ -35,10 +35,10 @@ COMPLETION: Final = "_ZENJUN_COMPLETE"
 EXIT_CODES: Final = {
     OK: "done",
     FAILED: "failed; the reason is on standard error",
-    USAGE: "wrong usage; the command says what is allowed",
+    USAGE: "wrong usage; the message names what is allowed",
     UNREACHABLE: "not there: no daemon answers at the socket, no such lab or station",
     TIMED_OUT: "not in time: the time given by --timeout is over, a lab's cluster did not open",
-    NO_SERVICE: "the daemon is there but ended the service: cluster not open in time or opened anew, order fenced, "
+    NO_SERVICE: "the daemon is there but ended the service: cluster not open in time or re-opened, order fenced, "
     "disconnected as a slow receiver, daemon stopping",
     UNSUPPORTED: "the machine lacks a right, a kernel feature, a program or a Python package; the message names it",
     INTERRUPTED: "interrupted (Ctrl-C)",
