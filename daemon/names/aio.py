@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Any, cast
 
-from ...proto.service.directory.entries import Entry, Place, parse_place, read_entry
+from ...proto.service.directory.entries import Entry, Place
 from ...proto.service.directory.operations import Operation
 from ..client.base import Patience
 from ..client.common import TIMEOUT_S, program_name
@@ -16,9 +16,9 @@ from ..client.errors import ClientError, ConnectionClosed, NotReachable, Timeout
 from ..client.ticket import Ticket
 from ..directory.wire import Frame
 from . import calls
+from .base import SLACK_S, LeaseState, Pages, apply_changes, done_of
 from .common import open_socket, socket_path
 from .protocol import NamesProtocol
-from .sync import SLACK_S, apply_changes
 from .types import Addresses, Answer, Done, NameChange, answer_of
 
 
@@ -47,30 +47,21 @@ class _Link(asyncio.Protocol):
             self.transport.write(data)
 
 
-class DirectoryLease:
+class DirectoryLease(LeaseState):
     """An address registered while this object's ``async with`` lasts. With a ttl it is renewed by this very loop, so that the
-    address goes with a program that hangs.
-
-    held: the name has the address now. in_doubt: this station may be without the others, so another one may hold the name too.
-    """
+    address goes with a program that hangs."""
 
     def __init__(self, directory: Directory, operation: Any, ttl: float) -> None:
-        self.number = 0
-        self.version: Place = (0, 0, 0)
-        """Grows with each holder of an exclusive name: the fencing number."""
-        self.held = self.in_doubt = self.ended = False
+        super().__init__()
         self._directory = directory
         self._operation = operation
         self._ttl = ttl
-        self._changed = asyncio.Event()
         self._renewing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> DirectoryLease:
         directory = self._directory
         ticket = directory._protocol.register(self._operation, self._ttl, directory._timeout)
-        answer = await directory._call(ticket)
-        self.number, self.version, self.held = int(answer["lease"]), parse_place(answer["place"]), bool(answer["held"])
-        directory._protocol.hold(self.number, self._on_event)
+        self._registered(directory._protocol, await directory._call(ticket))
         if self._ttl:
             self._renewing = asyncio.create_task(self._renew())
         return self
@@ -81,19 +72,13 @@ class DirectoryLease:
         if self._directory._protocol.ended is None:
             await self._directory._call(self._directory._protocol.ask("release", lease=self.number))
 
-    async def wait_held(self) -> None:
-        """Wait until the name is this lease's. Raises ConnectionClosed."""
-        while not self.held:
-            if self._directory._protocol.ended is not None:
-                raise self._directory._protocol.ended
-            self._changed.clear()
-            await self._changed.wait()
-
-    def _on_event(self, event: str) -> None:
-        self.held = event == "held" or (self.held and event == "in-doubt")
-        self.in_doubt = event == "in-doubt"
-        self.ended = self.ended or event == "ended"
-        self._changed.set()
+    async def wait_held(self, timeout: float | None = None) -> bool:
+        """Wait until the name is this lease's; False: not in time, or the lease has ended. Raises ConnectionClosed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while not (self.held or self.ended):
+                    await self._directory._news(None)
+        return self.held
 
     async def _renew(self) -> None:
         with contextlib.suppress(ClientError):
@@ -115,7 +100,7 @@ class Mirror(Mapping[str, Entry]):
     async def _fill(self) -> Mirror:
         await self._directory._call(self._ticket)
         while not any(change.kind == "listed" for change in self._queue):
-            await self._directory._news(None)
+            await self._directory._news(self._directory._timeout)
         return self
 
     def __getitem__(self, name: str) -> Entry:
@@ -153,14 +138,10 @@ class Directory:
 
     async def list(self, prefix: str = "") -> list[Entry]:
         """All entries, or those of the names that begin with ``prefix``."""
-        found: list[Entry] = []
-        start: str | None = None
-        while True:
-            answer = await self._call(self._protocol.ask("list", prefix=prefix, **({"from": start} if start else {})))
-            found += [read_entry(row.encode()) for row in answer["names"]]
-            start = answer.get("next")
-            if start is None:
-                return found
+        pages = Pages(prefix)
+        while not pages.complete:
+            pages.take(await self._call(pages.ask(self._protocol)))
+        return pages.found
 
     async def status(self) -> dict[str, Any]:
         """How the process is (docs/directory-service.md)."""
@@ -168,8 +149,7 @@ class Directory:
 
     async def update(self, *operations: Operation, wait: str = "disk", timeout: float | None = None) -> Done:
         """Several operations at once: all or none. Raises as ``SyncDirectory.update``."""
-        answer = await self._call(self._protocol.update(operations, wait, self._seconds(timeout)), timeout)
-        return Done(parse_place(answer["place"]), str(answer.get("text", "")))
+        return done_of(await self._call(self._protocol.update(operations, wait, self._seconds(timeout)), timeout))
 
     async def set(self, name: str, addresses: Addresses, *, wait: str = "disk", **options: Any) -> Done:
         """Make a name with these addresses, or replace them. options: selection, ttl, meta, zone, new, version."""

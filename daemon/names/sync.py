@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-from ...proto.service.directory.entries import Entry, Place, parse_place, read_entry
+from ...proto.service.directory.entries import Entry, Place
 from ...proto.service.directory.operations import Operation
 from ..client.base import Patience
 from ..client.common import TIMEOUT_S, program_name
@@ -18,36 +18,21 @@ from ..client.errors import ConnectionClosed, NotReachable, Timeout
 from ..client.ticket import Ticket
 from ..directory.wire import Frame
 from . import calls
+from .base import SLACK_S, LeaseState, Pages, apply_changes, done_of
 from .common import open_socket, socket_path
 from .protocol import NamesProtocol
 from .types import Addresses, Answer, Done, NameChange, answer_of
 
 READ_BYTES = 256 * 1024
-SLACK_S = 2.0
-"""What an answer may take beyond the time in which the process gives one."""
 
 
-class SyncLease:
-    """An address registered for the life of this connection. ``with`` gives it back at the end.
+class SyncLease(LeaseState):
+    """An address registered for the life of this connection. ``with`` gives it back at the end."""
 
-    held: the name has the address now. in_doubt: this station may be without the others, so another one may hold the name too.
-    """
-
-    def __init__(self, directory: SyncDirectory, number: int, place: Place, held: bool, ttl: float) -> None:
-        self.number = number
-        self.version = place
-        """Grows with each holder of an exclusive name: the fencing number."""
-        self.held = held
-        self.in_doubt = False
-        self.ended = False
+    def __init__(self, directory: SyncDirectory, answer: Frame) -> None:
+        super().__init__()
         self._directory = directory
-        self._ttl = ttl
-        directory._protocol.hold(number, self._on_event)
-
-    def _on_event(self, event: str) -> None:
-        self.held = event == "held" or (self.held and event == "in-doubt")
-        self.in_doubt = event == "in-doubt"
-        self.ended = self.ended or event == "ended"
+        self._registered(directory._protocol, answer)
 
     def renew(self) -> None:
         """The sign of life of a lease with a ttl; call it at least twice within the ttl."""
@@ -88,14 +73,10 @@ class SyncDirectory:
 
     def list(self, prefix: str = "") -> list[Entry]:
         """All entries, or those of the names that begin with ``prefix`` (a name, or one with a dot at its end)."""
-        found: list[Entry] = []
-        start: str | None = None
-        while True:
-            answer = self._call(self._protocol.ask("list", prefix=prefix, **({"from": start} if start else {})))
-            found += [read_entry(row.encode()) for row in answer["names"]]
-            start = answer.get("next")
-            if start is None:
-                return found
+        pages = Pages(prefix)
+        while not pages.complete:
+            pages.take(self._call(pages.ask(self._protocol)))
+        return pages.found
 
     def status(self) -> dict[str, Any]:
         """How the process is (docs/directory-service.md)."""
@@ -114,8 +95,7 @@ class SyncDirectory:
         carried out at every active station. Raises Exists, VersionMismatch, NotPermitted, NoQuorum, Undecided, Malformed.
         """
         seconds = self._seconds(timeout)
-        answer = self._call(self._protocol.update(operations, wait, seconds), seconds)
-        return Done(parse_place(answer["place"]), str(answer.get("text", "")))
+        return done_of(self._call(self._protocol.update(operations, wait, seconds), seconds))
 
     def set(self, name: str, addresses: Addresses, *, wait: str = "disk", **options: Any) -> Done:
         """Make a name with these addresses, or replace them. options: selection, ttl, meta, zone, new, version."""
@@ -146,8 +126,7 @@ class SyncDirectory:
     ) -> SyncLease:
         """Add an address that goes when this connection does. ttl: seconds; with it, also when ``renew`` is not called."""
         operation = calls.register_of(name, address, exclusive=exclusive, selection=selection, zone=zone)
-        answer = self._call(self._protocol.register(operation, ttl, self._seconds(None)))
-        return SyncLease(self, int(answer["lease"]), parse_place(answer["place"]), bool(answer["held"]), ttl)
+        return SyncLease(self, self._call(self._protocol.register(operation, ttl, self._seconds(None))))
 
     # ---- watches
 
@@ -247,8 +226,14 @@ class SyncMirror(Mapping[str, Entry]):
         self._number, ticket = directory._protocol.watch(subject)
         directory._call(ticket)
         self._queue = directory._protocol.watches[self._number]
-        directory._pump(lambda: any(change.kind == "listed" for change in self._queue), directory._timeout)
+        if not directory._pump(lambda: any(change.kind == "listed" for change in self._queue), directory._timeout):
+            self.close()
+            raise Timeout(f"the names under {subject or 'all'} have not come after {directory._timeout:g} s")
         self.refresh()
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._directory._protocol.unwatch(self._number)
 
     def refresh(self) -> None:
         """Take the changes that are here."""
@@ -263,18 +248,6 @@ class SyncMirror(Mapping[str, Entry]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-
-def apply_changes(entries: dict[str, Entry], queue: Any) -> None:
-    """Carry changes out on a mapping of entries."""
-    while queue:
-        change = queue.popleft()
-        if change.kind != "changed":
-            continue
-        if change.entry is None:
-            entries.pop(change.name, None)
-        else:
-            entries[change.name] = change.entry
 
 
 def connect_directory_sync(

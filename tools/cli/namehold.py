@@ -82,7 +82,8 @@ class _Holder:
         self._lease = lease = self._register()
         if exclusive and not lease.held:
             say("zenjun name hold: somebody else has the name; waiting")
-            lease.wait_held()
+            if not lease.wait_held():
+                raise NoQuorum("the lease has ended before the name was ours; the command was not started")
         environment = {**os.environ, "ZENJUN_VERSION": ".".join(map(str, lease.version))}
         try:
             process = subprocess.Popen(command, env=environment)
