@@ -79,16 +79,13 @@ def exit_code_of(error: ClientError) -> int:
     return NO_SERVICE if isinstance(error, (ConnectionClosed, Fenced, Undecided)) else FAILED
 
 
-def socket_option(f: F) -> F:
-    """-s/--socket: which daemon."""
-    return click.option(
-        "-s",
-        "--socket",
-        "path",
-        envvar=SOCKET_ENV,
-        metavar="PATH",
-        help=f"Socket of the daemon. [default: ${SOCKET_ENV} or {SOCKET}]",
-    )(f)
+def socket_option_of(variable: str, what: str) -> Callable[[F], F]:
+    """-s/--socket with this environment variable and help."""
+    return click.option("-s", "--socket", "path", envvar=variable, metavar="PATH", help=what)
+
+
+socket_option = socket_option_of(SOCKET_ENV, f"Socket of the daemon. [default: ${SOCKET_ENV} or {SOCKET}]")
+"""-s/--socket: which daemon."""
 
 
 def group_option(f: F) -> F:

@@ -17,9 +17,11 @@ from ...daemon.terminal import json_text, printable
 from ...proto.service.directory.entries import SELECTIONS, Entry, Place, place_text
 from ...proto.service.directory.operations import Operation
 from . import namehold, nameops
-from .common import TIMED_OUT, Failure
+from .common import USAGE, Failure
 from .namecommon import (
+    CODES,
     NameGroup,
+    Update,
     directory,
     directory_option,
     entry_json,
@@ -30,8 +32,6 @@ from .namecommon import (
     update_options,
     version_option,
 )
-
-CODES = "Exit codes: docs/cli.md."
 
 
 @click.group(
@@ -70,10 +70,7 @@ def set_(
     meta: tuple[str, ...],
     new: bool,
     version: Place | None,
-    wait: str,
-    as_json: bool,
-    timeout: float,
-    path: str | None,
+    update: Update,
 ) -> None:
     """Make a name with these addresses, or replace the ones it has. Of several the lowest priority that is up is used.
 
@@ -85,9 +82,8 @@ def set_(
     if new and version is not None:
         raise click.UsageError("--new and --if-version contradict each other")
     pairs = dict(_pair(each) for each in meta)
-    with directory(path, timeout) as d:
-        operation = calls.set_of(name, addresses, selection=selection, ttl=ttl, meta=pairs, zone=zone, new=new, version=version)
-        said(d.update(operation, wait=wait), f"{operation.name} is set", as_json)
+    operation = calls.set_of(name, addresses, selection=selection, ttl=ttl, meta=pairs, zone=zone, new=new, version=version)
+    update.send(operation, f"{operation.name} is set")
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -195,10 +191,7 @@ def alias(
     new: bool,
     zone: str,
     version: Place | None,
-    wait: str,
-    as_json: bool,
-    timeout: float,
-    path: str | None,
+    update: Update,
 ) -> None:
     """Make NAME another name of TARGET, which need not exist yet.
 
@@ -206,9 +199,8 @@ def alias(
     Example:
       zenjun name alias www web
     """
-    with directory(path, timeout) as d:
-        operation = calls.alias_of(name, target, zone=zone, new=new, version=version)
-        said(d.update(operation, wait=wait), f"{operation.name} is another name of {operation.target}", as_json)
+    operation = calls.alias_of(name, target, zone=zone, new=new, version=version)
+    update.send(operation, f"{operation.name} is another name of {operation.target}")
 
 
 @name.command(epilog=CODES)
@@ -216,16 +208,14 @@ def alias(
 @click.argument("addresses", nargs=-1, required=True, metavar="ADDRESS[@PRIORITY[*WEIGHT]]...")
 @version_option
 @update_options
-def add(
-    name: str, addresses: tuple[str, ...], version: Place | None, wait: str, as_json: bool, timeout: float, path: str | None
-) -> None:
+def add(name: str, addresses: tuple[str, ...], version: Place | None, update: Update) -> None:
     """Add addresses to a name, or change the priority and weight of those that it has.
 
     \b
     Example:
       zenjun name add db tcp://10.0.0.9:5432@2
     """
-    _one(calls.add_of(name, addresses, version), f"{name}: added", wait, as_json, timeout, path)
+    update.send(calls.add_of(name, addresses, version), f"{name}: added")
 
 
 @name.command(epilog=CODES)
@@ -233,30 +223,28 @@ def add(
 @click.argument("addresses", nargs=-1, required=True, metavar="ADDRESS...")
 @version_option
 @update_options
-def drop(
-    name: str, addresses: tuple[str, ...], version: Place | None, wait: str, as_json: bool, timeout: float, path: str | None
-) -> None:
+def drop(name: str, addresses: tuple[str, ...], version: Place | None, update: Update) -> None:
     """Remove addresses from a name; it stays, even without any.
 
     \b
     Example:
       zenjun name drop db tcp://10.0.0.9:5432
     """
-    _one(calls.drop_of(name, addresses, version), f"{name}: dropped", wait, as_json, timeout, path)
+    update.send(calls.drop_of(name, addresses, version), f"{name}: dropped")
 
 
 @name.command(epilog=CODES)
 @click.argument("name")
 @version_option
 @update_options
-def rm(name: str, version: Place | None, wait: str, as_json: bool, timeout: float, path: str | None) -> None:
+def rm(name: str, version: Place | None, update: Update) -> None:
     """Remove a name with all that belongs to it.
 
     \b
     Example:
       zenjun name rm db
     """
-    _one(calls.remove_of(name, version), f"{name} is removed", wait, as_json, timeout, path)
+    update.send(calls.remove_of(name, version), f"{name} is removed")
 
 
 @name.command(epilog=CODES)
@@ -272,20 +260,15 @@ def take(name: str, as_json: bool, timeout: float, path: str | None) -> None:
       zenjun name take printer
     """
     with directory(path, timeout) as d:
-        done = d.update(calls.take_of(name), wait="memory", timeout=timeout)
+        done = d.update(calls.take_of(name), wait="memory")
     said(done, printable(done.text), as_json)
-
-
-def _one(operation: Operation, what: str, wait: str, as_json: bool, timeout: float, path: str | None) -> None:
-    with directory(path, timeout) as d:
-        said(d.update(operation, wait=wait, timeout=timeout), what, as_json)
 
 
 @name.command(epilog=CODES)
 @click.argument("file", type=click.File("r"))
 @click.option("--at-once", type=click.IntRange(1, 64), default=32, show_default=True, help="Names in one update.")
 @update_options
-def load(file: TextIO, at_once: int, wait: str, as_json: bool, timeout: float, path: str | None) -> None:
+def load(file: TextIO, at_once: int, update: Update) -> None:
     """Set the names in FILE (``-``: standard input): what ``list --json`` and ``export --format json`` print, or CSV lines with a
     name and its addresses.
 
@@ -295,18 +278,13 @@ def load(file: TextIO, at_once: int, wait: str, as_json: bool, timeout: float, p
       printf 'db,tcp://10.0.0.7:5432,tcp://10.0.0.8:5432@1\\n' | zenjun name load -
     """
     operations = list(_operations(file))
-    with directory(path, timeout) as d:
+    with directory(update.path, update.timeout) as d:
         for at in range(0, len(operations), at_once):
             try:
-                d.update(*operations[at : at + at_once], wait=wait, timeout=timeout)
+                d.update(*operations[at : at + at_once], wait=update.wait)
             except Malformed as error:
-                raise Failure(f"{error}; {at} of {len(operations)} names are set", error_code(error), "name load") from error
-    click.echo(json_text({"names": len(operations)}) if as_json else f"{len(operations)} names are set")
-
-
-def error_code(error: Malformed) -> int:
-    """Of a file with something that no station takes."""
-    return 2 if error.code else 1
+                raise Failure(f"{error}; {at} of {len(operations)} names are set", USAGE, "name load") from error
+    click.echo(json_text({"names": len(operations)}) if update.as_json else f"{len(operations)} names are set")
 
 
 def _operations(file: TextIO) -> Iterator[Operation]:
@@ -327,7 +305,7 @@ def _operations(file: TextIO) -> Iterator[Operation]:
             yield calls.set_of(entry["name"], given, **fields)
     except (ValueError, KeyError, TypeError) as error:
         text = f"{file.name}: no list of names as list --json prints ({type(error).__name__}: {error})"
-        raise Failure(text, 2, "name load") from None
+        raise Failure(text, USAGE, "name load") from None
 
 
 @name.command(epilog=CODES)
@@ -418,5 +396,3 @@ def status(as_json: bool, timeout: float, path: str | None) -> int:
 
 for command in (*nameops.COMMANDS, namehold.hold):
     name.add_command(command)
-
-__all__ = ["TIMED_OUT", "name"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Final, TypeVar
 
 import click
@@ -12,7 +14,8 @@ from ...daemon.directory.wire import SOCKET, SOCKET_ENV, WAITS
 from ...daemon.names import DirectoryError, Done, Malformed, NoQuorum, SyncDirectory, Undecided, connect_directory_sync
 from ...daemon.terminal import json_text, printable
 from ...proto.service.directory.entries import Entry, Place, Target, lease_of, parse_place, place_text
-from .common import FAILED, NO_SERVICE, USAGE, Failure
+from ...proto.service.directory.operations import Operation
+from .common import FAILED, NO_SERVICE, USAGE, Failure, socket_option_of
 from .impairments import Quantity
 from .lazy import Overview
 
@@ -45,16 +48,11 @@ WORDS: Final = {
 """For what the directory has only a word for."""
 
 
-def directory_option(f: F) -> F:
-    """-s/--socket: which directory process."""
-    return click.option(
-        "-s",
-        "--socket",
-        "path",
-        envvar=SOCKET_ENV,
-        metavar="PATH",
-        help=f"Socket of zenjun-directory. [default: ${SOCKET_ENV}, beside $ZENJUN_SOCKET, or {SOCKET}]",
-    )(f)
+directory_option = socket_option_of(
+    SOCKET_ENV, f"Socket of zenjun-directory. [default: ${SOCKET_ENV}, beside $ZENJUN_SOCKET, or {SOCKET}]"
+)
+"""-s/--socket: which directory process."""
+CODES: Final = "Exit codes: docs/cli.md."
 
 
 def json_option(f: F) -> F:
@@ -77,9 +75,29 @@ def wait_option(f: F) -> F:
     )(f)
 
 
-def update_options(f: F) -> F:
-    """Options of every command that changes something."""
-    return directory_option(timeout_option(wait_option(json_option(f))))
+@dataclass(frozen=True)
+class Update:
+    """How a command changes something: where, how long it waits for what, and what it says then."""
+
+    path: str | None
+    wait: str
+    timeout: float
+    as_json: bool
+
+    def send(self, operation: Operation, what: str) -> None:
+        """Have the operation carried out, and say so: ``what``, or JSON."""
+        with directory(self.path, self.timeout) as d:
+            said(d.update(operation, wait=self.wait), what, self.as_json)
+
+
+def update_options(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of every command that changes something; the command gets them as ``update``."""
+
+    @wraps(f)
+    def run(*args: Any, path: str | None, wait: str, timeout: float, as_json: bool, **others: Any) -> Any:
+        return f(*args, update=Update(path, wait, timeout, as_json), **others)
+
+    return directory_option(timeout_option(wait_option(json_option(run))))
 
 
 def version_option(f: F) -> F:

@@ -10,9 +10,17 @@ import click
 from ...daemon.names import Malformed, calls
 from ...daemon.terminal import json_text
 from ...proto.service.directory.entries import Place, read_zone
-from .namecommon import directory, directory_option, for_option, json_option, said, timeout_option, update_options, version_option
-
-CODES = "Exit codes: docs/cli.md."
+from .namecommon import (
+    CODES,
+    Update,
+    directory,
+    directory_option,
+    for_option,
+    json_option,
+    timeout_option,
+    update_options,
+    version_option,
+)
 
 
 @click.command(epilog=CODES)
@@ -28,10 +36,7 @@ def switch(
     back: bool,
     lasts: float | None,
     version: Place | None,
-    wait: str,
-    as_json: bool,
-    timeout: float,
-    path: str | None,
+    update: Update,
 ) -> None:
     """Have a name stand for these addresses instead of its own, for a time or until switched back.
 
@@ -43,16 +48,15 @@ def switch(
     if back == bool(addresses) or (back and lasts is not None):
         raise click.UsageError("say either the addresses to switch to (and --for), or --back")
     operation = calls.switch_of(name, None if back else addresses, lasts)._replace(condition=version)
-    with directory(path, timeout) as d:
-        what = "switched back" if back else f"switched to {', '.join(addresses)}"
-        said(d.update(operation, wait=wait, timeout=timeout), f"{name} is {what}", as_json)
+    what = "switched back" if back else f"switched to {', '.join(addresses)}"
+    update.send(operation, f"{name} is {what}")
 
 
 @click.command(epilog=CODES)
 @click.argument("address")
 @for_option
 @update_options
-def out(address: str, lasts: float | None, wait: str, as_json: bool, timeout: float, path: str | None) -> None:
+def out(address: str, lasts: float | None, update: Update) -> None:
     """Take an address, or all of a station, out of use: for maintenance. For root and the daemon's user.
 
     \b
@@ -60,22 +64,20 @@ def out(address: str, lasts: float | None, wait: str, as_json: bool, timeout: fl
       zenjun name out station:3 --for 2h
       zenjun name out tcp://10.0.0.8:5432
     """
-    with directory(path, timeout) as d:
-        said(d.update(calls.out_of(address, lasts), wait=wait, timeout=timeout), f"{address} is out of use", as_json)
+    update.send(calls.out_of(address, lasts), f"{address} is out of use")
 
 
 @click.command("in", epilog=CODES)
 @click.argument("address")
 @update_options
-def in_(address: str, wait: str, as_json: bool, timeout: float, path: str | None) -> None:
+def in_(address: str, update: Update) -> None:
     """Use an address, or a station, again.
 
     \b
     Example:
       zenjun name in station:3
     """
-    with directory(path, timeout) as d:
-        said(d.update(calls.in_of(address), wait=wait, timeout=timeout), f"{address} is in use", as_json)
+    update.send(calls.in_of(address), f"{address} is in use")
 
 
 @click.command(epilog=CODES)
@@ -89,10 +91,7 @@ def schedule(
     words: tuple[str, ...],
     clear: bool,
     version: Place | None,
-    wait: str,
-    as_json: bool,
-    timeout: float,
-    path: str | None,
+    update: Update,
 ) -> None:
     """Give a name other addresses by the time of day. WHEN is ``[mon-fri] HH:MM [Area/City]`` (UTC without a zone) or an instant
     ``YYYY-MM-DDTHH:MMZ``; the addresses behind it are used from then on, until the next WHEN.
@@ -105,8 +104,7 @@ def schedule(
     if clear == bool(words):
         raise click.UsageError("say either when and which addresses, or --clear")
     operation = calls.schedule_of(name, _slots(words))._replace(condition=version)
-    with directory(path, timeout) as d:
-        said(d.update(operation, wait=wait, timeout=timeout), f"{name} has {len(operation.slots) or 'no'} slots", as_json)
+    update.send(operation, f"{name} has {len(operation.slots) or 'no'} slots")
 
 
 def _slots(words: tuple[str, ...]) -> Sequence[tuple[str, Sequence[str]]]:
@@ -155,24 +153,19 @@ def zone_set(
     writers: tuple[str, ...],
     patterns: tuple[str, ...],
     names_max: int,
-    wait: str,
-    as_json: bool,
-    timeout: float,
-    path: str | None,
+    update: Update,
 ) -> None:
     """Make a zone, or replace its row. For root and the daemon's user."""
     operation = calls.zone_of(zone, list(admins), list(writers), list(patterns), names_max)
-    with directory(path, timeout) as d:
-        said(d.update(operation, wait=wait, timeout=timeout), f"zone {zone} is set", as_json)
+    update.send(operation, f"zone {zone} is set")
 
 
 @zone.command("rm", epilog=CODES)
 @click.argument("zone")
 @update_options
-def zone_rm(zone: str, wait: str, as_json: bool, timeout: float, path: str | None) -> None:
+def zone_rm(zone: str, update: Update) -> None:
     """Remove a zone that has no names."""
-    with directory(path, timeout) as d:
-        said(d.update(calls.zone_of(zone, [], [], [], 0, True), wait=wait, timeout=timeout), f"zone {zone} is removed", as_json)
+    update.send(calls.zone_of(zone, [], [], [], 0, True), f"zone {zone} is removed")
 
 
 @zone.command("list", epilog=CODES)
