@@ -60,9 +60,14 @@ class Agent:
     def do_start(self, request: ipc.Message) -> ipc.Message:
         if self._daemon is not None and self._daemon.poll() is None:
             raise LabError(f"the daemon of station {self._station} is running already (process {self._daemon.pid})")
+        self._daemon = self._start(request, "the daemon")
+        return {"daemon": self._daemon_state()}
+
+    def _start(self, request: ipc.Message, what: str) -> subprocess.Popen[bytes]:
+        """A program in the station's namespace that ends with this agent."""
         try:
             with Path(request["log"]).open("ab") as log:
-                self._daemon = subprocess.Popen(
+                return subprocess.Popen(
                     request["argv"],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -73,25 +78,11 @@ class Agent:
                     preexec_fn=namespaces.die_with_parent,
                 )
         except OSError as error:
-            raise LabError(f"the daemon of station {self._station} cannot be started: {error}") from error
-        return {"daemon": self._daemon_state()}
+            raise LabError(f"{what} of station {self._station} cannot be started: {error}") from error
 
     def do_beside(self, request: ipc.Message) -> ipc.Message:
         """Start a program beside the daemon; it ends with this agent."""
-        try:
-            with Path(request["log"]).open("ab") as log:
-                started = subprocess.Popen(
-                    request["argv"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=request["env"],
-                    cwd=request["cwd"],
-                    start_new_session=True,
-                    preexec_fn=namespaces.die_with_parent,
-                )
-        except OSError as error:
-            raise LabError(f"{request['argv'][0]} cannot be started at station {self._station}: {error}") from error
+        started = self._start(request, request["argv"][0])
         self._beside.append(started)
         return {"pid": started.pid}
 
