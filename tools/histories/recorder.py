@@ -37,6 +37,7 @@ from ...daemon.client import (
 )
 from ...daemon.client.aio import Connection, Group
 from .history import SLOTS
+from .tasks import until_one_ends
 
 GROUP: Final = "verdict"
 CALL_S: Final = 60.0
@@ -191,19 +192,7 @@ class Slot:
 
     async def _live(self, connection: Connection) -> None:
         group = await connection.join(self.group, self.level, timeout=CALL_S)  # type: ignore[arg-type]
-        tasks = [
-            asyncio.create_task(self._read(group)),
-            asyncio.create_task(self._send(group)),
-            asyncio.create_task(self._recorder.ended.wait()),
-        ]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_one_ends(self._read(group), self._send(group), self._recorder.ended.wait())
 
     # ---- reading
 

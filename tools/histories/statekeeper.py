@@ -22,6 +22,7 @@ from typing import Any, Final
 from ...daemon.client import Message, connect
 from ...daemon.client.aio import StateGroup
 from ...proto.service.stateapi import Have, Offer, Place, Restore, Snapshot
+from .tasks import until_one_ends
 
 GROUP: Final = "state"
 CHUNK: Final = 64 * 1024
@@ -114,15 +115,7 @@ class Keeper:
             assert isinstance(group, StateGroup)
             self._joined = time.monotonic() - self._began
             self._say({"active": True})
-            tasks = [asyncio.create_task(each) for each in (self._read(group), self._send(group), self._listen(group))]
-            try:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+            await until_one_ends(self._read(group), self._send(group), self._listen(group))
 
     async def _read(self, group: StateGroup) -> None:
         last = 0.0
