@@ -144,7 +144,7 @@ class Bench:
             if condition() or (want and turn.want & want):
                 return
             left = end - time.monotonic()
-            assert left > 0, f"never happened: {what or condition}; counters {self.dp.counters()}"
+            assert left > 0, f"not within {WAIT_S} s: {what or condition}; counters {self.dp.counters()}"
             select.select([self.dp.fileno()], [], [], min(left, 0.01))
 
     def close(self) -> None:
