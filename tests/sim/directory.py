@@ -11,7 +11,6 @@ must come to rest.
 
 from __future__ import annotations
 
-import copy
 import random
 import sys
 from bisect import bisect_right
@@ -180,7 +179,7 @@ class World:
         self.log.append(item)
         code = self._reference(item, intent)
         self.checks.on_item(item, intent, code)
-        self.pasts[len(self.log) - 1] = copy.deepcopy(self.oracle)
+        self.pasts[len(self.log) - 1] = self.oracle.copy()
         self.trace.append(f"{self.now / S:.1f} {place} {kind} {sender} {intent!r} {code or ''}")
 
     def _reference(self, item: Item, intent: Any) -> str | None:
@@ -310,7 +309,7 @@ class World:
         furthest = max(self.make_state(p.saved[0]).place for p in here)
         who = [p for p in here if self.make_state(p.saved[0]).place == furthest]
         index = who[0].saved[1]
-        self.oracle = copy.deepcopy(self.pasts[index - 1]) if index else Oracle()
+        self.oracle = self.pasts[index - 1].copy() if index else Oracle()
         self._lost.append((index, len(self.log) - 1))
         self.met["start"] += 1
         self.checks.on_start(index)

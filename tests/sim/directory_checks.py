@@ -105,7 +105,7 @@ class Checks:
         self._check_circles(p, item, result)
         self._check_outcome(p, item, index, result)
         self._check_timers(p, item, result)
-        if s.main != oracle.sum():
+        if s.main != oracle.kept_sum():
             self._fail("reference", f"{p.who} at {item.place}: {self._difference(p, index)}")
         if s.time != oracle.time:
             self._fail("reference", f"{p.who} at {item.place}: directory time {s.time}, not {oracle.time}")
