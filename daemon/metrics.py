@@ -1,4 +1,4 @@
-"""The status as OpenMetrics text (docs/metrics.md), and the small HTTP server that gives it out.
+"""The status as OpenMetrics text (docs/metrics.md), and the small HTTP server that gives it out, for zenjund and others.
 
 Every counter of docs/status.md is there under a name made from its own by rule, so that a new one needs nothing here. Names
 follow Prometheus: prefix, what is counted, base unit, ``_total`` for counters.
@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .config import loopback
 from .listening import SocketError, listen
@@ -24,6 +24,9 @@ from .observe import Journal
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+
+Families: TypeAlias = "Callable[[Mapping[str, Any]], Iterable[Metric]]"
+"""Makes the metric families of a status object."""
 
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 REQUEST_BYTES_MAX: Final = 8192
@@ -323,31 +326,37 @@ def _process() -> Iterator[Metric]:
 class _Collector:
     """What prometheus_client asks for when it writes the text."""
 
-    def __init__(self, status: Mapping[str, Any]) -> None:
+    def __init__(self, status: Mapping[str, Any], made: Families) -> None:
         self._status = status
+        self._made = made
 
     def collect(self) -> Iterator[Metric]:
-        yield from families(self._status)
+        yield from self._made(self._status)
         yield from _process()
 
 
-def openmetrics(status: Mapping[str, Any]) -> bytes:
-    """The answer to GET /metrics: the status, and this process's processor time, memory and descriptors."""
+def openmetrics(status: Mapping[str, Any], made: Families = families) -> bytes:
+    """The answer to GET /metrics: the status by ``made``, and this process's processor time, memory and descriptors."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.openmetrics.exposition import generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(status))
+    registry.register(_Collector(status, made))
     return bytes(generate_latest(registry))  # type: ignore[no-untyped-call]
 
 
 class MetricsServer:
-    """Answers GET /metrics on one listening socket, in the daemon's loop; without one it does nothing."""
+    """Answers GET /metrics on one listening socket, in the process's loop; without one it does nothing."""
 
-    def __init__(self, where: str, mode: int, group: str, journal: Journal) -> None:
-        """Listen at ``where`` (``metrics.listen``, empty: nowhere). Raises SocketError."""
+    def __init__(
+        self, where: str, mode: int, group: str, journal: Journal, made: Families = families, option: str = "metrics.listen"
+    ) -> None:
+        """Listen at ``where``, as ``option`` says (empty: nowhere). made: the families of a status, in a thread. Raises
+        SocketError."""
         self.status: Callable[[], Mapping[str, Any]] = dict
         """Gives the status; called once per scrape."""
+        self._made = made
+        self._option = option
         self._journal = journal
         self._path: Path | None = None
         self._server: asyncio.AbstractServer | None = None
@@ -358,7 +367,7 @@ class MetricsServer:
         try:
             import prometheus_client  # noqa: F401
         except ImportError:
-            raise SocketError("metrics.listen is set, but prometheus-client is not installed") from None
+            raise SocketError(f"{self._option} is set, but prometheus-client is not installed") from None
         if where.startswith("/"):
             self._path = Path(where)
             return listen(self._path, mode, group, "socket for metrics")
@@ -435,7 +444,7 @@ class MetricsServer:
         if method not in ("GET", "HEAD"):
             return _response(http.HTTPStatus.METHOD_NOT_ALLOWED, b"GET it\n", ["Allow: GET, HEAD"])
         try:
-            body = await asyncio.to_thread(openmetrics, self.status())
+            body = await asyncio.to_thread(openmetrics, self.status(), self._made)
         except Exception as exc:  # monitoring must not end what it watches
             self._journal.event(logging.ERROR, "metrics", f"cannot be made: {type(exc).__name__}: {exc}", now=_now())
             return _response(http.HTTPStatus.INTERNAL_SERVER_ERROR, b"the log says why\n")

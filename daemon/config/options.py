@@ -375,6 +375,12 @@ class DirectoryOptions:
         help="time for which a station without quorum answers from its copy, marked as stale; 0: not at all",
         reason="an old address is better than none for some, and worse for others",
     )  # fmt: skip
+    metrics: str = option(
+        "", low=0, high=SUN_PATH_MAX, check=check_listen, note="empty, an absolute path, or address:port of the loopback",
+        example="127.0.0.1:9462",
+        help="where zenjun-directory answers GET /metrics (OpenMetrics); not the same place as metrics.listen; empty: nowhere",
+        reason="not every site needs it, and any process that may connect can read the names of zones",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -15,11 +16,13 @@ import uvloop
 from .. import config as configuration
 from ..__main__ import version
 from ..client import ClientError
-from ..config import Config, ConfigError
+from ..config import ConfigError
 from ..exits import Exit
 from ..listening import Listener, SocketError
 from ..manager import adapted, journal_handler
+from ..metrics import MetricsServer
 from ..observe import LEVELS, Journal, Notifier, set_up
+from . import metrics, report
 from .copy import Copy
 from .process import Process
 from .serving import Server, socket_of
@@ -40,19 +43,22 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-async def serve(config: Config, process: Process, listener: Listener, journal: Journal) -> int:
+async def serve(process: Process, listener: Listener, monitoring: MetricsServer, journal: Journal) -> int:
     """Run until a signal, or an end that waiting does not mend."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     server = Server(process, listener, journal)
+    monitoring.status = lambda: report.measured(process, len(server.connections))
+    await monitoring.start()
     notifier = Notifier(os.environ, os.getpid())
     running = asyncio.create_task(process.run())
     stopping = asyncio.create_task(stop.wait())
     notifier.ready("serving")
     await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
     notifier.stopping()
+    monitoring.close()
     await server.close()
     code = Exit.OK
     if running.done():
@@ -93,13 +99,20 @@ def main(argv: list[str] | None = None) -> int:
 
     async def run() -> int:
         try:
-            listener = Listener(path, station.socket_bits, station.socket_group)
+            monitoring = MetricsServer(
+                config.directory.metrics, station.socket_bits, station.socket_group, journal,
+                partial(metrics.families, copy), "directory.metrics",
+            )  # fmt: skip
+            with contextlib.ExitStack() as undo:
+                undo.callback(monitoring.close)
+                listener = Listener(path, station.socket_bits, station.socket_group)
+                undo.pop_all()
         except SocketError as error:
             journal.error("exit", str(error), code=int(Exit.SOCKET))
             return Exit.SOCKET
         process = Process(config, copy, journal)
         journal.info("start", f"zenjun-directory {version()}: station {station.id} of {config.cluster.name!r}", socket=str(path))
-        return await serve(config, process, listener, journal)
+        return await serve(process, listener, monitoring, journal)
 
     return uvloop.run(run())
 

@@ -74,10 +74,14 @@ class Answers:
         try:
             answer = self._lookup(name, key, facts)
         except Refused as refused:
-            self.by_code[refused.code] = self.by_code.get(refused.code, 0) + 1
+            self.count(refused.code)
             raise
-        self.by_code["ok"] = self.by_code.get("ok", 0) + 1
+        self.count("ok")
         return answer
+
+    def count(self, code: str) -> None:
+        """A look-up was answered so."""
+        self.by_code[code] = self.by_code.get(code, 0) + 1
 
     def _lookup(self, name: str, key: bytes, facts: Facts) -> dict[str, Any]:
         found = lookup.follow(self.entry, name)

@@ -17,6 +17,7 @@ from ...proto.service.directory.state import Outcome, Result, State
 from ...proto.service.directory.store import Table
 from ...proto.service.stateapi import Have, Offer, Restore, Snapshot
 from .store import File, Rows, Writing
+from .timing import Timing
 
 COMMON_LAST: Final = "~"
 """Behind every name."""
@@ -77,6 +78,8 @@ class Copy:
         self.lock = threading.Lock()
         self.rows: Writing = file.open()
         self.state = State(self.rows)
+        self.commits = {"no": Timing(), "yes": Timing()}
+        """Ends of transactions, by whether they wait for the disk."""
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when the whole state has become another one, with the lock held."""
 
@@ -108,7 +111,8 @@ class Copy:
                 results = [self._apply(i, sums) for i in inputs if not self.state.stopped]
                 durable = any(isinstance(r.message, Update) and r.message.flags & ONDISK for r in results)
                 self.state.save()
-                self.rows.commit(durable)
+                with self.commits["yes" if durable else "no"].took():
+                    self.rows.commit(durable)
             except BaseException:
                 self._undo()
                 raise

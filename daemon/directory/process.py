@@ -11,16 +11,18 @@ from secrets import token_hex
 from typing import Any, Final
 
 from ...proto.service.directory.draft import lease_key
-from ...proto.service.directory.entries import NOWHERE, Place, Who, lease_text, place_text
 from ...proto.service.directory.entries import Lease as EntryLease
+from ...proto.service.directory.entries import Place, Who, lease_text, place_text
 from ...proto.service.directory.messages import (
     APPLIED,
     Check,
     Digest,
+    Due,
     End,
     HasApplied,
     Holding,
     Id,
+    Malformed,
     Message,
     Next,
     OnDisk,
@@ -39,6 +41,7 @@ from ..slots import next_instant
 from .answers import Answers, Refused
 from .copy import DATABASE_ERRORS, Applied, Copy, Facts, Heard, Input, Seen
 from .leases import Lease, Leases
+from .timing import Clocks
 from .updates import Updates
 
 GROUP: Final = "zenjun.dir"
@@ -67,6 +70,7 @@ class Process:
         self.watches: dict[Watch, Callable[[], None]] = {}
         self.me: Who = (config.station.id, 0)
         self.counters: Counter[str] = Counter()
+        self.clocks = Clocks()
         self.peers: dict[int, Digest] = {}
         self.step = "waiting for zenjund"
         """What it is at, for people."""
@@ -83,6 +87,8 @@ class Process:
         self._changed = False
         self._check_at = time.monotonic() + CHECK_S
         self._said: deque[asyncio.Future[None] | None] = deque()
+        self._behind = 0
+        self._behind_since = 0.0
         copy.on_replaced = self._replaced
 
     # ---- standing
@@ -96,6 +102,20 @@ class Process:
         """For how long this copy may be behind without knowing it, milliseconds; 0: it is not."""
         self._look_stale()
         return max(1, int((time.monotonic() - self._stale_since) * 1000)) if self._stale else 0
+
+    def lag(self) -> tuple[int, float]:
+        """Messages and views that have come and are not applied yet, and seconds since the oldest of them came."""
+        return self._behind, time.monotonic() - self._behind_since if self._behind else 0.0
+
+    def transfer(self) -> tuple[int, int, int]:
+        """Bytes of the state that have come here, bytes in all (-1: not known), and stations that read it from here now."""
+        group = self._group
+        return (*group.progress, group.serving) if group is not None else (0, -1, 0)
+
+    @property
+    def standing(self) -> str:
+        """``active``, ``behind`` (it catches up, or cannot), or ``waiting`` (for zenjund)."""
+        return "active" if self._active else "behind" if self._connection is not None else "waiting"
 
     def _look_stale(self) -> None:
         c = self._connection
@@ -136,6 +156,7 @@ class Process:
         self._forget_said()
         self._connection = self._group = None
         self._active = False
+        self._behind = 0
         self.step = "waiting for zenjund"
         self._look_stale()
 
@@ -154,9 +175,12 @@ class Process:
                     inputs.append(Heard(item.place, (item.station, item.client), item.data))
                 elif isinstance(item, View):
                     inputs.append(Seen(item.place, _whos(item.members), _whos(item.joined)))
+            self._behind, self._behind_since = len(inputs), time.monotonic()
             for at in range(0, len(inputs), BATCH_MAX):
                 if not await self._apply(group, inputs[at : at + BATCH_MAX]):
                     break
+                self._behind = max(0, self._behind - BATCH_MAX)
+            self._behind = 0
 
     async def _apply(self, group: StateGroup, inputs: Sequence[Input]) -> bool:
         try:
@@ -186,6 +210,8 @@ class Process:
         if event.name in ("state", "state-lost", "diverged"):
             step, text = event.detail["step"], event.detail["text"]
             self.step = text
+            if step != "progress":
+                self.counters[f"transfer_{step}"] += 1
             if step in ("restored", "serving", "failed", "snapshot-failed", "state-lost", "diverged", "active", "overflow"):
                 level = self.journal.info if step in ("restored", "serving", "active") else self.journal.warning
                 level(step, text)
@@ -273,6 +299,10 @@ class Process:
                     done.set_result(None)
             elif isinstance(message, Digest):
                 self._compare(source.sender[0], message)
+            elif isinstance(message, Due) and self._active:
+                self._on_due(source.sender[0], message)
+            elif isinstance(message, Malformed):
+                self.counters["updates_malformed"] += 1
             self._on_changes(result)
         if applied.durable:
             self.send(OnDisk(facts.place))
@@ -288,7 +318,7 @@ class Process:
         outcome = result.outcome
         if outcome is None:
             return
-        self.counters[f"updates_{outcome.code or 'done'}"] += 1
+        self.counters["updates_repeated" if result.repeated else f"updates_{outcome.code or 'done'}"] += 1
         self._changed = True
         self.updates.on_outcome(update.id, outcome)
 
@@ -406,6 +436,13 @@ class Process:
         for message in await self.work(look):
             self.send(message)
 
+    def _on_due(self, station: int, due: Due) -> None:
+        """Rule T2: one wrong clock stops nothing, and is named."""
+        offset = self.clocks.on_due(station, due.time, time.time())
+        if offset:
+            words = "ahead of" if offset > 0 else "behind"
+            self.journal.warning("clock", f"the clock of station {station} is {abs(offset)} s {words} this one's")
+
     # ---- comparison of copies
 
     def _compare(self, station: int, digest: Digest) -> None:
@@ -437,30 +474,6 @@ class Process:
             return
         self._active = False
         self._group.state_wrong("repair asked for by an operator")
-
-    # ---- what it says about itself
-
-    def status(self) -> dict[str, Any]:
-        facts = self.facts
-        return {
-            "station": self.config.station.id,
-            "cluster": self.config.cluster.name,
-            "active": self._active,
-            "step": self.step,
-            "stale_ms": self.stale_ms(),
-            "place": place_text(facts.place) if facts.place != NOWHERE else "",
-            "names": facts.names,
-            "leases": facts.leases,
-            "leases_here": len(self.leases),
-            "watches": len(self.watches),
-            "stations": sorted(facts.up),
-            "holders": sorted(station for station, _ in facts.active),
-            "sums": f"{facts.main:032x} {facts.rest:032x}",
-            "updates_under_way": len(self.updates),
-            "lookups": dict(self.answers.by_code),
-            "counters": dict(self.counters),
-            "file": str(self.copy.file.path),
-        }
 
 
 def bounds(subject: str) -> tuple[str, str]:

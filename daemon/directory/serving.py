@@ -27,6 +27,7 @@ from .answers import Refused
 from .copy import DATABASE_ERRORS
 from .leases import Lease
 from .process import Process, bounds
+from .report import status
 from .updates import FLAGS, Pending
 from .wire import LIST_MAX, UNDER_WAY_MAX, VERSION, WAITS, Frame, FrameError, Frames, beside, pack
 
@@ -250,7 +251,11 @@ class Program(asyncio.Protocol):
             raise Refused("stale", f"this station's copy is not in the order ({self._process.step}), {stale / 1000:.1f} s now")
 
     def _lookup(self, frame: Frame) -> Frame:
-        self._check_stale()
+        try:
+            self._check_stale()
+        except Refused as refused:
+            self._process.answers.count(refused.code)
+            raise
         name = _name(frame)
         key = str(frame.get("key") or "").encode("utf-8", "surrogatepass")
         return self._process.answers.lookup(name, key, self._process.facts)
@@ -294,7 +299,7 @@ class Program(asyncio.Protocol):
         return {"outs": await self._process.work(outs)}
 
     async def _do_status(self, frame: Frame) -> Frame:
-        return {**self._process.status(), "programs": len(self._server.connections), "uid": self._uid}
+        return {**status(self._process, len(self._server.connections)), "uid": self._uid}
 
     # ---- updates
 
@@ -313,6 +318,7 @@ class Program(asyncio.Protocol):
         return self._process.updates.start(update, wait)
 
     async def _done(self, frame: Frame, pending: Pending) -> Frame:
+        began = time.perf_counter()
         try:
             outcome = await self._in_time(frame, asyncio.shield(pending.done))
         except Refused:
@@ -328,6 +334,7 @@ class Program(asyncio.Protocol):
             self._process.updates.forget(pending)
         if outcome.code:
             raise Refused(outcome.code, outcome.text or outcome.code)
+        self._process.updates.timings[pending.wait].add(time.perf_counter() - began)
         return {"place": place_text(outcome.place), "text": outcome.text}
 
     async def _do_update(self, frame: Frame) -> Frame:
@@ -424,6 +431,7 @@ class Program(asyncio.Protocol):
         watch = self._watches.get(number)
         while watch is not None and self._writable and self._transport is not None and len(watch):
             events = [_event(event) for event in watch.read(EVENTS_AT_ONCE)]
+            self._process.counters["gaps"] += sum(event[0] == "gap" for event in events)
             self._write({"watch": number, "events": events})
 
     # ---- for operators

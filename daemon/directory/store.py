@@ -147,6 +147,14 @@ class File:
         connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
         return Rows(connection)
 
+    def leases_by_zone(self) -> dict[str, int]:
+        """Number of leases by the zone of their names, those that wait for an exclusive name too. Raises what SQLite raises."""
+        # A key of LEASE is the lease, a blank, and the name.
+        query = """SELECT json_extract(CAST(e.row AS TEXT), '$.z'), count(*) FROM rows l
+                   JOIN rows e ON e.tbl = ? AND e.key = substr(l.key, instr(l.key, ' ') + 1) WHERE l.tbl = ? GROUP BY 1"""
+        with contextlib.closing(self.reader()) as rows:
+            return dict(rows.connection.execute(query, (int(Table.ENTRY), int(Table.LEASE))))
+
     def frozen(self) -> Rows:
         """A copy at the place of the last commit, until it is closed."""
         rows = self.reader()

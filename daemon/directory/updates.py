@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from ...proto.service.directory.entries import Place
 from ...proto.service.directory.messages import APPLIED, ONDISK, Id, Update, encode
 from ...proto.service.directory.state import Outcome
+from .timing import Timing
 
 FLAGS = {"memory": 0, "disk": ONDISK, "everywhere": APPLIED}
 
@@ -41,6 +42,8 @@ class Updates:
         self._pending: dict[Id, Pending] = {}
         self._disks: dict[int, Place] = {}
         self._applied: dict[int, Place] = {}
+        self.timings: dict[str, Timing] = {wait: Timing() for wait in FLAGS}
+        """From a program's request to its answer, of what was done, by what it waits for."""
 
     def __len__(self) -> int:
         return len(self._pending)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from zenjun.daemon.names import (
     Exists,
     Malformed,
@@ -21,6 +23,7 @@ from zenjun.daemon.names import (
     NotReachable,
     SyncDirectory,
     VersionMismatch,
+    calls,
     connect_directory,
     connect_directory_sync,
 )
@@ -72,6 +75,24 @@ class Names:
         argv = [sys.executable, "-c", "from zenjun.tools.command import main; main()", "name", "hold", *words]
         return subprocess.Popen(argv, env=self.lab.station(station).environment())
 
+    def restart_with_metrics(self, station: int) -> None:
+        self.stop(station)
+        at = self.lab.station(station)
+        with at.config_path.open("a") as config:
+            config.write(f'[directory]\nmetrics = "{at.directory}/directory-metrics.sock"\n')
+        self.start(station)
+        wait_for(lambda: self.active(station), "it is back", 20)
+
+    def scrape(self, station: int) -> dict[tuple[str, ...], float]:
+        """One answer, by name and label values."""
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(10)
+            sock.connect(str(self.lab.station(station).directory / "directory-metrics.sock"))
+            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            text = b"".join(iter(lambda: sock.recv(65536), b"")).partition(b"\r\n\r\n")[2].decode()
+        found = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+        return {(s.name, *(v for _, v in sorted(s.labels.items()))): s.value for family in found for s in family.samples}
+
     def stop(self, station: int) -> int:
         self.processes[station].terminate()
         return self.processes[station].wait(10)
@@ -101,6 +122,30 @@ def names() -> Iterator[Names]:
             for process in up.processes.values():
                 process.kill()
                 process.wait(10)
+
+
+def test_metrics_while_names_change(names: Names) -> None:
+    """What one station's process counts when another station's programs change names."""
+    names.restart_with_metrics(2)
+    with names.connect(1) as d:
+        d.set("db", ["tcp://10.0.0.7:5432"])
+        with pytest.raises(Exists):
+            d.set("db", ["tcp://10.0.0.8:5432"], new=True)
+        d.register("web", "tcp://10.0.0.1:80")
+        d.update(calls.switch_of("db", ["tcp://10.0.0.8:5432"], 1.0))
+
+        def due() -> bool:
+            return ("zenjun_directory_clock_offset_seconds", "1") in names.scrape(2)
+
+        wait_for(due, "the stations have said that the switch's end is due", 10)
+    seen = names.scrape(2)
+    assert seen["zenjun_directory_updates_total", "done"] == 3 and seen["zenjun_directory_updates_total", "exists"] == 1
+    assert seen["zenjun_directory_names", "default"] == 2
+    assert seen["zenjun_directory_state", "active"] == 1 and seen["zenjun_directory_stale_seconds",] == 0
+    assert [seen["zenjun_directory_holder", str(k)] for k in (1, 2, 3)] == [1, 1, 1]
+    assert abs(seen["zenjun_directory_clock_offset_seconds", "1"]) <= 3
+    assert seen["zenjun_directory_commit_seconds_count", "yes"] >= 1
+    assert seen["zenjun_directory_transfers_total", "restored"] == 1
 
 
 def test_the_first_slice(names: Names) -> None:

@@ -389,6 +389,9 @@ def status(as_json: bool, timeout: float, path: str | None) -> int:
         click.echo(f"stale    for {s['stale_ms'] / 1000:.1f} s")
     click.echo(f"names    {s['names']}, {s['leases']} with leases ({s['leases_here']} of programs here)")
     click.echo(f"holders  {', '.join(map(str, s['holders'])) or 'none'} active; at place {s['place'] or '-'}")
+    if s["wrong_clocks"]:
+        wrong = [f"station {k} {s['clocks'][str(k)]:+d} s" for k in s["wrong_clocks"]]
+        click.echo(f"clocks   beside this one's: {', '.join(wrong)}")
     click.echo(f"look-ups {', '.join(f'{count} {code}' for code, count in sorted(s['lookups'].items())) or 'none'}")
     click.echo(f"sums     {s['sums']}")
     return 0

@@ -1,0 +1,138 @@
+"""The process's metric families for Prometheus (docs/metrics.md, rule A4)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from .copy import DATABASE_ERRORS, Copy
+from .timing import Timing
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+STATES: Final = ("active", "behind", "waiting", "stopped")
+"""``zenjun_directory_state`` is 1 for one of them: this copy is the group's; it catches up; it is not in the group; a message is
+of a later format than this program."""
+GAUGES: Final = (
+    ("leases_here", "Leases of programs connected here", "", "leases_here"),
+    ("programs", "Programs connected here", "", "programs"),
+    ("watches", "Watches of programs connected here", "", "watches"),
+    ("out_of_use", "Addresses and stations taken out of use", "", "outs"),
+    ("updates_under_way", "Updates of programs here that are not done yet", "", "updates_under_way"),
+    ("place_clock", "Logical clock of the last message that is applied here; stations at the same one have the same names", "",
+     "place_clock"),
+    ("lag_messages", "Messages that have come and are not applied yet", "messages", "lag_messages"),
+    ("lag_seconds", "Time since the oldest of them came", "seconds", "lag_s"),
+    ("stale_seconds", "Time for which this copy may be behind without knowing it; 0: it is not", "seconds", "stale_s"),
+    ("time_seconds", "Directory time: what most clocks have reached, seconds since 1970; 0: not known", "seconds", "time"),
+    ("next_due_seconds", "When the next switch or end is due, seconds since 1970; 0: none", "seconds", "next_due"),
+    ("transfer_bytes", "Bytes of the state that have come in the transfer to this station", "bytes", "transfer_bytes"),
+    ("transfer_total_bytes", "Bytes of the state in that transfer; absent: not known", "bytes", "transfer_total_bytes"),
+    ("serving", "Stations that read the state from this one now", "", "serving"),
+)  # fmt: skip
+"""Name behind ``zenjun_directory_``, help, unit, member of the status."""
+COUNTERS: Final = {
+    "disk_errors": "Transactions that the disk or SQLite refused",
+    "unequal_sums": "Comparisons of all copies that found different ones",
+    "gaps": "Times that a watch left out states because its program read too slowly",
+}
+"""Plain counters: name, and what is counted."""
+UPDATE: Final = "updates_"
+TRANSFER: Final = "transfer_"
+"""How counters begin that are one family with a label."""
+
+
+def families(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
+    """The families of a ``Report.measured``."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, StateSetMetricFamily
+
+    who = {k: str(s[k]) for k in ("version", "cluster", "station")}
+    yield InfoMetricFamily("zenjun_directory", "Which process this is", who)
+    yield StateSetMetricFamily(
+        "zenjun_directory_state", "How this station's copy stands", value={word: word == s["state"] for word in STATES}
+    )
+    for name, text, unit, member in GAUGES:
+        if s.get(member) is not None:
+            yield GaugeMetricFamily(f"zenjun_directory_{name}", text, value=float(s[member]), unit=unit)
+    yield from _by_zone(copy, s)
+    yield from _by_station(s)
+    counters = s["counters"]
+    for name, text in COUNTERS.items():
+        yield CounterMetricFamily(f"zenjun_directory_{name}", text, value=float(counters.get(name, 0)))
+    for family, text, label, values in (
+        ("updates", "Updates of the whole cluster applied here, by outcome", "outcome",
+         {"done": 0, **{k.removeprefix(UPDATE): n for k, n in counters.items() if k.startswith(UPDATE)}}),
+        ("transfers", "Steps of state transfers to and from this station", "step",
+         {k.removeprefix(TRANSFER): n for k, n in counters.items() if k.startswith(TRANSFER)}),
+        ("lookups", "Look-ups of programs here, by answer", "answer", {"ok": 0, **s["lookups"]}),
+    ):  # fmt: skip
+        counted = CounterMetricFamily(f"zenjun_directory_{family}", text, labels=[label])
+        for word, number in values.items():
+            counted.add_metric([word], float(number))
+        yield counted
+    yield from _files(Path(s["file"]))
+    yield from _timings(s["timings"])
+
+
+def _by_zone(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    names = GaugeMetricFamily("zenjun_directory_names", "Names, by zone", labels=["zone"])
+    for zone, number in s["names_by_zone"].items():
+        names.add_metric([zone], float(number))
+    yield names
+    most = GaugeMetricFamily("zenjun_directory_names_max", "Names that a zone may have; absent: no bound", labels=["zone"])
+    for zone, number in s["names_max_by_zone"].items():
+        most.add_metric([zone], float(number))
+    yield most
+    leases = GaugeMetricFamily("zenjun_directory_leases", "Leases in the whole cluster, by zone of their name", labels=["zone"])
+    # The file may be replaced by another one while it is read.
+    with contextlib.suppress(*DATABASE_ERRORS):
+        for zone, number in copy.file.leases_by_zone().items():
+            leases.add_metric([zone], float(number))
+    yield leases
+
+
+def _by_station(s: Mapping[str, Any]) -> Iterator[Metric]:
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    up = GaugeMetricFamily("zenjun_directory_up", "Whether a station has a directory process in the cluster", labels=["station"])
+    holders = GaugeMetricFamily("zenjun_directory_holder", "Whether a station's copy is the group's", labels=["station"])
+    for station in range(1, s["of"] + 1):
+        up.add_metric([str(station)], float(station in s["stations"]))
+        holders.add_metric([str(station)], float(station in s["holders"]))
+    yield up
+    yield holders
+    clocks = GaugeMetricFamily(
+        "zenjun_directory_clock_offset_seconds", "Clock of a station minus this one's, when it last said its time",
+        labels=["station"], unit="seconds",
+    )  # fmt: skip
+    for station, offset in sorted(s["clocks"].items()):
+        clocks.add_metric([station], float(offset))
+    yield clocks
+
+
+def _files(path: Path) -> Iterator[Metric]:
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    family = GaugeMetricFamily("zenjun_directory_file_bytes", "Size on disk", labels=["file"], unit="bytes")
+    for word, name in (("rows", path.name), ("log", path.name + "-wal"), ("building", path.with_suffix(".new").name)):
+        with contextlib.suppress(OSError):
+            family.add_metric([word], float(path.with_name(name).stat().st_size))
+    yield family
+
+
+def _timings(timings: Mapping[str, Mapping[str, Timing]]) -> Iterator[Metric]:
+    from prometheus_client.metrics_core import HistogramMetricFamily
+
+    for name, text, label in (
+        ("commit", "Time of a transaction's end, without or with the wait for the disk", "disk"),
+        ("update", "Time from a program's request for an update to its answer, by what it waits for", "wait"),
+    ):
+        family = HistogramMetricFamily(f"zenjun_directory_{name}_seconds", text, labels=[label], unit="seconds")
+        for word, timing in timings[name].items():
+            family.add_metric([word], timing.buckets(), sum_value=timing.sum_s)
+        yield family
