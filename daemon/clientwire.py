@@ -187,7 +187,7 @@ HELLO: Final = Layout(
 )
 JOIN: Final = Layout(
     "join",
-    (Field("service", "B", "order of delivery, table below"), Field("pad", "3x", "0")),
+    (Field("ordering", "B", "order of delivery, table below"), Field("pad", "3x", "0")),
     "The body of JOIN begins with this from version 3 on; the group's name follows.",
 )
 REQUEST: Final = Layout(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..proto.wire import Service
+from ..proto.wire import Ordering
 from .clientwire import VERSION_MIN, ErrorFlag, Frame
 from .datapath import DataPath
 
@@ -24,7 +24,7 @@ class Handle:
     open: bool
     send_only: bool
     no_self: bool
-    service: Service
+    ordering: Ordering
     asked: bool = False
     """The join is on its way in this instance."""
     member: bool = False

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from ..proto.service.base import Effect, Emit, Place, Reply, ViewEvent
 from ..proto.service.groups import NAME_BOUNDS, Change, Groups, group_name
-from ..proto.wire import ORDER_NAMES, MessageType, Service, group_id
+from ..proto.wire import ORDER_NAMES, MessageType, Ordering, group_id
 from .clientwire import (
     HANDLES_MAX,
     HANDLES_PER_UID,
@@ -40,7 +40,7 @@ from .services import ServiceHost, Services
 
 Refusal: TypeAlias = tuple[str, str] | None
 """Code and text of an ERROR; None: nothing is in the way."""
-SERVICES: Final = frozenset(int(service) for service in Service)
+ORDERINGS: Final = frozenset(int(ordering) for ordering in Ordering)
 REFUSED: Final = {
     "name-collision": "group {!r} has the same number as another group with members: use another name",
     "order-mismatch": "group {!r} has another order: its first member has said which",
@@ -162,7 +162,7 @@ class GroupHost(ServiceHost):
             self._unbind(connection, handle)
         elif change.reason == "join":
             handle.member = True
-            self._dp.join(connection.slot, handle.number, handle.group_id, handle.level, handle.no_self, handle.service)
+            self._dp.join(connection.slot, handle.number, handle.group_id, handle.level, handle.no_self, handle.ordering)
             self._allow(connection, handle)
 
     def _show(self, change: Change, place: Place, position: int) -> None:
@@ -215,13 +215,13 @@ class GroupHost(ServiceHost):
         if name is None:
             return "name", NAME_BOUNDS
         if connection.version < VERSION_REQUESTS:
-            service = Service.FIFO if take.flags & JoinFlag.OP else Service.TOTAL
+            ordering = Ordering.FIFO if take.flags & JoinFlag.OP else Ordering.TOTAL
         else:
             (number,) = JOIN.struct.unpack_from(take.data)
-            if number not in SERVICES:
-                known = ", ".join(f"{int(s)} ({ORDER_NAMES[s]})" for s in Service)
+            if number not in ORDERINGS:
+                known = ", ".join(f"{int(s)} ({ORDER_NAMES[s]})" for s in Ordering)
                 return "unknown-order", f"this daemon knows no order of delivery number {number}; it knows {known}"
-            service = Service(number)
+            ordering = Ordering(number)
         handle = Handle(
             number=take.handle,
             group=name,
@@ -230,7 +230,7 @@ class GroupHost(ServiceHost):
             open=bool(take.flags & JoinFlag.OPEN),
             send_only=bool(take.flags & JoinFlag.SEND_ONLY),
             no_self=bool(take.flags & JoinFlag.NO_SELF),
-            service=service,
+            ordering=ordering,
         )
         if refusal := self._refusal_of_group(connection, handle):
             return refusal
@@ -261,7 +261,7 @@ class GroupHost(ServiceHost):
         if other is not None and other != name:
             return "name-collision", f"group {name!r} has the same number as group {other!r}: use another name"
         if not handle.send_only:
-            fifo = handle.service is Service.FIFO
+            fifo = handle.ordering is Ordering.FIFO
             if self._facts.medium == "bus" and (fifo or handle.level != LEVEL_MAX):
                 what = "order op delivers on acceptance" if fifo else f"level {LEVELS[handle.level]}"
                 why = (
@@ -346,7 +346,7 @@ class GroupHost(ServiceHost):
             return
         handle.asked = True
         data = self._groups.encode_join(
-            handle.group, connection.name, level=handle.level, open=handle.open, service=handle.service
+            handle.group, connection.name, level=handle.level, open=handle.open, ordering=handle.ordering
         )
         self._queue(connection.client, handle, data)
 
@@ -355,15 +355,15 @@ class GroupHost(ServiceHost):
         messages overtake the order, until it has its place there."""
         if handle.leaving:
             return
-        service = handle.service
+        ordering = handle.ordering
         if not handle.send_only:
-            may = MaySend.YES if handle.asked and (handle.member or service is Service.TOTAL) else MaySend.WAIT
+            may = MaySend.YES if handle.asked and (handle.member or ordering is Ordering.TOTAL) else MaySend.WAIT
         elif self._standing.open and self._groups.known:
             may = MaySend.YES if self._groups.may_send(handle.group) else MaySend.NO
-            service = self._groups.service(handle.group)
+            ordering = self._groups.ordering(handle.group)
         else:
             may = MaySend.WAIT
-        self._dp.handle(connection.slot, handle.number, handle.group_id, may_send=may, service=service)
+        self._dp.handle(connection.slot, handle.number, handle.group_id, may_send=may, ordering=ordering)
 
     def _name_of(self, identity: int) -> str | None:
         """The group that has this number, as far as this station knows."""

@@ -46,7 +46,7 @@ from .switched import SwitchedRules
 from .timers import NEVER, Deadline, Timers
 from .votes import Quorum
 from .watch import Watch
-from .wire import Service, cluster_id, mtu_needed, view_hash
+from .wire import Ordering, cluster_id, mtu_needed, view_hash
 
 __all__ = ["NEVER", "Engine", "EngineConfig"]
 
@@ -200,13 +200,20 @@ class Engine:
         return self.poll(now, 0)
 
     def offer(
-        self, now: int, group: int, client: int, type: int, data: bytes, need_ack: bool = False, service: Service = Service.TOTAL
+        self,
+        now: int,
+        group: int,
+        client: int,
+        type: int,
+        data: bytes,
+        need_ack: bool = False,
+        ordering: Ordering = Ordering.TOTAL,
     ) -> bool:
         """Queue a message (simulation and tests; in the daemon the data path does it). Any number of them, then
         ``on_frames(now, [])``, and drain the core. False: not (wholly) taken, or in no instance: offer the very same message
-        again after a later input. ``service``: the order of its group. Raises UsageError if it is larger than message_max."""
+        again after a later input. ``ordering``: the order of its group. Raises UsageError if it is larger than message_max."""
         self._tick(now)
-        return self.core.offer(data, group=group, client=client, type=type, need_ack=need_ack, service=service)
+        return self.core.offer(data, group=group, client=client, type=type, need_ack=need_ack, ordering=ordering)
 
     def expel(self, now: int, station: int) -> list[Effect]:
         """An operator wants a member out: its removal is proposed. It may come back as a new incarnation. UsageError if it is no

@@ -101,11 +101,11 @@ class MessageFlag(IntFlag):
     LAST = 0x02
     """This fragment completes its message; here is the message's place in the order."""
     OP = 0x04
-    """Order-preserving service: delivered on acceptance, in its source's order only."""
+    """FIFO order: delivered on acceptance, in its source's order only."""
 
 
-class Service(IntEnum):
-    """Order in which the messages of a process group are delivered. A group has one, which its first member chooses."""
+class Ordering(IntEnum):
+    """How the messages of a process group are ordered on delivery. A group has one, which its first member chooses."""
 
     TOTAL = 0
     """Total order: all stations deliver all messages of all such groups in one order."""
@@ -115,8 +115,8 @@ class Service(IntEnum):
 
 
 Order: TypeAlias = Literal["total", "op"]
-"""What programs and the status call a service."""
-ORDER_NAMES: Final[dict[Service, Order]] = {Service.TOTAL: "total", Service.FIFO: "op"}
+"""What programs and the status call an ordering."""
+ORDER_NAMES: Final[dict[Ordering, Order]] = {Ordering.TOTAL: "total", Ordering.FIFO: "op"}
 
 
 @dataclass(frozen=True)
@@ -426,7 +426,7 @@ def c_header() -> str:
         (MessageType, "ZJW_TYPE"),
         (MessageFlag, "ZJW_MFLAG"),
         (OpenFlag, "ZJW_OFLAG"),
-        (Service, "ZJW_SERVICE"),
+        (Ordering, "ZJW_ORDERING"),
     ):
         out.append("")
         for item in enum:

@@ -65,7 +65,7 @@ def blocks() -> dict[str, str]:
         "daemon-frames": _frames(daemon=True),
         "client-flags": _flags(),
         "client-kinds": table(("kind", "name", "body", "reply"), ((int(k), k.name, body, reply) for k, body, reply in KINDS)),
-        "client-orders": table(("service", "order"), ((int(service), f"`{name}`") for service, name in ORDER_NAMES.items())),
+        "client-orders": table(("ordering", "order"), ((int(ordering), f"`{name}`") for ordering, name in ORDER_NAMES.items())),
         "client-codes": table(("code", "meaning"), ((f"`{code}`", text) for code, text in CODES.items())),
     }
     return out | {f"client-{layout.name}": _layout(layout) for layout in LAYOUTS}

@@ -77,7 +77,7 @@ _MESSAGE_TYPE: Final = int(Frame.MESSAGE)
 _OWN: Final = int(MessageFlag.OWN)
 _NOTIFY: Final = int(SendFlag.NOTIFY)
 _HEADER: Final = HEADER.struct
-SERVICES: Final = {name: int(service) for service, name in ORDER_NAMES.items()}
+ORDERINGS: Final = {name: int(ordering) for ordering, name in ORDER_NAMES.items()}
 
 
 class _Sending:
@@ -244,7 +244,7 @@ class ClientProtocol:
         flags = LEVELS.index(wanted)
         flags |= JoinFlag.OPEN if open_group else 0
         flags |= (JoinFlag.SEND_ONLY if send_only else 0) | (JoinFlag.NO_SELF if no_self else 0)
-        self._put(Frame.JOIN, flags, membership.handle, JOIN.struct.pack(SERVICES[order]) + body)
+        self._put(Frame.JOIN, flags, membership.handle, JOIN.struct.pack(ORDERINGS[order]) + body)
         if send_only:
             barrier = self.members(name)
 

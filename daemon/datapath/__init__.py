@@ -15,7 +15,7 @@ from enum import IntEnum, IntFlag
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
 
-from ...proto.wire import Service
+from ...proto.wire import Ordering
 from ._datapath import ffi, lib
 
 __all__ = [
@@ -376,20 +376,22 @@ class DataPath:
         _check(code)
         return True
 
-    def handle(self, slot: int, handle: int, group: int, *, may_send: MaySend | bool, service: Service = Service.TOTAL) -> None:
-        """SENDs on the handle go to the group from here on, in the order of its service."""
-        _check(lib.dp_handle(self._dp, slot, handle, group, int(may_send), service))
+    def handle(
+        self, slot: int, handle: int, group: int, *, may_send: MaySend | bool, ordering: Ordering = Ordering.TOTAL
+    ) -> None:
+        """SENDs on the handle go to the group from here on, delivered in this ordering."""
+        _check(lib.dp_handle(self._dp, slot, handle, group, int(may_send), ordering))
 
     def handle_drop(self, slot: int, handle: int) -> None:
         """SENDs on the handle are refused from here on. Raises OSError: ENOENT it was not bound."""
         _check(lib.dp_handle_drop(self._dp, slot, handle))
 
     def join(
-        self, slot: int, handle: int, group: int, level: int, no_self: bool = False, service: Service = Service.TOTAL
+        self, slot: int, handle: int, group: int, level: int, no_self: bool = False, ordering: Ordering = Ordering.TOTAL
     ) -> None:
-        """Deliver the group's messages from this place of the order on. ``service`` FIFO: those in FIFO order as well, on
+        """Deliver the group's messages from this place of the order on. ``ordering`` FIFO: those in FIFO order as well, on
         acceptance. Raises OSError: EEXIST already joined, EINVAL FIFO and a level above ordered."""
-        _check(lib.dp_join(self._dp, slot, handle, group, level, no_self, service))
+        _check(lib.dp_join(self._dp, slot, handle, group, level, no_self, ordering))
 
     def leave(self, slot: int, group: int) -> None:
         """Deliver no more of the group from this place on. Raises OSError: ENOENT not joined."""

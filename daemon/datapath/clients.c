@@ -221,14 +221,15 @@ int dp_client_cut_off(struct dp *d, uint32_t slot, uint64_t deadline_ns)
     return 0;
 }
 
-int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t service)
+int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t ordering)
 {
     struct dp_client *c = client_live(d, slot);
     if (!c)
         return -ENOENT;
-    if (handle == 0 || handle >= DP_HANDLES_MAX || may_send > DP_MAY_WAIT || service >= ZJ_SERVICES)
+    if (handle == 0 || handle >= DP_HANDLES_MAX || may_send > DP_MAY_WAIT || ordering >= ZJ_ORDERINGS)
         return -EINVAL;
-    c->handles[handle] = (struct dp_bound){.group = group, .bound = 1, .may_send = (uint8_t)may_send, .service = (uint8_t)service};
+    c->handles[handle] =
+        (struct dp_bound){.group = group, .bound = 1, .may_send = (uint8_t)may_send, .ordering = (uint8_t)ordering};
     return 0;
 }
 
@@ -340,7 +341,7 @@ static uint32_t is_unsafe(const struct dp *d, const struct dp_client *c)
         if (!r || !r->fifo_open || (r->fifo_placed && r->fifo_position < d->positions[ZJ_PREACK]))
             continue;
         for (uint32_t k = 0; k < r->count; k++)
-            if (r->members[k].slot == c->slot && r->members[k].service == ZJ_FIFO)
+            if (r->members[k].slot == c->slot && r->members[k].ordering == ZJ_FIFO)
                 return 1;
     }
     return 0;

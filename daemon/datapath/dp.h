@@ -121,12 +121,12 @@ int dp_client_cut_off(struct dp *d, uint32_t slot, uint64_t deadline_ns);
 int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint16_t handle, const uint8_t *body, uint32_t size,
                   uint64_t position, uint32_t level, uint32_t urgent);
 enum dp_may { DP_MAY_NOT = 0, DP_MAY_SEND = 1, DP_MAY_WAIT = 2 }; /* refused; taken; waits at the head of the client's input */
-/* SEND on handle goes to group, in the order of its service (enum zj_service). */
-int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t service);
+/* SEND on handle goes to group, delivered in this ordering (enum zj_ordering). */
+int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t ordering);
 int dp_handle_drop(struct dp *d, uint32_t slot, uint16_t handle);
-/* Deliver from here. service ZJ_FIFO (level ordered only): messages in FIFO order as well, on acceptance; members of a group in
+/* Deliver from here. ordering ZJ_FIFO (level ordered only): messages in FIFO order as well, on acceptance; members of a group in
  * total order do not get these. */
-int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self, uint32_t service);
+int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self, uint32_t ordering);
 int dp_leave(struct dp *d, uint32_t slot, uint32_t group);
 int dp_need_ack(struct dp *d, uint32_t group, uint32_t yes);         /* messages to the group need level ack */
 void dp_hold(struct dp *d, uint32_t yes);            /* 1: take no new messages from clients (closed, draining) */

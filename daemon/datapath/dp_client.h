@@ -58,7 +58,7 @@
 
 /* The body of JOIN begins with this from version 3 on; the group's name follows. */
 #define DP_JOIN 4u /* bytes */
-#define DP_JOIN_SERVICE 0u /* u8: order of delivery, table below */
+#define DP_JOIN_ORDERING 0u /* u8: order of delivery, table below */
 #define DP_JOIN_PAD 1u /* 3 bytes: 0 */
 
 /* The body of REQUEST begins with this; what follows depends on the kind. */

@@ -82,11 +82,11 @@ static int route_leave(struct dp_route *r, uint32_t slot)
     return -ENOENT;
 }
 
-int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self, uint32_t service)
+int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self, uint32_t ordering)
 {
     if (!client_live(d, slot))
         return -ENOENT;
-    if (level >= ZJ_LEVELS || service >= ZJ_SERVICES || (service == ZJ_FIFO && level != ZJ_ORDERED))
+    if (level >= ZJ_LEVELS || ordering >= ZJ_ORDERINGS || (ordering == ZJ_FIFO && level != ZJ_ORDERED))
         return -EINVAL;
     struct dp_route *r = route_get(d, group);
     if (!r)
@@ -104,7 +104,7 @@ int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32
     }
     r->members[r->count++] = (struct dp_member){
         .slot = (uint16_t)slot, .handle = handle, .level = (uint8_t)level, .no_self = no_self != 0,
-        .service = (uint8_t)service};
+        .ordering = (uint8_t)ordering};
     return 0;
 }
 

@@ -193,7 +193,7 @@ struct dp_queue {
     uint8_t busy;                                /* used since the last tidying */
 };
 
-struct dp_bound { uint32_t group; uint8_t bound, may_send, service, pad; };
+struct dp_bound { uint32_t group; uint8_t bound, may_send, ordering, pad; };
 
 struct dp_client {
     int fd;                      /* -1: closed by us, the slot waits for dp_client_remove */
@@ -231,7 +231,7 @@ struct dp_client {
 };
 
 /* ---- groups ---- */
-struct dp_member { uint16_t slot, handle; uint8_t level, no_self, service, pad; };
+struct dp_member { uint16_t slot, handle; uint8_t level, no_self, ordering, pad; };
 /* Of the last message in the order among those given on acceptance: its place, and, once the order has got there (fifo_placed), its
  * position. */
 struct dp_route {

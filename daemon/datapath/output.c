@@ -87,7 +87,7 @@ void clients_accept(struct dp *d, const struct zj_message *m)
         const struct dp_member *to = &r->members[i];
         struct dp_client *c = &d->clients[to->slot];
         const int own = own_slot == (int)to->slot;
-        if (to->service != ZJ_FIFO || c->closing || c->broken || (own && to->no_self))
+        if (to->ordering != ZJ_FIFO || c->closing || c->broken || (own && to->no_self))
             continue;
         give(d, to, c, m, own);
         if (fifo_reaches(r, m)) {

@@ -85,8 +85,8 @@ void assembly_tidy(zj_core *c, uint64_t now)
 {
     if (!c->assembly.bytes || now < c->assembly.tidy_at)
         return;
-    for (uint32_t i = 0; i < ZJ_SERVICES * c->n; i++) {
-        struct assembly *a = &c->st[i / ZJ_SERVICES].parts[i % ZJ_SERVICES];
+    for (uint32_t i = 0; i < ZJ_ORDERINGS * c->n; i++) {
+        struct assembly *a = &c->st[i / ZJ_ORDERINGS].parts[i % ZJ_ORDERINGS];
         if (!a->used && !a->done && c->assembly.starved != a)
             give_back(c, a);
         a->used = 0;
@@ -96,7 +96,7 @@ void assembly_tidy(zj_core *c, uint64_t now)
 
 void assembly_end(zj_core *c, uint32_t h)
 {
-    for (uint32_t k = 0; k < ZJ_SERVICES; k++)
+    for (uint32_t k = 0; k < ZJ_ORDERINGS; k++)
         give_back(c, &c->st[h].parts[k]);
 }
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..errors import InvariantError, UsageError, invariant
-from ..wire import Service
+from ..wire import Ordering
 from ._core import ffi, lib
 from .records import Commit, Control, Drop, Fence, Message, Peer, Positions, Start, Vote
 
@@ -138,7 +138,7 @@ class Core:
     def _allocate(self) -> None:
         """The buffers that calls fill."""
         self._offer: Any = ffi.new("struct zj_offer *")
-        self._partial: tuple[int, int, int, Service, bytes] | None = None
+        self._partial: tuple[int, int, int, Ordering, bytes] | None = None
         self._backlog: list[Message] = []
         self._deliver_buffer: Any = ffi.new("uint8_t[]", DELIVER_BYTES)
         self._deliver_bytes = ffi.buffer(self._deliver_buffer)
@@ -272,12 +272,12 @@ class Core:
         client: int,
         type: int = 0,
         need_ack: bool = False,
-        service: Service = Service.TOTAL,
+        ordering: Ordering = Ordering.TOTAL,
     ) -> bool:
-        """Send a whole message in the order of ``service``. False: not (wholly) taken; offer the very same again after a later
-        ``step``. Raises UsageError for another message while one is partly taken, for one larger than ``message_max``, and for a
-        service that the medium does not have."""
-        offered = (group, client, type, service, data)
+        """Send a whole message, to be delivered in ``ordering``. False: not (wholly) taken; offer the very same again after a
+        later ``step``. Raises UsageError for another message while one is partly taken, for one larger than ``message_max``, and
+        for an ordering that the medium does not have."""
+        offered = (group, client, type, ordering, data)
         if self._partial is None:
             self._offer.done = 0
         elif self._partial != offered:
@@ -290,7 +290,7 @@ class Core:
         offer.client = client
         offer.type = type
         offer.need_ack = need_ack
-        offer.service = service
+        offer.ordering = ordering
         result = lib.zj_offer(self._core, offer)
         if result < 0:
             raise UsageError(f"a message of {len(data)} bytes cannot be sent")

@@ -109,7 +109,7 @@ class Stage(IntEnum):
     DELIVERED = lib.ZJ_DELIVERED
     """At its place in the total order."""
     ACCEPTED = lib.ZJ_ACCEPTED
-    """On acceptance (service FIFO): its delivery. ``position`` has no meaning yet."""
+    """On acceptance (ordering FIFO): its delivery. ``position`` has no meaning yet."""
     PLACED = lib.ZJ_PLACED
     """Again at its place in the total order, without data, so that its levels can be counted."""
 

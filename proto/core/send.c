@@ -113,7 +113,7 @@ static uint32_t room(const zj_core *c) { return c->send.pdu_max > c->send.fill ?
 static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
 {
     uint8_t *b = slot_of(c, &c->st[c->self], c->send.next) + c->send.fill;
-    uint32_t flags = message_flag(m->service), head = ZJW_SIZEOF_MESSAGE;
+    uint32_t flags = message_flag(m->ordering), head = ZJW_SIZEOF_MESSAGE;
     if (frag) {
         flags |= ZJW_MFLAG_FRAGMENT | (m->done + size == m->size ? ZJW_MFLAG_LAST : 0);
         put32(b + head + ZJW_FRAGMENT_TOTAL, m->size);
@@ -131,7 +131,7 @@ static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
     m->done += size;
     if (m->need_ack)
         c->send.flags |= ZJW_FLAG_NEED_ACK;
-    c->send.flags |= (uint8_t)pdu_flag(m->service);
+    c->send.flags |= (uint8_t)pdu_flag(m->ordering);
 }
 
 /* Make a PDU with at least `least` free bytes ready; 0: no room now. */
@@ -154,7 +154,7 @@ uint32_t zj_payload_max(const zj_core *c)
 
 int zj_offer(zj_core *c, struct zj_offer *m)
 {
-    if (m->size > c->cfg.message_max || m->type > ZJW_TYPE_SERVICE || !order_serves(c, m->service))
+    if (m->size > c->cfg.message_max || m->type > ZJW_TYPE_SERVICE || !order_available(c, m->ordering))
         return -1;
     if (!c->is_open || c->fence.raised || c->send.blocked)
         return 0;

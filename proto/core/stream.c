@@ -18,7 +18,7 @@ void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t c
     s->peer.state = s->peer.trans = 0;
     s->mac_known = s->left = s->fenced = s->wants_ack = s->closing = 0;
     s->held = 0;
-    for (uint32_t k = 0; k < ZJ_SERVICES; k++)
+    for (uint32_t k = 0; k < ZJ_ORDERINGS; k++)
         assembly_forget(c, &s->parts[k]);
     memset(s->meta, 0, c->cfg.slots * sizeof *s->meta);
     al_start(c, h, seq);

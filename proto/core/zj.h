@@ -133,9 +133,9 @@ struct zj_config {
     uint64_t own_timeout_ns;    /* bus: own PDUs that have not come back for so long are lost */
 };
 
-/* The order in which a message is delivered: the service of its process group (wire.Service). */
-enum zj_service { ZJ_TOTAL = 0, ZJ_FIFO = 1 };
-#define ZJ_SERVICES 2
+/* How the messages of a process group are ordered on delivery (wire.Ordering). */
+enum zj_ordering { ZJ_TOTAL = 0, ZJ_FIFO = 1 };
+#define ZJ_ORDERINGS 2
 
 /* How zj_next() hands a message out. */
 enum zj_stage {
@@ -145,8 +145,8 @@ enum zj_stage {
 };
 
 /* What zj_next() delivers:
- * - a message of service ZJ_TOTAL once, with stage ZJ_DELIVERED;
- * - a message of another service twice, with stage ZJ_ACCEPTED and later with ZJ_PLACED;
+ * - a message of ZJ_TOTAL once, with stage ZJ_DELIVERED;
+ * - a message of another ordering twice, with stage ZJ_ACCEPTED and later with ZJ_PLACED;
  * - type ZJW_TYPE_VIEW: a view event at its place; data is a VIEW layout and n incarnations, src is own index, index 0xffff,
  *   clock the event's (it stands right after the PDU with that clock and src view_src), position that of the last PDU before
  *   it, or UINT64_MAX if there is none (then it counts as reached at every level). */
@@ -172,7 +172,7 @@ struct zj_offer {               /* a message to send; fill all, `done` = 0, and 
     uint16_t client;
     uint8_t type;               /* ZJW_TYPE_* */
     uint8_t need_ack;           /* 1: some program waits for level ack */
-    uint8_t service;            /* enum zj_service */
+    uint8_t ordering;           /* enum zj_ordering */
     uint8_t pad[7];
 };
 

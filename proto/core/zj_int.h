@@ -59,7 +59,7 @@ struct meta {                 /* one buffer of a stream */
     uint32_t size;
     uint32_t instance;        /* of its source when it sent this */
     uint32_t payload_crc;
-    uint8_t present, asks, flags, kind; /* present: HELD, and HELD << service for each order that still needs it */
+    uint8_t present, asks, flags, kind; /* present: HELD, and HELD << ordering for each order that still needs it */
 };
 enum { HELD = 1 };
 _Static_assert(sizeof(struct meta) == 48, "walked through per frame: a larger one costs cache");
@@ -89,7 +89,7 @@ struct stream {               /* station h, as seen here */
     struct { uint64_t ack, pack; } sent; /* what this station last broadcast in A and P about the stream */
     uint8_t *data;
     struct meta *meta;
-    struct assembly parts[ZJ_SERVICES]; /* ZJ_TOTAL: at its place in the main order */
+    struct assembly parts[ZJ_ORDERINGS]; /* ZJ_TOTAL: at its place in the main order */
     uint64_t before_join;     /* what is below stands before the event with which this station joined */
     uint32_t held;            /* order_hold without order_release so far */
     /* the station itself */
@@ -137,7 +137,7 @@ struct view { uint64_t base, seed; uint32_t instance, hash; }; /* delivered: pos
 struct cursor {               /* of the messages in a PDU */
     const uint8_t *pdu;
     uint32_t src, at, end, index;
-    uint32_t service;         /* of the message read last */
+    uint32_t ordering;        /* of the message read last */
     int inside;               /* a PDU is being taken apart */
 };
 
@@ -171,9 +171,9 @@ struct zj_core {
 
     struct {                  /* order/: the main order and those beside it */
         const struct main_ops *main;
-        const struct order_ops *beside[ZJ_SERVICES]; /* those that this core has */
+        const struct order_ops *beside[ZJ_ORDERINGS]; /* those that this core has */
         uint32_t beside_count;
-        void *side[ZJ_SERVICES]; /* their states, by service */
+        void *side[ZJ_ORDERINGS]; /* their states, by ordering */
         struct entry *log;
         uint64_t *digests;
         uint64_t mask;        /* of both */

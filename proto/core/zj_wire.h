@@ -40,8 +40,8 @@
 #define ZJW_OFLAG_STARTED 1u
 #define ZJW_OFLAG_OUTDATED 2u
 
-#define ZJW_SERVICE_TOTAL 0u
-#define ZJW_SERVICE_FIFO 1u
+#define ZJW_ORDERING_TOTAL 0u
+#define ZJW_ORDERING_FIFO 1u
 
 /* Common header of every PDU; ack[n] follows, then pack[n] if the PACK flag is set, then the payload. */
 #define ZJW_SIZEOF_HEADER 48u

@@ -22,7 +22,7 @@ from enum import IntEnum, IntFlag
 from typing import Final, NamedTuple, TypeAlias
 
 from ..errors import UsageError, invariant
-from ..wire import GROUP_NAME_MAX, ORDER_NAMES, STATIONS_MAX, Field, Layout, Service, group_id
+from ..wire import GROUP_NAME_MAX, ORDER_NAMES, STATIONS_MAX, Field, Layout, Ordering, group_id
 from .base import Chunk, Effect, Emit, Place, Reply, Source, StateMachine, ViewEvent
 
 NAME_BOUNDS: Final = f"a group's name is 1 to {GROUP_NAME_MAX} bytes of UTF-8"
@@ -55,9 +55,9 @@ class GroupFlag(IntFlag):
     """SNAPSHOT: the last part."""
 
 
-_SERVICE_FLAG: Final[dict[Service, int]] = {Service.TOTAL: 0, Service.FIFO: GroupFlag.OP}
-_SERVICE_OF: Final = {flag: service for service, flag in _SERVICE_FLAG.items()}
-_SERVICE_FLAGS: Final[int] = sum(_SERVICE_FLAG.values())
+_ORDERING_FLAG: Final[dict[Ordering, int]] = {Ordering.TOTAL: 0, Ordering.FIFO: GroupFlag.OP}
+_ORDERING_OF: Final = {flag: ordering for ordering, flag in _ORDERING_FLAG.items()}
+_ORDERING_FLAGS: Final[int] = sum(_ORDERING_FLAG.values())
 """In a JOIN and in an entry of a SNAPSHOT at most one of these flags is set."""
 
 
@@ -127,18 +127,18 @@ class Request(NamedTuple):
     level: int
     open: bool
     death: bool
-    service: Service = Service.TOTAL
+    ordering: Ordering = Ordering.TOTAL
 
 
 class SnapshotEntry(NamedTuple):
-    """One membership in a SNAPSHOT; ``open`` and ``service`` are the group's."""
+    """One membership in a SNAPSHOT; ``open`` and ``ordering`` are the group's."""
 
     client: int
     group: str
     program: str
     level: int
     open: bool
-    service: Service
+    ordering: Ordering
 
 
 class SnapshotPart(NamedTuple):
@@ -188,9 +188,9 @@ def encode(request: Request) -> bytes:
         raise UsageError(f"a program's name is at most {PROGRAM_NAME_MAX} bytes of UTF-8, not {len(program)}")
     if not 0 <= request.level <= LEVEL_MAX:
         raise UsageError(f"level is {request.level}; allowed: 0..{LEVEL_MAX}")
-    if request.service is Service.FIFO and request.level:
+    if request.ordering is Ordering.FIFO and request.level:
         raise UsageError("a group of order op delivers on acceptance: no level above that can be asked for")
-    flags = _flags(request.open, request.service) | (GroupFlag.DEATH if request.death else 0)
+    flags = _flags(request.open, request.ordering) | (GroupFlag.DEATH if request.death else 0)
     return CONTROL.struct.pack(request.operation, flags, request.level, 0, len(group), len(program)) + group + program
 
 
@@ -201,7 +201,7 @@ def encode_snapshot(instance: int, entries: Iterable[SnapshotEntry], bytes_max: 
     size = SNAPSHOT.size
     for entry in entries:
         group, program = entry.group.encode(), entry.program.encode()
-        head = SNAPSHOT_ENTRY.struct.pack(entry.client, entry.level, _flags(entry.open, entry.service), len(group), len(program))
+        head = SNAPSHOT_ENTRY.struct.pack(entry.client, entry.level, _flags(entry.open, entry.ordering), len(group), len(program))
         data = head + group + program
         if parts[-1] and size + len(data) > bytes_max:
             parts.append([])
@@ -215,14 +215,14 @@ def encode_snapshot(instance: int, entries: Iterable[SnapshotEntry], bytes_max: 
     return out
 
 
-def _flags(open: bool, service: Service) -> int:
-    return (GroupFlag.OPEN if open else 0) | _SERVICE_FLAG[service]
+def _flags(open: bool, ordering: Ordering) -> int:
+    return (GroupFlag.OPEN if open else 0) | _ORDERING_FLAG[ordering]
 
 
-def _service(flags: int, level: int) -> Service | None:
-    """The service that the flags of a JOIN or of an entry name. None: two of them, or one that does not have the level."""
-    service = _SERVICE_OF.get(flags & _SERVICE_FLAGS)
-    return None if service is Service.FIFO and level else service
+def _ordering(flags: int, level: int) -> Ordering | None:
+    """The ordering that the flags of a JOIN or of an entry name. None: two of them, or one that does not have the level."""
+    ordering = _ORDERING_OF.get(flags & _ORDERING_FLAGS)
+    return None if ordering is Ordering.FIFO and level else ordering
 
 
 def decode(data: bytes) -> Request | SnapshotPart | None:
@@ -244,15 +244,15 @@ def _decode_request(data: bytes) -> Request | None:
         return None
     if operation not in (Operation.JOIN, Operation.LEAVE) or level > LEVEL_MAX or pad:
         return None
-    allowed = int(GroupFlag.OPEN | _SERVICE_FLAGS if operation == Operation.JOIN else GroupFlag.DEATH)
-    service = _service(flags, level)
-    if flags & ~allowed or service is None:  # ~ of a plain number: of a flag it knows only the declared bits
+    allowed = int(GroupFlag.OPEN | _ORDERING_FLAGS if operation == Operation.JOIN else GroupFlag.DEATH)
+    ordering = _ordering(flags, level)
+    if flags & ~allowed or ordering is None:  # ~ of a plain number: of a flag it knows only the declared bits
         return None
     if operation == Operation.LEAVE and (level or program_length):
         return None
     group, program = data[CONTROL.size : end].decode(), data[end:].decode()
     death = bool(flags & GroupFlag.DEATH)
-    return Request(Operation(operation), group, program, level, bool(flags & GroupFlag.OPEN), death, service)
+    return Request(Operation(operation), group, program, level, bool(flags & GroupFlag.OPEN), death, ordering)
 
 
 def _decode_snapshot(data: bytes) -> SnapshotPart | None:
@@ -271,11 +271,11 @@ def _decode_snapshot(data: bytes) -> SnapshotPart | None:
         end = at + group_length
         if not 1 <= group_length <= GROUP_NAME_MAX or program_length > PROGRAM_NAME_MAX or end + program_length > len(data):
             return None
-        service = _service(eflags, level)
-        if level > LEVEL_MAX or eflags & ~int(GroupFlag.OPEN | _SERVICE_FLAGS) or service is None:
+        ordering = _ordering(eflags, level)
+        if level > LEVEL_MAX or eflags & ~int(GroupFlag.OPEN | _ORDERING_FLAGS) or ordering is None:
             return None
         group, program = data[at:end].decode(), data[end : end + program_length].decode()
-        entries.append(SnapshotEntry(client, group, program, level, bool(eflags & GroupFlag.OPEN), service))
+        entries.append(SnapshotEntry(client, group, program, level, bool(eflags & GroupFlag.OPEN), ordering))
         at = end + program_length
     if at != len(data):
         return None
@@ -291,7 +291,7 @@ class _Group:
 
     name: str
     open: bool
-    service: Service
+    ordering: Ordering
     programs: dict[tuple[int, int], str] = field(default_factory=dict)  # (station, client): program
     levels: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -356,9 +356,9 @@ class Groups(StateMachine[ViewEvent]):
 
     # ---- messages to broadcast
     @staticmethod
-    def encode_join(group: str, program: str, *, level: int, open: bool, service: Service = Service.TOTAL) -> bytes:
+    def encode_join(group: str, program: str, *, level: int, open: bool, ordering: Ordering = Ordering.TOTAL) -> bytes:
         """A join. UsageError as ``encode``."""
-        return encode(Request(Operation.JOIN, group, program, level, open, False, service))
+        return encode(Request(Operation.JOIN, group, program, level, open, False, ordering))
 
     @staticmethod
     def encode_leave(group: str, *, death: bool) -> bytes:
@@ -368,7 +368,7 @@ class Groups(StateMachine[ViewEvent]):
     def _entries(self, station: int) -> list[SnapshotEntry]:
         """The memberships of a station's clients at this place of the order."""
         return [
-            SnapshotEntry(client, group.name, program, group.levels[at, client], group.open, group.service)
+            SnapshotEntry(client, group.name, program, group.levels[at, client], group.open, group.ordering)
             for _, group in sorted(self._by_id.items())
             for (at, client), program in sorted(group.programs.items())
             if at == station
@@ -434,12 +434,12 @@ class Groups(StateMachine[ViewEvent]):
         identity = group_id(request.group)
         group = self._by_id.get(identity)
         if group is None:
-            group = self._by_id[identity] = _Group(request.group, request.open, request.service)
+            group = self._by_id[identity] = _Group(request.group, request.open, request.ordering)
         elif group.name != request.group:
             return [Change(request.group, (), (), (), "name-collision")]
         elif (station, client) in group.programs:
             return []
-        elif group.service != request.service:
+        elif group.ordering != request.ordering:
             return [Change(request.group, (), (), (), "order-mismatch")]
         group.add(station, client, request.program, request.level)
         return [Change(group.name, ((station, client, request.program),), (), group.members(), "join")]
@@ -479,7 +479,7 @@ class Groups(StateMachine[ViewEvent]):
         self._end_sync()
 
     def _add(self, station: int, entry: SnapshotEntry) -> None:
-        group = self._by_id.setdefault(group_id(entry.group), _Group(entry.group, entry.open, entry.service))
+        group = self._by_id.setdefault(group_id(entry.group), _Group(entry.group, entry.open, entry.ordering))
         if group.name == entry.group:  # always, for the others had both at once
             group.add(station, entry.client, entry.program, entry.level)
 
@@ -534,10 +534,10 @@ class Groups(StateMachine[ViewEvent]):
         group = self._named(name)
         return group is not None and group.open
 
-    def service(self, name: str) -> Service:
+    def ordering(self, name: str) -> Ordering:
         """The order that the first member of the group has chosen; TOTAL for an unknown group."""
         group = self._named(name)
-        return group.service if group is not None else Service.TOTAL
+        return group.ordering if group is not None else Ordering.TOTAL
 
     def may_send(self, name: str) -> bool:
         """May a program that is not in it send to it? Yes if it is open, or empty: then there is nobody whom it could disturb."""
@@ -556,7 +556,7 @@ class Groups(StateMachine[ViewEvent]):
             {
                 "name": group.name,
                 "open": group.open,
-                "order": ORDER_NAMES[group.service],
+                "order": ORDER_NAMES[group.ordering],
                 "members": [list(member) for member in group.members()],
             }
             for group in sorted(self._by_id.values(), key=lambda group: group.name)

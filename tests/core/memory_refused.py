@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from zenjun.proto.core import Core, Message, Stage
-from zenjun.proto.wire import Service
+from zenjun.proto.wire import Ordering
 
 from ..virtual.cores import config
 from ..virtual.segment import MS
@@ -31,8 +31,8 @@ def limit(more: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
 
 
-def waits(service: Service) -> None:
-    """Three messages of one service, of which the second is larger than what there is."""
+def waits(ordering: Ordering) -> None:
+    """Three messages of one ordering, of which the second is larger than what there is."""
     core, large = alone(), bytes(range(256)) * (32 << 10)
     sent = [b"before", large, b"after"]
     waiting = sent[::-1]
@@ -40,7 +40,7 @@ def waits(service: Service) -> None:
     refused_at = position = 0
     limit(SLACK)
     for turn in range(4000):
-        while waiting and core.offer(waiting[-1], group=1, client=1, service=service):
+        while waiting and core.offer(waiting[-1], group=1, client=1, ordering=ordering):
             waiting.pop()
         core.step(2 * MS + turn * MS, True)
         core.tx()
@@ -54,7 +54,7 @@ def waits(service: Service) -> None:
             limit(None)
     assert refused_at and not waiting
     assert [m.data for m in got if m.stage != Stage.PLACED] == sent
-    assert sum(m.stage == Stage.PLACED for m in got) == (3 if service is Service.FIFO else 0)
+    assert sum(m.stage == Stage.PLACED for m in got) == (3 if ordering is Ordering.FIFO else 0)
 
 
 def overtaken() -> None:
@@ -64,7 +64,7 @@ def overtaken() -> None:
     for core in (here, large, early):
         core.open(MS, 1, VIEW, (1, 1, 1), 1500)
     for core, data in ((early, b"early"), (large, bytes(1 << 20))):
-        core.offer(data, group=1, client=1, service=Service.FIFO)
+        core.offer(data, group=1, client=1, ordering=Ordering.FIFO)
         core.step(2 * MS, True)
     (first,), pieces = early.tx(), large.tx()
     for pdu in (*pieces[:8], first):  # several, so that the clocks of all have passed the place
@@ -79,7 +79,7 @@ def overtaken() -> None:
     assert [(m.stage, m.data) for m in here.deliver()] == [(Stage.ACCEPTED, b"early"), (Stage.PLACED, b"")]
 
 
-SCENARIOS: Final = {"ordered": lambda: waits(Service.TOTAL), "fifo": lambda: waits(Service.FIFO), "overtaken": overtaken}
+SCENARIOS: Final = {"ordered": lambda: waits(Ordering.TOTAL), "fifo": lambda: waits(Ordering.FIFO), "overtaken": overtaken}
 
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]]()

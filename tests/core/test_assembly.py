@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from zenjun.proto.core import Core, Stage
-from zenjun.proto.wire import MESSAGE_MAX, Service
+from zenjun.proto.wire import MESSAGE_MAX, Ordering
 
 from ..virtual.cores import config
 from ..virtual.segment import MS
@@ -29,10 +29,10 @@ def bound(come: int) -> int:
     return (2 * come + UNIT - 1) // UNIT * UNIT + UNIT
 
 
-def pieces(core: Core, data: bytes, *, service: Service) -> Iterator[int]:
+def pieces(core: Core, data: bytes, *, ordering: Ordering) -> Iterator[int]:
     """Offer a message to a core that is alone, step by step: how many bytes have been taken, at most."""
     for turn in range(100_000):
-        done = core.offer(data, group=1, client=1, service=service)
+        done = core.offer(data, group=1, client=1, ordering=ordering)
         core.step(2 * MS + turn * MS, True)
         core.tx()
         yield len(data) if done else (turn + 1) * 64 * 1500
@@ -41,12 +41,12 @@ def pieces(core: Core, data: bytes, *, service: Service) -> Iterator[int]:
     raise AssertionError("does not end")
 
 
-@pytest.mark.parametrize("service", Service)
-def test_memory_follows_what_has_come_and_goes_back(service: Service) -> None:
+@pytest.mark.parametrize("ordering", Ordering)
+def test_memory_follows_what_has_come_and_goes_back(ordering: Ordering) -> None:
     core, data = alone(), os.urandom(MESSAGE_MAX)
     reserved = core.memory_bytes
     got, most = [], 0
-    for come in pieces(core, data, service=service):
+    for come in pieces(core, data, ordering=ordering):
         got += core.deliver()
         assert core.assembling_bytes <= bound(come)
         most = max(most, core.assembling_bytes)
@@ -83,7 +83,7 @@ def test_who_announces_much_and_sends_a_piece_costs_a_piece() -> None:
     victim = member(0)
     for index in range(1, n):
         attacker = member(index)
-        assert not attacker.offer(bytes(MESSAGE_MAX), group=1, client=1, service=Service(index % 2))
+        assert not attacker.offer(bytes(MESSAGE_MAX), group=1, client=1, ordering=Ordering(index % 2))
         attacker.step(2 * MS, True)
         assert victim.rx(2 * MS, attacker.tx()[0], MAC) == 0
     victim.step(3 * MS, True)

@@ -9,7 +9,7 @@ import zlib
 import pytest
 from zenjun.proto.core import Commit, Drop, Fault, Stage, Status, add_checksum
 from zenjun.proto.errors import InvariantError
-from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, Service, view_hash
+from zenjun.proto.wire import CONFIRM, HEADER, VIEW, Flag, Kind, MessageType, Ordering, view_hash
 
 from ..rules import rule
 from ..virtual.pdus import peek, poke
@@ -576,7 +576,7 @@ def test_messages_leave_room_for_votes() -> None:
     assert [vote is not None for vote in votes] == [True, True, True, False], "and what was being built"
 
 
-# ---- order-preserving service
+# ---- FIFO order
 
 
 def test_op_messages_come_on_acceptance_and_again_at_their_place() -> None:
@@ -584,9 +584,9 @@ def test_op_messages_come_on_acceptance_and_again_at_their_place() -> None:
     levels."""
     rig = Rig(3, (0, 1, 2))
     large = bytes(range(200)) * 10
-    rig.offer(0, b"quick", service=Service.FIFO)
+    rig.offer(0, b"quick", ordering=Ordering.FIFO)
     rig.offer(0, b"ordered")
-    rig.offer(0, large, service=Service.FIFO)
+    rig.offer(0, large, ordering=Ordering.FIFO)
     frames = of(Kind.DATA, rig.step(0))
     assert all(peek(pdu, "flags") & Flag.OP for pdu in frames)
     for pdu in frames:
@@ -621,10 +621,10 @@ def test_an_op_message_of_a_later_instance_waits_for_it() -> None:
     rig.alive.discard(2)
     change = rig.stop([2])
     assert rig.commit(1, change)
-    rig.offer(1, b"new", service=Service.FIFO)
+    rig.offer(1, b"new", ordering=Ordering.FIFO)
     for pdu in rig.step(1):
         rig.give(1, 0, pdu)
-    rig.offer(0, b"own", service=Service.FIFO)
+    rig.offer(0, b"own", ordering=Ordering.FIFO)
     rig.step(0)
     assert [m.data for m in rig.take(0) if m.stage == Stage.ACCEPTED] == [b"own"]
     assert rig.commit(0, change)
@@ -636,10 +636,10 @@ def test_an_op_message_of_a_later_instance_waits_for_it() -> None:
 def test_a_joiner_gets_op_messages_behind_its_view_only() -> None:
     rig = Rig(3, (0, 1))
     rig.settle()
-    rig.offer(0, b"old", service=Service.FIFO)
+    rig.offer(0, b"old", ordering=Ordering.FIFO)
     change = rig.let_in({2: 50})
     rig.carry_out(change)
-    rig.offer(0, b"new", service=Service.FIFO)
+    rig.offer(0, b"new", ordering=Ordering.FIFO)
     rig.settle()
     assert [(m.type, m.stage, m.data) for m in rig.got[2][1:]] == [(0, Stage.ACCEPTED, b"new"), (0, Stage.PLACED, b"")]
     assert rig.got[2][0].type == MessageType.VIEW
@@ -649,7 +649,7 @@ def test_a_joiner_gets_op_messages_behind_its_view_only() -> None:
 def test_a_removed_station_s_op_messages_are_delivered_before_its_next_life() -> None:
     rig = Rig(3, (0, 1, 2))
     rig.settle()
-    rig.offer(2, b"last", service=Service.FIFO)
+    rig.offer(2, b"last", ordering=Ordering.FIFO)
     for pdu in rig.step(2):
         for to in (0, 1):
             rig.give(2, to, pdu)
@@ -657,7 +657,7 @@ def test_a_removed_station_s_op_messages_are_delivered_before_its_next_life() ->
     rig.carry_out(rig.stop([2]))
     rig.settle()
     rig.carry_out(rig.let_in({2: 60}))
-    rig.offer(2, b"next", service=Service.FIFO)
+    rig.offer(2, b"next", ordering=Ordering.FIFO)
     rig.settle()
     assert [m.data for m in rig.got[0] if m.stage == Stage.ACCEPTED] == [b"last", b"next"]
     assert full_order(rig, (0, 1)) == [2, 3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from zenjun.proto.core import Fault, Stage
-from zenjun.proto.wire import Kind, Service, view_hash
+from zenjun.proto.wire import Kind, Ordering, view_hash
 
 from ..rules import rule
 from ..virtual.pdus import peek
@@ -159,7 +159,7 @@ def test_what_may_be_confirmed_in_an_instance_that_is_carried_out_late_is_delive
     rig.alive.discard(2)
     change = rig.stop([2])
     assert rig.commit(1, change)
-    rig.offer(1, b"op", service=Service.FIFO)
+    rig.offer(1, b"op", ordering=Ordering.FIFO)
     for pdu in rig.step(1):
         rig.give(1, 0, pdu)
     rig.take(0)

@@ -281,7 +281,7 @@ static void offer(struct station *s, struct input *in)
     static uint8_t bytes[MESSAGE_MAX + 8];
     uint32_t a = take8(in), size = a & 0x80 ? take16(in) % (MESSAGE_MAX + 8) : a & 0x7f;
     struct zj_offer m = {.data = bytes, .size = size, .group = a, .client = 1, .type = (uint8_t)(a % 5), .need_ack = a & 1,
-                         .service = a >> 1 & 1};
+                         .ordering = a >> 1 & 1};
     if (size > MESSAGE_MAX || m.type > ZJW_TYPE_SERVICE) {
         CHECK(zj_offer(s->core, &m) < 0);
         return;

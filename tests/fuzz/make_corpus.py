@@ -18,7 +18,7 @@ from typing import Any
 
 from zenjun.proto import wire
 from zenjun.proto.core import Commit, Core
-from zenjun.proto.wire import Service
+from zenjun.proto.wire import Ordering
 from zenjun.tools.dissect import Zenjun, ZenjunMember, ZenjunOpen
 
 from ..virtual.cores import Cores
@@ -55,7 +55,7 @@ class Station:
             group=size & 0xFF,
             client=1,
             need_ack=bool(size & 1),
-            service=Service.FIFO if size < 128 and size & 2 else Service.TOTAL,
+            ordering=Ordering.FIFO if size < 128 and size & 2 else Ordering.TOTAL,
         )
         self.refused = None if taken else size
         if not taken:

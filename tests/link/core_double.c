@@ -108,8 +108,8 @@ static int offer(zj_core *core, struct zj_offer *m)
     }
     m->done = m->size;
     c->offered++;
-    keep(c, m, (uint8_t)c->self, m->service == ZJ_FIFO ? ZJ_ACCEPTED : ZJ_DELIVERED, 0);
-    if (c->echo && m->service == ZJ_FIFO)
+    keep(c, m, (uint8_t)c->self, m->ordering == ZJ_FIFO ? ZJ_ACCEPTED : ZJ_DELIVERED, 0);
+    if (c->echo && m->ordering == ZJ_FIFO)
         keep(c, m, (uint8_t)c->self, ZJ_PLACED, c->log_place[c->log_count - 1].clock);
     if (!c->echo)
         c->next_at = c->log_count;

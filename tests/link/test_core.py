@@ -12,7 +12,7 @@ import time
 from pyroute2 import IPRoute
 from zenjun.daemon.datapath import DataPath, Want, now_ns
 from zenjun.proto.core import Core
-from zenjun.proto.wire import Service, view_hash
+from zenjun.proto.wire import Ordering, view_hash
 
 from .net import isolated
 from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Frame, Program, frame
@@ -125,8 +125,8 @@ def test_order_preserving_messages_of_all_to_all() -> None:
     count = 400
     for i, s in enumerate(stations):
         s.dp.leave(s.program.slot, GROUP)
-        s.dp.handle(s.program.slot, 1, GROUP, may_send=True, service=Service.FIFO)
-        s.dp.join(s.program.slot, 1, GROUP, level=0, service=Service.FIFO)
+        s.dp.handle(s.program.slot, 1, GROUP, may_send=True, ordering=Ordering.FIFO)
+        s.dp.join(s.program.slot, 1, GROUP, level=0, ordering=Ordering.FIFO)
         s.open(1)
         bodies = [b"%d-%d-" % (i, k) + bytes(rng.choice((0, 50, 1300, 4000))) for k in range(count)]
         s.backlog = b"".join(frame(SEND, body, handle=1, flags=2 | 4) for body in bodies)

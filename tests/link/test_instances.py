@@ -1,4 +1,4 @@
-"""What the end of an instance costs a client, the order-preserving service, and messages that begin anew. No network."""
+"""What the end of an instance costs a client, FIFO order, and messages that begin anew. No network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pytest
 from zenjun.daemon.datapath import Lost, MaySend, Want
 from zenjun.proto.core import Stage
-from zenjun.proto.wire import Service
+from zenjun.proto.wire import Ordering
 
 from .rig import DONE, MESSAGE, Bench, done, errors, frame, messages, takes
 
@@ -112,20 +112,20 @@ def test_what_was_given_at_ordered_and_is_not_at_preack_is_unsafe(bench: Bench) 
     assert bench.dp.lost() == {}
 
 
-# ---- the order-preserving service
+# ---- FIFO order
 
 
 def test_op_is_delivered_on_acceptance_and_counted_at_its_place(bench: Bench) -> None:
     """SENDs on a FIFO handle carry the flag; members get them at once, DONE waits for the place and each level's position."""
     bench.core.c.echo = 1
     a = bench.client(11)
-    bench.dp.handle(a.slot, 1, GROUP, may_send=True, service=Service.FIFO)
-    bench.dp.join(a.slot, 1, GROUP, ORDERED, service=Service.FIFO)
+    bench.dp.handle(a.slot, 1, GROUP, may_send=True, ordering=Ordering.FIFO)
+    bench.dp.join(a.slot, 1, GROUP, ORDERED, ordering=Ordering.FIFO)
     b = bench.client(12)
-    bench.dp.join(b.slot, 9, GROUP, ORDERED, service=Service.FIFO)
+    bench.dp.join(b.slot, 9, GROUP, ORDERED, ordering=Ordering.FIFO)
     a.send(frame(SEND, b"fast", handle=1, flags=PREACK | NOTIFY))
     bench.until(lambda: bench.core.c.offered == 1)
-    assert bench.core.c.log[0].service == Service.FIFO
+    assert bench.core.c.log[0].ordering == Ordering.FIFO
     bench.until(lambda: (b.read(), b.buffer)[1])
     (got,) = b.frames()
     assert (got.type, got.handle, got.flags, got.body[16:]) == (MESSAGE, 9, 0, b"fast")
@@ -159,13 +159,13 @@ def test_members_of_a_group_in_total_order_get_no_op_messages(bench: Bench) -> N
     bench.until(lambda: a.read())
     assert messages(a.frames()) == [b"total"]
     with pytest.raises(OSError):
-        bench.dp.join(a.slot, 2, 8, PREACK, service=Service.FIFO)
+        bench.dp.join(a.slot, 2, 8, PREACK, ordering=Ordering.FIFO)
 
 
 def test_op_goes_behind_what_the_same_client_waits_for(bench: Bench) -> None:
     """One client, one sequence: a FIFO message overtakes nothing that was put for its receiver before."""
     a = bench.member(11, level=PREACK)
-    bench.dp.join(a.slot, 2, 8, ORDERED, service=Service.FIFO)
+    bench.dp.join(a.slot, 2, 8, ORDERED, ordering=Ordering.FIFO)
     bench.core.c.position = 0
     bench.core.deliver(GROUP, b"embargoed")
     bench.core.deliver(8, b"op", stage=Stage.ACCEPTED)
@@ -179,7 +179,7 @@ def test_op_goes_behind_what_the_same_client_waits_for(bench: Bench) -> None:
 def test_op_is_unsafe_until_its_place_is_at_preack(bench: Bench) -> None:
     """The last in the order counts, whichever was accepted last."""
     a = bench.client(11)
-    bench.dp.join(a.slot, 1, GROUP, ORDERED, service=Service.FIFO)
+    bench.dp.join(a.slot, 1, GROUP, ORDERED, ordering=Ordering.FIFO)
     unsafe = {a.slot: Lost(0, 0, True)}
     for clock in (20, 10):
         bench.core.deliver(GROUP, b"op", stage=Stage.ACCEPTED, clock=clock)
@@ -206,16 +206,16 @@ def test_op_is_unsafe_until_its_place_is_at_preack(bench: Bench) -> None:
 def test_sends_on_a_handle_that_waits(bench: Bench) -> None:
     """They, and what is behind them, wait in the client's input until the handle is bound anew or dropped; others go on."""
     a, b = bench.client(11), bench.member(12)
-    bench.dp.handle(a.slot, 1, GROUP, may_send=MaySend.WAIT, service=Service.FIFO)
+    bench.dp.handle(a.slot, 1, GROUP, may_send=MaySend.WAIT, ordering=Ordering.FIFO)
     a.send(frame(SEND, b"1", handle=1) + frame(STATUS))
     b.send(frame(SEND, b"other", handle=1))
     bench.until(lambda: bench.core.c.offered == 1)
     assert not takes(bench) and not bench.turn().want
-    bench.dp.handle(a.slot, 1, GROUP, may_send=MaySend.YES, service=Service.FIFO)
+    bench.dp.handle(a.slot, 1, GROUP, may_send=MaySend.YES, ordering=Ordering.FIFO)
     bench.until(lambda: False, want=Want.CLIENT)
     assert [(c, d) for c, _, d, _ in bench.core.taken()] == [(12, b"other"), (11, b"1")] and bench.core.c.log[
         1
-    ].service == Service.FIFO
+    ].ordering == Ordering.FIFO
     assert [t.type for t in takes(bench)] == [STATUS]
     bench.dp.handle(a.slot, 1, GROUP, may_send=MaySend.WAIT)
     a.send(frame(SEND, b"2", handle=1) + frame(SEND, b"3", handle=1))

@@ -17,7 +17,7 @@ from zenjun.daemon.observe import Journal
 from zenjun.daemon.sessions import Sessions
 from zenjun.proto.errors import UsageError
 from zenjun.proto.service.groups import Groups, SnapshotEntry, SnapshotPart, decode, encode_snapshot
-from zenjun.proto.wire import VIEW, MessageType, Service, group_id
+from zenjun.proto.wire import VIEW, MessageType, Ordering, group_id
 
 from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Bench, Double, Frame, Program, frame
 
@@ -252,8 +252,8 @@ def test_who_was_there_tells_a_newcomer_as_of_the_view(daemon: Daemon) -> None:
     state = decode(data)
     assert client == 0 and isinstance(state, SnapshotPart) and (state.instance, state.last) == (6, True)
     assert sorted(state.entries) == [
-        SnapshotEntry(1, "g", "one", 1, True, Service.TOTAL),
-        SnapshotEntry(1, "h", "one", 0, False, Service.FIFO),
+        SnapshotEntry(1, "g", "one", 1, True, Ordering.TOTAL),
+        SnapshotEntry(1, "h", "one", 0, False, Ordering.FIFO),
     ]
     assert daemon.groups.syncing, "station 2 has to tell too"
     daemon.say(2, encode_snapshot(6, [])[0])
@@ -284,7 +284,7 @@ def test_a_newcomer_holds_joins_and_sends_until_it_knows_the_groups(daemon: Daem
     q = daemon.program("late")
     daemon.join(q, "g", PREACK)
     daemon.say(3, Groups.encode_join("g", "three", level=0, open=False), client=4)
-    daemon.say(2, encode_snapshot(6, [SnapshotEntry(7, "g", "two", 0, True, Service.TOTAL)])[0])
+    daemon.say(2, encode_snapshot(6, [SnapshotEntry(7, "g", "two", 0, True, Ordering.TOTAL)])[0])
     assert daemon.sent() == [] and daemon.core.c.offered == 0 and kinds(q.receive()) == []
     opened = p.receive()
     assert kinds(opened) == ["open", "view"] and events(opened, "open")[0]["joined"] is True
@@ -304,10 +304,10 @@ def test_a_view_while_a_newcomer_learns_begins_anew(daemon: Daemon) -> None:
     daemon.join(p, "g")
     daemon.open(6, (11, 12, 13), joined=True)
     daemon.view(6, (11, 12, 13), joined=0b001, position=TIME_MAX)
-    daemon.say(2, encode_snapshot(6, [SnapshotEntry(7, "g", "two", 0, True, Service.TOTAL)])[0])
+    daemon.say(2, encode_snapshot(6, [SnapshotEntry(7, "g", "two", 0, True, Ordering.TOTAL)])[0])
     daemon.view(7, (11, 12, 0), left=0b100)
     assert [decode(d) for _, d in daemon.sent()] == [SnapshotPart(7, True, ())], "who still learns has nobody in any group"
-    daemon.say(2, encode_snapshot(7, [SnapshotEntry(8, "g", "two", 0, False, Service.TOTAL)])[0])
+    daemon.say(2, encode_snapshot(7, [SnapshotEntry(8, "g", "two", 0, False, Ordering.TOTAL)])[0])
     assert daemon.groups.members("g") == ((1, 1, "p"), (2, 8, "two")) and not daemon.groups.is_open("g")
 
 
@@ -322,14 +322,14 @@ def test_a_handle_that_only_sends_waits_for_the_groups(daemon: Daemon) -> None:
     p.send(frame(SEND, b"1", handle=1) + frame(SEND, b"2", handle=2) + frame(SEND, b"3", handle=3))
     daemon.turn()
     told = [
-        SnapshotEntry(1, "open", "x", 0, True, Service.TOTAL),
-        SnapshotEntry(1, "fast", "x", 0, True, Service.FIFO),
-        SnapshotEntry(2, "closed", "x", 0, False, Service.TOTAL),
+        SnapshotEntry(1, "open", "x", 0, True, Ordering.TOTAL),
+        SnapshotEntry(1, "fast", "x", 0, True, Ordering.FIFO),
+        SnapshotEntry(2, "closed", "x", 0, False, Ordering.TOTAL),
     ]
     for station, entries in ((2, told), (3, [])):
         assert daemon.core.c.offered == 0
         daemon.say(station, encode_snapshot(6, entries)[0])
-    offered = [(m.group, m.service) for m in daemon._log() if m.type == MessageType.USER]
+    offered = [(m.group, m.ordering) for m in daemon._log() if m.type == MessageType.USER]
     assert offered == [(group_id("open"), 0), (group_id("fast"), 1), (group_id("fast"), 1)]  # op: on acceptance and at its place
     assert kinds(p.receive())[-1] == "not-member"
 
@@ -366,7 +366,7 @@ def test_expelled_and_back(daemon: Daemon) -> None:
     daemon.view(8, (15, 12, 13), joined=0b001, position=TIME_MAX)
     before = len(daemon.sent())
     for station in (2, 3):
-        daemon.say(station, encode_snapshot(8, [SnapshotEntry(9, "g", "r", 0, False, Service.TOTAL)] if station == 2 else [])[0])
+        daemon.say(station, encode_snapshot(8, [SnapshotEntry(9, "g", "r", 0, False, Ordering.TOTAL)] if station == 2 else [])[0])
     asked = [(c, decode(d)) for c, d in daemon.sent()[before:]]
     requests = [(c, x.group) for c, x in asked if x is not None and not isinstance(x, SnapshotPart)]
     assert requests == [
@@ -439,7 +439,7 @@ def test_op_sends_wait_for_the_join_and_go_as_op(daemon: Daemon) -> None:
     daemon.core.c.room = 1 << 60
     daemon.turn()
     assert kinds(p.receive()) == [("fast", "join", [[1, 1]]), b"x", (1, 0, 0)]
-    assert [m.service for m in daemon._log() if m.type == MessageType.USER] == [1, 1]
+    assert [m.ordering for m in daemon._log() if m.type == MessageType.USER] == [1, 1]
 
 
 def test_another_order_is_refused_at_its_place(daemon: Daemon) -> None:

@@ -26,9 +26,9 @@ from zenjun.proto.service.groups import (
     encode,
     encode_snapshot,
 )
-from zenjun.proto.wire import VIEW, Service, group_id
+from zenjun.proto.wire import VIEW, Ordering, group_id
 
-TOTAL, FIFO = Service.TOTAL, Service.FIFO
+TOTAL, FIFO = Ordering.TOTAL, Ordering.FIFO
 HERE: Place = (1, 1, 0)
 """The tables do not depend on it: a group's view has the place of what began it."""
 
@@ -44,22 +44,22 @@ op_joins = st.builds(lambda group, open: Request(Operation.JOIN, group, "p", 0, 
 leaves = st.builds(lambda group, death: Request(Operation.LEAVE, group, "", 0, False, death), names, st.booleans())
 requests = st.one_of(joins, op_joins, leaves)
 entries = st.builds(
-    lambda client, group, program, level, open, service: SnapshotEntry(
-        client, group, program, 0 if service is FIFO else level, open, service
+    lambda client, group, program, level, open, ordering: SnapshotEntry(
+        client, group, program, 0 if ordering is FIFO else level, open, ordering
     ),
     st.integers(0, 65535),
     names,
     st.text("abc", max_size=64),
     st.integers(0, 2),
     st.booleans(),
-    st.sampled_from(Service),
+    st.sampled_from(Ordering),
 )
 
 
 def join(
-    groups: Groups, station: int, client: int, group: str, *, level: int = 1, open: bool = False, service: Service = TOTAL
+    groups: Groups, station: int, client: int, group: str, *, level: int = 1, open: bool = False, ordering: Ordering = TOTAL
 ) -> list[Effect]:
-    data = Groups.encode_join(group, f"p{client}", level=0 if service is FIFO else level, open=open, service=service)
+    data = Groups.encode_join(group, f"p{client}", level=0 if ordering is FIFO else level, open=open, ordering=ordering)
     return groups.on_message(HERE, (station, client), data)
 
 
@@ -143,7 +143,7 @@ def test_a_view_event_is_read() -> None:
 @pytest.mark.parametrize("level", [1, 2])
 def test_fifo_has_one_level(level: int) -> None:
     with pytest.raises(UsageError, match="on acceptance"):
-        Groups.encode_join("g", "p", level=level, open=False, service=FIFO)
+        Groups.encode_join("g", "p", level=level, open=False, ordering=FIFO)
 
 
 @given(requests, st.data())
@@ -250,15 +250,15 @@ def test_a_new_instance_starts_empty() -> None:
 
 def test_the_first_member_fixes_the_order() -> None:
     groups = Groups(1)
-    join(groups, 1, 1, "g", service=FIFO)
-    assert groups.service("g") is FIFO and groups.as_list()[0]["order"] == "op"
+    join(groups, 1, 1, "g", ordering=FIFO)
+    assert groups.ordering("g") is FIFO and groups.as_list()[0]["order"] == "op"
     assert join(groups, 2, 1, "g") == [Change("g", (), (), (), "order-mismatch")]
     assert join(groups, 1, 1, "g") == []  # a member already: nothing happens, whatever it asks for
-    assert changes(join(groups, 2, 1, "g", service=FIFO))[0].reason == "join"
+    assert changes(join(groups, 2, 1, "g", ordering=FIFO))[0].reason == "join"
     leave(groups, 1, 1, "g")
     leave(groups, 2, 1, "g")
-    assert groups.service("g") is TOTAL
-    assert changes(join(groups, 2, 1, "g"))[0].reason == "join" and groups.service("g") is TOTAL
+    assert groups.ordering("g") is TOTAL
+    assert changes(join(groups, 2, 1, "g"))[0].reason == "join" and groups.ordering("g") is TOTAL
 
 
 # ---- views of the cluster
@@ -301,8 +301,8 @@ def test_a_station_that_is_let_in_learns_the_groups() -> None:
     for groups in (one, two):
         groups.open(1)
         join(groups, 1, 1, "a", open=True, level=2)
-        join(groups, 2, 1, "b", service=FIFO)
-        join(groups, 2, 2, "b", service=FIFO)
+        join(groups, 2, 1, "b", ordering=FIFO)
+        join(groups, 2, 2, "b", ordering=FIFO)
     new.open(2, joined=True)
     first = event(2, (1, 2, 3), joined=(3,))
     told = {groups.station: said(groups.on_view(HERE, first)) for groups in (one, two)}
@@ -313,8 +313,8 @@ def test_a_station_that_is_let_in_learns_the_groups() -> None:
     for old in (one, two):
         assert leave(old, 2, 1, "b")
         assert join(old, 1, 2, "c")
-        assert join(old, 2, 3, "c", service=FIFO) == [Change("c", (), (), (), "order-mismatch")]
-    assert leave(new, 2, 1, "b") == join(new, 1, 2, "c") == join(new, 2, 3, "c", service=FIFO) == []
+        assert join(old, 2, 3, "c", ordering=FIFO) == [Change("c", (), (), (), "order-mismatch")]
+    assert leave(new, 2, 1, "b") == join(new, 1, 2, "c") == join(new, 2, 3, "c", ordering=FIFO) == []
     for station, parts in told.items():
         assert not new.known and new.names() == []
         for part in parts:
@@ -322,7 +322,7 @@ def test_a_station_that_is_let_in_learns_the_groups() -> None:
                 assert groups.on_message(HERE, (station, 0), part) == []
     assert new.known and not new.syncing and not one.syncing
     assert dump(new) == dump(one) == dump(two) and new.names() == ["a", "b", "c"]
-    assert new.is_open("a") and new.needs_ack("a") and new.service("b") is FIFO
+    assert new.is_open("a") and new.needs_ack("a") and new.ordering("b") is FIFO
 
 
 def test_a_view_before_everybody_has_told_begins_anew() -> None:
@@ -455,7 +455,7 @@ steps = st.one_of(
         st.sampled_from("ab"),
         st.booleans(),
         st.booleans(),
-        st.sampled_from(Service),
+        st.sampled_from(Ordering),
     ),
     st.tuples(st.just("order"), st.integers(1, 5)),
     st.tuples(st.just("order"), st.integers(1, 5)),
@@ -472,9 +472,9 @@ def test_who_has_applied_the_same_from_a_state_on_has_the_same_groups(todo: list
     world = World()
     for step in todo:
         match step:
-            case ("ask", station, client, name, joining, open, service):
+            case ("ask", station, client, name, joining, open, ordering):
                 data = (
-                    Groups.encode_join(name, "p", level=0, open=open, service=service)
+                    Groups.encode_join(name, "p", level=0, open=open, ordering=ordering)
                     if joining
                     else Groups.encode_leave(name, death=False)
                 )

@@ -48,7 +48,7 @@ class Message:
     need_ack: bool
     data: bytes
     op: bool = False
-    """Order-preserving service: delivered on acceptance."""
+    """FIFO order: delivered on acceptance."""
     life: int = 0
     """Incarnation of the station when its core took it whole; 0: not yet."""
     number: int = -1

@@ -414,7 +414,7 @@ class Station(CoreView):
                 return taken, False
             m = message
             if not engine.core.offer(
-                m.data, group=m.group, client=m.client, type=m.type, need_ack=m.need_ack, service=wire.Service(m.op)
+                m.data, group=m.group, client=m.client, type=m.type, need_ack=m.need_ack, ordering=wire.Ordering(m.op)
             ):
                 self._partial = message
                 return taken, True

@@ -812,7 +812,7 @@ def test_bounded_memory() -> None:
 
 
 def test_bounded_assembling() -> None:
-    """Each of the stations may have a message of 16 MiB under way by each service."""
+    """Each of the stations may have a message of 16 MiB under way in each ordering."""
     h = History(Bounded)
     h.cores[0].assembling = 2 * h.facts.stations * (16 << 20)
     h.turn()

@@ -108,7 +108,7 @@ static int next(zj_core *c, struct zj_message *out)
             continue;
         }
         const uint8_t *fragment = message_read(&f->cur, out);
-        if (f->cur.service != ZJ_FIFO)
+        if (f->cur.ordering != ZJ_FIFO)
             continue;
         if (fragment)
             switch (assemble(c, &c->st[f->cur.src].parts[ZJ_FIFO], fragment, out, 1)) {

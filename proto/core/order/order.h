@@ -1,19 +1,19 @@
 /* The seam between the streams and the orders: what an order is made of, and which orders there are.
  *
  * A core has one main order, of which every sequenced PDU is a part: the total order of total.c or, on a bus, of bus.c. It carries
- * the log, the levels, the digest and the view events (log.c, digest.c, view.c). Messages of service ZJ_TOTAL are delivered there.
- * A message of any other service is delivered by that service's order when its PDU has been accepted, and counted at its place in
+ * the log, the levels, the digest and the view events (log.c, digest.c, view.c). Messages of ZJ_TOTAL are delivered there.
+ * A message of any other ordering is delivered by that ordering's order when its PDU has been accepted, and counted at its place in
  * the main order. docs/HACKING.md says how to add one. */
 #ifndef ZJ_ORDER_H
 #define ZJ_ORDER_H
 
 #include "../zj_int.h"
 
-/* The orders beside the main one: service, message flag, header flag of a PDU that has such messages, operations. */
+/* The orders beside the main one: ordering, message flag, header flag of a PDU that has such messages, operations. */
 #define ORDER_TABLE(ROW) \
     ROW(ZJ_FIFO, ZJW_MFLAG_OP, ZJW_FLAG_OP, fifo_ops)
 
-/* An order beside the main one. Its state is memory of its own, c->order.side[service]. */
+/* An order beside the main one. Its state is memory of its own, c->order.side[ordering]. */
 struct order_ops {
     /* zj_create: reserve it, by core_reserve. 0, or -1: no memory. Where this order cannot be had on the medium nothing is called. */
     int (*create)(zj_core *c);
@@ -54,14 +54,14 @@ struct main_ops {
 };
 enum { NOTHING, A_PDU, A_VIEW };
 
-#define ROW(service, message_flag, pdu_flag, ops) extern const struct order_ops ops;
+#define ROW(ordering, message_flag, pdu_flag, ops) extern const struct order_ops ops;
 ORDER_TABLE(ROW)
 #undef ROW
 extern const struct main_ops total_ops, bus_ops;
 
 /* ---- order.c: what streams and sending ask ---- */
-/* 1: messages of this service can be sent on this medium. */
-int order_serves(const zj_core *c, uint32_t service);
+/* 1: messages of this ordering can be sent on this medium. */
+int order_available(const zj_core *c, uint32_t ordering);
 /* 0, or -1: no memory. After the log has been reserved. */
 int order_create(zj_core *c);
 void order_destroy(zj_core *c);
@@ -69,26 +69,26 @@ void order_reset(zj_core *c); /* an instance is entered; the members are set */
 void order_accepted(zj_core *c, uint32_t h, uint64_t seq, uint32_t flags); /* flags: the PDU's; some of BESIDE_FLAGS are set */
 void order_instance(zj_core *c); /* the instance has become the next one */
 
-#define ROW(service, message_flag, pdu_flag, ops) | pdu_flag
+#define ROW(ordering, message_flag, pdu_flag, ops) | pdu_flag
 enum { BESIDE_FLAGS = 0 ORDER_TABLE(ROW) }; /* header flags of PDUs with messages of other orders than the main one */
 #undef ROW
 
-/* The message flag of a service. */
+/* The message flag of an ordering. */
 static inline uint32_t message_flag(uint32_t wanted)
 {
-#define ROW(service, message_flag, pdu_flag, ops) \
-    if (wanted == service) \
+#define ROW(ordering, message_flag, pdu_flag, ops) \
+    if (wanted == ordering) \
         return message_flag;
     ORDER_TABLE(ROW)
 #undef ROW
     return 0;
 }
 
-/* The header flag of a PDU that has messages of this service. */
+/* The header flag of a PDU that has messages of this ordering. */
 static inline uint32_t pdu_flag(uint32_t wanted)
 {
-#define ROW(service, message_flag, pdu_flag, ops) \
-    if (wanted == service) \
+#define ROW(ordering, message_flag, pdu_flag, ops) \
+    if (wanted == ordering) \
         return pdu_flag;
     ORDER_TABLE(ROW)
 #undef ROW
@@ -99,7 +99,7 @@ static inline uint32_t pdu_flag(uint32_t wanted)
 static inline uint32_t message_flags(uint32_t pdu_flags)
 {
     uint32_t out = 0;
-#define ROW(service, message_flag, pdu_flag, ops) \
+#define ROW(ordering, message_flag, pdu_flag, ops) \
     if (pdu_flags & pdu_flag) \
         out |= message_flag;
     ORDER_TABLE(ROW)
@@ -107,12 +107,12 @@ static inline uint32_t message_flags(uint32_t pdu_flags)
     return out;
 }
 
-/* The service that a message's flags name. */
-static inline uint32_t message_service(uint32_t flags)
+/* The ordering that a message's flags name. */
+static inline uint32_t message_ordering(uint32_t flags)
 {
-#define ROW(service, message_flag, pdu_flag, ops) \
+#define ROW(ordering, message_flag, pdu_flag, ops) \
     if (flags & message_flag) \
-        return service;
+        return ordering;
     ORDER_TABLE(ROW)
 #undef ROW
     return ZJ_TOTAL;
@@ -132,8 +132,8 @@ static inline const uint8_t *message_read(struct cursor *cur, struct zj_message 
     out->src = (uint8_t)cur->src;
     out->index = (uint16_t)cur->index++;
     out->clock = get64(cur->pdu + ZJW_HEADER_CLOCK);
-    cur->service = message_service(flags);
-    out->stage = cur->service == ZJ_TOTAL ? ZJ_DELIVERED : ZJ_PLACED;
+    cur->ordering = message_ordering(flags);
+    out->stage = cur->ordering == ZJ_TOTAL ? ZJ_DELIVERED : ZJ_PLACED;
     out->view_src = 0;
     cur->at += head + out->size;
     return flags & ZJW_MFLAG_FRAGMENT ? b + ZJW_SIZEOF_MESSAGE : NULL;
@@ -166,9 +166,9 @@ static inline void order_levels(zj_core *c) { c->order.main->levels(c); }
 /* ---- order.c: what the main order asks ---- */
 int beside_ready(const zj_core *c); /* 1: an order beside it has a message to deliver */
 int beside_next(zj_core *c, struct zj_message *out);
-/* Keep the buffer of an accepted PDU, whatever the acknowledgements say, until this service's order has delivered what it needs. */
-void order_hold(zj_core *c, uint32_t h, uint64_t seq, uint32_t service);
-void order_release(zj_core *c, uint32_t h, uint64_t seq, uint32_t service);
+/* Keep the buffer of an accepted PDU, whatever the acknowledgements say, until this ordering's order has delivered what it needs. */
+void order_hold(zj_core *c, uint32_t h, uint64_t seq, uint32_t ordering);
+void order_release(zj_core *c, uint32_t h, uint64_t seq, uint32_t ordering);
 
 /* ---- log.c ---- */
 void log_reset(zj_core *c);
