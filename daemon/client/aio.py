@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from ...proto.service.stateapi import State
 from ...proto.service.transferwire import companion_of
@@ -33,6 +33,8 @@ from .transfer import Agent, StateFacts
 from .types import Event, Item, JoinLevel, Member, Message, Order, SendLevel, Station
 
 _T = TypeVar("_T")
+AHEAD_BYTES_MAX: Final = 1 << 20
+"""Bytes that ``send_nowait`` queues in one turn of the loop."""
 
 
 class _Link:
@@ -47,6 +49,7 @@ class _Link:
         self._drained: deque[asyncio.Future[None]] = deque()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ns = 0
+        self._flushing = False
         self.steer()
 
     @property
@@ -61,6 +64,17 @@ class _Link:
             self._write()
         if self.wire.protocol.agents or self._alarm is not None:
             self._set_alarm()
+
+    def flush_soon(self) -> None:
+        """``flush`` when the loop has done what is ready now."""
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flushing = False
+        if self.open:
+            self.flush()
 
     def steer(self) -> None:
         """Stop or start reading, as the unread bytes and the waiting calls want it; close at the end of the connection."""
@@ -166,6 +180,20 @@ class Group(BaseGroup):
             await connection._drain(timeout)
         if ticket is not None:
             await connection._wait(ticket, timeout, "sending")
+
+    def send_nowait(self, data: bytes) -> bool:
+        """Queue one message (level ``sent``) without waiting: for callbacks. What is queued in one turn of the loop goes out
+        together after it.
+
+        False: the daemon does not take so much now (back-pressure), and the message is not queued; ``await
+        connection.writable()``, and try again. Other errors are those of ``send``.
+        """
+        connection = self._connection
+        if connection._link.full or self._protocol.out_bytes >= AHEAD_BYTES_MAX:
+            return False
+        self._protocol.send(self._membership, data, "sent")
+        connection._link.flush_soon()
+        return True
 
     async def send_many(
         self,
@@ -481,6 +509,18 @@ class Connection(BaseConnection):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         # After an error nobody wants to wait for a daemon that may be the cause of it.
         await self.close() if kind is None else await self.close(timeout=0.0)
+
+    async def writable(self, timeout: Seconds = DEFAULT) -> None:
+        """Return when the daemon has taken what is queued: ``send_nowait`` queues again. Raises Timeout."""
+        self._link.flush()
+        await self._drain(timeout)
+
+    def force_start(self, group: str) -> None:
+        """As an operator: a persistent group that is being joined, or waits, starts with what the members here have, without the
+        rest of the holders. Does nothing for another group."""
+        for agent in self._protocol.agents:
+            if isinstance(agent, Agent) and agent.membership.name == group:
+                agent.force_start()
 
     # ---- waiting
 

@@ -68,6 +68,13 @@ class BaseConnection:
         """(station, reason) pairs that delivery waits for, as last heard."""
         return self._protocol.blocked
 
+    @property
+    def quorum(self) -> bool:
+        """Whether this station is in an instance that has its quorum, as last heard. Without it nothing is sent or delivered, and
+        what was delivered before may not be the latest."""
+        protocol = self._protocol
+        return protocol.instance > 0 and protocol.quorum and not protocol.outside and not protocol.ended.settled
+
     def _seconds(self, timeout: Seconds) -> float | None:
         return self._timeout if isinstance(timeout, Default) else timeout
 

@@ -59,6 +59,18 @@ class SyncGroup(BaseGroup):
             ticket = self._protocol.send(self._membership, data, level)
             self._connection._complete(ticket, timeout, "sending")
 
+    def send_nowait(self, data: bytes) -> bool:
+        """Send one message (level ``sent``) without waiting. False: the kernel takes no more now (back-pressure), and the message
+        is not queued; call ``connection.writable()``, and try again. Other errors are those of ``Group.send``."""
+        connection = self._connection
+        with connection._alone:
+            connection._wire.flush()
+            if connection._wire.unwritten:
+                return False
+            self._protocol.send(self._membership, data, "sent")
+            connection._wire.flush()
+            return True
+
     def send_many(
         self,
         messages: Iterable[bytes],
@@ -335,6 +347,11 @@ class SyncConnection(BaseConnection):
                 self._pump(lambda: False, seconds, "serving the connection")
             if self.closed:
                 raise why_ended(self._protocol)
+
+    def writable(self, timeout: Seconds = DEFAULT) -> None:
+        """Return when the kernel has taken what is queued: ``send_nowait`` sends again. Raises Timeout."""
+        with self._alone:
+            self._complete(None, timeout, "writing to the daemon")
 
     def close(self, timeout: float | None = 5.0) -> bool:
         """Say goodbye and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has gone out.

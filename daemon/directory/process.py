@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from secrets import token_hex
 from typing import Any, Final
 
 from ...proto.service.directory.draft import lease_key
+from ...proto.service.directory.entries import NOWHERE, Place, Who, lease_text, place_text
 from ...proto.service.directory.entries import Lease as EntryLease
-from ...proto.service.directory.entries import Place, Who, lease_text, place_text
 from ...proto.service.directory.messages import (
     APPLIED,
+    ENDS_MAX,
     Check,
     Digest,
     Due,
@@ -54,6 +56,8 @@ CHECK_S: Final = 60.0
 BROKEN_S: Final = 10.0
 """After a disk error, until the state is asked for again."""
 RETRY_S: Final = 0.5
+UNSENT_MAX: Final = 1 << 20
+"""Bytes that wait for zenjund above which no further update is taken from programs."""
 
 
 class Process:
@@ -87,6 +91,12 @@ class Process:
         self._changed = False
         self._check_at = time.monotonic() + CHECK_S
         self._said: deque[asyncio.Future[None] | None] = deque()
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._room = asyncio.Event()
+        self._ending: set[int] = set()
+        """Leases whose END has not come back."""
+        self._durable: Place = NOWHERE
         self._behind = 0
         self._behind_since = 0.0
         copy.on_replaced = self._replaced
@@ -119,7 +129,7 @@ class Process:
 
     def _look_stale(self) -> None:
         c = self._connection
-        good = self._active and c is not None and not c.closed and c._protocol.quorum and not c._protocol.outside
+        good = self._active and c is not None and c.quorum
         if good == (not self._stale):
             return
         self._stale = not good
@@ -157,6 +167,11 @@ class Process:
         self._connection = self._group = None
         self._active = False
         self._behind = 0
+        # The leases of this membership end with it, and updates are sent again.
+        self._ending.clear()
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._room.set()
         self.step = "waiting for zenjund"
         self._look_stale()
 
@@ -220,8 +235,7 @@ class Process:
             elif step in ("syncing", "failed"):
                 self._active = False
         elif event.name in ("open", "reopened") and self._group is not None:
-            self._forget_said()
-            asyncio.get_running_loop().call_soon(self.updates.again)
+            asyncio.get_running_loop().call_soon(self._again)
         self._look_stale()
 
     def _on_active(self) -> None:
@@ -236,15 +250,13 @@ class Process:
         self._active = True
         self._look_stale()
         self.step = "active"
-        self.send(Holding(True))
-        self.updates.again()
+        self._again()
         self._tasks.append(asyncio.get_running_loop().create_task(self._renew_leases()))
 
     def force_start(self) -> None:
         """For an operator: start with what the members here have."""
-        connection = self._connection
-        for agent in connection._protocol.agents if connection is not None else ():
-            agent.force_start()  # type: ignore[attr-defined]
+        if self._connection is not None:
+            self._connection.force_start(GROUP)
 
     # ---- sending
 
@@ -252,16 +264,53 @@ class Process:
         self.send_raw(encode(message))
 
     def send_raw(self, data: bytes) -> bool:
-        """Give a message to the group, if this process is in it; what matters is sent again by ``Updates``."""
-        group, connection = self._group, self._connection
-        if group is None or connection is None:
+        """Give a message to the group, if this process is in it; what matters is sent again by ``again``."""
+        group = self._group
+        if group is None:
             return False
         try:
-            connection._protocol.send(group._membership, data, "sent")
-            connection._link.flush()
+            if not self._unsent and group.send_nowait(data):
+                return True
         except ClientError:
             return False
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if len(self._unsent) == 1:
+            self._tasks.append(asyncio.get_running_loop().create_task(self._send_rest(group)))
         return True
+
+    async def _send_rest(self, group: StateGroup) -> None:
+        """Send what zenjund did not take at once."""
+        with contextlib.suppress(ClientError):
+            while self._unsent and self._connection is not None and group is self._group:
+                await self._connection.writable(timeout=None)
+                while self._unsent and group.send_nowait(self._unsent[0]):
+                    self._unsent_bytes -= len(self._unsent.popleft())
+                if not self.congested:
+                    self._room.set()
+
+    @property
+    def congested(self) -> bool:
+        """No further update may be started now."""
+        return self._unsent_bytes >= UNSENT_MAX
+
+    async def room(self) -> None:
+        """Wait until zenjund takes updates: programs feel its back-pressure."""
+        while self.congested:
+            self._room.clear()
+            await self._room.wait()
+
+    def _again(self) -> None:
+        """Say anew what may have been lost with an instance, or with the connection. All of it may come twice."""
+        self._forget_said()
+        self.updates.again()
+        self._send_ends(self._ending)
+        if not self._active:
+            return
+        self.send(Holding(True))
+        self._say_applied()
+        if self._durable != NOWHERE:
+            self.send(OnDisk(self._durable))
 
     # ---- what the worker has done
 
@@ -299,12 +348,15 @@ class Process:
                     done.set_result(None)
             elif isinstance(message, Digest):
                 self._compare(source.sender[0], message)
+            elif isinstance(message, End) and source.sender == self.me:
+                self._ending.difference_update(message.numbers)
             elif isinstance(message, Due) and self._active:
                 self._on_due(source.sender[0], message)
             elif isinstance(message, Malformed):
                 self.counters["updates_malformed"] += 1
             self._on_changes(result)
         if applied.durable:
+            self._durable = facts.place
             self.send(OnDisk(facts.place))
         if want_applied:
             self._say_applied()
@@ -366,8 +418,13 @@ class Process:
 
     def end_leases(self, numbers: list[int]) -> None:
         """Their programs are gone, or have given them back."""
-        if numbers:
-            self.send(End(tuple(sorted(numbers))))
+        self._ending.update(numbers)
+        self._send_ends(numbers)
+
+    def _send_ends(self, numbers: Collection[int]) -> None:
+        wanted = sorted(numbers)
+        for at in range(0, len(wanted), ENDS_MAX):
+            self.send(End(tuple(wanted[at : at + ENDS_MAX])))
 
     async def _renew_leases(self) -> None:
         """Register anew what has ended with a membership of this process: its station was out of the group (rule M3)."""

@@ -303,7 +303,9 @@ class Program(asyncio.Protocol):
 
     # ---- updates
 
-    def _update(self, frame: Frame, operations: tuple[Operation, ...]) -> Pending:
+    async def _update(self, frame: Frame, operations: tuple[Operation, ...]) -> Pending:
+        if self._process.congested:
+            await self._in_time(frame, self._process.room())
         wait = frame.get("wait", "disk")
         if wait not in WAITS:
             raise Refused("malformed", f"wait is one of {', '.join(WAITS)}")
@@ -344,7 +346,7 @@ class Program(asyncio.Protocol):
         operations = tuple([_timed(_operation(row)) for row in rows])
         if any(isinstance(operation, Register) for operation in operations):
             raise Refused("malformed", "a lease is asked for by the request register")
-        return await self._done(frame, self._update(frame, operations))
+        return await self._done(frame, await self._update(frame, operations))
 
     async def _do_outcome(self, frame: Frame) -> Frame:
         """What has become of an update; ``known`` false: it never happened, or is under way."""
@@ -368,7 +370,7 @@ class Program(asyncio.Protocol):
         ttl = frame.get("ttl", 0)
         if not isinstance(operation, Register) or type(ttl) not in (int, float) or not 0 <= ttl <= 86400:
             raise Refused("malformed", "a lease needs an operation register, and a ttl of 0 to 86400 s")
-        pending = self._update({"wait": "memory", **frame}, (operation,))
+        pending = await self._update({"wait": "memory", **frame}, (operation,))
         lease = Lease(number, operation, pending.update.roles, self._tell_lease)
         process.leases.add(lease, time.monotonic_ns(), int(ttl * 1e9))
         self._leases.add(number)
