@@ -57,6 +57,7 @@ if [ "$want" = test ]; then
             clang -x c -fsanitize=fuzzer,address - -o /dev/null 2>/dev/null || need "libclang-rt-$version-dev"
     fi
     command -v tcpdump >/dev/null 2>&1 || [ -x /usr/sbin/tcpdump ] || need tcpdump
+    command -v dig >/dev/null 2>&1 || need bind9-dnsutils # asks zenjun-directory's DNS
     command -v tmux >/dev/null 2>&1 || need tmux
     command -v spin >/dev/null 2>&1 || need spin # the formal model
     # The Debian package and its manual pages.

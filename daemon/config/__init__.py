@@ -15,6 +15,7 @@ from .options import (
     ClientOptions,
     ClusterOptions,
     Config,
+    DirectoryOptions,
     LogOptions,
     StationOptions,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "ClusterOptions",
     "Config",
     "ConfigError",
+    "DirectoryOptions",
     "LogOptions",
     "Option",
     "Problem",

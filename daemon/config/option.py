@@ -196,6 +196,19 @@ def check_listen(value: str) -> str:
     return "" if 0 < port < 65536 else "a port 1..65535 is wanted"
 
 
+def check_dns(value: str) -> str:
+    return "an address like 127.0.0.1:5390 or [::1]:5390 is wanted" if value.startswith("/") else check_listen(value)
+
+
+def check_domain(value: str) -> str:
+    label = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+    return (
+        ""
+        if re.fullmatch(rf"{label}(?:\.{label})*", value, re.ASCII)
+        else "a domain like zenjun.internal is wanted, in lower case"
+    )
+
+
 def loopback(value: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]:
     """Address and port of ``metrics.listen``. Raises ValueError."""
     host, _, port = value.rpartition(":")

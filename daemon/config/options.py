@@ -18,6 +18,8 @@ from .option import (
     KIB,
     MIB,
     Option,
+    check_dns,
+    check_domain,
     check_ethertype,
     check_group_address,
     check_interface,
@@ -380,6 +382,21 @@ class DirectoryOptions:
         example="127.0.0.1:9462",
         help="where zenjun-directory answers GET /metrics (OpenMetrics); not the same place as metrics.listen; empty: nowhere",
         reason="not every site needs it, and any process that may connect can read the names of zones",
+    )  # fmt: skip
+    dns: str = option(
+        "", low=0, high=64, check=check_dns, note="empty or address:port of the loopback", example="127.0.0.1:5390",
+        help="where DNS questions are answered over UDP and TCP, from this station's copy; empty: nowhere (needs dnspython)",
+        reason="programs that know nothing of zenjun look names up by DNS",
+    )  # fmt: skip
+    dns_domain: str = option(
+        "zenjun.internal", low=1, high=128, check=check_domain, note="labels of a-z 0-9 -, joined by dots",
+        help="domain below which the names are: db is db.zenjun.internal; questions about others are refused",
+        reason="a site may have a domain of its own for this",
+    )  # fmt: skip
+    dns_rate: int = option(
+        1_000, unit="answers/s", low=1, high=1_000_000,
+        help="most DNS answers a second; questions above it are dropped",
+        reason="a flood of questions must leave time for the names themselves",
     )  # fmt: skip
 
 

@@ -10,13 +10,14 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
 from .. import config as configuration
 from ..__main__ import version
 from ..client import ClientError
-from ..config import ConfigError
+from ..config import ConfigError, Problem
 from ..exits import Exit
 from ..listening import Listener, SocketError
 from ..manager import adapted, journal_handler
@@ -27,6 +28,9 @@ from .copy import Copy
 from .process import Process
 from .serving import Server, socket_of
 from .store import File, StoreError
+
+if TYPE_CHECKING:
+    from .dnsserver import DnsServer  # it needs dnspython, which is there only where it is wanted
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,7 +47,22 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-async def serve(process: Process, listener: Listener, monitoring: MetricsServer, journal: Journal) -> int:
+def _dns(process: Process) -> DnsServer | None:
+    """The port for DNS questions, if one is configured. Raises ConfigError: dnspython is missing; SocketError."""
+    options = process.config.directory
+    if not options.dns:
+        return None
+    try:
+        from .dnsserver import DnsServer
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "dns":
+            raise
+        problem = Problem(0, "directory.dns needs dnspython: pip install 'zenjun[dns]'")
+        raise ConfigError(process.config.file, (problem,)) from None
+    return DnsServer(process, options)
+
+
+async def serve(process: Process, listener: Listener, monitoring: MetricsServer, dns: DnsServer | None, journal: Journal) -> int:
     """Run until a signal, or an end that waiting does not mend."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -52,6 +71,9 @@ async def serve(process: Process, listener: Listener, monitoring: MetricsServer,
     server = Server(process, listener, journal)
     monitoring.status = lambda: report.measured(process, len(server.connections))
     await monitoring.start()
+    if dns is not None:
+        process.dns_status = dns.status
+        await dns.start()
     notifier = Notifier(os.environ, os.getpid())
     running = asyncio.create_task(process.run())
     stopping = asyncio.create_task(stop.wait())
@@ -59,6 +81,8 @@ async def serve(process: Process, listener: Listener, monitoring: MetricsServer,
     await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
     notifier.stopping()
     monitoring.close()
+    if dns is not None:
+        dns.close()
     await server.close()
     code = Exit.OK
     if running.done():
@@ -99,6 +123,8 @@ def main(argv: list[str] | None = None) -> int:
 
     async def run() -> int:
         try:
+            process = Process(config, copy, journal)
+            dns = _dns(process)
             monitoring = MetricsServer(
                 config.directory.metrics, station.socket_bits, station.socket_group, journal,
                 partial(metrics.families, copy), "directory.metrics",
@@ -110,9 +136,11 @@ def main(argv: list[str] | None = None) -> int:
         except SocketError as error:
             journal.error("exit", str(error), code=int(Exit.SOCKET))
             return Exit.SOCKET
-        process = Process(config, copy, journal)
+        except ConfigError as error:
+            journal.error("exit", str(error), code=int(Exit.CONFIG))
+            return Exit.CONFIG
         journal.info("start", f"zenjun-directory {version()}: station {station.id} of {config.cluster.name!r}", socket=str(path))
-        return await serve(process, listener, monitoring, journal)
+        return await serve(process, listener, monitoring, dns, journal)
 
     return uvloop.run(run())
 

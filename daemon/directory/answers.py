@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ...proto.service.directory import lookup, selection
-from ...proto.service.directory.entries import Entry, place_text, read_entry
+from ...proto.service.directory.entries import Entry, Target, place_text, read_entry
 from ...proto.service.directory.store import Table
 from .copy import Copy, Facts
 from .store import Rows
@@ -69,6 +69,18 @@ class Answers:
             return lambda address: False
         return lambda address: self._reading.get(Table.OUT, address) is not None
 
+    def follow(self, name: str) -> lookup.Found:
+        """Where a name leads."""
+        return lookup.follow(self.entry, name)
+
+    def targets(self, entry: Entry, key: bytes, facts: Facts) -> list[Target]:
+        """The targets in use, in the order in which this caller tries them; for ``cyclic`` the next one begins one further."""
+        targets = selection.effective(entry, facts.up, self.is_out(facts))
+        turn = self._turns.get(entry.name, 0)
+        if targets and entry.selection == "cyclic":
+            self._turns[entry.name] = turn + 1
+        return selection.select(targets, entry.selection, self._station, turn, key)
+
     def lookup(self, name: str, key: bytes, facts: Facts) -> dict[str, Any]:
         """The answer to a look-up. Raises Refused: ``no-name``, ``alias-loop``, ``no-address``."""
         try:
@@ -84,19 +96,15 @@ class Answers:
         self.by_code[code] = self.by_code.get(code, 0) + 1
 
     def _lookup(self, name: str, key: bytes, facts: Facts) -> dict[str, Any]:
-        found = lookup.follow(self.entry, name)
+        found = self.follow(name)
         entry = found.entry
         if entry is None:
             path = " → ".join(found.path)
             text = f"there is no name {found.path[-1]!r}" + (f" ({path})" if len(found.path) > 1 else "")
             raise Refused(found.code, text if found.code == "no-name" else f"too many aliases: {path}")
-        targets = selection.effective(entry, facts.up, self.is_out(facts))
-        if not targets:
+        chosen = self.targets(entry, key, facts)
+        if not chosen:
             raise Refused("no-address", f"no address of {entry.name!r} is up")
-        turn = self._turns.get(entry.name, 0)
-        if entry.selection == "cyclic":
-            self._turns[entry.name] = turn + 1
-        chosen = selection.select(targets, entry.selection, self._station, turn, key)
         return {
             "name": entry.name,
             "path": list(found.path),

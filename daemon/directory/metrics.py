@@ -68,6 +68,8 @@ def families(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
         ("transfers", "Steps of state transfers to and from this station", "step",
          {k.removeprefix(TRANSFER): n for k, n in counters.items() if k.startswith(TRANSFER)}),
         ("lookups", "Look-ups of programs here, by answer", "answer", {"ok": 0, **s["lookups"]}),
+        ("dns_answers", "DNS questions answered, by code", "code", (s["dns"] or {}).get("answers", {})),
+        ("dns_dropped", "DNS questions not answered, by reason", "reason", (s["dns"] or {}).get("dropped", {})),
     ):  # fmt: skip
         counted = CounterMetricFamily(f"zenjun_directory_{family}", text, labels=[label])
         for word, number in values.items():

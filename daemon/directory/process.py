@@ -78,6 +78,8 @@ class Process:
         self.peers: dict[int, Digest] = {}
         self.step = "waiting for zenjund"
         """What it is at, for people."""
+        self.dns_status: Callable[[], dict[str, Any] | None] = lambda: None
+        """What the DNS port says about itself; None: there is none."""
         self._connection: Connection | None = None
         self._group: StateGroup | None = None
         self._active = False
@@ -126,6 +128,14 @@ class Process:
     def standing(self) -> str:
         """``active``, ``behind`` (it catches up, or cannot), or ``waiting`` (for zenjund)."""
         return "active" if self._active else "behind" if self._connection is not None else "waiting"
+
+    def check_stale(self) -> None:
+        """Raises Refused: this copy may not answer, because there is none yet or because it is too old (rule L5)."""
+        stale, most = self.stale_ms(), self.config.directory.stale_max_s * 1000
+        if stale and self.facts.place == NOWHERE:
+            raise Refused("stale", f"this station has no copy yet ({self.step})")
+        if stale > most:
+            raise Refused("stale", f"this station's copy is not in the order ({self.step}), {stale / 1000:.1f} s now")
 
     def _look_stale(self) -> None:
         c = self._connection

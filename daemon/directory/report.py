@@ -32,6 +32,7 @@ def status(process: Process, programs: int) -> dict[str, Any]:
         "updates_under_way": len(process.updates),
         "lookups": dict(process.answers.by_code),
         "counters": dict(process.counters),
+        "dns": process.dns_status(),
         "file": str(process.copy.file.path),
     }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from ...proto.errors import UsageError
-from ...proto.service.directory.entries import NOWHERE, Entry, entry_row, parse_place, place_text, zone_row
+from ...proto.service.directory.entries import Entry, entry_row, parse_place, place_text, zone_row
 from ...proto.service.directory.messages import Id, Update, check
 from ...proto.service.directory.names import OPERATOR, is_name, lower
 from ...proto.service.directory.operations import Operation, Register, SetSchedule, read_operation
@@ -243,16 +243,9 @@ class Program(asyncio.Protocol):
 
     # ---- look-ups
 
-    def _check_stale(self) -> None:
-        stale, most = self._process.stale_ms(), self._process.config.directory.stale_max_s * 1000
-        if stale and self._process.facts.place == NOWHERE:
-            raise Refused("stale", f"this station has no copy yet ({self._process.step})")
-        if stale > most:
-            raise Refused("stale", f"this station's copy is not in the order ({self._process.step}), {stale / 1000:.1f} s now")
-
     def _lookup(self, frame: Frame) -> Frame:
         try:
-            self._check_stale()
+            self._process.check_stale()
         except Refused as refused:
             self._process.answers.count(refused.code)
             raise
@@ -273,7 +266,7 @@ class Program(asyncio.Protocol):
             await self._process.reached(parse_place(str(after)))
 
     async def _do_list(self, frame: Frame) -> Frame:
-        self._check_stale()
+        self._process.check_stale()
         await self._in_time(frame, self._catch_up(frame))
         first, last = bounds(lower(str(frame.get("prefix") or "")))
         first = max(first, str(frame.get("from") or ""))

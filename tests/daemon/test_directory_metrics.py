@@ -49,7 +49,8 @@ def filled(folder: Path) -> Copy:
 def status(copy: Copy, **others: Any) -> dict[str, Any]:
     return {
         "version": "1", "cluster": "c", "station": 1, "of": 3, "state": "active", "stations": [1, 2], "holders": [1],
-        "clocks": {"2": -40}, "counters": {}, "lookups": {}, "file": str(copy.file.path), "names_by_zone": {"default": 1},
+        "clocks": {"2": -40}, "counters": {}, "lookups": {},
+        "dns": {"answers": {"NOERROR": 3}, "dropped": {"limited": 2}}, "file": str(copy.file.path), "names_by_zone": {"default": 1},
         "names_max_by_zone": {}, "timings": {"commit": copy.commits, "update": {}}, **others,
     }  # fmt: skip
 
@@ -121,6 +122,13 @@ def test_a_wrong_clock_is_told_once_until_it_was_right() -> None:
     told = [clocks.on_due(2, 1000 + late, 1000.9) for late in (0, CLOCK_OFF_S - 1, CLOCK_OFF_S, CLOCK_OFF_S, 0, -CLOCK_OFF_S)]
     assert told == [0, 0, CLOCK_OFF_S, 0, 0, -CLOCK_OFF_S]
     assert clocks.wrong() == [2] and clocks.offsets == {2: -CLOCK_OFF_S}
+
+
+def test_dns_questions_by_what_came_of_them(copy: Copy) -> None:
+    seen = made(copy)
+    assert seen["zenjun_directory_dns_answers_total", "NOERROR"] == 3
+    assert seen["zenjun_directory_dns_dropped_total", "limited"] == 2
+    assert not [key for key in made(copy, dns=None) if "_dns_" in key[0]]
 
 
 def test_every_family_is_in_the_documentation(copy: Copy) -> None:

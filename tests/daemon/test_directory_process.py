@@ -40,6 +40,10 @@ class Alone:
         copy.apply([Seen((1, 1, 0), (WHO,), (WHO,)), Heard((2, 1, 0), WHO, encode(update))])
         copy.rows.close()
 
+    def configure(self, more: str) -> None:
+        with (self.folder / "zenjund.toml").open("a") as file:
+            file.write(more)
+
     def start(self) -> SyncDirectory:
         argv = [sys.executable, "-m", "zenjun.daemon.directory", "--config", str(self.folder / "zenjund.toml")]
         self.process = subprocess.Popen(argv, stderr=subprocess.PIPE)

@@ -393,6 +393,9 @@ def status(as_json: bool, timeout: float, path: str | None) -> int:
         wrong = [f"station {k} {s['clocks'][str(k)]:+d} s" for k in s["wrong_clocks"]]
         click.echo(f"clocks   beside this one's: {', '.join(wrong)}")
     click.echo(f"look-ups {', '.join(f'{count} {code}' for code, count in sorted(s['lookups'].items())) or 'none'}")
+    if s["dns"]:
+        dropped = sum(s["dns"]["dropped"].values())
+        click.echo(f"dns      {s['dns']['listen']}: {sum(s['dns']['answers'].values())} answers, {dropped} dropped")
     click.echo(f"sums     {s['sums']}")
     return 0
 

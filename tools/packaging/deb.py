@@ -87,7 +87,7 @@ def _environment(payload: Path, work: Path) -> Path:
     site = prefix / "lib" / version / "site-packages"
     site.mkdir(parents=True)
     wheel = next((work / "wheels").glob("zenjun-*.whl"))
-    _run([*pip, "install", "--no-compile", "--target", str(site), str(wheel)])
+    _run([*pip, "install", "--no-compile", "--target", str(site), f"{wheel}[dns]"])
     shutil.rmtree(site / "bin", ignore_errors=True)
     (prefix / "bin").mkdir()
     (prefix / "bin" / "python3").symlink_to(python)
