@@ -38,7 +38,7 @@ class Announcer:
     def opened(self, effect: Opened) -> None:
         self.instance = effect.instance
         members = _members(effect.incarnations)
-        text = f"{'let into ' if effect.joined else ''}instance {effect.instance} of {_words(members)}"
+        text = f"{'admitted to ' if effect.joined else ''}instance {effect.instance} of {_words(members)}"
         self._journal.info("open", text, instance=effect.instance, members=members, frame_max=effect.frame_max)
         self._notifier.status(self.is_open())
 

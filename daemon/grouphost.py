@@ -5,8 +5,8 @@ frames for the members, an ``Emit`` a message in the order, a ``Reply`` an answe
 programs into group messages.
 
 A join is a message: the client's membership, at every station, begins at its place in the order, so all members see the same
-views at the same place. Groups live on while stations come and go. When the cluster is opened anew, or this station is let in
-again, its clients' groups are joined again by itself; after being let in only once it knows everybody's groups.
+views at the same place. Groups live on while stations come and go. When the cluster is opened anew, or this station is
+admitted again, it joins its clients' groups again by itself; after an admission only once it knows all groups of the others.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class GroupHost(ServiceHost):
                 self._reply(effect)
 
     def _if_known(self, before: bool) -> None:
-        """This station has just learnt the groups of the instance that let it in: our clients can join now."""
+        """This station has just learnt the groups of the instance that admitted it: our clients can join now."""
         if self._standing.open and self._groups.known and not before:
             self.begin()
 

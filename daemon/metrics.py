@@ -191,11 +191,11 @@ def _membership(s: Mapping[str, Any]) -> Iterator[Metric]:
         if (count := membership.get(name)) is not None:
             yield CounterMetricFamily(f"zenjun_membership_{name}", text, value=float(count))
     moves = CounterMetricFamily(
-        "zenjun_membership_moves", "Changes of what this station takes another one for", labels=["letter", "cause"]
+        "zenjun_membership_moves", "Changes of the peer states that this station keeps", labels=["letter", "cause"]
     )
     for move, n in (membership.get("moves") or {}).items():
-        letter, _, cause = move.partition(" ")
-        moves.add_metric([letter.upper(), cause], float(n))
+        state, _, cause = move.partition(" ")
+        moves.add_metric([state.upper(), cause], float(n))
     yield moves
     yield _labelled(
         GaugeMetricFamily("zenjun_membership_waiting_seconds", "How long a change of a station's membership has been under way",

@@ -171,14 +171,14 @@ class Requests:
         status, standing = self._status(now)[0], self._standing
         peers: dict[int, Mapping[str, Any]] = {p["station"]: p for p in status.get("peers", ())}
         hosts = {station: peer.get("host") or "" for station, peer in peers.items()}
-        letters = status.get("membership", {}).get("letters", {}).get(str(self._facts.station)) or {}
+        states = status.get("membership", {}).get("letters", {}).get(str(self._facts.station)) or {}
         incarnations = dict(enumerate(standing.incarnations, 1)) if standing.open else {}
         detail = [
             {
                 "station": s,
                 "incarnation": incarnations.get(s) or peers.get(s, {}).get("incarnation") or 0,
                 "host": hosts.get(s, ""),
-                "letter": letters.get(str(s)),
+                "letter": states.get(str(s)),
                 "state": peers.get(s, {}).get("state"),
                 "member": bool(incarnations.get(s)),
             }

@@ -179,7 +179,7 @@ class Sessions:
 
     def on_opened(self, instance: int, incarnations: Iterable[int], lost: dict[int, Lost], *, joined: bool = False) -> None:
         """This station has started in an instance, and all of the last one that will ever come has come: tell everybody, join
-        everybody's groups (again), now or (joined: it has been let in) as soon as the others' groups are known.
+        everybody's groups (again), now or (joined: it has been admitted) as soon as the others' groups are known.
 
         incarnations: of stations 1..n, 0: no member. lost: what ``DataPath.reset`` has returned. The data path counts undecided
         messages as done from its next turn on, so this must come before it.

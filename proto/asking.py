@@ -1,4 +1,4 @@
-"""When a station that is in no instance asks a living one to be let in, and when it gives that up and proposes one again.
+"""When a station that is in no instance asks a running one to admit it, and when it gives up and proposes a new one.
 
 A CONFIRM of an instance that has quorum is reason to ask (RCV) instead of proposing. But such a CONFIRM may be an old one that
 somebody repeats: then nobody ever answers. So who has asked for ``UNANSWERED_WINDOWS`` without a vote for its present life

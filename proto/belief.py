@@ -25,10 +25,10 @@ class Belief:
     def __init__(self) -> None:
         self._full_ns = 0  # when it is full again
 
-    def within(self, now: int, known: int, told: int) -> int:
-        """What is believed: ``told``, or as much of the way there from ``known`` as time allows, and not less than ``known``."""
+    def within(self, now: int, known: int, reported: int) -> int:
+        """What is believed: ``reported``, or as far from ``known`` towards it as time allows; never less than ``known``."""
         room = NUMBERS_PER_S - max(0, self._full_ns - now) * NUMBERS_PER_S // S_NS
-        taken = max(0, min(told - known, room))
+        taken = max(0, min(reported - known, room))
         self._full_ns = max(now, self._full_ns) + taken * S_NS // NUMBERS_PER_S
         return known + taken
 
@@ -39,11 +39,11 @@ class Lives:
     def __init__(self) -> None:
         self._of: dict[int, Belief] = {}
 
-    def believes(self, now: int, station: int, known: int, told: int) -> bool:
-        """May this station's incarnation be ``told``, where ``known`` was the last one? All or nothing: it is a name."""
+    def believes(self, now: int, station: int, known: int, reported: int) -> bool:
+        """May this station's incarnation be ``reported``, where ``known`` was the last one? All or nothing: it is a name."""
         free = max(FREE_INCARNATIONS, known)
-        if told <= free:
+        if reported <= free:
             return True
-        if told - free > NUMBERS_PER_S:
+        if reported - free > NUMBERS_PER_S:
             return False
-        return self._of.setdefault(station, Belief()).within(now, free, told) == told
+        return self._of.setdefault(station, Belief()).within(now, free, reported) == reported

@@ -45,7 +45,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The members have agreed on the next instance: stations have been removed (``left``) or let in (``joined``), numbers 1..n.
+    """The members have agreed on the next instance: stations have been removed (``left``) or admitted (``joined``), numbers 1..n.
 
     Comes when it is agreed. Data goes on all the while; the view event comes as a message of type VIEW at its place in the order,
     which may be later.

@@ -336,7 +336,7 @@ class Engine:
         frame_max = min(entry.frame_max, self.opening.frame_max)
         view = view_hash(entry.instance, entry.incarnations)
         self.core.join(now, entry.instance, view, entry.starts, entry.place_clock, entry.place_station - 1, frame_max)
-        effects = self.opening.let_in(now, entry.instance)
+        effects = self.opening.admitted(now, entry.instance)
         self._handover.begin(view, entry.instance, opened=False)
         self.membership.begin(now, entry.instance, entry.incarnations, joined=True, issued=self.opening.issued)
         self.core.heartbeat(now)

@@ -1,6 +1,6 @@
 """How a station that is in no instance gets into a living one (DOP protocol, section 4; dynamic instance groups, rule 5).
 
-It sends RCV (``opening.py`` does) and collects the votes of the members that let it in. A vote alone means nothing: only when a
+It sends RCV (``opening.py`` does) and collects the votes of the members that admit it. A vote alone means nothing: only when a
 member's CONFIRM says that it is in the very instance the votes lead to, with this station's present incarnation in it (the view
 hash tells), and every voter's vote is here, the station starts. From voter k it accepts from just after k's vote; what it
 delivers begins with the view event, right after the last vote in the total order.
@@ -101,8 +101,8 @@ class Joining:
         return new
 
     def missed(self, instance: int) -> bool:
-        """A member is in this instance. Has it gone on from one that this incarnation may have been let into? No incarnation is
-        let in twice, so that a new one is needed."""
+        """A member is in this instance. Did it come from one that this incarnation may have been admitted to? No incarnation is
+        admitted twice, so a new one is needed."""
         return self._oldest is not None and instance > self._oldest + 1
 
     def on_confirm(self, pdu: bytes) -> Entry | None:

@@ -2,8 +2,8 @@
 
 As this station sees another one, j, it is
 
-- ``A`` operational; ``AAS``: told of its stop, not seen it here; ``AS``: stop seen, being agreed; ``S``: stopped;
-- ``SSA``: told of its recovery, no RCV from it yet; ``SA``: recovery seen, being agreed.
+- ``A`` operational; ``AAS``: its stop is reported, not seen here; ``AS``: stop seen, being agreed; ``S``: stopped;
+- ``SSA``: its recovery is reported, no RCV from it yet; ``SA``: recovery seen, being agreed.
 
 Moves are the table in ``peerstate.py``, one station's record is ``peer.py``, votes and quorum are ``votes.py``. What others
 report of a station, and when it is believed, is ``reports.py``; what is repeated to joiners is ``repeats.py``.
@@ -182,12 +182,12 @@ class Membership:
     @property
     def busy(self) -> bool:
         """Something is being agreed, or would be if there were quorum."""
-        return bool(self._own_votes) or any(p.suspicion or p.joining or p.told_ns is not None for p in self._peers.values())
+        return bool(self._own_votes) or any(p.suspicion or p.joining or p.reported_ns is not None for p in self._peers.values())
 
     @property
-    def told(self) -> tuple[int, ...]:
+    def reported(self) -> tuple[int, ...]:
         """Stations in AAS, by station."""
-        return self._reports.told
+        return self._reports.reported
 
     def last_incarnation(self, station: int) -> int:
         """The highest incarnation of it that was ever a member here: only later ones may join."""
@@ -208,8 +208,8 @@ class Membership:
         for k, p in self._peers.items():
             if p.suspicion:
                 out.append((k, p.suspicion.reason, p.suspicion.since_ns))
-            if p.state is PeerState.AAS and p.told_ns is not None:
-                out.append((k, "told", p.told_ns))
+            if p.state is PeerState.AAS and p.reported_ns is not None:
+                out.append((k, "told", p.reported_ns))
             if p.waited_ns is not None and p.suspicion is None:
                 out.append((k, "joining", p.waited_ns))
         return sorted(out)
@@ -221,7 +221,7 @@ class Membership:
 
     def next_deadline_ns(self) -> int | None:
         """When ``on_time`` may have something to do, at the latest."""
-        due = [p.told_ns + self._adopt_ns for p in self._peers.values() if p.told_ns is not None]
+        due = [p.reported_ns + self._adopt_ns for p in self._peers.values() if p.reported_ns is not None]
         if self._stuck_since_ns is not None:
             due.append(self._stuck_since_ns + self._give_up_ns)
         return min(due, default=None)
@@ -288,7 +288,7 @@ class Membership:
                     peer.suspicion.reason = "restarted"
                 return self.suspect(now, (station, "restarted"))
             return self._resend(now, peer, incarnation) if incarnation == present else []
-        if self._suspicions or self.told or incarnation <= peer.last_incarnation or incarnation < peer.joining:
+        if self._suspicions or self.reported or incarnation <= peer.last_incarnation or incarnation < peer.joining:
             return []  # a stop is agreed first, it will ask again; or an old frame
         if peer.joining == incarnation:
             return self._resend(now, peer, incarnation)
@@ -333,7 +333,7 @@ class Membership:
     def restart_timeouts(self, now: int) -> None:
         """This station did not run for a while: no peer had a chance meanwhile, and every wait begins again."""
         for peer in self._peers.values():
-            peer.told_ns = None if peer.told_ns is None else now
+            peer.reported_ns = None if peer.reported_ns is None else now
         self._stuck_since_ns = None if self._stuck_since_ns is None else now
 
     def adopt(self, now: int, stations: Iterable[int], unheard: bool = False) -> list[Outcome]:
@@ -354,7 +354,7 @@ class Membership:
                 else:
                     peer.move(Cause.STOP_WINS)
             elif peer.state is PeerState.SSA:
-                peer.told_ns = now
+                peer.reported_ns = now
         return self._advance(now) if moved else []
 
     def late_change(self, view: int) -> ChangeProposal | None:
@@ -511,8 +511,8 @@ class Membership:
         self.changes += 1
         self.last_change_ns = now
         for peer in self._peers.values():
-            if peer.told_ns is not None:
-                peer.told_ns = None
+            if peer.reported_ns is not None:
+                peer.reported_ns = None
                 if peer.station not in proposal.changed:
                     peer.move(Cause.WITHDRAWN if peer.state is PeerState.AAS else Cause.STOP_WINS)
         for k in left:
@@ -555,7 +555,7 @@ class Membership:
         return view_hash(*self._after(proposal))
 
     def _change_of(self, proposal: ChangeProposal) -> Commit:
-        """What the core is told of a complete proposal: the view event stands behind the last vote."""
+        """What the core needs to apply a complete proposal: the view event follows the last vote."""
         instance, incarnations = self._after(proposal)
         casts = self._ballots.casts((instance - 1, proposal))
         voters = self._voters(proposal)
@@ -605,7 +605,7 @@ class Membership:
         peer.waited_ns = None
         peer.admission = admission
         peer.admitted_ns = now
-        peer.move(Cause.LET_IN)
+        peer.move(Cause.ADMITTED)
 
     def _end_waits(self) -> None:
         """Delivery waits for no joiner any more."""

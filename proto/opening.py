@@ -5,7 +5,7 @@ A proposal is an instance number above all known ones and the set of (station, i
 broadcasts the proposal it issued last. It is agreed when every member has issued the identical one and the set has quorum. A set
 without all n stations is proposed only after one more window, in which the others may come.
 
-A station that hears a living instance does not open: it asks to be let in (RCV, the same bytes without a proposal) until the
+A station that hears a living instance does not open: it asks to join (RCV, the same bytes without a proposal) until the
 members do (``joining.py``), or until that instance is not heard any more, or does not answer (``asking.py``). The same agreement
 brings a cluster back of which too few are left.
 
@@ -266,17 +266,17 @@ class Opening:
         return [closed, *self._move(now, Cause.RESTARTED)]
 
     def outdated(self, now: int) -> list[Effect]:
-        """This incarnation may have been let in without knowing, and is out again: only a new one can be."""
+        """This incarnation may have been admitted without learning of it, and removed again: only a new one can join."""
         if self.state is not State.PROPOSING:
             return []
         self._next_incarnation = self.incarnation + 1
         return self._move(now, Cause.RESTARTED)
 
-    def let_in(self, now: int, instance: int) -> list[Effect]:
-        """The members of a living instance have let this station in (``joining.Entry``)."""
+    def admitted(self, now: int, instance: int) -> list[Effect]:
+        """The members of a running instance have admitted this station (``joining.Entry``)."""
         self.instance = OpenProposal(instance, ((self._config.station, self.incarnation),))
         self.past = NO_PAST
-        return self._move(now, Cause.LET_IN) + self.note_instance(instance)
+        return self._move(now, Cause.ADMITTED) + self.note_instance(instance)
 
     def note_instance(self, number: int) -> list[Effect]:
         """An instance number has been proposed or seen: no other instance may ever get it."""
@@ -296,7 +296,7 @@ class Opening:
         return believed
 
     def note_live(self, now: int) -> list[Effect]:
-        """A member of an instance that has quorum was heard: ask it to be let in."""
+        """A member of an instance that has quorum was heard: ask to join."""
         new = self.asking.hear(now, self.pace.window_ns)
         if not new or self.state is not State.PROPOSING:
             return []
@@ -342,8 +342,8 @@ class Opening:
         return self._issued.highest
 
     def restarted(self, now: int, incarnations: tuple[int, ...]) -> list[Recovering]:
-        """Members with these incarnations (by index, 0: no member) of which a later life has asked to be let in already: whoever
-        starts late, or is let in, has read that before, and hears it only once more by chance."""
+        """Members with these incarnations (by index, 0: no member) of which a later one has asked to join already: a station that
+        starts late, or joins, has read that request before, and receives it again only by chance."""
         out = []
         for station, heard in self._heard.items():
             life, pdu = incarnations[station - 1], heard.pdu
@@ -581,7 +581,7 @@ class Opening:
             if offer is not None and number < offer.instance <= self.highest and self._agreeable(offer):
                 return offer, False
         if latest is not None and now - self._answered_ns < self.pace.window_ns:
-            return None, True  # as long as answers come; who has come since is let in by votes
+            return None, True  # as long as answers come; stations that have come since join by votes
         return None, lowest != self._config.station and now - self._ready_ns < FOLLOW_WINDOWS * self.pace.window_ns
 
     def _agreeable(self, offer: OpenProposal) -> bool:
@@ -622,7 +622,7 @@ class Opening:
         """Change the state and run its entry action. For LISTENING and PROPOSING ``_next_incarnation`` is set before, for STARTED
         ``instance``."""
         key = self.state, cause
-        self.moves[f"{self.state.name} {cause.name}".lower()] += 1
+        self.moves[f"{self.state.name.lower()} {cause.value}"] += 1
         if key not in MOVES:
             return []
         self.state = MOVES[key]

@@ -111,7 +111,7 @@ class OpenPdu:
     outdated: bool = False
     """``proposal`` is none: its members are the sender, and a station whose highest incarnation it tells."""
     recovering: bool = False
-    """RCV: it asks to be let into a living instance. It proposes nothing then."""
+    """RCV: it asks a running instance to admit it. It proposes nothing then."""
 
 
 def pack(layout: Layout, **values: int) -> bytes:

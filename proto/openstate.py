@@ -10,8 +10,8 @@ class State(Enum):
     """Where this station stands."""
 
     LISTENING = auto()
-    """Newcomer, or told of a later life of its own number: sends OPEN without a proposal, to be contradicted if the number is
-    in use."""
+    """A newcomer, or another station has reported a later incarnation of it: sends OPEN without a proposal, and waits for
+    a station that contradicts because the number is in use."""
     PROPOSING = auto()
     STARTED = auto()
     """In an instance. Silent, but for answers."""
@@ -20,26 +20,26 @@ class State(Enum):
 
 
 class Cause(Enum):
-    """Why a state may change."""
+    """Why a state may change. The value is its name in ``moves`` of the status."""
 
-    LISTENED = auto()
+    LISTENED = "listened"
     """A whole window without contradiction."""
-    AGREED = auto()
-    RESTARTED = auto()
-    """This station's life in the instance is over; it goes on with a new incarnation."""
-    LET_IN = auto()
-    """The members of a living instance have let it in."""
-    OUTDATED = auto()
-    """Others know a later life of the own number."""
-    DISPLACED = auto()
-    """Another daemon with the own number has the better right."""
-    LEAVING = auto()
+    AGREED = "agreed"
+    RESTARTED = "restarted"
+    """This station's incarnation is no longer in the instance; it continues with a new one."""
+    ADMITTED = "let_in"
+    """The members of a running instance have admitted it."""
+    OUTDATED = "outdated"
+    """Others know a later incarnation of this station."""
+    DISPLACED = "displaced"
+    """Another daemon with this station's number has precedence."""
+    LEAVING = "leaving"
 
 
 _STAYS: Final = {
-    State.LISTENING: (Cause.AGREED, Cause.RESTARTED, Cause.LET_IN),
+    State.LISTENING: (Cause.AGREED, Cause.RESTARTED, Cause.ADMITTED),
     State.PROPOSING: (Cause.LISTENED,),
-    State.STARTED: (Cause.LISTENED, Cause.AGREED, Cause.LET_IN),
+    State.STARTED: (Cause.LISTENED, Cause.AGREED, Cause.ADMITTED),
     State.ENDED: tuple(Cause),
 }
 MOVES: Final[dict[tuple[State, Cause], State]] = {
@@ -48,7 +48,7 @@ MOVES: Final[dict[tuple[State, Cause], State]] = {
     (State.LISTENING, Cause.DISPLACED): State.ENDED,
     (State.LISTENING, Cause.LEAVING): State.ENDED,
     (State.PROPOSING, Cause.AGREED): State.STARTED,
-    (State.PROPOSING, Cause.LET_IN): State.STARTED,
+    (State.PROPOSING, Cause.ADMITTED): State.STARTED,
     (State.PROPOSING, Cause.RESTARTED): State.PROPOSING,
     (State.PROPOSING, Cause.OUTDATED): State.LISTENING,
     (State.PROPOSING, Cause.DISPLACED): State.ENDED,

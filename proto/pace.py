@@ -8,7 +8,7 @@ be late. Up to ``SMALL`` stations nothing here makes a difference. Beyond,
 2. *arrivals*: as long as new stations come, a set that lacks some is not proposed: until nobody new has come for ``GAPS`` times
    the longest gap between two arrivals, at most for ``ARRIVAL_WINDOWS`` windows;
 3. *one proposes*: the lowest station present does, the others take its proposal. If it does not, each proposes by itself;
-4. *patience*: a proposal stays as long as answers to it come. Who has come since is let in by votes;
+4. *patience*: a proposal stays as long as answers to it come. Stations that have come since join by votes;
 5. *grace*: after an opening nobody is suspected before those who are slow have had time to start as well.
 
 None of them touches what makes an opening safe (``opening.py``): they say when a proposal is issued, and which of those that may

@@ -12,7 +12,7 @@ from .votes import ChangeProposal
 CALM_UNIT_NS: Final = 500_000_000
 CALM_UNITS: Final = 10
 """A station that stays for CALM_UNITS units (the fail time-out, at most half a second) is no longer one that comes and goes."""
-_TOLD: Final = frozenset({PeerState.AAS, PeerState.SSA})
+_REPORTED: Final = frozenset({PeerState.AAS, PeerState.SSA})
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Peer:
 
     suspicion: Suspicion | None = None
     """Only in AS."""
-    told_ns: int | None = None
+    reported_ns: int | None = None
     """Only in AAS and SSA: since when others report the stop, or the recovery."""
     joining: int = 0
     """Incarnation that asks to join, 0: none."""
@@ -80,16 +80,16 @@ class Peer:
         """Change the state and let go of what only the former state had."""
         before, self.state = self.state, TRANSITIONS[self.state, cause]
         if self.state is not before:
-            self.moves[f"{before.name} {cause.name}".lower()] += 1
-        if self.state not in _TOLD:
-            self.told_ns = None
+            self.moves[f"{before.name.lower()} {cause.value}"] += 1
+        if self.state not in _REPORTED:
+            self.reported_ns = None
         if self.state is not PeerState.AS:
             self.suspicion = None
 
     def reset(self, state: PeerState) -> None:
         """A new instance was opened or entered: what belonged to the last one is forgotten. How the peer came and went is not."""
         self.state = state
-        self.suspicion = self.told_ns = self.waited_ns = self.admission = None
+        self.suspicion = self.reported_ns = self.waited_ns = self.admission = None
         self.joining = self.asked = self.latest_asked = 0
 
     def back_off(self, now: int, fail_timeout_ns: int) -> None:

@@ -1,6 +1,6 @@
 """How one station sees another, and what moves that: the state table of the membership agreement (DOP protocol, section 3).
 
-A diagram in docs/membership.md is made from it.
+The diagram and the table in docs/membership.md are generated from it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class PeerState(Enum):
-    """How a station sees another one (STATE and TRANS of the paper say as much of it as others need)."""
+    """How a station sees another one (the bitmaps STATE and TRANS of the paper carry what the others need of it)."""
 
     A = auto()
     AAS = auto()
@@ -21,7 +21,7 @@ class PeerState(Enum):
 
     @property
     def state(self) -> bool:
-        """Bit of the STATE bitmap: held to be stopped."""
+        """Bit of the STATE bitmap: regarded as stopped."""
         return self in (PeerState.AS, PeerState.S, PeerState.SSA)
 
     @property
@@ -31,56 +31,63 @@ class PeerState(Enum):
 
 
 class Cause(Enum):
-    """Why a state may change."""
+    """Why a state may change. The value is its name in ``moves`` of the status and in the metrics."""
 
-    STOP_SEEN = auto()
-    """Nothing was heard for too long, or it is deaf, said good-bye, has restarted, or an operator wants it out; or others have
-    said so for ``adopt_timeout``."""
-    STOP_TOLD = auto()
+    STOP_SEEN = "stop_seen"
+    """Nothing was received from the peer for too long, or it does not receive, has left, has restarted, or is expelled by an
+    operator; or other stations have reported its stop for ``adopt_timeout``."""
+    STOP_REPORTED = "stop_told"
     """A vote of an operational station removes it."""
-    WITHDRAWN = auto()
-    """It is heard, and nobody (any more) wants it out, or there is no quorum without it."""
-    REMOVED = auto()
-    """Decided."""
-    RECOVERY_SEEN = auto()
+    WITHDRAWN = "withdrawn"
+    """It is heard, and no station votes (any more) to remove it, or there is no quorum without it."""
+    REMOVED = "removed"
+    """The removal is decided."""
+    RECOVERY_SEEN = "recovery_seen"
     """An RCV of it; or others have voted for it for ``adopt_timeout``."""
-    RECOVERY_TOLD = auto()
-    """A vote of an operational station lets it in."""
-    STOP_WINS = auto()
-    """A stop is being agreed meanwhile: it will have to ask again. A vote given already stays a promise."""
-    LET_IN = auto()
-    """Decided."""
+    RECOVERY_REPORTED = "recovery_told"
+    """A vote of an operational station admits it."""
+    STOP_WINS = "stop_wins"
+    """A stop is being agreed meanwhile: the joiner must ask again. Votes already sent stay valid."""
+    ADMITTED = "let_in"
+    """The admission is decided."""
 
 
 _SAME: Final = {
-    PeerState.A: (Cause.WITHDRAWN, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS, Cause.LET_IN),
-    PeerState.AAS: (Cause.STOP_TOLD, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS),
-    PeerState.AS: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD, Cause.STOP_WINS),
-    PeerState.S: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.STOP_WINS),
-    PeerState.SSA: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.RECOVERY_TOLD),
-    PeerState.SA: (Cause.STOP_SEEN, Cause.STOP_TOLD, Cause.WITHDRAWN, Cause.REMOVED, Cause.RECOVERY_SEEN, Cause.RECOVERY_TOLD),
+    PeerState.A: (Cause.WITHDRAWN, Cause.RECOVERY_SEEN, Cause.RECOVERY_REPORTED, Cause.STOP_WINS, Cause.ADMITTED),
+    PeerState.AAS: (Cause.STOP_REPORTED, Cause.RECOVERY_SEEN, Cause.RECOVERY_REPORTED, Cause.STOP_WINS),
+    PeerState.AS: (Cause.STOP_SEEN, Cause.STOP_REPORTED, Cause.RECOVERY_SEEN, Cause.RECOVERY_REPORTED, Cause.STOP_WINS),
+    PeerState.S: (Cause.STOP_SEEN, Cause.STOP_REPORTED, Cause.WITHDRAWN, Cause.REMOVED, Cause.STOP_WINS),
+    PeerState.SSA: (Cause.STOP_SEEN, Cause.STOP_REPORTED, Cause.WITHDRAWN, Cause.REMOVED, Cause.RECOVERY_REPORTED),
+    PeerState.SA: (
+        Cause.STOP_SEEN,
+        Cause.STOP_REPORTED,
+        Cause.WITHDRAWN,
+        Cause.REMOVED,
+        Cause.RECOVERY_SEEN,
+        Cause.RECOVERY_REPORTED,
+    ),
 }
 MOVES: Final[dict[tuple[PeerState, Cause], PeerState]] = {
     (PeerState.A, Cause.STOP_SEEN): PeerState.AS,
-    (PeerState.A, Cause.STOP_TOLD): PeerState.AAS,
+    (PeerState.A, Cause.STOP_REPORTED): PeerState.AAS,
     (PeerState.A, Cause.REMOVED): PeerState.S,  # decided on the votes of others and an own earlier one
     (PeerState.AAS, Cause.STOP_SEEN): PeerState.AS,
     (PeerState.AAS, Cause.WITHDRAWN): PeerState.A,
     (PeerState.AAS, Cause.REMOVED): PeerState.S,
-    (PeerState.AAS, Cause.LET_IN): PeerState.A,
+    (PeerState.AAS, Cause.ADMITTED): PeerState.A,
     (PeerState.AS, Cause.REMOVED): PeerState.S,
     (PeerState.AS, Cause.WITHDRAWN): PeerState.A,
-    (PeerState.AS, Cause.LET_IN): PeerState.AS,
+    (PeerState.AS, Cause.ADMITTED): PeerState.AS,
     (PeerState.S, Cause.RECOVERY_SEEN): PeerState.SA,
-    (PeerState.S, Cause.RECOVERY_TOLD): PeerState.SSA,
-    (PeerState.S, Cause.LET_IN): PeerState.A,  # the promise given before the stop was decided first
+    (PeerState.S, Cause.RECOVERY_REPORTED): PeerState.SSA,
+    (PeerState.S, Cause.ADMITTED): PeerState.A,  # the promise given before the stop was decided first
     (PeerState.SSA, Cause.RECOVERY_SEEN): PeerState.SA,
     (PeerState.SSA, Cause.STOP_WINS): PeerState.S,
-    (PeerState.SSA, Cause.LET_IN): PeerState.A,
+    (PeerState.SSA, Cause.ADMITTED): PeerState.A,
     (PeerState.SA, Cause.STOP_WINS): PeerState.S,
-    (PeerState.SA, Cause.LET_IN): PeerState.A,
+    (PeerState.SA, Cause.ADMITTED): PeerState.A,
 }
-"""What really moves."""
+"""The rows that change the state."""
 TRANSITIONS: Final[dict[tuple[PeerState, Cause], PeerState]] = {
     **{(state, cause): state for state, causes in _SAME.items() for cause in causes},
     **MOVES,

@@ -66,14 +66,14 @@ class Reports:
             if proposal.stop and station in self.unresponsive:
                 continue
             if proposal.stop and peer.state is PeerState.A and self._present.incarnations[k - 1]:
-                peer.told_ns = now
-                peer.move(Cause.STOP_TOLD)
+                peer.reported_ns = now
+                peer.move(Cause.STOP_REPORTED)
                 self._present.cancel_joins()
             elif proposal.stop or value <= peer.last_incarnation:
                 continue  # a newcomer does not know which incarnations are used up
             elif peer.state is PeerState.S and not self._is_stopping:
-                peer.told_ns = now
-                peer.move(Cause.RECOVERY_TOLD)
+                peer.reported_ns = now
+                peer.move(Cause.RECOVERY_REPORTED)
 
     def reapply(self, now: int) -> None:
         """Apply the votes of this instance that have come already."""
@@ -93,7 +93,7 @@ class Reports:
 
     def review(self, now: int, heard: Callable[[int], bool]) -> None:
         """AAS ends when the station is heard and every accuser has stopped, SSA when no voter for it stays."""
-        refuted = [k for k in self.told if heard(k) and not self.accusers(k)]
+        refuted = [k for k in self.reported if heard(k) and not self.accusers(k)]
         for k in refuted:
             self._peers[k].move(Cause.WITHDRAWN)
         if refuted:
@@ -104,7 +104,7 @@ class Reports:
 
     # ---- what is known
     @property
-    def told(self) -> tuple[int, ...]:
+    def reported(self) -> tuple[int, ...]:
         """Stations in AAS."""
         return tuple(p.station for p in self._peers.values() if p.state is PeerState.AAS)
 
@@ -142,7 +142,7 @@ class Reports:
     # ---- what follows
     def due(self, now: int) -> list[int]:
         """Stations of which others have reported a stop or a recovery for ``adopt_timeout``."""
-        return [k for k, p in self._peers.items() if p.told_ns is not None and now - p.told_ns >= self._adopt_ns]
+        return [k for k, p in self._peers.items() if p.reported_ns is not None and now - p.reported_ns >= self._adopt_ns]
 
     def verdict(self, station: int, unheard: bool) -> tuple[int, str] | None:
         """Which station to suspect now that others accuse ``station``, and why; None: neither. unheard: this station does not

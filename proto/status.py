@@ -80,16 +80,16 @@ def engine_state(engine: Engine) -> str:
 def _membership_status(engine: Engine, now: int) -> dict[str, Any]:
     """Who is in, and how everybody sees everybody."""
     membership, n = engine.membership, engine.config.stations
-    letters: dict[str, dict[str, str] | None] = {}
+    states: dict[str, dict[str, str] | None] = {}
     for station in range(1, n + 1):
         if station == engine.config.station:
-            letters[str(station)] = {str(k): state.name for k, state in membership.peer_states.items()}
+            states[str(station)] = {str(k): state.name for k, state in membership.peer_states.items()}
             continue
         peer = engine.core.peer(station - 1)
         row = None
         if engine.instance and peer.instance and station in membership.members:
             row = {str(k): letter_of(peer.state >> (k - 1) & 1, peer.trans >> (k - 1) & 1) for k in range(1, n + 1)}
-        letters[str(station)] = row
+        states[str(station)] = row
     return {
         "members": [[k, membership.incarnations[k - 1]] for k in membership.members] if engine.instance else [],
         "quorum": {
@@ -98,7 +98,7 @@ def _membership_status(engine: Engine, now: int) -> dict[str, Any]:
             "have": bool(engine.instance) and membership.has_quorum,
         },
         "membership": {
-            "letters": letters,
+            "letters": states,
             "waiting": [
                 {"station": engine.config.station, "for": k, "reason": reason, "since_ms": (now - since) // MS}
                 for k, reason, since in membership.waiting()

@@ -152,12 +152,12 @@ class SwitchedRules(MediumRules):
         yield membership.set_unresponsive(now, stations)
         if core.is_open:
             yield membership.suspect(now, *self._silence.judge(now, core, membership.target_indices, membership.closed_by))
-        # Told of a stop while it has been silent here for a while as well: no need to wait for the own time-out. A station that
-        # only has nothing to say between two heartbeats is not silent.
+        # Its stop is reported, and it has been silent here for a while as well: no need to wait for the time-out of this station.
+        # A station that only has nothing to send between two heartbeats is not silent.
         least_ns = max(self._config.fail_timeout_ns // 2, self._probing.after_ns)
-        told = [k for k in membership.told if self._probing.silent_ns(now, k - 1) >= least_ns]
-        if told and core.is_open:
-            yield membership.adopt(now, told, unheard=True)
+        reported = [k for k in membership.reported if self._probing.silent_ns(now, k - 1) >= least_ns]
+        if reported and core.is_open:
+            yield membership.adopt(now, reported, unheard=True)
         if core.is_open:
             withdrawals = membership.withdrawals
             outcomes = membership.on_heard(now, lambda k: self._probing.silent_ns(now, k - 1) < self._probing.after_ns)

@@ -24,7 +24,7 @@ class ChangeProposal(NamedTuple):
 
 
 def takes_in(later: ChangeProposal, earlier: ChangeProposal) -> bool:
-    """May a station that has voted for ``earlier`` vote for ``later`` in the same instance? Votes of a station grow: joins let in
+    """May a station that has voted for ``earlier`` vote for ``later`` in the same instance? Votes of a station grow: joins admit
     whoever an earlier vote did, in that life or a later one; removals come after joins, and remove whoever an earlier vote did,
     whose streams they end where it did, or later. So two proposals that two stations have voted for, both have voted for in the
     same order."""

@@ -42,11 +42,11 @@ class Kind(IntEnum):
     STOP = 5
     """Proposal to remove stations, of a station that has noticed the stop itself."""
     STOP_ACK = 6
-    """The same of a station that has been told of it."""
+    """The same, from a station that acts on the reports of others."""
     RCV = 7
-    """A station that is in no instance asks the members of a living one to let it in; laid out as OPEN."""
+    """A station that is in no instance asks the members of a running one to admit it; laid out as OPEN."""
     RCV_ACK = 8
-    """Proposal to let stations in."""
+    """Proposal to admit stations."""
     RST = 9
     """Bus: a reset of this epoch is under way; A says what the sender expects. The paper's RST and RST_ACK are this one PDU."""
     RSTC = 10
@@ -215,7 +215,7 @@ FRAGMENT: Final = Layout(
 CONFIRM: Final = Layout(
     "confirm",
     (
-        Field("state", 8, "bitmap, bit j - 1: station j is held to be stopped (letters S, AS, SSA)", "STATE"),
+        Field("state", 8, "bitmap, bit j - 1: station j is regarded as stopped (peer state S, AS or SSA)", "STATE"),
         Field("trans", 8, "bitmap: station j is being agreed (AS, SA)", "TRANS"),
         Field("position", 8, "number of PDUs delivered since the view event of instance `counted` that the digest covers"),
         Field("digest", 8, "running digest of the delivered order at that position"),
@@ -286,9 +286,9 @@ CHANGE: Final = Layout(
     "change",
     (
         Field("changed", 1, "station, 1..n"),
-        Field("value", 4, "removed: the next seq accepted from it; let in: its incarnation", "REQ"),
+        Field("value", 4, "removed: the next seq accepted from it; admitted: its incarnation", "REQ"),
     ),
-    "One station that is removed (STOP, STOP_ACK) or let in (RCV_ACK). Sorted by station.",
+    "One station that is removed (STOP, STOP_ACK) or admitted (RCV_ACK). Sorted by station.",
     repeat="changes",
 )
 
@@ -320,7 +320,7 @@ class OpenFlag(IntFlag):
     STARTED = 0x01
     """The sender has started the instance it names here; nothing later can have been agreed without it."""
     OUTDATED = 0x02
-    """No proposal: the members are the sender, and a station that asks to be let in with an incarnation that is not new; its
+    """No proposal: the members are the sender, and a station that asks to join with an incarnation that is not new; its
     highest one is listed."""
 
 

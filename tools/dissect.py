@@ -238,7 +238,7 @@ class ZenjunMember(_Item):
 
 
 class ZenjunChange(_Item):
-    """One station that a vote removes or lets in."""
+    """One station that a vote removes or admits."""
 
     name = "zenjun change"
     fields_desc: ClassVar[list[Any]] = _fields(wire.CHANGE)

@@ -62,7 +62,7 @@ _FLAG_HELP: Final = {
     "SERVICE": "of a service inside the daemon",
     "FRAGMENT": "a fragment header follows the message header",
     "LAST": "this fragment completes its message; here is the message's place in the order",
-    "OUTDATED": "no proposal: lists the highest incarnation of a station that asks to be let in with one that is not new",
+    "OUTDATED": "no proposal: lists the highest incarnation of a station that asks to join with one that is not new",
     "STARTED": "the sender has started the instance it names; nothing later can have been agreed without it",
 }
 
@@ -132,15 +132,15 @@ def _numbers() -> str:
 
 _CAUSE_HELP: Final = {
     Cause.STOP_SEEN: "silent for `fail_timeout`, not receiving, left, restarted, expelled; or reported for `adopt_timeout`",
-    Cause.STOP_TOLD: "a vote of an operational station removes it",
+    Cause.STOP_REPORTED: "a vote of an operational station removes it",
     Cause.WITHDRAWN: "heard again, and no other station votes to remove it; or there is no quorum without it",
     Cause.REMOVED: "the removal is decided",
     Cause.RECOVERY_SEEN: "its RCV; or reported for `adopt_timeout`",
-    Cause.RECOVERY_TOLD: "a vote of an operational station admits it",
+    Cause.RECOVERY_REPORTED: "a vote of an operational station admits it",
     Cause.STOP_WINS: "a stop is being agreed: it must ask again, but votes already sent stay valid",
-    Cause.LET_IN: "the recovery is decided",
+    Cause.ADMITTED: "the admission is decided",
 }
-_LETTER_HELP: Final = {
+_STATE_HELP: Final = {
     PeerState.A: "operational",
     PeerState.AAS: "operational; others report that it has stopped",
     PeerState.AS: "stop seen, being agreed",
@@ -150,17 +150,20 @@ _LETTER_HELP: Final = {
 }
 
 
-def _letters() -> str:
+def _peer_states() -> str:
     def bit(value: bool) -> str:
         return "1" if value else "0"
 
-    rows = ((x.name, bit(x.state), bit(x.trans), _LETTER_HELP[x]) for x in PeerState)
+    rows = ((x.name, bit(x.state), bit(x.trans), _STATE_HELP[x]) for x in PeerState)
     return table(("peer state", "state", "trans", "as one station sees another"), rows)
 
 
 def _moves() -> str:
-    moves = sorted(((a, c, b) for (a, c), b in MOVES.items() if a is not b), key=lambda m: (m[0].value, m[1].value))
-    return table(("from", "to", "because", "that is"), ((a.name, b.name, c.name, _CAUSE_HELP[c]) for a, c, b in moves))
+    moves = sorted(((a, c, b) for (a, c), b in MOVES.items() if a is not b), key=lambda m: (m[0].value, list(Cause).index(m[1])))
+    return table(
+        ("from", "to", "because", "in `moves`", "that is"),
+        ((a.name, b.name, c.name, f"`{a.name.lower()} {c.value}`", _CAUSE_HELP[c]) for a, c, b in moves),
+    )
 
 
 def _diagram() -> str:
@@ -183,7 +186,7 @@ def blocks() -> dict[str, str]:
         "open-flags": _values(wire.OpenFlag),
         "sizes": _sizes(),
         "symbols": _symbols(),
-        "letters": _letters(),
+        "peer-states": _peer_states(),
         "moves": _moves(),
         "moves-diagram": _diagram(),
     }

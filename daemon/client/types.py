@@ -67,11 +67,16 @@ class Station(NamedTuple):
     host: str
     """Name of its host, empty if not known."""
     member: bool = True
-    letter: str | None = None
-    """``stations()``: what our daemon takes it for: ``A`` operational, ``AAS``, ``AS``, ``S`` stopped, ``SSA``, ``SA``
+    peer_state: str | None = None
+    """``stations()``: the state that our daemon keeps for it: ``A`` operational, ``AAS``, ``AS``, ``S`` stopped, ``SSA``, ``SA``
     (docs/status.md); None: not known."""
     state: str | None = None
     """``stations()``: ``self``, ``up``, ``silent``, ``deaf``, ``left``, ``fenced`` or ``never seen``; None: not known."""
+
+    @property
+    def letter(self) -> str | None:
+        """``peer_state`` under its former name."""
+        return self.peer_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ class Opened(Event):
     """``open``: this station is in an instance for the first time in its daemon's life."""
 
     joined: bool = False
-    """True if the members of a living instance have let it in."""
+    """True if the members of a running instance have admitted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ class Reopened(Event):
     itself; what was under way is undecided."""
 
     joined: bool = False
-    """True if the members of a living instance have let it in; False: it has been opened anew."""
+    """True if the members of a running instance have admitted it; False: the cluster was re-opened."""
     forgotten: int = 0
     """Messages that our level of delivery had held back and that will not come."""
     unsafe: bool = False
@@ -126,7 +131,7 @@ class Closed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Expelled(Event):
-    """``expelled``: the others go on without this station, which tries to be let in again. Messages that were delivered here at
+    """``expelled``: the others go on without this station, which tries to join again. Messages that were delivered here at
     level ordered only may be unknown to them, and own ones that had not reached preack are undecided."""
 
     reason: str = ""

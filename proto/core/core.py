@@ -195,7 +195,7 @@ class Core:
     def join(
         self, now: int, instance: int, view: int, starts: Sequence[Start], place_clock: int, place_src: int, frame_max: int
     ) -> None:
-        """Enter a living instance as one that is let in (rule 5): ``starts`` by index. What stands after the view event at
+        """Enter a running instance as a joiner (rule 5): ``starts`` by index. What stands after the view event at
         (``place_clock``, ``place_src``), which comes first, is delivered."""
         invariant(len(starts) == self.stations, "a start for every station")
         self._now = now

@@ -77,7 +77,7 @@
 
 /* CONFIRM payload. A CONFIRM on a timer is the heartbeat. */
 #define ZJW_SIZEOF_CONFIRM 40u
-#define ZJW_CONFIRM_STATE 0u /* u64: bitmap, bit j - 1: station j is held to be stopped (letters S, AS, SSA) */
+#define ZJW_CONFIRM_STATE 0u /* u64: bitmap, bit j - 1: station j is regarded as stopped (peer state S, AS or SSA) */
 #define ZJW_CONFIRM_TRANS 8u /* u64: bitmap: station j is being agreed (AS, SA) */
 #define ZJW_CONFIRM_POSITION 16u /* u64: number of PDUs delivered since the view event of instance `counted` that the digest covers */
 #define ZJW_CONFIRM_DIGEST 24u /* u64: running digest of the delivered order at that position */
@@ -121,10 +121,10 @@
 #define ZJW_PROPOSAL_MEMBERS 16u /* u64: bitmap, bit j - 1: station j is in the proposed instance */
 #define ZJW_PROPOSAL_CHANGES 24u /* u8: number of changes, 1..64 */
 
-/* One station that is removed (STOP, STOP_ACK) or let in (RCV_ACK). Sorted by station. */
+/* One station that is removed (STOP, STOP_ACK) or admitted (RCV_ACK). Sorted by station. */
 #define ZJW_SIZEOF_CHANGE 5u
 #define ZJW_CHANGE_CHANGED 0u /* u8: station, 1..n */
-#define ZJW_CHANGE_VALUE 1u /* u32: removed: the next seq accepted from it; let in: its incarnation */
+#define ZJW_CHANGE_VALUE 1u /* u32: removed: the next seq accepted from it; admitted: its incarnation */
 
 /* RST and RSTC payload (bus medium). */
 #define ZJW_SIZEOF_RESET 8u

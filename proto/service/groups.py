@@ -5,7 +5,7 @@ in the order and its clients see the same views between the same messages. A mem
 
 An instance that begins with the OPEN agreement begins with no groups: each daemon joins its clients again. Where a view lets
 stations in, the others go on with their groups, and each of them broadcasts (SNAPSHOT) which of its own clients are in which
-group as of that view. A station that was let in keeps group messages back until it has everybody's SNAPSHOT, then begins with
+group as of that view. A station that was admitted keeps group messages back until it has everybody's SNAPSHOT, then begins with
 those and applies what it has kept: from that place on its tables are the others'. If another view comes before, that begins anew
 with it, for what a removed station had to tell is lost. Everyone can tell when it is over, for all of it stands in the order.
 
@@ -39,7 +39,7 @@ class Operation(IntEnum):
     JOIN = 1
     LEAVE = 2
     SNAPSHOT = 3
-    """Speaks for its station: its clients' memberships as of the view of an instance that has let stations in."""
+    """Speaks for its station: its clients' memberships as of the view of an instance that has admitted stations."""
 
 
 class GroupFlag(IntFlag):
@@ -80,7 +80,7 @@ SNAPSHOT: Final = Layout(
         Field("operation", 1, "3 snapshot"),
         Field("gflags", 1, "LAST or 0"),
         Field("entries", 2, "number of entries"),
-        Field("instance", 4, "of the view that let stations in"),
+        Field("instance", 4, "of the view that admitted stations"),
     ),
     "A message of type GROUP of a daemon (client 0), followed by `entries` entries.",
 )
@@ -102,7 +102,7 @@ SNAPSHOT_HEAD: Final = Layout(
     "group_snapshot_head",
     (
         Field("instance", 4, "at the place of the snapshot"),
-        Field("sync_instance", 4, "of the last view that let stations in, 0: none"),
+        Field("sync_instance", 4, "of the last view that admitted stations, 0: none"),
         Field("awaited", 8, "bitmap: stations whose SNAPSHOT as of that view has not come"),
     ),
     "First chunk of a snapshot of all groups. It is handed from copy to copy and is no message of the daemons.",
@@ -382,7 +382,7 @@ class Groups(StateMachine[ViewEvent]):
 
     def on_view(self, place: Place, view: ViewEvent) -> list[Effect]:
         """A view event has its place in the order here. Returns the views of groups that begin here, by name: members of stations
-        removed have left. Where it lets stations in, every member that was one before broadcasts its SNAPSHOT."""
+        removed have left. Where it admits stations, every member that was one before broadcasts its SNAPSHOT."""
         self.instance = view.instance
         if view.joined or self._awaited:
             self._end_sync()
@@ -456,7 +456,7 @@ class Groups(StateMachine[ViewEvent]):
         reason = "death" if request.death else "leave"
         return [Change(group.name, (), (left,), group.members(), reason)]
 
-    # ---- what a station that was let in learns
+    # ---- what a station that was admitted learns
     def _on_snapshot(self, station: int, state: SnapshotPart) -> None:
         if state.instance != self._sync_instance or station not in self._awaited:
             return  # of an earlier view

@@ -111,7 +111,7 @@ class _Daemon:
         return [Member(1, 2, EVIL)]
 
     def stations(self) -> list[Any]:
-        return [SimpleNamespace(station=1, letter="A")]
+        return [SimpleNamespace(station=1, peer_state="A")]
 
 
 @pytest.mark.parametrize("argv", [["status", "--json"], ["members", "--json"], ["members", "x", "--json"], ["members"]])

@@ -435,7 +435,7 @@ def test_operators_order_and_stations(play: Callable[[Story], None]) -> None:
             h = await d.join("fast", "accepted", order="op")
             await h.send(b"x")
             assert (await g.recv()).data == b"x"
-            assert [(s.station, s.incarnation, s.host, s.letter, s.member) for s in await c.stations()] == [
+            assert [(s.station, s.incarnation, s.host, s.peer_state, s.member) for s in await c.stations()] == [
                 (k, 10 + k, f"host{k}", "A", True) for k in (1, 2, 3)
             ]
             daemon.event(

@@ -61,7 +61,7 @@ def test_an_instance_opens_changes_and_ends(said: Said) -> None:
     assert a.instance == 0
     assert said.lines == [
         ("open", "instance 5 of stations 1, 2, 3"),
-        ("open", "let into instance 5 of stations 1, 2, 3"),
+        ("open", "admitted to instance 5 of stations 1, 2, 3"),
         ("view", "instance 6 goes on without station 2: stations 1, 3"),
         ("view", "instance 7 goes on with station 2: stations 1, 2, 3"),
         ("closed", "out of instance 7: no quorum"),

@@ -105,7 +105,7 @@ def test_the_demonstration(images: Engine, name: str) -> None:
     assert text.count("identical at all stations") == 4
     assert "Killing the container of station 3" in text
     assert re.search(r"After \d+\.\d s the others go on without it: instance \d+ of stations 1, 2\.", text)
-    assert re.search(r"It has been let in again after \d+\.\d s: instance \d+ of stations 1, 2, 3\.", text)
+    assert re.search(r"It has been admitted again after \d+\.\d s: instance \d+ of stations 1, 2, 3\.", text)
     assert "losses noticed" in text
     assert not leftovers(images, "zenjun-demo")
 

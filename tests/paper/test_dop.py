@@ -1,6 +1,6 @@
 """The DOP paper (Suzuki, Nakamura, Takizawa), section 3: how those who are left agree that a station has stopped, or come back.
 
-The paper's examples, figures 4 and 5, on real engines and a virtual segment, step by step: what each station sees (its letter for
+The paper's examples, figures 4 and 5, on real engines and a virtual segment, step by step: what each station sees (its state for
 the one in question) and what it tells the others (the bitmaps STATE and TRANS; the rightmost bit is station 1's). Sections 3.1 to
 3.3 give the rules; each step restates the one it shows.
 """
@@ -84,7 +84,7 @@ class Cluster:
         """STATE and TRANS in the station's first such vote."""
         return next((t.state, t.trans) for t in self.told if (t.station, t.kind, t.instance) == (station, kind, instance))
 
-    def letter(self, station: int, about: int) -> str:
+    def peer_state(self, station: int, about: int) -> str:
         s = self.sim.stations[station - 1]
         assert s.engine is not None
         return str(s.engine.status(s.now())["membership"]["letters"][str(station)][str(about)])
@@ -127,38 +127,38 @@ def test_figure_4_one_stop_among_four() -> None:
     c.lost = lambda src, dst: False
 
     # Step 1. E1 has had nothing from E3 for a certain time: STATE[3] := TRANS[3] := 1, state(E3) := AS; it broadcasts STOP.
-    assert [c.letter(k, 3) for k in (1, 2, 4)] == ["A", "A", "A"]
+    assert [c.peer_state(k, 3) for k in (1, 2, 4)] == ["A", "A", "A"]
     c.told.clear()
     c.until(lambda: c.has_told(1, Kind.STOP))
     stopped_at = c.now
     assert FAIL <= stopped_at - quiet_since + 1 * MS < FAIL + HEARTBEAT // 2
     assert c.vote(1, Kind.STOP, 1) == ("0100", "0100")
-    assert c.letter(1, 3) == "AS"
-    assert [c.letter(k, 3) for k in (2, 4)] == ["A", "A"]
+    assert c.peer_state(1, 3) == "AS"
+    assert [c.peer_state(k, 3) for k in (2, 4)] == ["A", "A"]
 
     # Step 2, first half. Whoever receives it does not hold E3 to be stopped by that: state(E3) := AAS, its bitmaps stay 0.
     c.run(1 * MS)
-    assert [c.letter(k, 3) for k in (2, 4)] == ["AAS", "AAS"]
+    assert [c.peer_state(k, 3) for k in (2, 4)] == ["AAS", "AAS"]
     assert all(c.has_told(k, Kind.CONFIRM, stopped_at) for k in (2, 4)), "they confirm the STOP, which is a PDU as any"
     assert [c.last(k) for k in (2, 4)] == [("0000", "0000")] * 2
     assert not c.has_told(2, Kind.STOP_ACK)
 
     # Step 2, second half. Its own time-out: state(E3) := AS, STATE = TRANS = 0100; it broadcasts STOP_ACK.
-    letters: dict[int, str] = {}
+    states: dict[int, str] = {}
 
     def acked() -> bool:
         for k in (2, 4):
-            if k not in letters and c.has_told(k, Kind.STOP_ACK):
-                letters[k] = c.letter(k, 3)
-        return len(letters) == 2
+            if k not in states and c.has_told(k, Kind.STOP_ACK):
+                states[k] = c.peer_state(k, 3)
+        return len(states) == 2
 
     c.until(acked)
-    assert letters == {2: "AS", 4: "AS"}
+    assert states == {2: "AS", 4: "AS"}
     assert [c.vote(k, Kind.STOP_ACK, 1) for k in (2, 4)] == [("0100", "0100")] * 2
     assert not any(c.has_told(k, Kind.STOP) for k in (2, 4)), "one has noticed, the others agree"
 
     # Step 3. The same from all in operation: TRANS[3] := 0, state(E3) := S. What stands at or beyond REQ_3 is thrown away.
-    c.until(lambda: all(c.letter(k, 3) == "S" for k in (1, 2, 4)))
+    c.until(lambda: all(c.peer_state(k, 3) == "S" for k in (1, 2, 4)))
     c.run(HEARTBEAT)
     assert [c.last(k) for k in (1, 2, 4)] == [("0100", "0000")] * 3
     assert [c.instance(k) for k in (1, 2, 4)] == [(2, (1, 2, 4))] * 3
@@ -179,7 +179,7 @@ def overtaken(**options: object) -> Cluster:
     STOP is late at E4."""
     c = Cluster(quorum=2, required=(1,), **options)  # the paper leaves survival to the application; here two of four may go on
     c.crash(3)
-    c.until(lambda: all(c.letter(k, 3) == "S" for k in (1, 2, 4)))
+    c.until(lambda: all(c.peer_state(k, 3) == "S" for k in (1, 2, 4)))
     c.run(100 * MS)
     assert [c.instance(k) for k in (1, 2, 4)] == [(2, (1, 2, 4))] * 3
     c.beat(2)
@@ -202,21 +202,21 @@ def test_figure_5_a_stop_overtakes_a_recovery() -> None:
     # Step 1. E1: time-out of E2: STATE = 0110 (E3 is stopped as well), TRANS = 0010, state(E2) = AS; it broadcasts STOP.
     c.until(lambda: c.has_told(1, Kind.STOP))
     assert c.vote(1, Kind.STOP, 2) == ("0110", "0010")
-    assert (c.letter(1, 2), c.letter(1, 3)) == ("AS", "S")
+    assert (c.peer_state(1, 2), c.peer_state(1, 3)) == ("AS", "S")
     # E4: RCV of E3, STATE = 0000, TRANS = 0100, state(E3) = SA; it broadcasts RCV_ACK.
-    assert (c.letter(4, 2), c.letter(4, 3)) == ("A", "S")
+    assert (c.peer_state(4, 2), c.peer_state(4, 3)) == ("A", "S")
     c.until(lambda: c.has_told(4, Kind.RCV_ACK))
     assert c.vote(4, Kind.RCV_ACK, 2) == ("0000", "0100")
-    assert (c.letter(4, 2), c.letter(4, 3)) == ("A", "SA")
+    assert (c.peer_state(4, 2), c.peer_state(4, 3)) == ("A", "SA")
 
     # Step 2. E1, agreeing on a stop, heeds neither the RCV nor the RCV_ACK.
     c.run(1 * MS)
-    assert (c.letter(1, 2), c.letter(1, 3)) == ("AS", "S")
+    assert (c.peer_state(1, 2), c.peer_state(1, 3)) == ("AS", "S")
     assert not c.has_told(1, Kind.RCV_ACK)
     # E4 is now told of E2's stop: it throws the recovery away, state(E3) = S; state(E2) = AAS; STATE = 0100, TRANS = 0000.
     c.lost = lambda src, dst: False
-    c.until(lambda: c.letter(4, 2) == "AAS")
-    assert c.letter(4, 3) == "S"
+    c.until(lambda: c.peer_state(4, 2) == "AAS")
+    assert c.peer_state(4, 3) == "S"
     told_at = c.now
     c.sim.submit(0, 0, 64)  # data goes on all the while; E4 confirms it, and so says how it sees the others
     c.until(lambda: c.has_told(4, Kind.CONFIRM, told_at + 1))
@@ -225,7 +225,7 @@ def test_figure_5_a_stop_overtakes_a_recovery() -> None:
     # Step 3. E4's own time-out of E2: state(E2) = AS; it broadcasts STOP_ACK.
     c.until(lambda: c.has_told(4, Kind.STOP_ACK))
     assert c.vote(4, Kind.STOP_ACK, 2) == ("0110", "0010")
-    assert (c.letter(4, 2), c.letter(4, 3)) == ("AS", "S")
+    assert (c.peer_state(4, 2), c.peer_state(4, 3)) == ("AS", "S")
     assert not c.has_told(1, Kind.RCV_ACK)
 
     # Step 4. Both have it from both: state(E2) = S; STATE = 0110, TRANS = 0000. E3's recovery is not part of it.
@@ -249,7 +249,7 @@ def test_who_asked_during_a_stop_must_ask_again() -> None:
     c = overtaken()
     c.until(lambda: c.has_told(4, Kind.RCV_ACK))
     c.lost = lambda src, dst: src == 3  # E3 falls silent right after its first RCV
-    c.until(lambda: all(c.letter(k, 2) == "S" for k in (1, 4)))
+    c.until(lambda: all(c.peer_state(k, 2) == "S" for k in (1, 4)))
     c.run(4 * FAIL)
     assert [c.instance(k) for k in (1, 4)] == [(3, (1, 4))] * 2
     assert not any(t.kind == Kind.RCV_ACK and t.instance == 3 for t in c.told)
@@ -268,19 +268,19 @@ def test_a_notice_alone_stops_nobody(heard_again: bool) -> None:
     c.told.clear()
     c.until(lambda: c.has_told(1, Kind.STOP))
     c.run(1 * MS)
-    assert [c.letter(k, 3) for k in (1, 2, 4)] == ["AS", "AAS", "AAS"]
+    assert [c.peer_state(k, 3) for k in (1, 2, 4)] == ["AS", "AAS", "AAS"]
     assert c.last(2) == ("0000", "0000")
     told_at = c.now
     if heard_again:
         c.lost = lambda src, dst: src == 1  # and now it is the accuser who has stopped
         c.crash(1)
-        c.until(lambda: all(c.letter(k, 1) == "S" for k in (2, 3, 4)))
+        c.until(lambda: all(c.peer_state(k, 1) == "S" for k in (2, 3, 4)))
         c.run(2 * ADOPT)
-        assert [c.letter(k, 3) for k in (2, 4)] == ["A", "A"]
+        assert [c.peer_state(k, 3) for k in (2, 4)] == ["A", "A"]
         assert [c.instance(k) for k in (2, 3, 4)] == [(2, (2, 3, 4))] * 3
     else:
         c.until(lambda: c.has_told(2, Kind.STOP))
         assert ADOPT <= c.now - told_at + 1 * MS < ADOPT + HEARTBEAT
-        c.until(lambda: all(c.letter(k, 1) == "S" for k in (2, 3, 4)))
-        assert [c.letter(k, 3) for k in (2, 4)] == ["A", "A"]
+        c.until(lambda: all(c.peer_state(k, 1) == "S" for k in (2, 3, 4)))
+        assert [c.peer_state(k, 3) for k in (2, 4)] == ["A", "A"]
         assert [c.instance(k) for k in (2, 3, 4)] == [(2, (2, 3, 4))] * 3

@@ -180,7 +180,7 @@ def test_a_small_run(small: tuple[study.Recorded, study.Study]) -> None:
     told = " | ".join(words for _, words in stop.events)
     for words in ("last frame of station 3", "first STOP", "without station 3", "first RCV of station 3", "with station 3 again"):
         assert words in told
-    assert {"A A AS", "A A S", "A A A"} <= {letters for *_, letters in stop.bitmaps}
+    assert {"A A AS", "A A S", "A A A"} <= {states for *_, states in stop.bitmaps}
     assert stop.usual > 1 and stop.without > 1 and stop.agreeing > 0.5
     # The agreement takes longer than fail_timeout; data goes on meanwhile.
     assert stop.safe_ms > 390 and stop.longest_ms < stop.safe_ms

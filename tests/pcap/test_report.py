@@ -21,7 +21,7 @@ from zenjun.tools.pcap.look import clocks
 from zenjun.tools.pcap.report import api as reporting
 from zenjun.tools.pcap.report import figures, page, plots, summary
 from zenjun.tools.pcap.report.render import Report
-from zenjun.tools.pcap.report.summary import Clock, Piece, Span, Tables, bucket_for, letter
+from zenjun.tools.pcap.report.summary import Clock, Piece, Span, Tables, bucket_for, peer_state
 from zenjun.tools.pcap.spark.session import Session
 from zenjun.tools.pcap.work.progress import Progress
 
@@ -56,10 +56,10 @@ def test_pieces_of_time_are_round_and_few() -> None:
         assert width == 1 or -(-span // (width // 10 or 1)) > summary.BUCKETS / 5
 
 
-def test_letters_of_the_bitmaps() -> None:
-    said = [letter(0b1001, 0b0011, station) for station in (1, 2, 3, 4)]
+def test_peer_states_of_the_bitmaps() -> None:
+    said = [peer_state(0b1001, 0b0011, station) for station in (1, 2, 3, 4)]
     assert said == ["AS", "SA", "A", "S"]
-    assert letter(None, 1, 1) == ""
+    assert peer_state(None, 1, 1) == ""
 
 
 @pytest.fixture(scope="module")

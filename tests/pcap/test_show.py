@@ -207,7 +207,7 @@ def test_every_kind_has_a_line(tmp_path: Path) -> None:
     path = str(write(tmp_path / "s2.pcapng", [Rec(k, frame(p), 2) for k, p in enumerate(PDUS.values())]))
     lines = dict(zip(PDUS, run(path).stdout.splitlines(), strict=True))
     assert "40 messages 780 B" in lines["packed"] and "3 messages 5 B (1,3,1)  fragment 4+3/10" in lines["fragment"]
-    assert "removes 1 at 9, 3 at 4294967295  members 1,3" in lines["stop"] and "lets in" in lines["rcv_ack"]
+    assert "removes 1 at 9, 3 at 4294967295  members 1,3" in lines["stop"] and "admits" in lines["rcv_ack"]
     assert "epoch 3" in lines["rst"] and "host 'büro'" in lines["open"] and "stopped 3" in lines["confirm"]
     assert "ack 0,1,2" in lines["64 stations"] and lines["service"].endswith("UNKNOWN KIND")
     assert not [

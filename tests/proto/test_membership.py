@@ -148,7 +148,7 @@ def test_transitions_are_total_and_moves_are_what_moves() -> None:
     assert {k for k, to in TRANSITIONS.items() if to is not k[0]} <= set(MOVES)
 
 
-def test_bits_of_the_letters() -> None:
+def test_bits_of_the_peer_states() -> None:
     """state: held to be stopped; trans: being agreed (DOP protocol, section 3)."""
     assert {x.name: (x.state, x.trans) for x in PeerState} == {
         "A": (False, False), "AAS": (False, False), "SA": (False, True),

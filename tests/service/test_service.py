@@ -141,7 +141,7 @@ def test_the_journal_has_fields(box: Machine) -> None:
     assert answer(box, 2)["instance"] >= int(number)
     assert opened[-1]["ZENJUN_CLUSTER"] == "service" and opened[-1]["ZENJUN_OWN_STATION"] == "2"
     assert opened[-1]["PRIORITY"] == "6" and opened[-1]["SYSLOG_IDENTIFIER"] == "zenjund"
-    assert re.match(rf"open: (let into )?instance {number} of stations (\d, )+\d$", opened[-1]["MESSAGE"])
+    assert re.match(rf"open: (admitted to )?instance {number} of stations (\d, )+\d$", opened[-1]["MESSAGE"])
 
 
 SCRAPE = """

@@ -1,6 +1,6 @@
 """What one run has met, as a set of short texts: a hunt keeps what shows something new.
 
-letter a stop_seen          one station's letter for another has moved (proto/peerstate.py)
+peer a stop_seen            one station's peer state for another has moved (proto/peerstate.py)
 opening proposing agreed    the state of an opening has moved (proto/opening.py)
 reset running ended         the state of a bus's reset has moved (proto/reset.py)
 sent NAK busy               a PDU of this kind was sent in this phase: opening, flush, busy (an agreement goes on), reset, calm
@@ -78,7 +78,7 @@ class Watch:
         out = set(self._sent)
         out.add(f"stations {sim.options.stations}")
         for station in sim.stations:
-            out |= {name for name in station.work if name.startswith(("letter ", "opening ", "reset "))}
+            out |= {name for name in station.work if name.startswith(("peer ", "opening ", "reset "))}
         base = Faults()
         on = sorted(n.removesuffix("_gap_ns") for n in _FAULTS if getattr(sim.options.faults, n) != getattr(base, n))
         out |= {f"faults {a} {b}" for a, b in combinations(on, 2)}

@@ -8,7 +8,7 @@
     pause station=2 · resume station=2         SIGSTOP, SIGCONT
     crash station=2 · boot station=2           the power fails, and stays off · comes back
     leave station=2 · expel station=1 who=2    it says good-bye and stays away · an operator at station 1 wants 2 out
-    letters                                    how each station sees each other one: A AAS AS S SSA SA
+    peers                                      how each station sees each other one: A AAS AS S SSA SA
     run 5ms                                    let time pass and print every frame but heartbeats
     count until=preack|ack                     let time pass until every station has the level; print how many frames it took
     quiet 200ms                                let time pass and print only how many frames were not heartbeats
@@ -107,14 +107,14 @@ class Scenario:
     def do_expel(self, station: str, who: str) -> list[str]:
         return [] if self._sim().stations[int(station) - 1].expel(int(who) - 1) else ["refused"]
 
-    def do_letters(self) -> list[str]:
+    def do_peers(self) -> list[str]:
         out = []
         for s, station in enumerate(self._sim().stations):
             if station.engine is None:
                 out.append(f"  s{s + 1}: down")
                 continue
             row = station.engine.status(station.now())["membership"]["letters"][str(s + 1)]
-            text = " ".join(f"{other}={letter}" for other, letter in sorted(row.items())) if row else "in no instance"
+            text = " ".join(f"{other}={state}" for other, state in sorted(row.items())) if row else "in no instance"
             out.append(f"  s{s + 1}: {text}")
         return out
 

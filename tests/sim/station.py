@@ -238,7 +238,7 @@ class Station(CoreView):
         if self.engine is not None:
             self.work.update(self.engine.core.counters())
             self.work.update({f"drop {reason}": count for reason, count in self.engine.core.drops().items()})
-            self.work.update({f"letter {move}": count for move, count in self.engine.membership.moves.items()})
+            self.work.update({f"peer {move}": count for move, count in self.engine.membership.moves.items()})
             self.work.update({f"opening {move}": count for move, count in self.engine.opening.moves.items()})
             reset = self.engine.medium.status() or {"moves": {}}
             self.work.update({f"reset {move}": count for move, count in reset["moves"].items()})

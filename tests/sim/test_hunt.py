@@ -63,9 +63,9 @@ def test_corpus_holds_and_still_meets_what_it_is_kept_for() -> None:
 def test_coverage_tells_what_a_run_was_made_to_meet() -> None:
     alone = run(Case(1).set(stations=1, messages=6)).met
     assert "stations 1" in alone
-    assert not any(name.startswith(("letter", "depth")) for name in alone)
+    assert not any(name.startswith(("peer ", "depth")) for name in alone)
     crossed = run(Case(3, "crossing")).met
-    assert {"letter a stop_seen", "letter a stop_told", "sent STOP busy", "sent OPEN opening", "faults cut expel"} <= crossed
+    assert {"peer a stop_seen", "peer a stop_told", "sent STOP busy", "sent OPEN opening", "faults cut expel"} <= crossed
     assert "depth 2" in crossed
     assert any(name.startswith("ends expelled") for name in crossed)
     assert "opening proposing agreed" in crossed

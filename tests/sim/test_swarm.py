@@ -21,9 +21,9 @@ MET = (
     *("polls_answered", "naks_suppressed", "retransmits_suppressed", "window_closed", "digests_compared"),
     *("drop check", "drop closed", "drop cluster", "drop incarnation", "drop kind", "drop length", "drop member", "drop removed"),
     *("drop short", "drop source", "drop stations", "drop version"),
-    *("letter a stop_seen", "letter a stop_told", "letter aas stop_seen", "letter aas withdrawn", "letter as removed"),
-    *("letter as withdrawn", "letter s recovery_seen", "letter s recovery_told", "letter ssa recovery_seen"),
-    *("letter sa stop_wins", "letter sa let_in"),
+    *("peer a stop_seen", "peer a stop_told", "peer aas stop_seen", "peer aas withdrawn", "peer as removed"),
+    *("peer as withdrawn", "peer s recovery_seen", "peer s recovery_told", "peer ssa recovery_seen"),
+    *("peer sa stop_wins", "peer sa let_in"),
     *("stays opened", "stays joined", "stays changed", "stays expelled", "stays given up"),
 )
 """Counters that some core, agreement or station of the swarm must have moved."""

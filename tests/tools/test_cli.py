@@ -29,7 +29,7 @@ from zenjun.tools.cli import COMMANDS, cli, common, run
 from zenjun.tools.cli.common import EXIT_CODES, size_of
 from zenjun.tools.cli.events import describe
 from zenjun.tools.cli.lazy import Entry, LazyGroup
-from zenjun.tools.cli.status import LETTERS, render
+from zenjun.tools.cli.status import PEER_STATES, render
 from zenjun.tools.lab import Lab, LabError
 
 from ..client.fake_daemon import MESSAGE_MAX, FakeThread, fake_daemon
@@ -299,8 +299,8 @@ def test_status_example_is_the_document() -> None:
     status = json.loads((ROOT / "tests" / "status_example.json").read_text())
     assert set(status) == names("Top level")
     assert set(status["interface"]) == names("`interface`")
-    assert set(status["membership"]) == names("`membership`") - set(LETTERS)
-    assert set(LETTERS) < names("`membership`")
+    assert set(status["membership"]) == names("`membership`") - set(PEER_STATES)
+    assert set(PEER_STATES) < names("`membership`")
     assert set(status["peers"][0]) == names("`peers[]`")
     assert set(status["clients"][0]) == names("`clients[]`")
 
@@ -311,7 +311,7 @@ def shown(status: dict[str, Any], width: int) -> str:
     return out.getvalue()
 
 
-def test_status_shows_the_table_of_letters_members_quorum_and_who_waits() -> None:
+def test_status_shows_the_table_of_peer_states_members_quorum_and_who_waits() -> None:
     status = json.loads((ROOT / "tests" / "status_example.json").read_text())
     lines = [line.rstrip() for line in shown(status, 80).splitlines()]
     at = lines.index("States of the stations, as each sees them")
@@ -350,7 +350,7 @@ def test_status_fits_a_narrow_terminal(width: int) -> None:
     status["membership"]["letters"] = {str(k): {str(j): "AAS" if j == 9 else "A" for j in numbers} for k in numbers}
     text = shown(status, width)
     at = text.index("States of the stations")
-    table = text[at : text.index("AAS told of its stop")].splitlines()[1:]
+    table = text[at : text.index("AAS others report its stop")].splitlines()[1:]
     assert all(len(line) <= width for line in table)
     # every cell is there, whatever blocks the columns are in
     heads = [int(n) for line in table if line.split()[:1] == ["by"] for n in line.split()[1:]]
@@ -428,7 +428,8 @@ def test_members_watch_prints_events_as_they_come(fake: FakeThread) -> None:
         ),
         (
             {"event": "reopened", "instance": 9, "members": [1, 2, 3], "joined": True, "undecided": 2},
-            b"reopened   this station has been let in again, instance 9: 1 host1, 2 host2, 3 host3; 2 own messages are undecided",
+            b"reopened   this station has been admitted again, instance 9: 1 host1, 2 host2, 3 host3; 2 own messages are"
+            b" undecided",
         ),
     ):
         fake.call(lambda event=event: fake.daemon.event(**event))  # type: ignore[misc]
@@ -581,7 +582,7 @@ def test_operators_and_watchers_of_real_daemons(lab: Lab) -> None:
     everyone = [["1", "A"], ["2", "A"], ["3", "A"]]
     until(lambda: members_at(1) == everyone, "everyone operational")
     status = json.loads(at(1, "status", "--json").stdout)
-    assert set(status) == names("Top level") and set(status["membership"]) == names("`membership`") - set(LETTERS)
+    assert set(status) == names("Top level") and set(status["membership"]) == names("`membership`") - set(PEER_STATES)
     until(
         lambda: re.search(r"  by  1 2 3\n   1  A A A\n   2  A A A\n   3  A A A\n", at(1, "status").stdout.decode()), "the table"
     )

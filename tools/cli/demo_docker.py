@@ -1,4 +1,4 @@
-"""``zenjun demo --docker``: the same promise on containers, with faults: loss, and a container killed, removed, let in again."""
+"""``zenjun demo --docker``: the same promise on containers, with faults: loss, and a container that is killed and joins again."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _show(console: Console, lab: ContainerLab, loss: float, words: ShowWords, bu
     started = time.monotonic()
     instance = lab.wait_open(_OPEN_S)
     members = _words(lab.station(1).status(5.0))
-    console.print(f"It has been let in again after {time.monotonic() - started:.1f} s: instance {instance} of {members}.")
+    console.print(f"It has been admitted again after {time.monotonic() - started:.1f} s: instance {instance} of {members}.")
     _show_cluster(console, lab)
     return words(console, lab)
 

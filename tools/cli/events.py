@@ -17,10 +17,10 @@ def describe(event: Mapping[str, Any], hosts: Mapping[int, str] | None = None) -
     if name == "view":
         return "; ".join([f"{instance}: {who}", *changes(event, hosts)])
     if name == "open":
-        how = "this station has been let in" if event.get("joined") is True else "the cluster is open"
+        how = "this station has been admitted" if event.get("joined") is True else "the cluster is open"
         return f"{how}, {instance}" + (f": {who}" if who else "")
     if name == "reopened":
-        how = "this station has been let in again" if event.get("joined") is True else "the cluster was opened anew"
+        how = "this station has been admitted again" if event.get("joined") is True else "the cluster was opened anew"
         return f"{how}, {instance}" + (f": {who}" if who else "") + _cost(event)
     if name == "blocked":
         waits = ", ".join(f"station {w.get('station')} ({w.get('reason')})" for w in _list(event.get("stations")))

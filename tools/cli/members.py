@@ -37,9 +37,9 @@ from .events import describe, stations
 def members(group: str, watch: bool, retry: bool, interval: float, as_json: bool, timeout: float, path: str | None) -> None:
     """List the members of GROUP as the local daemon knows them; without GROUP, the stations of the cluster.
 
-    One line each: station, number of the program at its daemon, its name; for stations: station, name of the host, and what
-    this station takes it for (a letter of zenjun status). Watching does not join the group. Without GROUP, --watch prints the
-    cluster's events with the local time: views (who came, who went), blocked, expelled, reopened.
+    One line each: station, number of the program at its daemon, its name; for stations: station, name of the host, and the
+    peer state that this station keeps for it (as in zenjun status). Watching does not join the group. Without GROUP, --watch
+    prints the cluster's events with the local time: views (who came, who went), blocked, expelled, reopened.
 
     \b
     Examples:
@@ -75,9 +75,9 @@ def _list(path: str | None, group: str, watch: bool, interval: float, as_json: b
         elif group:
             _print(now)
         else:
-            letters = {s.station: s.letter for s in connection.stations()}
+            states = {s.station: s.peer_state for s in connection.stations()}
             for m in now:
-                click.echo(f"{m.station}\t{printable(m.name)}\t{letters.get(m.station) or '-'}")
+                click.echo(f"{m.station}\t{printable(m.name)}\t{states.get(m.station) or '-'}")
         if not (now or as_json or watch):
             say(f"nobody is in group {group}" if group else "no stations: the cluster is not open (zenjun status says why)")
         while watch:

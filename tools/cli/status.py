@@ -23,15 +23,15 @@ COLOURS: Final = {
     "restarted": "yellow", "expelled": "yellow", "told": "yellow", "joining": "cyan", "out": "red",
     "A": "green", "AAS": "yellow", "AS": "yellow", "S": "red", "SSA": "cyan", "SA": "cyan",
 }  # fmt: skip
-LETTERS: Final = {
+PEER_STATES: Final = {
     "A": "operational",
-    "AAS": "told of its stop",
+    "AAS": "others report its stop",
     "AS": "its stop is being agreed",
     "S": "stopped",
-    "SSA": "told of its recovery",
+    "SSA": "others vote to admit it",
     "SA": "its recovery is being agreed",
 }
-"""What a station takes another one for (docs/membership.md), in the order of a life."""
+"""The peer states (docs/membership.md), from start to recovery."""
 REPAIR: Final = (
     ("retransmissions sent", "core", "tx_retransmit"),
     ("of them for others", "core", "tx_relay"),
@@ -92,7 +92,7 @@ def render(s: Mapping[str, Any], console: Console, matrix: bool = False) -> None
     """Print a status object for people. Members that are missing are shown as a dash: daemon and tool may differ in version."""
     for line in _heading(s, console.width):
         console.print(line, soft_wrap=True)
-    for line in _letters(s, console.width):
+    for line in _peer_states(s, console.width):
         console.print(line, soft_wrap=True)
     for table in (
         _stations(s, console.width), _streams(s, console.width), _matrix(s) if matrix else None, _counters("Traffic", TRAFFIC, s),
@@ -154,14 +154,14 @@ def _membership(s: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
         yield "membership", parts
 
 
-def _letters(s: Mapping[str, Any], width: int) -> Iterable[str]:
-    """The n × n table of states: a row for each station that says it, a column for each it says it of; as many columns side by
-    side as the width takes, the rest below."""
+def _peer_states(s: Mapping[str, Any], width: int) -> Iterable[str]:
+    """The n × n table of peer states: row k has the states that station k keeps for the others. Columns that the width does not
+    take follow below."""
     table = _object(_object(s, "membership"), "letters")
     numbers = sorted({int(k) for k in (*table, *(k for row in table.values() for k in row or ())) if str(k).isdigit()})
     if not numbers:
         return
-    cells = {(by, of): _letter(table, by, of) for by in numbers for of in numbers}
+    cells = {(by, of): _peer_state(table, by, of) for by in numbers for of in numbers}
     wide = max(len(text) for text in (*cells.values(), *map(str, numbers)))
     first = max(len("by"), len(str(numbers[-1])))
     room = max(1, (width - 2 - first - 1) // (wide + 1))
@@ -172,13 +172,13 @@ def _letters(s: Mapping[str, Any], width: int) -> Iterable[str]:
         yield f"  {'by':<{first}} " + "".join(f" {of:<{wide}}" for of in some).rstrip()
         for by in numbers:
             yield f"  {by:>{first}} " + "".join(f" {_padded(cells[by, of], wide)}" for of in some).rstrip()
-    seen = [f"{_state(text)} {words}" for text, words in LETTERS.items() if text in cells.values() and text != "A"]
+    seen = [f"{_state(text)} {words}" for text, words in PEER_STATES.items() if text in cells.values() and text != "A"]
     if "-" in cells.values():
         seen.append("- not known")
     yield from _folded("", seen, width, "  ")
 
 
-def _letter(table: Mapping[str, Any], by: int, of: int) -> str:
+def _peer_state(table: Mapping[str, Any], by: int, of: int) -> str:
     row = table.get(str(by))
     value = row.get(str(of)) if isinstance(row, Mapping) else None
     return str(value) if value else "-"

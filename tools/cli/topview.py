@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, JustifyMethod, Renderab
 from rich.table import Table
 from rich.text import Text
 
-from .status import LETTERS, _bytes, _count, _duration, _escape, _letter, _membership, _object, _state, _text, _waits
+from .status import PEER_STATES, _bytes, _count, _duration, _escape, _membership, _object, _peer_state, _state, _text, _waits
 
 HISTORY: Final = 40
 """Points of a curve, one per look."""
@@ -121,8 +121,8 @@ def picture(s: Mapping[str, Any], rates: Rates, latencies: Latencies | None, not
     """The whole screen: the most important comes first, so that a small terminal cuts the rest. note: what is wrong now."""
     parts: list[RenderableType] = list(_heading(s, note))
     parts.append(_stations(s, rates))
-    if (letters := _states(s)) is not None:
-        parts.append(letters)
+    if (states := _peer_states(s)) is not None:
+        parts.append(states)
     parts.append(_window(s, latencies))
     parts.append(_rates(rates))
     parts += [table for table in (_drops(rates), _programs(s, rates)) if table is not None]
@@ -170,19 +170,19 @@ def _stations(s: Mapping[str, Any], rates: Rates) -> RenderableType:
     return table
 
 
-def _states(s: Mapping[str, Any]) -> RenderableType | None:
-    """Who takes whom for what, while not all take all members for operational: otherwise it says nothing new."""
-    letters = _object(_object(s, "membership"), "letters")
+def _peer_states(s: Mapping[str, Any]) -> RenderableType | None:
+    """The peer states at each station, unless every member regards every member as operational."""
+    states = _object(_object(s, "membership"), "letters")
     members = {str(m[0]) for m in s.get("members") or ()}
-    seen = {row.get(of) for by, row in letters.items() if by in members and isinstance(row, Mapping) for of in members}
-    if seen <= {"A", None} or len(letters) > TABLE_MAX:
+    seen = {row.get(of) for by, row in states.items() if by in members and isinstance(row, Mapping) for of in members}
+    if seen <= {"A", None} or len(states) > TABLE_MAX:
         return None
-    numbers = sorted(int(k) for k in letters if str(k).isdigit())
+    numbers = sorted(int(k) for k in states if str(k).isdigit())
     table = _table(("sees", *map(str, numbers)), left=map(str, numbers))
     for by in numbers:
-        table.add_row(str(by), *(_state(_letter(letters, by, of)) for of in numbers))
+        table.add_row(str(by), *(_state(_peer_state(states, by, of)) for of in numbers))
     return Group(
-        table, Text.from_markup("  " + " · ".join(f"{_state(k)} {w}" for k, w in LETTERS.items() if k in seen and k != "A"))
+        table, Text.from_markup("  " + " · ".join(f"{_state(k)} {w}" for k, w in PEER_STATES.items() if k in seen and k != "A"))
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...proto.wire import PROPOSALS, Kind, MessageType
-from ..pcap.report.summary import LEVELS, STEPS, Tables, letter
+from ..pcap.report.summary import LEVELS, STEPS, Tables, peer_state
 from ..pcap.tables import schema
 from .experiments import Phase, Run
 
@@ -192,7 +192,7 @@ class Stop:
     events: tuple[tuple[float, str], ...]
     """What happened when, by time."""
     bitmaps: tuple[tuple[float, int, str, str, str], ...]
-    """(time, station, STATE, TRANS, letters) of each change that a survivor announced, bits of station 1 first."""
+    """(time, station, STATE, TRANS, peer states) of each change that a survivor announced, bits of station 1 first."""
     usual: float
     """DATA PDUs of all survivors in 10 ms, mean before the death."""
     agreeing: float
@@ -289,8 +289,8 @@ def _bitmaps(tables: Tables, died: int, back: int, victim: int, n: int) -> list[
     for r in rows:
         if last.get(r.src) != (r.state, r.trans):
             last[r.src] = (r.state, r.trans)
-            letters = " ".join(letter(r.state, r.trans, j) for j in range(1, n + 1))
-            out.append(((r.at - died) / 1e9, r.src, _bits(r.state, n), _bits(r.trans, n), letters))
+            states = " ".join(peer_state(r.state, r.trans, j) for j in range(1, n + 1))
+            out.append(((r.at - died) / 1e9, r.src, _bits(r.state, n), _bits(r.trans, n), states))
     return out
 
 

@@ -279,7 +279,7 @@ def buffers_plot(costs: Sequence[Cost]) -> plots.Drawing:
 def stop_text(found: Stop) -> str:
     """What happened when, the bitmaps, and how data went on."""
     events = markdown(("s", "what"), [(f"{at:.3f}", words) for at, words in found.events])
-    bitmaps = markdown(("s", "station", "STATE", "TRANS", "letters"), [(f"{at:.3f}", *rest) for at, *rest in found.bitmaps])
+    bitmaps = markdown(("s", "station", "STATE", "TRANS", "peer states"), [(f"{at:.3f}", *rest) for at, *rest in found.bitmaps])
     means = (
         f"{found.usual:.2f} before the death, {found.agreeing:.2f} from then until all survivors are in the next instance,"
         f" {found.without:.2f} until the station is back"

@@ -69,8 +69,8 @@ def as_json(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _only(letter: str, this: Side) -> list[str]:
-    pieces = [f"only in {letter}: {plural(this.only.total(), 'PDU')}"]
+def _only(name: str, this: Side) -> list[str]:
+    pieces = [f"only in {name}: {plural(this.only.total(), 'PDU')}"]
     by_kind: dict[int, list[tuple[int, int]]] = {}
     for (kind, src), count in sorted(this.only.items()):
         by_kind.setdefault(kind, []).append((src, count))
@@ -80,8 +80,8 @@ def _only(letter: str, this: Side) -> list[str]:
 
 
 def _lines(found: Comparison) -> Iterator[list[str]]:
-    for letter, this in (("A", found.a), ("B", found.b)):
-        about = [f"{letter}: {this.name}", f"station {this.station or '?'}", plural(this.pdus, "PDU")]
+    for name, this in (("A", found.a), ("B", found.b)):
+        about = [f"{name}: {this.name}", f"station {this.station or '?'}", plural(this.pdus, "PDU")]
         if this.damaged:
             about.append(f"{this.damaged:,} damaged")
         if this.returned:
@@ -118,9 +118,7 @@ def _differences(found: Comparison, ethertype: int, count: int, style: Style) ->
 
     printer = Printer(sys.stdout, style)
     shown = [
-        (f"only in {letter}", this, index)
-        for letter, this in (("A", found.a), ("B", found.b))
-        for index in this.first_only[:count]
+        (f"only in {name}", this, index) for name, this in (("A", found.a), ("B", found.b)) for index in this.first_only[:count]
     ]
     if found.order.late_of_source and found.order.first is not None:
         shown.append(("first out of its source's order, in A", found.a, found.order.first[0]))

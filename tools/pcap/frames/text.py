@@ -139,7 +139,7 @@ def body(plain: dict[str, Any]) -> str:
         started = "started " if "STARTED" in plain["oflags"] else ""
         return f"{started}instance {plain['proposal']} of {members or 'nobody yet'}  host {plain['host']!r}"
     if kind in ("STOP", "STOP_ACK", "RCV_ACK") and "changed_stations" in plain:
-        verb = "lets in" if kind == "RCV_ACK" else "removes"
+        verb = "admits" if kind == "RCV_ACK" else "removes"
         changes = ", ".join(f"{c['changed']} at {c['value']}" for c in plain["changed_stations"])
         return f"{verb} {changes}  members {stations(plain['members'])}"
     if kind in ("RST", "RSTC") and "epoch" in plain:

@@ -256,7 +256,7 @@ void deliver(struct zo_observer *o)
             o->covered = o->covered > to ? o->covered : to;
             break;
         }
-        if (o->joining) { /* before the view in which the station was let in */
+        if (o->joining) { /* before the view in which the station was admitted */
             assemble(s, q);
             s->retire = ++s->ordered;
             continue;

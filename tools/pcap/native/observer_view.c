@@ -19,7 +19,7 @@ static uint32_t crc32_of(uint32_t instance, const uint32_t *incarnations, uint32
 
 static void hash_view(const struct zo_observer *o, struct view *v) { v->hash = crc32_of(v->instance, v->incarnations, o->n); }
 
-/* Rule 1 and 5: from its own vote on the station accepts nothing more of whom it removes, and waits for whom it lets in. */
+/* Rule 1 and 5: from its own vote on the station accepts nothing more from a station that it removes, and waits for one that it admits. */
 static void own_vote(struct zo_observer *o, const struct vote *v)
 {
     if (v->src != o->self || v->incarnation != o->life || !o->open || v->instance != o->view.instance)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ....proto.wire import Kind
 from .plots import GRID, INK, Drawing, Points, Shape, axes_of, colour, dash, legend, lines, plain_log
-from .summary import LEVELS, STEPS, Clock, Distribution, Span, letter
+from .summary import LEVELS, STEPS, Clock, Distribution, Span, peer_state
 
 LETTER_COLOURS: Final = {"AS": 1, "S": 7, "SA": 2}
 LETTER_MEANING: Final = {"AS": "AS: stop seen, being agreed", "S": "S: stopped", "SA": "SA: recovery seen, being agreed"}
@@ -165,7 +165,7 @@ class Lane:
     instances: tuple[tuple[float, float, int], ...]
     """(from, to, instance) it said it was in."""
     opinions: Mapping[int, tuple[tuple[float, float, str], ...]]
-    """Other station → (from, to, letter), where it was not A."""
+    """Other station → (from, to, peer state), where it was not A."""
 
 
 def lanes(span: Span, rates: Sequence[tuple[int, int, str, int, int]], changes: Sequence[Any]) -> list[Lane]:
@@ -201,7 +201,7 @@ def lanes(span: Span, rates: Sequence[tuple[int, int, str, int, int]], changes: 
             else:
                 instances.append((begin, until, row.instance))
             for other in everybody:
-                if other != station and (said := letter(row.state, row.trans, other)) not in ("", "A"):
+                if other != station and (said := peer_state(row.state, row.trans, other)) not in ("", "A"):
                     opinions[other].append((begin, until, said))
         out.append(
             Lane(

@@ -14,7 +14,7 @@ from ..frames.problem import Problem
 from ..tables.schema import Finding
 from . import figures, page, plots
 from .page import Raw, link, paragraph, section, table
-from .summary import EVENTS, LEVELS, Clock, Span, Tables, letter
+from .summary import EVENTS, LEVELS, Clock, Span, Tables, peer_state
 
 FINDINGS: Final = {
     Finding.GAP: "acknowledged PDUs that its capture does not hold: the capture has a hole",
@@ -453,7 +453,7 @@ def _bits(bitmap: int | None) -> str | None:
 
 
 def _opinion(state: int, trans: int) -> str:
-    said = [(j, letter(state, trans, j)) for j in range(1, 65)]
+    said = [(j, peer_state(state, trans, j)) for j in range(1, 65)]
     return ", ".join(f"{j}: {what}" for j, what in said if what != "A") or "nobody"
 
 

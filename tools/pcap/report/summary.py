@@ -34,7 +34,7 @@ _SMALL: Final = {
     "spark.sql.shuffle.partitions": "2",
 }
 """Little data is counted before code for it would have been compiled: half the processor time."""
-_LETTERS: Final = {(0, 0): "A", (1, 1): "AS", (1, 0): "S", (0, 1): "SA"}
+_PEER_STATES: Final = {(0, 0): "A", (1, 1): "AS", (1, 0): "S", (0, 1): "SA"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,15 +478,15 @@ class Tables:
         """)
 
 
-def letter(state: int | None, trans: int | None, station: int) -> str:
-    """What a speaker takes a station for (DOP paper's letters), from the bitmaps it sent; "" if it has not said."""
+def peer_state(state: int | None, trans: int | None, station: int) -> str:
+    """The state that a sender keeps for a station (docs/membership.md), from the bitmaps it sent; "" if it sent none."""
     if state is None or trans is None:
         return ""
-    return _LETTERS[(state >> station - 1 & 1, trans >> station - 1 & 1)]
+    return _PEER_STATES[(state >> station - 1 & 1, trans >> station - 1 & 1)]
 
 
 def _shares() -> str:
     return f"array({', '.join(f'{i / STEPS:g}D' for i in range(STEPS + 1))})"
 
 
-__all__ = ["Clock", "Distribution", "Flag", "Kind", "Span", "Tables", "letter"]
+__all__ = ["Clock", "Distribution", "Flag", "Kind", "Span", "Tables", "peer_state"]

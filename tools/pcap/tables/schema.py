@@ -301,7 +301,9 @@ CONTROL: Final = Table(
         _CLOCK,
         _c("proposal", "long", "", "OPEN: instance proposed; votes: instance + 1; RST, RSTC: epoch", null=True),
         _c("members", "long", "bitmap", "OPEN, RCV: stations listed; votes: members of the proposed instance", null=True),
-        _c("changed", "long", "bitmap", "votes: stations removed or let in; NAK: the station whose PDUs are missing", null=True),
+        _c(
+            "changed", "long", "bitmap", "votes: stations removed or admitted; NAK: the station whose PDUs are missing", null=True
+        ),
         _c("count", "long", "", "NAK: how many PDUs are asked for; OPEN, RCV: members; votes: changes", null=True),
         _c("first", "long", "", "NAK: first number asked for; votes: value of the first change", null=True),
         _c("bytes", "int", "bytes", "without the Ethernet header"),
