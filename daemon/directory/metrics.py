@@ -20,6 +20,7 @@ GAUGES: Final = (
     ("leases_here", "Leases of programs connected here", "", "leases_here"),
     ("programs", "Programs connected here", "", "programs"),
     ("watches", "Watches of programs connected here", "", "watches"),
+    ("kept_answers", "Answers that programs here keep until they are told of a change", "", "kept"),
     ("out_of_use", "Addresses and stations taken out of use", "", "outs"),
     ("updates_under_way", "Updates of programs here that are not done yet", "", "updates_under_way"),
     ("place_clock", "Logical clock of the last message that is applied here; stations at the same one have the same names", "",

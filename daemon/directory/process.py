@@ -44,6 +44,7 @@ from .answers import Answers, Refused
 from .copy import DATABASE_ERRORS, Applied, Copy, Facts, Heard, Input, Seen
 from .leases import Lease, Leases
 from .timing import Clocks
+from .tracking import Tracking
 from .updates import Updates
 
 GROUP: Final = "zenjun.dir"
@@ -74,6 +75,8 @@ class Process:
         self.watches: dict[Watch, Callable[[], None]] = {}
         self.me: Who = (config.station.id, 0)
         self.counters: Counter[str] = Counter()
+        self.tracking: Tracking[Callable[[list[str] | None], None]] = Tracking()
+        """Programs that keep answers, by what tells them to forget some (None: all)."""
         self.clocks = Clocks()
         self.peers: dict[int, Digest] = {}
         self.step = "waiting for zenjund"
@@ -146,6 +149,12 @@ class Process:
         self._stale_since = time.monotonic()
         if self._stale:
             self.leases.in_doubt()
+            self._forget_all()
+
+    def _forget_all(self) -> None:
+        """What programs keep may be right no longer, and nobody would tell."""
+        for forget in self.tracking.clear():
+            forget(None)
 
     # ---- the life of the process
 
@@ -328,6 +337,7 @@ class Process:
         """The whole state has become another one."""
         self.facts = self.copy.facts()
         self.answers.forget()
+        self._forget_all()
         for watch, wake in self.watches.items():
             watch.start(self.facts.place, [])
             entries = [e for e in (self.copy.state.entry(n) for n in self._names_of(watch)) if e is not None]
@@ -385,9 +395,14 @@ class Process:
         self.updates.on_outcome(update.id, outcome)
 
     def _on_changes(self, result: Result) -> None:
+        if result.anywhere:
+            self._forget_all()
         if not result.changes:
             return
-        self.answers.forget([c.name for c in result.changes])
+        names = [c.name for c in result.changes]
+        self.answers.forget(names)
+        for forget, asked in self.tracking.changed(names).items():
+            forget(asked)
         self.leases.on_changes(result.changes, self.me)
         for watch, wake in self.watches.items():
             if watch.on_changes(result.place, result.changes):

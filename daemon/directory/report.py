@@ -24,6 +24,7 @@ def status(process: Process, programs: int) -> dict[str, Any]:
         "leases_here": len(process.leases),
         "programs": programs,
         "watches": len(process.watches),
+        "kept": len(process.tracking),
         "stations": sorted(facts.up),
         "holders": sorted(station for station, _ in facts.active),
         "clocks": {str(station): offset for station, offset in sorted(process.clocks.offsets.items())},

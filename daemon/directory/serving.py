@@ -143,6 +143,7 @@ class Program(asyncio.Protocol):
             task.cancel()
         for watch in self._watches.values():
             self._process.watches.pop(watch, None)
+        self._process.tracking.remove(self._forget)
         ended = [number for number in self._leases if self._process.leases.remove(number)]
         self._process.end_leases(ended)
 
@@ -184,7 +185,7 @@ class Program(asyncio.Protocol):
         number, do = frame.get("id"), frame.get("do")
         if type(number) is not int or type(do) is not str:
             raise FrameError("a request without id or do")
-        if do == "lookup" and not frame.get("fresh") and not frame.get("after"):  # the most frequent one, without a task
+        if do == "lookup" and not frame.get("fresh") and "after" not in frame:  # the most frequent one, without a task
             try:
                 self._answer(number, self._lookup(frame))
             except Refused as refused:
@@ -251,7 +252,14 @@ class Program(asyncio.Protocol):
             raise
         name = _name(frame)
         key = str(frame.get("key") or "").encode("utf-8", "surrogatepass")
-        return self._process.answers.lookup(name, key, self._process.facts)
+        answer = self._process.answers.lookup(name, key, self._process.facts)
+        # Of a cyclic name no two answers are the same; of a stale copy nobody knows when it will be right no longer.
+        if frame.get("track") and answer["selection"] != "cyclic" and not self._process.stale_ms():
+            answer["tracked"] = self._process.tracking.keep(self._forget, name, tuple(answer["path"]))
+        return answer
+
+    def _forget(self, names: list[str] | None) -> None:
+        self._write({"forget": names})
 
     async def _do_lookup(self, frame: Frame) -> Frame:
         await self._in_time(frame, self._catch_up(frame))

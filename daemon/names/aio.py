@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from ...proto.service.directory.entries import Entry, Place
+from ...proto.service.directory.entries import NOWHERE, Entry, Place
 from ...proto.service.directory.operations import Operation
 from ..client.base import Patience
 from ..client.common import TIMEOUT_S, program_name
@@ -16,10 +16,14 @@ from ..client.errors import ClientError, ConnectionClosed, NotReachable, Timeout
 from ..client.ticket import Ticket
 from ..directory.wire import Frame
 from . import calls
-from .base import SLACK_S, LeaseState, Pages, apply_changes, done_of
+from .base import RETRY_S, SLACK_S, LeaseState, Pages, Persistence, apply_changes, done_of, outcome_of
 from .common import open_socket, socket_path
+from .errors import UpdateId
 from .protocol import NamesProtocol
 from .types import Addresses, Answer, Done, NameChange, answer_of
+
+TURN_HITS: Final = 256
+"""Kept answers given out between two turns of the loop: a program that does nothing but look up hears of changes, too."""
 
 
 class _Link(asyncio.Protocol):
@@ -125,16 +129,28 @@ class Directory:
     """A connection to the directory process of this station; made by ``connect_directory``. The calls are those of
     ``SyncDirectory``."""
 
-    def __init__(self, link: _Link, timeout: float | None) -> None:
+    def __init__(self, link: _Link, timeout: float | None, path: str | None = None) -> None:
         self._link = link
         self._protocol = link.protocol
         self._timeout = timeout
+        self._path = path
+        self._hits = 0
         self._waiting: set[asyncio.Future[None]] = set()
         self._protocol.on_news = self._wake
 
     async def lookup(self, name: str, *, key: str | None = None, fresh: bool = False, timeout: float | None = None) -> Answer:
-        """The addresses of a name. Raises NoName, NoAddress, NoQuorum, Timeout."""
+        """The addresses of a name; calls as ``SyncDirectory.lookup``. Raises NoName, NoAddress, NoQuorum, Timeout."""
+        if not fresh and (kept := self._protocol.kept(name, key)) is not None:
+            self._hits += 1
+            if not self._hits % TURN_HITS:
+                await asyncio.sleep(0)  # what has changed is heard of in the loop
+            return kept
         return answer_of(await self._call(self._protocol.lookup(name, key, fresh, self._seconds(timeout)), timeout))
+
+    @property
+    def place(self) -> Place:
+        """Of the latest answer; give it to ``connect_directory`` for the next connection, and reads never go back."""
+        return self._protocol.place
 
     async def list(self, prefix: str = "") -> list[Entry]:
         """All entries, or those of the names that begin with ``prefix``."""
@@ -149,7 +165,23 @@ class Directory:
 
     async def update(self, *operations: Operation, wait: str = "disk", timeout: float | None = None) -> Done:
         """Several operations at once: all or none. Raises as ``SyncDirectory.update``."""
-        return done_of(await self._call(self._protocol.update(operations, wait, self._seconds(timeout)), timeout))
+        persistence = Persistence(self._protocol.changing(operations, wait), self._seconds(timeout))
+        try:
+            return done_of(await self._call(persistence.ask(self._protocol), persistence.left()))
+        except ClientError as error:
+            persistence.after(error)
+        while True:
+            try:
+                async with connect_directory(self._path, wait=persistence.left(), timeout=self._timeout, keep=False) as other:
+                    return done_of(await other._call(persistence.ask(other._protocol), persistence.left()))
+            except ClientError as error:
+                persistence.after(error)
+            await asyncio.sleep(RETRY_S)
+
+    async def outcome(self, update: UpdateId) -> Done | None:
+        """What has become of an update whose id an Undecided has; None: it never happened, or is under way. Raises what it was
+        refused with."""
+        return outcome_of(await self._call(self._protocol.ask("outcome", c=update[0], n=update[1])))
 
     async def set(self, name: str, addresses: Addresses, *, wait: str = "disk", **options: Any) -> Done:
         """Make a name with these addresses, or replace them. options: selection, ttl, meta, zone, new, version."""
@@ -252,12 +284,23 @@ class connect_directory:
 
     path: its socket; default $ZENJUN_DIRECTORY, else directory.sock beside $ZENJUN_SOCKET, else /run/zenjun/directory.sock.
     wait: seconds to keep trying while none answers (None: for ever). timeout: default for each call, seconds.
+    place: no answer may be from before it: ``Directory.place`` of a former connection, also of one to another station's process.
+    keep: answers are kept, and given again until the process says that they may be others now.
     Raises NotReachable.
     """
 
     def __init__(
-        self, path: str | None = None, *, name: str | None = None, wait: float | None = 0.0, timeout: float | None = TIMEOUT_S
+        self,
+        path: str | None = None,
+        *,
+        name: str | None = None,
+        wait: float | None = 0.0,
+        timeout: float | None = TIMEOUT_S,
+        place: Place = NOWHERE,
+        keep: bool = True,
     ) -> None:
+        self._place = place
+        self._keep = keep
         self._path = socket_path(path)
         self._name = program_name() if name is None else name
         self._wait = wait
@@ -284,9 +327,9 @@ class connect_directory:
             except NotReachable as error:
                 await asyncio.sleep(patience.after(error))
         sock.setblocking(False)
-        link = _Link(NamesProtocol(self._name))
+        link = _Link(NamesProtocol(self._name, self._place, self._keep))
         await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=sock)
-        directory = Directory(link, self._timeout)
+        directory = Directory(link, self._timeout, self._path)
         try:
             await directory._call(link.protocol.hello)
         except BaseException:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import MutableMapping
 from typing import Final
 
 from ...proto.service.directory.entries import Entry, Place, parse_place, read_entry
+from ..client.errors import ClientError, ConnectionClosed, NotReachable
 from ..client.ticket import Ticket
 from ..directory.wire import Frame
+from .errors import NoQuorum, Undecided, UpdateId, error_of
 from .protocol import NamesProtocol
 from .types import Done, NameChange
 
+RETRY_S: Final = 0.1
+"""Between two tries to have an update answered by another connection."""
 SLACK_S: Final = 2.0
 """What an answer may take beyond the time in which the process gives one."""
 
@@ -43,6 +48,53 @@ def done_of(answer: Frame) -> Done:
     return Done(parse_place(answer["place"]), str(answer.get("text", "")))
 
 
+def outcome_of(answer: Frame) -> Done | None:
+    """What the request ``outcome`` has found; None: nothing. Raises what the update was refused with."""
+    if not answer["known"]:
+        return None
+    if code := answer["code"]:
+        raise error_of(code, answer["text"] or code)
+    return done_of(answer)
+
+
+class Persistence:
+    """An update that is asked for until there is an answer to it (rule W5): what is to be made of what went wrong with one try.
+
+    changing: the request, with its id. seconds: for all tries together, None: for ever.
+    """
+
+    def __init__(self, changing: Frame, seconds: float | None) -> None:
+        self.id: UpdateId = (changing["c"], changing["n"])
+        self._changing = changing
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._sent = self._again = False
+
+    def left(self) -> float | None:
+        """Seconds for the next try."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def ask(self, protocol: NamesProtocol) -> Ticket[Frame]:
+        ticket = protocol.ask("update", **self._changing, timeout=self.left())
+        self._sent = True
+        return ticket
+
+    def after(self, error: ClientError) -> None:
+        """A try has failed. Returns if there is to be another one, on a connection of its own; raises else."""
+        if isinstance(error, Undecided):
+            error.update = self.id
+            raise error
+        lost = isinstance(error, ConnectionClosed | NotReachable)
+        # Who has not sent it cannot say that nobody has: the process that the first try went to may have.
+        elsewhere = isinstance(error, NoQuorum) and error.code == "no-quorum" and self._again
+        if not self._sent or not (lost or elsewhere):
+            raise error
+        self._again = True
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            undecided = Undecided(f"{error}; the update may have been carried out")
+            undecided.code, undecided.update = "undecided", self.id
+            raise undecided from None
+
+
 class Pages:
     """A listing that comes in pages: ``ask`` for the next one and ``take`` its answer until it is ``complete``."""
 
@@ -53,7 +105,7 @@ class Pages:
         self._start: str | None = None
 
     def ask(self, protocol: NamesProtocol) -> Ticket[Frame]:
-        return protocol.ask("list", prefix=self._prefix, **({"from": self._start} if self._start else {}))
+        return protocol.page(self._prefix, self._start)
 
     def take(self, answer: Frame) -> None:
         self.found += [read_entry(row.encode()) for row in answer["names"]]

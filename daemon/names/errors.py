@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from ..client.errors import ClientError, NotReachable, Timeout
 
 
@@ -35,8 +37,14 @@ class NoQuorum(DirectoryError):
     """This station's copy is not in the order, or too few have it on their disks."""
 
 
+UpdateId: TypeAlias = tuple[str, int]
+
+
 class Undecided(DirectoryError):
-    """Not decided in time: it may have happened, or may still. The same call with the same ``update`` finds out."""
+    """Not decided in time: it may have happened, or may still. ``outcome(error.update)`` tells later, at any station."""
+
+    update: UpdateId = ("", 0)
+    """Id of the update."""
 
 
 class Malformed(DirectoryError):

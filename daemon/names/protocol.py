@@ -14,7 +14,7 @@ from ..client.errors import ClientError, ConnectionClosed, ProtocolError
 from ..client.ticket import Ticket
 from ..directory.wire import VERSION, Frame, FrameError, Frames, pack
 from .errors import error_of
-from .types import NameChange
+from .types import Answer, NameChange, answer_of
 
 LeaseEvent = Callable[[str], None]
 
@@ -22,11 +22,21 @@ LeaseEvent = Callable[[str], None]
 class NamesProtocol:
     """One connection. Output is taken by ``take``; a ticket is settled by ``receive`` or ``lost``."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, place: Place = NOWHERE, keep: bool = True) -> None:
+        """place: no answer may be from before it. keep: answers are kept until the process says that they may be wrong."""
         self.hello: Ticket[Frame] = Ticket()
         self.ended: ClientError | None = None
-        self.place: Place = NOWHERE
-        """Of the last answer: later ones are not from before it (rule L5)."""
+        self.place: Place = place
+        """Of the latest answer: later ones are not from before it (rule L5)."""
+        self._shown: Place = NOWHERE
+        """How far the process has shown to be. It never goes back while it runs."""
+        self._keep = keep
+        self._kept: dict[tuple[str, str | None], Answer] = {}
+        """By name as asked for, and key."""
+        self._kept_of: dict[str, list[tuple[str, str | None]]] = {}
+        """By name as the process has it."""
+        self._asked: dict[int, tuple[str, str | None]] = {}
+        """Look-ups under way whose answer may be kept, by number."""
         self.client = secrets.token_hex(8)
         """First half of the ids of this connection's updates."""
         self.watches: dict[int, deque[NameChange]] = {}
@@ -54,13 +64,32 @@ class NamesProtocol:
         self._out.append(pack({"id": self._number, "do": do, **{k: v for k, v in arguments.items() if v is not None}}))
         return ticket
 
-    def lookup(self, name: str, key: str | None, fresh: bool, timeout: float | None) -> Ticket[Frame]:
-        return self.ask("lookup", name=lower(name), key=key, fresh=fresh or None, timeout=timeout if fresh else None)
+    def kept(self, name: str, key: str | None) -> Answer | None:
+        """An answer that is here and still right, as far as the process has told."""
+        return self._kept.get((name, key))
 
-    def update(self, operations: tuple[Operation, ...], wait: str, timeout: float | None) -> Ticket[Frame]:
+    def lookup(self, name: str, key: str | None, fresh: bool, timeout: float | None) -> Ticket[Frame]:
+        after = self._after()
+        ticket = self.ask(
+            "lookup", name=lower(name), key=key, fresh=fresh or None, after=after, track=self._keep or None,
+            timeout=timeout if fresh or after else None,
+        )  # fmt: skip
+        if self._keep:
+            self._asked[self._number] = (name, key)
+        return ticket
+
+    def page(self, prefix: str, start: str | None) -> Ticket[Frame]:
+        """Ask for a page of a listing, from the name ``start`` on."""
+        return self.ask("list", prefix=prefix, after=self._after(), **({"from": start} if start else {}))
+
+    def _after(self) -> str | None:
+        """The place that an answer must have reached, if the process has not shown it yet: another one gave the last answer."""
+        return place_text(self.place) if self.place > self._shown else None
+
+    def changing(self, operations: tuple[Operation, ...], wait: str) -> dict[str, Any]:
+        """An update as a request has it, under an id of its own (rule W5): ``ask("update", **changing)``, again and again."""
         self._counter += 1
-        rows = [operation_row(operation) for operation in operations]
-        return self.ask("update", c=self.client, n=self._counter, ops=rows, wait=wait, timeout=timeout)
+        return {"c": self.client, "n": self._counter, "ops": [operation_row(operation) for operation in operations], "wait": wait}
 
     def register(self, operation: Register, ttl: float, timeout: float | None) -> Ticket[Frame]:
         self._counter += 1
@@ -96,7 +125,11 @@ class NamesProtocol:
 
     def _take(self, frame: Frame) -> None:
         if "hello" in frame:
+            if frame.get("place"):
+                self._shown = parse_place(frame["place"])
             self.hello.settle(frame)
+        elif "forget" in frame:
+            self._forget(frame["forget"])
         elif "watch" in frame:
             queue = self.watches.get(frame["watch"])
             if queue is not None:
@@ -108,10 +141,14 @@ class NamesProtocol:
             else:
                 self._early.setdefault(number, []).append(event)
         elif "id" in frame:
-            ticket = self._tickets.pop(int(frame["id"]), None)
+            number = int(frame["id"])
+            ticket = self._tickets.pop(number, None)
+            asked = self._asked.pop(number, None)
             if ticket is not None and "ok" in frame:
                 if place := frame["ok"].get("place"):
-                    self.place = max(self.place, parse_place(place))
+                    self._show(parse_place(place))
+                if asked is not None and frame["ok"].get("tracked"):
+                    self._keep_answer(asked, frame["ok"])
                 ticket.settle(frame["ok"])
             elif ticket is not None:
                 ticket.fail(error_of(str(frame["error"]["code"]), str(frame["error"]["text"])))
@@ -119,11 +156,32 @@ class NamesProtocol:
             error = frame.get("error", {})
             self.lost(ProtocolError(f"the directory process has closed the connection: {error.get('text', 'no reason')}"))
 
+    def _show(self, place: Place) -> None:
+        self._shown = max(self._shown, place)
+        self.place = max(self.place, place)
+
+    def _keep_answer(self, asked: tuple[str, str | None], raw: Frame) -> None:
+        # Taken here, not by who has asked: what tells to forget it may be the next frame.
+        if asked not in self._kept:
+            self._kept_of.setdefault(lower(asked[0]), []).append(asked)
+        self._kept[asked] = answer_of(raw)
+
+    def _forget(self, names: list[str] | None) -> None:
+        if names is None:
+            self._kept.clear()
+            self._kept_of.clear()
+            return
+        for name in names:
+            for asked in self._kept_of.pop(name, ()):
+                del self._kept[asked]
+
     def lost(self, error: ClientError | None) -> None:
         """The connection is over."""
         if self.ended is not None:
             return
         self.ended = error or ConnectionClosed("the directory process has closed the connection")
+        self._forget(None)
+        self._asked.clear()
         self.hello.fail(self.ended)
         for ticket in self._tickets.values():
             ticket.fail(self.ended)

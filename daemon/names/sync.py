@@ -10,20 +10,23 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-from ...proto.service.directory.entries import Entry, Place
+from ...proto.service.directory.entries import NOWHERE, Entry, Place
 from ...proto.service.directory.operations import Operation
 from ..client.base import Patience
 from ..client.common import TIMEOUT_S, program_name
-from ..client.errors import ConnectionClosed, NotReachable, Timeout
+from ..client.errors import ClientError, ConnectionClosed, NotReachable, Timeout
 from ..client.ticket import Ticket
 from ..directory.wire import Frame
 from . import calls
-from .base import SLACK_S, LeaseState, Pages, apply_changes, done_of
+from .base import RETRY_S, SLACK_S, LeaseState, Pages, Persistence, apply_changes, done_of, outcome_of
 from .common import open_socket, socket_path
+from .errors import UpdateId
 from .protocol import NamesProtocol
 from .types import Addresses, Answer, Done, NameChange, answer_of
 
 READ_BYTES = 256 * 1024
+LOOK_S = 0.001
+"""How long a kept answer may be given out without a look at what the process has said."""
 
 
 class SyncLease(LeaseState):
@@ -57,19 +60,35 @@ class SyncLease(LeaseState):
 class SyncDirectory:
     """A connection to the directory process of this station; made by ``connect_directory_sync``."""
 
-    def __init__(self, sock: socket.socket, protocol: NamesProtocol, timeout: float | None) -> None:
+    def __init__(self, sock: socket.socket, protocol: NamesProtocol, timeout: float | None, path: str | None = None) -> None:
         self._socket = sock
         self._protocol = protocol
         self._timeout = timeout
+        self._path = path
+        self._looked = 0.0
         self._lock = threading.RLock()
 
     # ---- look-ups
 
     def lookup(self, name: str, *, key: str | None = None, fresh: bool = False, timeout: float | None = None) -> Answer:
         """The addresses of a name. key: for selection ``spread``. fresh: all that was acknowledged before is in the answer.
-        Raises NoName, NoAddress, NoQuorum, Timeout."""
+
+        An answer is kept, and given again until the process says that it may be another one now; of a cyclic name, or from a copy
+        that may be stale, none is. Raises NoName, NoAddress, NoQuorum, Timeout."""
+        if not fresh and self._protocol.kept(name, key) is not None:
+            now = time.monotonic()
+            if now - self._looked > LOOK_S:
+                self._looked = now
+                self.poll()
+            if (kept := self._protocol.kept(name, key)) is not None:
+                return kept
         seconds = self._seconds(timeout)
         return answer_of(self._call(self._protocol.lookup(name, key, fresh, seconds), seconds))
+
+    @property
+    def place(self) -> Place:
+        """Of the latest answer; give it to ``connect_directory_sync`` for the next connection, and reads never go back."""
+        return self._protocol.place
 
     def list(self, prefix: str = "") -> list[Entry]:
         """All entries, or those of the names that begin with ``prefix`` (a name, or one with a dot at its end)."""
@@ -92,10 +111,27 @@ class SyncDirectory:
         """Several operations at once: all or none.
 
         wait: ``memory``: carried out at this station, all members have it; ``disk``: on the disks of a quorum; ``everywhere``:
-        carried out at every active station. Raises Exists, VersionMismatch, NotPermitted, NoQuorum, Undecided, Malformed.
+        carried out at every active station. If the connection breaks before the answer, the process is asked again, by another
+        connection: an update has an id, and is carried out once. Raises Exists, VersionMismatch, NotPermitted, NoQuorum,
+        Undecided, Malformed.
         """
-        seconds = self._seconds(timeout)
-        return done_of(self._call(self._protocol.update(operations, wait, seconds), seconds))
+        persistence = Persistence(self._protocol.changing(operations, wait), self._seconds(timeout))
+        try:
+            return done_of(self._call(persistence.ask(self._protocol), persistence.left()))
+        except ClientError as error:
+            persistence.after(error)
+        while True:
+            try:
+                with connect_directory_sync(self._path, wait=persistence.left(), timeout=self._timeout, keep=False) as other:
+                    return done_of(other._call(persistence.ask(other._protocol), persistence.left()))
+            except ClientError as error:
+                persistence.after(error)
+            time.sleep(RETRY_S)
+
+    def outcome(self, update: UpdateId) -> Done | None:
+        """What has become of an update whose id an Undecided has; None: it never happened, or is under way. Raises what it was
+        refused with."""
+        return outcome_of(self._call(self._protocol.ask("outcome", c=update[0], n=update[1])))
 
     def set(self, name: str, addresses: Addresses, *, wait: str = "disk", **options: Any) -> Done:
         """Make a name with these addresses, or replace them. options: selection, ttl, meta, zone, new, version."""
@@ -251,12 +287,20 @@ class SyncMirror(Mapping[str, Entry]):
 
 
 def connect_directory_sync(
-    path: str | None = None, *, name: str | None = None, wait: float | None = 0.0, timeout: float | None = TIMEOUT_S
+    path: str | None = None,
+    *,
+    name: str | None = None,
+    wait: float | None = 0.0,
+    timeout: float | None = TIMEOUT_S,
+    place: Place = NOWHERE,
+    keep: bool = True,
 ) -> SyncDirectory:
     """Connect to the directory process of this station.
 
     path: its socket; default $ZENJUN_DIRECTORY, else directory.sock beside $ZENJUN_SOCKET, else /run/zenjun/directory.sock.
     wait: seconds to keep trying while none answers (None: for ever). timeout: default for each call, seconds.
+    place: no answer may be from before it: ``place`` of a former connection, also of one to another station's process.
+    keep: answers are kept, and given again until the process says that they may be others now.
     Raises NotReachable.
     """
     where = socket_path(path)
@@ -267,8 +311,8 @@ def connect_directory_sync(
             break
         except NotReachable as error:
             time.sleep(patience.after(error))
-    protocol = NamesProtocol(program_name() if name is None else name)
-    directory = SyncDirectory(sock, protocol, timeout)
+    protocol = NamesProtocol(program_name() if name is None else name, place, keep)
+    directory = SyncDirectory(sock, protocol, timeout, where)
     try:
         directory._call(protocol.hello)
     except BaseException:

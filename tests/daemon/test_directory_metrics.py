@@ -50,7 +50,8 @@ def status(copy: Copy, **others: Any) -> dict[str, Any]:
     return {
         "version": "1", "cluster": "c", "station": 1, "of": 3, "state": "active", "stations": [1, 2], "holders": [1],
         "clocks": {"2": -40}, "counters": {}, "lookups": {},
-        "dns": {"answers": {"NOERROR": 3}, "dropped": {"limited": 2}}, "file": str(copy.file.path), "names_by_zone": {"default": 1},
+        "dns": {"answers": {"NOERROR": 3}, "dropped": {"limited": 2}}, "file": str(copy.file.path),
+        "names_by_zone": {"default": 1},
         "names_max_by_zone": {}, "timings": {"commit": copy.commits, "update": {}}, **others,
     }  # fmt: skip
 

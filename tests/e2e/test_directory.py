@@ -338,6 +338,67 @@ def test_a_lease_comes_back_with_its_station(names: Names) -> None:
         wait_for(gone, "the lease is given back", 5)
 
 
+def test_kept_answers_follow_what_others_change(names: Names) -> None:
+    """Over an alias, a switch, an address taken out of use, and a copy that turns stale: never long behind, never unsaid."""
+    with names.connect(1) as one, names.connect(2) as two:
+        one.set("db", ["tcp://10.0.0.7:5432", "tcp://10.0.0.8:5432@1"])
+        one.alias("www", "db", wait="everywhere")
+
+        def follows(*expected: str) -> None:
+            wait_for(lambda: two.lookup("www").addresses == expected, f"{expected} at the other station", 5)
+
+        follows("tcp://10.0.0.7:5432")
+        before = two.status()["lookups"]["ok"]
+        for _ in range(1000):
+            two.lookup("www")
+        assert two.status()["lookups"]["ok"] == before, "kept answers are not asked for"
+        one.update(calls.switch_of("db", ["tcp://10.0.0.9:1"]))
+        follows("tcp://10.0.0.9:1")
+        one.update(calls.switch_of("db", None))
+        one.update(calls.out_of("tcp://10.0.0.7:5432"))
+        follows("tcp://10.0.0.8:5432")
+        one.set("other", ["tcp://10.0.0.5:1"])
+        one.alias("www", "other")
+        follows("tcp://10.0.0.5:1")
+        assert two.lookup("www").stale_ms == 0
+        names.kill_station(1)
+        names.kill_station(3)
+        wait_for(lambda: two.lookup("www").stale_ms > 0, "a stale answer", 10)
+
+
+def test_an_update_outlives_its_process(names: Names) -> None:
+    """The process is killed with updates under way: each is carried out once, and its program hears of it all the same."""
+    for _ in range(3):
+        with names.connect(1) as d:
+            d.set("db", ["tcp://10.0.0.7:1"])
+            d._protocol.ask("update", **d._protocol.changing((calls.add_of("db", ["tcp://10.0.0.8:1"]),), "disk"))
+            d._pump(lambda: True, 0)
+            names.processes[1].kill()
+            names.processes[1].wait(10)
+            names.start(1)
+            done = d.update(calls.add_of("db", ["tcp://10.0.0.9:1"]), timeout=30)
+        with names.connect(2) as other:
+            found = other.outcome((d._protocol.client, 3))
+            assert found is not None and found.place == done.place
+            assert other.lookup("db", fresh=True).addresses[-1] == "tcp://10.0.0.9:1"
+        wait_for(lambda: names.active(1), "the process is back", 20)
+
+
+def test_reads_never_go_back_over_stations(names: Names) -> None:
+    with names.connect(1) as one:
+        one.set("db", ["tcp://10.0.0.7:5432"])
+        clock, station, index = one.place
+    ahead = (clock + 50, station, index)
+    with connect_directory_sync(names.socket(2), timeout=0.5, place=ahead) as two:
+        with pytest.raises(TimeoutError):
+            two.lookup("db")
+        with names.connect(1) as one:
+            while one.place < ahead:
+                one.set("db", ["tcp://10.0.0.8:5432"], wait="memory")
+        assert two.lookup("db", timeout=10).addresses == ("tcp://10.0.0.8:5432",)
+        assert two.place >= ahead
+
+
 def test_a_lab_with_directories_from_the_command_line(tmp_path: Path) -> None:
     """What docs/directory-service.md says to try."""
 
