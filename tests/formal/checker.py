@@ -18,6 +18,7 @@ from pathlib import Path
 
 AGREEMENT = Path(__file__).with_name("agreement.pml")
 OPENING = Path(__file__).with_name("opening.pml")
+PASTS = Path(__file__).with_name("pasts.pml")
 SEVEN = Path(__file__).with_name("seven.pml")
 DEADLINE_S = 270
 """For each step of one run. The longest takes some seconds of processor time; other work on the machine may stretch it."""
@@ -49,6 +50,14 @@ class OpeningCheck(IntFlag):
     PASSED = 8
 
 
+class PastsCheck(IntFlag):
+    """The same of the model of what stations bring to an opening."""
+
+    TOGETHER = 1
+    ONWARD = 2
+    HELD = 4
+
+
 class SevenCheck(IntFlag):
     """The same of the model of the seven steps."""
 
@@ -63,6 +72,7 @@ class SevenCheck(IntFlag):
 SAFE = Check.SAME | Check.ONE | Check.CUT
 HANDED_OVER = Check.SAME | Check.CUT | Check.HELD | Check.ALIKE
 OPENED = OpeningCheck.NUMBER | OpeningCheck.GROWS | OpeningCheck.FOUND | OpeningCheck.PASSED
+BROUGHT = PastsCheck.TOGETHER | PastsCheck.ONWARD | PastsCheck.HELD
 STEPPED = SevenCheck.ONE | SevenCheck.SERVED | SevenCheck.EQUAL | SevenCheck.LOCKED | SevenCheck.FAIR | SevenCheck.KEPT
 WORDS: Mapping[IntFlag, tuple[str, ...]] = {
     Check.SAME: ("one number, two sets of members",),
@@ -78,6 +88,11 @@ OPENING_WORDS: Mapping[IntFlag, tuple[str, ...]] = {
     OpeningCheck.GROWS: ("a station enters an instance below one that it has been in",),
     OpeningCheck.FOUND: ("two members of two proposals have found different ones complete",),
     OpeningCheck.PASSED: ("it passes over a proposal that it has issued, and another one comes from",),
+}
+PASTS_WORDS: Mapping[IntFlag, tuple[str, ...]] = {
+    PastsCheck.TOGETHER: ("two that go on together end differently",),
+    PastsCheck.ONWARD: ("who goes on later ends the former instance earlier",),
+    PastsCheck.HELD: ("it is to deliver what it has not accepted", "it delivers less than it has released"),
 }
 SEVEN_WORDS: Mapping[IntFlag, tuple[str, ...]] = {
     SevenCheck.ONE: ("two attempts are in state 4",),
@@ -278,6 +293,31 @@ OPENINGS: Mapping[str, Configuration] = {
 }
 """Of how instances get their numbers."""
 
+BRINGING: Mapping[str, Configuration] = {
+    "issued3": Configuration(
+        "three stations come from one instance; five proposals issued, numbers up to 3",
+        "ISSUES=5 VMAX=3",
+        560_000,
+        BROUGHT,
+        model=PASTS,
+    ),
+    "onward3": Configuration(
+        "four proposals issued, numbers up to 4: also from the instances that were opened",
+        "ISSUES=4 VMAX=4",
+        500_000,
+        BROUGHT,
+        model=PASTS,
+    ),
+    "reborn3": Configuration(
+        "four proposals issued, numbers up to 3; one new life of a process whose opening begins again",
+        "ISSUES=4 VMAX=3 RENEWALS=1",
+        650_000,
+        BROUGHT,
+        model=PASTS,
+    ),
+}
+"""Of what stations bring from one instance to the next."""
+
 SEVENS: Mapping[str, Configuration] = {
     "updates3": Configuration(
         "each of three managers makes an update; any one crashes and stays away",
@@ -354,6 +394,10 @@ BROKEN: tuple[tuple[str, str, IntFlag], ...] = (
     ("BREAK_LATEST", "renewed3", OpeningCheck.FOUND),
     ("BREAK_PASTS", "renewed3", OpeningCheck.PASSED),
     ("BREAK_BEGAN", "renewed3", OpeningCheck.PASSED),
+    ("BREAK_BIND", "issued3", PastsCheck.ONWARD),
+    ("BREAK_FITS", "issued3", PastsCheck.ONWARD),
+    ("BREAK_CLAIM", "onward3", PastsCheck.HELD),
+    ("BREAK_PASTS", "issued3", PastsCheck.TOGETHER),
     ("BREAK_RESTORE", "updates3", SevenCheck.SERVED),
     ("BREAK_RESTORE", "updates3", SevenCheck.KEPT),
     ("BREAK_SILENCE", "pair3", SevenCheck.ONE),
@@ -409,7 +453,7 @@ def _number(pattern: str, text: str) -> float:
 
 def configuration_of(name: str) -> Configuration:
     """Of any model."""
-    return {**SEVENS, **OPENINGS, **CONFIGURATIONS}[name]
+    return {**SEVENS, **BRINGING, **OPENINGS, **CONFIGURATIONS}[name]
 
 
 def run(name: str, broken: str = "", checks: IntFlag | None = None, *, cycles: bool = False) -> Result:
@@ -455,7 +499,7 @@ def main(arguments: list[str]) -> int:
         print("\n".join(result.story))
         print(f"errors {result.errors}, states {result.states}, depth {result.depth}, complete {result.complete}")
         return int(result.errors > 0)
-    for name in (*CONFIGURATIONS, *OPENINGS, *SEVENS):
+    for name in (*CONFIGURATIONS, *OPENINGS, *BRINGING, *SEVENS):
         result = run(name)
         print(
             f"{name:18} {result.states:8} states  depth {result.depth:3}  errors {result.errors}  complete {result.complete}  "
