@@ -45,6 +45,7 @@ fi
 command -v gcc >/dev/null 2>&1 || need gcc
 [ -e /usr/include/stdlib.h ] || need libc6-dev
 [ -e /usr/include/linux/if_packet.h ] || need linux-libc-dev
+[ -e /usr/include/sqlite3ext.h ] || need libsqlite3-dev # the header only: the library comes with apsw
 command -v nft >/dev/null 2>&1 || [ -x /usr/sbin/nft ] || need nftables
 command -v nsenter >/dev/null 2>&1 || need util-linux
 if [ "$want" = test ]; then
@@ -114,7 +115,7 @@ fi
 [ -z "$wanted" ] || say "zenjun: GOING ON WITHOUT$wanted: WHAT NEEDS IT DOES NOT RUN HERE"
 
 stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py tools/cmodules.py; find proto daemon tools -name '*.c' -o -name '*.h' | sort |
-    grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_load\.c$' -e '/_pcap\.c$' | xargs cat; } | cksum)
+    grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_load\.c$' -e '/_pcap\.c$' -e '/_vfs\.c$' | xargs cat; } | cksum)
 ready=$(cat .venv/ready 2>/dev/null || :)
 # What is ready for the tests is ready to run.
 if [ "$ready" != "$stamp test" ] && { [ "$want" = test ] || [ "$ready" != "$stamp run" ]; }; then

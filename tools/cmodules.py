@@ -1,6 +1,6 @@
 """The C modules, built by cffi in API mode: what each consists of, and how it is compiled.
 
-``setup.py`` takes the builders ``core``, ``datapath``, ``load`` and ``pcap`` from here. By hand, in the checkout:
+``setup.py`` takes the builders ``core``, ``database``, ``datapath``, ``load`` and ``pcap`` from here. By hand, in the checkout:
 
     python -m tools.cmodules [MODULE…]                   build into the modules' own folders; all of them by default
     python -m tools.cmodules --sanitize DIR [MODULE…]    build with address and undefined-behaviour sanitizers into DIR/zenjun/…,
@@ -185,12 +185,31 @@ def _pcap() -> Module:
     )
 
 
-MODULES = {"core": _core, "datapath": _datapath, "load": _load, "pcap": _pcap}
+def _database() -> Module:
+    """The branch VFS. SQLite loads the same file as an extension, which gives it the library's functions: it links none, and
+    needs the header only (ADR 18)."""
+    here = Path("daemon/database/vfs")
+    return Module(
+        "zenjun.daemon.database.vfs._vfs",
+        here,
+        ("vfs.h",),
+        _declarations(here, "vfs.h"),
+        _sources(here),
+        flags=("-std=gnu11",),
+    )
+
+
+MODULES = {"core": _core, "database": _database, "datapath": _datapath, "load": _load, "pcap": _pcap}
 
 
 def core() -> Any:
     """For setup.py."""
     return _core().builder()
+
+
+def database() -> Any:
+    """For setup.py."""
+    return _database().builder()
 
 
 def datapath() -> Any:
@@ -208,8 +227,8 @@ def pcap() -> Any:
     return _pcap().builder()
 
 
-def sanitized_tree(tree: Path, modules: Sequence[Module], *, verbose: bool = False) -> list[Path]:
-    """A tree to put on PYTHONPATH: everything of the checkout by link, but these modules with sanitizers."""
+def linked_tree(tree: Path, modules: Sequence[Module], *, sanitize: bool, verbose: bool = False) -> list[Path]:
+    """A tree to put on PYTHONPATH: everything of the checkout by link, but these modules built for it."""
     own = {m.folder for m in modules}
     above = {parent for folder in own for parent in folder.parents if parent != Path()}
 
@@ -231,7 +250,7 @@ def sanitized_tree(tree: Path, modules: Sequence[Module], *, verbose: bool = Fal
             (tree / "zenjun").mkdir(parents=True, exist_ok=True)
             (tree / "zenjun" / layer).unlink(missing_ok=True)
             (tree / "zenjun" / layer).symlink_to(ROOT / layer)
-    return [m.build(tree / "zenjun" / m.folder, sanitize=True, verbose=verbose) for m in modules]
+    return [m.build(tree / "zenjun" / m.folder, sanitize=sanitize, verbose=verbose) for m in modules]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -246,7 +265,7 @@ def main(argv: Sequence[str]) -> int:
     if options.sanitize is None:
         made = [m.build(ROOT / m.folder, verbose=options.verbose) for m in modules]
     else:
-        made = sanitized_tree(options.sanitize.resolve(), modules, verbose=options.verbose)
+        made = linked_tree(options.sanitize.resolve(), modules, sanitize=True, verbose=options.verbose)
     sys.stdout.write("".join(f"{path}\n" for path in made))
     return 0
 

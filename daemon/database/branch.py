@@ -1,0 +1,221 @@
+"""A branch: a program's transaction on a snapshot of the database, private until the order has decided it.
+
+Any number of branches write side by side, in one process and in several, while the applier commits and checkpoints. What a branch
+changed is a changeset: rows before and after, of all tables. It travels, is certified at every site, and comes back through the
+applier. The branch itself never changes the file. docs/database.md has the rules; those named here are its.
+
+Not thread-safe: the thread that makes a branch uses it. Not to be used after a fork in the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+from urllib.parse import quote
+from weakref import WeakSet
+
+import apsw
+
+from . import vfs
+from .errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
+from .guarding import Guard, is_recorded
+
+__all__ = ["BUSY_TIMEOUT_MS", "Bindings", "Branch"]
+
+Bindings: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
+BUSY_TIMEOUT_MS: Final = 2000
+"""How long to wait for a snapshot while another process recovers the WAL."""
+
+_NULLABLE_KEYS: Final = """
+    SELECT t.name, k.name
+    FROM main.sqlite_schema t JOIN pragma_table_info(t.name, 'main') k
+    WHERE t.type = 'table' AND k.pk > 0 AND NOT k."notnull" AND upper(k.type) <> 'INTEGER'
+    ORDER BY t.name, k.pk"""
+
+
+class Branch:
+    """One transaction after another on a database in WAL mode. ``begin``, any number of ``execute``, ``changeset``, then ``keep``
+    if it was committed, and ``end``."""
+
+    def __init__(self, path: Path | str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> None:
+        """Open the database read-only. The file has to be there, in WAL mode; its ``-shm`` has to be writable.
+
+        Raises OperationalError if the file cannot be opened, NotSupportedError if it is not in WAL mode or SQLite is too old.
+        """
+        vfs.load()
+        self.path = str(path)
+        uri = f"file:{quote(self.path)}"
+        self._guard = Guard()
+        self._cursors: WeakSet[apsw.Cursor] = WeakSet()
+        self._session: apsw.Session | None = None
+        self._begun: vfs.Begun | None = None
+        self._prepared = False
+        self._may_commit = False
+        self._nullable: tuple[int, dict[str, list[str]]] = (-1, {})
+        with contextlib.ExitStack() as opened:
+            try:
+                self.reader = apsw.Connection(f"{uri}?mode=ro", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+                opened.callback(self.reader.close, True)
+                self.reader.set_busy_timeout(busy_timeout_ms)
+                # Reading opens WAL and -shm. Of a database in another mode no -shm must be made.
+                if (mode := self.reader.pragma("journal_mode")) != "wal":
+                    raise NotSupportedError(f"{self.path}: journal mode {mode}, not wal")
+                self.reader.execute("PRAGMA schema_version").fetchall()
+                self.writer = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI, vfs=vfs.NAME)
+                opened.callback(self.writer.close, True)
+                vfs.bind(self.writer, self.reader)
+            except apsw.Error as error:
+                raise OperationalError(f"{self.path}: {error}") from error
+            self.writer.set_commit_hook(lambda: not self._may_commit)
+            self.writer.set_authorizer(self._guard)
+            opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def begun(self) -> vfs.Begun | None:
+        """The snapshot, None: no transaction."""
+        return self._begun
+
+    @property
+    def is_writing(self) -> bool:
+        """Something may have been changed since ``begin``."""
+        return self._session is not None
+
+    def begin(self) -> vfs.Begun:
+        """Pin the newest snapshot. ``reader`` shows it from now on, and so does ``execute``. OperationalError: none was to be had
+        in time, or the file cannot be read."""
+        if self._begun is not None:
+            raise ProgrammingError("the branch has a transaction")
+        try:
+            self._begun = vfs.begin(self.writer)
+        except apsw.Error as error:
+            raise OperationalError(f"{self.path}: no snapshot: {error}") from error
+        return self._begun
+
+    def execute(self, sql: str, bindings: Bindings = None) -> apsw.Cursor:
+        """Run statements on the branch; rows come from the cursor. Raises NotSupportedError for what no changeset can carry (DDL,
+        ATTACH, tables of SQLite or of ours) and for statements that begin or end transactions; OperationalError if an earlier
+        statement has ended the transaction (ON CONFLICT ROLLBACK). What else is wrong is apsw's exception."""
+        self._open_write()
+        self._guard.refusal = ""
+        cursor = self.writer.cursor()
+        self._cursors.add(cursor)
+        try:
+            cursor.execute(sql, bindings)
+        except apsw.AuthError as error:
+            raise NotSupportedError(self._guard.refusal or str(error)) from error
+        return cursor
+
+    def changeset(self) -> bytes:
+        """What was changed since ``begin``, rows before and after; empty if nothing. The transaction goes on.
+
+        Raises IntegrityError if a deferred foreign key is violated, or a row has NULL in its key, which no changeset can carry.
+        """
+        if self._session is None:
+            return b""
+        self._require_transaction()
+        if self.writer.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
+            raise IntegrityError("FOREIGN KEY constraint failed")
+        self._refuse_null_keys()
+        changes: bytes = self._session.changeset()
+        return changes
+
+    def keep(self) -> None:
+        """The transaction was committed by the order: its temporary tables stay as it left them. What it did to the database is
+        seen until ``end``, and then through the applier."""
+        if self._session is None:
+            return
+        self._require_transaction()
+        self._close_session()
+        self._may_commit = True
+        try:
+            self._run("COMMIT")
+        finally:
+            self._may_commit = False
+
+    def end(self) -> None:
+        """End the transaction; what was not kept is gone, temporary tables' rows included. Without a transaction nothing happens.
+        Cursors are closed."""
+        if self._begun is None:
+            return
+        self._close_session()
+        for cursor in list(self._cursors):
+            cursor.close(True)
+        self._cursors.clear()
+        if self.writer.in_transaction:
+            self._run("ROLLBACK")
+        vfs.drop(self.writer)
+        self._begun = None
+        if self.reader.in_transaction:
+            self.reader.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close both connections, whatever state they are in. Again: nothing happens."""
+        self._close_session()
+        self._begun = None
+        self.writer.close(True)  # before the reader, whose lock keeps what it reads
+        self.reader.close(True)
+
+    def _open_write(self) -> None:
+        """Begin the write transaction and record from here on, unless that has been done since ``begin``."""
+        if self._begun is None:
+            raise ProgrammingError("the branch has no transaction")
+        if self._session is not None:
+            self._require_transaction()
+            return
+        if not self._prepared:
+            self.writer.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
+            self.writer.wal_autocheckpoint(0)
+            self.writer.execute("PRAGMA foreign_keys = ON")
+            self._prepared = True
+        self._run("BEGIN IMMEDIATE")
+        self._session = session = apsw.Session(self.writer, "main")
+        session.config(apsw.SQLITE_SESSION_OBJCONFIG_ROWID, True)
+        session.table_filter(is_recorded)
+        session.attach()
+
+    def _run(self, sql: str) -> None:
+        """A statement of our own that begins or ends the writer's transaction."""
+        self._guard.is_own = True
+        try:
+            self.writer.execute(sql)
+        finally:
+            self._guard.is_own = False
+
+    def _require_transaction(self) -> None:
+        if not self.writer.in_transaction:
+            raise OperationalError("a statement has ended the transaction (ON CONFLICT ROLLBACK)")
+
+    def _close_session(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _refuse_null_keys(self) -> None:
+        """SQLite admits NULL in a declared key, and a session leaves such rows out: the program would be promised a row that is
+        nowhere."""
+        version = self.writer.pragma("schema_version")
+        if self._nullable[0] != version:
+            tables: dict[str, list[str]] = {}
+            for table, column in self.writer.execute(_NULLABLE_KEYS):
+                tables.setdefault(table, []).append(column)
+            self._nullable = (version, tables)
+        for table, columns in self._nullable[1].items():
+            if table not in self._guard.written:
+                continue
+            condition = " OR ".join(f"{_quoted(column)} IS NULL" for column in columns)
+            if self.writer.execute(f"SELECT 1 FROM main.{_quoted(table)} WHERE {condition} LIMIT 1").fetchall():
+                names = ", ".join(f"{table}.{column}" for column in columns)
+                raise IntegrityError(f"NULL in the key ({names}): declare it NOT NULL")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

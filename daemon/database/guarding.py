@@ -1,0 +1,79 @@
+"""What a statement on a branch may do: SQLite's authorizer.
+
+A changeset carries rows of ordinary tables. Whatever else a statement changes would be lost without a word when the branch ends,
+so it is refused when the statement is prepared, with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+
+OWN_PREFIX: Final = "zenjun_"
+"""Tables of ours: position, log, leases."""
+_UNRECORDED: Final = ("sqlite_", OWN_PREFIX)
+_OK: Final[int] = apsw.SQLITE_OK
+_DENY: Final[int] = apsw.SQLITE_DENY
+
+_SCHEMA: Final = frozenset(
+    {
+        apsw.SQLITE_CREATE_INDEX,
+        apsw.SQLITE_CREATE_TABLE,
+        apsw.SQLITE_CREATE_TRIGGER,
+        apsw.SQLITE_CREATE_VIEW,
+        apsw.SQLITE_CREATE_VTABLE,
+        apsw.SQLITE_DROP_INDEX,
+        apsw.SQLITE_DROP_TABLE,
+        apsw.SQLITE_DROP_TRIGGER,
+        apsw.SQLITE_DROP_VIEW,
+        apsw.SQLITE_DROP_VTABLE,
+    }
+)
+_SCHEMA_TABLES: Final = frozenset({"sqlite_master", "sqlite_schema"})
+_NO_SCHEMA: Final = "the schema cannot be changed on a branch: a changeset has rows only"
+_ROWS: Final = {apsw.SQLITE_INSERT: "INSERT", apsw.SQLITE_UPDATE: "UPDATE", apsw.SQLITE_DELETE: "DELETE"}
+_NEVER: Final = {apsw.SQLITE_ATTACH: "ATTACH", apsw.SQLITE_DETACH: "DETACH"}
+
+
+def is_recorded(table: str) -> bool:
+    """Changes of this table are in a changeset."""
+    return not table.lower().startswith(_UNRECORDED)
+
+
+class Guard:
+    """The authorizer of one branch."""
+
+    def __init__(self) -> None:
+        self.is_own = False
+        """A statement of the branch itself is being prepared."""
+        self.refusal = ""
+        """Why the last statement was refused."""
+        self.written: set[str] = set()
+        """Tables of the database that a statement has ever been prepared to write. It only grows: a statement that SQLite has
+        prepared already does not come here again."""
+
+    def __call__(self, action: int, first: str | None, second: str | None, database: str | None, cause: str | None) -> int:
+        if not self.is_own and (reason := self._refuse(action, first or "", second or "", database or "")):
+            self.refusal = self.refusal or reason
+            return _DENY
+        if action in _ROWS and database == "main":
+            self.written.add(first or "")
+        return _OK
+
+    @staticmethod
+    def _refuse(action: int, first: str, second: str, database: str) -> str:
+        """The reason against it; empty: none."""
+        if action == apsw.SQLITE_TRANSACTION:
+            return f"{first}: the branch begins and ends its transaction itself"
+        if action in _NEVER:
+            return f"{_NEVER[action]}: not on a replicated database"
+        if action in (apsw.SQLITE_ANALYZE, apsw.SQLITE_REINDEX) and database == "main":
+            return f"{'ANALYZE' if action == apsw.SQLITE_ANALYZE else 'REINDEX'}: would be done at this station only"
+        if database == "main" and (action in _SCHEMA or (action in _ROWS and first.lower() in _SCHEMA_TABLES)):
+            return _NO_SCHEMA
+        if action == apsw.SQLITE_ALTER_TABLE and first == "main":
+            return _NO_SCHEMA
+        if action in _ROWS and database == "main" and not is_recorded(first):
+            return f"{_ROWS[action]} {first}: not a table of the program's"
+        return ""

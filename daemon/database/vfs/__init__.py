@@ -1,0 +1,84 @@
+"""The branch VFS, typed: two connections of apsw made one branch.
+
+The functions say what ``vfs.h`` says. What SQLite reports is raised as apsw's exception for that code. Not thread-safe: a branch,
+both connections of it, belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+from ..errors import NotSupportedError
+from . import _vfs
+from ._vfs import ffi, lib
+
+__all__ = ["NAME", "SQLITE_MIN", "Begun", "begin", "bind", "drop", "load"]
+
+NAME: Final = "zenjun-branch"
+"""What the writer of a branch is opened with."""
+SQLITE_MIN: Final = (3, 54, 0)
+"""From this release on a changeset that swaps UNIQUE values applies. What applies is part of every verdict."""
+_ENTRY: Final = "sqlite3_zenjunbranch_init"
+_FILE: Final = str(Path(_vfs.__file__).resolve())
+
+
+class Begun(NamedTuple):
+    """The snapshot of a branch."""
+
+    frames: int
+    """Of the WAL that belong to it."""
+    backfilled: int
+    """Of these, in the database's file already."""
+    regions: int
+    """Of the wal-index that were copied this time."""
+    retries: int
+    """Attempts in vain, because a commit or a reset of the WAL came between."""
+
+
+def load() -> None:
+    """Register the VFS with the SQLite library in apsw, once in a process. Raises NotSupportedError for a library that is too old
+    or lacks sessions."""
+    if lib.zb_loaded():
+        return
+    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    if version < SQLITE_MIN or not hasattr(apsw, "Session"):
+        wanted = ".".join(map(str, SQLITE_MIN))
+        raise NotSupportedError(f"SQLite {apsw.sqlite_lib_version()} in apsw: {wanted} or later with sessions is needed")
+    connection = apsw.Connection(":memory:")
+    try:
+        connection.enable_load_extension(True)
+        connection.load_extension(_FILE, _ENTRY)
+    finally:
+        connection.close()
+
+
+def _pointer(connection: apsw.Connection) -> Any:
+    return ffi.cast("void *", connection.sqlite3_pointer())
+
+
+def _check(code: int) -> None:
+    if code:
+        raise apsw.exception_for(code)
+
+
+def bind(writer: apsw.Connection, reader: apsw.Connection) -> None:
+    """Make the two a branch. apsw.MismatchError: not connections to the same file. apsw.MisuseError: not opened as ``vfs.h``
+    says, or bound already."""
+    _check(lib.zb_bind(_pointer(writer), _pointer(reader)))
+
+
+def begin(writer: apsw.Connection) -> Begun:
+    """Begin the reader's transaction and show its snapshot to the writer. apsw.BusyError: no snapshot within the reader's busy
+    time-out."""
+    out = ffi.new("struct zb_begun *")
+    _check(lib.zb_begin(_pointer(writer), out))
+    return Begun(out.frames, out.backfilled, out.regions, out.retries)
+
+
+def drop(writer: apsw.Connection) -> None:
+    """Take the snapshot from the writer, before the reader's transaction ends. apsw.MisuseError: it has a transaction, or a
+    statement that is not finished."""
+    _check(lib.zb_drop(_pointer(writer)))

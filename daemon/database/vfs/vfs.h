@@ -1,0 +1,39 @@
+/* The branch VFS: private write transactions on a database that another connection, the applier's, changes meanwhile.
+ *
+ * A branch is two connections of one process to one database in WAL mode. The *reader* is an ordinary connection (VFS "unix", opened
+ * read-only); its read transaction pins a snapshot. The *writer* is opened with the VFS "zenjun-branch". It sees exactly the reader's
+ * snapshot, may change it, spill and COMMIT, and nothing of that reaches the database: the pages it writes go to a temporary file of
+ * its own. So any number of branches write side by side, and none of them holds up the applier, a checkpoint or each other.
+ *
+ * The functions take `sqlite3 *` as `void *`, and return SQLite's result codes. SQLITE_MISUSE: not connections of that kind, or not
+ * in the state that is asked for. A branch belongs to one thread.
+ */
+#ifndef ZENJUN_VFS_H
+#define ZENJUN_VFS_H
+
+#include <stdint.h>
+
+struct zb_begun {
+    uint32_t frames;     /* of the WAL that belong to the snapshot */
+    uint32_t backfilled; /* of these, in the database's file already */
+    uint32_t regions;    /* of the wal-index that were copied this time */
+    uint32_t retries;    /* attempts in vain: a commit or a reset of the WAL came between */
+};
+
+/* 1 once SQLite has loaded this file as an extension, which registers the VFS. */
+int zb_loaded(void);
+
+/* Makes the two connections a branch, once, before the first zb_begin. The reader must be open as long as the writer is.
+ * SQLITE_MISMATCH: they are not connections to the same file. */
+int zb_bind(void *writer, void *reader);
+
+/* Begins a read transaction at the reader, and shows its snapshot to the writer. Neither may have a transaction.
+ * SQLITE_BUSY: within the reader's busy time-out no snapshot could be had. Other codes are the reader's. The reader has no
+ * transaction then. */
+int zb_begin(void *writer, struct zb_begun *out);
+
+/* Takes the snapshot from the writer, which must have no transaction, and must come before the reader's transaction ends. A statement
+ * at the writer fails with SQLITE_IOERR from now on, until the next zb_begin. */
+int zb_drop(void *writer);
+
+#endif

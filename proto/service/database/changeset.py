@@ -1,0 +1,144 @@
+"""Reads changesets, the body of a transaction.
+
+The format is SQLite's (https://www.sqlite.org/session/c_changeset_intro.html, and the comment "CHANGESET FORMAT" in its source
+ext/session/sqlite3session.c). It comes from other stations, so nothing is believed: ``parse`` raises ValueError for anything that
+is not one whole changeset, and its work is bounded by the number of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+COLUMNS_MAX: Final = 32767
+"""SQLite's own limit of columns, at most."""
+KEY_BYTES: Final = 8
+"""Of a row's hash."""
+_TABLE: Final = 0x54
+_FIXED: Final = {0: 0, 1: 8, 2: 8, 5: 0}
+"""Type of a value to its bytes: not recorded, integer, float, NULL."""
+_COUNTED: Final = (3, 4)
+"""Text, BLOB."""
+
+
+class Op(IntEnum):
+    """What happened to a row; SQLite's codes."""
+
+    DELETE = 9
+    INSERT = 18
+    UPDATE = 23
+
+
+class Table(NamedTuple):
+    """The head of a table in a changeset."""
+
+    name: str
+    key: tuple[int, ...]
+    """Place of each column in the key, counted from 1; 0: not in it. A table without a key has its rowid as the first column."""
+
+
+class Change(NamedTuple):
+    """One row."""
+
+    table: Table
+    op: Op
+    old: tuple[bytes, ...]
+    """Encoded values before, by column; empty for INSERT. A value that is not recorded is the byte 0."""
+    new: tuple[bytes, ...]
+    """Encoded values afterwards; empty for DELETE."""
+
+    @property
+    def key(self) -> tuple[bytes, ...]:
+        """Encoded values of the key's columns, in the order of the columns."""
+        values = self.new if self.op is Op.INSERT else self.old
+        return tuple(value for value, place in zip(values, self.table.key, strict=True) if place)
+
+
+class _Reader:
+    """A cursor in the bytes; every read is checked."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def byte(self) -> int:
+        if self.at >= len(self.data):
+            raise ValueError("changeset is cut")
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def varint(self) -> int:
+        """SQLite's: seven bits a byte, the highest first, at most nine bytes. Sizes here fit into five."""
+        value = 0
+        for _ in range(5):
+            byte = self.byte()
+            value = value << 7 | byte & 0x7F
+            if not byte & 0x80:
+                return value
+        raise ValueError("changeset: size too large")
+
+    def take(self, size: int) -> bytes:
+        if size > len(self.data) - self.at:
+            raise ValueError("changeset is cut")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def table(self) -> Table:
+        count = self.varint()
+        if not 0 < count <= COLUMNS_MAX:
+            raise ValueError(f"changeset: {count} columns")
+        key = tuple(self.take(count))
+        end = self.data.find(b"\0", self.at)
+        if end < 0:
+            raise ValueError("changeset is cut")
+        name = self.take(end + 1 - self.at)[:-1].decode()
+        if not any(key):
+            raise ValueError(f"changeset: {name} has no key")
+        return Table(name, key)
+
+    def record(self, columns: int) -> tuple[bytes, ...]:
+        values = []
+        for _ in range(columns):
+            start = self.at
+            kind = self.byte()
+            if kind in _COUNTED:
+                self.take(self.varint())
+            elif kind in _FIXED:
+                self.take(_FIXED[kind])
+            else:
+                raise ValueError(f"changeset: no such type of value: {kind}")
+            values.append(self.data[start : self.at])
+        return tuple(values)
+
+
+def parse(data: bytes) -> Iterator[Change]:
+    """The changes of a changeset, in its order. Raises ValueError when it comes to what is malformed."""
+    reader = _Reader(data)
+    table: Table | None = None
+    while reader.at < len(data):
+        kind = reader.byte()
+        if kind == _TABLE:
+            table = reader.table()
+            continue
+        if table is None:
+            raise ValueError("changeset does not begin with a table")
+        op = Op(kind)
+        reader.byte()  # whether a trigger did it
+        columns = len(table.key)
+        old = reader.record(columns) if op is not Op.INSERT else ()
+        new = reader.record(columns) if op is not Op.DELETE else ()
+        change = Change(table, op, old, new)
+        if any(value[0] in (0, 5) for value in change.key):
+            raise ValueError(f"changeset: {table.name}: a key without a value")
+        yield change
+
+
+def row_hash(table: str, key: tuple[bytes, ...]) -> bytes:
+    """What a row is called in certification: of table and key, equal at all sites."""
+    hashed = blake2b(digest_size=KEY_BYTES)
+    name = table.encode()
+    for part in (name, *key):
+        hashed.update(len(part).to_bytes(4, "big") + part)
+    return hashed.digest()

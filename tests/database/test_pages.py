@@ -1,0 +1,101 @@
+"""A branch sees its snapshot, whatever the applier does meanwhile; and each rule that this rests on, broken, is seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from zenjun.tools.cmodules import MODULES, ROOT, linked_tree
+
+from ..rules import rule
+from .pages import run
+
+SECONDS = 3.0
+BROKEN_SECONDS = 20.0
+"""Until a broken rule must have been seen; most are within one."""
+
+
+@rule("B1")
+@pytest.mark.parametrize("kill", [False, True], ids=["checkpoints", "applier killed"])
+def test_pages_are_those_of_the_snapshot(tmp_path: Path, kill: bool) -> None:
+    found = run(tmp_path / "pages.db", SECONDS, kill=kill)
+    assert found["unequal"] == 0, found
+    assert found["branches"] > 20 and (not kill or found["kills"] > 2), found
+
+
+class Change(NamedTuple):
+    """A copy of the VFS with other lines, and how it is tried."""
+
+    lines: dict[str, dict[str, str]]
+    """File to line to what stands there instead."""
+    options: tuple[str, ...] = ()
+
+
+_STILL = "int rc = still(reader, x->header, 0, HEADER_BYTES);"
+_AGAIN = "    rc = still(reader, x->header, 0, HEADER_BYTES);\n"
+_PEEKED = "const int peeked = rc == SQLITE_OK;"
+SLOW = {"face.c": {_PEEKED: f"{_PEEKED} sqlite3_sleep(2);"}}
+"""Commits come between the header and the reader's transaction more often."""
+BROKEN = {
+    "the header is not compared": Change({**SLOW, "index.c": {_STILL: "int rc = SQLITE_OK;", _AGAIN: ""}}),
+    "the live header in place of the reader's": Change(
+        {"index.c": {_STILL: "int rc = zb_peek(reader, x->header);", _AGAIN: "    rc = zb_peek(reader, x->header);\n"}}
+    ),
+    "the copy is not renewed after another WAL": Change(
+        {"index.c": {"memcmp(x->salt, x->header + SALT_AT, SALT_BYTES) != 0": "0"}}
+    ),
+    "the reader's transaction ends early": Change({}, ("--unpinned",)),
+}
+
+
+def patched(folder: Path, file: str, lines: dict[str, str]) -> Path:
+    """The file with other lines, in the folder. Each one to be replaced is there once: a changed source must not heal a broken
+    rule."""
+    text = (ROOT / "daemon/database/vfs" / file).read_text()
+    for old, new in lines.items():
+        assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times"
+        text = text.replace(old, new)
+    path = folder / file
+    path.write_text(text)
+    return path
+
+
+def python(tree: Path, change: Change, *argv: str) -> subprocess.CompletedProcess[str]:
+    """A program with the changed VFS in place of the honest one."""
+    module = MODULES["database"]()
+    sources = tuple(patched(tree, p.name, change.lines[p.name]) if p.name in change.lines else p for p in module.sources)
+    assert len(set(sources) - set(module.sources)) == len(change.lines)
+    made = linked_tree(tree, [module._replace(sources=sources)], sanitize=False)
+    check = "from zenjun.daemon.database.vfs import _vfs; print(_vfs.__file__)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tree), str(ROOT), *sys.path))}
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=True)
+
+    assert call("-c", check).stdout.strip() == str(made[0])
+    return call(*argv)
+
+
+def pages_found(folder: Path, change: Change, seconds: float) -> dict[str, Any]:
+    argv = ("-m", "tests.database.pages", str(folder), "--seconds", str(seconds), "--first", *change.options)
+    found: dict[str, Any] = json.loads(python(folder, change, *argv).stdout)
+    return found
+
+
+def test_commits_that_come_between_are_seen(tmp_path: Path) -> None:
+    """The honest rule under the conditions in which the broken one fails."""
+    found = pages_found(tmp_path, Change(SLOW), SECONDS)
+    assert found["unequal"] == 0 and found["retries"] > 0 and found["branches"] > 0, found
+
+
+@rule("B1", "B2")
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_seen(tmp_path: Path, name: str) -> None:
+    found = pages_found(tmp_path, BROKEN[name], BROKEN_SECONDS)
+    assert found["unequal"] > 0, found
