@@ -17,7 +17,7 @@ from enum import IntFlag
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-DEADLINE_S = 270
+DEADLINE_S = 450
 """For each run. The longest in the tests takes half a minute of processor time."""
 
 
