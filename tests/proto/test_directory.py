@@ -369,15 +369,15 @@ def test_a_row_that_is_none_is_refused() -> None:
 
 
 def test_messages_of_look_ups() -> None:
-    targets = (Target(A, 0, 3), Target(B))
+    targets = (Target(A, 0, 3), Target(B, until="station:2"), Target(B, until="4.1.9"))
     for message in (
         lookup.Ask(1, "a", (5, 1, 0), (4, 1, 0), 1),
         lookup.NotHere(1, (5, 1, 0)),
-        lookup.Answer(1, (6, 1, 0), "", "a", (5, 1, 0), 60, "spread", targets),
-        lookup.Answer(1, (6, 1, 0), "zone-down"),
+        lookup.Answer(1, (6, 1, 0), "", ("b", "a"), (5, 1, 0), 60, "spread", targets, "plant", "user:x", (("k", "v"),)),
+        lookup.Answer(1, (6, 1, 0), "zone-down", zone="plant"),
     ):
-        data = lookup.encode(message)
-        assert lookup.decode(data) == message
+        data = lookup.encode((3, 7), message)
+        assert lookup.decode(data) == ((3, 7), message)
         assert lookup.decode(data[:-1]) is None and lookup.decode(data.replace(b":", b": ", 1)) is None
 
 

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from zenjun.proto.service.directory import operations as ops
+from zenjun.proto.service.directory.asking import Desk, Terminal
 from zenjun.proto.service.directory.draft import Draft, Waiting
 from zenjun.proto.service.directory.entries import NOWHERE, Place, Who, lease_text
 from zenjun.proto.service.directory.leases import end
-from zenjun.proto.service.directory.lookup import Ask, Decision, decide
+from zenjun.proto.service.directory.lookup import Answer, Ask, Copy, Decision, NotHere, decide
 from zenjun.proto.service.directory.messages import Id, Next
 from zenjun.proto.service.directory.operate import Operating, Refused
 from zenjun.proto.service.directory.state import Outcome, Result, State
@@ -22,6 +23,7 @@ from zenjun.proto.service.directory.ttl import Ttls
 from zenjun.proto.service.directory.watch import Event, Gap, Watch
 
 from .directory import Process, World
+from .directory_ask import holders
 from .directory_plan import Lease as Registration
 
 # ---- the state
@@ -233,9 +235,44 @@ class DropsLatest(Watch):
         return super().on_changes(place, changes) if len(self._events) < self.events_max else False
 
 
-def ask_without_version(copy: Any, ask: Ask) -> Decision:
-    """L3: nobody waits for the newer version."""
+def _blindly(copy: Any, ask: Ask) -> Decision:
     return decide(copy, ask._replace(version=NOWHERE, after=NOWHERE))
+
+
+def _blindly_again(copy: Any, ask: Ask, reply: NotHere) -> Decision:
+    return _blindly(copy, ask)
+
+
+class AskBlind(Desk):
+    """L3: nobody waits for the newer version."""
+
+    decide = staticmethod(_blindly)
+    after_not_here = staticmethod(_blindly_again)
+
+
+def _by_a_fixed_manager(copy: Any, ask: Ask) -> Decision:
+    class Fixed:
+        place, common, keeps = copy.place, copy.common, copy.keeps
+
+        @staticmethod
+        def manager(zone: str) -> Who | None:
+            first = min(holders(copy.world, zone))
+            return next((who for who in copy.p.state.active() if who[0] == first), None)
+
+    return decide(cast(Copy, Fixed), ask)
+
+
+class FixedManager(Desk):
+    """Z3: a zone has one manager for ever, and goes with it."""
+
+    decide = staticmethod(_by_a_fixed_manager)
+
+
+class KeepsForAll(Terminal):
+    """L5: what is kept is given to programs that have seen a later place."""
+
+    def kept(self, name: str, after: Place, now_ns: int) -> Answer | None:
+        return super().kept(name, NOWHERE, now_ns)
 
 
 class ClockWorld(World):
@@ -315,7 +352,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "NoFullTtl": {"ttls": NoFullTtl},
     "Unmarked": {"watch": Unmarked},
     "DropsLatest": {"watch": DropsLatest},
-    "AskBlind": {"decide": ask_without_version},
+    **{c.__name__: {"desk": c} for c in (AskBlind, FixedManager)},
+    "KeepsForAll": {"terminal": KeepsForAll},
     **{c.__name__: {"world": c} for c in (OwnSuspicion, AnswersEarly, PlaceIgnored, AtOrdered)},
 }
 """Broken rule to what a world is made of in place of the honest parts."""

@@ -119,7 +119,7 @@ class World:
             self.offsets[plan.wrong_station or self.r.randint(1, plan.stations)] = plan.wrong_clock
         self.load = Load(self.r, self._any_version, plan.names)
         self.checks = Checks(self)
-        self.asking = Asking(self, parts.get("decide"))
+        self.asking = Asking(self, parts.get("desk"), parts.get("terminal"))
         self.reads: dict[int, Place] = {}
         """Place of the last answer, by reading client."""
         self.trace: list[str] = []
@@ -379,6 +379,7 @@ class World:
         self.pending.clear()
         self.clock = ((self.clock >> 32) + 1) << 32
         self.reads.clear()
+        self.asking.forget()
         if self.r.random() < 0.7:
             self.clients = dict.fromkeys(self.clients, 0)  # the daemons count from 1 again
         for station in sorted(self.clients):

@@ -26,6 +26,7 @@ CHECKERS: Final = frozenset(
         "copy",
         "answer",
         "back",
+        "zone-down",
         "exclusive",
         "lease-kept",
         "lease-gone",

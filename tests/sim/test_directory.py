@@ -53,6 +53,9 @@ LEASES = stage(stations=3, steps=250, names=("web",), operations=("Out", "In"), 
 MOVES = stage(
     stations=3, steps=250, names=("a", "b"), operations=("Set", "Move", "SetZone"), updates=0.3, registers=0, faults=0.02, asks=6
 )
+ZONES_DOWN = stage(
+    stations=5, steps=250, names=("a", "b"), operations=("Set", "Move", "SetZone"), updates=0.3, registers=0, faults=0.1, asks=6
+)
 
 STAGES: dict[str, Callable[[Plan], Plan]] = {
     "AnyClock": CLOCKS,
@@ -78,6 +81,8 @@ STAGES: dict[str, Callable[[Plan], Plan]] = {
     "LeasesSurvive": lambda plan: replace(LEASES(plan), kinds=("cut", "save")),
     "NoFullTtl": LEASES,
     "AskBlind": MOVES,
+    "FixedManager": ZONES_DOWN,
+    "KeepsForAll": MOVES,
     "CheckAtSend": stage(stations=3, steps=250, names=("a", "b", "c"), operations=("Alias",), updates=0.4, registers=0),
 }
 """Plans in which the broken rule matters often."""
@@ -104,7 +109,9 @@ CAUGHT_BY: dict[str, set[str]] = {
     "NoFullTtl": {"lease-kept"},
     "Unmarked": {"watch"},
     "DropsLatest": {"watch"},
-    "AskBlind": {"hops"},
+    "AskBlind": {"hops", "back"},
+    "FixedManager": {"zone-down"},
+    "KeepsForAll": {"back"},
     "OwnSuspicion": {"equal", "answer", "reference"},
     "AnswersEarly": {"exclusive"},
     "PlaceIgnored": {"back"},
@@ -139,10 +146,11 @@ def test_the_situations_are_met() -> None:
             world = World(make(Plan.draw(seed)))
             world.run()
             met += world.met + Counter(
-                forwarded=world.asking.forwarded, answered=world.asking.answered, bounced=world.asking.bounced
-            )
+                forwarded=world.asking.forwarded, answered=world.asking.answered, bounced=world.asking.bounced,
+                kept=world.asking.kept, down=world.asking.down,
+            )  # fmt: skip
             met["fired"] += len(world.oracle.fired)
-    for situation in ("delta", "full", "start", "gap", "forwarded", "answered", "bounced", "fired"):
+    for situation in ("delta", "full", "start", "gap", "forwarded", "answered", "bounced", "kept", "down", "fired"):
         assert met[situation], met
 
 

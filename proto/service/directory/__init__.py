@@ -28,8 +28,9 @@ least), keeps the rows in a store of its own and answers look-ups from them. Wha
     ``daemon/slots.py``, for time zone data differ between machines.
 ``selection.effective``, ``selection.select``
     The targets in use, and their order for a caller.
-``lookup.follow``, ``lookup.decide``
-    Aliases within a copy; which process answers (ASK, ANSWER, NOT_HERE of the group ``zenjun.dir.ask``).
+``lookup.follow``, ``asking.Desk``, ``asking.Terminal``
+    Aliases within a copy; look-ups between processes (ASK, ANSWER, NOT_HERE of the group ``zenjun.dir.ask``): at one that keeps
+    a copy, and at one that does not. ``lookup.decide`` is the rule by which a process answers, forwards or waits.
 ``ttl.Ttls``, ``watch.Watch``
     Leases with a time-out at the process that they live at; what a program hears of changes.
 ``copying``

@@ -12,8 +12,22 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from . import canon
-from .entries import NOWHERE, SELECTIONS, TARGETS_MAX, TTL_MAX, Entry, Place, Target, Who, is_target, parse_place, place_text
-from .names import is_name, station_of_name
+from .entries import (
+    DEFAULT_ZONE,
+    NOWHERE,
+    SELECTIONS,
+    TARGETS_MAX,
+    TTL_MAX,
+    Entry,
+    Place,
+    Target,
+    Who,
+    is_meta,
+    is_target,
+    parse_place,
+    place_text,
+)
+from .names import STATIONS_MAX, is_name, is_user, is_zone_name, station_of_name
 from .operate import HOPS_MAX
 from .operations import Row, read_int, read_list
 
@@ -73,16 +87,20 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The effective targets of a name at ``place``, or why there are none. name: at the end of the aliases."""
+    """The effective targets of a name at ``place``, or why there are none. path: the names on the way, that of the entry last.
+    targets: in their own order; who has asked selects. zone: of the entry, or the one that is down."""
 
     request: int
     place: Place
     code: str = ""
-    name: str = ""
+    path: tuple[str, ...] = ()
     version: Place = NOWHERE
     ttl: int = 1
     selection: str = "all"
     targets: tuple[Target, ...] = ()
+    zone: str = DEFAULT_ZONE
+    owner: str = "user:root"
+    meta: tuple[tuple[str, str], ...] = ()
 
 
 class NotHere(NamedTuple):
@@ -178,17 +196,17 @@ def manager_of(stations: Iterable[int], active: Iterable[Who]) -> Who | None:
 # ---- messages of the group zenjun.dir.ask
 
 
-def encode(message: AskMessage) -> bytes:
-    """The bytes of a message."""
+def encode(to: Who, message: AskMessage) -> bytes:
+    """The bytes of a message, and who it is for: all members of the group get it."""
     match message:
         case Ask(request, name, version, after, hop):
             row: Row = {"k": "ask", "r": request, "n": name, "v": place_text(version), "p": place_text(after), "h": hop}
         case NotHere(request, version):
             row = {"k": "not-here", "r": request, "v": place_text(version)}
-        case Answer(request, place, code, name, version, ttl, selection, targets):
-            row = {"k": "answer", "r": request, "p": place_text(place), "c": code, "n": name, "v": place_text(version)}
-            row |= {"t": ttl, "s": selection, "a": [[t.address, t.priority, t.weight] for t in targets]}
-    return _HEADER + canon.encode(row)
+        case Answer(request, place, code, path, version, ttl, selection, targets, zone, owner, meta):
+            row = {"k": "answer", "r": request, "p": place_text(place), "c": code, "n": path, "v": place_text(version)}
+            row |= {"t": ttl, "s": selection, "a": targets, "z": zone, "o": owner, "m": dict(meta)}
+    return _HEADER + canon.encode(row | {"d": to})
 
 
 def _place(row: Row, key: str) -> Place:
@@ -199,19 +217,40 @@ def _place(row: Row, key: str) -> Place:
 
 
 def _read_answer(row: Row) -> Answer:
-    code, name, selection = row.get("c"), row.get("n"), row.get("s")
-    if code not in CODES or not (name == "" or is_name(name)) or selection not in SELECTIONS:
+    code, path, selection, meta = row.get("c"), read_list(row, "n", HOPS_MAX + 1), row.get("s"), row.get("m")
+    zone, owner = row.get("z"), row.get("o")
+    if code not in CODES or not all(map(is_name, path)) or selection not in SELECTIONS or type(meta) is not dict:
         raise ValueError("answer")
-    targets = []
-    for item in read_list(row, "a", TARGETS_MAX):
-        if type(item) is not list or len(item) != 3 or type(item[1]) is not int or type(item[2]) is not int:
-            raise ValueError("target")
-        targets.append(Target(*item))
-    if not all(is_target(t) for t in targets):
-        raise ValueError("target")
+    if not is_zone_name(zone) or not is_user(owner):
+        raise ValueError("answer")
+    pairs = tuple(sorted(meta.items()))
+    if not all(type(value) is str for _, value in pairs) or not is_meta(pairs):
+        raise ValueError("meta")
+    targets = tuple([_read_target(item) for item in read_list(row, "a", TARGETS_MAX)])
     ttl = read_int(row, "t", 0, TTL_MAX)
     request, place, version = read_int(row, "r"), _place(row, "p"), _place(row, "v")
-    return Answer(request, place, str(code), str(name), version, ttl, str(selection), tuple(targets))
+    names = tuple(map(str, path))
+    return Answer(request, place, str(code), names, version, ttl, str(selection), targets, str(zone), str(owner), pairs)
+
+
+def _read_target(item: object) -> Target:
+    """A target in use; unlike one that a program sets, it may go with a lease."""
+    if type(item) is not list or list(map(type, item)) != [str, int, int, str]:
+        raise ValueError("target")
+    target = Target(*item)
+    leased = target.until[:1].isdigit()
+    if leased:
+        parse_place(target.until)
+    if not is_target(target._replace(until="") if leased else target):
+        raise ValueError("target")
+    return target
+
+
+def _read_who(row: Row) -> Who:
+    station, client = read_list(row, "d", 2)
+    if type(station) is not int or type(client) is not int or not 0 < station <= STATIONS_MAX or client < 0:
+        raise ValueError("who")
+    return (station, client)
 
 
 def _read(row: Row) -> AskMessage:
@@ -228,12 +267,13 @@ def _read(row: Row) -> AskMessage:
     raise ValueError("no such message")
 
 
-def decode(data: bytes) -> AskMessage | None:
-    """The message of these bytes; None for what ``encode`` did not make."""
+def decode(data: bytes) -> tuple[Who, AskMessage] | None:
+    """The message of these bytes, and who it is for; None for what ``encode`` did not make."""
     if not data.startswith(_HEADER):
         return None
     try:
-        message = _read(canon.load(data[3:]))
+        row = canon.load(data[3:])
+        to, message = _read_who(row), _read(row)
     except ValueError:
         return None
-    return message if encode(message) == data else None
+    return (to, message) if encode(to, message) == data else None
