@@ -5,34 +5,30 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn
+from typing import IO, Any, Final
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..bench.cell import LEVELS, BenchError, Cell
+from ..bench.cell import LEVELS, Cell
 from ..bench.failover import KIND, Failover
 from ..bench.failover import render as render_failover
 from ..bench.failover import run as run_failover
+from ..bench.names import KIND as NAMES
+from ..bench.names_table import render_names
 from ..bench.plan import MODES, PEERS, RAW_STATIONS_MAX, Plan, run
 from ..bench.systems import Corosync
 from ..bench.table import BUS, render, size_name
-from ..lab import LabError
-from .common import FAILED, INTERRUPTED, Failure
-from .labcommon import exit_code_of
+from .benchcommon import Callback, guarded, tables, words
+from .benchcommon import progress as progress_bar
+from .benchnames import directory
+from .common import FAILED, Failure
 from .lazy import Overview
 
 SIZE_MIN: Final = 33
 SIZE_MAX: Final = 16 * 1024 * 1024
 LOSS_MAX: Final = 0.5
-
-
-Callback = Callable[[click.Context, click.Parameter, str], Any]
 
 
 def _numbers(low: int, high: int) -> Callback:
@@ -63,49 +59,6 @@ def _shares(_context: click.Context, _parameter: click.Parameter, value: str | N
     return shares
 
 
-def _words(allowed: tuple[str, ...]) -> Callback:
-    """A comma-separated list of words out of a few."""
-
-    def convert(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
-        chosen = tuple(value.split(",")) if value else ()
-        if not set(chosen) <= set(allowed):
-            raise click.BadParameter(f"each must be one of {', '.join(allowed)}")
-        return chosen
-
-    return convert
-
-
-def _options(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    tables: dict[str, dict[str, Any]] = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        table, dot, name = key.partition(".")
-        if not equals or not dot or not name:
-            raise click.BadParameter(f"{value!r} is not like table.option=value")
-        parsed: Any = text
-        with contextlib.suppress(ValueError):
-            parsed = json.loads(text)
-        tables.setdefault(table, {})[name] = parsed
-    return tables
-
-
-def _stop(_number: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Progress | None]:
-    """A bar on standard error, if that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task("", total=total)
-        yield progress
-
-
 @click.group(
     cls=Overview,
     invoke_without_command=True,
@@ -117,6 +70,7 @@ Examples:
   zenjun bench --stations 5 --mode throughput --size 1300 --loss 0,1%,5%
   zenjun bench --medium bus --mode throughput --table   what the paper's recovery costs beside the selective one
   zenjun bench failover                        a station is killed and comes back: how long until that is known
+  zenjun bench directory                       names set, looked up and watched, beside etcd
   zenjun bench table r.jsonl                   the tables of docs/performance.md from saved lines
 
 \b
@@ -163,7 +117,7 @@ been ended).""",
     "--mode",
     "modes",
     metavar="MODE,…",
-    callback=_words(MODES),
+    callback=words(MODES),
     default=",".join(MODES),
     show_default=True,
     help="throughput: all senders flat out. rate: 1,000 messages per second in all. closed: one at a time. idle: nobody sends.",
@@ -189,7 +143,7 @@ been ended).""",
 @click.option(
     "--peers",
     metavar="NAME,…",
-    callback=_words(PEERS),
+    callback=words(PEERS),
     default="",
     help="Other systems in the same lab: corosync (default, and sched_rr: no).",
 )
@@ -199,7 +153,7 @@ been ended).""",
     "--option",
     "options",
     multiple=True,
-    callback=_options,
+    callback=tables,
     metavar="TABLE.NAME=VALUE",
     help="An option of our daemons' configuration; may be repeated.",
 )
@@ -280,29 +234,13 @@ def _there(peers: tuple[str, ...]) -> tuple[str, ...]:
     return peers
 
 
-def _guarded(work: Callable[[], None]) -> int:
-    """Run a benchmark; its exit code. SIGTERM ends it as Ctrl-C does: with everything it has started."""
-    before = signal.signal(signal.SIGTERM, _stop)
-    try:
-        work()
-    except (BenchError, LabError) as error:
-        click.echo(f"zenjun bench: {error}", err=True)
-        return exit_code_of(error) if isinstance(error, LabError) else FAILED
-    except KeyboardInterrupt:
-        click.echo("zenjun bench: interrupted", err=True)
-        return INTERRUPTED
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    return 0
-
-
 def _run(plan: Plan, out: Path | None, table_command: str | None) -> int:
     rows: list[dict[str, Any]] = []
 
     def work() -> None:
         with contextlib.ExitStack() as stack:
             stream: IO[str] = stack.enter_context(out.open("a")) if out is not None else sys.stdout
-            progress = stack.enter_context(_progress(plan.cells()))
+            progress = stack.enter_context(progress_bar(plan.cells()))
 
             def starting(system: str, cell: Cell) -> None:
                 loss = f", {cell.loss:.3g} loss" if cell.loss else ""
@@ -323,7 +261,7 @@ def _run(plan: Plan, out: Path | None, table_command: str | None) -> int:
 
             run(plan, report, starting)
 
-    if code := _guarded(work):
+    if code := guarded(work):
         return code
     if table_command is not None:
         click.echo(render(rows, table_command))
@@ -354,7 +292,7 @@ Exit status: as zenjun bench.""",
 @click.option(
     "--peers",
     metavar="NAME,…",
-    callback=_words(PEERS),
+    callback=words(PEERS),
     default="corosync",
     show_default=True,
     help="Other systems in the same lab, with their defaults.",
@@ -364,7 +302,7 @@ Exit status: as zenjun bench.""",
     "--option",
     "options",
     multiple=True,
-    callback=_options,
+    callback=tables,
     metavar="TABLE.NAME=VALUE",
     help="An option of our daemons' configuration; may be repeated.",
 )
@@ -390,7 +328,7 @@ def failover(
     rows: list[dict[str, Any]] = []
 
     def work() -> None:
-        with _progress(plan.runs()) as progress:
+        with progress_bar(plan.runs()) as progress:
 
             def starting(system: str) -> None:
                 if progress is not None:
@@ -407,7 +345,7 @@ def failover(
 
             run_failover(plan, report, starting)
 
-    code = _guarded(work)
+    code = guarded(work)
     if not code and not as_json:
         click.echo(render_failover(rows))
     sys.exit(code or (FAILED if any(not r["ok"] for r in rows if r["system"].startswith("zenjun")) else 0))
@@ -429,8 +367,14 @@ def show_table(files: tuple[IO[str], ...]) -> None:
             except ValueError:
                 raise Failure(f"{file.name}, line {number}: no JSON object") from None
     killed = [r for r in rows if r.get("bench") == KIND]
-    windows = [r for r in rows if r.get("bench") != KIND]
-    if windows or not killed:
+    names = [r for r in rows if r.get("bench") == NAMES]
+    windows = [r for r in rows if r.get("bench") not in (KIND, NAMES)]
+    if windows or not (killed or names):
         click.echo(render(windows))
+    if names:
+        click.echo(render_names(names))
     if killed:
         click.echo(render_failover(killed))
+
+
+bench.add_command(directory)
