@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from zenjun.tools.bench import etcdwire, nameload, names
 from zenjun.tools.bench.etcdwire import EtcdError, Http2, field, fields, inner
-from zenjun.tools.bench.names import ETCD, GROUP, OURS, EtcdNames, NamesPlan, run
+from zenjun.tools.bench.names import NamesPlan, run
+from zenjun.tools.bench.names_systems import ETCD, GROUP, OURS, EtcdNames
 from zenjun.tools.bench.names_table import aims, render_names
 
 Json = dict[str, Any]

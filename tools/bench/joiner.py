@@ -20,7 +20,7 @@ from ...proto.service.directory.messages import Id, Update, encode
 from ...proto.service.directory.operations import Set
 from ..lab import Lab
 from .cell import BenchError, Json
-from .names import OurNames, resident_mb
+from .names_systems import OurNames, resident_mb
 
 PER_UPDATE: Final = 64
 BATCH: Final = 500

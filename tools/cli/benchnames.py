@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from ..bench.names import PEERS, EtcdNames, NamesPlan, run
+from ..bench.names import NamesPlan, run
+from ..bench.names_systems import PEERS, EtcdNames
 from ..bench.names_table import render_names
 from .benchcommon import guarded, progress, tables, words
 from .common import FAILED
