@@ -1,0 +1,132 @@
+"""Who is in which group in one era, and what follows from that alone: token hosts, proposers, coordinator (rules T1-T3, O2)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+ORDERS: Final = ("abcast", "token")
+
+
+class EraNumber(NamedTuple):
+    """An era's number. A view event begins (instance, 0), any other change the next one of the same instance."""
+
+    instance: int
+    change: int
+
+
+class Table(ABC):
+    """The groups of one order, and the stations that have a member program in each."""
+
+    def __init__(self, groups: Mapping[int, Iterable[int]]) -> None:
+        self.groups: dict[int, frozenset[int]] = {g: frozenset(stations) for g, stations in groups.items() if stations}
+
+    def groups_of(self, station: int) -> frozenset[int]:
+        """The groups that a station has a member program in."""
+        return frozenset(g for g, stations in self.groups.items() if station in stations)
+
+    def destinations(self, groups: Iterable[int]) -> frozenset[int]:
+        """The stations of the addressed groups; empty if nobody is in them."""
+        return frozenset(z for g in groups for z in self.groups.get(g, ()))
+
+    @abstractmethod
+    def proposers(self, destinations: frozenset[int]) -> frozenset[int]:
+        """Rule O2: the stations that report a time for a message to these destinations."""
+
+    @abstractmethod
+    def coordinator(self, destinations: frozenset[int], origin: int) -> int:
+        """Rule O2: the station that decides the time."""
+
+    @abstractmethod
+    def followed(self, station: int) -> int:
+        """The station whose order this one follows: itself if it proposes."""
+
+    def followers(self, proposer: int, destinations: frozenset[int]) -> frozenset[int]:
+        """The destinations that get the order of their messages from this proposer."""
+        return frozenset(z for z in destinations if z != proposer and self.followed(z) == proposer)
+
+
+class AbcastTable(Table):
+    """ISIS' ABCAST: every destination proposes, the originator decides."""
+
+    def proposers(self, destinations: frozenset[int]) -> frozenset[int]:
+        return destinations
+
+    def coordinator(self, destinations: frozenset[int], origin: int) -> int:
+        return origin
+
+    def followed(self, station: int) -> int:
+        return station
+
+
+class TokenTable(Table):
+    """The paper: token hosts propose, the one with the super token decides. All of it is a function of the groups (T1)."""
+
+    @cached_property
+    def hosts(self) -> frozenset[int]:
+        """Rule T2: the stations that have a token."""
+        return frozenset(z for stations in self.groups.values() for z in stations if self._has_token(z))
+
+    def _has_token(self, station: int) -> bool:
+        """No other station's set of groups contains this one's, unless it is the same set and that station's number is higher."""
+        own = self.groups_of(station)
+        others = {z for stations in self.groups.values() for z in stations} - {station}
+        return not any(self.groups_of(z) > own or (self.groups_of(z) == own and z < station) for z in others)
+
+    def followed(self, station: int) -> int:
+        """Rule T2: the lowest token host that is in all groups of this station; of a token host itself."""
+        return min(t for t in self.hosts if self.groups_of(t) >= self.groups_of(station))
+
+    def hosts_in(self, group: int) -> frozenset[int]:
+        """Rule T3: the token hosts in a group; two or more are its meta-group."""
+        return self.hosts & self.groups.get(group, frozenset())
+
+    def super_host(self, group: int) -> int:
+        """Rule T3: the token host of a group that decides."""
+        return min(self.hosts_in(group))
+
+    def proposers(self, destinations: frozenset[int]) -> frozenset[int]:
+        return self.hosts & destinations
+
+    def coordinator(self, destinations: frozenset[int], origin: int) -> int:
+        return min(self.proposers(destinations))
+
+
+TABLES: Final[dict[str, type[Table]]] = {"abcast": AbcastTable, "token": TokenTable}
+
+
+class View(NamedTuple):
+    """A group's members (programs) from the beginning of an era on."""
+
+    group: int
+    members: frozenset[Program]
+
+
+class Program(NamedTuple):
+    """A program, of one incarnation of its station."""
+
+    station: int
+    incarnation: int
+    client: int
+
+
+@dataclass(frozen=True)
+class Era:
+    """The time between two changes."""
+
+    number: EraNumber
+    part: Mapping[int, int]
+    """The stations that take part, each with its incarnation."""
+    tables: Mapping[str, Table]
+    views: tuple[View, ...] = ()
+    """The groups whose members differ from those of the era before."""
+    order_of: Mapping[int, str] = field(default_factory=dict)
+    """The order of each group."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any group of these orders has a member."""
+        return any(table.groups for table in self.tables.values())
