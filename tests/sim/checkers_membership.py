@@ -171,8 +171,8 @@ class Recovery(Checker):
         told = self._restarts.setdefault((station, src), {})
         if rcv:
             told.setdefault(incarnation, now)
-        else:  # a still later life has begun, and only listens yet: of several such words in one batch the last one counts
-            for earlier in [life for life in told if life < incarnation]:
+        else:  # of several such words in one batch the last one counts: a later life only listens yet, or an old copy came last
+            for earlier in [life for life, at in told.items() if life < incarnation or (life == incarnation and at == now)]:
                 del told[earlier]
 
     def sent(self, station: int, frame: Frame, fresh: bool, now: int) -> None:
@@ -220,12 +220,15 @@ class Recovery(Checker):
 
 class Continuity(Checker):
     """Nobody gives an instance up that could have gone on: stations enough for a quorum, which have all been in it and in touch
-    with each other for longer than every time-out, agree on whatever has happened to the rest."""
+    with each other for longer than every time-out, agree on whatever has happened to the rest, unless one of the rest came or
+    went so lately that they cannot have noticed: agreement is with those who are heard, and begins anew without them."""
 
     name = "continuity"
 
     patience_ns: int = 0
     """How long is long enough; set by the simulation, 0: not judged, for frames are lost too often."""
+    notice_ns: int = 0
+    """How long it takes at most to notice that a member is gone, and to believe it; 0: who comes and goes is no excuse."""
 
     def closed(self, stay: Stay) -> None:
         facts = self.facts
@@ -241,12 +244,18 @@ class Continuity(Checker):
             links = [link for k in group for link in ((k, other.station), (other.station, k))]
             if other.began_ns <= since and all(facts.linked_since.get(link, 0) <= since for link in links):
                 group.append(other.station)
-        if stay.began_ns <= since and facts.quorum(group):
+        if stay.began_ns <= since and facts.quorum(group) and not self._unnoticed(stay, group):
             self.fail(
                 f"station {stay.station + 1} gives up instance {stay.instance.number}, in touch with stations"
                 f" {sorted(s + 1 for s in group)} for {self.patience_ns / 1e6:.0f} ms",
                 *group,
             )
+
+    def _unnoticed(self, stay: Stay, group: list[int]) -> bool:
+        """Has a member outside of the group been lost, or come back, within the time that it takes to notice?"""
+        rest = [k for k in stay.instance.members if k not in group]
+        links = [link for k in group for other in rest for link in ((k, other), (other, k))]
+        return any(self.facts.now_ns - self.facts.changed_ns(link) < self.notice_ns for link in links)
 
 
 class Blameless(Checker):

@@ -111,8 +111,10 @@ class Simulation(Host):
         ):
             # Where nobody is taken for stopped who is not, only operators can contradict each other: no agreement takes longer
             # than it takes others to adopt it.
-            longest = AGREE_NS if f.only_brief_pauses(o.fail_timeout_ns // 2) else o.give_up_timeout_ns
+            brief = f.only_brief_pauses(o.fail_timeout_ns // 2)
+            longest = AGREE_NS if brief else o.give_up_timeout_ns
             continuity.patience_ns = o.fail_timeout_ns + o.adopt_timeout_ns + longest
+            continuity.notice_ns = 0 if brief else o.fail_timeout_ns + o.adopt_timeout_ns
         quorum = self.checkers.get("quorum")
         if isinstance(quorum, checking.Quorum):
             quorum.patience_ns = 2 * o.fail_timeout_ns + o.adopt_timeout_ns + o.give_up_timeout_ns + PATIENCE_NS
@@ -189,6 +191,7 @@ class Simulation(Host):
 
     def _touch_link(self, src: int, dst: int, when: int) -> None:
         self.facts.linked_since[src, dst] = max(when, self.facts.linked_since.get((src, dst), 0))
+        self.facts.hurt_ns[src, dst] = self.clockwork.now
 
     def on_persist(self, station: int, incarnation: int, instance: int) -> None:
         disk, facts = self.stations[station].disk, self.facts

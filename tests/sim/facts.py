@@ -373,7 +373,9 @@ class Facts:
         self.now_ns = 0
         """Virtual time, of the last event that checkers are told of."""
         self.linked_since: dict[tuple[int, int], int] = {}
-        """(from, to): since when nothing but bad luck has kept frames from getting through."""
+        """(from, to): since when nothing but bad luck has kept frames from getting through; in the future while a fault lasts."""
+        self.hurt_ns: dict[tuple[int, int], int] = {}
+        """(from, to): when the last fault of that link began, or ended at once."""
         self.expels: list[int] = []
         """When an operator has asked for some station's removal, and was not refused."""
         self.lives: list[set[int]] = [set() for _ in range(stations)]
@@ -386,6 +388,11 @@ class Facts:
         """(station, position) of each digest alarm."""
 
     # ---- reads
+    def changed_ns(self, link: tuple[int, int]) -> int:
+        """When a fault of that link began or ended last."""
+        since = self.linked_since.get(link, 0)
+        return since if since <= self.now_ns else self.hurt_ns.get(link, 0)
+
     def quorum(self, stations: Iterable[int]) -> bool:
         there = set(stations)
         if there & self.divided:

@@ -55,6 +55,20 @@ def test_who_has_read_that_a_station_has_restarted_says_so(superseded: bool) -> 
             h.checker.sent(0, confirm, False, 11 + RESTART_NS)
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_old_copy_may_hide_an_rcv_that_came_with_it(at_once: bool) -> None:
+    """Of what a station says in one batch the last word counts, be it an OPEN that was sent before the RCV (seed 1795958817)."""
+    h = History(Recovery)
+    h.checker.asked(0, 1, 2, True, 10)
+    h.checker.asked(0, 1, 2, False, 10 if at_once else 11)
+    confirm = h.frame(0, Kind.CONFIRM, FIRST, BASE + 1, wire.CONFIRM.struct.pack(0, 0, 0, 0, 1, h.instance.hash))
+    if at_once:
+        h.checker.sent(0, confirm, False, 12 + RESTART_NS)
+    else:
+        with fails("recovery"):
+            h.checker.sent(0, confirm, False, 12 + RESTART_NS)
+
+
 def test_what_the_core_drops_unread_asks_for_nothing() -> None:
     """Frames that nobody sent, with right checksums: of another cluster, or of another number of stations (seed 9500382)."""
     rcv = wire.HEADER.struct.pack(*(0 for _ in wire.HEADER.fields))
