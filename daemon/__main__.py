@@ -12,7 +12,6 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +24,7 @@ from ..proto.engine import Engine, EngineConfig
 from ..proto.errors import UsageError
 from ..proto.openpdu import INSTANCE_MAX
 from ..proto.service.groups import Groups
-from ..proto.wire import MESSAGE, cluster_id, mtu_needed, payload_offset
+from ..proto.wire import cluster_id, mtu_needed
 from . import config as configuration
 from .config import Config, ConfigError
 from .connections import Facts
@@ -42,6 +41,7 @@ from .observe import LEVELS, Journal, Notifier, set_level, set_up
 from .rights import Rights, RightsError, check_families, drop_all_but_net_raw, take_net_raw, take_realtime
 from .runtime import Runtime
 from .sessions import Sessions
+from .status import StatusReport
 from .store import DECIDING, FIRST_START, Ran, Remembered, Store, StoreError
 
 FRAME_MAX_ROOM: Final = 9000
@@ -222,7 +222,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             clients_max=config.clients.max,
             medium=config.cluster.medium,
         )
-        report = Report(config, engine, dp, groups, rights, present.fingerprint, mark(key) if key else None)
+        report = StatusReport(config, engine, dp, groups, rights, version(), present.fingerprint, mark(key) if key else None)
         clients = Sessions(dp, groups, facts, journal, report.status, engine.core.want_ack, host_of=engine.opening.host_of)
         runtime = Runtime(
             engine=engine,
@@ -376,55 +376,6 @@ def _reloader(
         journal.event(logging.WARNING if later else logging.INFO, "reload", f"configuration read again: {level}{now}{restart}")
 
     return reload
-
-
-class Report:
-    """Puts the answer to STATUS together (docs/status.md)."""
-
-    runtime: Runtime
-    clients: Sessions
-
-    def __init__(
-        self, config: Config, engine: Engine, dp: DataPath, groups: Groups, rights: Rights, fingerprint: int, key_mark: str | None
-    ) -> None:
-        self._config = config
-        self._fingerprint = fingerprint
-        self._key_mark = key_mark
-        self._engine = engine
-        self._dp = dp
-        self._groups = groups
-        self._rights = rights
-        self._version = version()
-
-    def status(self, now: int) -> dict[str, Any]:
-        """The whole object; what the protocol knows comes from the engine."""
-        out: dict[str, Any] = self._engine.status(now)
-        interface = self.runtime.links()[0]
-        header = payload_offset(self._config.cluster.stations, packed=True) + MESSAGE.size
-        payload = self._engine.core.payload_max
-        frame = payload + header
-        own = [p["frame_max"] for p in out["peers"] if p["self"]]
-        small = [p for p in out["peers"] if not p["self"] and p["frame_max"] == frame and own and frame < own[0]]
-        interface["header_bytes"] = {
-            "bytes": header,
-            "source": f"header, two vectors of {self._config.cluster.stations}, message header",
-        }
-        interface["frame_max"] = {"bytes": frame, "source": f"station {small[0]['station']}" if small else "own interface"}
-        interface["payload_max"] = {"bytes": payload, "source": "frame_max - header_bytes"}
-        out["version"] = self._version
-        out["pid"] = os.getpid()
-        out["uptime_ms"] = max(0, now - self.runtime.started_ns) // configuration.NS_PER_MS
-        out["state"] = self.runtime.state()
-        out["interface"] = interface
-        out["counters"]["datapath"] = counters = self._dp.counters()
-        out["kernel"] = {"drops": counters["rx_kernel_drops"]}
-        out["clients"] = self.clients.status()
-        out["groups"] = self._groups.as_list()
-        out["memory_bytes"]["datapath"] = self._dp.memory()
-        out["rights"] = asdict(self._rights)
-        out["options"] = {**self._config.values()["cluster"], "fingerprint": self._fingerprint}
-        out["key"] = self._key_mark
-        return out
 
 
 if __name__ == "__main__":

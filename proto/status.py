@@ -1,4 +1,5 @@
-"""What one engine says of itself, for ``zenjun status`` and the metrics (docs/status.md). Reads, changes nothing."""
+"""The status of an engine: the protocol's part of the object in docs/status.md, which ``daemon/status.py`` completes. It reads
+the engine and changes nothing."""
 
 from __future__ import annotations
 

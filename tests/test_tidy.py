@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from zenjun.tools import rules
+from zenjun.tools import imports, rules
+from zenjun.tools.imports import C_FUNCTION, LAYERS, imported
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("proto", "daemon", "tools")
-"""From the bottom: each may import what stands before it."""
 SHELVES = ("work", "native", "frames", "spark", "tables", "judge", "look", "report")
 """Folders of tools/pcap in the order of the work: each may import what stands before it."""
 IMPURE = frozenset(
@@ -40,26 +39,11 @@ LONG_FUNCTION_LINES_MAX = 90
 Check = Callable[[str, ast.Module, str], Iterator[str]]
 
 
-def _imports(name: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, absolute dotted name) of everything imported; relative imports resolved by the file's place."""
-    package = ("zenjun", *Path(name).parent.parts)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package[: len(package) + 1 - node.level]) if node.level else ""
-            module = ".".join(part for part in (base, node.module or "") if part)
-            yield node.lineno, module
-            for alias in node.names:
-                yield node.lineno, f"{module}.{alias.name}"
-
-
 def impure(name: str, tree: ast.Module, text: str) -> Iterator[str]:
     """proto/ imports no socket, clock, loop, randomness, log or file, and opens no file."""
     if not name.startswith("proto/"):
         return
-    for line, module in _imports(name, tree):
+    for line, module in imported(name, tree):
         if module.split(".")[0] in IMPURE:
             yield f"{name}:{line}: proto/ must not import {module}"
     for node in ast.walk(tree):
@@ -76,7 +60,7 @@ def upwards(name: str, tree: ast.Module, text: str) -> Iterator[str]:
     layer = name.split("/")[0]
     if layer not in LAYERS:
         return
-    for line, module in _imports(name, tree):
+    for line, module in imported(name, tree):
         parts = module.split(".")
         if parts[0] == "tests":
             yield f"{name}:{line}: the product must not import {module}"
@@ -92,7 +76,7 @@ def unshelved(name: str, tree: ast.Module, text: str) -> Iterator[str]:
     if parts[2] not in SHELVES:
         yield f"{name}:1: {parts[2]}/ has no place in SHELVES"
         return
-    for line, module in _imports(name, tree):
+    for line, module in imported(name, tree):
         path = module.split(".")
         if path[:3] == ["zenjun", "tools", "pcap"] and len(path) > 3 and path[3] in SHELVES[SHELVES.index(parts[2]) + 1 :]:
             yield f"{name}:{line}: {parts[2]}/ must not import {module}"
@@ -100,7 +84,7 @@ def unshelved(name: str, tree: ast.Module, text: str) -> Iterator[str]:
 
 def toplevel(name: str, tree: ast.Module, text: str) -> Iterator[str]:
     """The folders are imported as zenjun.*, never by their own names, which other people's packages have too."""
-    for line, module in _imports(name, tree):
+    for line, module in imported(name, tree):
         if module.split(".")[0] in LAYERS:
             yield f"{name}:{line}: import zenjun.{module}, not {module}"
 
@@ -209,7 +193,6 @@ def test_what_is_allowed_is_not_caught(name: str, text: str) -> None:
 
 
 GENERATED_C = ("_core.c", "_datapath.c", "_load.c", "_pcap.c", "_vfs.c")
-_C_FUNCTION = re.compile(r"^(?=[A-Za-z_])[^;{}#=]*?\b(\w+)\([^;{}]*\)\n?\s*\{$(.*?)^\}", re.MULTILINE | re.DOTALL)
 
 
 def c_files() -> dict[str, str]:
@@ -224,7 +207,7 @@ def c_files() -> dict[str, str]:
 
 def c_functions(text: str) -> dict[str, int]:
     """Function → its lines, from its name to its closing brace; both stand as everywhere here."""
-    return {match[1]: match[0].count("\n") + 1 for match in _C_FUNCTION.finditer(text)}
+    return {match[1]: match[0].count("\n") + 1 for match in C_FUNCTION.finditer(text)}
 
 
 def long_c(files: dict[str, str]) -> list[str]:
@@ -285,43 +268,15 @@ def test_a_needless_exception_is_caught() -> None:
     assert found == ["tools/x.py", "gone.py", "tools/x.py:f", "proto/core/x.c:g", "gone.py:f"]
 
 
-def _guarded(tree: ast.AST) -> set[int]:
-    """Nodes that only type checkers read."""
-    tests = (node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
-    return {id(inner) for node in tests for inner in ast.walk(node)}
-
-
-def cycles(files: dict[str, str]) -> list[list[str]]:
-    """Modules that import each other, wherever in the file the import stands; a package is left out of its modules' imports."""
-    names = {"zenjun." + name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in files}
-    graph: dict[str, set[str]] = {}
-    for module, name in names.items():
-        tree = ast.parse(files[name])
-        skipped = _guarded(tree)
-        tree.body = [node for node in tree.body if id(node) not in skipped]
-        graph[module] = {target for _, target in _imports(name, tree) if target in names and target != module}
-        graph[module] -= {package for package in graph[module] if any(t.startswith(f"{package}.") for t in graph[module])}
-
-    def reached(start: str) -> set[str]:
-        seen: set[str] = set()
-        waiting = [start]
-        while waiting:
-            for target in graph[waiting.pop()] - seen:
-                seen.add(target)
-                waiting.append(target)
-        return seen
-
-    far = {module: reached(module) for module in names}
-    rings = {frozenset(n for n in far[m] if m in far[n]) for m in names if m in far[m]}
-    return sorted(sorted(ring) for ring in rings)
+# ---- who needs whom
 
 
 def test_no_modules_import_each_other() -> None:
-    files = {str(p.relative_to(ROOT)): p.read_text() for p in python_files() if p.relative_to(ROOT).parts[0] in LAYERS}
-    assert cycles(files) == []
+    graph = imports.python_graph(imports.sources(ROOT))
+    assert len(graph) > 250 and imports.cycles(graph) == []
 
 
-def test_a_cycle_is_caught() -> None:
+def test_a_cycle_of_modules_is_caught() -> None:
     files = {
         "tools/cli/a.py": "from . import b\n",
         "tools/cli/b.py": "def f():\n    from .c import g\n",
@@ -329,7 +284,37 @@ def test_a_cycle_is_caught() -> None:
         "tools/cli/d.py": "from . import a\nif TYPE_CHECKING:\n    from . import e\n",
         "tools/cli/e.py": "from . import d\n",
     }
-    assert cycles(files) == [["zenjun.tools.cli.a", "zenjun.tools.cli.b", "zenjun.tools.cli.c"]]
+    assert imports.cycles(imports.python_graph(files)) == [["tools/cli/a.py", "tools/cli/b.py", "tools/cli/c.py"]]
+
+
+@pytest.mark.parametrize("folder", imports.ACYCLIC_C)
+def test_no_c_files_call_each_other(folder: str) -> None:
+    files = {name: text for name, text in imports.sources(ROOT, "c").items() if str(Path(name).parent) == folder}
+    graph = imports.c_graph(files)
+    assert sum(len(needs) for needs in graph.values()) > 10 and imports.cycles(graph) == []
+
+
+def test_a_cycle_of_c_files_is_caught() -> None:
+    files = {
+        "x/a.c": "int a(void)\n{\n    return b(1);\n}\n",
+        "x/b.c": "int b(int k)\n{\n    return helper(k);\n}\n\nint twice(int k) { return 2 * k; }\n",
+        "x/c.c": "/* a() */\nstatic int b(void)\n{\n    return 0;\n}\n\nint helper(int k)\n{\n    return b() + twice(k);\n}\n",
+    }
+    assert imports.c_graph(files) == {"x/a.c": {"x/b.c"}, "x/b.c": {"x/c.c"}, "x/c.c": {"x/b.c"}}
+    assert imports.cycles(imports.c_graph(files)) == [["x/b.c", "x/c.c"]]
+
+
+def test_the_files_of_the_data_path_are_listed_from_the_bottom_up() -> None:
+    """internal.h says what each file is for, in an order in which each calls only those before it."""
+    listed = re.findall(r"^ \* (\w+\.c) ", (ROOT / "daemon/datapath/internal.h").read_text(), re.MULTILINE)
+    graph = imports.c_graph({n: text for n, text in imports.sources(ROOT, "c").items() if n.startswith("daemon/datapath/")})
+    assert sorted(f"daemon/datapath/{name}" for name in listed) == sorted(graph)
+    for name, needs in graph.items():
+        assert all(listed.index(Path(other).name) < listed.index(Path(name).name) for other in needs), name
+
+
+def test_the_picture_of_imports_has_no_cycle() -> None:
+    assert imports.cycles(imports.rooms(imports.python_graph(imports.sources(ROOT)))) == []
 
 
 TESTED_ELSEWHERE = frozenset({"netem"})

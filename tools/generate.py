@@ -3,10 +3,9 @@
     python -m zenjun.tools.generate            write what is stale, and name it
     python -m zenjun.tools.generate --check    write nothing; exit 1 and name what is stale (a test does the same)
 
-``make generate`` runs it. It needs no C module: the C headers of the wire table and of the
-client protocol are among the files. What is *measured* and put
-into a page (``zenjun evaluate all --write``, ``tools/bench``) or recorded (``make snapshot``) is not generated: it changes with
-every run.
+``make generate`` runs it. It needs no C module: the C headers of the wire table and of the client protocol are among the files.
+What is *measured* and put into a page (``zenjun evaluate all --write``, ``tools/bench``) or recorded (``make snapshot``) is not
+generated: it changes with every run.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Final, NamedTuple
 
 from ..daemon import clientwire, config
 from ..proto import wire
-from . import clienttables, frametables, rules
+from . import clienttables, frametables, imports, rules
 from .pcap.tables import schema
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -42,6 +41,7 @@ ARTEFACTS: Final = (
     *(Artefact(f"docs/{page}", frametables.refresh) for page in frametables.PAGES),
     Artefact("docs/captures-tables.md", schema.refresh),
     Artefact("docs/rules.md", lambda _text: rules.page(ROOT)),
+    Artefact("docs/architecture.md", imports.refresh),
 )
 
 

@@ -59,13 +59,6 @@ static int input_room(struct dp_client *c, uint32_t need)
     return 0;
 }
 
-void input_consume(struct dp_client *c, uint32_t bytes)
-{
-    c->in_start += bytes;
-    if (c->in_start == c->in_end)
-        c->in_start = c->in_end = 0;
-}
-
 /* 1: something came; 0: nothing now, or the end. */
 static int input_read(struct dp *d, struct dp_client *c)
 {
@@ -157,38 +150,6 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
     }
 }
 
-/* The SEND at the head of a client's input, as the core wants it. */
-static struct zj_offer head_offer(const struct dp *d, const struct dp_client *c)
-{
-    const uint8_t *p = c->in + c->in_start;
-    const uint32_t level = frame_flags(p) & DP_LEVEL;
-    const struct dp_bound b = c->begun ? c->part : c->handles[frame_handle(p)];
-    const struct dp_route *r = level == ZJ_ACK ? NULL : route_find(d, b.group);
-    return (struct zj_offer){.data = p + DP_HEADER, .size = frame_size(p), .done = c->offered, .group = b.group, .client = c->number,
-                             .type = ZJW_TYPE_USER, .need_ack = level == ZJ_ACK || (r && r->need_ack), .ordering = b.ordering};
-}
-
-static void orphan_free(struct dp *d)
-{
-    dp_unmap(d->orphan.map, d->orphan.cap);
-    d->orphan = (struct dp_orphan){0};
-}
-
-/* The client is read no more: keep what the core has begun to take. */
-void input_orphan(struct dp *d, struct dp_client *c)
-{
-    if (!c->begun)
-        return;
-    if (d->orphan.map) { /* of which the core has nothing any more: a join made it start anew, and this one began meanwhile */
-        if (d->orphan.m.done)
-            return;
-        orphan_free(d);
-    }
-    d->orphan = (struct dp_orphan){.map = c->in, .cap = c->in_cap, .m = head_offer(d, c)};
-    c->in = NULL;
-    c->in_cap = c->in_start = c->in_end = c->offered = c->begun = 0;
-}
-
 /* 1: taken; 0: refused for now. */
 static int offer(struct dp *d, struct dp_client *c, uint32_t size)
 {
@@ -217,11 +178,6 @@ static int offer(struct dp *d, struct dp_client *c, uint32_t size)
     }
     input_consume(c, DP_HEADER + size);
     return 1;
-}
-
-int input_must_pause(const struct dp *d, const struct dp_client *c)
-{
-    return queue_bytes(&c->q) > d->cfg.queue_bytes_max / 2 || c->q.urgent.size - c->q.urgent.off > DP_URGENT_PAUSE_BYTES;
 }
 
 /* The frame at the head of the input wants an answer and changes nothing. */

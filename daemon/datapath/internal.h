@@ -1,13 +1,18 @@
 /* Shared between the files of the data path; not part of its interface.
  *
- * guard.c    what a frame bears besides its PDU: none, or SipHash
+ * From the bottom up: each file calls only what is listed before it, which tests/test_tidy.py checks.
+ *
+ * kernel.c   clock and memory
+ * guard.c    what a frame carries besides its PDU: none, or a SipHash seal
  * link.c     one link: packet socket, ring, batched sends
- * links.c    the set of them: send on all, receive from any
- * queue.c    what is to be written to one client: byte ring, embargo marks, DONE counts
+ * links.c    the set of links: send on all, receive from any
+ * queue.c    what is to be written to one client: byte ring, release marks, DONE counts
  * groups.c   which client takes delivery of what
+ * orphan.c   the SEND at the head of a client's input, also after its client has gone
+ * ending.c   how a connection ends
  * input.c    reading from clients, parsing, offering to the core
  * output.c   delivering to clients, writing to them
- * clients.c  their slots, and what Python sees of them
+ * clients.c  their slots, and what Python does with them
  * turn.c     the loop that joins them, and its timer
  */
 #ifndef ZJ_DP_INTERNAL_H
@@ -289,6 +294,28 @@ struct dp {
     uint32_t control_held;       /* passes for which a control PDU has waited for delivery */
 };
 
+/* ---- state of one client, asked and changed by several files ---- */
+#define DP_CLIENT_EVENTS ((uint32_t)(EPOLLIN | EPOLLRDHUP | EPOLLET))
+
+static inline int client_used(const struct dp *d, uint32_t slot) { return slot < DP_CLIENTS_MAX && d->clients[slot].used; }
+
+/* NULL: not in use, or given up. */
+static inline struct dp_client *client_live(struct dp *d, uint32_t slot)
+{
+    return client_used(d, slot) && !d->clients[slot].removed ? &d->clients[slot] : NULL;
+}
+
+static inline void input_consume(struct dp_client *c, uint32_t bytes)
+{
+    c->in_start += bytes;
+    if (c->in_start == c->in_end)
+        c->in_start = c->in_end = 0;
+}
+
+/* ---- kernel.c ---- */
+void *dp_map(size_t size); /* zeroed; NULL: none left */
+void dp_unmap(void *p, size_t size);
+
 /* ---- link.c ---- */
 /* Of one link; nothing here knows another one. */
 void link_init(struct dp_link *l, int epoll, uint64_t event);
@@ -345,6 +372,11 @@ static inline int queue_writable(const struct dp_queue *q)
 {
     return q->released > q->written || q->urgent.size > q->urgent.off || q->done.size > q->done.off;
 }
+/* 1: a client that reads so little is not read either, before its queue overflows. */
+static inline int input_must_pause(const struct dp *d, const struct dp_client *c)
+{
+    return queue_bytes(&c->q) > d->cfg.queue_bytes_max / 2 || c->q.urgent.size - c->q.urgent.off > DP_URGENT_PAUSE_BYTES;
+}
 
 /* ---- groups.c ---- */
 struct dp_route *route_find(const struct dp *d, uint32_t group);
@@ -352,12 +384,24 @@ void groups_leave_all(struct dp *d, uint32_t slot);
 void groups_reset(struct dp *d);
 void groups_free(struct dp *d);
 
+/* ---- orphan.c ---- */
+struct zj_offer head_offer(const struct dp *d, const struct dp_client *c);
+void orphan_keep(struct dp *d, struct dp_client *c);
+void orphan_free(struct dp *d);
+
+/* ---- ending.c ---- */
+void take_push(struct dp *d, struct dp_client *c);
+void client_close(struct dp *d, struct dp_client *c);
+void client_end(struct dp *d, struct dp_client *c, int error);
+void client_start_closing(struct dp *d, struct dp_client *c, uint64_t close_at);
+void client_refuse(struct dp *d, struct dp_client *c, const char *code, const char *message, uint16_t handle);
+void client_fail(struct dp *d, struct dp_client *c, const char *code, const char *message, int error, int keep_released);
+void client_slow(struct dp *d, struct dp_client *c);
+void client_no_memory(struct dp *d, struct dp_client *c);
+
 /* ---- input.c ---- */
 void clients_event(struct dp *d, uint32_t slot, uint32_t events);
 uint32_t clients_offer(struct dp *d, uint32_t *more);
-int input_must_pause(const struct dp *d, const struct dp_client *c);
-void input_consume(struct dp_client *c, uint32_t bytes);
-void input_orphan(struct dp *d, struct dp_client *c);
 void input_reset(struct dp *d);
 void input_free(struct dp *d);
 
@@ -371,20 +415,7 @@ uint64_t clients_due(const struct dp *d);
 void clients_tidy(struct dp *d, uint64_t now);
 
 /* ---- clients.c ---- */
-#define DP_CLIENT_EVENTS ((uint32_t)(EPOLLIN | EPOLLRDHUP | EPOLLET))
 void clients_init(struct dp *d);
 void clients_free(struct dp *d);
-struct dp_client *client_live(struct dp *d, uint32_t slot); /* NULL: not in use, or given up */
-void client_close(struct dp *d, struct dp_client *c);
-void client_end(struct dp *d, struct dp_client *c, int error);
-void client_refuse(struct dp *d, struct dp_client *c, const char *code, const char *message, uint16_t handle);
-void client_fail(struct dp *d, struct dp_client *c, const char *code, const char *message, int error, int keep_released);
-void client_slow(struct dp *d, struct dp_client *c);
-void client_no_memory(struct dp *d, struct dp_client *c);
-void take_push(struct dp *d, struct dp_client *c);
-
-/* Anonymous memory that costs nothing until it is touched (queue.c). */
-void *dp_map(size_t size);
-void dp_unmap(void *p, size_t size);
 
 #endif

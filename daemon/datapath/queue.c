@@ -7,19 +7,6 @@
 #include "internal.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
-
-void *dp_map(size_t size)
-{
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
-}
-
-void dp_unmap(void *p, size_t size)
-{
-    if (p)
-        munmap(p, size);
-}
 
 /* ---- ring ---- */
 static uint32_t contiguous(const struct dp_queue *q, uint64_t at, uint64_t end)

@@ -6,18 +6,10 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define EVENTS 64
 #define SECOND_NS 1000000000ull
-
-uint64_t dp_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
-}
 
 static struct timespec timespec_of(uint64_t ns)
 {

@@ -1,0 +1,460 @@
+"""Thin typed face of the C data path (``dp.h``): packet sockets, client sockets and their queues, one descriptor for the loop.
+
+One thread owns a ``DataPath``; calls release the GIL. Times are monotonic nanoseconds (``now_ns``). Negative errno values become
+``OSError``. What ``take`` and ``group`` return is copied, so it may be kept.
+
+After a turn that wanted something, serve it and turn again: the descriptor stays readable until then.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from enum import IntEnum, IntFlag
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
+
+from ...proto.wire import Ordering
+from ._datapath import ffi, lib
+
+CLIENTS_MAX: Final[int] = lib.DP_CLIENTS_MAX
+LAST_WORDS_MAX: Final[int] = lib.DP_LAST_WORDS_MAX
+"""Clients that have been cut off and for which the reason is kept."""
+E_PROTOCOL: Final[int] = lib.DP_E_PROTOCOL
+"""``Take.error``: the client sent a malformed frame; it has been told and is being closed."""
+E_SLOW: Final[int] = lib.DP_E_SLOW
+"""``Take.error``: the client let more than ``queue_bytes_max`` pile up; it has been told and is being closed."""
+LINKS_MAX: Final[int] = lib.DP_LINKS_MAX
+KEY_BYTES: Final[int] = lib.DP_KEY_BYTES
+SEAL_BYTES: Final[int] = lib.DP_SEAL_BYTES
+"""Behind every PDU of a cluster that has a key."""
+TIME_MAX: Final = 2**64 - 1
+TURN: Final = struct.Struct("=IIQQ")
+"""``struct dp_turn_result``."""
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+
+class Want(IntFlag):
+    """Why ``turn`` came back (``enum dp_want``)."""
+
+    CONTROL = lib.DP_W_CONTROL
+    GROUP = lib.DP_W_GROUP
+    CLIENT = lib.DP_W_CLIENT
+    DEADLINE = lib.DP_W_DEADLINE
+    LINK = lib.DP_W_LINK
+    FENCED = lib.DP_W_FENCED
+    MORE = lib.DP_W_MORE
+
+
+class MaySend(IntEnum):
+    """What becomes of a SEND on a handle (``enum dp_may``)."""
+
+    NO = lib.DP_MAY_NOT
+    """Refused with ``not-member``."""
+    YES = lib.DP_MAY_SEND
+    WAIT = lib.DP_MAY_WAIT
+    """It waits at the head of its client's input, and everything behind it, until the handle is bound anew or dropped."""
+
+
+class Turn(NamedTuple):
+    """Outcome of one turn. ``want``: ``Want`` bits; ``status``: ``zj_status`` bits of the last step; ``next_due``: when the
+    timer fires if nothing else happens, ``TIME_MAX`` never."""
+
+    want: int
+    status: int
+    now: int
+    next_due: int
+
+
+class LinkInfo(NamedTuple):
+    """What ``link_open`` found."""
+
+    ifindex: int
+    mac: bytes
+    mtu: int
+    ring_bytes: int
+    """Of receive ring; less than configured where the kernel is short of memory."""
+
+
+class Take(NamedTuple):
+    """A client's control frame or, with type 0, its end: ``error`` 0 closed, ``E_PROTOCOL``, ``E_SLOW``, or negative errno."""
+
+    slot: int
+    type: int
+    flags: int
+    handle: int
+    error: int
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+
+class Lost(NamedTuple):
+    """What the end of an instance costs a client (``struct dp_lost``).
+
+    undecided: own messages not at preack; forgotten: messages held back for a level, which it will never get; unsafe: it got
+    messages at level ordered that are not at preack."""
+
+    undecided: int
+    forgotten: int
+    unsafe: bool
+
+
+class GroupMessage(NamedTuple):
+    """What delivery stands at. Of a message the place in the order is (clock, src, index); ``src`` is a station index. Of a view
+    event (type ``MessageType.VIEW``) it is right behind the PDU (clock, view_src), and ``position`` may be ``TIME_MAX``: reached
+    at every level."""
+
+    data: bytes
+    clock: int
+    position: int
+    group: int
+    client: int
+    index: int  # type: ignore[assignment]  # the place in the order is worth more than tuple.index
+    src: int
+    type: int
+    view_src: int = 0
+
+
+class ClientInfo(NamedTuple):
+    """One client's numbers. Bytes: ``queued_bytes`` to be written to it, ``unsent_bytes`` read from it and not yet used.
+    Messages: ``sent`` taken by the core, ``delivered`` queued for it, ``done`` own ones at ordered, preack, ack."""
+
+    queued_bytes: int
+    unsent_bytes: int
+    sent: int
+    delivered: int
+    done: tuple[int, int, int]
+    client: int
+    closing: bool
+    paused: bool
+
+
+class CorePointers(Protocol):
+    """What a ``DataPath`` needs of ``zenjun.proto.core.Core``: addresses of ``struct zj_api`` and of the core."""
+
+    @property
+    def api_pointer(self) -> int: ...
+
+    @property
+    def handle_pointer(self) -> int: ...
+
+
+def now_ns() -> int:
+    """CLOCK_MONOTONIC."""
+    return int(lib.dp_now())
+
+
+def link_filter(ethertype: int, cluster: int) -> list[tuple[int, int, int, int]]:
+    """The classic BPF program of the packet socket as (code, jt, jf, k)."""
+    count = lib.dp_filter(ethertype, cluster, ffi.NULL, 0)
+    buffer = ffi.new("uint8_t[]", count * 8)
+    lib.dp_filter(ethertype, cluster, buffer, count * 8)
+    return [(code, jt, jf, k) for code, jt, jf, k in struct.iter_unpack("=HBBI", ffi.buffer(buffer))]
+
+
+def seal(key: bytes, pdu: bytes) -> bytes:
+    """What stands behind a PDU in a frame: SipHash-2-4 of it, SEAL_BYTES, network byte order. key: KEY_BYTES."""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a key of {len(key)} bytes, not {KEY_BYTES}")
+    return int(lib.dp_seal(key, pdu, len(pdu))).to_bytes(SEAL_BYTES, "big")
+
+
+def guard_overhead(key: bytes) -> int:
+    """Bytes of a frame besides its PDU, as a ``DataPath`` with this key makes them."""
+    return int(lib.dp_overhead(_guard(key)))
+
+
+def _guard(key: bytes) -> int:
+    return int(lib.DP_GUARD_SIPHASH if key else lib.DP_GUARD_NONE)
+
+
+def _check(code: int) -> int:
+    if code < 0:
+        raise OSError(-code, os.strerror(-code))
+    return code
+
+
+class DataPath:
+    """One cluster's data path at this station."""
+
+    def __init__(
+        self,
+        core: CorePointers,
+        *,
+        station_index: int,
+        ethertype: int,
+        cluster: int,
+        group_mac: bytes,
+        links: int = 1,
+        ring_bytes: int = 8 * 1024 * 1024,
+        send_bytes: int = 0,
+        message_max: int = 16 * 1024 * 1024,
+        queue_bytes_max: int = 64 * 1024 * 1024,
+        rest_ns: int = 50_000,
+        linger_ns: int = 50_000,
+        slice_ns: int = 5_000_000,
+        stay_ns: int = 0,
+        key: bytes = b"",
+    ) -> None:
+        """core: kept alive as long as this object, and used by it alone while ``turn`` runs.
+        cluster: first word of every PDU; group_mac: six bytes with the multicast bit.
+        links: 0..LINKS_MAX; what is sent goes out on each, what comes in on any is received.
+        ring_bytes: receive ring of a link, 256 KiB .. 1 GiB; send_bytes: its socket's send buffer, 0 for a large one;
+        message_max: at most 16 MiB; queue_bytes_max: per client, at most 1 GiB.
+        rest_ns: sleep between batches under load, 0 never; linger_ns: wait inside a turn while news is expected;
+        slice_ns: longest stay in one turn with work left; stay_ns: while events come, the next one is waited for inside the
+        turn, so long from its beginning, 0 never.
+        key: KEY_BYTES, or none: then every frame sent bears a seal under it, and frames without are dropped and counted.
+        Raises OSError: EINVAL for values out of range, ENOMEM, EMFILE.
+        """
+        config = ffi.new("struct dp_config *")
+        config.size = ffi.sizeof("struct dp_config")
+        config.self = station_index
+        config.ethertype = ethertype
+        config.cluster = cluster
+        config.links = links
+        config.group_mac = group_mac
+        config.ring_bytes = ring_bytes
+        config.send_bytes = send_bytes
+        config.message_max = message_max
+        config.queue_bytes_max = queue_bytes_max
+        config.rest_ns = rest_ns
+        config.linger_ns = linger_ns
+        config.slice_ns = slice_ns
+        config.stay_ns = stay_ns
+        config.guard = _guard(key)
+        if key:
+            if len(key) != KEY_BYTES:
+                raise OSError(errno.EINVAL, f"a key of {len(key)} bytes, not {KEY_BYTES}")
+            config.key = key
+        self._core = core
+        out = ffi.new("struct dp **")
+        api = ffi.cast("struct zj_api *", core.api_pointer)
+        _check(lib.dp_create(config, api, ffi.cast("struct zj_core *", core.handle_pointer), out))
+        self._dp: Any = out[0]
+        self._result = ffi.new("struct dp_turn_result *")
+        self._result_bytes = ffi.buffer(self._result)
+        self._taken = ffi.new("struct dp_take *")
+        self._message = ffi.new("struct dp_group *")
+        self._info = ffi.new("struct dp_client_info *")
+        self._slot = ffi.new("uint32_t *")
+
+    # ---- life
+
+    def close(self) -> None:
+        """Close the link and every client at once. The descriptor must be out of the loop. Harmless when repeated."""
+        if self._dp is not None:
+            lib.dp_destroy(self._dp)
+            self._dp = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_dp", None) is not None:
+            self.close()
+
+    def fileno(self) -> int:
+        """Readable when ``turn`` has work. Owned by this object."""
+        return int(lib.dp_fd(self._dp))
+
+    # ---- the turn
+
+    def turn(self, deadline: int) -> Turn:
+        """Receive, offer, step, send, deliver and write until idle or a reason to come back; at most about ``slice_ns``, or
+        ``stay_ns`` if that is longer.
+
+        deadline: of the engine, absolute; ``Want.DEADLINE`` is set once it, or the core's POLL timer, is over and
+        the ring has been emptied.
+        """
+        lib.dp_turn(self._dp, min(deadline, TIME_MAX), self._result)
+        return Turn._make(TURN.unpack(self._result_bytes))
+
+    def flush(self) -> None:
+        """Send what the core has queued since the last turn."""
+        lib.dp_flush(self._dp)
+
+    # ---- links: by index, 0..links - 1
+
+    def link_open(self, name: str, link: int = 0) -> LinkInfo:
+        """Open the packet socket of a link on an interface (closing the former one); frames count from here.
+
+        Raises OSError: EPERM without CAP_NET_RAW, ENODEV no such interface, ENETDOWN it is down, EAFNOSUPPORT not Ethernet,
+        ENOMEM; EINVAL no such link.
+        """
+        info = ffi.new("struct dp_link_info *")
+        _check(lib.dp_link_open(self._dp, link, os.fsencode(name), info))
+        return LinkInfo(info.ifindex, bytes(info.mac), info.mtu, info.ring_bytes)
+
+    def link_close(self, link: int = 0) -> None:
+        lib.dp_link_close(self._dp, link)
+
+    def link_error(self, link: int = 0) -> int:
+        """Negative errno that ended the link, 0 none; stays until the link is opened again or closed."""
+        return int(lib.dp_link_error(self._dp, link))
+
+    def link_counters(self, link: int = 0) -> dict[str, int]:
+        """``struct dp_link_counters``, kernel drops up to now included. Raises OSError: EINVAL no such link."""
+        counters = ffi.new("struct dp_link_counters *")
+        _check(lib.dp_link_counters(self._dp, link, counters))
+        return {name: int(getattr(counters, name)) for name in LINK_COUNTERS}
+
+    def links_send(self, pdu: Bytes) -> bool:
+        """Send one PDU now on every link. False: none has taken it (no link, link dead, full queue, too long), which is counted;
+        try again later."""
+        return bool(lib.dp_links_send(self._dp, ffi.from_buffer(pdu), len(pdu)) == 0)
+
+    # ---- clients
+
+    def client_add(self, fd: int, number: int) -> int:
+        """Take a connected stream socket over; returns its slot. ``fd`` belongs to the data path from here on.
+
+        number: not in use, and not used lately: its former owner's messages may still be under way.
+        Raises OSError, the descriptor staying the caller's: EUSERS no free slot, EEXIST number in use, ENOMEM.
+        """
+        _check(lib.dp_client_add(self._dp, fd, number, self._slot))
+        return int(self._slot[0])
+
+    def client_remove(self, slot: int, *, hard: bool, linger_ns: int = 0) -> None:
+        """Give a slot up. hard: close now; otherwise write out what is queued and released, at most ``linger_ns`` long."""
+        _check(lib.dp_client_remove(self._dp, slot, hard, linger_ns))
+
+    def client_cut_off(self, slot: int, keep_ns: int) -> None:
+        """Give up the slot of a client that is cut off. What is queued, its ERROR last, waits for it for at most ``keep_ns``; of
+        more than LAST_WORDS_MAX such clients, or if they have together more queued than one client may have, the oldest goes."""
+        _check(lib.dp_client_cut_off(self._dp, slot, keep_ns))
+
+    def client_put(
+        self,
+        slot: int,
+        type: int,
+        *,
+        flags: int = 0,
+        handle: int = 0,
+        body: Bytes = b"",
+        position: int = 0,
+        level: int = 0,
+        urgent: bool = False,
+    ) -> bool:
+        """Queue a frame behind what is queued, held back until ``position`` has passed at ``level``; urgent: ahead of all that
+        is not yet begun. False: the client is being closed, or takes no more."""
+        code = lib.dp_client_put(self._dp, slot, type, flags, handle, ffi.from_buffer(body), len(body), position, level, urgent)
+        if code in _CLIENT_GONE:
+            return False
+        _check(code)
+        return True
+
+    def handle(
+        self, slot: int, handle: int, group: int, *, may_send: MaySend | bool, ordering: Ordering = Ordering.TOTAL
+    ) -> None:
+        """SENDs on the handle go to the group from here on, delivered in this ordering."""
+        _check(lib.dp_handle(self._dp, slot, handle, group, int(may_send), ordering))
+
+    def handle_drop(self, slot: int, handle: int) -> None:
+        """SENDs on the handle are refused from here on. Raises OSError: ENOENT it was not bound."""
+        _check(lib.dp_handle_drop(self._dp, slot, handle))
+
+    def join(
+        self, slot: int, handle: int, group: int, level: int, no_self: bool = False, ordering: Ordering = Ordering.TOTAL
+    ) -> None:
+        """Deliver the group's messages from this place of the order on. ``ordering`` FIFO: those in FIFO order as well, on
+        acceptance. Raises OSError: EEXIST already joined, EINVAL FIFO and a level above ordered."""
+        _check(lib.dp_join(self._dp, slot, handle, group, level, no_self, ordering))
+
+    def leave(self, slot: int, group: int) -> None:
+        """Deliver no more of the group from this place on. Raises OSError: ENOENT not joined."""
+        _check(lib.dp_leave(self._dp, slot, group))
+
+    def need_ack(self, group: int, yes: bool) -> None:
+        """Whether messages to the group need level ack (somebody takes delivery there)."""
+        _check(lib.dp_need_ack(self._dp, group, yes))
+
+    def hold(self, yes: bool) -> None:
+        """Take no new messages from clients; ``send``'s still go."""
+        lib.dp_hold(self._dp, yes)
+
+    def unsent(self) -> int:
+        """Messages read from clients, or given to ``send``, that the core has not taken."""
+        return int(lib.dp_unsent(self._dp))
+
+    def send(self, client: int, group: int, type: int, data: Bytes, *, need_ack: bool = True) -> bool:
+        """Queue a message of the daemon's own, ahead of what clients send later. False: 1 MiB is queued already.
+
+        Raises OSError: EMSGSIZE larger than message_max.
+        """
+        code = lib.dp_send(self._dp, client, group, type, need_ack, ffi.from_buffer(data), len(data))
+        if code == _FULL:
+            return False
+        _check(code)
+        return True
+
+    def lost(self) -> dict[int, Lost]:
+        """What ``reset`` would cost whom now, by slot; clients whom it would cost nothing are left out."""
+        return self._lost(lib.dp_lost)
+
+    def reset(self) -> dict[int, Lost]:
+        """An instance has ended: forget what was under embargo, and what ``send`` was given and the core has not taken. Returns
+        what that costs whom, as ``lost``."""
+        return self._lost(lib.dp_reset)
+
+    def _lost(self, function: Any) -> dict[int, Lost]:
+        table = ffi.new("struct dp_lost[]", CLIENTS_MAX)
+        _check(function(self._dp, table))
+        rows = enumerate(struct.iter_unpack("=QQII", ffi.buffer(table)))
+        return {slot: Lost(row[0], row[1], row[2] != 0) for slot, row in rows if any(row)}
+
+    def take(self) -> Take | None:
+        """The next control frame or end of a client."""
+        t = self._taken
+        if lib.dp_take(self._dp, t) != 1:
+            return None
+        data = bytes(ffi.buffer(t.data, t.size)) if t.size else b""
+        return Take(t.slot, t.type, t.flags, t.handle, t.error, data)
+
+    def group(self) -> GroupMessage | None:
+        """The message at which delivery stands; ``group_done`` lets it go on."""
+        m = self._message
+        if lib.dp_group(self._dp, m) != 1:
+            return None
+        data = bytes(ffi.buffer(m.data, m.size)) if m.size else b""
+        return GroupMessage(data, m.clock, m.position, m.group, m.client, m.index, m.src, m.type, m.view_src)
+
+    def group_done(self) -> None:
+        lib.dp_group_done(self._dp)
+
+    # ---- numbers
+
+    def client_info(self, slot: int) -> ClientInfo:
+        """Raises OSError: ENOENT no such slot."""
+        i = self._info
+        _check(lib.dp_client_info(self._dp, slot, i))
+        done = (i.done[0], i.done[1], i.done[2])
+        return ClientInfo(i.queued_bytes, i.unsent_bytes, i.sent, i.delivered, done, i.client, bool(i.closing), bool(i.paused))
+
+    def clients_left(self) -> int:
+        """Slots in use, also those given up that are still being written out, but not those of clients cut off."""
+        return int(lib.dp_clients(self._dp))
+
+    def counters(self) -> dict[str, int]:
+        """``struct dp_counters``, kernel drops up to now included; of all links together."""
+        counters = ffi.new("struct dp_counters *")
+        lib.dp_counters(self._dp, counters)
+        return {name: int(getattr(counters, name)) for name in COUNTERS}
+
+    def memory(self) -> int:
+        """Bytes reserved: rings, input buffers, queues."""
+        return int(lib.dp_memory(self._dp))
+
+
+COUNTERS: Final = tuple(name for name, _ in ffi.typeof("struct dp_counters").fields)
+LINK_COUNTERS: Final = tuple(name for name, _ in ffi.typeof("struct dp_link_counters").fields)
+_CLIENT_GONE: Final = frozenset({-errno.EPIPE, -errno.ENOBUFS})
+_FULL: Final = -errno.ENOBUFS

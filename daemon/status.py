@@ -1,0 +1,78 @@
+"""The status of a daemon: the JSON object that ``zenjun status`` shows and the metrics read (docs/status.md).
+
+The part that the protocol knows is made in ``proto/status.py``; this module adds interface, data path, programs, rights and
+options.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+from ..proto.engine import Engine
+from ..proto.service.groups import Groups
+from ..proto.wire import MESSAGE, payload_offset
+from .config import NS_PER_MS, Config
+from .datapath import DataPath
+from .rights import Rights
+from .runtime import Runtime
+from .sessions import Sessions
+
+
+class StatusReport:
+    """Makes the answer to STATUS. ``runtime`` and ``clients`` are set once they exist."""
+
+    runtime: Runtime
+    clients: Sessions
+
+    def __init__(
+        self,
+        config: Config,
+        engine: Engine,
+        dp: DataPath,
+        groups: Groups,
+        rights: Rights,
+        version: str,
+        fingerprint: int,
+        key_mark: str | None,
+    ) -> None:
+        """fingerprint: of the cluster options in effect. key_mark: mark of the cluster's key, None: no key."""
+        self._config = config
+        self._fingerprint = fingerprint
+        self._key_mark = key_mark
+        self._engine = engine
+        self._dp = dp
+        self._groups = groups
+        self._rights = rights
+        self._version = version
+
+    def status(self, now: int) -> dict[str, Any]:
+        """The whole object. What the protocol knows comes from the engine (``proto/status.py``). now: monotonic nanoseconds."""
+        out: dict[str, Any] = self._engine.status(now)
+        interface = self.runtime.links()[0]
+        header = payload_offset(self._config.cluster.stations, packed=True) + MESSAGE.size
+        payload = self._engine.core.payload_max
+        frame = payload + header
+        own = [p["frame_max"] for p in out["peers"] if p["self"]]
+        small = [p for p in out["peers"] if not p["self"] and p["frame_max"] == frame and own and frame < own[0]]
+        interface["header_bytes"] = {
+            "bytes": header,
+            "source": f"header, two vectors of {self._config.cluster.stations}, message header",
+        }
+        interface["frame_max"] = {"bytes": frame, "source": f"station {small[0]['station']}" if small else "own interface"}
+        interface["payload_max"] = {"bytes": payload, "source": "frame_max - header_bytes"}
+        out["version"] = self._version
+        out["pid"] = os.getpid()
+        out["uptime_ms"] = max(0, now - self.runtime.started_ns) // NS_PER_MS
+        out["state"] = self.runtime.state()
+        out["interface"] = interface
+        out["counters"]["datapath"] = counters = self._dp.counters()
+        out["kernel"] = {"drops": counters["rx_kernel_drops"]}
+        out["clients"] = self.clients.status()
+        out["groups"] = self._groups.as_list()
+        out["memory_bytes"]["datapath"] = self._dp.memory()
+        out["rights"] = asdict(self._rights)
+        out["options"] = {**self._config.values()["cluster"], "fingerprint": self._fingerprint}
+        out["key"] = self._key_mark
+        return out
