@@ -1,7 +1,7 @@
-"""What a station remembers on disk between two lives: its incarnation and the highest instance number it has proposed or seen.
+"""What a station keeps on disk over a restart: its incarnation and the highest instance number it has proposed or seen.
 
-Chapter "membership" of the design, rule 8: a number is durable before the first frame that bears it may leave. ``persist`` is
-that barrier: write a temporary file, fsync it, rename it over the old one, fsync the folder. A crash between any two of these
+Rule M8 (docs/membership.md): a number is durable before the first frame that carries it may leave. ``persist`` is that
+barrier: it writes a temporary file, syncs it, renames it over the old one and syncs the folder. A crash between any two of these
 steps leaves either the old file or the new one, never a mixture. A checksum tells a file that a disk or a hand has damaged from
 one that is merely old: a wrong digit in a number would otherwise be believed.
 

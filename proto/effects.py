@@ -1,4 +1,4 @@
-"""What the engine wants done: frozen, printable, carried out by the driver in the order given.
+"""What the engine asks its driver to do: frozen, printable, applied by the driver in the order given.
 
 Frames of the data path do not appear here: they wait in the core's transmit queue, which the driver drains after the effects.
 ``Persist`` is a barrier: nothing after it, and nothing in the transmit queue, may leave before it is durable.
@@ -30,11 +30,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """This station has started in an instance, after the OPEN agreement (``joined`` False) or because the members of a living one
-    let it in (True); the core delivers from now on. ``incarnations[i]`` is station i + 1's, 0: no member.
+    """This station has started in an instance, after the OPEN agreement (``joined`` False) or because the members of a running
+    one have admitted it (True). The core delivers from now on. ``incarnations[i]`` is station i + 1's, 0: no member.
 
-    What the process had handed out at level *ordered* of the instance it was in before, and the core's positions have not
-    released by now, will never reach the levels above: it is to be forgotten by them.
+    Messages of the former instance that were delivered at level *ordered* and that the core's positions have not released by
+    now will never reach a higher level: the driver drops them there.
     """
 
     instance: int
@@ -47,7 +47,7 @@ class Opened:
 class Changed:
     """The members have agreed on the next instance: stations have been removed (``left``) or admitted (``joined``), numbers 1..n.
 
-    Comes when it is agreed. Data goes on all the while; the view event comes as a message of type VIEW at its place in the order,
+    Comes when it is agreed. Data continues meanwhile. The view event comes as a message of type VIEW at its place in the order,
     which may be later.
     """
 
@@ -59,12 +59,12 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The instance has ended for this station (``reason``), which goes on with a new incarnation and tries to get back in.
+    """The instance has ended for this station (``reason``), which takes a new incarnation and tries to join again.
 
-    ``expelled``: the others go on without it. What was handed out at level *ordered* and not released at *preack* may have been
-    lost elsewhere. Otherwise (no quorum was left for too long, or the instance could not go on) nothing is released for now, but
-    keep what waits for a level and the groups: before ``Opened`` the core may deliver, and its positions release, what anybody
-    who goes on had released at preack.
+    ``expelled``: the others continue without it. What was delivered at level *ordered* and not released at *preack* may be lost
+    at the others. Otherwise (no quorum for too long, or the instance could not continue) nothing is released for now, but the
+    driver keeps the groups and what waits for a level: before ``Opened`` the core may deliver, and its positions release, what
+    any station of the next instance had released at preack.
     """
 
     instance: int
@@ -75,12 +75,12 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Who is being waited for: (station, reason) pairs. In an instance that has no quorum without them nothing is sent or
-    delivered until they are heard again (``quorum`` False); with quorum they are about to be removed, and only what stands
-    behind their place in the order waits. Reason: ``silent``, ``deaf``, ``left``, ``restarted``, ``expelled`` (by an operator),
-    ``told`` (by another station) or ``never seen``.
+    """The stations that delivery waits for: (station, reason) pairs. In an instance that has no quorum without them nothing is
+    sent or delivered until they are heard again (``quorum`` False). With quorum they are about to be removed or admitted, and
+    only what follows their place in the order waits. Reason: ``silent``, ``deaf`` (not receiving), ``left``, ``restarted``,
+    ``expelled`` (by an operator), ``told`` (reported by another station), ``joining`` (being admitted) or ``never seen``.
 
-    Sent when the set or ``quorum`` changes; the empty set means unblocked. Before the first instance it says who is missing.
+    Comes when the set or ``quorum`` changes; the empty set means unblocked. In no instance: the stations that are missing.
     """
 
     stations: tuple[tuple[int, str], ...]

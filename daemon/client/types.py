@@ -144,8 +144,8 @@ class Expelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class Blocked(Event):
-    """``blocked``: ``stations`` are waited for. Reason: ``silent``, ``deaf``, ``left``, ``restarted``, ``expelled`` (by an
-    operator), ``told`` (by another station) or ``never seen``."""
+    """``blocked``: delivery waits for ``stations``. Reason: ``silent``, ``deaf`` (not receiving), ``left``, ``restarted``,
+    ``expelled`` (by an operator), ``told`` (reported by another station), ``joining`` (being admitted) or ``never seen``."""
 
     quorum: bool = True
     """True: they are about to be removed, and only what has its place behind theirs waits. False: without them there is no

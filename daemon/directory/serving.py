@@ -70,7 +70,7 @@ WHY: Final = {
     "selection": "selection is one of all, first, cyclic, spread, nearest",
     "too-large": "an update has at most 64 operations and 60 KiB",
 }
-"""What is right, by what the order would call wrong (bad-input table of the design)."""
+"""What is allowed, by the part of an operation that is not."""
 
 
 def _refused(code: str, problem: str) -> Refused:

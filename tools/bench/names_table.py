@@ -1,4 +1,4 @@
-"""The tables of ``zenjun bench directory``: medians over the repeats, and the aims of the design's chapter on the directory."""
+"""The tables of ``zenjun bench directory``: medians over the repeats, and its aims."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def median(rows: Sequence[Json], system: str, what: str, name: str) -> float | N
 
 
 def aims(rows: Sequence[Json]) -> list[Aim]:
-    """What the chapter asks for on three stations and a machine with two cores."""
+    """The aims on three stations and a machine with two cores."""
 
     def ours(what: str, name: str) -> float | None:
         return median(rows, OURS, what, name)

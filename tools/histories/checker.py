@@ -1,4 +1,4 @@
-"""The properties of the membership chapter, judged only from what programs were told (``history.py``).
+"""The guarantees of docs/membership.md and docs/client-protocol.md, judged only from what programs received (``history.py``).
 
 Nothing here asks a daemon. ``CHECKS`` is the registry; every check yields one line per violation, and the tests have a planted
 violation for each. Where programs are in several groups, the checks of one group's sequence judge each group by itself; those of

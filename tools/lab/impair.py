@@ -30,11 +30,6 @@ def burst_loss(burst: Sequence[float]) -> float:
     return in_bad * bad + (1 - in_bad) * good
 
 
-def burst_length(burst: Sequence[float]) -> float:
-    """How many frames the bad state lasts on average: the mean length of a burst when all of its frames are lost."""
-    return 1 / burst[1]
-
-
 @dataclass(frozen=True)
 class Impairment:
     """What happens to the frames that a station receives (and, for the rate, also to those it sends).
