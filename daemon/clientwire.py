@@ -1,7 +1,7 @@
 """The one table of the client protocol: frame types, versions, flags, fields, limits, error codes.
 
 Both ends take their numbers from here: the daemon's Python, the client library (through the structs below), and the C of the data
-path and of the load client (``c_header``: ``datapath/dp_client.h``). The tables of docs/client-protocol.md are generated from it
+path and of libzenjun (``c_header``: ``datapath/dp_client.h``). The tables of docs/client-protocol.md are generated from it
 as well, so that no number of a client frame is written twice. It imports data modules only, for the client library imports it.
 
 All integers are unsigned and little-endian: both ends are on one machine.
@@ -374,6 +374,8 @@ def c_header() -> str:
     out.append(f'#define DP_MAGIC "{MAGIC.decode()}"')
     define("DP_HANDLES_MAX", HANDLES_MAX, "per client: handles 1..DP_HANDLES_MAX - 1")
     define("DP_GROUP_NAME_MAX", GROUP_NAME_MAX, "bytes")
+    define("DP_PROGRAM_NAME_MAX", PROGRAM_NAME_MAX, "bytes")
+    define("DP_REQUESTS_MAX", REQUESTS_MAX, "of one connection without an answer")
     define("DP_CONTROL_MAX", CONTROL_MAX, "body of any frame of a client except SEND")
     define("DP_FRAME_MAX", BODY_MAX, "body of any frame")
     out.append("")

@@ -66,6 +66,11 @@ if [ "$want" = test ]; then
     command -v git >/dev/null 2>&1 || need git
     command -v groff >/dev/null 2>&1 || need groff-base
     command -v setpriv >/dev/null 2>&1 || need util-linux
+    # libzenjun, which is checked with both compilers, as C++, and under valgrind.
+    command -v make >/dev/null 2>&1 || need make
+    command -v g++ >/dev/null 2>&1 || need g++
+    command -v pkg-config >/dev/null 2>&1 || need pkg-config
+    command -v valgrind >/dev/null 2>&1 || need valgrind
     command -v tshark >/dev/null 2>&1 || need tshark # the dissector in Lua, and a second opinion on captures
     command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || want chromium # looks at the report
     # A kernel that has sch_netem, and what loads its modules.

@@ -3,9 +3,9 @@
     python -m zenjun.tools.generate            write what is stale, and name it
     python -m zenjun.tools.generate --check    write nothing; exit 1 and name what is stale (a test does the same)
 
-``make generate`` runs it. It needs no C module: the C headers of the wire table and of the client protocol are among the files.
-What is *measured* and put into a page (``zenjun evaluate all --write``, ``tools/bench``) or recorded (``make snapshot``) is not
-generated: it changes with every run.
+``make generate`` runs it. It needs no C module: the C headers of the wire table and of the client protocol, and the constants of
+libzenjun, are among the files. What is *measured* and put into a page (``zenjun evaluate all --write``, ``tools/bench``) or
+recorded (``make snapshot``) is not generated: it changes with every run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from ..daemon import clientwire, config
 from ..proto import wire
-from . import clienttables, frametables, imports, rules
+from . import clientlibrary, clienttables, frametables, imports, rules
 from .pcap.tables import schema
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -36,6 +36,8 @@ class Artefact(NamedTuple):
 ARTEFACTS: Final = (
     Artefact("proto/core/zj_wire.h", lambda _text: wire.c_header()),
     Artefact("daemon/datapath/dp_client.h", lambda _text: clientwire.c_header()),
+    Artefact("daemon/client/c/zenjun.h", clientlibrary.header),
+    Artefact("daemon/client/c/codes.h", lambda _text: clientlibrary.codes()),
     Artefact("docs/client-protocol.md", clienttables.refresh),
     Artefact("docs/config.md", lambda _text: config.markdown()),
     *(Artefact(f"docs/{page}", frametables.refresh) for page in frametables.PAGES),

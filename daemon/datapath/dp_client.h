@@ -7,6 +7,8 @@
 #define DP_MAGIC "ZENJ"
 #define DP_HANDLES_MAX 1024u /* per client: handles 1..DP_HANDLES_MAX - 1 */
 #define DP_GROUP_NAME_MAX 128u /* bytes */
+#define DP_PROGRAM_NAME_MAX 64u /* bytes */
+#define DP_REQUESTS_MAX 64u /* of one connection without an answer */
 #define DP_CONTROL_MAX 65536u /* body of any frame of a client except SEND */
 #define DP_FRAME_MAX 16842752u /* body of any frame */
 
