@@ -19,7 +19,7 @@ SLOTS_MIN: Final = 64
 class EngineConfig:
     """What one engine is told; checked by ``Engine``, which raises ``UsageError`` for what cannot be.
 
-    ``_ns`` are durations in nanoseconds. Those of the whole cluster (schema, window, slots, first_seq) must be equal at all
+    ``_ns`` are durations in nanoseconds. Those of the whole cluster (roster, window, slots, first_seq) must be equal at all
     stations: put them into ``fingerprint``.
 
     What users choose has no default here: it is in the table of options (``daemon/config/options.py``), where tests find it, too.

@@ -1,16 +1,16 @@
-"""Stations of the own cluster's name that are configured differently: with another number of stations (*schema*), or with other
-cluster options (fingerprint).
+"""Rivals: stations of this cluster's name that are configured with another number of stations or with other cluster options
+(fingerprint).
 
 Quorum is counted per configuration, so two halves of one segment with different configurations could both open and both confirm.
-Therefore (rule 9 of docs/membership.md):
+Therefore (rule M9 of docs/membership.md):
 
-- nobody opens an instance while it hears a *living* one of another configuration: a PDU that bears an instance number, or an OPEN
-  that says that its sender is in one;
-- while all are still opening, the smaller party waits for the larger one; of two that are equally large, both wait until somebody
-  mends a file. A majority is held back only by a majority of another schema that is as large, so that one station with a wrong
-  file never stops the others;
-- an instance that was opened less than ``recent_ns`` ago ends when it hears a living one: the two were opened at the same time.
-  An older one stays, whatever it hears, or one frame would be enough to end it.
+- no station opens an instance while it hears a *running* one of another configuration: a PDU with an instance number, or an OPEN
+  whose sender is in an instance;
+- while all are opening, the smaller party waits for the larger one. If both are equally large, both wait until a file is
+  corrected. A majority is held back only by a majority of another roster that is as large, so one station with a wrong file
+  never stops the others;
+- an instance that was opened less than ``recent_ns`` ago ends when it hears a running one: the two were opened at the same time.
+  An older one stays, whatever it hears; otherwise one frame would be enough to end it.
 
 What was heard counts for ``recent_ns``: a forged frame delays an opening for that long, and while it is repeated. It does
 nothing to an instance that is open. Sans-I/O.

@@ -40,24 +40,24 @@ class Kind(IntEnum):
     NAK = 3
     OPEN = 4
     STOP = 5
-    """Proposal to remove stations, of a station that has noticed the stop itself."""
+    """Vote to remove stations, of a station that has seen the stop itself."""
     STOP_ACK = 6
     """The same, from a station that acts on the reports of others."""
     RCV = 7
     """A station that is in no instance asks the members of a running one to admit it; laid out as OPEN."""
     RCV_ACK = 8
-    """Proposal to admit stations."""
+    """Vote to admit stations."""
     RST = 9
-    """Bus: a reset of this epoch is under way; A says what the sender expects. The paper's RST and RST_ACK are this one PDU."""
+    """Bus: a reset of this epoch is under way; A is what the sender expects. The paper's RST and RST_ACK are this one PDU."""
     RSTC = 10
-    """Bus: the sender has seen that everybody expects the same, which A says."""
+    """Bus: the sender has seen that all stations expect the same numbers, those in A."""
     # Reserved for the services, so that numbers never move.
     SERVICE = 11
 
 
 SEQUENCED: Final = frozenset({Kind.DATA, Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK, Kind.SERVICE})
 PROPOSALS: Final = frozenset({Kind.STOP, Kind.STOP_ACK, Kind.RCV_ACK})
-"""Votes of the membership agreement (dynamic instance groups): sequenced, so that nobody misses one."""
+"""Votes of the membership agreement (dynamic instance groups): sequenced, so that no station misses one."""
 RESETS: Final = frozenset({Kind.RST, Kind.RSTC})
 """Only on a bus; there the kinds of the membership agreement, and NAK, do not exist."""
 IMPLEMENTED: Final = frozenset(Kind) - {Kind.SERVICE}
@@ -69,17 +69,17 @@ class Flag(IntFlag):
     PACK = 0x01
     """A pack vector (P) follows the ack vector (A)."""
     POLL = 0x02
-    """The sender lacks news: whoever has some answers (rule C3)."""
+    """The sender lacks information: a station that has it answers (rule C3)."""
     NEED_ACK = 0x04
-    """Somebody waits for level *ack* of this PDU: confirm P as well (rule C2)."""
+    """A program waits for level *ack* of this PDU: confirm P as well (rule C2)."""
     BYE = 0x08
     """The sender leaves on purpose; nothing more will come from this incarnation."""
     FENCED = 0x10
-    """The sender has seen a diverging order digest and delivers nothing any more."""
+    """The sender has received a different order digest and delivers nothing any more."""
     OP = 0x20
     """DATA: some message in it is delivered on acceptance (message flag OP)."""
     RELAYED = 0x40
-    """CONFIRM: sent again by another station, for one that does not hear its source (without POLL and target)."""
+    """CONFIRM: sent again by another station, for one that does not receive from its source (without POLL and target)."""
 
 
 class MessageType(IntEnum):
@@ -90,7 +90,7 @@ class MessageType(IntEnum):
     """Process-group control (join, leave): handled by the daemons at its place in the order."""
     SERVICE = 2
     VIEW = 255
-    """Never on the wire: the core hands out a view event (layout VIEW) at its place in the order."""
+    """Never on the wire: the core delivers a view event (layout VIEW) at its position in the order."""
 
 
 class MessageFlag(IntFlag):
@@ -171,20 +171,20 @@ HEADER: Final = Layout(
         Field("version", 1, "protocol version, 1"),
         Field("kind", 1, "PDU kind"),
         Field("flags", 1, "header flags"),
-        Field("stations", 1, "n, length of the vectors: stations of the schema", "n"),
+        Field("stations", 1, "n, length of the vectors: stations of the roster", "n"),
         Field("src", 1, "source station, 1..n", "p.SRC"),
         Field("target", 1, "NAK: station asked to retransmit; POLL: station asked to answer, or 0; otherwise 0"),
         Field("length", 2, "payload bytes after the vectors; what follows is padding"),
-        Field("incarnation", 4, "life of the source's daemon"),
-        Field("instance", 4, "instance the source was in when it sent this"),
+        Field("incarnation", 4, "of the source: grows with each restart of its daemon"),
+        Field("instance", 4, "instance that the source was in when it sent this"),
         Field("seq", 4, "sequenced kinds: number in the stream; others: the source's next number", "p.SEQ"),
         Field(
             "clock",
             8,
             "logical clock; unsequenced: every later sequenced PDU of the source has a larger one; bus: instance << 32 | epoch",
         ),
-        Field("free_buffers", 4, "receive buffers the source has free, in PDUs, times n", "p.BUF"),
-        Field("frame_max", 2, "largest PDU the source can take now, bytes"),
+        Field("free_buffers", 4, "receive buffers that the source has free, in PDUs, times n", "p.BUF"),
+        Field("frame_max", 2, "largest PDU that the source can receive now, bytes"),
         Field("reserved", 2, "0"),
         Field("check", 8, "CRC-32C of header (without this field) and vectors << 32 | CRC-32C of the payload"),
     ),
@@ -207,9 +207,9 @@ FRAGMENT: Final = Layout(
     "fragment",
     (
         Field("total", 4, "bytes of the whole message"),
-        Field("offset", 4, "place of this fragment in it"),
+        Field("offset", 4, "position of this fragment in the message, bytes"),
     ),
-    "Follows the message header if FRAGMENT is set. One fragmented message per station at a time; whole ones may stand between.",
+    "Follows the message header if FRAGMENT is set. One fragmented message per station at a time; whole ones may come between.",
 )
 
 CONFIRM: Final = Layout(
@@ -238,7 +238,7 @@ NAK: Final = Layout(
 
 RANGE: Final = Layout(
     "range",
-    (Field("first", 4, "first missing seq"), Field("span", 4, "how many from there, at least 1")),
+    (Field("first", 4, "first missing seq"), Field("span", 4, "number of PDUs from there, at least 1")),
     "One run of missing PDUs.",
     repeat="count",
 )
@@ -249,8 +249,8 @@ OPEN: Final = Layout(
         Field("proposal", 4, "instance number proposed; 0: nothing proposed yet"),
         Field("highest", 4, "highest instance number the sender has ever proposed or seen"),
         Field("fingerprint", 4, "CRC-32 of the options that must be equal in the whole cluster"),
-        Field("age_ms", 4, "how long the sender's daemon has been running; decides between two stations of one id"),
-        Field("boot", 8, "random number of this daemon's life"),
+        Field("age_ms", 4, "how long the sender's daemon has been running; decides between two daemons with one station number"),
+        Field("boot", 8, "random number that the daemon draws when it starts"),
         Field("members", 1, "number of members in the proposal; nothing proposed: 1, the sender itself"),
         Field("oflags", 1, "open flags"),
         Field("name_length", 2, "bytes of the host name after the members"),
@@ -264,9 +264,11 @@ MEMBER: Final = Layout(
         Field("station", 1, "station, 1..n"),
         Field("member_incarnation", 4, "its incarnation"),
         Field("past", 4, "view hash of the last view that its daemon process had delivered at level preack, 0: none"),
-        Field("reached", 8, "PDUs after that view at level preack there when its instance ended; highest bit: it began by votes"),
+        Field(
+            "reached", 8, "PDUs after that view that were at preack there when its instance ended; highest bit: began by votes"
+        ),
     ),
-    "One member of a proposed instance, and what it brings from the last one: all deliver up to the highest of these first.",
+    "One member of a proposed instance, and how far it got in the last one: all deliver up to the highest of these first.",
     repeat="members",
 )
 
@@ -275,7 +277,7 @@ PROPOSAL: Final = Layout(
     "proposal",
     (
         Field("state", 8, "as in CONFIRM", "STATE"),
-        Field("trans", 8, "as in CONFIRM; bit clear: its sender is sure of that stop, it does not only not hear it", "TRANS"),
+        Field("trans", 8, "as in CONFIRM; clear for a stop that its sender is sure of", "TRANS"),
         Field("members", 8, "bitmap, bit j - 1: station j is in the proposed instance"),
         Field("changes", 1, "number of changes, 1..64"),
     ),
@@ -307,10 +309,10 @@ VIEW: Final = Layout(
         Field("vinstance", 4, "number of the instance that begins here"),
         Field("hash", 4, "its view hash"),
         Field("operational", 8, "bitmap, bit j - 1: station j is a member"),
-        Field("joined", 8, "bitmap: it was not before"),
-        Field("left", 8, "bitmap: it was before, in this or another life"),
+        Field("joined", 8, "bitmap: it was no member before"),
+        Field("left", 8, "bitmap: it was before, in this or another incarnation"),
     ),
-    "A view event as the core hands it out (never on the wire), followed by n incarnations of 4 bytes, 0: no member.",
+    "A view event as the core delivers it (never on the wire), followed by n incarnations of 4 bytes, 0: no member.",
 )
 
 

@@ -30,7 +30,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 def _layout(layout: wire.Layout) -> str:
     rows = ((layout.offset(f.name), f.width, f"`{f.name}`", f.symbol, f.help) for f in layout.fields)
     fields = table(("offset", "bytes", "field", "paper", "meaning"), rows)
-    each = f" Stands there `{layout.repeat}` times." if layout.repeat else ""
+    each = f" Repeated `{layout.repeat}` times." if layout.repeat else ""
     return f"{layout.help}{each} {layout.size} bytes.\n\n{fields}"
 
 
@@ -50,18 +50,18 @@ def _kinds() -> str:
 
 _FLAG_HELP: Final = {
     "PACK": "a pack vector (P) follows the ack vector (A); every CONFIRM has one",
-    "POLL": "the sender lacks news: whoever has some answers (rule C3)",
-    "NEED_ACK": "somebody waits for level *ack* of this PDU: confirm P as well (rule C2)",
+    "POLL": "the sender lacks information: a station that has it answers (rule C3)",
+    "NEED_ACK": "a program waits for level *ack* of this PDU: confirm P as well (rule C2)",
     "BYE": "the sender leaves on purpose; nothing more comes from this incarnation",
-    "FENCED": "the sender has seen a diverging order digest and delivers nothing any more",
+    "FENCED": "the sender has received a different order digest and delivers nothing any more",
     "OP": "delivered on acceptance, in its source's order only (groups with order `op`)",
-    "RELAYED": "a CONFIRM sent again by another station, for one that does not hear its source",
-    "VIEW": "a view event, as the core hands it out; never on the wire",
+    "RELAYED": "a CONFIRM sent again by another station, for one that does not receive from its source",
+    "VIEW": "a view event, as the core delivers it; never on the wire",
     "USER": "a program's message",
-    "GROUP": "process-group control (join, leave), handled by the daemons at its place in the order",
+    "GROUP": "process-group control (join, leave), handled by the daemons at its position in the order",
     "SERVICE": "of a service inside the daemon",
     "FRAGMENT": "a fragment header follows the message header",
-    "LAST": "this fragment completes its message; here is the message's place in the order",
+    "LAST": "this fragment completes its message; here is the message's position in the order",
     "OUTDATED": "no proposal: lists the highest incarnation of a station that asks to join with one that is not new",
     "STARTED": "the sender has started the instance it names; nothing later can have been agreed without it",
 }
@@ -120,7 +120,7 @@ def _numbers() -> str:
         ("EtherType", f"{wire.ETHERTYPE:#06x}", "IEEE 802 local experimental 1; configurable"),
         ("group address", f"`{wire.GROUP_MAC}`", "locally administered; outside the range that bridges keep to themselves"),
         ("protocol version", wire.VERSION, "another version is dropped and counted"),
-        ("stations", f"1..{wire.STATIONS_MAX}", "of the schema"),
+        ("stations", f"1..{wire.STATIONS_MAX}", "of the roster"),
         ("largest message", f"{wire.MESSAGE_MAX} bytes", "of a program; fragmented over PDUs"),
         ("smallest MTU", f"{wire.MTU_MIN} bytes", "see the table of sizes for what fits"),
         ("ranges in a NAK", f"1..{wire.NAK_RANGES_MAX}", ""),

@@ -49,16 +49,16 @@
 #define ZJW_HEADER_VERSION 4u /* u8: protocol version, 1 */
 #define ZJW_HEADER_KIND 5u /* u8: PDU kind */
 #define ZJW_HEADER_FLAGS 6u /* u8: header flags */
-#define ZJW_HEADER_STATIONS 7u /* u8: n, length of the vectors: stations of the schema */
+#define ZJW_HEADER_STATIONS 7u /* u8: n, length of the vectors: stations of the roster */
 #define ZJW_HEADER_SRC 8u /* u8: source station, 1..n */
 #define ZJW_HEADER_TARGET 9u /* u8: NAK: station asked to retransmit; POLL: station asked to answer, or 0; otherwise 0 */
 #define ZJW_HEADER_LENGTH 10u /* u16: payload bytes after the vectors; what follows is padding */
-#define ZJW_HEADER_INCARNATION 12u /* u32: life of the source's daemon */
-#define ZJW_HEADER_INSTANCE 16u /* u32: instance the source was in when it sent this */
+#define ZJW_HEADER_INCARNATION 12u /* u32: of the source: grows with each restart of its daemon */
+#define ZJW_HEADER_INSTANCE 16u /* u32: instance that the source was in when it sent this */
 #define ZJW_HEADER_SEQ 20u /* u32: sequenced kinds: number in the stream; others: the source's next number */
 #define ZJW_HEADER_CLOCK 24u /* u64: logical clock; unsequenced: every later sequenced PDU of the source has a larger one; bus: instance << 32 | epoch */
-#define ZJW_HEADER_FREE_BUFFERS 32u /* u32: receive buffers the source has free, in PDUs, times n */
-#define ZJW_HEADER_FRAME_MAX 36u /* u16: largest PDU the source can take now, bytes */
+#define ZJW_HEADER_FREE_BUFFERS 32u /* u32: receive buffers that the source has free, in PDUs, times n */
+#define ZJW_HEADER_FRAME_MAX 36u /* u16: largest PDU that the source can receive now, bytes */
 #define ZJW_HEADER_RESERVED 38u /* u16: 0 */
 #define ZJW_HEADER_CHECK 40u /* u64: CRC-32C of header (without this field) and vectors << 32 | CRC-32C of the payload */
 
@@ -70,10 +70,10 @@
 #define ZJW_MESSAGE_TYPE 10u /* u8: message type */
 #define ZJW_MESSAGE_MFLAGS 11u /* u8: message flags */
 
-/* Follows the message header if FRAGMENT is set. One fragmented message per station at a time; whole ones may stand between. */
+/* Follows the message header if FRAGMENT is set. One fragmented message per station at a time; whole ones may come between. */
 #define ZJW_SIZEOF_FRAGMENT 8u
 #define ZJW_FRAGMENT_TOTAL 0u /* u32: bytes of the whole message */
-#define ZJW_FRAGMENT_OFFSET 4u /* u32: place of this fragment in it */
+#define ZJW_FRAGMENT_OFFSET 4u /* u32: position of this fragment in the message, bytes */
 
 /* CONFIRM payload. A CONFIRM on a timer is the heartbeat. */
 #define ZJW_SIZEOF_CONFIRM 40u
@@ -94,30 +94,30 @@
 /* One run of missing PDUs. */
 #define ZJW_SIZEOF_RANGE 8u
 #define ZJW_RANGE_FIRST 0u /* u32: first missing seq */
-#define ZJW_RANGE_SPAN 4u /* u32: how many from there, at least 1 */
+#define ZJW_RANGE_SPAN 4u /* u32: number of PDUs from there, at least 1 */
 
 /* OPEN payload, followed by `members` members and the host name (UTF-8). */
 #define ZJW_SIZEOF_OPEN 28u
 #define ZJW_OPEN_PROPOSAL 0u /* u32: instance number proposed; 0: nothing proposed yet */
 #define ZJW_OPEN_HIGHEST 4u /* u32: highest instance number the sender has ever proposed or seen */
 #define ZJW_OPEN_FINGERPRINT 8u /* u32: CRC-32 of the options that must be equal in the whole cluster */
-#define ZJW_OPEN_AGE_MS 12u /* u32: how long the sender's daemon has been running; decides between two stations of one id */
-#define ZJW_OPEN_BOOT 16u /* u64: random number of this daemon's life */
+#define ZJW_OPEN_AGE_MS 12u /* u32: how long the sender's daemon has been running; decides between two daemons with one station number */
+#define ZJW_OPEN_BOOT 16u /* u64: random number that the daemon draws when it starts */
 #define ZJW_OPEN_MEMBERS 24u /* u8: number of members in the proposal; nothing proposed: 1, the sender itself */
 #define ZJW_OPEN_OFLAGS 25u /* u8: open flags */
 #define ZJW_OPEN_NAME_LENGTH 26u /* u16: bytes of the host name after the members */
 
-/* One member of a proposed instance, and what it brings from the last one: all deliver up to the highest of these first. */
+/* One member of a proposed instance, and how far it got in the last one: all deliver up to the highest of these first. */
 #define ZJW_SIZEOF_MEMBER 17u
 #define ZJW_MEMBER_STATION 0u /* u8: station, 1..n */
 #define ZJW_MEMBER_MEMBER_INCARNATION 1u /* u32: its incarnation */
 #define ZJW_MEMBER_PAST 5u /* u32: view hash of the last view that its daemon process had delivered at level preack, 0: none */
-#define ZJW_MEMBER_REACHED 9u /* u64: PDUs after that view at level preack there when its instance ended; highest bit: it began by votes */
+#define ZJW_MEMBER_REACHED 9u /* u64: PDUs after that view that were at preack there when its instance ended; highest bit: began by votes */
 
 /* STOP, STOP_ACK and RCV_ACK payload, followed by `changes` changes. Proposes instance + 1 of the header's instance. */
 #define ZJW_SIZEOF_PROPOSAL 25u
 #define ZJW_PROPOSAL_STATE 0u /* u64: as in CONFIRM */
-#define ZJW_PROPOSAL_TRANS 8u /* u64: as in CONFIRM; bit clear: its sender is sure of that stop, it does not only not hear it */
+#define ZJW_PROPOSAL_TRANS 8u /* u64: as in CONFIRM; clear for a stop that its sender is sure of */
 #define ZJW_PROPOSAL_MEMBERS 16u /* u64: bitmap, bit j - 1: station j is in the proposed instance */
 #define ZJW_PROPOSAL_CHANGES 24u /* u8: number of changes, 1..64 */
 
@@ -131,12 +131,12 @@
 #define ZJW_RESET_EPOCH 0u /* u32: number of the reset within the instance, from 1 */
 #define ZJW_RESET_RESET_VIEW 4u /* u32: view hash of the instance, as in CONFIRM */
 
-/* A view event as the core hands it out (never on the wire), followed by n incarnations of 4 bytes, 0: no member. */
+/* A view event as the core delivers it (never on the wire), followed by n incarnations of 4 bytes, 0: no member. */
 #define ZJW_SIZEOF_VIEW 32u
 #define ZJW_VIEW_VINSTANCE 0u /* u32: number of the instance that begins here */
 #define ZJW_VIEW_HASH 4u /* u32: its view hash */
 #define ZJW_VIEW_OPERATIONAL 8u /* u64: bitmap, bit j - 1: station j is a member */
-#define ZJW_VIEW_JOINED 16u /* u64: bitmap: it was not before */
-#define ZJW_VIEW_LEFT 24u /* u64: bitmap: it was before, in this or another life */
+#define ZJW_VIEW_JOINED 16u /* u64: bitmap: it was no member before */
+#define ZJW_VIEW_LEFT 24u /* u64: bitmap: it was before, in this or another incarnation */
 
 #endif
