@@ -32,7 +32,7 @@ from .checkers import (
     TotalOrder,
     Views,
 )
-from .checkers_membership import Continuity, GoingOn, Instances, Quorum
+from .checkers_membership import GoingOn, Instances, Quorum
 from .facts import ACK, AT_ONCE, ORDERED, PREACK, VIEW, CoreView, Delivery, Facts, Instance, Message, PeerView, Stay
 from .frames import Frame
 from .violation import Violation
@@ -642,26 +642,6 @@ def test_who_is_left_behind_takes_no_more() -> None:
     h.checker.taken(h.stays[1], m, 50)
     with fails("quorum"):
         h.checker.taken(h.stays[2], m, 101)
-
-
-@pytest.mark.parametrize("lately", [False, True])
-def test_an_instance_that_could_go_on_is_given_up(lately: bool) -> None:
-    """Stations 1 and 2 are a quorum and in touch all the while; 3 was cut off long ago, or comes and goes until the end
-    (seed 1795958678)."""
-    h = History(Continuity, 3)
-    assert isinstance(h.checker, Continuity)
-    h.checker.patience_ns, h.checker.notice_ns = 100, 50
-    h.facts.needed = 2
-    h.facts.now_ns = 1000
-    for k in range(2):
-        for link in ((k, 2), (2, k)):
-            h.facts.linked_since[link] = 2000
-            h.facts.hurt_ns[link] = 960 if lately else 200
-    if lately:
-        h.checker.closed(h.stays[0])
-        h.facts.now_ns = 1010
-    with fails("continuity"):
-        h.checker.closed(h.stays[0])
 
 
 # ---- from one lineage to the next

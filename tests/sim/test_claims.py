@@ -1,5 +1,5 @@
-"""What is judged of an instance's end, on hand-made histories: the checker ``claims``, and ``views`` in a late commit;
-``test_checkers.py`` has the others."""
+"""What is judged of an instance's end, on hand-made histories: the checkers ``claims`` and ``continuity``, and ``views`` in a
+late commit; ``test_checkers.py`` has the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from zenjun.proto.wire import Kind
 
 from .checkers import Views
-from .checkers_membership import Claims, GoingOn
+from .checkers_membership import Claims, Continuity, GoingOn
 from .facts import Instance
 from .test_checkers import FIRST, History, ballot, fails, goes_on, removal
 
@@ -111,3 +111,23 @@ def test_who_was_let_in_and_has_released_nothing_is_not_compared_with_those_who_
     h.release(1, 1, 1, 0)
     with fails("going_on"):
         goes_on(h, 1)
+
+
+@pytest.mark.parametrize("lately", [False, True])
+def test_an_instance_that_could_go_on_is_given_up(lately: bool) -> None:
+    """Stations 1 and 2 are a quorum and in touch all the while; 3 was cut off long ago, or comes and goes until the end
+    (seed 1795958678)."""
+    h = History(Continuity, 3)
+    assert isinstance(h.checker, Continuity)
+    h.checker.patience_ns, h.checker.notice_ns = 100, 50
+    h.facts.needed = 2
+    h.facts.now_ns = 1000
+    for k in range(2):
+        for link in ((k, 2), (2, k)):
+            h.facts.linked_since[link] = 2000
+            h.facts.hurt_ns[link] = 960 if lately else 200
+    if lately:
+        h.checker.closed(h.stays[0])
+        h.facts.now_ns = 1010
+    with fails("continuity"):
+        h.checker.closed(h.stays[0])
