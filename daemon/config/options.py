@@ -394,9 +394,9 @@ class DirectoryOptions:
         reason="a site may have a domain of its own for this",
     )  # fmt: skip
     dns_rate: int = option(
-        1_000, unit="answers/s", low=1, high=1_000_000,
+        500, unit="answers/s", low=1, high=1_000_000,
         help="most DNS answers a second; questions above it are dropped",
-        reason="a flood of questions must leave time for the names themselves",
+        reason="a flood of questions must leave time for the names themselves; this many take up to half a core",
     )  # fmt: skip
 
 

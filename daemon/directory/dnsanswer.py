@@ -46,6 +46,8 @@ UDP_MAX: Final = 1232
 TCP_MAX: Final = 65535
 NEGATIVE_TTL: Final = 1
 """Seconds for which it may be kept that there is nothing."""
+HOST_MAX: Final = 253
+"""Bytes of a host name; a longer one is none that DNS could tell of."""
 STRING_MAX: Final = 255
 """Bytes of one string of a TXT record."""
 HOSTS: Final = "addr"
@@ -111,7 +113,7 @@ def endpoint(target: Target) -> Endpoint | None:
         ip = None
     if ip is not None and (getattr(ip, "scope_id", None) or "%" in host):
         return None  # an address with an interface means nothing elsewhere
-    if ip is None and not _HOST_NAME.fullmatch(host):
+    if ip is None and not (len(host) <= HOST_MAX and _HOST_NAME.fullmatch(host)):
         return None
     return Endpoint(parts.scheme, host, ip, port, target.priority, target.weight)
 

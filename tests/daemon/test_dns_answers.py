@@ -35,6 +35,7 @@ ENTRIES = (
     Entry(
         "odd", "user:root", (1, 1, 0), targets=(Target("http://a:99999/"), Target("http://[fe80::1%25e]:1"), Target("a://a..b:1"))
     ),
+    Entry("wide", "user:root", (1, 1, 0), targets=(Target("a://" + "b." * 130 + "c:1"), Target("a://b." + "c." * 120 + "d:2"))),
     Entry("0a000007.addr", "user:mallory", (1, 1, 0), targets=(Target("tcp://6.6.6.6:1"),)),
     *(Entry(f"c{i}", "user:root", (1, 1, 0), alias=f"c{i + 1}") for i in range(12)),
 )
@@ -123,6 +124,10 @@ def test_services_are_the_addresses_with_ports_and_their_hosts_come_along() -> N
     assert records(ask("_web._tcp.plant", "SRV")) == ["_web._tcp.plant.zenjun.internal. 1 SRV 0 1 80 www.example.org."]
     assert [r.split()[-1] for r in records(ask("_web._udp.plant", "SRV"))] == ["0a000009.addr.zenjun.internal."]
     assert (code(ask("_db._udp", "SRV")), records(ask("_db._udp", "SRV"))) == ("NOERROR", [])
+
+
+def test_a_host_that_no_name_can_be_is_left_out() -> None:
+    assert [r.split()[5] for r in records(ask("_wide._tcp", "SRV"))] == ["2"]
 
 
 def test_nobody_can_take_the_name_of_a_host() -> None:
