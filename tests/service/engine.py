@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -18,7 +19,7 @@ from zenjun.tools.lab.own_engine import OwnEngine
 ROOT: Final = Path(__file__).resolve().parents[2]
 OUT: Final = ROOT / "out"
 SUITE: Final = "bookworm"
-PACKAGES: Final = "systemd,systemd-sysv,dbus,python3,iproute2,procps"
+PACKAGES: Final = "systemd,systemd-sysv,systemd-resolved,dbus,python3,iproute2,procps"
 IMAGE: Final = "zenjun-test-systemd"
 NEEDED: Final = ("docker", "dockerd", "mmdebstrap")
 IMAGE_S: Final = 600
@@ -87,8 +88,9 @@ class Engine:
         return self._docker(*arguments, timeout_s=timeout_s, text=text)
 
     def image(self) -> str:
-        """A Debian with systemd, imported; its archive is made once and kept in out/. Raises Missing without a Debian mirror."""
-        archive = OUT / f"systemd-base-{SUITE}.tar"
+        """A Debian with systemd, imported; its archive is made once for these packages, and kept in out/. Raises Missing without
+        a Debian mirror."""
+        archive = OUT / f"systemd-base-{SUITE}-{zlib.crc32(PACKAGES.encode()):08x}.tar"
         if not archive.exists():
             OUT.mkdir(exist_ok=True)
             fresh = archive.with_suffix(f".{os.getpid()}")
