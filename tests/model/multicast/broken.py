@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .link import Frame, LinkEnd
 from .main import Decision, MainOrder
 from .net import Host
 from .ordering import Message
@@ -398,3 +399,41 @@ class ToEverybody(Station):
 
     def _receivers(self, destinations: frozenset[int]) -> frozenset[int]:
         return frozenset(self.main.members)
+
+
+# ---- links
+
+
+class NoPoll(LinkEnd):
+    """L1: a sender that hears nothing does not ask, so the last PDUs may be lost for ever."""
+
+    def _poll(self, now: int) -> None:
+        self.poll_at = None
+
+
+class NoFallback(LinkEnd):
+    """L2: frames go to the other one's address whatever happens."""
+
+    def _to_group(self) -> bool:
+        return not self.is_heard
+
+
+class AnswerByAddress(LinkEnd):
+    """L2, as designed: who is called at the group address answers to the caller's address."""
+
+    def _to_group(self) -> bool:
+        return not self.is_heard or self.falls_back
+
+
+class AnyLink(LinkEnd):
+    """L3: frames of an earlier link between the two stations are taken."""
+
+    def _is_mine(self, frame: Frame) -> bool:
+        return True
+
+
+class NeverStuck(LinkEnd):
+    """L4: nobody is removed because a link stands still."""
+
+    def is_stuck(self, now: int) -> bool:
+        return False

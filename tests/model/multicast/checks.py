@@ -33,6 +33,7 @@ CHECKERS: Final = frozenset(
         "bounded",
         "rest",
         "digest",
+        "link",
     }
 )
 
@@ -187,14 +188,11 @@ class Checks:
             return
         if len(machine.unfinished) > window:
             self.fail("bounded", f"{host.life} has {len(machine.unfinished)} unfinished messages")
-        held: Counter[int] = Counter()
-        for m in machine.messages.values():
-            if m.data is not None:
-                held[m.id.origin] += 1
-        waiting = Counter(source for source, record in machine.waiting if isinstance(record, Data))
-        for origin in held | waiting:
-            if held[origin] > window or held[origin] + waiting[origin] > 2 * window:
-                self.fail("bounded", f"{host.life} holds {held[origin]} and {waiting[origin]} messages of {origin}")
+        held = Counter(m.program[:2] for m in machine.messages.values() if m.data is not None)
+        waiting = Counter(record.program[:2] for _, record in machine.waiting if isinstance(record, Data))
+        for life in held | waiting:
+            if held[life] > window or held[life] + waiting[life] > 2 * window:
+                self.fail("bounded", f"{host.life} holds {held[life]} and {waiting[life]} messages of {life}")
 
     # ---- the end
 

@@ -78,13 +78,13 @@ class Net:
         self.sent = 0
         self._class = station_class
         self._snapshots: dict[Life, MainOrder] = {}
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._events: list[tuple[int, int, Callable[[], object]]] = []
         self._count = 0
         self.checks = Checks(self)
 
     # ---- time
 
-    def at(self, when: int, action: Callable[[], None]) -> None:
+    def at(self, when: int, action: Callable[[], object]) -> None:
         self._count += 1
         heapq.heappush(self._events, (max(when, self.now), self._count, action))
 

@@ -7,11 +7,13 @@ delivered. Nothing is lost here but by the end of a life: links repair what the 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from ...sim.violation import Violation
 from .checks import CHECKERS
+from .link import LinkEnd
 from .main import MainOrder
 from .net import MS, US, Host, Life, Net
 from .records import Deliver, Effect, Entry, Joined, Left, Synced, ViewEvent
@@ -77,6 +79,9 @@ class Leaving:
 
 class World(Net):
     """A run of one plan. ``run`` raises Violation."""
+
+    end_class: type[LinkEnd] = LinkEnd
+    """Of links that lose frames (lossy.py)."""
 
     def __init__(self, plan: Plan, station_class: type[Station] = Station) -> None:
         super().__init__(station_class, plan.window, plan.settle)
@@ -337,20 +342,30 @@ class World(Net):
             self.checks.fail("rest", "no rest")
 
 
-def world(plan: Plan, defect: type[object] | None = None) -> World:
+Runs = Callable[[Plan, type[Station]], World]
+
+
+def world(plan: Plan, defect: type[object] | None = None, kind: Runs = World) -> World:
     """A world, in which a class of broken.py takes the place of what it breaks."""
-    kind = defect if defect is not None and issubclass(defect, World) else World
+    if defect is not None and issubclass(defect, World):
+        kind = defect
     made = kind(plan, defect if defect is not None and issubclass(defect, Station) else Station)
     if defect is not None and issubclass(defect, MainOrder):
         made.main_class = defect
+    if defect is not None and issubclass(defect, LinkEnd):
+        made.end_class = defect
     return made
 
 
 def simulate(
-    seed: int, defect: type[object] | None = None, plan: Plan | None = None, only: frozenset[str] = CHECKERS
+    seed: int,
+    defect: type[object] | None = None,
+    plan: Plan | None = None,
+    only: frozenset[str] = CHECKERS,
+    kind: Runs = World,
 ) -> Violation | None:
     """Run one seed. Returns what is broken, with the last events as its notes."""
-    run = world(plan or Plan.draw(seed), defect)
+    run = world(plan or Plan.draw(seed), defect, kind)
     run.checks.only = only
     try:
         run.run()

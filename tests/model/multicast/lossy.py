@@ -1,0 +1,156 @@
+"""The same runs with links that repair what the wire loses (link.py) in place of abstract ones.
+
+The wire loses, delays, re-orders and repeats frames. A *hole* from one station to another swallows frames to its address and lets
+those to the group address pass, as a switch does that has learned a wrong port. A *cut* swallows both. The main order is as
+before: what goes to all stations takes other ways, and is relayed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from .link import Frame, LinkEnd, LinkId
+from .net import Host, Life
+from .records import Record, ViewEvent
+from .station import Station
+from .world import Plan, World
+
+FAULTS: Final = ("crash", "cut", "pause", "join", "leave", "hole", "one_way")
+
+
+class LossyWorld(World):
+    """A run of one plan on links of rules L1-L4."""
+
+    def __init__(self, plan: Plan, station_class: type[Station] = Station) -> None:
+        longer = random.Random(plan.seed).choice((1, 1, 10))
+        super().__init__(replace(plan, kinds=FAULTS, span=plan.span * longer), station_class)
+        self.loss = self.random.choice((0.0, 0.05, 0.3))
+        self.frames = 0
+        self.stuck = 0
+        """Removals that a link has proposed."""
+        self._ends: dict[tuple[Life, Life], LinkEnd] = {}
+        self._holes: set[tuple[int, int]] = set()
+        self._cuts: set[tuple[int, int]] = set()
+        self._was_cut = False
+        self._given: defaultdict[tuple[Life, Life], list[Record]] = defaultdict(list)
+        self._taken: Counter[tuple[Life, Life]] = Counter()
+        self._timers: set[tuple[Life, Life, int]] = set()
+
+    # ---- links
+
+    def _end(self, host: Host, other: Life) -> LinkEnd:
+        """Rule L3: it opens in the first instance that has both lives."""
+        pair = (host.life, other)
+        if pair not in self._ends:
+            lower, higher = sorted(pair)
+            instance = max(self._came_in(life) for life in pair)
+            self._ends[pair] = self.end_class(LinkId(instance, lower, higher), host.station)
+        return self._ends[pair]
+
+    def _came_in(self, life: Life) -> int:
+        """The instance that a life has begun in."""
+        entry = self.order[self.hosts[life].first]
+        return entry.instance if isinstance(entry, ViewEvent) else 1
+
+    def transmit(self, host: Host, to: int, record: Record) -> None:
+        life = host.machine.main.members.get(to) if host.machine is not None else None
+        self.checks.on_record(host, to, record)
+        self.note(f"{host.station} -> {to}", record)
+        if life is not None:
+            end = self._end(host, (to, life))
+            self._given[host.life, (to, life)].append(record)
+            end.send(self.now, [record])
+            self._flush(host, (to, life), end)
+
+    def _flush(self, host: Host, other: Life, end: LinkEnd) -> None:
+        """Its frames go on the wire, its deadline into the calendar."""
+        frames, end.out = end.out, []
+        for frame in frames:
+            self.frames += 1
+            way = (host.station, other[0])
+            lost = self._chance(self.loss) or way in self._cuts or (way in self._holes and not frame.to_group)
+            if not lost:
+                self._fly(other[0], host.life, frame)
+                if self._chance(self.loss / 4):
+                    self._come_again(other[0], host.life, frame)
+        deadline = end.deadline
+        if deadline is not None and (host.life, other, deadline) not in self._timers:
+            self._timers.add((host.life, other, deadline))
+            self.at(deadline, lambda: self._tick(host, other, end, deadline))
+
+    def _come_again(self, station: int, source: Life, frame: Frame) -> None:
+        """A copy of a frame comes much later, perhaps to another life."""
+        self.at(self._soon(self.plan.span), lambda: self._fly(station, source, frame))
+
+    def _fly(self, station: int, source: Life, frame: Frame) -> None:
+        self.at(self.now + self.link_delay(source[0], station), lambda: self._come(station, source, frame))
+
+    def _come(self, station: int, source: Life, frame: Frame) -> None:
+        """A frame is here: for the life that the station has now, if the other one is a member there."""
+        host = next((h for h in self.hosts.values() if h.station == station and h.alive), None)
+        if host is None:
+            return
+        current = next((life for life in host.known if life[0] == source[0] and self._is_member(host, life)), None)
+        if current is None:
+            return
+        end = self._end(host, current)
+        accepted = end.on_frame(self.now, frame)
+        for records in accepted:
+            self._check_sequence(current, host.life, records)
+            host.inbox.append((current, list(records)))
+        if accepted:
+            self.at(max(self.now + self.take_delay(host), host.paused_until), lambda: self.take(host))
+        self._flush(host, current, end)
+
+    def _check_sequence(self, source: Life, target: Life, records: Iterable[Record]) -> None:
+        """A link brings what it was given, in order, once."""
+        for record in records:
+            k = self._taken[source, target]
+            self._taken[source, target] += 1
+            given = self._given[source, target]
+            if k >= len(given) or given[k] != record:
+                self.checks.fail("link", f"record {k} from {source} at {target} is {record}")
+
+    def _is_member(self, host: Host, life: Life) -> bool:
+        """By what this station knows; one that has no tables yet knows the view that brought it in."""
+        members = host.machine.main.members if host.machine is not None else self.members
+        return members.get(life[0]) == life[1]
+
+    def _tick(self, host: Host, other: Life, end: LinkEnd, deadline: int) -> None:
+        self._timers.discard((host.life, other, deadline))
+        if not host.alive or not self._is_member(host, other):
+            return
+        end.on_time(self.now)
+        if end.is_stuck(self.now):
+            self._propose_removal(host, other, end)
+        self._flush(host, other, end)
+
+    def _propose_removal(self, host: Host, other: Life, end: LinkEnd) -> None:
+        """Rule L4: else the groups of both would stand still for ever."""
+        target = self.hosts[other]
+        if other not in self._gone and host.life not in self._gone and self._may_go(target):
+            self.stuck += 1
+            if not self._was_cut and self.loss < 0.1:
+                self.checks.fail("link", f"{host.life} has {other} removed, and nothing is cut")
+            self._cut(target)
+
+    # ---- faults
+
+    def fault(self) -> None:
+        kind = self.random.choice(self.plan.kinds)
+        if kind in ("hole", "one_way"):
+            a, b = self.random.sample(range(1, self.plan.stations + 1), 2)
+            self.note(f"{kind} from {a} to {b}")
+            self._was_cut |= kind == "one_way"
+            (self._holes if kind == "hole" else self._cuts).add((a, b))
+        else:
+            super().fault()
+
+    def _heal(self) -> None:
+        """Holes stay: links do without addresses (rule L2)."""
+        self._cuts.clear()
+        super()._heal()
