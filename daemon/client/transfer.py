@@ -268,6 +268,11 @@ class Agent:
         self.transfer.fail(time.monotonic_ns(), reason)
         self._carry_out()
 
+    def allow(self) -> None:
+        """The state may be asked for now (``stateapi.Gated``)."""
+        self.transfer.allow(time.monotonic_ns())
+        self._carry_out()
+
     def force_start(self) -> None:
         """Start with what the members here have, without a quorum of a persistent group's holders."""
         self.transfer.roster.force = True

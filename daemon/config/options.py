@@ -393,6 +393,17 @@ class DirectoryOptions:
         help="domain below which the names are: db is db.zenjun.internal; questions about others are refused",
         reason="a site may have a domain of its own for this",
     )  # fmt: skip
+    update: str = option(
+        "ordered", low=1, high=16, choices=("ordered", "seven"),
+        help="how names change: \"ordered\", one message in the total order; \"seven\", under locks; the same at all stations "
+        "(docs/directory-seven.md)",
+        reason="who wants that nobody reads an old address while it changes, and pays for it; and for study",
+    )  # fmt: skip
+    profile: str = option(
+        "broadcast", low=1, high=16, choices=("broadcast", "unicast"),
+        help="with update = \"seven\": \"unicast\" sends REQ, DATA and CONF to each manager by itself, as the paper counts them",
+        reason="the paper's 5(m - 1) messages can be counted instead of computed",
+    )  # fmt: skip
     dns_rate: int = option(
         500, unit="answers/s", low=1, high=1_000_000,
         help="most DNS answers a second; questions above it are dropped",

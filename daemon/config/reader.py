@@ -90,6 +90,7 @@ def _together(source: Source, config: Config) -> Iterator[Problem]:
         yield Problem(
             source.line("cluster", "quorum"), f"cluster.quorum is {c.quorum}: 0 or {low}..{c.stations} is wanted ({why})"
         )
+    yield from _seven(source, config)
     at_least = (
         ("fail_timeout_ms", 2 * c.heartbeat_ms, "2 × heartbeat_ms"),
         ("open_window_ms", 4 * c.open_interval_ms, "4 × open_interval_ms"),
@@ -101,6 +102,21 @@ def _together(source: Source, config: Config) -> Iterator[Problem]:
         if value < bound:
             line = source.line("cluster", name)
             yield Problem(line, f"cluster.{name} is {value} ms: at least {bound} ms is wanted ({why})")
+
+
+def _seven(source: Source, config: Config) -> Iterator[Problem]:
+    """What does not go together with how names change."""
+    d = config.directory
+    if d.update == "ordered":
+        if d.profile != "broadcast":
+            text = f'directory.profile is "{d.profile}": it needs directory.update = "seven"'
+            yield Problem(source.line("directory", "profile"), text)
+        return
+    line = source.line("directory", "update")
+    if config.cluster.medium == "bus":
+        yield Problem(line, 'directory.update is "seven": it needs groups of order op, which cluster.medium = "bus" has not')
+    if d.dns:
+        yield Problem(line, 'directory.update is "seven": directory.dns has to be empty, for DNS answers cannot wait for a lock')
 
 
 def _unknown_section(name: str, value: object) -> str:

@@ -27,6 +27,8 @@ from . import metrics, report
 from .copy import Copy
 from .process import Process
 from .serving import Server, socket_of
+from .sevencopy import SevenCopy
+from .sevenprocess import SevenProcess
 from .store import File, StoreError
 
 if TYPE_CHECKING:
@@ -111,9 +113,10 @@ def main(argv: list[str] | None = None) -> int:
     entries = journal_handler(os.environ, {"cluster": config.cluster.name, "own_station": config.station.id})
     journal = set_up(config.log.format, arguments.log_level or config.log.level, entries=entries)
     station = config.station
+    seven = config.directory.update == "seven"
     file = File(Path(station.state_dir), config.cluster.name, station.id)
     try:
-        copy = Copy(file)
+        copy = SevenCopy(file) if seven else Copy(file)
     except StoreError as error:
         journal.error("exit", str(error), code=int(Exit.STATE))
         return Exit.STATE
@@ -123,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
 
     async def run() -> int:
         try:
-            process = Process(config, copy, journal)
+            process = SevenProcess(config, copy, journal) if isinstance(copy, SevenCopy) else Process(config, copy, journal)
             dns = _dns(process)
             monitoring = MetricsServer(
                 config.directory.metrics, station.socket_bits, station.socket_group, journal,

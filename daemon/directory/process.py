@@ -64,6 +64,10 @@ UNSENT_MAX: Final = 1 << 20
 class Process:
     """Everything but the socket for programs."""
 
+    group_name: str = GROUP
+    lets_keep: bool = True
+    """Programs may keep answers until they are told to forget them."""
+
     def __init__(self, config: Config, copy: Copy, journal: Journal) -> None:
         self.config = config
         self.copy = copy
@@ -121,6 +125,18 @@ class Process:
     def lag(self) -> tuple[int, float]:
         """Messages and views that have come and are not applied yet, and seconds since the oldest of them came."""
         return self._behind, time.monotonic() - self._behind_since if self._behind else 0.0
+
+    @property
+    def closed(self) -> bool:
+        """Look-ups have to wait until ``opened``; never in mode ordered."""
+        return False
+
+    async def opened(self) -> None:
+        """Wait until look-ups may be answered."""
+
+    def attempts(self) -> dict[str, Any] | None:
+        """Mode seven: what its attempts and its lock are at; None: there are none."""
+        return None
 
     def transfer(self) -> tuple[int, int, int]:
         """Bytes of the state that have come here, bytes in all (-1: not known), and stations that read it from here now."""
@@ -275,7 +291,7 @@ class Process:
     def force_start(self) -> None:
         """For an operator: start with what the members here have."""
         if self._connection is not None:
-            self._connection.force_start(GROUP)
+            self._connection.force_start(self.group_name)
 
     # ---- sending
 

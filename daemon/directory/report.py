@@ -31,6 +31,8 @@ def status(process: Process, programs: int) -> dict[str, Any]:
         "wrong_clocks": process.clocks.wrong(),
         "sums": f"{facts.main:032x} {facts.rest:032x}",
         "updates_under_way": len(process.updates),
+        "update": process.config.directory.update,
+        "attempts": process.attempts(),
         "lookups": dict(process.answers.by_code),
         "counters": dict(process.counters),
         "dns": process.dns_status(),

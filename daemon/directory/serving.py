@@ -185,7 +185,8 @@ class Program(asyncio.Protocol):
         number, do = frame.get("id"), frame.get("do")
         if type(number) is not int or type(do) is not str:
             raise FrameError("a request without id or do")
-        if do == "lookup" and not frame.get("fresh") and "after" not in frame:  # the most frequent one, without a task
+        at_once = do == "lookup" and not frame.get("fresh") and "after" not in frame and not self._process.closed
+        if at_once:  # the most frequent one, without a task
             try:
                 self._answer(number, self._lookup(frame))
             except Refused as refused:
@@ -254,7 +255,7 @@ class Program(asyncio.Protocol):
         key = str(frame.get("key") or "").encode("utf-8", "surrogatepass")
         answer = self._process.answers.lookup(name, key, self._process.facts)
         # Of a cyclic name no two answers are the same; of a stale copy nobody knows when it will be right no longer.
-        if frame.get("track") and answer["selection"] != "cyclic" and not self._process.stale_ms():
+        if frame.get("track") and self._process.lets_keep and answer["selection"] != "cyclic" and not self._process.stale_ms():
             answer["tracked"] = self._process.tracking.keep(self._forget, name, tuple(answer["path"]))
         return answer
 
@@ -263,6 +264,8 @@ class Program(asyncio.Protocol):
 
     async def _do_lookup(self, frame: Frame) -> Frame:
         await self._in_time(frame, self._catch_up(frame))
+        while self._process.closed:
+            await self._in_time(frame, self._process.opened())
         return self._lookup(frame)
 
     async def _catch_up(self, frame: Frame) -> None:
@@ -276,6 +279,8 @@ class Program(asyncio.Protocol):
     async def _do_list(self, frame: Frame) -> Frame:
         self._process.check_stale()
         await self._in_time(frame, self._catch_up(frame))
+        while self._process.closed:
+            await self._in_time(frame, self._process.opened())
         first, last = bounds(lower(str(frame.get("prefix") or "")))
         first = max(first, str(frame.get("from") or ""))
         place, found = await self._process.work(self._process.copy.entries, first, last)

@@ -92,6 +92,14 @@ class State(Protocol):
 
 
 @runtime_checkable
+class Gated(Protocol):
+    """What a state may have besides: it says when the group may be asked for the state."""
+
+    def may_ask(self) -> bool:
+        """The state is wanted. False: not now; the program says when (``Transfer.allow``)."""
+
+
+@runtime_checkable
 class Starting(Protocol):
     """What a state may have besides: it is told when it becomes the group's without having come from another member."""
 

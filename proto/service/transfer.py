@@ -22,7 +22,7 @@ from ..timers import NEVER
 from .donor import Donation
 from .joiner import Attempt, Building
 from .roster import RosterState
-from .stateapi import Starting, State
+from .stateapi import Gated, Starting, State
 from .transfertypes import (
     CloseMailbox,
     Digest,
@@ -289,6 +289,11 @@ class Transfer(Generic[Item]):
             self._reading = True
         return [item for item, _ in pairs]
 
+    def allow(self, now: int) -> None:
+        """The program's ``may_ask`` has become true."""
+        if not self.failed:
+            self._settle(now)
+
     def fail(self, now: int, reason: str) -> None:
         """The program has found its state to be wrong: get it anew."""
         if self.failed:
@@ -389,6 +394,8 @@ class Transfer(Generic[Item]):
             self._mailbox = "opening"
             self._effects.append(OpenMailbox())
         if self._mailbox != "open":
+            return
+        if isinstance(self._state, Gated) and not self._state.may_ask():
             return
         if not roster.active - self._bad:
             self._give_up_join(f"the state of every active member ({_names(self._bad)}) was wrong")

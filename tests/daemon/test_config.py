@@ -157,6 +157,20 @@ def test_station_values(line: str, says: str) -> None:
     assert says in text and number == 7
 
 
+@pytest.mark.parametrize(
+    ("cluster", "directory", "says"),
+    [
+        ("", 'profile = "unicast"', 'it needs directory.update = "seven"'),
+        ('medium = "bus"', 'update = "seven"', "groups of order op"),
+        ("", 'update = "seven"\ndns = "127.0.0.1:5390"', "directory.dns has to be empty"),
+        ("", 'update = "eight"', '"ordered" or "seven" is wanted'),
+    ],
+)
+def test_how_names_change(cluster: str, directory: str, says: str) -> None:
+    [(_, text)] = wrong(put(cluster) + f"[directory]\n{directory}\n")
+    assert says in text
+
+
 def test_several_problems_come_together_in_order_of_lines() -> None:
     lines = [line for line, _ in wrong('[station]\nid = 0\nfoo = 1\n[cluster]\nname = ""\nstations = 3\n[log]\nlevel = "loud"\n')]
     assert lines == [1, 2, 3, 5, 8]

@@ -389,6 +389,10 @@ def status(as_json: bool, timeout: float, path: str | None) -> int:
         click.echo(f"stale    for {s['stale_ms'] / 1000:.1f} s")
     click.echo(f"names    {s['names']}, {s['leases']} with leases ({s['leases_here']} of programs here)")
     click.echo(f"holders  {', '.join(map(str, s['holders'])) or 'none'} active; at place {s['place'] or '-'}")
+    if found := s.get("attempts"):
+        lock = f"station {found['lock']}'s" if found["lock"] else "free"
+        waits = f", waits for {', '.join(map(str, found['waits_for']))}" if found["waits_for"] else ""
+        click.echo(f"seven    attempt {found['attempt']}{waits}; {found['queue']} more wait; this manager's lock is {lock}")
     if s["wrong_clocks"]:
         wrong = [f"station {k} {s['clocks'][str(k)]:+d} s" for k in s["wrong_clocks"]]
         click.echo(f"clocks   beside this one's: {', '.join(wrong)}")

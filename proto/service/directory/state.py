@@ -211,6 +211,23 @@ class State:
         kept = {who: m for who, m in self.members.items() if who in here and who not in gone}
         return self._change_members(self.draft_class(self, place), gone, {who: kept.get(who, Member(False, 0)) for who in here})
 
+    def on_enter(self, place: Place, who: Who) -> Result:
+        """Mode seven: a process has got the state, and is an active holder. What leases it had in a former life have ended."""
+        if place <= self.place:
+            return Result(place, skipped=True)
+        self.place = place
+        gone = [who] if who in self.members else []
+        return self._change_members(self.draft_class(self, place), gone, {**self.members, who: Member(True, 0)})
+
+    def on_left(self, place: Place, gone: Iterable[Who]) -> Result:
+        """Mode seven: these processes have left."""
+        if place <= self.place:
+            return Result(place, skipped=True)
+        self.place = place
+        left = sorted(set(gone) & self.members.keys())
+        kept = {who: member for who, member in self.members.items() if who not in left}
+        return self._change_members(self.draft_class(self, place), left, kept)
+
     def _left(self, here: set[Who], new: set[Who]) -> list[Who]:
         """The processes that have left, those among them that have come again."""
         return sorted(who for who in self.members if who not in here or who in new)

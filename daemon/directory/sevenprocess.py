@@ -1,0 +1,393 @@
+"""The process under ``update = "seven"``: a manager of the seven steps (docs/directory-seven.md).
+
+Names change by attempts in the group ``zenjun.dir.seven``. The group ``zenjun.dir.copy``, which is in total order, gives who
+comes the state, and carries what changes nothing. All that comes is carried out at once, in the loop: one slow disk holds up
+everybody in this mode anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from ...proto.service.directory.entries import NOWHERE, Place
+from ...proto.service.directory.messages import (
+    ONDISK,
+    Digest,
+    Due,
+    HasApplied,
+    Holding,
+    OnDisk,
+    Update,
+    decode,
+)
+from ...proto.service.directory.seven import GROUP as MANAGERS
+from ...proto.service.directory.seven import Seven
+from ...proto.service.directory.seventypes import Commit, Effect, Finished, Keep, Locked, Lost, Send, Standing, Wrong
+from ...proto.service.directory.state import Result
+from ..client import ClientError, Event, View
+from ..client import Message as GroupMessage
+from ..client.aio import Connection, StateGroup
+from ..client.protocol import Membership
+from ..config import Config
+from ..observe import Journal
+from .copy import DATABASE_ERRORS, Applied, Heard
+from .process import Process
+from .sevencopy import LEFT, SevenCopy, base_of, encode_left
+
+GROUP: Final = "zenjun.dir.copy"
+OTHERS: Final = "zenjun.dir"
+"""Where the processes of ``update = "ordered"`` are."""
+WARN_S: Final = 5.0
+"""An attempt that waits for longer is told of (rule U7)."""
+
+
+class _Managers(Membership):
+    """The managers' group: what comes is taken at once."""
+
+    def __init__(self, take: Callable[[], None], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.on_items = take
+
+
+class SevenProcess(Process):
+    """Everything but the socket for programs."""
+
+    group_name = GROUP
+    lets_keep = False
+
+    def __init__(self, config: Config, copy: SevenCopy, journal: Journal) -> None:
+        super().__init__(config, copy, journal)
+        self.machine = Seven(self.me)
+        self._seven = copy
+        self._managers: _Managers | None = None
+        self._wanted: deque[bytes] = deque()
+        """What is to be committed by attempts of this station, the present one's first."""
+        self._attempt = b""
+        self._began = 0.0
+        self._may_ask = self._state_wanted = False
+        self._copied_at: Place = NOWHERE
+        self._broken: asyncio.Future[None] | None = None
+        self._opened = asyncio.Event()
+        self._opened.set()
+        self._busy = False
+        copy.drain = self._take
+        copy.on_started = self._on_started
+        copy.on_wanted = self._on_wanted
+
+    # ---- standing
+
+    @property
+    def closed(self) -> bool:
+        return self.machine.closed and self._active
+
+    async def opened(self) -> None:
+        while self.closed:
+            self._opened.clear()
+            await self._opened.wait()
+
+    def attempts(self) -> dict[str, Any]:
+        m = self.machine
+        owner = m.lock.asking.owner if m.lock is not None else None
+        return {
+            "attempt": m.standing.value,
+            "waits_for": sorted({station for station, _ in m.missing}),
+            "waits_s": round(time.monotonic() - self._began, 3) if m.standing is not Standing.IDLE else 0,
+            "lock": owner[0] if owner is not None else 0,
+            "queue": len(self._wanted),
+            "managers": sorted({m.me[0], *(station for station, _ in m.members)}) if m.life != NOWHERE else [],
+            "dropped": dict(m.counters),
+        }
+
+    # ---- the life of the process
+
+    async def _session(self, connection: Connection) -> None:
+        self._connection = connection
+        self.me = (connection.welcome.station, connection.welcome.client)
+        self.step = "waiting for the others"
+        self.machine = Seven(self.me, unicast=self.config.directory.profile == "unicast")
+        self._wanted.clear()
+        self._attempt = b""
+        self._broken = asyncio.get_running_loop().create_future()
+        protocol = connection._protocol
+        managers = protocol.join(MANAGERS, order="op", no_self=True, kind=partial(_Managers, self._take))
+        assert isinstance(managers, _Managers)
+        self._managers = managers
+        connection._link.flush()
+        await connection._wait(managers.joined, None, "joining the managers")
+        tasks = [asyncio.ensure_future(each) for each in (self._copies(connection), self._warn(connection), self._broken)]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _leave(self) -> None:
+        self._managers = None
+        self._may_ask = self._state_wanted = False
+        super()._leave()
+        self._opened.set()
+
+    async def _copies(self, connection: Connection) -> None:
+        """The group by which copies come."""
+        group = await connection.join(GROUP, state=self.copy, persistent=True, timeout=None)
+        assert isinstance(group, StateGroup)
+        self._group = group
+        while True:
+            for item in await group.recv_items(timeout=None):
+                if isinstance(item, GroupMessage) and isinstance(m := decode(item.data), OnDisk | HasApplied | Digest):
+                    heard = Heard(item.place, (item.station, item.client), item.data)
+                    self._publish(Applied([Result(item.place, m)], self.facts, False, []), [heard])
+
+    async def _warn(self, connection: Connection) -> None:
+        """Rule U7: tell people what waits for whom."""
+        told = mixed = False
+        while True:
+            await asyncio.sleep(WARN_S / 2)
+            m = self.machine
+            late = m.standing is not Standing.IDLE and time.monotonic() - self._began > WARN_S
+            if late and not told:
+                who = ", ".join(str(station) for station, _ in m.missing) or "its state"
+                self.journal.warning("attempt", f"an attempt has been {m.standing.value} for {WARN_S:g} s and waits for: {who}")
+            told = late
+            if not self._active and not mixed and (others := await connection.members(OTHERS)):
+                mixed = True
+                stations = ", ".join(str(k) for k in sorted({member.station for member in others}))
+                self.journal.error(
+                    "mixed",
+                    f'directory.update is "seven" here and "ordered" at stations {stations}: it has to be the same at all',
+                )
+
+    def _on_event(self, event: Event) -> None:
+        # What was lost with an instance is said again when this copy is active again.
+        if event.name not in ("open", "reopened"):
+            super()._on_event(event)
+        self._look_stale()
+
+    def _fail(self, text: str) -> None:
+        if self._broken is not None and not self._broken.done():
+            self._broken.set_exception(ClientError(text))
+
+    # ---- the managers' group
+
+    def _take(self) -> None:
+        """Take what has come from the managers."""
+        managers, connection = self._managers, self._connection
+        if managers is None or connection is None:
+            return
+        items, weight, _ = managers.take()
+        connection._protocol.consumed(weight)
+        for item in items:
+            if isinstance(item, GroupMessage):
+                self.machine.receive((item.station, item.client), item.data)
+            elif isinstance(item, View):
+                self.machine.on_view(item.place, *([m[:2] for m in part] for part in (item.members, item.joined, item.left)))
+                if not self.machine.active:
+                    self._active = self._may_ask = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Carry out what the machine wants, and begin the next attempt."""
+        if self._busy:
+            return  # a call below has come back here: the loop below goes on
+        self._busy = True
+        try:
+            while effects := self.machine.take() or self._begin():
+                for effect in effects:
+                    self._do(effect)
+        except DATABASE_ERRORS as error:
+            self.counters["disk_errors"] += 1
+            self._fail(f"{self.copy.file.path}: {error}")
+        finally:
+            self._busy = False
+        if not self.closed:
+            self._opened.set()
+        if self._connection is not None:
+            self._connection._link.flush_soon()
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Send(data):
+                if self._managers is not None and self._connection is not None:
+                    with contextlib.suppress(ClientError):
+                        self._connection._protocol.send(self._managers, data, "sent")
+            case Keep():
+                self._seven.keep(effect)
+                self.machine.kept(effect.asking)
+            case Commit():
+                applied, heard = self._seven.carry_out(effect)
+                self.counters["attempts"] += 1
+                self._publish(applied, [heard])
+                if applied.facts.stopped:
+                    self._fail(f"a message has format {applied.facts.stopped}: this program is too old for it")
+            case Locked(copying, place):
+                self._on_locked(copying, place)
+            case Finished(place, durable):
+                self._on_finished(place, {station for station, _ in durable})
+            case Lost():
+                self._attempt = b""
+            case Wrong(text):
+                self.journal.error("wrong", text)
+                self._fail(text)
+
+    # ---- attempts
+
+    def send_raw(self, data: bytes) -> bool:
+        """Whatever changes a row is an attempt (rule U10)."""
+        if isinstance(decode(data), OnDisk | HasApplied | Digest):
+            return super().send_raw(data)
+        if not self._active:
+            return False
+        if data != self._attempt and data not in self._wanted:
+            self._wanted.append(data)
+            self._go_on()
+        return True
+
+    def _begin(self) -> list[Effect]:
+        """Begin the next attempt, if there is one and it may begin."""
+        m = self.machine
+        if m.standing is not Standing.IDLE or m.life == NOWHERE:
+            return []
+        if not m.active:
+            if not self._state_wanted:
+                return []
+            m.request(copying=True)
+        else:
+            if not self._wanted and self._gone():
+                self._wanted.append(LEFT)
+            if not self._wanted:
+                return []
+            self._attempt = self._wanted.popleft()
+            m.request()
+        self._began = time.monotonic()
+        return m.take()
+
+    def _gone(self) -> bool:
+        """The lowest active manager takes out who has left (rule U10)."""
+        here = {self.me, *self.machine.members}
+        active = [who for who in self.facts.active if who in here]
+        return active[:1] == [self.me] and any(who not in here for who in self.copy.state.members)
+
+    def _on_locked(self, copying: bool, place: Place) -> None:
+        m = self.machine
+        if m.standing is not Standing.LOCKED:
+            return
+        if not copying:
+            data = self._data(self._attempt)
+            if data:
+                message = decode(data)
+                m.data(data, durable=isinstance(message, Update) and bool(message.flags & ONDISK))
+            else:
+                self._attempt = b""
+                m.abandon()
+        elif m.active:
+            m.abandon()
+        else:
+            self._seven.drop_kept()
+            self._copied_at = place
+            self._may_ask = True
+            asyncio.get_running_loop().call_soon(self._ask)
+
+    def _data(self, wanted: bytes) -> bytes:
+        """What to commit now that nothing else can change; empty: it has been done meanwhile."""
+        state = self.copy.state
+        if wanted == LEFT:
+            here = {self.me, *self.machine.members}
+            gone = [who for who in state.members if who not in here]
+            return encode_left(gone) if gone else b""
+        message = decode(wanted)
+        member = state.members.get(self.me)
+        done = False
+        if isinstance(message, Update):
+            outcome = state.outcome(message.id)
+            done = outcome is not None
+            if outcome is not None:
+                self.updates.on_outcome(message.id, outcome)
+                self._settle(outcome.place, {station for station, _ in self.facts.active})
+        elif isinstance(message, Holding):
+            done = member is not None and member.active == message.active
+        elif isinstance(message, Due):
+            done = member is None or member.due >= message.time
+        return b"" if done else wanted
+
+    def _settle(self, place: Place, disks: set[int]) -> None:
+        for station in disks:
+            self.updates.on_disk(station, place)
+        active = {station for station, _ in self.facts.active}
+        for station in active:
+            # Look-ups there wait for CONF, so nobody sees an earlier version from here on.
+            self.updates.on_applied(station, place)
+        self.updates.look(active)
+
+    def _on_finished(self, place: Place, disks: set[int]) -> None:
+        entered, self._attempt = not self._active, b""
+        self._settle(place, disks)
+        if entered:
+            self._set_active()
+
+    def _say_applied(self, done: asyncio.Future[None] | None = None) -> None:
+        if done is not None:
+            super()._say_applied(done)
+
+    # ---- the state comes
+
+    def _on_wanted(self) -> bool:
+        """State transfer wants to ask: it may with all locks (rule U9)."""
+        if not self._may_ask and not self._state_wanted:
+            self._state_wanted = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+        return self._may_ask
+
+    def _ask(self) -> None:
+        if self._connection is not None:
+            self._connection.state_allowed(GROUP)
+
+    def _on_started(self, place: Place) -> None:
+        """A START has made this copy the group's."""
+        m = self.machine
+        m.activate(place)
+        self._state_wanted = self._may_ask = False
+        if m.standing is Standing.LOCKED:
+            m.abandon()
+        self._go_on()
+
+    def _on_active(self) -> None:
+        """State transfer counts this copy as the group's."""
+        group, m = self._group, self.machine
+        if group is None:
+            asyncio.get_running_loop().call_later(0.005, self._on_active)
+            return
+        if not group.active:
+            return
+        if m.active:
+            self._set_active()
+            return
+        if m.standing is not Standing.LOCKED:
+            return
+        place = base_of(self.copy.state.place)
+        if self._copied_at not in (NOWHERE, place):
+            group.state_wrong(f"the state that has come is at {place}, the managers are at {self._copied_at}")
+            return
+        self._state_wanted = self._may_ask = False
+        self._attempt = b""
+        m.copied(place)
+        m.data(b"", durable=True)
+        self._go_on()
+
+    def _set_active(self) -> None:
+        if self._active:
+            return
+        self._active = True
+        self._look_stale()
+        self.step = "active"
+        self._again()
+        self._tasks.append(asyncio.get_running_loop().create_task(self._renew_leases()))
