@@ -26,8 +26,8 @@ def started(n: int, *, profile: str = "broadcast", **directory: Any) -> Iterator
         try:
             for station in range(1, n + 1):
                 up.start(station)
-            wait_for(lambda: all(up.active(k) for k in range(1, n + 1)), "active directories", 30)
-            wait_for(lambda: up.holders(1) == list(range(1, n + 1)), "holders", 20)
+            wait_for(lambda: all(up.active(k) for k in range(1, n + 1)), "active directories", 90)
+            wait_for(lambda: up.holders(1) == list(range(1, n + 1)), "holders", 30)
             yield up
         finally:
             for process in up.processes.values():

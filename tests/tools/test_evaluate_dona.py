@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from zenjun.tools.cli.evaluate import PAGE
-from zenjun.tools.evaluate import dona, dona_counts, dona_page
+from zenjun.tools.evaluate import dona, dona_counts, dona_lab, dona_page
 from zenjun.tools.evaluate.dona import Point, Setting, Update
 from zenjun.tools.evaluate.dona_counts import ASK, COMMON, Asked
 from zenjun.tools.pcap.report import plots
@@ -153,6 +153,20 @@ def test_counts_by_quota_lie_on_the_lines(update: Update, m: int, d: Fraction) -
     assert point.manager == pytest.approx(float(dona.manager(asked.setting, update)), abs=1e-9)
 
 
+@pytest.mark.parametrize(("s", "update"), dona_lab.POINTS)
+def test_calls_are_dealt_without_a_rest(s: Setting, update: Update) -> None:
+    """Each node's shares of the own zone, other zones and updates are the model's, exactly; and the same again."""
+    calls = dona_lab.calls_of(s)
+    for station in range(1, s.n + 1):
+        wanted = dona_lab.deal(s, station)
+        own = sum(what == 0 for what in wanted)
+        updates = sum(what == 1000 for what in wanted)
+        assert len(wanted) == calls and Fraction(own, calls) == s.alpha
+        assert Fraction(updates, calls) == (1 - s.alpha) * s.p
+        assert (station - 1) % s.m + 1 not in wanted, "nobody asks another manager for the own zone"
+        assert wanted == dona_lab.deal(s, station)
+
+
 def test_counts_of_another_run_are_refused() -> None:
     s = Setting(10, 2)
     for asked in (Asked(s, Update.ORDERED, frozenset({1}), 10), Asked(s, Update.ORDERED, frozenset({1, 2}), 0)):
@@ -183,14 +197,33 @@ def test_only_what_is_measured_is_drawn() -> None:
     assert sum("ordered, 27.000, 19.000" in row for row in rows) == sum("unicast, 20.000, 6.000" in row for row in rows) == 1
 
 
+def test_measured_points_are_on_the_lines() -> None:
+    """What the page draws was measured, and is what the formulas say."""
+    points = dona_page.stored(PAGE)
+    assert {(p.setting, p.update) for p in points} == set(dona_lab.POINTS)
+    for p in points:
+        assert p.network == pytest.approx(float(dona.network(p.setting, p.update)), abs=1e-6), p
+        assert p.manager == pytest.approx(float(dona.manager(p.setting, p.update)), abs=1e-6), p
+
+
+def test_points_come_back_as_they_were(tmp_path: Path) -> None:
+    page = tmp_path / "evaluation.md"
+    assert dona_page.stored(page) == []
+    (tmp_path / "evaluation").mkdir()
+    points = [Point(Setting(10, 5, HALF), Update.UNICAST, 19.7, 5.9), Point(Setting(10, 2), Update.ORDERED, 27.0, 19.0)]
+    dona_page.store(page, points)
+    assert dona_page.stored(page) == points
+
+
 def test_the_page_is_up_to_date(tmp_path: Path) -> None:
     """``zenjun evaluate dona --write`` would change nothing."""
     text = PAGE.read_text()
     page = tmp_path / PAGE.name
     page.write_text(text)
-    dona_page.write(page)
+    points = dona_page.stored(PAGE)
+    dona_page.write(page, points)
     assert page.read_text() == text
-    for name, svg in _drawn().items():
+    for name, svg in _drawn(tuple(points)).items():
         assert f"](evaluation/{name}.svg)" in text
         ET.fromstring(svg)
         lines = re.findall(r'id="[a-z-]*wide-line2d_\d+"', (PAGE.parent / "evaluation" / f"{name}.svg").read_text())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from ...daemon.client import ClientError
 from ..evaluate import exchanges
+from ..evaluate.dona import Point
 from ..lab import LabError
 from ..pcap.work import scratch
 from .common import FAILED, UNSUPPORTED, Failure, lacking_extra, say
@@ -81,24 +84,51 @@ def everything(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | No
 
 @evaluate.command("dona", epilog="Exit codes: 0 done · others as of zenjun lab.")
 @click.option("--write", is_flag=True, help="Put table and plots into docs/evaluation.md of this checkout.")
-def dona(write: bool) -> int:
+@click.option("--measure", is_flag=True, help="Run a lab, and put points from its captures beside the formulas.")
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep captures and tables in this folder.")
+def dona(write: bool, measure: bool, keep: Path | None) -> int:
     """Compute the messages of a directory in zones: of a manager, and in the whole network, against zones and locality (DONA
-    paper on terminal management, section 3). Runs no lab.
+    paper on terminal management, section 3). With --measure a lab of ten stations plays it, and its captures are counted.
 
     \b
     Examples:
-      zenjun evaluate dona                the table
-      zenjun evaluate dona --write        the same into docs/evaluation.md, with figures 3.1 and 3.2
+      zenjun evaluate dona                    the table, with the points that were measured last
+      zenjun evaluate dona --measure --write  the same into docs/evaluation.md, with figures 3.1 and 3.2 and measured points
     """
     try:
         from ..evaluate import dona_page
 
-        click.echo(dona_page.table())
+        points = _dona_points(keep) if measure else dona_page.stored(PAGE)
+        click.echo(dona_page.table(points))
         if write:
-            dona_page.write(PAGE)
+            if measure:
+                dona_page.store(PAGE, points)
+            dona_page.write(PAGE, points)
     except ImportError as error:
         raise lacking_extra(error, "evaluate dona") from None
     return 0
+
+
+def _dona_points(keep: Path | None) -> Sequence[Point]:
+    from ..evaluate import dona_counts, dona_lab, study
+    from ..pcap.spark import java, session
+    from ..pcap.tables import ingest
+
+    with scratch.folder("evaluate") as temporary:
+        folder = keep or temporary
+        try:
+            java.find()
+            run, asked = dona_lab.record(dona_lab.NODES, dona_lab.POINTS, folder / "captures")
+            say("counting")
+            with session.Session() as spark:
+                counted = dona_counts.sent(spark.spark, [(run, study.tables_of(run, folder / "tables"))])
+        except LabError as error:
+            raise Failure(str(error), exit_code_of(error)) from None
+        except java.JavaError as error:
+            raise Failure(str(error), UNSUPPORTED) from None
+        except (session.SessionError, ingest.IngestError, ClientError, TimeoutError) as error:
+            raise Failure(str(error), FAILED) from None
+    return [dona_counts.point(one, counted[0, k]) for k, one in enumerate(asked)]
 
 
 @evaluate.command("to", epilog="Exit codes: 0 as the paper says · 1 not so · others as of zenjun lab.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +19,7 @@ SETTINGS: Final = (
 )
 """Rows of the table."""
 HEIGHT: Final = 3.6
+POINTS_FILE: Final = "dona-points.json"
 VARIANT_D: Final = (Fraction(0), Fraction(9, 10))
 
 
@@ -119,6 +121,37 @@ def drawings(points: Sequence[Point] = ()) -> Mapping[str, tuple[plots.Drawing, 
         "dona-manager": (figure("manager", points), "Figure 3.2", f"Messages of a manager against zones, {unit}", HEIGHT),
         "dona-variants": (variants(points), "Variants", f"Messages in the network by kind of update, {unit}", HEIGHT),
     }
+
+
+def _file(page: Path) -> Path:
+    return page.parent / "evaluation" / POINTS_FILE
+
+
+def stored(page: Path) -> list[Point]:
+    """The points that were measured last, from beside the page; none if there is no such file. Raises ValueError, OSError."""
+    if not _file(page).exists():
+        return []
+    return [
+        Point(
+            Setting(row["n"], row["m"], Fraction(row["d"]), Fraction(row["p"]), Fraction(row["k"])),
+            Update(row["update"]),
+            row["network"],
+            row["manager"],
+        )
+        for row in json.loads(_file(page).read_text())
+    ]
+
+
+def store(page: Path, points: Sequence[Point]) -> None:
+    """Keep measured points beside the page, so that the page can be made again without a lab. Raises OSError."""
+    rows = [
+        {
+            "n": p.setting.n, "m": p.setting.m, "d": str(p.setting.d), "p": str(p.setting.p), "k": str(p.setting.k),
+            "update": p.update.value, "network": round(p.network, 6), "manager": round(p.manager, 6),
+        }
+        for p in points
+    ]  # fmt: skip
+    _file(page).write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
 
 
 def write(page: Path, points: Sequence[Point] = ()) -> None:

@@ -80,7 +80,7 @@ def record(sizes: Sequence[int], repeats: int, folder: Path, note: Callable[[str
     return out
 
 
-def _tables(run: Run, folder: Path) -> Path:
+def tables_of(run: Run, folder: Path) -> Path:
     """Make all tables of one run, without Spark: they are small. Returns their folder."""
     captures = files.gather([run.folder])
     ingest.ingest(captures, folder / run.name)
@@ -94,12 +94,12 @@ def count(recorded: Recorded, folder: Path, session: Session, note: Callable[[st
     note("counting")
     _count_exchanges(recorded, folder / "exchanges", session, out)
     runs = [*recorded.loads, *recorded.losses, *recorded.windows]
-    costs = counts.costs(session.spark, [(run, _tables(run, folder)) for run in runs])
+    costs = counts.costs(session.spark, [(run, tables_of(run, folder)) for run in runs])
     out.loads = [c for c in costs if c.run in recorded.loads]
     out.losses = [c for c in costs if c.run in recorded.losses]
     out.windows = [c for c in costs if c.run in recorded.windows]
     for run in recorded.stops:
-        made = Tables(session.spark, _tables(run, folder))
+        made = Tables(session.spark, tables_of(run, folder))
         out.stops.append(counts.stop(made, run, run.stations))
     return out
 
