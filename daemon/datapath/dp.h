@@ -38,7 +38,7 @@ struct dp_config {
     uint64_t rest_ns;            /* rest between batches under load; 0: never */
     uint64_t linger_ns;          /* wait inside the call for more while something is pending */
     uint64_t slice_ns;           /* longest stay in one dp_turn with work left */
-    uint64_t stay_ns;            /* wait inside the call for the next event while events come, so long from its beginning; 0: never */
+    uint64_t stay_ns;            /* while events come: wait inside the call for the next one, at most so long in all; 0: never */
 };
 
 enum dp_want {                   /* why dp_turn came back; bits */
@@ -59,9 +59,9 @@ struct dp_group {
     const uint8_t *data; uint64_t clock, position; uint32_t size, group; uint16_t client, index; uint8_t src, type, view_src, pad;
 };
 
-/* What the end of an instance costs a client. undecided: own messages taken by the core and not at preack; forgotten: MESSAGE frames
- * under embargo, which it will never get; unsafe 1: it got messages at level ordered that are not at preack, so that they may be
- * unknown to those who go on. */
+/* What the end of an instance costs a client. undecided: own messages taken by the core and not at preack; forgotten: MESSAGE
+ * frames held for their level, which it will never get; unsafe 1: it got messages at level ordered that are not at preack, so the
+ * stations that continue may not have them. */
 struct dp_lost { uint64_t undecided, forgotten; uint32_t unsafe, pad; };
 
 struct dp_take { uint8_t *data; uint32_t size; uint32_t slot; uint8_t type, flags; uint16_t handle; int32_t error; };
@@ -133,9 +133,10 @@ void dp_hold(struct dp *d, uint32_t yes);            /* 1: take no new messages 
 int dp_unsent(const struct dp *d);                   /* messages read from clients, or dp_send's, not yet taken by the core */
 /* What dp_reset would say now, by slot; nothing is changed but what the core's positions allow by now is released. */
 int dp_lost(struct dp *d, struct dp_lost lost[DP_CLIENTS_MAX]);
-/* After an instance ended: forget embargoed entries not released at their level, and dp_send's messages that the core has not taken;
- * lost (or NULL): by slot, what that means. A client's message of which the core has taken a part is offered anew as a whole. DONE
- * counts go on behind the undecided ones at every level, from the next turn on, so that a number means the same message at both ends. */
+/* After an instance ended: forget held entries not released at their level, and dp_send's messages that the core has not taken.
+ * lost (or NULL): by slot, what that means. A client's message of which the core has taken a part is offered again as a whole.
+ * From the next turn on DONE counts continue after the undecided messages at every level, so that a number means the same message
+ * at both ends. */
 int dp_reset(struct dp *d, struct dp_lost lost[DP_CLIENTS_MAX]);
 int dp_take(struct dp *d, struct dp_take *out);      /* 1: one; 0: none. data valid until the next dp_ call */
 int dp_group(struct dp *d, struct dp_group *out);    /* the message delivery stands at; dp_group_done() lets it go on */

@@ -8,8 +8,9 @@ struct zj_offer head_offer(const struct dp *d, const struct dp_client *c)
     const uint32_t level = frame_flags(p) & DP_LEVEL;
     const struct dp_bound b = c->begun ? c->part : c->handles[frame_handle(p)];
     const struct dp_route *r = level == ZJ_ACK ? NULL : route_find(d, b.group);
-    return (struct zj_offer){.data = p + DP_HEADER, .size = frame_size(p), .done = c->offered, .group = b.group, .client = c->number,
-                             .type = ZJW_TYPE_USER, .need_ack = level == ZJ_ACK || (r && r->need_ack), .ordering = b.ordering};
+    return (struct zj_offer){.data = p + DP_HEADER, .size = frame_size(p), .done = c->offered, .group = b.group,
+                             .client = c->number, .type = ZJW_TYPE_USER, .need_ack = level == ZJ_ACK || (r && r->need_ack),
+                             .ordering = b.ordering};
 }
 
 void orphan_free(struct dp *d)

@@ -202,8 +202,8 @@ static int wait_for_event(struct dp *d, uint64_t ns)
     return ppoll(&p, 1, &t, NULL);
 }
 
-/* Where events follow each other closely, the next one is waited for here: each return to Python, and from there through its loop to
- * sleep, costs as much as the event itself. */
+/* Where events follow each other closely, the next one is waited for here: a return to Python, and through its loop to sleep,
+ * costs as much as the event itself. */
 static int may_stay(const struct dp *d, uint64_t now)
 {
     return d->cfg.stay_ns && now - d->active_at < d->cfg.stay_ns / 4;

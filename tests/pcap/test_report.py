@@ -232,7 +232,7 @@ def test_the_page_says_what_was_asked_for(switched: tuple[Report, Path]) -> None
     assert Page(text).problems() == []
     assert text.index("Verdicts") < text.index("Latency by level") < text.index("What stands out")
     for words in (
-        "all promises kept", "Who was a member", "Throughput", "Loss and retransmission", "Control PDUs against data",
+        "all guarantees kept", "Who was a member", "Throughput", "Loss and retransmission", "Control PDUs against data",
         "Slowest DATA PDUs", "PDUs sent most often", "Longest silences", "How instance 2 came about", "Differences between two",
     ):  # fmt: skip
         assert words in text, words
@@ -358,7 +358,7 @@ def test_a_violation_comes_first_with_the_frames_around_it(session: Session, bro
     page.write(made.html(), tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert Page(text).problems() == []
-    assert text.index("promises violated") < text.index("Captures of stations") and "first divergence" in text
+    assert text.index("guarantees violated") < text.index("Captures of stations") and "first divergence" in text
     assert f"DATA {chosen[0]}" in text or f"{chosen[0]}:{chosen[2]}" in text
     browser.open(tmp_path / "report.html", 400, "dark")
     assert faults(browser, tmp_path / "report.html") == []
@@ -410,7 +410,7 @@ def test_what_is_no_name_of_a_message() -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """From captures to a page; a folder of tables instead gives the same promises."""
+    """From captures to a page; a folder of tables instead gives the same guarantees."""
     from . import simulated
 
     simulated.capture(simulated.simulation(11), tmp_path / "captures")
@@ -421,7 +421,7 @@ def test_the_command(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=250,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "all promises kept" in done.stderr.splitlines()[-1]
+    assert "all guarantees kept" in done.stderr.splitlines()[-1]
     text = out.read_text()
     assert "<title>A &lt;run&gt;</title>" in text and Page(text).problems() == []
     assert checking.is_tables(work)

@@ -1,5 +1,5 @@
 """Verdicts on captures of a real lab: a lossy one in which a station dies and comes back, and is cut off, is right in everything;
-each fault planted into it is found, and put down to the promise that it breaks."""
+each fault planted into it is found, and put down to the guarantee that it breaks."""
 
 from __future__ import annotations
 

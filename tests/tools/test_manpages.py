@@ -58,9 +58,9 @@ def plain(roff: str) -> str:
 def test_names_say_what_the_overview_says(pages: Path) -> None:
     """Whole sentences."""
     page = plain((pages / "zenjun-pcap-check.1").read_text())
-    assert "zenjun-pcap-check - judge whether the cluster kept its promises .SH" in page
+    assert "zenjun-pcap-check - judge whether the cluster kept its guarantees .SH" in page
     page = plain((pages / "zenjun-pcap.1").read_text())
-    assert "Judge whether the cluster kept its promises." in page and "Estimate the offsets between" in page
+    assert "Judge whether the cluster kept its guarantees." in page and "Estimate the offsets between" in page
     assert "zenjun-lab-uml - run a program under the User-Mode Linux kernel" in plain((pages / "zenjun-lab-uml.1").read_text())
 
 

@@ -1,4 +1,4 @@
-"""Captures analysed in Spark: whether the cluster kept its promises, and what that cost (docs/captures.md).
+"""Captures analysed in Spark: whether the cluster kept its guarantees, and what that cost (docs/captures.md).
 
 In a notebook: ``zenjun.tools.pcap.register(spark)``, then ``spark.read.format("zenjun-pcap").load("frames")``.
 """

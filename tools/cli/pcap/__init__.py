@@ -10,7 +10,7 @@ from ..common import EXTRA as NEEDS
 from ..lazy import Entry, LazyGroup
 
 COMMANDS: Final[dict[str, Entry]] = {
-    "check": Entry("check", "check", "Judge whether the cluster kept its promises.", NEEDS),
+    "check": Entry("check", "check", "Judge whether the cluster kept its guarantees.", NEEDS),
     "report": Entry("report", "report", "Write one HTML page: verdicts, time lines, latencies, losses.", NEEDS),
     "show": Entry("show", "show", "Print PDUs as text, with filters.", NEEDS),
     "follow": Entry("follow", "follow", "Tell the life of one message at every station.", NEEDS),
@@ -29,12 +29,12 @@ class _Commands(LazyGroup):
 
 @click.group("pcap", cls=_Commands, epilog="Tables, verdicts and how it is built: docs/captures.md.")
 def pcap() -> None:
-    """Analyse captures of all stations: whether the cluster kept its promises, and what it cost.
+    """Analyse captures of all stations: whether the cluster kept its guarantees, and what it cost.
 
     \b
     Examples:
       zenjun lab capture --out frames --duration 5s   record a lab
-      zenjun pcap check frames                        were the promises kept? exit code 1 if not
+      zenjun pcap check frames                        were the guarantees kept? exit code 1 if not
       zenjun pcap report frames --out report.html     the same, to read, with time lines and latencies
       zenjun pcap show frames/s1.pcapng               what went over the wire
     """

@@ -41,11 +41,11 @@ def check(
     ethertype: int,
     as_json: bool,
 ) -> int:
-    """Judge from the captures of all stations whether the cluster kept its promises: the same total order everywhere, each
+    """Judge from the captures of all stations whether the cluster kept its guarantees: the same total order everywhere, each
     sender's order, causality, nothing lost, doubled or invented, views at one place, equal digests.
 
     FILES are captures (pcap, pcapng, also .gz and .zst) or folders of them; or one DIR of tables made by 'zenjun pcap ingest'.
-    For each promise broken the first divergence is shown, with the frames around it.
+    For each guarantee broken the first divergence is shown, with the frames around it.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def check(
       zenjun pcap check tables --json              tables made before, for another program
       zenjun pcap check --master "local[*]" frames  by Spark, however little there is
 
-    Exit code 1 if a promise was broken (or a file is damaged), 3 if there was nothing to judge.
+    Exit code 1 if a guarantee was broken (or a file is damaged), 3 if there was nothing to judge.
     """
     from ...pcap.work.progress import Progress
 
@@ -151,11 +151,11 @@ def _table(judgement: Judgement) -> None:
     console = Output(highlight=False, soft_wrap=True)
     rows = []
     for name, verdict in judgement.verdicts.items():
-        promise, unit = TITLES[name]
+        guarantee, unit = TITLES[name]
         state = {True: "kept", False: "BROKEN", None: "not judged"}[verdict.kept]
         count = len(verdict.violations) + verdict.more
         compared = f"{verdict.compared:,} {unit}" if verdict.compared else "nothing to compare"
-        rows.append((state, promise, compared, f"{count:,} violations" if count > 1 else "1 violation" if count else ""))
+        rows.append((state, guarantee, compared, f"{count:,} violations" if count > 1 else "1 violation" if count else ""))
     if not console.is_terminal:
         widths = [max(len(row[k]) for row in rows) for k in range(4)]
         for row in rows:

@@ -28,7 +28,7 @@ def message_option(_context: click.Context, _option: click.Parameter, text: str 
 
 @click.command(
     "report",
-    epilog="Exit codes: 0 written, all promises kept · 1 written, and one is broken or a capture damaged · others: docs/cli.md.",
+    epilog="Exit codes: 0 written, all guarantees kept · 1 written, one is broken or a capture damaged · others: docs/cli.md.",
 )
 @click.argument("captures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILES...|DIR")
 @click.option(
@@ -106,7 +106,7 @@ def _write(
         except (sparks.SessionError, ingest.IngestError, page.NoSuchMessage) as error:
             raise Failure(str(error), FAILED, COMMAND) from None
     unjudged = sum(verdict.kept is None for verdict in judgement.verdicts.values())
-    kept = f"no promise broken, {unjudged} not judged" if unjudged else "all promises kept"
-    state = {True: kept, False: "a promise is BROKEN", None: "nothing to judge"}[judgement.kept]
+    kept = f"no guarantee broken, {unjudged} not judged" if unjudged else "all guarantees kept"
+    state = {True: kept, False: "a guarantee is BROKEN", None: "nothing to judge"}[judgement.kept]
     say(f"{out}: {state}, {len(text) / 1e6:.1f} MB")
     return FAILED if problems or judgement.kept is False else OK

@@ -1,1 +1,1 @@
-"""Whether the cluster kept its promises: tables to a judgement (api.py is the way in)."""
+"""Whether the cluster kept its guarantees: tables to a judgement (api.py is the way in)."""

@@ -1,7 +1,7 @@
-"""Whether the cluster kept its promises, as far as the captures show it.
+"""Whether the cluster kept its guarantees, as far as the captures show it.
 
 What stations have in common is compared by blocks (blocks.py); only blocks that differ are read, and each difference is put down
-to one promise. What one station's capture shows by itself comes from its replay (``findings``). A capture with holes accuses
+to one guarantee. What one station's capture shows by itself comes from its replay (``findings``). A capture with holes accuses
 nobody: what stands in a hole is left out, and counted.
 """
 
@@ -247,7 +247,7 @@ class Court:
         return sum(len(v.violations) + v.more for v in self.verdicts.values())
 
     def _look_into_place(self, cell: Place, stations: Sequence[int]) -> None:
-        """Put each difference in a block down to a promise."""
+        """Put each difference in a block down to a guarantee."""
         rows = {s: {key_of(r): r for r in self.tables.order(s, cell)} for s in stations}
         everything: dict[PduKey, Row] = {}
         for mine in rows.values():

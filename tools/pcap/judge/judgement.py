@@ -9,7 +9,7 @@ from typing import Any, Final
 from .evidence import Where
 
 SHOWN_MAX: Final = 5
-"""Violations of one promise that are told in full; the rest are counted."""
+"""Violations of one guarantee that are told in full; the rest are counted."""
 
 ORDER, SENDER, CAUSE, LOSS, DUPLICATE, INVENTION, VIEWS, DIGESTS = (
     "order",
@@ -39,7 +39,7 @@ FindFrames = Callable[[], Iterable[Where]]
 
 @dataclass
 class Violation:
-    """One promise broken: what happened, in a sentence, and the frames around it."""
+    """One guarantee broken: what happened, in a sentence, and the frames around it."""
 
     text: str
     evidence: list[Where] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Violation:
 
 @dataclass
 class Verdict:
-    """On one promise. ``kept``: None if there was nothing to compare."""
+    """On one guarantee. ``kept``: None if there was nothing to compare."""
 
     name: str
     compared: int = 0

@@ -93,13 +93,13 @@ def verdicts(judgement: Judgement) -> list[Verdict]:
     """As the page shows them."""
     out = []
     for name, verdict in judgement.verdicts.items():
-        promise, unit = TITLES[name]
+        guarantee, unit = TITLES[name]
         count = len(verdict.violations) + verdict.more
         words = f"{verdict.compared:,} {unit}" if verdict.compared else "nothing to compare"
         if count:
             words += f"; {count:,} violation{'s' if count > 1 else ''}"
         evidence = tuple((violation.text, _frames(violation.evidence)) for violation in verdict.violations)
-        out.append(Verdict(promise, verdict.kept, words, evidence))
+        out.append(Verdict(guarantee, verdict.kept, words, evidence))
     return out
 
 

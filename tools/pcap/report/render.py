@@ -41,7 +41,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One promise, as the page shows it. ``kept`` None: the captures do not suffice to tell."""
+    """One guarantee, as the page shows it. ``kept`` None: the captures do not suffice to tell."""
 
     name: str
     kept: bool | None
@@ -100,13 +100,14 @@ class Report:
         bad = [v for v in self.verdicts if v.kept is False]
         unsure = [v for v in self.verdicts if v.kept is None]
         if bad:
-            verdict = page.badge(False, f"{len(bad)} of {len(self.verdicts)} promises violated: {', '.join(v.name for v in bad)}")
+            names = ", ".join(v.name for v in bad)
+            verdict = page.badge(False, f"{len(bad)} of {len(self.verdicts)} guarantees violated: {names}")
         elif unsure or not self.verdicts:
             verdict = page.badge(
                 None, f"no violation seen, but not judged: {', '.join(v.name for v in unsure) or 'nothing was judged'}"
             )
         else:
-            verdict = page.badge(True, "all promises kept, as far as the captures reach")
+            verdict = page.badge(True, "all guarantees kept, as far as the captures reach")
         tone = verdict.split('"', 2)[1]
         stations = ", ".join(map(str, self.tables.stations)) or "none"
         return (
@@ -136,7 +137,7 @@ class Report:
                 evidence.append(section(target, f"{verdict.name}: first divergence", content, level=3))
             rows.append((verdict.name, page.badge(verdict.kept), words))
         return section(
-            name, heading, table("Promises of the cluster", ("promise", "verdict", "what was compared"), rows), *evidence
+            name, heading, table("Guarantees of the cluster", ("guarantee", "verdict", "what was compared"), rows), *evidence
         )
 
     def _members(
