@@ -10,6 +10,7 @@ import apsw
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from zenjun.daemon.database import applier as applying
 from zenjun.daemon.database.applier import Applied, Applier
 from zenjun.daemon.database.branch import Branch
 from zenjun.daemon.database.errors import IntegrityError
@@ -305,6 +306,25 @@ def test_a_changeset_of_another_schema_is_refused(tmp_path: Path) -> None:
     own = b"T\x01\x01zenjun_meta\0\x12\0\x01" + bytes(8)
     assert [change.table.name for change in parse(own)] == ["zenjun_meta"] and commit(applier, own) is Applied.IMAGE
     assert content(applier.connection) == before
+    applier.close()
+
+
+@rule("B8")
+@pytest.mark.parametrize("name", ["triggers on", "foreign-key actions on"])
+def test_what_acts_again_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """What triggers and cascades did is in the changeset. At an applier that lets them act once more it does something else."""
+    applier = create(tmp_path / "a.db", SCHEMA)
+    with Branch(tmp_path / "a.db") as branch:
+        branch.begin()
+        run(branch, CASES["rows" if name == "triggers on" else "foreign key: DELETE"])
+        changeset = branch.changeset()
+        seen = content(branch.writer)
+        branch.end()
+    if name == "triggers on":
+        applier.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 1)
+    else:
+        monkeypatch.setattr(applying, "_FLAGS", apsw.SQLITE_CHANGESETAPPLY_NOSAVEPOINT)
+    assert commit(applier, changeset) is not Applied.DONE or content(applier.connection) != seen
     applier.close()
 
 

@@ -99,3 +99,35 @@ def test_commits_that_come_between_are_seen(tmp_path: Path) -> None:
 def test_a_broken_rule_is_seen(tmp_path: Path, name: str) -> None:
     found = pages_found(tmp_path, BROKEN[name], BROKEN_SECONDS)
     assert found["unequal"] > 0, found
+
+
+_CLOSE = """
+import sys
+from pathlib import Path
+from zenjun.daemon.database.branch import Branch
+from tests.database.rig import create
+path = Path(sys.argv[1])
+applier = create(path)
+applier.connection.execute("UPDATE t SET a = 1 WHERE id = 1")
+applier.connection.wal_checkpoint()
+with Branch(path) as branch:
+    branch.begin()
+    branch.execute("SELECT 1")
+print(Path(f"{path}-wal").exists())
+"""
+_OPEN_LOCKS = {
+    "return level <= SQLITE_LOCK_SHARED ? SQLITE_OK : SQLITE_BUSY;": "(void)level; return SQLITE_OK;",
+    "return at >= READ_0 || (at == WRITE && count == 1) ?": "(void)f; return at >= 0 || (count && WRITE + READ_0) ?",
+    "    if (!OURS(f)->armed)\n        return SQLITE_IOERR_SHMMAP;\n": "",
+    "*(int *)argument = 1; return SQLITE_OK;": "return SQLITE_NOTFOUND;",
+    "    (void)name;\n    (void)sync;\n    return SQLITE_IOERR_DELETE;": "    return zb_unix->xDelete(zb_unix, name, sync);",
+}
+
+
+@rule("B6")
+@pytest.mark.parametrize("lines", [{}, _OPEN_LOCKS], ids=["honest", "all locks granted"])
+def test_a_branch_that_may_lock_everything_deletes_the_wal(tmp_path: Path, lines: dict[str, str]) -> None:
+    """The WAL that the applier and others are using."""
+    same = {"SQLITE_EXTENSION_INIT1": "SQLITE_EXTENSION_INIT1"}
+    run = python(tmp_path, Change({"file.c": lines or same}), "-c", _CLOSE, str(tmp_path / "a.db"))
+    assert run.stdout.split() == [str(not lines)]
