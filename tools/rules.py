@@ -18,6 +18,7 @@ BROKEN: Final = (
     "tests/sim/broken.py",
     "tests/sim/broken_transfer.py",
     "tests/sim/broken_seven.py",
+    "tests/sim/broken_database.py",
     "tests/model/multicast/broken.py",
     "tests/model/multicast/printed.py",
 )

@@ -33,6 +33,20 @@ _SCHEMA: Final = frozenset(
 _SCHEMA_TABLES: Final = frozenset({"sqlite_master", "sqlite_schema"})
 _NO_SCHEMA: Final = "the schema cannot be changed on a branch: a changeset has rows only"
 _ROWS: Final = {apsw.SQLITE_INSERT: "INSERT", apsw.SQLITE_UPDATE: "UPDATE", apsw.SQLITE_DELETE: "DELETE"}
+_MODULES: Final = frozenset({"fts5", "rtree"})
+"""Virtual tables whose content is in ordinary ones."""
+_SCHEMA_WORDS: Final = frozenset({"ALTER", "CREATE", "DROP"})
+_NOT_IN_SCHEMA: Final = frozenset(
+    {
+        apsw.SQLITE_CREATE_TEMP_INDEX,
+        apsw.SQLITE_CREATE_TEMP_TABLE,
+        apsw.SQLITE_CREATE_TEMP_TRIGGER,
+        apsw.SQLITE_CREATE_TEMP_VIEW,
+        apsw.SQLITE_PRAGMA,
+        apsw.SQLITE_SAVEPOINT,
+        apsw.SQLITE_TRANSACTION,
+    }
+)
 _NEVER: Final = {apsw.SQLITE_ATTACH: "ATTACH", apsw.SQLITE_DETACH: "DETACH"}
 
 
@@ -77,3 +91,37 @@ class Guard:
         if action in _ROWS and database == "main" and not is_recorded(first):
             return f"{_ROWS[action]} {first}: not a table of the program's"
         return ""
+
+
+class SchemaGuard:
+    """One statement that changes the schema, at all sites: tables, indexes, views and triggers of the program's, and nothing
+    else. Rows that it made would be in no changeset, so CREATE TABLE ... AS is refused as well."""
+
+    def __init__(self, sql: str) -> None:
+        words = [*sql.upper().split(maxsplit=2), "", ""]
+        self.word = words[0]
+        """What it begins with."""
+        self.is_virtual = words[:2] == ["CREATE", "VIRTUAL"]
+        """The module runs statements of its own."""
+        self.count = 0
+
+    @property
+    def is_schema(self) -> bool:
+        return self.word in _SCHEMA_WORDS
+
+    def __call__(self, action: int, first: str | None, second: str | None, database: str | None, cause: str | None) -> int:
+        """The authorizer."""
+        if action == apsw.SQLITE_CREATE_VTABLE and (second or "").lower() not in _MODULES:
+            return _DENY
+        if action in _NEVER or (not self.is_virtual and action in _NOT_IN_SCHEMA):
+            return _DENY
+        if action == apsw.SQLITE_SELECT and self.word == "CREATE" and not self.is_virtual:
+            return _DENY
+        if (first or "").lower().startswith(OWN_PREFIX) or (second or "").lower().startswith(OWN_PREFIX):
+            return _DENY
+        return _OK
+
+    def trace(self, cursor: apsw.Cursor, sql: str, bindings: object) -> bool:
+        """Before each statement is run: there is one."""
+        self.count += 1
+        return self.count == 1

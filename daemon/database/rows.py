@@ -1,0 +1,161 @@
+"""A site's copy in SQLite, as the machine wants it: rows, position and history in one file, changed in one transaction.
+
+In another file, or in another transaction, they would differ after a power cut: a commit in WAL mode is atomic for one database
+only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import apsw
+
+from ...proto.service.database.messages import Position, Segment, Txid, decode_body, first_digest
+from ...proto.service.database.rows import Entry, RowsFailed, Verdict
+from .applier import Applied, Applier
+from .errors import DatabaseError
+from .guarding import SchemaGuard
+
+__all__ = ["LOG_VERSIONS_MIN", "SqliteRows"]
+
+LOG_VERSIONS_MIN: Final = 1000
+"""Versions whose entries are kept."""
+_SCHEMA: Final = """
+CREATE TABLE zenjun_meta(
+    one INTEGER PRIMARY KEY CHECK(one = 1), uuid BLOB, epoch INTEGER, version INTEGER, digest BLOB, format INTEGER) STRICT;
+CREATE TABLE zenjun_log(version INTEGER PRIMARY KEY, epoch INTEGER, digest BLOB, txid BLOB UNIQUE, body BLOB) STRICT;
+"""
+_FORMAT: Final = 1
+_APPLIED: Final = {Applied.CONSTRAINT: Verdict.CONSTRAINT, Applied.IMAGE: Verdict.IMAGE}
+
+
+class SqliteRows:
+    """The copy on a connection of the applier."""
+
+    def __init__(self, applier: Applier, uuid: bytes, log_versions: int = LOG_VERSIONS_MIN) -> None:
+        """uuid: drawn for the database if this copy turns out to be the first. RowsFailed: the file is not ours, or cannot be
+        read."""
+        self.applier, self.log_versions = applier, log_versions
+        self.connection = applier.connection
+        self._uuid = uuid
+        self._position: Position | None = None
+        with self._guarded():
+            query = "SELECT count(*) FROM main.sqlite_schema WHERE name = 'zenjun_meta'"
+            if self._one(query):
+                uuid, epoch, version, digest, format_ = self._row("SELECT uuid, epoch, version, digest, format FROM zenjun_meta")
+                if format_ != _FORMAT:
+                    raise RowsFailed(f"format {format_} of the file is not known; this release knows {_FORMAT}")
+                self._uuid, self._position = uuid, Position(epoch, version, digest)
+
+    def blank(self) -> bool:
+        return self._position is None
+
+    def uuid(self) -> bytes:
+        return self._uuid
+
+    def position(self) -> Position:
+        if self._position is None:
+            raise RowsFailed("there is no database yet")
+        return self._position
+
+    def create(self, uuid: bytes) -> None:
+        position = Position(0, 0, first_digest(uuid))
+        with self._guarded(), self._transaction():
+            self.connection.execute(_SCHEMA)
+            self.connection.execute("INSERT INTO zenjun_meta VALUES(1, ?, ?, ?, ?, ?)", (uuid, *position, _FORMAT))
+        self._uuid, self._position = uuid, position
+
+    def write(self, entry: Entry) -> Verdict:
+        with self._guarded():
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                verdict = self.apply(entry.body)
+                if verdict is Verdict.DONE:
+                    self._record(entry)
+                    self.connection.execute("COMMIT")
+            finally:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+        if verdict is Verdict.DONE:
+            self._position = entry.position
+        return verdict
+
+    def apply(self, body: bytes) -> Verdict:
+        """The segments of a body, one after another, in the transaction that is open."""
+        try:
+            segments = decode_body(body)
+        except ValueError:
+            return Verdict.IMAGE
+        for kind, data in segments:
+            if kind is Segment.CHANGESET:
+                applied = self.applier.apply(data)
+                if applied is not Applied.DONE:
+                    return _APPLIED[applied]
+            elif not self._change_schema(data):
+                return Verdict.IMAGE
+        return Verdict.DONE
+
+    def version_of(self, txid: Txid) -> int | None:
+        with self._guarded():
+            found: int | None = self._one("SELECT max(version) FROM zenjun_log WHERE txid = ?", txid.encode())
+        return found
+
+    def digest_at(self, version: int) -> bytes | None:
+        with self._guarded():
+            found: bytes | None = self._one("SELECT max(digest) FROM zenjun_log WHERE version = ?", version)
+        return found
+
+    def _change_schema(self, data: bytes) -> bool:
+        """Whether the statement changed the schema; one that is not allowed, or fails, fails at all sites alike."""
+        try:
+            sql = data.decode()
+        except UnicodeDecodeError:
+            return False
+        guard = SchemaGuard(sql)
+        if not guard.is_schema:
+            return False
+        cursor = self.connection.cursor()
+        cursor.exec_trace = guard.trace
+        self.connection.set_authorizer(guard)
+        try:
+            cursor.execute(sql)
+        except (apsw.SQLError, apsw.AuthError, apsw.ConstraintError, apsw.ExecTraceAbort):
+            return False
+        finally:
+            self.connection.set_authorizer(None)
+            cursor.close(True)
+        return True
+
+    def _record(self, entry: Entry) -> None:
+        epoch, version, digest = entry.position
+        self.connection.execute("UPDATE zenjun_meta SET epoch = ?, version = ?, digest = ?", (epoch, version, digest))
+        values = (version, epoch, digest, entry.txid.encode(), entry.body)
+        self.connection.execute("INSERT INTO zenjun_log VALUES(?, ?, ?, ?, ?)", values)
+        self.connection.execute("DELETE FROM zenjun_log WHERE version <= ?", (version - self.log_versions,))
+
+    def _row(self, query: str, *bindings: Any) -> tuple[Any, ...]:
+        (row,) = self.connection.execute(query, bindings).fetchall()
+        return row
+
+    def _one(self, query: str, *bindings: Any) -> Any:
+        return self._row(query, *bindings)[0]
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.connection.execute("COMMIT")
+        finally:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """What SQLite says is wrong with the file is the end of this copy."""
+        try:
+            yield
+        except (apsw.Error, DatabaseError) as error:
+            raise RowsFailed(str(error)) from error

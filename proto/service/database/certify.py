@@ -1,0 +1,132 @@
+"""Certification: the verdict on a transaction at its place. Nothing but the order and the state at the last version counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..base import Source
+from .changeset import parse, row_hash
+from .messages import Lock, Position, Segment, Write, decode_body, next_digest
+from .rows import Entry, Rows, Verdict
+from .window import Window
+
+WAITING_MAX: Final = 10_000
+WAITING_BYTES_MAX: Final = 64 << 20
+
+
+class Written:
+    """What a body writes: rows and tables by hash."""
+
+    def __init__(self, body: bytes) -> None:
+        """Raises ValueError for what is no body."""
+        segments = decode_body(body)
+        self.changes_schema = any(kind is Segment.SQL for kind, _ in segments)
+        self.rows: set[bytes] = set()
+        self.tables: set[bytes] = set()
+        for kind, data in segments:
+            if kind is Segment.CHANGESET:
+                for change in parse(data):
+                    self.rows.add(row_hash(change.table.name, change.key))
+                    self.tables.add(table_hash(change.table.name))
+
+
+def table_hash(table: str) -> bytes:
+    """What a table is called in certification."""
+    return row_hash(table, ())
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all who follow the history have alike, besides the rows."""
+
+    epoch: int
+    active: set[Source]
+    window: Window
+    schema: int
+    """The version that changed the schema last. What was made before it does not fit."""
+    locks: list[tuple[Source, Lock]] = field(default_factory=list)
+    """Who holds the database alone, and who waits for that."""
+    waiting: list[tuple[Source, Write]] = field(default_factory=list)
+    """Transactions of others meanwhile."""
+    synced: dict[Source, int] = field(default_factory=dict)
+    check: dict[Source, Position | None] = field(default_factory=dict)
+    """A comparison of positions that is under way."""
+
+    def copy(self) -> Shared:
+        """Another one, for a snapshot."""
+        return Shared(
+            self.epoch,
+            set(self.active),
+            self.window.copy(),
+            self.schema,
+            list(self.locks),
+            list(self.waiting),
+            dict(self.synced),
+            dict(self.check),
+        )
+
+
+class Certifier:
+    """Decides transactions at one site, on its rows. Each rule is a method that a broken variant replaces."""
+
+    waiting_max = WAITING_MAX
+    waiting_bytes_max = WAITING_BYTES_MAX
+
+    def decide(self, shared: Shared, rows: Rows, write: Write, enough: bool) -> tuple[Verdict, int]:
+        """The verdict, and the version that the transaction makes. enough: the active sites suffice."""
+        if (known := rows.version_of(write.txid)) is not None:
+            return Verdict.DONE, known
+        version = rows.position().version
+        if (early := self.early(shared, version, write, enough)) is not None:
+            return early, version
+        try:
+            written = Written(write.body)
+        except ValueError:
+            return Verdict.IMAGE, version
+        if written.changes_schema and not (shared.locks and shared.locks[0][1].txid == write.txid):
+            return Verdict.SCHEMA, version
+        if (late := self.conflicts(shared.window, write, written)) is not None:
+            return late, version
+        return self.apply(shared, rows, write, written)
+
+    def early(self, shared: Shared, version: int, write: Write, enough: bool) -> Verdict | None:
+        """Against the epoch and the schema, before its rows are looked at."""
+        if write.epoch != shared.epoch or not shared.window.horizon <= write.snapshot <= version:
+            return Verdict.STALE
+        if write.snapshot < shared.schema:
+            return Verdict.SCHEMA
+        return None if enough else Verdict.NO_QUORUM
+
+    def conflicts(self, window: Window, write: Write, written: Written) -> Verdict | None:
+        """Against what has been committed since its snapshot. First committer wins."""
+        if self.is_newer(window, written.rows, write.snapshot):
+            return Verdict.CONFLICT
+        if self.is_newer(window, self.reads(write), write.snapshot):
+            return Verdict.READ
+        return None
+
+    def is_newer(self, window: Window, keys: Iterable[bytes], snapshot: int) -> bool:
+        return any(window.writer(key) > snapshot for key in keys)
+
+    def reads(self, write: Write) -> tuple[bytes, ...]:
+        return write.reads
+
+    def apply(self, shared: Shared, rows: Rows, write: Write, written: Written) -> tuple[Verdict, int]:
+        """UNIQUE, foreign keys and all else that the rows decide is part of the verdict."""
+        last = rows.position()
+        version = last.version + 1
+        digest = next_digest(last.digest, version, write.txid, write.body)
+        verdict = rows.write(Entry(Position(shared.epoch, version, digest), write.txid, write.body))
+        if verdict is not Verdict.DONE:
+            return verdict, last.version
+        shared.window.add(version, written.rows | written.tables)
+        if written.changes_schema:
+            shared.schema = version
+        return Verdict.DONE, version
+
+    def has_room(self, shared: Shared, write: Write) -> bool:
+        """For one more transaction that waits for a lock."""
+        size = len(write.body) + sum(len(other.body) for _, other in shared.waiting)
+        return len(shared.waiting) < self.waiting_max and size <= self.waiting_bytes_max

@@ -1,0 +1,570 @@
+"""One site of a replicated database: what its service does with each message and view of the group ``zenjun.db.NAME``.
+
+A site is *active* when it has the state at every place and all others know it. Before that it *follows*: it has the state and
+applies what comes. Before that it *wants* the state and keeps what comes. The roll call (``roll.py``) is followed by all members
+alike.
+
+Every input returns effects; those of ``base`` and the ones below. What the host calls besides: ``on_lost`` when the connection's
+order has ended, ``on_synced`` when the disk has a version, ``submit``, ``lock``, ``release`` and ``barrier`` for programs,
+``give`` and ``restore`` for state transfer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
+
+from ...errors import InvariantError
+from ..base import Effect, Emit, Place, Source
+from .certify import Certifier, Shared
+from .messages import (
+    FORMAT,
+    Active,
+    Answered,
+    Barrier,
+    Check,
+    Disk,
+    Leave,
+    Lock,
+    Message,
+    Open,
+    Position,
+    Release,
+    Stand,
+    Synced,
+    Txid,
+    Want,
+    Write,
+    decode,
+    encode,
+    epoch_txid,
+    next_digest,
+)
+from .roll import NOTHING, Opening, Roll, Sites
+from .rows import Entry, Rows, RowsFailed, Verdict
+from .window import Window
+
+OPEN_WAIT_NS: Final = 2_000_000_000
+
+
+class Durability(Enum):
+    """When a transaction's program is told that it is committed."""
+
+    MEMORY = "memory"
+    MAJORITY = "majority-disk"
+    ALL = "all-disk"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Effect):
+    """Tell the program what became of its transaction."""
+
+    txid: Txid
+    verdict: Verdict
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Granted(Effect):
+    """The lock is this program's; nothing is committed but by it until it ends. ``version``: the last one."""
+
+    txid: Txid
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reached(Effect):
+    """A barrier: a read may begin on this version, once it is as durable as is asked."""
+
+    number: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Give(Effect):
+    """Send the state as it is now, rows and ``give()``, to this site."""
+
+    to: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Effect):
+    """The copy here is given up; the site has to get another one."""
+
+    reason: str
+
+
+class Given(NamedTuple):
+    """The state at the place of a WANT, besides the rows."""
+
+    place: Place
+    shared: Shared
+
+
+_Item: TypeAlias = tuple[Place, Source, Message | None, frozenset[Source]]
+"""(place, sender, message, members): a view has no message."""
+
+
+class Machine:
+    """The service's decisions at one site."""
+
+    certifier_class: type[Certifier] = Certifier
+    roll_class: type[Roll] = Roll
+
+    def __init__(self, me: Source, sites: Sites, rows: Rows, *, release: int = 0, open_wait_ns: int = OPEN_WAIT_NS) -> None:
+        """me: the service as the group sees it; another one after each connection. release: of SQLite."""
+        self.me, self.sites, self.rows, self.release = me, sites, rows, release
+        self.open_wait_ns = open_wait_ns
+        self.certifier = self.certifier_class()
+        self.roll = self.roll_class()
+        self.members: frozenset[Source] = frozenset()
+        self.shared: Shared | None = None
+        """None: this site does not follow."""
+        self.dropped: Counter[str] = Counter()
+        self.has_failed = False
+        self._kept: list[_Item] | None = None
+        """What has come since the place of the WANT; None: nothing is wanted."""
+        self._kept_from: Place = (0, 0, 0)
+        self._asked = False
+        """A WANT is on its way."""
+        self._stands = False
+        """A roll call has begun at this place."""
+        self._open_at_ns: int | None = None
+        self._open_waits = False
+        self._answers: dict[Txid, Durability] = {}
+        """Of this site's transactions that have no verdict yet."""
+        self._durable: dict[Txid, tuple[Durability, int]] = {}
+        """Those that have one and wait for disks: with their version."""
+        self._effects: list[Effect] = []
+
+    # ---- what others may ask
+
+    @property
+    def is_active(self) -> bool:
+        return self.shared is not None and self.me in self.shared.active
+
+    @property
+    def can_write(self) -> bool:
+        """The active sites suffice to commit."""
+        return self.shared is not None and self.sites.sufficient(s for s, _ in self.shared.active)
+
+    def durable_version(self) -> int:
+        """What a sufficient set of disks has: it is in every later opening."""
+        if self.shared is None:
+            return 0
+        synced = sorted({v for s, v in self.shared.synced.items() if s in self.members}, reverse=True)
+        return next((v for v in synced if self._is_durable(v, Durability.MAJORITY)), 0)
+
+    # ---- inputs
+
+    def on_message(self, place: Place, source: Source, data: bytes) -> list[Effect]:
+        """A message of the group at its place. Never raises for what others sent."""
+        message = decode(data)
+        if message is None:
+            self.dropped["malformed"] += 1
+        elif source not in self.members:
+            self.dropped["stranger"] += 1
+        else:
+            self._item((place, source, message, self.members))
+        return self._take()
+
+    def on_view(self, place: Place, members: frozenset[Source]) -> list[Effect]:
+        """Services have come or gone."""
+        self._item((place, self.me, None, members))
+        return self._take()
+
+    def on_lost(self) -> list[Effect]:
+        """The order has ended for this site: it was cut off, or the instance was opened again. What is under way here is
+        undecided."""
+        self.members = frozenset()
+        self.roll = self.roll_class()
+        self._stop_following()
+        return self._take()
+
+    def on_synced(self, version: int) -> list[Effect]:
+        """This site's disk has everything up to this version."""
+        if self.shared is not None:
+            self._emit(Synced(self.shared.epoch, version))
+        return self._take()
+
+    def next_deadline_ns(self) -> int | None:
+        return (self._open_at_ns or 0) if self._open_waits else None
+
+    def on_timer(self, now_ns: int) -> list[Effect]:
+        """Who may open the database with some of its sites missing waits for them a while."""
+        if self._open_waits:
+            if self._open_at_ns is None:
+                self._open_at_ns = now_ns + self.open_wait_ns
+            elif now_ns >= self._open_at_ns:
+                self._open_waits, self._open_at_ns = False, None
+                self._emit(Open(self.roll.number))
+        return self._take()
+
+    # ---- programs
+
+    def submit(self, write: Write, durability: Durability) -> list[Effect]:
+        """Send a transaction; its Answer comes with a later input."""
+        self._answers[write.txid] = durability
+        if self.shared is None:
+            self._answer(write.txid, Verdict.UNDECIDED, 0)
+        else:
+            self._emit(write)
+        return self._take()
+
+    def lock(self, txid: Txid) -> list[Effect]:
+        """Ask for the database alone; Granted comes when it is this transaction's turn."""
+        if self.shared is not None:
+            self._emit(Lock(txid, self.shared.epoch))
+        return self._take()
+
+    def unlock(self, txid: Txid) -> list[Effect]:
+        """End the lock without a transaction: the program has given up, or has had it for too long."""
+        self._emit(Release(txid))
+        return self._take()
+
+    def barrier(self, number: int) -> list[Effect]:
+        """Reached comes when everything that was committed before this call is here."""
+        self._emit(Barrier(number))
+        return self._take()
+
+    def compare(self) -> list[Effect]:
+        """Begin a comparison of the active sites' positions."""
+        if self.shared is not None:
+            self._emit(Check(self.shared.epoch))
+        return self._take()
+
+    # ---- state transfer
+
+    def give(self, place: Place) -> Given:
+        """The state as it is now, for the site that wants it."""
+        if self.shared is None:
+            raise InvariantError("only a site that follows gives its state")
+        return Given(place, self.shared.copy())
+
+    def restore(self, given: Given) -> list[Effect]:
+        """The rows at the place of this site's WANT are in place: take what belongs to them, and catch up with what has come
+        since."""
+        if self._kept is None or not self.fits(given):
+            return []
+        kept, self._kept = self._kept, None
+        self.shared = given.shared
+        for item in kept[1:]:  # the first is the WANT itself
+            if self.shared is not None:
+                self._follow(item, self.shared)
+        if self.shared is not None:
+            self._emit(Active(self.rows.position()))
+        return self._take()
+
+    def fits(self, given: Given) -> bool:
+        """It is the state at the place from which on everything is kept; what answers an earlier WANT lacks what came between."""
+        return given.place == self._kept_from
+
+    # ---- one place of the order
+
+    def _item(self, item: _Item) -> None:
+        """First the roll call, which all follow; then the state, for those who have it."""
+        place, source, message, members = item
+        if message is None:
+            self._view(place, members)
+        elif isinstance(message, Stand | Open | Active | Leave):
+            self._roll_message(place, source, message)
+        elif isinstance(message, Want) and source == self.me:
+            self._asked = False
+            if self.shared is None:
+                self._kept, self._kept_from = [], place
+        if self._kept is not None:
+            self._kept.append(item)
+        if self.shared is not None:
+            self._follow(item, self.shared)
+        if self._stands:
+            self._stands = False
+            self._emit(self.stand())
+
+    def _view(self, place: Place, members: frozenset[Source]) -> None:
+        before, self.members = self.members, members
+        self.roll.remove(before - members)
+        if members - before or not self.roll.active():
+            self._begin_roll(place)
+        else:
+            self._roll_changed(place)
+        if before - members and self._kept is not None:
+            self._want()  # the donor may be among those who left
+
+    def _begin_roll(self, place: Place) -> None:
+        """Everybody says anew what it has: new members have not heard it, and while somebody was active the others followed."""
+        self.roll.begin(place[0], self.members)
+        self._open_waits, self._open_at_ns = False, None
+        self._stands = True
+
+    def stand(self) -> Stand:
+        disk, position, uuid = Disk.COPY, NOTHING, bytes(16)
+        try:
+            uuid = self.rows.uuid()
+            if self.rows.blank():
+                disk = Disk.BLANK
+            else:
+                position = self.rows.position()
+        except RowsFailed:
+            disk = Disk.UNABLE
+        if self.has_failed:
+            disk = Disk.UNABLE
+        return Stand(self.roll.number, self.is_active, disk, uuid, position, FORMAT, self.release)
+
+    def _roll_message(self, place: Place, source: Source, message: Stand | Open | Active | Leave) -> None:
+        if isinstance(message, Stand):
+            if message.roll == self.roll.number and source in self.roll.stands:
+                self.roll.stands[source] = message
+        elif isinstance(message, Active):
+            if self.roll.active():
+                self.roll.set_active(source, message.position.epoch)
+        elif isinstance(message, Leave):
+            self.roll.leave(source, message.epoch)
+            if not self.roll.active():
+                self._begin_roll(place)
+        elif message.roll == self.roll.number:
+            self._open(place)
+        self._roll_changed(place)
+
+    def _roll_changed(self, place: Place) -> None:
+        """Open the database if nobody is active and all of its sites are here; wait for the others if these suffice; or ask who
+        is active for the state."""
+        self._open_waits = False
+        if not self.roll.is_over:
+            return
+        if self.roll.active():
+            if self.shared is None and self._kept is None and not self._asked:
+                self._want()
+        elif self.opening() is not None:
+            if self.roll.is_whole(self.sites):
+                self._open(place)
+            elif self.me == min(self.roll.stands):
+                self._open_waits = True
+
+    def opening(self) -> Opening | None:
+        return self.roll.opening(self.sites)
+
+    def _open(self, place: Place) -> None:
+        """A new epoch begins here, with an entry of its own."""
+        if not self.roll.is_over or self.roll.active() or (opening := self.opening()) is None:
+            return
+        epoch = place[0]
+        for member in opening.equal:
+            self.roll.set_active(member, epoch)
+        self._stop_following()
+        if self.me not in opening.equal:
+            self._want()
+            return
+        try:
+            if self.rows.blank():
+                self.rows.create(opening.uuid)
+            last = self.rows.position()
+            txid = epoch_txid(epoch)
+            version = last.version + 1
+            digest = next_digest(last.digest, version, txid, b"")
+            self.rows.write(Entry(Position(epoch, version, digest), txid, b""))
+        except RowsFailed as failure:
+            self._give_up(str(failure))
+            return
+        self.shared = Shared(epoch, set(opening.equal), self.window(version), schema=version)
+
+    def window(self, version: int) -> Window:
+        """Of an epoch that begins: nothing of the past is known."""
+        return Window(version)
+
+    def _want(self) -> None:
+        if not self.has_failed:
+            self._asked = True
+            self._kept = None
+            self._emit(Want(self.stand().position))
+
+    # ---- the state
+
+    def _follow(self, item: _Item, shared: Shared) -> None:
+        place, source, message, members = item
+        try:
+            if message is None:
+                self._left(shared, members)
+            elif isinstance(message, Write):
+                self._write(shared, source, message)
+            elif isinstance(message, Lock):
+                self._lock(shared, source, message)
+            elif isinstance(message, Release):
+                self._end_lock(shared, [lock for s, lock in shared.locks if s == source and lock.txid == message.txid])
+            else:
+                self._about_sites(shared, place, source, message)
+        except RowsFailed as failure:
+            self._give_up(str(failure))
+
+    def _about_sites(self, shared: Shared, place: Place, source: Source, message: Message) -> None:
+        if isinstance(message, Active):
+            if shared.active and self.is_here(message.position, shared):
+                shared.active.add(source)
+            elif source == self.me:
+                self._stop_following()
+                self._emit(Leave(shared.epoch))
+        elif isinstance(message, Leave):
+            if message.epoch == shared.epoch:
+                self._deactivate(shared, {source})
+        elif isinstance(message, Synced):
+            if message.epoch == shared.epoch:
+                shared.synced[source] = max(message.version, shared.synced.get(source, 0))
+                self._settle()
+        elif isinstance(message, Want):
+            if self.me == min(shared.active, default=None) and source != self.me:
+                self._effects.append(Give(source))
+        elif isinstance(message, Barrier):
+            if source == self.me:
+                self._effects.append(Reached(message.number, self.rows.position().version))
+        elif isinstance(message, Check):
+            if message.epoch == shared.epoch and not shared.check:
+                shared.check = dict.fromkeys(sorted(shared.active))
+                if self.is_active:
+                    self._emit(Answered(self.rows.position()))
+        elif isinstance(message, Answered) and source in shared.check:
+            shared.check[source] = message.position
+            self._compare(shared)
+
+    def is_here(self, position: Position, shared: Shared) -> bool:
+        """This position is in the history here, and in its present epoch."""
+        return position.epoch == shared.epoch and self.rows.digest_at(position.version) == position.digest
+
+    def _write(self, shared: Shared, source: Source, write: Write) -> None:
+        holder = shared.locks[0][1].txid if shared.locks else None
+        if holder is not None and holder != write.txid:
+            if self.certifier.has_room(shared, write):
+                shared.waiting.append((source, write))
+            else:
+                self._decided(source, write.txid, Verdict.BUSY, self.rows.position().version)
+            return
+        verdict, version = self.certifier.decide(shared, self.rows, write, self._enough(shared))
+        self._decided(source, write.txid, verdict, version)
+        if holder is not None:
+            self._end_lock(shared, [shared.locks[0][1]])
+
+    def _enough(self, shared: Shared) -> bool:
+        return self.sites.sufficient(s for s, _ in shared.active)
+
+    def _decided(self, source: Source, txid: Txid, verdict: Verdict, version: int) -> None:
+        durability = self._answers.pop(txid, None) if source == self.me else None
+        if durability is None:
+            return
+        if verdict is Verdict.DONE and not self._is_durable(version, durability):
+            self._durable[txid] = (durability, version)
+        else:
+            self._effects.append(Answer(txid, verdict, version))
+
+    def _is_durable(self, version: int, durability: Durability) -> bool:
+        if durability is Durability.MEMORY:
+            return True
+        shared = self.shared
+        if shared is None:
+            return False
+        on_disk = {source for source, synced in shared.synced.items() if synced >= version and source in self.members}
+        if durability is Durability.ALL:
+            return shared.active <= on_disk
+        return self.sites.sufficient(station for station, _ in on_disk)
+
+    def _settle(self) -> None:
+        """Tell the programs whose transactions are on enough disks now."""
+        for txid, (durability, version) in list(self._durable.items()):
+            if self._is_durable(version, durability):
+                del self._durable[txid]
+                self._effects.append(Answer(txid, Verdict.DONE, version))
+
+    # ---- locks
+
+    def _lock(self, shared: Shared, source: Source, lock: Lock) -> None:
+        if lock.epoch == shared.epoch and all(lock.txid != other.txid for _, other in shared.locks):
+            shared.locks.append((source, lock))
+            if len(shared.locks) == 1:
+                self._grant(shared)
+
+    def _grant(self, shared: Shared) -> None:
+        source, lock = shared.locks[0]
+        if source == self.me:
+            self._effects.append(Granted(lock.txid, self.rows.position().version))
+
+    def _end_lock(self, shared: Shared, ended: list[Lock]) -> None:
+        """Whoever waits behind the first one is decided now, then the next one has its turn."""
+        first = shared.locks[0] if shared.locks else None
+        shared.locks = [(source, lock) for source, lock in shared.locks if lock not in ended]
+        if first is None or (shared.locks and shared.locks[0] == first):
+            return
+        waiting, shared.waiting = shared.waiting, []
+        for source, write in waiting:
+            verdict, version = self.certifier.decide(shared, self.rows, write, self._enough(shared))
+            self._decided(source, write.txid, verdict, version)
+        if shared.locks:
+            self._grant(shared)
+
+    # ---- who is active
+
+    def _left(self, shared: Shared, members: frozenset[Source]) -> None:
+        self._deactivate(shared, shared.active - members)
+        shared.synced = {source: version for source, version in shared.synced.items() if source in members}
+        self._end_lock(shared, [lock for source, lock in shared.locks if source not in members])
+
+    def _deactivate(self, shared: Shared, gone: set[Source]) -> None:
+        shared.active -= gone
+        for source in gone & set(shared.check):
+            del shared.check[source]
+        if gone:
+            self._compare(shared)
+            self._settle()
+
+    def _compare(self, shared: Shared) -> None:
+        """All have said where they are: who is not with most of them leaves; of as many, with the lowest."""
+        found = [position for position in shared.check.values() if position is not None]
+        if not shared.check or len(found) < len(shared.check):
+            return
+        most = max(found, key=lambda position: Counter(found)[position])
+        outside = {source for source, position in shared.check.items() if position != most}
+        shared.check = {}
+        if self.me in outside:
+            self._give_up("the copy differs from those of most sites")
+        elif outside:
+            self._deactivate(shared, outside)
+
+    def _give_up(self, reason: str) -> None:
+        self.has_failed = True
+        epoch = self.shared.epoch if self.shared is not None else 0
+        self._stop_following()
+        self._emit(Leave(epoch))
+        self._effects.append(Failed(reason))
+
+    def _stop_following(self) -> None:
+        """What programs here wait for cannot be learned here any more."""
+        self.shared = None
+        self._kept = None
+        self._asked = False
+        self._open_waits, self._open_at_ns = False, None
+        for txid in [*self._answers, *self._durable]:
+            self._answer(txid, Verdict.UNDECIDED, 0)
+        self._durable.clear()
+
+    # ---- effects
+
+    def _answer(self, txid: Txid, verdict: Verdict, version: int) -> None:
+        self._answers.pop(txid, None)
+        self._effects.append(Answer(txid, verdict, version))
+
+    def _emit(self, message: Message) -> None:
+        self._effects.append(Emit(encode(message)))
+
+    def _take(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+
+__all__ = [
+    "Answer",
+    "Durability",
+    "Failed",
+    "Give",
+    "Given",
+    "Granted",
+    "Machine",
+    "Reached",
+]

@@ -1,0 +1,255 @@
+"""The messages of a database's group, and what a transaction consists of.
+
+Binary, numbers in network byte order. ``decode`` takes exactly what ``encode`` makes; anything else is None at all sites alike.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Final, NamedTuple, TypeAlias
+
+DIGEST_BYTES: Final = 16
+HASH_BYTES: Final = 8
+"""Of a row or a table that was read (``changeset.row_hash``)."""
+READS_MAX: Final = 4096
+FORMAT: Final = 1
+
+
+class Txid(NamedTuple):
+    """A transaction: the service that sends it, and its number there. Four numbers of 32 bits."""
+
+    station: int
+    incarnation: int
+    start: int
+    """Of the service, within the incarnation."""
+    number: int
+
+    def encode(self) -> bytes:
+        return _TXID.pack(*self)
+
+
+_TXID: Final = struct.Struct("!4I")
+
+
+class Position(NamedTuple):
+    """Where a copy is in the history of its database. Compares like that history: epochs first."""
+
+    epoch: int
+    """Place's clock of the opening that the last entry belongs to; 0: before the first."""
+    version: int
+    digest: bytes
+
+
+class Segment(IntEnum):
+    """What a body has one after another."""
+
+    CHANGESET = 1
+    SQL = 2
+
+
+class Disk(IntEnum):
+    """What a site has."""
+
+    BLANK = 0
+    COPY = 1
+    UNABLE = 2
+    """It cannot say what it has promised."""
+
+
+class Write(NamedTuple):
+    txid: Txid
+    epoch: int
+    snapshot: int
+    """Version that it was made on."""
+    reads: tuple[bytes, ...]
+    """Hashes of rows and tables; empty without ``serializable``."""
+    body: bytes
+
+
+class Lock(NamedTuple):
+    """Nobody else writes, from its turn to its end."""
+
+    txid: Txid
+    epoch: int
+
+
+class Release(NamedTuple):
+    txid: Txid
+
+
+class Stand(NamedTuple):
+    """What a site has, in a roll call."""
+
+    roll: int
+    """Clock of the place where the roll call began."""
+    active: bool
+    disk: Disk
+    uuid: bytes
+    """Of the database; of a blank site a proposal."""
+    position: Position
+    format: int
+    release: int
+    """Of SQLite: 3054001."""
+
+
+class Open(NamedTuple):
+    roll: int
+
+
+class Active(NamedTuple):
+    """The sender has the state at this position, and applies what comes."""
+
+    position: Position
+
+
+class Leave(NamedTuple):
+    """The sender applies no longer, what comes in this epoch."""
+
+    epoch: int
+
+
+class Synced(NamedTuple):
+    """The sender's disk has everything up to this version."""
+
+    epoch: int
+    version: int
+
+
+class Want(NamedTuple):
+    """The sender wants the state as of this message's place."""
+
+    position: Position
+
+
+class Barrier(NamedTuple):
+    number: int
+
+
+class Check(NamedTuple):
+    epoch: int
+
+
+class Answered(NamedTuple):
+    """The sender's position at the CHECK."""
+
+    position: Position
+
+
+Message: TypeAlias = Write | Lock | Release | Stand | Open | Active | Leave | Synced | Want | Barrier | Check | Answered
+_KINDS: Final[tuple[type[Message], ...]] = (
+    Write,
+    Lock,
+    Release,
+    Stand,
+    Open,
+    Active,
+    Leave,
+    Synced,
+    Want,
+    Barrier,
+    Check,
+    Answered,
+)
+"""A message's kind is its number here, from 1."""
+_WRITE: Final = struct.Struct("!16sQQH")
+_POSITION: Final = struct.Struct("!QQ16s")
+_STAND: Final = struct.Struct("!QBB16sQQ16sHI")
+_PLAIN: Final[dict[type[Message], str]] = {Open: "!Q", Leave: "!Q", Synced: "!QQ", Barrier: "!Q", Check: "!Q"}
+
+
+def encode(message: Message) -> bytes:
+    kind = bytes([_KINDS.index(type(message)) + 1])
+    if isinstance(message, Write):
+        if len(message.reads) > READS_MAX:
+            raise ValueError(f"more than {READS_MAX} rows and tables read")
+        head = _WRITE.pack(message.txid.encode(), message.epoch, message.snapshot, len(message.reads))
+        return kind + head + b"".join(message.reads) + message.body
+    if isinstance(message, Stand):
+        p = message.position
+        known = (message.roll, message.active, message.disk, message.uuid, *p, message.format, message.release)
+        return kind + _STAND.pack(*known)
+    if isinstance(message, Active | Want | Answered):
+        return kind + _POSITION.pack(*message.position)
+    if isinstance(message, Lock):
+        return kind + message.txid.encode() + struct.pack("!Q", message.epoch)
+    if isinstance(message, Release):
+        return kind + message.txid.encode()
+    return kind + struct.pack(_PLAIN[type(message)], *message)
+
+
+def decode(data: bytes) -> Message | None:
+    """None: no message."""
+    if not data or not 1 <= data[0] <= len(_KINDS):
+        return None
+    kind, rest = _KINDS[data[0] - 1], data[1:]
+    try:
+        if kind is Write:
+            return _decode_write(rest)
+        if kind is Stand:
+            roll, active, disk, uuid, epoch, version, digest, format_, release = _STAND.unpack(rest)
+            if active > 1:
+                return None
+            return Stand(roll, bool(active), Disk(disk), uuid, Position(epoch, version, digest), format_, release)
+        if kind in (Active, Want, Answered):
+            return kind(Position(*_POSITION.unpack(rest)))
+        if kind is Lock:
+            *txid, epoch = struct.unpack("!4IQ", rest)
+            return Lock(Txid(*txid), epoch)
+        if kind is Release:
+            return Release(Txid(*_TXID.unpack(rest)))
+        return kind(*struct.unpack(_PLAIN[kind], rest))
+    except (struct.error, ValueError):
+        return None
+
+
+def _decode_write(rest: bytes) -> Write | None:
+    txid, epoch, snapshot, count = _WRITE.unpack_from(rest)
+    end = _WRITE.size + count * HASH_BYTES
+    if count > READS_MAX or end > len(rest):
+        return None
+    reads = tuple(rest[at : at + HASH_BYTES] for at in range(_WRITE.size, end, HASH_BYTES))
+    return Write(Txid(*_TXID.unpack(txid)), epoch, snapshot, reads, rest[end:])
+
+
+# ---- bodies
+
+
+def encode_body(segments: Iterable[tuple[Segment, bytes]]) -> bytes:
+    return b"".join(struct.pack("!BI", kind, len(data)) + data for kind, data in segments)
+
+
+def decode_body(body: bytes) -> list[tuple[Segment, bytes]]:
+    """Raises ValueError for what is no sequence of segments."""
+    found = []
+    at = 0
+    while at < len(body):
+        if at + 5 > len(body):
+            raise ValueError("body is cut")
+        kind, size = struct.unpack_from("!BI", body, at)
+        if size > len(body) - at - 5:
+            raise ValueError("body is cut")
+        found.append((Segment(kind), body[at + 5 : at + 5 + size]))
+        at += 5 + size
+    return found
+
+
+# ---- the digest of a history
+
+
+def first_digest(uuid: bytes) -> bytes:
+    """Of version 0."""
+    return blake2b(uuid, digest_size=DIGEST_BYTES).digest()
+
+
+def next_digest(digest: bytes, version: int, txid: Txid, body: bytes) -> bytes:
+    """Of this version, from that of the one before."""
+    content = blake2b(body, digest_size=DIGEST_BYTES).digest()
+    return blake2b(digest + version.to_bytes(8, "big") + txid.encode() + content, digest_size=DIGEST_BYTES).digest()
+
+
+def epoch_txid(epoch: int) -> Txid:
+    """Of the entry with which an epoch begins; no service has station 0."""
+    return Txid(0, 0, epoch >> 32, epoch & 0xFFFFFFFF)

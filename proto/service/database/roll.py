@@ -1,0 +1,115 @@
+"""Which sites there are, which sets of them may decide, and who opens the database when no site is active.
+
+All members of the group follow the roll call alike, those that have no state yet included: it is a function of the group's views
+and messages since the view that began it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from ..base import Source
+from .messages import Disk, Position, Stand
+
+NOTHING: Final = Position(0, 0, bytes(16))
+
+
+class Sites(NamedTuple):
+    """The stations that have a copy, and how many of them decide; equal at all."""
+
+    stations: frozenset[int]
+    required: frozenset[int] = frozenset()
+    """Without each of these nothing is decided."""
+    quorum: int = 0
+    """With ``required``: how many."""
+
+    def sufficient(self, stations: Iterable[int]) -> bool:
+        """More than half; or all that are required and the quorum. Two such sets have a station in common."""
+        here = self.stations & set(stations)
+        if self.required:
+            return self.required <= here and len(here) >= self.quorum
+        return 2 * len(here) > len(self.stations)
+
+
+class Opening(NamedTuple):
+    """How the database opens."""
+
+    position: Position
+    """The winner's."""
+    uuid: bytes
+    equal: frozenset[Source]
+    """Who has exactly this, and is active from here on."""
+
+
+@dataclass(slots=True)
+class Roll:
+    """A roll call: each member says what it has."""
+
+    number: int = 0
+    """Clock of the place where it began."""
+    stands: dict[Source, Stand | None] = field(default_factory=dict)
+    """Of the members; None: has not said it yet."""
+
+    def begin(self, number: int, members: Iterable[Source]) -> None:
+        self.number = number
+        self.stands = dict.fromkeys(sorted(members))
+
+    def remove(self, members: Iterable[Source]) -> None:
+        for member in members:
+            self.stands.pop(member, None)
+
+    def set_active(self, member: Source, epoch: int) -> None:
+        """It is active from here on, in this epoch."""
+        if (stand := self.stands.get(member)) is not None:
+            self.stands[member] = stand._replace(active=True, position=stand.position._replace(epoch=epoch))
+
+    def leave(self, member: Source, epoch: int) -> None:
+        """It was active in this epoch, and is no longer. What it said before an opening says nothing of the epoch that began
+        then."""
+        stand = self.stands.get(member)
+        if stand is not None and stand.position.epoch == epoch:
+            self.stands[member] = stand._replace(active=False)
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.stands) and None not in self.stands.values()
+
+    def active(self) -> list[Source]:
+        return [member for member, stand in self.stands.items() if stand is not None and stand.active]
+
+    def is_whole(self, sites: Sites) -> bool:
+        """All sites are there, and each can say what it has."""
+        return sites.stations == {m[0] for m, s in self.stands.items() if s is not None and s.disk is not Disk.UNABLE}
+
+    def opening(self, sites: Sites) -> Opening | None:
+        """How those that are here open the database; None: they cannot. The roll call is over and nobody is active.
+
+        The greatest epoch wins, then the greatest version: what was acknowledged is at a sufficient set, which meets this one,
+        and who has been in a later epoch has all that was acknowledged in earlier ones. A blank site may have forgotten what it
+        has promised, so it counts only while nobody has anything.
+        """
+        stands = {m: s for m, s in self.stands.items() if s is not None and m[0] in sites.stations}
+        speakers = {m: s for m, s in stands.items() if s.disk is Disk.COPY}
+        if not speakers:
+            speakers = stands if all(s.disk is Disk.BLANK for s in stands.values()) else {}
+            return self._first(speakers) if sites.sufficient(m[0] for m in speakers) else None
+        if not sites.sufficient(m[0] for m in speakers) or len({s.uuid for s in speakers.values()}) > 1:
+            return None
+        position = self.winner(speakers)
+        equal = frozenset(m for m, s in speakers.items() if s.position == position)
+        return Opening(position, speakers[min(equal)].uuid, equal)
+
+    @staticmethod
+    def _first(speakers: dict[Source, Stand]) -> Opening:
+        return Opening(NOTHING, speakers[min(speakers)].uuid, frozenset(speakers))
+
+    @staticmethod
+    def winner(speakers: dict[Source, Stand]) -> Position:
+        """Of those with the greatest epoch and version the digest that most have; of as many, the lowest one's."""
+        best = max(s.position[:2] for s in speakers.values())
+        among = {m: s.position for m, s in sorted(speakers.items()) if s.position[:2] == best}
+        counts = Counter(among.values())
+        return max(among.values(), key=lambda position: counts[position])
