@@ -146,12 +146,17 @@ class Checks:
             self._last_opened[host.life] = era
 
     def _compare_eras(self, life: Life, era: EraNumber) -> None:
-        """Whoever goes on to an era has delivered the same of those before."""
+        """Lives that go on to an era have delivered the same of those before.
+
+        One that is gone is not compared: nobody else may have what it had at level ordered. What it had released is ``uniform``.
+        """
         mine = self._opened[era][life] = frozenset(name for name in self._names[life] if name.era < era)
         late = [name for name in self._names[life] if name.era >= era]
         if late:
             self.fail("views", f"{life} has delivered {late} before the views of {era}")
         for other, theirs in self._opened[era].items():
+            if not self.net.hosts[other].alive or self.net.hosts[other].cut:
+                continue
             for name in mine ^ theirs:
                 if {life, other} <= self.destinations(name):
                     who, lacks = (life, other) if name in mine else (other, life)
