@@ -148,6 +148,20 @@ def test_a_late_answer_is_the_one_that_is_waited_for() -> None:
     assert one.desk.on_message((3, 1), NotHere(number, (100, 1, 0)), 6 * S) == []
 
 
+def test_a_refusal_of_the_first_question_is_none_of_what_is_known_since() -> None:
+    """Seeds 6000824 and 6001195: the name went away and came back between the question and its repetition."""
+    net = Net()
+    one = net.stations[1]
+    ((_, first),) = one.desk.on_message(T, Ask(7, "b"), 0)
+    one.place, one.names["b"] = (200, 1, 0), Common("south", (190, 1, 0))
+    ((to, again),) = one.desk.on_time(RETRY_NS)
+    assert (to, again.request) == ((3, 1), first.request)
+    assert one.desk._forwarded[first.request].at == (100, 1, 0)
+    ((to, new),) = one.desk.on_message((3, 1), NotHere(first.request, (150, 1, 0)), RETRY_NS)
+    assert isinstance(new, Ask) and to == (3, 1) and new.version == (190, 1, 0) and new.request != first.request
+    assert len(one.desk) == 1
+
+
 def test_what_is_kept() -> None:
     net = Net()
     assert net.terminal.kept("a", NOWHERE, 0) is None

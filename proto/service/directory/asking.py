@@ -43,7 +43,7 @@ class Forwarded(NamedTuple):
     ask: Ask
     to: Who
     at: Place
-    """Of the own copy when it was forwarded."""
+    """Of the own copy when it was forwarded first: a NOT_HERE may be about that, and say what this copy knows meanwhile."""
     sent_ns: int
 
 
@@ -128,7 +128,7 @@ class Desk:
                 continue
             decision = self.decide(self.copy, f.ask)
             if isinstance(decision, Forward) and decision.to == f.to:
-                self._forwarded[request] = f._replace(at=self.copy.place, sent_ns=now_ns)
+                self._forwarded[request] = f._replace(sent_ns=now_ns)
                 out.append((f.to, decision.ask._replace(request=request)))
             else:
                 del self._forwarded[request]
