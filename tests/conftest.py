@@ -44,6 +44,7 @@ MAY_BE_MISSING = (
     "docker compose is not installed",
     "docker-compose is not installed",
     "corosync",
+    "etcd: not installed",
 )
 
 

@@ -134,16 +134,17 @@ def test_metrics_while_names_change(names: Names) -> None:
         d.register("web", "tcp://10.0.0.1:80")
         d.update(calls.switch_of("db", ["tcp://10.0.0.8:5432"], 1.0))
 
-        def due() -> bool:
-            return ("zenjun_directory_clock_offset_seconds", "1") in names.scrape(2)
+        def offsets() -> list[float]:
+            return [value for key, value in names.scrape(2).items() if key[0] == "zenjun_directory_clock_offset_seconds"]
 
-        wait_for(due, "the stations have said that the switch's end is due", 10)
-    seen = names.scrape(2)
+        # The third need not say it: two clocks of three are most of them.
+        wait_for(lambda: len(offsets()) >= 2, "most stations have said that the switch's end is due", 10)
+        assert all(abs(offset) <= 5 for offset in offsets())
+        seen = names.scrape(2)
     assert seen["zenjun_directory_updates_total", "done"] == 3 and seen["zenjun_directory_updates_total", "exists"] == 1
     assert seen["zenjun_directory_names", "default"] == 2
     assert seen["zenjun_directory_state", "active"] == 1 and seen["zenjun_directory_stale_seconds",] == 0
     assert [seen["zenjun_directory_holder", str(k)] for k in (1, 2, 3)] == [1, 1, 1]
-    assert abs(seen["zenjun_directory_clock_offset_seconds", "1"]) <= 3
     assert seen["zenjun_directory_commit_seconds_count", "yes"] >= 1
     assert seen["zenjun_directory_transfers_total", "restored"] == 1
 
@@ -316,6 +317,7 @@ def test_a_lease_comes_back_with_its_station(names: Names) -> None:
     with names.connect(1) as d, names.connect(2) as other:
         lease = d.register("web", "tcp://10.0.0.1:80")
         assert lease.held
+        assert other.lookup("web", fresh=True).addresses
         names.lab.station(1).signal(signal.SIGKILL)
 
         def gone() -> bool:

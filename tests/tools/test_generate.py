@@ -33,8 +33,8 @@ def test_everything_is_fresh() -> None:
 def test_a_stale_file_is_named_and_mended(copy: Path, path: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = copy / path
     right = file.read_text()
-    # In a page only what stands in its blocks is generated, in other files everything is.
-    wrong = re.sub(r"(<!-- generated: [a-z_-]+ -->\n)", r"\1\nnot so\n", right, count=1)
+    # In a page, or a header, only what stands in its blocks is generated, in other files everything is.
+    wrong = re.sub(r"((?:<!--|/\*) generated: [a-z_-]+ (?:-->|\*/)\n)", r"\1\nnot so\n", right, count=1)
     file.write_text(wrong if wrong != right else right + "not so\n")
     assert generate.main(["--check"], copy) == 1
     assert capsys.readouterr().out == f"{file}: stale\n"
