@@ -247,6 +247,18 @@ def test_a_program_is_told_when_the_disks_have_it() -> None:
     assert order.verdicts() == [(3, "done")], "all that are active"
 
 
+@rule("D1")
+def test_all_active_disks_are_not_enough_when_few_are_active() -> None:
+    """The others have lost power: one disk of three is in no later opening's debt."""
+    order = opened()
+    order.write((1, 1), 1, Durability.ALL)
+    order.deliver()
+    order.take((1, 1), order.machines[1, 1].on_synced(order.machines[1, 1].rows.position().version))
+    order.deliver()
+    order.view((1, 1))
+    assert order.verdicts() == []
+
+
 @rule("D3")
 def test_a_barrier_is_reached_behind_what_was_sent_before() -> None:
     order = opened()

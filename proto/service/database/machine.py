@@ -462,9 +462,9 @@ class Machine:
         if shared is None:
             return False
         on_disk = {source for source, synced in shared.synced.items() if synced >= version and source in self.members}
-        if durability is Durability.ALL:
-            return shared.active <= on_disk
-        return self.sites.sufficient(station for station, _ in on_disk)
+        if durability is Durability.ALL and not shared.active <= on_disk:
+            return False
+        return self.sites.sufficient(station for station, _ in on_disk)  # for ALL as well: few may be active by now
 
     def _settle(self) -> None:
         """Tell the programs whose transactions are on enough disks now."""
