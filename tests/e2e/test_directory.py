@@ -99,9 +99,12 @@ class Names:
 
     def kill_station(self, station: int) -> None:
         """As a machine that loses power: the daemon and the process at once."""
-        self.lab.station(station).signal(signal.SIGKILL)
+        daemon = self.lab.station(station).daemon
+        assert daemon is not None
+        daemon.send_signal(signal.SIGKILL)
         self.processes[station].kill()
         self.processes[station].wait(10)
+        daemon.wait(10)  # else it could still run when it is to start again
 
     def start_station(self, station: int) -> None:
         self.lab.station(station).start_daemon()

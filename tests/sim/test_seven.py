@@ -69,7 +69,7 @@ CAUGHT_BY: dict[str, set[str]] = {
     "DoneBeforeDisk": {"kept"},
     "DropsKept": APART,
     "OwnerStays": {"locked"},
-    "NotStruck": {"stuck"},
+    "NotStruck": {"stuck", *APART},
     "KeepsLock": {"stuck", "locked"},
     "StartForgets": APART,
     "NeverClosed": {"served"},
