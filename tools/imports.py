@@ -15,6 +15,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -60,12 +61,19 @@ def _without_guarded(tree: ast.Module) -> ast.Module:
     return tree
 
 
+@cache
+def _needs(name: str, text: str) -> frozenset[str]:
+    """Dotted names that a file needs when it runs. Cached: one process asks for the same files again and again, and parsing them
+    is what takes the time."""
+    return frozenset(target for _, target in imported(name, _without_guarded(ast.parse(text))))
+
+
 def python_graph(files: Mapping[str, str]) -> Graph:
     """Which file imports which. A package is left out where one of its modules is imported as well."""
     by_module = {"zenjun." + name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in files}
     graph: Graph = {}
     for module, name in by_module.items():
-        needs = {target for _, target in imported(name, _without_guarded(ast.parse(files[name])))} & by_module.keys() - {module}
+        needs = set(_needs(name, files[name])) & by_module.keys() - {module}
         needs -= {package for package in needs if any(target.startswith(f"{package}.") for target in needs)}
         graph[name] = {by_module[target] for target in needs}
     return graph

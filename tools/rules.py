@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -66,14 +66,19 @@ def stated(root: Path) -> dict[str, Rule]:
     return rules
 
 
-def marks(name: str, text: str) -> Iterator[tuple[str, str]]:
-    """(rule, test) for each ``@rule(...)`` of a file; a test is named as pytest does."""
+@cache
+def marks(name: str, text: str) -> tuple[tuple[str, str], ...]:
+    """(rule, test) for each ``@rule(...)`` of a file; a test is named as pytest does. Cached: one process asks for the same
+    files again and again, and parsing them is what takes the time."""
+    if "@rule(" not in text:
+        return ()
+    found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             for mark in node.decorator_list:
                 if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "rule":
-                    for argument in mark.args:
-                        yield ast.literal_eval(argument), f"{name}::{node.name}"
+                    found += [(ast.literal_eval(argument), f"{name}::{node.name}") for argument in mark.args]
+    return tuple(found)
 
 
 def marked(root: Path) -> dict[str, list[str]]:
