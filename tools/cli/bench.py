@@ -6,6 +6,7 @@ import contextlib
 import json
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -20,8 +21,7 @@ from ..bench.names_table import render_names
 from ..bench.plan import MODES, PEERS, RAW_STATIONS_MAX, Plan, run
 from ..bench.systems import Corosync
 from ..bench.table import BUS, render, size_name
-from .benchcommon import Callback, guarded, tables, words
-from .benchcommon import progress as progress_bar
+from .benchcommon import Callback, guarded, measured, progress, tables, there, words
 from .benchnames import directory
 from .common import FAILED, Failure
 from .lazy import Overview
@@ -200,7 +200,7 @@ def bench(
         raise click.UsageError(f"--raw needs at most {RAW_STATIONS_MAX} stations and at least 2 senders")
     if medium == "bus" and level not in (None, "ack"):
         raise click.UsageError(f"--level {level}: a bus delivers at level ack only")
-    peers = _there(peers)
+    peers = there(peers, "corosync", Corosync.missing)
     plan = Plan(
         stations=stations,
         senders=number,
@@ -226,27 +226,19 @@ def bench(
     sys.exit(_run(plan, out, command if as_table else None))
 
 
-def _there(peers: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the peers that this machine has; a word about the others."""
-    if "corosync" in peers and (missing := Corosync.missing()):
-        click.echo(f"zenjun bench: leaving corosync out: {missing}", err=True)
-        return tuple(p for p in peers if p != "corosync")
-    return peers
-
-
 def _run(plan: Plan, out: Path | None, table_command: str | None) -> int:
     rows: list[dict[str, Any]] = []
 
     def work() -> None:
         with contextlib.ExitStack() as stack:
             stream: IO[str] = stack.enter_context(out.open("a")) if out is not None else sys.stdout
-            progress = stack.enter_context(progress_bar(plan.cells()))
+            bar = stack.enter_context(progress(plan.cells()))
 
             def starting(system: str, cell: Cell) -> None:
                 loss = f", {cell.loss:.3g} loss" if cell.loss else ""
                 words = f"{system}: {cell.mode}, {size_name(cell.size)}{loss}"
-                if progress is not None:
-                    progress.update(progress.task_ids[0], description=words)
+                if bar is not None:
+                    bar.update(bar.task_ids[0], description=words)
                 elif out is not None:
                     click.echo(words, err=True)
 
@@ -254,8 +246,8 @@ def _run(plan: Plan, out: Path | None, table_command: str | None) -> int:
                 rows.append(row)
                 stream.write(json.dumps(row) + "\n")
                 stream.flush()
-                if progress is not None:
-                    progress.advance(progress.task_ids[0])
+                if bar is not None:
+                    bar.advance(bar.task_ids[0])
                 for problem in row["problems"]:
                     click.echo(f"zenjun bench: {row['system']}, {row['mode']}, {row['size']} B: {problem}", err=True)
 
@@ -324,31 +316,8 @@ def failover(
     of its process. Gaps: the longest time without a delivery at any survivor while it was dead, came back, and before. All
     survivors must have delivered the same sequence.
     """
-    plan = Failover(stations, rate, size, level, repeat, _there(peers), fast, options)
-    rows: list[dict[str, Any]] = []
-
-    def work() -> None:
-        with progress_bar(plan.runs()) as progress:
-
-            def starting(system: str) -> None:
-                if progress is not None:
-                    progress.update(progress.task_ids[0], description=system)
-
-            def report(row: dict[str, Any]) -> None:
-                rows.append(row)
-                if as_json:
-                    click.echo(json.dumps(row))
-                if progress is not None:
-                    progress.advance(progress.task_ids[0])
-                for problem in row["problems"]:
-                    click.echo(f"zenjun bench: {row['system']}, run {row['repeat']}: {problem}", err=True)
-
-            run_failover(plan, report, starting)
-
-    code = guarded(work)
-    if not code and not as_json:
-        click.echo(render_failover(rows))
-    sys.exit(code or (FAILED if any(not r["ok"] for r in rows if r["system"].startswith("zenjun")) else 0))
+    plan = Failover(stations, rate, size, level, repeat, there(peers, "corosync", Corosync.missing), fast, options)
+    measured(partial(run_failover, plan), plan.runs(), lambda row: f"run {row['repeat']}", render_failover, as_json)
 
 
 @bench.command("table")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -18,6 +19,7 @@ from .common import FAILED, INTERRUPTED
 from .labcommon import exit_code_of
 
 Callback = Callable[[click.Context, click.Parameter, str], Any]
+Row = dict[str, Any]
 
 
 def words(allowed: tuple[str, ...]) -> Callback:
@@ -77,3 +79,49 @@ def guarded(work: Callable[[], None]) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
     return 0
+
+
+def there(peers: tuple[str, ...], name: str, missing: Callable[[], str | None]) -> tuple[str, ...]:
+    """The peers without ``name`` if this machine lacks what it needs; a word about that."""
+    if name in peers and (what := missing()):
+        click.echo(f"zenjun bench: leaving {name} out: {what}", err=True)
+        return tuple(p for p in peers if p != name)
+    return peers
+
+
+def measured(
+    run: Callable[[Callable[[Row], None], Callable[[str], None]], None],
+    total: int,
+    which: Callable[[Row], str],
+    render: Callable[[Sequence[Row]], str],
+    as_json: bool,
+) -> NoReturn:
+    """Run a benchmark that reports so many lines, show them, or their tables in the end, and exit.
+
+    run: called with what takes a line, and with what is told of each system that begins. which: the words for a line with a
+    problem.
+    """
+    rows: list[Row] = []
+
+    def work() -> None:
+        with progress(total) as bar:
+
+            def starting(what: str) -> None:
+                if bar is not None:
+                    bar.update(bar.task_ids[0], description=what)
+
+            def report(row: Row) -> None:
+                rows.append(row)
+                if as_json:
+                    click.echo(json.dumps(row))
+                if bar is not None:
+                    bar.advance(bar.task_ids[0])
+                for problem in row["problems"]:
+                    click.echo(f"zenjun bench: {row['system']}, {which(row)}: {problem}", err=True)
+
+            run(report, starting)
+
+    code = guarded(work)
+    if not code and not as_json:
+        click.echo(render(rows))
+    sys.exit(code or (FAILED if any(not r["ok"] for r in rows if r["system"].startswith("zenjun")) else 0))

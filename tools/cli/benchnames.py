@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -12,8 +11,7 @@ import click
 from ..bench.names import NamesPlan, run
 from ..bench.names_systems import PEERS, EtcdNames
 from ..bench.names_table import render_names
-from .benchcommon import guarded, progress, tables, words
-from .common import FAILED
+from .benchcommon import measured, tables, there, words
 
 
 @click.command(
@@ -64,31 +62,5 @@ def directory(
     etcd's put is on the disks of a majority: it stands beside ``--wait disk``. Its serializable reads stand beside look-ups, its
     linearizable ones beside fresh look-ups.
     """
-    if "etcd" in peers and (missing := EtcdNames.missing()):
-        click.echo(f"zenjun bench: leaving etcd out: {missing}", err=True)
-        peers = ()
-    plan = NamesPlan(stations, seconds, repeat, peers, names, options)
-    rows: list[dict[str, Any]] = []
-
-    def work() -> None:
-        with progress(plan.lines()) as bar:
-
-            def starting(what: str) -> None:
-                if bar is not None:
-                    bar.update(bar.task_ids[0], description=what)
-
-            def report(row: dict[str, Any]) -> None:
-                rows.append(row)
-                if as_json:
-                    click.echo(json.dumps(row))
-                if bar is not None:
-                    bar.advance(bar.task_ids[0])
-                for problem in row["problems"]:
-                    click.echo(f"zenjun bench: {row['system']}, {row['what']}: {problem}", err=True)
-
-            run(plan, report, starting)
-
-    code = guarded(work)
-    if not code and not as_json:
-        click.echo(render_names(rows))
-    sys.exit(code or (FAILED if any(not r["ok"] for r in rows if r["system"].startswith("zenjun")) else 0))
+    plan = NamesPlan(stations, seconds, repeat, there(peers, "etcd", EtcdNames.missing), names, options)
+    measured(partial(run, plan), plan.lines(), lambda row: str(row["what"]), render_names, as_json)
