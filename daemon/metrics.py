@@ -125,8 +125,8 @@ def _station(s: Mapping[str, Any]) -> Iterator[Metric]:
         "zenjun", "Which daemon this is",
         {k: str(s.get(k)) for k in ("version", "cluster", "station", "host")} | {"interface": str(link.get("name"))},
     )  # fmt: skip
-    yield _one_of("zenjun_state", "State of the cluster as this station sees it", STATES, s.get("state"))
-    yield _one_of("zenjun_interface_state", "State of the network interface", LINK_STATES, link.get("state"))
+    yield one_of("zenjun_state", "State of the cluster as this station sees it", STATES, s.get("state"))
+    yield one_of("zenjun_interface_state", "State of the network interface", LINK_STATES, link.get("state"))
     plain = (
         ("zenjun_stations", "Stations that the cluster is configured for", s.get("stations"), ""),
         ("zenjun_instance", "Number of the instance this station is in, or was in last", s.get("instance"), ""),
@@ -146,17 +146,17 @@ def _station(s: Mapping[str, Any]) -> Iterator[Metric]:
     for name, text in sizes:
         if (value := (link.get(name) or {}).get("bytes")) is not None:
             yield GaugeMetricFamily(f"zenjun_{name.removesuffix('_bytes')}_bytes", text, value=float(value), unit="bytes")
-    yield _labelled(
+    yield labelled(
         GaugeMetricFamily("zenjun_position_pdus", "PDUs of the order in this instance that have reached a level",
                           labels=["level"], unit="pdus"),
         (((level,), positions.get(level)) for level in ("ordered", "preack", "ack")),
     )  # fmt: skip
-    yield _labelled(
+    yield labelled(
         GaugeMetricFamily("zenjun_blocked_seconds", "How long delivery has been waiting for a station",
                           labels=["station", "reason"], unit="seconds"),
         (((b["station"], b["reason"]), _seconds(b.get("since_ms"))) for b in s.get("blocked") or ()),
     )  # fmt: skip
-    yield _labelled(
+    yield labelled(
         GaugeMetricFamily(
             "zenjun_memory_bytes", "Memory reserved: messages as they need it, others at the start", labels=["part"], unit="bytes"
         ),
@@ -197,7 +197,7 @@ def _membership(s: Mapping[str, Any]) -> Iterator[Metric]:
         state, _, cause = move.partition(" ")
         moves.add_metric([state.upper(), cause], float(n))
     yield moves
-    yield _labelled(
+    yield labelled(
         GaugeMetricFamily("zenjun_membership_waiting_seconds", "How long a change of a station's membership has been under way",
                           labels=["by", "station", "reason"], unit="seconds"),
         (((w["station"], w["for"], w["reason"]), _seconds(w.get("since_ms"))) for w in membership.get("waiting") or ()),
@@ -212,7 +212,7 @@ def _counters(s: Mapping[str, Any]) -> Iterator[Metric]:
             full = counter_name(part, name)
             text = HELP.get(f"{part}_{name}", name.replace("_", " "))
             yield CounterMetricFamily(full, text, value=float(value), unit="bytes" if full.endswith("_bytes") else "")
-    yield _labelled(
+    yield labelled(
         CounterMetricFamily("zenjun_dropped_frames", "Frames received and dropped, by reason", labels=["reason"], unit="frames"),
         (((reason,), n) for reason, n in (s.get("drops") or {}).items()),
     )
@@ -252,7 +252,7 @@ def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
             labels=["station"], unit=unit,
         )  # fmt: skip
         values = ((p.get("station"), p.get(name)) for p in peers)
-        yield _labelled(family, (((st,), _seconds(v) if name.endswith("_ms") else v) for st, v in values))
+        yield labelled(family, (((st,), _seconds(v) if name.endswith("_ms") else v) for st, v in values))
 
 
 def _programs(s: Mapping[str, Any]) -> Iterator[Metric]:
@@ -264,35 +264,37 @@ def _programs(s: Mapping[str, Any]) -> Iterator[Metric]:
               ("unsent_bytes", "Bytes of a program that wait for the send window", "bytes"),
               ("paused", "Whether a program is not being read now", ""))  # fmt: skip
     for name, text, unit in gauges:
-        yield _labelled(
+        yield labelled(
             GaugeMetricFamily(f"zenjun_client_{name}", text, labels=labels, unit=unit),
             (((c.get("client"), c.get("name")), c.get(name)) for c in clients),
         )
     for name, text in (("sent", "Messages a program has sent"), ("delivered", "Messages delivered to a program")):
-        yield _labelled(
+        yield labelled(
             CounterMetricFamily(f"zenjun_client_{name}_messages", text, labels=labels, unit="messages"),
             (((c.get("client"), c.get("name")), c.get(name)) for c in clients),
         )
-    yield _labelled(
+    yield labelled(
         CounterMetricFamily("zenjun_client_done_messages", "Messages of a program that have reached a level",
                             labels=[*labels, "level"], unit="messages"),
         (((c.get("client"), c.get("name"), level), n) for c in clients
          for level, n in zip(("ordered", "preack", "ack"), c.get("done") or (), strict=False)),
     )  # fmt: skip
     yield GaugeMetricFamily("zenjun_clients", "Programs connected here", value=len(clients))
-    yield _labelled(
+    yield labelled(
         GaugeMetricFamily("zenjun_group_members", "Members of a group in the whole cluster", labels=["group"]),
         (((g.get("name"),), len(g.get("members") or ())) for g in groups),
     )
 
 
-def _one_of(name: str, text: str, states: Iterable[str], state: object) -> Metric:
+def one_of(name: str, text: str, states: Iterable[str], state: object) -> Metric:
+    """A set of states, 1 for the present one."""
     from prometheus_client.metrics_core import StateSetMetricFamily
 
     return StateSetMetricFamily(name, text, value={word: word == state for word in states})
 
 
-def _labelled(family: Any, samples: Iterable[tuple[tuple[object, ...], Any]]) -> Metric:
+def labelled(family: Any, samples: Iterable[tuple[tuple[object, ...], Any]]) -> Metric:
+    """The family with a sample for each (labels, value); value None: without it."""
     for labels, value in samples:
         if value is not None:
             family.add_metric([str(label) for label in labels], float(value))

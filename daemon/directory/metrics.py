@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..metrics import labelled, one_of
 from .copy import DATABASE_ERRORS, Copy
 from .timing import Timing
 
@@ -47,14 +48,12 @@ TRANSFER: Final = "transfer_"
 
 
 def families(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
-    """The families of a ``Report.measured``."""
-    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, StateSetMetricFamily
+    """The families of a ``report.measured``."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
     who = {k: str(s[k]) for k in ("version", "cluster", "station")}
     yield InfoMetricFamily("zenjun_directory", "Which process this is", who)
-    yield StateSetMetricFamily(
-        "zenjun_directory_state", "How this station's copy stands", value={word: word == s["state"] for word in STATES}
-    )
+    yield one_of("zenjun_directory_state", "How this station's copy stands", STATES, s["state"])
     for name, text, unit, member in GAUGES:
         if s.get(member) is not None:
             yield GaugeMetricFamily(f"zenjun_directory_{name}", text, value=float(s[member]), unit=unit)
@@ -73,9 +72,7 @@ def families(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
         ("dns_dropped", "DNS questions not answered, by reason", "reason", (s["dns"] or {}).get("dropped", {})),
     ):  # fmt: skip
         counted = CounterMetricFamily(f"zenjun_directory_{family}", text, labels=[label])
-        for word, number in values.items():
-            counted.add_metric([word], float(number))
-        yield counted
+        yield labelled(counted, (((word,), number) for word, number in values.items()))
     yield from _files(Path(s["file"]))
     yield from _timings(s["timings"])
 
@@ -83,39 +80,33 @@ def families(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
 def _by_zone(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
     from prometheus_client.metrics_core import GaugeMetricFamily
 
-    names = GaugeMetricFamily("zenjun_directory_names", "Names, by zone", labels=["zone"])
-    for zone, number in s["names_by_zone"].items():
-        names.add_metric([zone], float(number))
-    yield names
-    most = GaugeMetricFamily("zenjun_directory_names_max", "Names that a zone may have; absent: no bound", labels=["zone"])
-    for zone, number in s["names_max_by_zone"].items():
-        most.add_metric([zone], float(number))
-    yield most
-    leases = GaugeMetricFamily("zenjun_directory_leases", "Leases in the whole cluster, by zone of their name", labels=["zone"])
+    leases: Mapping[str, int] = {}
     # The file may be replaced by another one while it is read.
     with contextlib.suppress(*DATABASE_ERRORS):
-        for zone, number in copy.file.leases_by_zone().items():
-            leases.add_metric([zone], float(number))
-    yield leases
+        leases = copy.file.leases_by_zone()
+    for family, text, numbers in (
+        ("names", "Names, by zone", s["names_by_zone"]),
+        ("names_max", "Names that a zone may have; absent: no bound", s["names_max_by_zone"]),
+        ("leases", "Leases in the whole cluster, by zone of their name", leases),
+    ):
+        gauge = GaugeMetricFamily(f"zenjun_directory_{family}", text, labels=["zone"])
+        yield labelled(gauge, (((zone,), number) for zone, number in numbers.items()))
 
 
 def _by_station(s: Mapping[str, Any]) -> Iterator[Metric]:
     from prometheus_client.metrics_core import GaugeMetricFamily
 
-    up = GaugeMetricFamily("zenjun_directory_up", "Whether a station has a directory process in the cluster", labels=["station"])
-    holders = GaugeMetricFamily("zenjun_directory_holder", "Whether a station's copy is the group's", labels=["station"])
-    for station in range(1, s["of"] + 1):
-        up.add_metric([str(station)], float(station in s["stations"]))
-        holders.add_metric([str(station)], float(station in s["holders"]))
-    yield up
-    yield holders
+    for family, text, member in (
+        ("up", "Whether a station has a directory process in the cluster", "stations"),
+        ("holder", "Whether a station's copy is the group's", "holders"),
+    ):
+        gauge = GaugeMetricFamily(f"zenjun_directory_{family}", text, labels=["station"])
+        yield labelled(gauge, (((station,), station in s[member]) for station in range(1, s["of"] + 1)))
     clocks = GaugeMetricFamily(
         "zenjun_directory_clock_offset_seconds", "Clock of a station minus this one's, when it last said its time",
         labels=["station"], unit="seconds",
     )  # fmt: skip
-    for station, offset in sorted(s["clocks"].items()):
-        clocks.add_metric([station], float(offset))
-    yield clocks
+    yield labelled(clocks, (((station,), offset) for station, offset in sorted(s["clocks"].items())))
 
 
 def _files(path: Path) -> Iterator[Metric]:
