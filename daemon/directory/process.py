@@ -274,14 +274,20 @@ class Process:
         self._look_stale()
 
     def _on_active(self) -> None:
-        """This copy is the group's: say so, and send what may have been lost."""
+        """State transfer counts this copy as the group's."""
         group = self._group
         if group is None:
             # The join is about to return.
             asyncio.get_running_loop().call_later(0.005, self._on_active)
             return
-        if not group.active:
-            return
+        if group.active:
+            self._on_group_active(group)
+
+    def _on_group_active(self, group: StateGroup) -> None:
+        self._set_active()
+
+    def _set_active(self) -> None:
+        """This copy is the group's: say so, and send what may have been lost."""
         self._active = True
         self._look_stale()
         self.step = "active"

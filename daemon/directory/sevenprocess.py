@@ -360,16 +360,11 @@ class SevenProcess(Process):
             m.abandon()
         self._go_on()
 
-    def _on_active(self) -> None:
-        """State transfer counts this copy as the group's."""
-        group, m = self._group, self.machine
-        if group is None:
-            asyncio.get_running_loop().call_later(0.005, self._on_active)
-            return
-        if not group.active:
-            return
+    def _on_group_active(self, group: StateGroup) -> None:
+        m = self.machine
         if m.active:
-            self._set_active()
+            if not self._active:
+                self._set_active()
             return
         if m.standing is not Standing.LOCKED:
             return
@@ -382,12 +377,3 @@ class SevenProcess(Process):
         m.copied(place)
         m.data(b"", durable=True)
         self._go_on()
-
-    def _set_active(self) -> None:
-        if self._active:
-            return
-        self._active = True
-        self._look_stale()
-        self.step = "active"
-        self._again()
-        self._tasks.append(asyncio.get_running_loop().create_task(self._renew_leases()))
