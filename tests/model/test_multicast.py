@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ..rules import rule
-from ..sim.runner import base_seed
+from ..sim.history_asserts import assert_holds, block
 from .multicast import broken
 from .multicast.checks import CHECKERS, token_problem
 from .multicast.net import MS
@@ -23,13 +23,10 @@ VARIANT_SEEDS = 100
 """Seeds until a broken rule must have been caught."""
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_seeds(block: int) -> None:
+@pytest.mark.parametrize("number", range(4))
+def test_seeds(number: int) -> None:
     """Crashes, cuts, joins, leaves, slow links: all properties hold, and it comes to rest."""
-    seed, source = base_seed()
-    for k in range(SEEDS // 4):
-        violation = simulate(seed + block * 1000 + k)
-        assert violation is None, f"({source}) {violation}\n" + "\n".join(violation.__notes__)
+    assert_holds(simulate, block(number, SEEDS // 4))
 
 
 @pytest.mark.parametrize("seed", [10476, 10574, 201120])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ..rules import rule
-from ..sim.runner import base_seed
+from ..sim.history_asserts import assert_holds
 from ..sim.violation import Violation
 from .multicast import broken
 from .multicast.counts import SIZES, Count, count, printed, table
@@ -22,10 +22,7 @@ VARIANT_SEEDS = 100
 
 def test_seeds_with_loss() -> None:
     """All properties of the abstract links' runs, and of the links: each record once, in order; no removal without a cut."""
-    seed, source = base_seed()
-    for k in range(SEEDS):
-        violation = simulate(seed + k, kind=LossyWorld)
-        assert violation is None, f"({source}) {violation}\n" + "\n".join(violation.__notes__)
+    assert_holds(lambda seed: simulate(seed, kind=LossyWorld), range(SEEDS))
 
 
 CAUGHT: dict[type[LinkEnd], tuple[str, int]] = {

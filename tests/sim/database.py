@@ -41,6 +41,7 @@ from zenjun.proto.service.database.window import Window
 from . import database_load as load
 from .database_history import Begun, History
 from .database_plan import Item, Plan
+from .histories import run_seeds, violation_of
 from .violation import Violation
 
 S: Final = 1_000_000_000
@@ -537,30 +538,10 @@ class World:
 def simulate(seed: int, plan: Plan | None = None, **parts: Any) -> Violation | None:
     """Run one seed. The violation has the plan and the end of the trace as notes."""
     world_class = parts.pop("world", World)
-    world = world_class(plan or Plan.draw(seed), **parts)
-    try:
-        world.run()
-    except Violation as violation:
-        violation.add_note(str(world.plan))
-        for line in world.trace[-12:]:
-            violation.add_note(line)
-        return violation
-    return None
-
-
-def main(arguments: list[str]) -> int:
-    first, count = int(arguments[0]), int(arguments[1])
-    failed = 0
-    for seed in range(first, first + count):
-        violation = simulate(seed)
-        if violation is not None:
-            failed += 1
-            print(f"seed {seed}: {violation}\n  " + "\n  ".join(violation.__notes__), flush=True)
-    print(f"{count} seeds from {first}: {failed} failed")
-    return 1 if failed else 0
+    return violation_of(world_class(plan or Plan.draw(seed), **parts), 12)
 
 
 __all__ = ["Begun", "Copy", "Disk", "Shared", "Site", "World", "replace", "simulate"]
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_seeds(simulate, sys.argv[1:]))

@@ -35,6 +35,7 @@ from zenjun.proto.service.directory.seventypes import (
     Wrong,
 )
 
+from .histories import run_seeds, violation_of
 from .seven_checks import Checks
 from .violation import Violation
 
@@ -617,28 +618,8 @@ def _changed(history: History, copying: bool, data: bytes) -> History:
 
 def simulate(seed: int, plan: Plan | None = None, **parts: Any) -> Violation | None:
     """Run one seed. The violation has the plan and the end of the trace as notes."""
-    world = World(plan or Plan.draw(seed), **parts)
-    try:
-        world.run()
-    except Violation as violation:
-        violation.add_note(str(world.plan))
-        for line in world.trace[-25:]:
-            violation.add_note(line)
-        return violation
-    return None
-
-
-def main(arguments: list[str]) -> int:
-    first, count = int(arguments[0]), int(arguments[1])
-    failed = 0
-    for seed in range(first, first + count):
-        violation = simulate(seed)
-        if violation is not None:
-            failed += 1
-            print(f"seed {seed}: {violation}\n  " + "\n  ".join(violation.__notes__), flush=True)
-    print(f"{count} seeds from {first}: {failed} failed")
-    return 1 if failed else 0
+    return violation_of(World(plan or Plan.draw(seed), **parts), 25)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_seeds(simulate, sys.argv[1:]))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,20 +14,17 @@ from . import broken_database as broken
 from .database import World, simulate
 from .database_history import CHECKERS
 from .database_plan import Plan
-from .runner import base_seed
+from .history_asserts import assert_holds, assert_same_for_every_hash, block, caught
 
 SEEDS = 120
 VARIANT_SEEDS = 300
 """Seeds until a broken rule must have been caught."""
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_seeds(block: int) -> None:
+@pytest.mark.parametrize("number", range(4))
+def test_seeds(number: int) -> None:
     """Crashes, power cuts, expulsions, new disks, disks that fail: all properties hold, and it comes to rest."""
-    seed, source = base_seed()
-    for k in range(SEEDS // 4):
-        violation = simulate(seed + block * 1000 + k)
-        assert violation is None, f"({source}) {violation}\n" + "\n".join(violation.__notes__)
+    assert_holds(simulate, block(number, SEEDS // 4))
 
 
 def stage(**changes: Any) -> Callable[[Plan], Plan]:
@@ -110,15 +104,12 @@ CAUGHT_BY: dict[str, set[str]] = {
 @rule("K1", "K2", "K3", "K4", "K5", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "W1", "W2")
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
-    """The honest machine passes the run in which the broken one fails."""
-    for seed in range(VARIANT_SEEDS):
-        plan = STAGES.get(name, honest)(Plan.draw(seed))
-        violation = simulate(seed, plan, **dict(broken.PARTS[name]))
-        if violation is not None:
-            assert violation.checker in CAUGHT_BY[name], f"{violation.checker} at seed {seed}"
-            assert simulate(seed, plan) is None, f"seed {seed} fails without {name} as well"
-            return
-    raise AssertionError(f"{name} is not caught in {VARIANT_SEEDS} seeds")
+    def plan(seed: int) -> Plan:
+        return STAGES.get(name, honest)(Plan.draw(seed))
+
+    parts = dict(broken.PARTS[name])
+    checker, seed = caught(lambda k: simulate(k, plan(k), **parts), lambda k: simulate(k, plan(k)), VARIANT_SEEDS)
+    assert checker in CAUGHT_BY[name], f"{checker or 'nothing'} at seed {seed}"
 
 
 class Branches(World):
@@ -196,11 +187,4 @@ for seed in range(5):
 
 def test_nothing_depends_on_the_order_of_a_hash() -> None:
     """Interpreters whose text hashes differ, and with them the order of sets, come to the same histories."""
-    outputs = set()
-    for number in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": number, "PYTHONPATH": os.pathsep.join(sys.path)}
-        run = subprocess.run(
-            [sys.executable, "-c", _POSITIONS], env=environment, capture_output=True, text=True, timeout=200, check=True
-        )
-        outputs.add(run.stdout)
-    assert len(outputs) == 1 and len(outputs.pop().splitlines()) == 5
+    assert_same_for_every_hash(_POSITIONS, 5, ("1", "2"))

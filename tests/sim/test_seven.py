@@ -10,7 +10,7 @@ import pytest
 
 from ..rules import rule
 from . import broken_seven as broken
-from .runner import base_seed
+from .history_asserts import assert_holds, assert_same_again, block, caught
 from .seven import Plan, World, simulate
 from .seven_checks import CHECKERS
 
@@ -19,13 +19,10 @@ VARIANT_SEEDS = 400
 """Seeds until a broken rule must have been caught."""
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_seeds(block: int) -> None:
+@pytest.mark.parametrize("number", range(4))
+def test_seeds(number: int) -> None:
     """Crashes, power cuts, expulsions, ends of the instance: all properties hold, and it comes to rest."""
-    seed, source = base_seed()
-    for k in range(SEEDS // 4):
-        violation = simulate(seed + block * 1000 + k)
-        assert violation is None, f"({source}) {violation}\n" + "\n".join(violation.__notes__)
+    assert_holds(simulate, block(number, SEEDS // 4))
 
 
 CRASHES: dict[str, Any] = {
@@ -83,15 +80,12 @@ CAUGHT_BY: dict[str, set[str]] = {
 @rule("U1", "U2", "U3", "U4", "U5", "U6", "U7", "U8", "U9", "U10", "F1", "F2", "F3", "F4", "F5", "F6")
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
-    """The honest machine passes the run in which the broken one fails."""
-    for seed in range(VARIANT_SEEDS):
-        plan = replace(Plan.draw(seed), **STAGES.get(name, {}))
-        violation = simulate(seed, plan, **dict(broken.PARTS[name]))
-        if violation is not None:
-            assert violation.checker in CAUGHT_BY[name], f"{violation.checker} at seed {seed}"
-            assert simulate(seed, plan) is None, f"seed {seed} fails without {name} as well"
-            return
-    raise AssertionError(f"{name} is not caught in {VARIANT_SEEDS} seeds")
+    def plan(seed: int) -> Plan:
+        return replace(Plan.draw(seed), **STAGES.get(name, {}))
+
+    parts = dict(broken.PARTS[name])
+    checker, seed = caught(lambda k: simulate(k, plan(k), **parts), lambda k: simulate(k, plan(k)), VARIANT_SEEDS)
+    assert checker in CAUGHT_BY[name], f"{checker or 'nothing'} at seed {seed}"
 
 
 def test_every_broken_rule_is_tried() -> None:
@@ -112,9 +106,4 @@ def test_the_situations_are_met() -> None:
 
 
 def test_a_run_is_the_same_again() -> None:
-    traces = []
-    for _ in range(2):
-        world = World(Plan.draw(11))
-        world.run()
-        traces.append(world.trace)
-    assert traces[0] == traces[1] and traces[0]
+    assert_same_again(lambda: World(Plan.draw(11)))

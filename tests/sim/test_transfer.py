@@ -11,6 +11,7 @@ import pytest
 
 from ..rules import rule
 from . import broken_transfer as broken
+from .history_asserts import assert_holds, assert_same_again, block, caught
 from .runner import base_seed
 from .transfer import Plan, World, simulate
 from .transfer_checks import CHECKERS
@@ -22,13 +23,10 @@ VARIANT_SEEDS = 600
 S = 1_000_000_000
 
 
-@pytest.mark.parametrize("block", range(5))
-def test_seeds(block: int) -> None:
+@pytest.mark.parametrize("number", range(5))
+def test_seeds(number: int) -> None:
     """Crashes, cuts, stalls, slow readers, damaged states, the end of instances: all properties hold, and it comes to rest."""
-    seed, source = base_seed()
-    for k in range(SEEDS // 5):
-        violation = simulate(seed + block * 1000 + k)
-        assert violation is None, f"({source}) {violation}\n" + "\n".join(violation.__notes__)
+    assert_holds(simulate, block(number, SEEDS // 5))
 
 
 @pytest.mark.parametrize("seed", [32, 601701, 609566])
@@ -129,22 +127,16 @@ STAGES: dict[str, Callable[[Plan], Plan]] = {
 """Plans in which the broken rule matters often."""
 
 
-def caught(name: str, seeds: int = VARIANT_SEEDS) -> tuple[str, int]:
-    """The checker that catches a broken rule, and the seed. The honest machine passes the same run."""
-    part = None if name in broken.PLANS else broken.machine(getattr(broken, name))
-    for seed in range(seeds):
-        plan = STAGES.get(name, many())(Plan.draw(seed))
-        violation = simulate(seed, broken.PLANS.get(name, many())(plan), part)
-        if violation is not None:
-            assert simulate(seed, plan) is None, f"seed {seed} fails without {name} as well"
-            return violation.checker, seed
-    return "", seeds
-
-
 @rule("X1", "X2", "X3", "X4", "X5", "X6", "X7", "X8", "X9", "X10")
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
-    checker, seed = caught(name)
+    part = None if name in broken.PLANS else broken.machine(getattr(broken, name))
+    spoil = broken.PLANS.get(name, many())
+
+    def plan(seed: int) -> Plan:
+        return STAGES.get(name, many())(Plan.draw(seed))
+
+    checker, seed = caught(lambda k: simulate(k, spoil(plan(k)), part), lambda k: simulate(k, plan(k)), VARIANT_SEEDS)
     assert checker in CAUGHT_BY[name], f"{name}: {checker or 'nothing'} at seed {seed}"
 
 
@@ -155,9 +147,4 @@ def test_every_broken_rule_is_tried_and_every_checker_catches_one() -> None:
 
 
 def test_a_run_is_the_same_again() -> None:
-    traces = []
-    for _ in range(2):
-        world = World(Plan.draw(11))
-        world.run()
-        traces.append(world.trace)
-    assert traces[0] == traces[1] and traces[0]
+    assert_same_again(lambda: World(Plan.draw(11)))

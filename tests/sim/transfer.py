@@ -33,6 +33,7 @@ from zenjun.proto.service.transfertypes import (
 from zenjun.proto.service.transferwire import Who
 from zenjun.proto.timers import NEVER
 
+from .histories import run_seeds, violation_of
 from .transfer_checks import Checks
 from .transfer_state import Features, Program, Table
 from .violation import Violation
@@ -498,26 +499,8 @@ class World:
 
 def simulate(seed: int, plan: Plan | None = None, transfer_class: type[Transfer[Item]] | None = None) -> Violation | None:
     """Run one seed (or plan); the violation that was found."""
-    world = World(plan or Plan.draw(seed), transfer_class)
-    try:
-        world.run()
-    except Violation as violation:
-        violation.add_note(f"seed {seed}: {world.plan}")
-        violation.add_note("\n".join(world.trace[-60:]))
-        return violation
-    return None
-
-
-def main(first: int, count: int) -> int:
-    """Run ``count`` seeds; the number of those that fail, each printed with its history."""
-    failed = 0
-    for seed in range(first, first + count):
-        if (violation := simulate(seed)) is not None:
-            failed += 1
-            print(violation, *violation.__notes__, sep="\n", flush=True)
-    print(f"{count} seeds from {first}: {failed} failed")
-    return failed
+    return violation_of(World(plan or Plan.draw(seed), transfer_class), 60)
 
 
 if __name__ == "__main__":
-    sys.exit(bool(main(*map(int, sys.argv[1:3]))))
+    sys.exit(run_seeds(simulate, sys.argv[1:]))
