@@ -15,6 +15,7 @@ from zenjun.daemon.client import BadLevel, ClientError, Event, Message, Timeout,
 from zenjun.tools.evaluate import exchanges
 from zenjun.tools.lab import Lab, LabError
 
+from ..timing import in_time
 from .cluster import Program, cluster, core, exchange, log_of, plan, programs, reported, status, wait_for
 
 pytestmark = pytest.mark.lab
@@ -188,7 +189,7 @@ def test_a_bridge_that_is_not_serial_shows_no_difference_or_is_caught() -> None:
         assert fenced or all(counts[i] for i in lab.stations)
         if diverged:
             assert fenced, "different things were handed out, and nobody has told"
-            assert fenced[0] - diverged[0] < heartbeat_s + max(slack_s, 4 * slowest), slowest
+            in_time(fenced[0] - diverged[0] < heartbeat_s + max(slack_s, 4 * slowest), f"fenced; slowest look {slowest:.3f} s")
         for station in lab.stations.values():
             if (fence := status(station)["fence"]) is not None:
                 assert fence["own"] != fence["theirs"]

@@ -17,6 +17,7 @@ from zenjun.daemon.client.sync import SyncGroup
 from zenjun.daemon.clientwire import VERSION
 from zenjun.tools.lab import Lab, Station
 
+from ..timing import in_time
 from .cluster import PATIENT, cluster, kill, members_of, together
 from .daemon_common import RawClient, adopt, log, logs, program, state, status, wait_for
 
@@ -243,7 +244,7 @@ def test_a_thousand_groups_of_one_client_hold_up_nobody(shared: Lab) -> None:
                 pass
         # On a machine that needs long for the groups a message may take a part of that, but does not wait for them all.
         took = time.monotonic() - begin
-        assert worst < max(1.0, took / 3), f"one message took {worst:.3f} s, all groups {took:.3f} s"
+        in_time(worst < max(1.0, took / 3), f"one message took {worst:.3f} s, all groups {took:.3f} s")
         # Level preack at station 1: station 2 has every join, and is perhaps still working on them.
         wait_for(lambda: len(groups_at(shared.station(2))) >= 1023, "all known at station 2", 30, shared)
     wait_for(lambda: len(groups_at(shared.station(2))) < 10, "all left with their program", 30, shared)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from zenjun.tools.lab import Lab, Station
 
+from ..timing import in_time
 from .daemon_common import (
     ZENJUND,
     client_at,
@@ -222,7 +223,7 @@ def test_waiting_costs_nothing_case_77(lab: Lab, station: Station) -> None:
     station.start_daemon()
     wait_for(lambda: state(station) == "no link", "waiting", lab=lab)
     assert station.daemon is not None
-    assert quietest_second(station.daemon.pid) <= 0.1
+    in_time(quietest_second(station.daemon.pid) <= 0.1, "no busy loop")
 
 
 def test_ready_and_stopping_are_notified_case_91(lab: Lab, station: Station, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import pytest
 from zenjun.daemon.client import ClusterView, Event, Message, View
 from zenjun.tools.lab import Lab, Station
 
+from ..timing import in_time
 from .cluster import (
     Program,
     cluster,
@@ -294,7 +295,7 @@ def test_who_says_goodbye_is_let_go_at_once() -> None:
                     assert lab.station(3).stop_daemon(10) == 0
                 view = member.read_event("g", "view", 10)
                 assert isinstance(view, ClusterView) and (view.left, view.members) == ((3,), (1, 2))
-                assert time.monotonic() - begin < timeout_s
+                in_time(time.monotonic() - begin < timeout_s, "the view without 3")
                 member.groups["g"].send(b"on", timeout=10)
                 lab.station(3).start_daemon()
                 view = member.read_event("g", "view", 15)
@@ -318,12 +319,12 @@ def test_one_way_cut_case_29(lab: Lab) -> None:
             exchange(members, [plan(m, 40, rng, chunk=20) for m in members], 30)
         sent = sum(c["sent"] for c in lab.counters().values()) - before
         took = time.monotonic() - begin
-        assert sent < 20 * 360 + 1500 * took, f"{sent} frames for 360 messages in {took:.1f} s"
+        in_time(sent < 20 * 360 + 1500 * took, f"{sent} frames for 360 messages in {took:.1f} s")
         before, begin = sum(c["sent"] for c in lab.counters().values()), time.monotonic()
         stays(lambda: instances_of(lab) == instances, "nobody is removed", 3.0)
         took = time.monotonic() - begin
         sent = sum(c["sent"] for c in lab.counters().values()) - before
-        assert sent < took * 1500, f"{sent} frames in {took:.1f} s in which nobody sent anything"
+        in_time(sent < took * 1500, f"{sent} frames in {took:.1f} s in which nobody sent anything")
         assert sum(c["cut"] for c in lab.counters().values()) > 10, "the cut was not real"
         lab.heal()
         exchange(members, [plan(m, 50, rng) for m in members])

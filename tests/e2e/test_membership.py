@@ -36,6 +36,7 @@ from zenjun.proto.wire import ETHERTYPE, HEADER, Kind
 from zenjun.tools.lab import Lab
 
 from ..capturefile import CaptureFile
+from ..timing import in_time
 from .cluster import (
     Program,
     cluster,
@@ -169,9 +170,9 @@ def test_data_does_not_stop_while_a_station_dies_and_comes_back(five: Lab, tmp_p
         f"{FAIL_S * 1e3:.0f} ms; order op: {unordered * 1e3:.0f} ms), {joining * 1e3:.0f} ms at the join; removed after "
         f"{(gone - killed) * 1e3:.0f} ms, back {(back - started) * 1e3:.0f} ms after its start"
     )
-    assert dead <= max(2 * FAIL_S, FAIL_S + 10 * normal), "deliveries wait for longer than the time-out and some rounds"
-    assert joining <= max(FAIL_S, 10 * normal), "a join is no time-out"
-    assert unordered < max(dead / 2, 5 * normal), "an order-preserving group waits for nobody"
+    in_time(dead <= max(2 * FAIL_S, FAIL_S + 10 * normal), "deliveries wait for longer than the time-out and some rounds")
+    in_time(joining <= max(FAIL_S, 10 * normal), "a join is no time-out")
+    in_time(unordered < max(dead / 2, 5 * normal), "an order-preserving group waits for nobody")
     agree(talkers)
     nothing_sure_is_lost(talkers, talkers)
     for talker in talkers:
@@ -259,8 +260,8 @@ def test_each_leaves_and_comes_back_in_turn_with_traffic_cases_3_19(five: Lab) -
             nothing_sure_is_lost(list(talkers.values()), list(talkers.values()))
             assert not any(t.undecided for t in talkers.values())
     say(f"each out after {', '.join(f'{s * 1e3:.0f}' for s in took)} ms (good-bye, kill in turn)")
-    assert sorted(took[0::2])[1] < FAIL_S, "a good-bye needs no time-out"
-    assert max(took) < 2 * FAIL_S + 1.0
+    in_time(sorted(took[0::2])[1] < FAIL_S, "a good-bye needs no time-out")
+    in_time(max(took) < 2 * FAIL_S + 1.0, "the longest removal")
 
 
 def _left(talker: Talker, number: int, times: int) -> float:
@@ -294,7 +295,8 @@ def test_suspended_at_random_moments_is_removed_within_a_bound_case_7(five: Lab)
         agree(list(talkers.values()))
     took.sort()
     say(f"removed {took[len(took) // 2] * 1e3:.0f} ms (median), {took[-1] * 1e3:.0f} ms (longest) after it was stopped")
-    assert took[0] > FAIL_S / 2 and took[-1] < 2 * FAIL_S + 0.5
+    assert took[0] > FAIL_S / 2
+    in_time(took[-1] < 2 * FAIL_S + 0.5, "the longest removal")
 
 
 # ---- what waits, and what does not ----
@@ -327,8 +329,8 @@ def test_what_stands_before_the_votes_is_delivered_while_they_are_given(brisk: L
     gaps = f"{waits * 1e3:.0f} ms at 1, {others * 1e3:.0f} ms at the others, {fast * 1e3:.0f} ms with order op"
     say(f"agreed after {took * 1e3:.0f} ms; longest gap between deliveries {gaps}")
     assert took > 0.3, "nobody has adopted it at once"
-    assert waits > took / 2, "who has voted delivers nothing beyond its vote"
-    assert others < waits / 2 and fast < waits / 2, "the others, and order op, go on"
+    in_time(waits > took / 2, f"who has voted delivers nothing beyond its vote: {gaps}")
+    in_time(others < waits / 2 and fast < waits / 2, f"the others, and order op, go on: {gaps}")
     agree([total[k] for k in (1, 2, 3, 4)])  # what 5 has put into order and nobody has confirmed is its own affair
     nothing_sure_is_lost(list(total.values()), [total[k] for k in (1, 2, 3, 4)])
     assert [v.left for v in total[1].views() if v.instance == instance + 1] == [(5,)]
@@ -747,4 +749,4 @@ def test_lowest_useful_setting() -> None:
     took.sort()
     assert len(took) >= 4, took
     say(f"agreed {took[len(took) // 2] * 1e3:.1f} ms (median of {[round(s * 1e3, 1) for s in took]}) after the death")
-    assert took[len(took) // 2] < 0.3, "a third of a second is for a machine that runs something else"
+    in_time(took[len(took) // 2] < 0.3, "a third of a second is for a machine that runs something else")

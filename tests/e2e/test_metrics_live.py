@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from zenjun.daemon.metrics import counter_name
 from zenjun.tools.lab import Lab
 
+from ..timing import in_time
 from .cluster import PATIENT
 from .daemon_common import log, program, refused, status, wait_for
 
@@ -110,7 +111,7 @@ def test_scrapes_leave_the_data_path_alone(lab: Lab) -> None:
             started = time.monotonic()
             group.send(b"x")
             took.append(time.monotonic() - started)
-    assert sorted(took)[44] < 0.5, took
+    in_time(sorted(took)[44] < 0.5, f"all but a few messages: {took}")
     assert "blocked" not in log(lab.station(1)).split("unblocked")[-1]
 
 

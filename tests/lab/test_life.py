@@ -18,6 +18,7 @@ import pytest
 from zenjun.tools.lab import Lab, LabError, LabNotFound, LabTimeout, filters, network
 from zenjun.tools.lab.awaiting import open_limit_s
 
+from ..timing import in_time
 from .support import CALM, CLI, marked_processes, wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
@@ -75,7 +76,7 @@ def test_an_interrupted_request_leaves_no_answer_for_the_next_one(make_lab: Make
 def test_the_networks_are_made_well_under_a_second(make_lab: MakeLab) -> None:
     started = time.process_time()
     make_lab(3)
-    assert time.process_time() - started < 0.5
+    in_time(time.process_time() - started < 0.5, "the networks are made")
 
 
 def test_programs_see_their_own_namespace_folder_and_environment(make_lab: MakeLab, tmp_path: Path) -> None:

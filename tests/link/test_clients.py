@@ -14,6 +14,7 @@ import pytest
 from zenjun.daemon.clientwire import HANDLES_MAX
 from zenjun.daemon.datapath import CLIENTS_MAX, E_PROTOCOL, E_SLOW, TIME_MAX, Take, Want, now_ns
 
+from ..timing import in_time
 from .rig import DONE, ERROR, MESSAGE, Bench, Program, done, errors, frame, grown, messages, takes
 
 HELLO, JOIN, LEAVE, SEND, STATUS, BYE = 1, 2, 3, 4, 5, 6
@@ -809,7 +810,8 @@ def test_linger_and_rest_are_bounded(make_bench: Callable[..., Bench]) -> None:
         assert not bench.turn().want
         took.append(now_ns() - start)
     assert bench.dp.counters()["lingers"] == 5
-    assert 2_500_000 < min(took) < 500_000_000, "the rest may have met with a machine that did something else"
+    assert min(took) > 2_500_000
+    in_time(min(took) < 500_000_000, "the rest may have met with a machine that did something else")
 
 
 def test_wrong_arguments(bench: Bench) -> None:
