@@ -341,7 +341,12 @@ class SevenProcess(Process):
     # ---- the state comes
 
     def _on_wanted(self) -> bool:
-        """State transfer wants to ask: it may with all locks (rule U9)."""
+        """State transfer wants to ask: it may with all locks (rule U9), those of who has come since, too."""
+        self._take()
+        m = self.machine
+        if self._may_ask and m.standing is Standing.LOCKED and not m.covered:
+            self._may_ask = self._state_wanted = False
+            m.abandon()
         if not self._may_ask and not self._state_wanted:
             self._state_wanted = True
             asyncio.get_running_loop().call_soon(self._go_on)

@@ -187,6 +187,7 @@ PARTS: dict[str, dict[str, Any]] = {
         )
     },
     "CopiesEarly": {"copies_early": True},
+    "KeepsLocks": {"keeps_locks": True},
     "ViewsOvertake": {"views_overtake": True},
     "ForgetsKept": {"forgets_kept": True},
 }  # fmt: skip

@@ -96,7 +96,7 @@ class Item(NamedTuple):
     members: frozenset[Who]
     roster: frozenset[Who]
     stream: Stream | None
-    limits: dict[Who, int]
+    limits: dict[Stream, int]
     """join: how much each member had sent then."""
 
 
@@ -171,6 +171,8 @@ class World:
         """F5: the state is copied before the locks are asked for."""
         self.forgets_kept: bool = parts.get("forgets_kept", False)
         """U6: a cold start does not count what is kept."""
+        self.keeps_locks: bool = parts.get("keeps_locks", False)
+        """U9: a COPY keeps its locks over a START, although it lacks those of members that have come since."""
         self.views_overtake: bool = parts.get("views_overtake", False)
         """U1: the view without a member may come before its last messages."""
         self.timers = hasattr(self.machine_class, "on_timer")
@@ -211,7 +213,7 @@ class World:
     def _append(self, kind: str, who: set[Who], stream: Stream | None = None) -> Item:
         self.clock += self.r.randint(1, 3)
         place = (self.clock, min(who)[0], 65535)
-        limits = {w: len(s.messages) for w, s in self.group.items()}
+        limits = {s: len(s.messages) for s in self.group.values()}
         item = Item(kind, place, frozenset(who), frozenset(self.group), frozenset(self.roster), stream, limits)
         self.log.append(item)
         self.note(f"{kind} {sorted(who)} at {place}, members {sorted(self.group)}, active {sorted(self.roster)}")
@@ -308,7 +310,7 @@ class World:
         """Its own view: it reads what its station accepts from here on."""
         for who, stream in self.group.items():
             if who != p.who and who in item.members:
-                at = self.r.randint(item.limits.get(who, 0), len(stream.messages))
+                at = self.r.randint(item.limits.get(stream, 0), len(stream.messages))
                 p.reading[stream] = max(p.reading.get(stream, 0), at)
         for other in self.log[p.cursor :]:
             if other.kind == "leave" and other.stream is not None and other.stream.owner in item.members:
@@ -326,6 +328,9 @@ class World:
     def _on_start(self, p: Process, item: Item) -> None:
         p.donor = None
         if p.who not in item.who:
+            if p.asked is not None and p.machine.standing is Standing.LOCKED and not (self.keeps_locks or p.machine.covered):
+                p.machine.abandon()
+                p.asked = None
             p.asked = len(self.log) if p.asked is not None else None  # its transfer begins anew
             return
         p.history, p.place = self.stored(p)[0], item.place
@@ -410,7 +415,11 @@ class World:
             return False
         if p.donor is None or p.donor.who not in self.roster or not p.donor.here:
             donors = [d for d in self.here() if d.who in self.roster]
-            p.donor = self.r.choice(donors) if donors else None
+            known = [d for d in donors if d.who in p.roster]
+            if donors and not known:
+                return False  # it has yet to read of the START that made them active
+            p.donor = self.r.choice(known) if known else None
+            p.asked = len(self.log)
         return p.donor is None or p.donor.cursor >= p.asked
 
     def copy(self, p: Process) -> None:

@@ -83,7 +83,8 @@ class Checks:
                 self.on_state(p)
 
     def _members(self) -> list[Process]:
-        return [p for p in self.world.here() if p.who in self.world.group]
+        """Those in the group that know of their present life."""
+        return [p for p in self.world.here() if p.who in self.world.group and not p.out]
 
     def on_answer(self, p: Process, name: str, durable: bool) -> None:
         """A caller is told that its update is done."""

@@ -45,6 +45,7 @@ STAGES: dict[str, dict[str, Any]] = {
     "DoneBeforeDisk": DARK,
     "StartForgets": ENDS,
     "NumberStays": BUSY,
+    "KeepsLocks": CRASHES,
 }
 """Plans in which the broken rule matters often."""
 
@@ -71,6 +72,7 @@ CAUGHT_BY: dict[str, set[str]] = {
     "StartForgets": APART,
     "NeverClosed": {"served"},
     "CopiesEarly": APART,
+    "KeepsLocks": APART,
     "ViewsOvertake": {"stuck", *APART},
     "ForgetsKept": {"kept"},
 }

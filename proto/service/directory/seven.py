@@ -93,6 +93,15 @@ class Seven:
         return self.lock is not None and not self.lock.copying
 
     @property
+    def covered(self) -> bool:
+        """The own attempt has the lock of each manager of the present view.
+
+        Who has come since it had all locks cannot have become active by an attempt, but it can by a START: a COPY that is not
+        covered then gives its locks back, and asks anew.
+        """
+        return self.granted.keys() >= self.members.keys()
+
+    @property
     def missing(self) -> list[Who]:
         """Whom the own attempt waits for."""
         if self.standing is Standing.ASKING:
