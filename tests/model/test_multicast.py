@@ -29,10 +29,11 @@ def test_seeds(number: int) -> None:
     assert_holds(simulate, block(number, SEEDS // 4))
 
 
-@pytest.mark.parametrize("seed", [10476, 10574, 201120])
+@pytest.mark.parametrize("seed", [10476, 10574, 201120, 300348])
 def test_seeds_that_once_failed(seed: int) -> None:
     """10476, 10574: a station that came back had a window besides that of its former life. 201120: the only holder of a message
-    delivered it and the view behind it, and stopped; the others have the view without the message (level ordered)."""
+    delivered it and the view behind it, and stopped; the others have the view without the message (level ordered).
+    300348: a station that is being removed has an era of its own, whose number the others give to another one."""
     assert simulate(seed) is None
 
 
