@@ -169,10 +169,13 @@ class Engine:
         effects: list[Effect] = []
         agreed = self._handover.agreed
         if agreed is not None:
-            if not self.core.flushed:
-                return effects  # control PDUs wait as well: they may be about the instance that is to begin
-            effects += self._begin(now, agreed)
-            effects += self._absorb(now, self._restarted(now))
+            if self.core.flushed:
+                effects += self._begin(now, agreed)
+                effects += self._absorb(now, self._restarted(now))
+            else:
+                effects += self._wait_for_rest(now)
+                if self._handover.agreed is not None:
+                    return effects  # control PDUs wait as well: they may be about the instance that is to begin
             status |= _CONTROL
         if status & _CONTROL:
             effects += self._follow(now, self._control.take(now))
@@ -271,6 +274,8 @@ class Engine:
 
     def own_deadline_ns(self) -> int:
         """The same without the core's deadlines, for a driver whose data path looks at those itself. Moves only by an input."""
+        if self._handover.agreed is not None:  # nothing else is served until then
+            return self._timers.at_ns(Deadline.FLUSH)
         return min(self._timers.next_ns(), self.opening.next_deadline_ns(), self.medium.next_deadline_ns())
 
     @property
@@ -298,7 +303,7 @@ class Engine:
         for outcome in outcomes:
             match outcome:
                 case Opened():
-                    if self._handover.agree(now, outcome, self.opening.pasts):
+                    if self._handover.agree(now, outcome, self.opening.pasts, self.opening.past):
                         out += self._begin(now, outcome)
                         begun = True
                 case Closed():
@@ -330,6 +335,12 @@ class Engine:
         self.membership.begin(now, opened.instance, opened.incarnations, issued=self.opening.issued)
         self.medium.begin([index for index, incarnation in enumerate(opened.incarnations) if incarnation])
         return [opened, *self._enter_open(now)]
+
+    def _wait_for_rest(self, now: int) -> list[Effect]:
+        """The driver has not taken all of the last instance. There may be no memory for it."""
+        if self.core.starves:
+            self._handover.postpone(now + self.config.probe_interval_ns)
+        return self._absorb(now, self.watch.starvation.judge(now))
 
     def _join(self, now: int, entry: Entry) -> list[Effect]:
         """The members of a running instance have admitted this station."""

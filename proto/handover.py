@@ -54,6 +54,7 @@ class Handover(ABC):
         self._timers = timers
         self.agreed: Opened | None = None
         """The next instance, which waits until the driver has taken the rest of the last one."""
+        self._brought = NO_PAST  # to the agreed instance
         self._opened_view = 0  # of the instance that this lineage was opened with; 0: joined
         self._views: dict[int, int] = {}  # view hash: instance; of the lineage this process is in
 
@@ -72,15 +73,20 @@ class Handover(ABC):
         started that. ``past``: what it has brought so far."""
 
     # ---- inputs
-    def agree(self, now: int, opened: Opened, pasts: Pasts) -> bool:
-        """An instance is agreed by OPEN, with these pasts: deliver the rest of the last one, as far as any of its members has
-        released it. True if nothing is left, so that the instance can begin at once."""
+    def agree(self, now: int, opened: Opened, pasts: Pasts, brought: Past) -> bool:
+        """An instance is agreed by OPEN, with these pasts, of which this station has brought one: deliver the rest of the last
+        one, as far as any of its members has released it. True if nothing is left, so that the instance can begin at once."""
         self._flush(now, pasts)
         if self._core.flushed:
             return True
         self.agreed = opened
+        self._brought = brought
         self._timers.set(Deadline.FLUSH, now)
         return False
+
+    def postpone(self, at_ns: int) -> None:
+        """The rest cannot be taken yet: there is no need to look before that."""
+        self._timers.set(Deadline.FLUSH, at_ns)
 
     def begin(self, view: int, instance: int, *, opened: bool) -> None:
         """An instance begins here, by an OPEN agreement (``opened``) or because its members have admitted this station."""
@@ -107,8 +113,11 @@ class Handover(ABC):
 
     # ---- reads
     def reached(self) -> Past | None:
-        """How far every member has the instance that ends here; None if its order has diverged and is not to be trusted."""
+        """How far every member has the instance that ends here; None if its order has diverged and is not to be trusted. Who
+        cannot deliver the rest that was agreed on brings to the next one what it has brought to that."""
         if self._core.fence():
             return None
+        if self.agreed is not None:
+            return self._brought
         view, count = self._core.reached()
         return Past(view, self._told(view, count)) if view else NO_PAST

@@ -1,8 +1,9 @@
 """The watch: from time to time, look for what delivery or opening waits for, and for trouble that no PDU tells of.
 
 A look finds which members show no sign of life (``MediumRules.find_silent``, by ``silence.py``), whether own PDUs get through
-(``OwnStream``), which stations an opening misses, and what is worth a notice. It reports the stations that are waited for
-(``Blocked``). Between two looks as much time passes as an idle cluster allows (``next_ns``). Sans-I/O.
+(``OwnStream``), whether there is memory for what is to be delivered (``Starvation``), which stations an opening misses, and what
+is worth a notice. It reports the stations that are waited for (``Blocked``). Between two looks as much time passes as an idle
+cluster allows (``next_ns``). Sans-I/O.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Watch:
         self._timers = parts.timers
         self._medium = medium
         self._own = OwnStream(config, parts, medium)
+        self.starvation = Starvation(config, parts)
         self._notices = Notices()
         self._looked_ns = 0
         self._waiting_since_ns = 0  # in no instance since then
@@ -76,6 +78,7 @@ class Watch:
         """This station did not run for a while: every wait begins again."""
         self._silence.forgive(now)
         self._own.forgive()
+        self.starvation.forgive()
         self._waiting_since_ns = now
 
     def look(self, now: int) -> Steps:
@@ -86,6 +89,8 @@ class Watch:
         if core.is_open:
             yield self._opening.note_clock(core.clock)
             yield self._own.judge(now)
+        if core.is_open:
+            yield self.starvation.judge(now)
         if core.is_open:
             yield from self._medium.find_silent(now)
         if core.is_open:
@@ -106,7 +111,7 @@ class Watch:
         if membership.busy:
             at = min(at, now + config.probe_interval_ns)
         own = core.peer(core.index)
-        if silence.suspicious or own.min_al < own.req:
+        if silence.suspicious or own.min_al < own.req or core.starves:
             at = min(at, self._looked_ns + config.progress_timeout_ns // 4)
         members = membership.target_indices
         quiet_ns = silence.quiet_at_ns(core, members, self._probing.after_ns)
@@ -186,4 +191,37 @@ class OwnStream:
                 if self._quorum([self._station]):  # it can do without them, and they cannot without it
                     return self._medium.on_deaf(now, [k + 1 for k in members if k != core.index])
                 return self._opening.renew(now, why)
+        return []
+
+
+class Starvation:
+    """Rule M10: who has had no memory for a message for ``progress_timeout_ns`` goes without it, as if the others had removed it.
+
+    It accepts until its buffers are full and then stops every sender, though it is heard and is behind nobody: the others cannot
+    tell it from a station whose programs are slow for a moment, so that it has to go by itself."""
+
+    def __init__(self, config: EngineConfig, parts: Parts) -> None:
+        self._station = config.station
+        self.timeout_ns = config.progress_timeout_ns
+        """Tests that break the rule raise it."""
+        self._core = parts.core
+        self._opening = parts.opening
+        self._waits: tuple[int, int] | None = None  # which wait of the core's, by its count, and since when it is known here
+
+    def forgive(self) -> None:
+        """The wait begins again."""
+        self._waits = None
+
+    def judge(self, now: int) -> Sequence[Outcome]:
+        """In an instance, or while the rest of the last one is delivered: what follows if one message has waited for too long.
+        What was held is given back with the instance; a new incarnation asks to join."""
+        count = self._core.memory_refused
+        if not self._core.starves:
+            self._waits = None
+        elif self._waits is None or self._waits[0] != count:
+            self._waits = count, now
+        elif now - self._waits[1] >= self.timeout_ns:
+            self._waits = None
+            why = f"station {self._station} has had no memory for a large message for {self.timeout_ns / 1e9:g} s"
+            return self._opening.renew(now, why, expelled=True)
         return []

@@ -24,6 +24,8 @@ static int grow(zj_core *c, struct assembly *a, uint32_t need)
     uint32_t cap = 2 * a->cap > need ? 2 * a->cap : need;
     if (need <= a->cap)
         return 1;
+    if (c->assembly.refused)
+        return 0;
     if (cap > a->total)
         cap = a->total;
     cap = (cap + UNIT - 1) / UNIT * UNIT;
@@ -101,3 +103,7 @@ void assembly_end(zj_core *c, uint32_t h)
 }
 
 uint64_t zj_assembling(const zj_core *c) { return c->assembly.bytes; }
+
+int zj_starves(const zj_core *c) { return (c->is_open || c->flush.on) && c->assembly.starved; }
+
+void zj_refuse_memory(zj_core *c, uint32_t yes) { c->assembly.refused = yes != 0; }

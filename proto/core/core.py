@@ -60,6 +60,7 @@ _poll_due: Final = lib.zj_poll_due
 _confirm_due: Final = lib.zj_confirm_due
 _last_tx: Final = lib.zj_last_tx
 _get_peer: Final = lib.zj_peer
+_starves: Final = lib.zj_starves
 _unpack: Final = ffi.unpack
 
 
@@ -182,6 +183,15 @@ class Core:
         """Memory that messages of several PDUs are put together in now: less than twice what has come of them and 16 KiB, for
         each station and each of both services; none a second or two after the last one."""
         return int(lib.zj_assembling(self._core))
+
+    @property
+    def starves(self) -> bool:
+        """Delivery waits because the system refuses memory for a message of several PDUs."""
+        return bool(_starves(self._core))
+
+    def refuse_memory(self, yes: bool) -> None:
+        """For tests: as if the system refused it, from now on, or no more."""
+        lib.zj_refuse_memory(self._core, yes)
 
     def open(self, now: int, instance: int, view: int, incarnations: Sequence[int], frame_max: int) -> None:
         """Enter an instance by the OPEN agreement. ``view``: its view hash; ``incarnations`` by index, 0: no member;

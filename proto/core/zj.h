@@ -222,6 +222,10 @@ uint64_t zj_memory(const zj_core *c);                    /* bytes reserved at cr
 /* Bytes of memory that messages of several PDUs are put together in now: less than twice what has come of them and 16 KiB, each; a
  * second or two after the last one, none. */
 uint64_t zj_assembling(const zj_core *c);
+/* 1 while delivery, in an instance or of the rest of one (zj_flush), waits because the system refuses memory for such a message. */
+int zj_starves(const zj_core *c);
+/* For tests: 1, from now on as if the system refused it; 0, no more. */
+void zj_refuse_memory(zj_core *c, uint32_t yes);
 
 /* Enter an instance by the OPEN agreement: every stream starts at first_seq, the clock at instance << 32. incarnations[h] 0:
  * station h is no member. view: the instance's view hash. frame_max: largest PDU all members take. */

@@ -223,6 +223,7 @@ struct zj_core {
         struct assembly *starved; /* the system refuses memory for it: until there is some nothing is delivered */
         uint32_t need;
         uint64_t bytes, tidy_at; /* mapped; when unused ones are looked for */
+        int refused;             /* zj_refuse_memory */
     } assembly;
 
     struct {                  /* order/bus.c; phase is always RUN and own_due never on a switched medium */

@@ -185,7 +185,7 @@ def test_how_far_the_last_instance_is_delivered(pasts: list[tuple[int, ...]], to
         number = instance[0] if instance else 2
         listed.append((station, 77 if number == 2 else 100 + number, BusReached(number, count, secured).packed()))
     agreed = Opened(3, (1,) * 4, 1500)
-    assert not handover.agree(0, agreed, tuple(listed)) and handover.agreed is agreed
+    assert not handover.agree(0, agreed, tuple(listed), NO_PAST) and handover.agreed is agreed
     assert core.to == (77, to)
 
 

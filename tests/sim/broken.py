@@ -171,6 +171,14 @@ class JudgeLate(Engine):
         return NEVER
 
 
+class WaitForMemory(Engine):
+    """M10."""
+
+    def __init__(self, config: EngineConfig, *, incarnation: int, instance: int) -> None:
+        super().__init__(config, incarnation=incarnation, instance=instance)
+        self.watch.starvation.timeout_ns = NEVER
+
+
 class ForgetHeard(Engine):
     """Does not heed restarts of which it has read before it started."""
 

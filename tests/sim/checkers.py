@@ -32,6 +32,7 @@ from .facts import (
     Stay,
 )
 from .frames import Frame, name
+from .options import MS
 from .violation import Violation
 
 __all__ = [
@@ -593,13 +594,15 @@ class Digest(Checker):
 
 
 class Bounded(Checker):
-    """Memory is what was reserved at the start, but for messages under way; a turn sends a bounded number of frames."""
+    """Memory is what was reserved at the start, but for messages under way; a turn sends a bounded number of frames; nobody waits
+    for memory for ever."""
 
     name = "bounded"
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._memory: dict[Life, int] = {}
+        self._starving: dict[tuple[Life, int], int] = {}
 
     def turn(self, stay: Stay, peers: Sequence[PeerView], frames_sent: int) -> None:
         memory = stay.core.memory_bytes()
@@ -610,6 +613,16 @@ class Bounded(Checker):
         limit = (self.facts.slots + 16) * (self.facts.stations + 1)
         if frames_sent > limit and len(stay.instance.members) > 1:  # alone it need not wait for anybody
             self.fail(f"station {stay.station + 1} has sent {frames_sent} frames in one turn, limit {limit}", stay.station)
+        if self.facts.starving_ns:
+            self._note_starving(stay)
+
+    def _note_starving(self, stay: Stay) -> None:
+        if not (which := stay.core.starves()):
+            return
+        since = self._starving.setdefault((stay.lives, which), self.facts.now_ns)
+        since = max(since, self.facts.running_since[stay.station])
+        if (waited := self.facts.now_ns - since) > self.facts.starving_ns:
+            self.fail(f"station {stay.station + 1} has waited for memory for {waited / MS:.0f} ms", stay.station)
 
 
 STORM_FRAMES: Final = 15_000

@@ -89,6 +89,8 @@ class Simulation(Host):
         self.facts = Facts(o.stations, o.window, o.slots, o.first_seq, bool(o.need_ack), o.quorum, required, o.divided)
         if o.faults.starved >= 0 and replace(o.faults, starved=-1, starved_loss=0.0) == Faults():
             self.facts.starved = o.faults.starved
+        if o.faults.memory_gap_ns:  # a look finds it, a later one ends it; a pause makes all waits begin anew
+            self.facts.starving_ns = 2 * o.progress_timeout_ns + o.fail_timeout_ns
         names = tuple(only) or tuple(checking.CHECKERS)
         self.checkers: dict[str, Checker] = {n: make(self.facts) for n, make in checking.CHECKERS.items() if n in names}
         self.stations = [
@@ -416,6 +418,8 @@ class Simulation(Host):
         self._turns += 1
         stay = self.facts.stays[station]
         if stay is not None and (self._turns % 8 == 0 or frames_sent > 64):
+            if self.facts.starving_ns:
+                self.facts.now_ns = self.clockwork.now
             core, judges = self.stations[station], self._hooks["turn"]
             peers = [core.peer(h) for h in range(self.options.stations)] if judges else []
             for checker in judges:
@@ -515,6 +519,7 @@ class Simulation(Host):
             (f.restart_gap_ns, self._restart),
             (f.expel_gap_ns, self._expel),
             (f.mtu_gap_ns, self._mtu),
+            (f.memory_gap_ns, self._without_memory),
         ):
             if gap:
                 self._repeat(gap, act)
@@ -610,6 +615,15 @@ class Simulation(Host):
             else:
                 station.crash()
 
+    def _without_memory(self) -> None:
+        """A system has no memory for large messages for a while."""
+        station = self.stations[self.rng.randrange(self.options.stations)]
+        if station.without_memory:
+            return
+        station.refuse_memory(True)
+        until = self.clockwork.now + 1 + self.rng.randrange(self.options.faults.memory_ns)
+        self.clockwork.at(until, lambda: station.refuse_memory(False))
+
     def _mtu(self) -> None:
         """An interface carries less for a while: its daemon is told, frames already under way are not."""
         station = self.stations[self.rng.randrange(self.options.stations)]
@@ -657,6 +671,8 @@ class Simulation(Host):
                     station.crash()
                 continue
             station.resume()
+            if station.without_memory:
+                station.refuse_memory(False)
             station.set_mtu(self.options.frame_max[station.index])
             if station.engine is None:
                 self._boot(station.index)

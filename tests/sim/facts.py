@@ -166,6 +166,11 @@ class CoreView(ABC):
     def assembling_bytes(self) -> int: ...
 
     @abstractmethod
+    def starves(self) -> int:
+        """It waits for memory to deliver a message: for which time, from 1; 0: it does not."""
+        ...
+
+    @abstractmethod
     def core_clock(self) -> int: ...
 
     @abstractmethod
@@ -384,6 +389,8 @@ class Facts:
         """Stations that stay down for the rest of the run."""
         self.starved = -1
         """The one station that is not well, in a run where nothing else is wrong."""
+        self.starving_ns = 0
+        """A station may wait for memory for so long; 0: it is not looked at."""
         self.fences: list[tuple[int, int]] = []
         """(station, position) of each digest alarm."""
 

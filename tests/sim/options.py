@@ -59,6 +59,9 @@ class Faults:
     mtu_gap_ns: int = 0
     """Mean time between falls of some interface's MTU, which rises again after ``mtu_ns`` at most."""
     mtu_ns: int = 50 * MS
+    memory_gap_ns: int = 0
+    """Mean time until some system has no memory for messages of several PDUs, for ``memory_ns`` at most. Never drawn."""
+    memory_ns: int = 2 * S
     crash_at_persist: float = 0.0
     """Probability of a crash right before or after a state is made durable."""
     starved: int = -1

@@ -117,6 +117,21 @@ def starved(o: Options) -> Options:
     )
 
 
+def meagre(o: Options) -> Options:
+    """One system after the other has no memory for large messages, for less than a time-out or much longer."""
+    n = max(3, o.stations)
+    f = o.faults
+    return replace(
+        _of(o, n),
+        load="steady",
+        messages=100,
+        sizes=(64, 200, 12_000),
+        progress_timeout_ns=300 * MS,
+        safety_ns=2 * S,
+        faults=replace(f, loss=min(f.loss, 0.05), restart_gap_ns=0, memory_gap_ns=150 * MS, memory_ns=1500 * MS),
+    )
+
+
 def louder(o: Options) -> Options:
     """The same with every fault of machines that it has twice as often."""
     gaps = {f.name: getattr(o.faults, f.name) // 2 for f in fields(Faults) if f.name.endswith("_gap_ns")}
@@ -134,7 +149,7 @@ def longer(o: Options) -> Options:
 
 
 RARE: Final[dict[str, Callable[[Options], Options]]] = {
-    f.__name__: f for f in (overlapping, lives, crossing, wide, divided, starved)
+    f.__name__: f for f in (overlapping, lives, crossing, wide, divided, starved, meagre)
 }
 MORE: Final[dict[str, Callable[[Options], Options]]] = {f.__name__: f for f in (louder, lossy, longer)}
 """What a mutation adds to a profile."""

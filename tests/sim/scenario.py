@@ -8,6 +8,7 @@
     pause station=2 · resume station=2         SIGSTOP, SIGCONT
     crash station=2 · boot station=2           the power fails, and stays off · comes back
     leave station=2 · expel station=1 who=2    it says good-bye and stays away · an operator at station 1 wants 2 out
+    memory station=2 · memory station=2 none   its system has some for large messages (again) · has none
     peers                                      how each station sees each other one: A AAS AS S SSA SA
     run 5ms                                    let time pass and print every frame but heartbeats
     count until=preack|ack                     let time pass until every station has the level; print how many frames it took
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from zenjun.proto import wire
+from zenjun.proto.timers import NEVER
 from zenjun.proto.wire import Flag, Kind
 
 from . import frames, schedule
@@ -144,14 +146,19 @@ class Scenario:
         return []
 
     def do_cut(self, to: str, **named: str) -> list[str]:
-        self._sim().network.cuts.add((int(named["from"]) - 1, int(to) - 1))
+        sim, link = self._sim(), (int(named["from"]) - 1, int(to) - 1)
+        sim.network.cuts.add(link)
+        sim.facts.linked_since[link] = NEVER
         return []
 
     def do_heal(self, to: str = "", **named: str) -> list[str]:
+        sim = self._sim()
+        links = [(int(named["from"]) - 1, int(to) - 1)] if to else [*sim.network.cuts]
+        sim.network.cuts.difference_update(links)
+        sim.facts.linked_since.update(dict.fromkeys(links, sim.clockwork.now))
         if to:
-            self._sim().network.cuts.discard((int(named["from"]) - 1, int(to) - 1))
             return []
-        self._sim().network.heal()
+        sim.network.heal()
         self._lose.clear()
         return []
 
@@ -161,6 +168,10 @@ class Scenario:
 
     def do_resume(self, station: str) -> list[str]:
         self._sim().stations[int(station) - 1].resume()
+        return []
+
+    def do_memory(self, *plain: str, station: str) -> list[str]:
+        self._sim().stations[int(station) - 1].refuse_memory("none" in plain)
         return []
 
     def do_run(self, time: str) -> list[str]:

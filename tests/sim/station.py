@@ -149,6 +149,8 @@ class Station(CoreView):
         """Per program: messages its daemon has not taken yet. They outlive the daemon, as the programs do."""
         self.mended = False
         """Its configuration is that of the others now, whatever it was (``Options.divided``)."""
+        self.without_memory = False
+        """Its system has none for messages of several PDUs."""
         self.ring_drops = 0
         self.work: Counter[str] = Counter()
         """Counters of the cores of all lives, for judging what a swarm of runs has met."""
@@ -211,6 +213,8 @@ class Station(CoreView):
         rules = frozenset(o.rules if self.index in o.defective else ())
         self.engine = _engine(rules)(config, incarnation=incarnation + 1, instance=instance)
         self.engine.set_mac(self.mac)
+        if self.without_memory:
+            self.engine.core.refuse_memory(True)
         if o.need_ack:
             self.engine.core.want_ack(True)
         self._inbox.clear()
@@ -291,6 +295,13 @@ class Station(CoreView):
             self.mtu = mtu
             self.host.log(self.index, f"mtu {mtu}")
             self._guard(lambda: self._apply(engine.set_frame_max(self.now(), mtu)))
+
+    def refuse_memory(self, yes: bool) -> None:
+        """Its system has no memory for messages of several PDUs, or has some again."""
+        self.without_memory = yes
+        self.host.log(self.index, "no memory" if yes else "memory")
+        if self.engine is not None:
+            self.engine.core.refuse_memory(yes)
 
     def now(self) -> int:
         return self.clock.local(self.host.virtual_now())
@@ -490,6 +501,10 @@ class Station(CoreView):
     def assembling_bytes(self) -> int:
         assert self.engine is not None
         return self.engine.core.assembling_bytes
+
+    def starves(self) -> int:
+        assert self.engine is not None
+        return self.engine.core.memory_refused if self.engine.core.starves else 0
 
     def core_clock(self) -> int:
         assert self.engine is not None

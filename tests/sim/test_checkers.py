@@ -15,7 +15,6 @@ from . import frames
 from .checker import Checker, due
 from .checkers import (
     AckHonest,
-    Bounded,
     Causality,
     Digest,
     Fifo,
@@ -50,6 +49,7 @@ class Core(CoreView):
     drops: int = 0
     memory: int = 1000
     assembling: int = 0
+    waits: int = 0
     time: int = BASE
     said: tuple[int, int] = (0, 0)
 
@@ -64,6 +64,9 @@ class Core(CoreView):
 
     def assembling_bytes(self) -> int:
         return self.assembling
+
+    def starves(self) -> int:
+        return self.waits
 
     def core_clock(self) -> int:
         return self.time
@@ -801,30 +804,6 @@ def test_digest() -> None:
     h = History(Digest)
     with fails("digest"):
         h.checker.fenced(0, 3)
-
-
-def test_bounded_memory() -> None:
-    h = History(Bounded)
-    h.turn()
-    h.cores[0].memory += 1
-    with fails("bounded"):
-        h.turn()
-
-
-def test_bounded_assembling() -> None:
-    """Each of the stations may have a message of 16 MiB under way in each ordering."""
-    h = History(Bounded)
-    h.cores[0].assembling = 2 * h.facts.stations * (16 << 20)
-    h.turn()
-    h.cores[0].assembling += 1
-    with fails("bounded"):
-        h.turn()
-
-
-def test_bounded_turn() -> None:
-    h = History(Bounded)
-    with fails("bounded"):
-        h.turn(1000)
 
 
 @pytest.mark.parametrize(("kind", "flags"), [(Kind.DATA, 0), (Kind.NAK, 0), (Kind.OPEN, 0), (Kind.CONFIRM, int(Flag.POLL))])

@@ -35,10 +35,10 @@ def planted(seed: int) -> Case:
     return replace(PLANTED, seed=seed)
 
 
-@pytest.mark.parametrize("profile", ["divided", "starved"])
+@pytest.mark.parametrize("profile", ["divided", "starved", "meagre"])
 def test_what_is_configured_otherwise_or_starved_harms_nobody(profile: str) -> None:
     """Two configurations never have an instance each, and are one cluster once their files are equal; a station that is late and
-    loses much has no other one removed."""
+    loses much has no other one removed; one without memory for large messages holds nobody up."""
     runs = [run(Case(seed, profile)) for seed in range(8)]
     assert not [done.result.report for done in runs if done.checker]
     kinds = {bool(done.result.options.other_stations) for done in runs}

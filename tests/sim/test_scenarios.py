@@ -51,6 +51,20 @@ def test_a_joiner_that_does_not_hear_a_voter_needs_the_others() -> None:
     assert now.splitlines()[-4:][2] == "  s3: in no instance"
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("no-memory", ["ordered 31 preack 31 ack 31, 303 messages"] * 2 + ["ordered 1 preack 1 ack 1, 0 messages"]),
+        ("no-memory-at-the-end", ["in no instance"] * 3),
+    ],
+)
+def test_without_the_rule_on_memory_all_wait_for_ever(name: str, shown: list[str]) -> None:
+    """What ``show`` prints after seconds in which one station has no memory."""
+    _, now = carry_out(Path(__file__).parent / "scenarios" / f"{name}.txt", ("wait_for_memory",))
+    lines = now.split(SEPARATOR)[1].split("> show\n")[2].splitlines()[:3]
+    assert [line.split(": ", 1)[1] for line in lines] == shown
+
+
 @pytest.mark.parametrize("n", range(2, 9))
 def test_lone_data_costs_2n_frames_to_ack_and_n_to_preack(n: int) -> None:
     """TO protocol, number of PDUs: best case 1 + (n - 1) + n to level ack, one less if confirmations are serialised.

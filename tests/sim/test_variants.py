@@ -71,6 +71,7 @@ CAUGHT_BY: dict[Fault | str, set[str]] = {
     "judge_late": {"continuity"},
     "believe_one": {"continuity"},
     "judge_late+believe_one": {"blameless"},
+    "wait_for_memory": {"bounded"},
     "resend_own": {"liveness"},
     "forget_heard": {"recovery"},
     "forget_later": {"recovery"},
@@ -108,6 +109,7 @@ SEEN_IN: dict[Fault | str, str] = {
     "no_reopen": "cut_off",
     "beside_rivals": "divided",
     "judge_late+believe_one": "starved",
+    "wait_for_memory": "meagre",
 }
 """The profile that shows a defect soon; the others are seen with the options as drawn."""
 
