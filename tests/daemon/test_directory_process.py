@@ -131,6 +131,16 @@ def test_the_ends_that_a_restart_does_not_mend(alone: Alone, tmp_path: Path) -> 
     assert code == 5 and "belongs to station 1" in text
 
 
+def test_the_daemons_socket_may_be_named_by_the_unit(alone: Alone) -> None:
+    """And the process's own one is beside it, by its name."""
+    alone.fill()
+    argv = [sys.executable, "-m", "zenjun.daemon.directory", "--config", str(alone.folder / "zenjund.toml")]
+    alone.process = subprocess.Popen([*argv, "--daemon-socket", str(alone.folder / "s1.sock")], stderr=subprocess.PIPE)
+    with connect_directory_sync(str(alone.folder / "s1.directory.sock"), wait=20, timeout=10) as d:
+        assert d.lookup("db").addresses
+    assert alone.end() == 0
+
+
 def test_nobody_there(tmp_path: Path) -> None:
     with pytest.raises(NotReachable, match="is zenjun-directory running"):
         connect_directory_sync(str(tmp_path / "directory.sock"))

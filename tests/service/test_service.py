@@ -102,13 +102,16 @@ def test_installation_starts_nothing_without_a_configuration(box: Machine) -> No
     assert box.ok("zenjun", "config", "check", "/usr/share/doc/zenjun/examples/zenjund.toml")
 
 
-@pytest.mark.parametrize("name", ["zenjund.service", "zenjund@s1.service"])
+@pytest.mark.parametrize(
+    "name", ["zenjund.service", "zenjund@s1.service", "zenjun-directory.service", "zenjun-directory@s1.service"]
+)
 def test_exposure_is_what_the_documentation_says_case_97(box: Machine, name: str) -> None:
     text = box.ok("systemd-analyze", "security", "--no-pager", name)
     found = re.search(r"Overall exposure level for \S+: (\d+\.\d)", text)
     assert found, text
     assert float(found[1]) < 2.0
-    assert f"`systemd-analyze security` says {found[1]}" in (ROOT / "docs" / "service.md").read_text()
+    if name.startswith("zenjund"):
+        assert f"`systemd-analyze security` says {found[1]}" in (ROOT / "docs" / "service.md").read_text()
     assert box.run("systemd-analyze", "verify", "--man=no", f"/lib/systemd/system/{name.replace('s1', '')}").stderr.strip() == ""
 
 
@@ -332,6 +335,30 @@ def test_without_its_right_it_says_so_and_is_not_restarted_case_97(box: Machine)
     wait_open(box, above=before)
 
 
+def test_names_beside_the_instances(box: Machine) -> None:
+    """zenjun-directory@NAME finds the socket of zenjund@NAME, keeps its file below the state folder, comes back when killed."""
+    units = [f"zenjun-directory@s{station}.service" for station in STATIONS]
+    box.ok("systemctl", "start", *units)
+
+    def name(station: int, *words: str) -> Any:
+        return box.run("zenjun", "name", *words, "--socket", f"/run/zenjun/s{station}.directory.sock")
+
+    def holders() -> bool:
+        done = name(1, "status", "--json")
+        return bool(done.returncode == 0 and json.loads(done.stdout)["holders"] == list(STATIONS))
+
+    wait_for(holders, "three stations hold the directory", 40, box.log)
+    assert name(1, "set", "db", "tcp://10.0.0.7:5432").returncode == 0
+    assert name(3, "get", "db", "--fresh").stdout == "tcp://10.0.0.7:5432\n"
+    assert box.ok("stat", "-c", "%U", "/var/lib/zenjun/s2/directory.db").strip() == "zenjun"
+    box.ok("systemctl", "kill", "--signal", "KILL", units[1])
+    wait_for(lambda: int(box.show(units[1]).get("NRestarts", 0)) == 1 and holders(), "it is back", 40, box.log)
+    assert name(2, "get", "db").stdout == "tcp://10.0.0.7:5432\n"
+    box.ok("systemctl", "stop", *units)
+    assert [box.show(each)["Result"] for each in units] == ["success"] * 3
+    assert box.run("test", "-e", "/run/zenjun/s1.directory.sock").returncode == 1
+
+
 def test_boot_with_interfaces_that_come_later_case_89(box: Machine) -> None:
     box.ok("systemctl", "enable", *map(unit, STATIONS))
     before = wait_open(box)
@@ -396,4 +423,8 @@ def test_the_template_is_the_unit_with_the_instance_in_its_paths() -> None:
             return [line for line in text.splitlines() if line and not line.startswith(("#", "Description="))]
 
         assert directives(template) == directives(plain)
+    plain, template = ((folder / f"zenjun-directory{at}.service").read_text() for at in ("", "@"))
+    for old, new in swaps:
+        plain = plain.replace(old, new)
+    assert directives(template) == directives(plain)
     assert Path(folder / "debian" / "rules").stat().st_mode & 0o111

@@ -28,7 +28,10 @@ HERE: Final = Path(__file__).resolve().parent
 PREFIX: Final = Path("/usr/lib/zenjun")
 NEEDED: Final = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "gcc": "gcc", "git": "git"}
 SOURCES: Final = ("proto", "daemon", "tools", "pyproject.toml", "setup.py", "README.md", "LICENSE")
-UNITS: Final = ("zenjund.service", "zenjund.socket", "zenjund@.service", "zenjund@.socket", "zenjun-directory.service")
+UNITS: Final = (
+    "zenjund.service", "zenjund.socket", "zenjund@.service", "zenjund@.socket", "zenjun-directory.service",
+    "zenjun-directory@.service",
+)  # fmt: skip
 LAUNCHER: Final = "#!{python} -I\nimport sys\n\nfrom {module} import main\n\nsys.exit(main())\n"
 SCRIPTS: Final = {
     "usr/bin/zenjun": "zenjun.tools.command",
