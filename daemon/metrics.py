@@ -34,7 +34,8 @@ REQUEST_S: Final = 5.0
 """A reader that has not asked, or not taken its answer, by then is cut off."""
 READERS_MAX: Final = 8
 SWITCH_S: Final = 0.0005
-"""How long the thread that writes an answer may keep the interpreter from the data path; Python's own is ten times that."""
+"""How long a thread beside the loop, as the one that writes an answer, may keep the interpreter from it; Python's own is ten
+times that."""
 STATES: Final = ("opening", "open", "blocked", "fenced", "draining", "no link")
 PEER_STATES: Final = (
     "self", "up", "joining", "silent", "deaf", "left", "restarted", "expelled", "told", "fenced", "out", "never seen",

@@ -43,7 +43,7 @@ Input = Heard | Seen
 
 
 class Applied(NamedTuple):
-    """What a batch has done. durable: it is on disk. sums: at the places of CHECKs."""
+    """What a batch has done. durable: it has to be on disk, and is not yet. sums: at the places of CHECKs."""
 
     results: list[Result]
     facts: Facts
@@ -78,8 +78,10 @@ class Copy:
         self.lock = threading.Lock()
         self.rows: Writing = file.open()
         self.state = State(self.rows)
+        self._saved = self.state.place
+        """Place in the file."""
         self.commits = {"no": Timing(), "yes": Timing()}
-        """Ends of transactions, by whether they wait for the disk."""
+        """Ends of transactions, and waits for the disk."""
         self.on_replaced: Callable[[], None] = lambda: None
         """Called when the whole state has become another one, with the lock held."""
 
@@ -103,20 +105,26 @@ class Copy:
     # ---- the worker
 
     def apply(self, inputs: Sequence[Input]) -> Applied:
-        """All inputs in one transaction. Raises what SQLite raises, with nothing changed."""
+        """All inputs in one transaction. Raises what SQLite raises, with nothing changed.
+
+        Inputs that change no row move the place only, and that is written with the next row: to see them again does nothing."""
         with self.lock:
-            self.rows.begin()
             try:
                 sums: list[Digest] = []
                 results = [self._apply(i, sums) for i in inputs if not self.state.stopped]
                 durable = any(isinstance(r.message, Update) and r.message.flags & ONDISK for r in results)
-                self.state.save()
-                with self.commits["yes" if durable else "no"].took():
-                    self.rows.commit(durable)
+                if self.rows.dirty:
+                    with self.commits["no"].took():
+                        self._save()
             except BaseException:
                 self._undo()
                 raise
             return Applied(results, self.facts(), durable, sums)
+
+    def sync(self) -> None:
+        """In another thread: return when all that is applied is on disk. Raises OSError."""
+        with self.commits["yes"].took():
+            self.file.sync()
 
     def _apply(self, i: Input, sums: list[Digest]) -> Result:
         if isinstance(i, Heard):
@@ -126,11 +134,18 @@ class Copy:
             return result
         return self.state.on_view(i.place, i.members, i.joined)
 
+    def _save(self) -> None:
+        """Commit, with the place."""
+        self.state.save()
+        self.rows.commit()
+        self._saved = self.state.place
+
     def _undo(self) -> None:
         try:
             self.rows.roll_back()
         finally:
             self.state = State(self.rows)
+            self._saved = self.state.place
 
     def outcome(self, update: Id) -> Outcome | None:
         """What has become of an update."""
@@ -157,8 +172,8 @@ class Copy:
             self.rows.begin()
             try:
                 self.state.on_start(place, members)
-                self.state.save()
-                self.rows.commit(durable=True)
+                self._save()
+                self.file.sync()
             except BaseException:
                 self._undo()
                 raise
@@ -166,6 +181,8 @@ class Copy:
 
     def snapshot(self, place: Place, have: Have | None) -> Snapshot:
         with self.lock:
+            if self._saved != self.state.place:
+                self._save()
             frozen = self.file.frozen()
         state = State(frozen)
         if have is not None and copying.delta_possible(state, have.place):
@@ -225,9 +242,10 @@ class FullBuilding:
 
     def commit(self, offer: Offer) -> None:
         with self._copy.lock:
-            self._rows.commit(durable=False)
+            self._rows.commit()
             self._copy.rows = self._copy.file.replace(self._copy.rows, self._rows)
             self._copy.state = State(self._copy.rows)
+            self._copy._saved = self._copy.state.place
             self._copy.on_replaced()
 
     def abort(self) -> None:
@@ -262,8 +280,7 @@ class DeltaBuilding:
 
     def commit(self, offer: Offer) -> None:
         with self._copy.lock:
-            self._copy.state.save()
-            self._copy.rows.commit(durable=False)
+            self._copy._save()
             self._copy.on_replaced()
 
     def abort(self) -> None:

@@ -43,6 +43,7 @@ from ..slots import next_instant
 from .answers import Answers, Refused
 from .copy import DATABASE_ERRORS, Applied, Copy, Facts, Heard, Input, Seen
 from .leases import Lease, Leases
+from .store import CARRY_ROWS
 from .timing import Clocks
 from .tracking import Tracking
 from .updates import Updates
@@ -50,6 +51,8 @@ from .updates import Updates
 GROUP: Final = "zenjun.dir"
 BATCH_MAX: Final = 1000
 """Messages in one transaction."""
+INLINE_MAX: Final = 8
+"""Messages up to which a transaction runs in the loop itself: some milliseconds, in which nobody is answered."""
 TURN_S: Final = 0.1
 """Between looks at leases, due instants and the like."""
 CHECK_S: Final = 60.0
@@ -93,7 +96,15 @@ class Process:
         self._stale_since = time.monotonic()
         self._stale = True
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="directory")
-        self._reached = asyncio.Condition()
+        self._syncer = ThreadPoolExecutor(1, thread_name_prefix="directory-disk")
+        self._working = 0
+        """Calls of ``work`` under way."""
+        self._log_anew = False
+        """The next commit begins SQLite's log anew, and waits for the disk."""
+        self._want_disk = False
+        self._disk_wanted = asyncio.Event()
+        self._reached: list[tuple[Place, asyncio.Future[None]]] = []
+        """Who waits for a place."""
         self._tasks: list[asyncio.Task[None]] = []
         """Held, so that they are not collected before they are done."""
         self._due_at = 0.0
@@ -176,7 +187,7 @@ class Process:
 
     async def run(self) -> None:
         """Serve the group, with one connection to zenjund after the other."""
-        turns = asyncio.create_task(self._turns())
+        beside = [asyncio.create_task(each) for each in (self._turns(), self._syncing())]
         try:
             while True:
                 try:
@@ -192,10 +203,12 @@ class Process:
                     self._leave()
                 await asyncio.sleep(RETRY_S)
         finally:
-            turns.cancel()
-            await asyncio.gather(turns, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             self.answers.close()
             self._worker.shutdown()
+            self._syncer.shutdown()
 
     def _leave(self) -> None:
         self._forget_said()
@@ -234,14 +247,13 @@ class Process:
 
     async def _apply(self, group: StateGroup, inputs: Sequence[Input]) -> bool:
         try:
-            applied = await asyncio.get_running_loop().run_in_executor(self._worker, self.copy.apply, inputs)
+            if len(inputs) <= INLINE_MAX and not self._working and not self._log_anew:
+                applied = self.copy.apply(inputs)  # two changes of the thread cost more
+            else:
+                self._log_anew = False
+                applied = await asyncio.get_running_loop().run_in_executor(self._worker, self.copy.apply, inputs)
         except DATABASE_ERRORS as error:
-            # Rule S5: answers are stale from here on; the others go on, and give what is missing when the disk works again.
-            self.counters["disk_errors"] += 1
-            self.journal.error("disk", f"{self.copy.file.path}: {error}; asking for the state again in {BROKEN_S:g} s")
-            self._active = False
-            self._look_stale()
-            group.state_wrong(f"disk: {error}"[:150])
+            self._on_disk_error(error)
             await asyncio.sleep(BROKEN_S)
             return False
         self._publish(applied, inputs)
@@ -254,6 +266,35 @@ class Process:
             await group.leave()
             await asyncio.Event().wait()
         return True
+
+    async def _syncing(self) -> None:
+        """Bring to the disk what is committed, and say ONDISK; one fsync for all that came during the last one (rule W4)."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._disk_wanted.wait()
+            self._disk_wanted.clear()
+            place, wanted, self._want_disk = self.facts.place, self._want_disk, False
+            try:
+                if wanted:
+                    await loop.run_in_executor(self._syncer, self.copy.sync)
+                    self._durable = place
+                    self.send(OnDisk(place))
+                if self.copy.rows.written >= CARRY_ROWS:
+                    self.copy.rows.written = 0
+                    await loop.run_in_executor(self._syncer, self.copy.file.carry_over)
+                    self._log_anew = True
+            except DATABASE_ERRORS as error:
+                self._on_disk_error(error)
+                await asyncio.sleep(BROKEN_S)
+
+    def _on_disk_error(self, error: Exception) -> None:
+        """Rule S5: answers are stale from here on; the others go on, and give what is missing when the disk works again."""
+        self.counters["disk_errors"] += 1
+        self.journal.error("disk", f"{self.copy.file.path}: {error}; asking for the state again in {BROKEN_S:g} s")
+        self._active = False
+        self._look_stale()
+        if self._group is not None:
+            self._group.state_wrong(f"disk: {error}"[:150])
 
     def _on_event(self, event: Event) -> None:
         """Within the loop, at once."""
@@ -358,6 +399,7 @@ class Process:
     def _replaced(self) -> None:
         """The whole state has become another one."""
         self.facts = self.copy.facts()
+        self._tell_place(self.facts.place)
         self.answers.forget()
         self._forget_all()
         for watch, wake in self.watches.items():
@@ -397,15 +439,15 @@ class Process:
             elif isinstance(message, Malformed):
                 self.counters["updates_malformed"] += 1
             self._on_changes(result)
-        if applied.durable:
-            self._durable = facts.place
-            self.send(OnDisk(facts.place))
+        self._want_disk |= applied.durable
+        if self._want_disk or self.copy.rows.written >= CARRY_ROWS:
+            self._disk_wanted.set()
         if want_applied:
             self._say_applied()
         for digest in applied.sums:
             self.send(digest)
         self.updates.look({station for station, _ in facts.active})
-        self._tasks.append(asyncio.get_running_loop().create_task(self._tell_place()))
+        self._tell_place(facts.place)
         self._tasks = [task for task in self._tasks if not task.done()]
 
     def _on_update(self, result: Result, update: Update) -> None:
@@ -430,14 +472,21 @@ class Process:
             if watch.on_changes(result.place, result.changes):
                 wake()
 
-    async def _tell_place(self) -> None:
-        async with self._reached:
-            self._reached.notify_all()
+    def _tell_place(self, place: Place) -> None:
+        if self._reached:
+            waiting, self._reached = self._reached, []
+            for wanted, future in waiting:
+                if wanted > place:
+                    self._reached.append((wanted, future))
+                elif not future.done():
+                    future.set_result(None)
 
     async def reached(self, place: Place) -> None:
         """Wait until this copy is at ``place``."""
-        async with self._reached:
-            await self._reached.wait_for(lambda: self.facts.place >= place)
+        if self.facts.place < place:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._reached.append((place, future))
+            await future
 
     async def fresh(self) -> None:
         """Wait until this copy has all that was acknowledged before: until an own empty message has come."""
@@ -458,8 +507,13 @@ class Process:
                 done.set_exception(Refused("no-quorum", "this station has left the order meanwhile"))
 
     async def work(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run something between two transactions."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+        """Run something between two transactions. What the caller does with the result before it waits again comes before the
+        next transaction is told of."""
+        self._working += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+        finally:
+            self._working -= 1
 
     # ---- leases
 

@@ -37,6 +37,8 @@ LEASES_MAX: Final = 100_000
 EVENTS_AT_ONCE: Final = 100
 WRITE_HIGH: Final = 256 * 1024
 """Bytes not taken by a program above which its watches wait."""
+ROLES_S: Final = 5.0
+"""How long a change of a user's groups may go unnoticed by a program that is connected."""
 TIMEOUT_S: Final = 30.0
 """Until an update, or a wait, is given up, unless the request says another time."""
 
@@ -128,6 +130,9 @@ class Program(asyncio.Protocol):
         self._watches: dict[int, Watch] = {}
         self._leases: set[int] = set()
         self._writable = True
+        self._roles_are: tuple[str, ...] = ()
+        self._roles_named: frozenset[str] = frozenset()
+        self._roles_until = 0.0
 
     # ---- the transport
 
@@ -318,17 +323,29 @@ class Program(asyncio.Protocol):
         client, counter = frame.get("c"), frame.get("n")
         if type(client) is not str or type(counter) is not int:
             raise Refused("malformed", "an update needs an id: c and n")
-        roles = roles_of(self._uid, self._gid, self._process.facts.roles)
+        roles = self._roles()
         update = Update(Id(client, counter), roles, operations, FLAGS[wait])
         if problem := check(update):
             code = problem if problem in ("too-large", "name", "address", "zone") else "malformed"
             raise _refused(code, problem)
         return self._process.updates.start(update, wait)
 
+    def _roles(self) -> tuple[str, ...]:
+        """Kept for a while: the groups of a user are read from files."""
+        now, named = time.monotonic(), self._process.facts.roles
+        if now >= self._roles_until or named != self._roles_named:
+            self._roles_are = roles_of(self._uid, self._gid, named)
+            self._roles_until, self._roles_named = now + ROLES_S, named
+        return self._roles_are
+
     async def _done(self, frame: Frame, pending: Pending) -> Frame:
         began = time.perf_counter()
         try:
-            outcome = await self._in_time(frame, asyncio.shield(pending.done))
+            # Not by ``_in_time``: the future may be another request's as well, and this is the way of every update.
+            await asyncio.wait((pending.done,), timeout=self._seconds(frame))
+            if not pending.done.done():
+                raise Refused("timeout", "")
+            outcome = pending.done.result()
         except Refused:
             if pending.outcome is None and not pending.sent:
                 raise Refused("no-quorum", f"not done: {self._process.step}") from None
@@ -458,10 +475,15 @@ class Program(asyncio.Protocol):
         self._process.repair()
         return {}
 
-    async def _in_time(self, frame: Frame, what: Awaitable[Any]) -> Any:
+    @staticmethod
+    def _seconds(frame: Frame) -> float:
         seconds = frame.get("timeout", TIMEOUT_S)
         if type(seconds) not in (int, float) or not 0 <= seconds <= 86400:
             raise Refused("malformed", "timeout is 0 to 86400 s")
+        return float(seconds)
+
+    async def _in_time(self, frame: Frame, what: Awaitable[Any]) -> Any:
+        seconds = self._seconds(frame)
         try:
             return await asyncio.wait_for(what, seconds)
         except TimeoutError:

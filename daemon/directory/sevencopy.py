@@ -59,7 +59,9 @@ class SevenCopy(Copy):
             self.rows.begin()
             try:
                 self.rows.put(Table.META, _KEPT, canon.encode(row), NOWHERE)
-                self.rows.commit(keep.durable)
+                self.rows.commit()
+                if keep.durable:
+                    self.file.sync()
             except BaseException:
                 self._undo()
                 raise
@@ -72,7 +74,7 @@ class SevenCopy(Copy):
                 result = self._change(commit)
                 self._forget_kept()
                 self.state.save()
-                self.rows.commit(durable=False)
+                self.rows.commit()
             except BaseException:
                 self._undo()
                 raise
@@ -85,7 +87,7 @@ class SevenCopy(Copy):
             self.rows.begin()
             try:
                 self._forget_kept()
-                self.rows.commit(durable=False)
+                self.rows.commit()
             except BaseException:
                 self._undo()
                 raise
@@ -137,7 +139,8 @@ class SevenCopy(Copy):
                 self._count_kept()
                 self._forget_kept()
                 self.state.save()
-                self.rows.commit(durable=True)
+                self.rows.commit()
+                self.file.sync()
             except BaseException:
                 self._undo()
                 raise

@@ -7,6 +7,7 @@ transaction is a frozen copy at one place, which is what state transfer needs.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,13 @@ APPLICATION_ID: Final = 0x5A444952
 """Marks the file as ours (``ZDIR``)."""
 FORMAT: Final = 1
 SCAN_ROWS: Final = 256
-"""Rows that a scan reads at once; between two such reads rows may be written."""
+"""Rows that a scan reads at once, after a first look at ``SCAN_FIRST``; between two such reads rows may be written."""
+SCAN_FIRST: Final = 4
+KEPT_MAX: Final = 10_000
+"""Rows that a transaction keeps before SQLite gets them."""
+CARRY_ROWS: Final = 2000
+"""Rows written after which the pages of SQLite's log are carried over to the file. A row touches a page of the table and of each
+of two indices at most, so the log has some 24 MiB at most if nobody reads what was before."""
 _SUMMED: Final = ",".join(str(int(table)) for table in sorted(SUMMED))
 _SCHEMA: Final = """
 CREATE TABLE rows (
@@ -52,20 +59,21 @@ class Rows:
         return found[0] if found else None
 
     def put(self, table: Table, key: str, row: bytes, place: Place) -> None:
-        values = (int(table), key, row, place_key(place), bucket(table, key) if table in SUMMED else -1)
-        self.connection.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", values)
+        raise TypeError("these rows are only read")
 
     def delete(self, table: Table, key: str) -> None:
-        self.connection.execute("DELETE FROM rows WHERE tbl = ? AND key = ?", (int(table), key))
+        raise TypeError("these rows are only read")
 
     def scan(self, table: Table, start: str, end: str) -> Iterator[tuple[str, bytes]]:
         query = "SELECT key, row FROM rows WHERE tbl = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?"
+        wanted = SCAN_FIRST
         while True:
-            found = self.connection.execute(query, (int(table), start, end, SCAN_ROWS)).fetchall()
+            found = self.connection.execute(query, (int(table), start, end, wanted)).fetchall()
             yield from found
-            if len(found) < SCAN_ROWS:
+            if len(found) < wanted:
                 return
             start = found[-1][0] + "\0"
+            wanted = SCAN_ROWS
 
     def count(self, table: Table) -> int:
         return int(self.connection.execute("SELECT count(*) FROM rows WHERE tbl = ?", (int(table),)).fetchone()[0])
@@ -93,25 +101,87 @@ class Rows:
 
 
 class Writing(Rows):
-    """The connection that writes. Its caller has one thread at a time in it."""
+    """The connection that writes. Its caller has one thread at a time in it.
+
+    What a transaction writes is kept here and given to SQLite at its end in two calls: each call lets go of the interpreter,
+    which a loop that is busy gives back only after a while.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self._new: dict[Table, dict[str, tuple[bytes, Place] | None]] = {}
+        """Rows of this transaction that SQLite has not got; None: removed."""
+        self._kept = 0
+        self.written = 0
+        """Rows since the last carrying over."""
+
+    @property
+    def dirty(self) -> bool:
+        """Something has been written since the last commit."""
+        return bool(self._new) or self.connection.in_transaction
+
+    def get(self, table: Table, key: str) -> bytes | None:
+        new = self._new.get(table)
+        if new is not None and key in new:
+            found = new[key]
+            return found[0] if found is not None else None
+        return super().get(table, key)
+
+    def put(self, table: Table, key: str, row: bytes, place: Place) -> None:
+        self._new.setdefault(table, {})[key] = (row, place)
+        self._kept += 1
+        if self._kept >= KEPT_MAX:
+            self.hand_over()
+
+    def delete(self, table: Table, key: str) -> None:
+        self._new.setdefault(table, {})[key] = None
+        self._kept += 1
+
+    def scan(self, table: Table, start: str, end: str) -> Iterator[tuple[str, bytes]]:
+        if table in self._new:
+            self.hand_over()
+        return super().scan(table, start, end)
+
+    def count(self, table: Table) -> int:
+        self.hand_over()
+        return super().count(table)
 
     def begin(self) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
 
-    def commit(self, durable: bool) -> None:
-        """durable: not before the file is on disk."""
-        self.connection.execute("COMMIT")
-        if durable:
-            # In the log's mode NORMAL a commit is in the operating system's hands; this hands it on to the disk.
-            self.connection.execute("PRAGMA synchronous = FULL")
-            self.connection.execute("BEGIN IMMEDIATE")
-            self.connection.execute("UPDATE owner SET what = what")
+    def commit(self) -> None:
+        """The rows are the operating system's then; ``File.sync`` brings them to the disk."""
+        self.hand_over()
+        if self.connection.in_transaction:
             self.connection.execute("COMMIT")
-            self.connection.execute("PRAGMA synchronous = NORMAL")
 
     def roll_back(self) -> None:
+        self._new.clear()
+        self._kept = 0
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
+
+    def hand_over(self) -> None:
+        """Give SQLite what is kept here; the transaction goes on, or begins."""
+        if not self._new:
+            return
+        if not self.connection.in_transaction:
+            self.begin()
+        self.written += self._kept
+        self._kept = 0
+        new, self._new = self._new, {}
+        gone, rows = [], []
+        for table, by_key in new.items():
+            summed = table in SUMMED
+            for key, found in by_key.items():
+                if found is None:
+                    gone.append((int(table), key))
+                else:
+                    rows.append((int(table), key, found[0], place_key(found[1]), bucket(table, key) if summed else -1))
+        if gone:
+            self.connection.executemany("DELETE FROM rows WHERE tbl = ? AND key = ?", gone)
+        if rows:
+            self.connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", rows)
 
 
 class File:
@@ -127,6 +197,8 @@ class File:
         """Where a file that could not be used was moved to by ``open``."""
         self.why = ""
         """Why it could not be used."""
+        self._log = -1
+        """Descriptor of SQLite's log; -1: not open."""
 
     def open(self) -> Writing:
         """The file, checked: its rows have the sums that it says (rule S4). A damaged one is moved away and a blank one begun."""
@@ -141,6 +213,36 @@ class File:
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"cannot use {self.path}: {error}") from error
         return rows
+
+    def sync(self) -> None:
+        """Return when all that was committed before this call is on disk. May run beside the one that writes. Raises OSError.
+
+        A commit has written its pages to the log, and the log is read from its beginning after a crash: to have it on disk is
+        enough. Pages that are no longer there were synced, with the file, before they were written over.
+        """
+        if self._log < 0:
+            self._log = os.open(self._log_path, os.O_RDWR | os.O_CLOEXEC)
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        os.fdatasync(self._log)
+
+    def carry_over(self) -> None:
+        """Bring the log's pages into the file, as far as nobody reads what was before, so that the log begins anew. May run
+        beside the one that writes. Raises what SQLite raises."""
+        with contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    @property
+    def _log_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-wal")
+
+    def _forget_log(self) -> None:
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
 
     def reader(self) -> Rows:
         """Another connection, that only reads."""
@@ -177,6 +279,7 @@ class File:
         new.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         new.close()
         old.close()
+        self._forget_log()
         self._remove(self.path)
         self._beside.rename(self.path)
         return self._connect(self.path)
@@ -209,6 +312,8 @@ class File:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
+            # ``carry_over`` does it, and the one that writes waits for no disk.
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
         except BaseException:
             connection.close()
             raise

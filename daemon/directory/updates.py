@@ -40,6 +40,8 @@ class Updates:
         self._send = send
         self._quorum = quorum
         self._pending: dict[Id, Pending] = {}
+        self._placed: dict[Id, Pending] = {}
+        """Those of them that have taken effect, and wait for other stations."""
         self._disks: dict[int, Place] = {}
         self._applied: dict[int, Place] = {}
         self.timings: dict[str, Timing] = {wait: Timing() for wait in FLAGS}
@@ -60,6 +62,7 @@ class Updates:
         """Nobody waits for it any more; it may still happen."""
         if self._pending.get(pending.update.id) is pending:
             del self._pending[pending.update.id]
+            self._placed.pop(pending.update.id, None)
 
     def again(self) -> None:
         """What was under way may have been lost with the instance, or the connection."""
@@ -73,6 +76,8 @@ class Updates:
             pending.outcome = outcome
             if outcome.code or pending.wait == "memory":
                 pending.settle()
+            else:
+                self._placed[update] = pending
 
     def on_disk(self, station: int, place: Place) -> None:
         self._disks[station] = max(place, self._disks.get(station, place))
@@ -82,9 +87,11 @@ class Updates:
 
     def look(self, active: Collection[int]) -> None:
         """Answer what is done by now. active: stations with an active holder."""
-        for pending in self._pending.values():
-            if pending.outcome is None or pending.done.done():
-                continue
+        if not self._placed:
+            return
+        done_ids = []
+        for update, pending in self._placed.items():
+            assert pending.outcome is not None
             place = pending.outcome.place
             if pending.wait == "disk":
                 done = sum(at >= place for at in self._disks.values()) >= self._quorum
@@ -92,6 +99,9 @@ class Updates:
                 done = all(self._applied.get(station, (0, 0, 0)) >= place for station in active)
             if done:
                 pending.settle()
+                done_ids.append(update)
+        for update in done_ids:
+            del self._placed[update]
 
     def missing(self, pending: Pending, stations: int, active: Collection[int]) -> list[int]:
         """The stations that an update still waits for."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -38,8 +40,12 @@ class Group:
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
+        self.wrong: list[str] = []
         self.room = 1_000_000
         self.waits = 0
+
+    def state_wrong(self, reason: str) -> None:
+        self.wrong.append(reason)
 
     def send_nowait(self, data: bytes) -> bool:
         if not self.room:
@@ -103,11 +109,71 @@ def test_the_end_of_a_lease_is_said_until_it_is_heard(tmp_path: Path) -> None:
 def test_what_a_holder_has_said_is_said_again_in_the_next_instance(tmp_path: Path) -> None:
     async def story(process: Process, group: Group) -> None:
         process._active = True
+        beside = asyncio.create_task(process._syncing())
         heard(process, 4, Update(Id("0" * 16, 1), ("user:root",), (Remove("x"),), ONDISK))
-        assert group.sent == [OnDisk((4, 1, 0))]
+        while group.sent != [OnDisk((4, 1, 0))]:
+            await asyncio.sleep(0.001)
+        beside.cancel()
         process._on_event(Event("reopened", 2))
         await asyncio.sleep(0)
         assert group.sent[1:] == [Holding(True), HasApplied((4, 1, 0)), OnDisk((4, 1, 0))]
+
+    played(tmp_path, story)
+
+
+def on_disk(clock: int) -> Update:
+    return Update(Id("0" * 16, clock), ("user:root",), (Remove("x"),), ONDISK)
+
+
+def test_on_disk_is_said_of_what_was_committed_before_the_sync_began(tmp_path: Path) -> None:
+    """And updates go on meanwhile; one sync is for all that came during the last one."""
+
+    async def story(process: Process, group: Group) -> None:
+        begun, go_on, syncs = threading.Event(), threading.Event(), 0
+
+        def slow() -> None:
+            nonlocal syncs
+            syncs += 1
+            begun.set()
+            assert go_on.wait(20)
+            go_on.clear()
+
+        process.copy.file.sync = slow  # type: ignore[method-assign]
+        beside = asyncio.create_task(process._syncing())
+        heard(process, 4, on_disk(4))
+        await asyncio.to_thread(begun.wait, 20)
+        begun.clear()
+        for clock in (5, 6, 7):
+            heard(process, clock, on_disk(clock))
+        assert group.sent == [] and process.facts.place == (7, 1, 0)
+        go_on.set()
+        await asyncio.to_thread(begun.wait, 20)
+        assert group.sent == [OnDisk((4, 1, 0))]
+        go_on.set()
+        while len(group.sent) < 2:
+            await asyncio.sleep(0.001)
+        assert group.sent[1:] == [OnDisk((7, 1, 0))] and syncs == 2
+        beside.cancel()
+
+    played(tmp_path, story)
+
+
+def test_a_disk_that_fails_at_the_sync_is_no_disk(tmp_path: Path) -> None:
+    """Rule S5: not said to be on disk; the copy is stale, and the state is asked for again."""
+
+    async def story(process: Process, group: Group) -> None:
+        def broken() -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        process._active = True
+        process.copy.file.sync = broken  # type: ignore[method-assign]
+        beside = asyncio.create_task(process._syncing())
+        heard(process, 4, on_disk(4))
+        while not group.wrong:
+            await asyncio.sleep(0.001)
+        assert "Input/output error" in group.wrong[0] and group.sent == []
+        assert not process.active and process.stale_ms() > 0 and process.counters["disk_errors"] == 1
+        beside.cancel()
 
     played(tmp_path, story)
 

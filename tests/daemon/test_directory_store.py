@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from zenjun.daemon.directory import store
 from zenjun.daemon.directory.copy import Copy, Heard, Seen
-from zenjun.daemon.directory.store import File, StoreError
+from zenjun.daemon.directory.store import File, Rows, StoreError
 from zenjun.proto.service.directory import copying
-from zenjun.proto.service.directory.entries import Target
-from zenjun.proto.service.directory.messages import ONDISK, Id, Update, encode
+from zenjun.proto.service.directory.entries import Entry, Target, entry_row
+from zenjun.proto.service.directory.messages import ONDISK, Id, OnDisk, Update, encode
 from zenjun.proto.service.directory.operations import Remove, Set
+from zenjun.proto.service.directory.state import State
+from zenjun.proto.service.directory.store import Table
 from zenjun.proto.service.stateapi import Offer, Snapshot
 
 WHO = (1, 7)
@@ -35,6 +39,12 @@ def filled(folder: Path, count: int = 100) -> Copy:
     copy.apply([Seen((1, 1, 0), (WHO,), (WHO,))])
     copy.apply([Heard((k + 2, 1, 0), WHO, update(k, set_name(f"n{k}"))) for k in range(count)])
     return copy
+
+
+def filled_row(port: int) -> bytes:
+    """The row of n1 as ``filled`` has made it."""
+    target = Target(f"tcp://10.0.0.1:{port}")
+    return entry_row(Entry("n1", "user:root", (3, 1, 0), targets=(target,)))
 
 
 def close(*copies: Copy) -> None:
@@ -76,7 +86,7 @@ def test_a_transaction_that_fails_changes_nothing(tmp_path: Path, monkeypatch: p
     copy = filled(tmp_path)
     digest, place = copying.digest(copy.state), copy.state.place
 
-    def full(durable: bool) -> None:
+    def full() -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(copy.rows, "commit", full)
@@ -88,6 +98,88 @@ def test_a_transaction_that_fails_changes_nothing(tmp_path: Path, monkeypatch: p
     copy.apply([Heard((500, 1, 0), WHO, update(500, set_name("found")))])
     assert copy.state.entry("found") is not None
     close(copy)
+
+
+def test_rows_of_a_transaction_are_read_in_it(tmp_path: Path) -> None:
+    """A transaction's rows are kept for its end; each way of reading knows them all the same."""
+    copy = filled(tmp_path, 10)
+    rows = copy.rows
+    rows.begin()
+    rows.put(Table.OUT, "b", b"1", (900, 1, 0))
+    rows.put(Table.OUT, "a", b"0", (900, 1, 0))
+    rows.delete(Table.ENTRY, "n3")
+    assert rows.get(Table.OUT, "b") == b"1" and rows.get(Table.ENTRY, "n3") is None and rows.get(Table.ENTRY, "n4") is not None
+    assert [key for key, _ in rows.scan(Table.OUT, "", "~")] == ["a", "b"]
+    rows.put(Table.OUT, "c", b"2", (900, 1, 0))
+    assert rows.count(Table.OUT) == 3 and rows.count(Table.ENTRY) == 9
+    assert "n3" not in [key for key, _ in rows.scan(Table.ENTRY, "", "~")]
+    rows.put(Table.OUT, "c", b"3", (901, 1, 0))
+    rows.delete(Table.OUT, "b")
+    rows.commit()
+    with closing(copy.file.reader().connection) as other:
+        assert Rows(other).get(Table.OUT, "c") == b"3" and Rows(other).count(Table.OUT) == 2
+    rows.begin()
+    rows.delete(Table.OUT, "c")
+    rows.roll_back()
+    assert rows.get(Table.OUT, "c") == b"3"
+    close(copy)
+
+
+def test_a_transaction_keeps_a_bounded_number_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "KEPT_MAX", 10)
+    copy = filled(tmp_path, 1)
+    copy.rows.begin()
+    for number in range(25):
+        copy.rows.put(Table.OUT, f"{number:02}", b"0", (900, 1, 0))
+        assert len(copy.rows._new.get(Table.OUT, ())) < 10
+    assert copy.rows.count(Table.OUT) == 25
+    copy.rows.roll_back()
+    close(copy)
+
+
+def test_the_log_begins_anew_when_its_pages_are_carried_over(tmp_path: Path) -> None:
+    """It grows while somebody reads what was before, and not for ever."""
+    copy = filled(tmp_path, 200)
+    frozen = copy.file.frozen()
+    for number in range(300):
+        copy.apply([Heard((1000 + number, 1, 0), WHO, update(1000 + number, set_name("n1", number + 1)))])
+    log = tmp_path / "directory.db-wal"
+    grown = log.stat().st_size
+    copy.file.carry_over()
+    assert frozen.get(Table.ENTRY, "n1") == filled_row(1), "who reads goes on reading what was"
+    frozen.close()
+    copy.file.carry_over()
+    for number in range(300):
+        copy.apply([Heard((2000 + number, 1, 0), WHO, update(2000 + number, set_name("n1", number + 1)))])
+    copy.file.sync()
+    assert log.stat().st_size <= grown * 1.2
+    place, digest = copy.state.place, copying.digest(copy.state)
+    close(copy)
+    again = copy_at(tmp_path)
+    assert (again.state.place, copying.digest(again.state)) == (place, digest)
+    close(again)
+
+
+def test_what_changes_no_row_is_written_with_the_next_row(tmp_path: Path) -> None:
+    """It may come again after a crash, and does nothing; who is given the state gets its place all the same."""
+    copy = filled(tmp_path, 3)
+    place, digest = copy.state.place, copying.digest(copy.state)
+    copy.apply([Heard((900, 2, 0), (2, 1), encode(OnDisk(place)))])
+    assert copy.state.place == (900, 2, 0) and copy.facts().place == (900, 2, 0)
+    with closing(copy.file.reader().connection) as other:
+        assert State(Rows(other)).place == place, "not written yet"
+    snapshot = copy.snapshot((900, 2, 0), None)
+    assert snapshot.digest == copying.digest(copy.state) and snapshot.close is not None
+    snapshot.close()
+    with closing(copy.file.reader().connection) as other:
+        assert State(Rows(other)).place == (900, 2, 0)
+    copy.apply([Heard((901, 2, 0), (2, 1), encode(OnDisk(place)))])
+    close(copy)
+    again = copy_at(tmp_path)
+    assert again.state.place == (900, 2, 0)
+    repeated = again.apply([Heard((901, 2, 0), (2, 1), encode(OnDisk(place)))])
+    assert not repeated.results[0].skipped and copying.digest(again.state) == digest
+    close(again)
 
 
 def test_damage_is_found_and_moved_away(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_closed_loop_keeps_so_many_under_way() -> None:
             now -= 1
 
         found = await nameload.closed_loop(step, 0, 0.0, 5)
-        assert found["count"] == 0
+        assert found["count"] == found["calls"] == 0
         found = await nameload.closed_loop(step, time.monotonic_ns(), 0.3, 5)
         assert most == 5 and found["count"] >= 5 and found["p50_us"] >= 1000
         assert asked <= set(range(nameload.NAMES)) and len(asked) >= 5
@@ -138,7 +138,7 @@ def test_aims_are_met_or_missed_by_what_was_measured() -> None:
     assert found["an update, `disk`, p50, beyond `memory`"] == ["410 µs", "≤ 400 µs", "**missed**"]
     assert found["updates, `disk`, all stations"] == ["–", "≥ 1,000 /s", "–"], "not measured is not met"
     text = render_names(rows)
-    assert "| update, disk | zenjun | 900 | – | 1,000 |" in text and "| update, disk | etcd | 2,000 | – | 500 |" in text
+    assert "| update, disk | zenjun | 900 | – | 1,000 | – |" in text and "| update, disk | etcd | 2,000 | – | 500 | – |" in text
     assert "A write and its fsync: 400 µs. Load average 0.5 to 0.5." in text
     assert render_names([]) == "No lines.\n"
 

@@ -190,13 +190,16 @@ def figures(times_ns: Sequence[int], seconds: float) -> Json:
 
 
 async def closed_loop(step: Callable[[int], Awaitable[None]], start_ns: int, seconds: float, inflight: int) -> Json:
-    """``inflight`` calls at a time, each begun when one has ended."""
+    """``inflight`` calls at a time, each begun when one has ended. ``calls`` has those that ended behind the window, too."""
     end_ns = start_ns + int(seconds * 1e9)
     times: list[int] = []
+    calls = 0
 
     async def one(number: int) -> None:
+        nonlocal calls
         while (began := time.monotonic_ns()) < end_ns:
             await step(number)
+            calls += 1
             now = time.monotonic_ns()
             if now <= end_ns:
                 times.append(now - began)
@@ -204,7 +207,7 @@ async def closed_loop(step: Callable[[int], Awaitable[None]], start_ns: int, sec
 
     await asyncio.sleep(max(0.0, (start_ns - time.monotonic_ns()) / 1e9))
     await asyncio.gather(*(one(number % NAMES) for number in range(inflight)))
-    return figures(times, seconds)
+    return {**figures(times, seconds), "calls": calls}
 
 
 async def paced(step: Callable[[int], Awaitable[None]], start_ns: int, seconds: float, rate: float) -> Json:

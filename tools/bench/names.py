@@ -23,7 +23,7 @@ from ...daemon.client.errors import ClientError
 from ..lab import Lab, LabError
 from .cell import BenchError, Client, Json
 from .joiner import measure_joiner
-from .measure import Machine
+from .measure import Machine, cpu_ns
 from .nameload import WORK_S
 from .names_systems import ETCD, GROUP, OURS, START_S, EtcdNames, Measurement, OurGroup, OurNames, Service
 from .plan import machine
@@ -86,11 +86,13 @@ def measure(service: Service, clients: list[Client], measurement: Measurement, s
     if measurement.watched:
         told(clients[-1], {"do": "watch"}, limit_s)
     line = {**measurement.do, "start_ns": time.monotonic_ns() + LEAD_NS, "seconds": seconds}
-    before, began = Machine.read(), time.monotonic()
+    pids = service.daemon_pids()
+    before, cpu, began = Machine.read(), sum(map(cpu_ns, pids)), time.monotonic()
     for client in working:
         client.say(json.dumps(line))
     found = [json.loads(client.line("RESULT", time.monotonic() + limit_s)) for client in working]
-    took = time.monotonic() - began
+    took, cpu = time.monotonic() - began, sum(map(cpu_ns, pids)) - cpu
+    calls = sum(f.get("calls", f["count"]) for f in found)
     busy = round((Machine.read().busy_s - before.busy_s) / took, 2)
     if measurement.watched:
         seen = told(clients[-1], {"do": "seen", "seconds": seconds, "settle_s": SETTLE_S}, limit_s)
@@ -99,6 +101,8 @@ def measure(service: Service, clients: list[Client], measurement: Measurement, s
     for name in ("p50_us", "p99_us", "max_us"):
         if name in total:
             total[name] = max(f.get(name, 0.0) for f in found)
+    if calls and measurement.do["do"] in ("get", "put"):
+        total["cpu_us"] = round(cpu / 1e3 / calls, 1)
     problems = [] if total["count"] else ["nothing was done"]
     if total.get("sent", total["count"]) != total["count"]:
         problems.append(f"{total['sent']} updates, {total['count']} events")

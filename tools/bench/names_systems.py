@@ -88,6 +88,10 @@ class Service:
     def version(self) -> str:
         return ""
 
+    def daemon_pids(self) -> list[int]:
+        """Its processes at all stations."""
+        return []
+
     def target(self, station: int) -> str:
         """What the load is told to connect to."""
         raise NotImplementedError
@@ -160,6 +164,9 @@ class OurNames(Service):
     def version(self) -> str:
         return _version()
 
+    def daemon_pids(self) -> list[int]:
+        return [*self.pids.values(), *(s.daemon.pid for s in self.lab.stations.values() if s.daemon is not None)]
+
     def target(self, station: int) -> str:
         return str(self.lab.station(station).directory / "directory.sock")
 
@@ -223,6 +230,9 @@ class EtcdNames(Service):
             process.kill()
             process.wait(10)
         self._processes = []
+
+    def daemon_pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
 
     def version(self) -> str:
         done = subprocess.run(["etcd", "--version"], capture_output=True, text=True, timeout=10, check=False)

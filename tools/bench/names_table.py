@@ -78,7 +78,7 @@ def aims(rows: Sequence[Json]) -> list[Aim]:
     return found
 
 
-COLUMNS: Final = (("p50", "p50_us"), ("p99", "p99_us"), ("per second", "per_s"))
+COLUMNS: Final = (("p50", "p50_us"), ("p99", "p99_us"), ("per second", "per_s"), ("CPU of the daemons", "cpu_us"))
 
 
 def render_names(rows: Sequence[Json]) -> str:
