@@ -126,6 +126,24 @@ class Copy:
         with self.commits["yes"].took():
             self.file.sync()
 
+    def rewrite(self) -> None:
+        """All rows anew, in a new file: after a sync that failed. Raises what a broken disk raises."""
+        with self.lock:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        self.rows = self.file.rewritten(self.rows)
+        self.state = State(self.rows)
+        self._saved = self.state.place
+
+    def _to_disk(self) -> None:
+        """In the loop, with the lock held: what is committed is on disk then. Raises what a broken disk raises."""
+        if self.file.failed:
+            self._rewrite()
+            self.on_replaced()
+        else:
+            self.file.sync()
+
     def _apply(self, i: Input, sums: list[Digest]) -> Result:
         if isinstance(i, Heard):
             result = self.state.apply(i.place, i.sender, i.data)
@@ -173,7 +191,7 @@ class Copy:
             try:
                 self.state.on_start(place, members)
                 self._save()
-                self.file.sync()
+                self._to_disk()
             except BaseException:
                 self._undo()
                 raise

@@ -103,6 +103,8 @@ class Process:
         """The next commit begins SQLite's log anew, and waits for the disk."""
         self._want_disk = False
         self._disk_wanted = asyncio.Event()
+        self._states = 0
+        """Times that the state has become another one."""
         self._reached: list[tuple[Place, asyncio.Future[None]]] = []
         """Who waits for a place."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -274,16 +276,25 @@ class Process:
             await self._disk_wanted.wait()
             self._disk_wanted.clear()
             place, wanted, self._want_disk = self.facts.place, self._want_disk, False
+            states = self._states
             try:
                 if wanted:
+                    if self.copy.file.failed:
+                        await self.work(self.copy.rewrite)
+                        self._replaced()
+                        continue
                     await loop.run_in_executor(self._syncer, self.copy.sync)
-                    self._durable = place
-                    self.send(OnDisk(place))
+                    if states == self._states:  # else the place is of a state that is no longer this copy's
+                        self._durable = place
+                        self.send(OnDisk(place))
                 if self.copy.rows.written >= CARRY_ROWS:
                     self.copy.rows.written = 0
                     await loop.run_in_executor(self._syncer, self.copy.file.carry_over)
                     self._log_anew = True
             except DATABASE_ERRORS as error:
+                if wanted:
+                    self._want_disk = True
+                    self._disk_wanted.set()
                 self._on_disk_error(error)
                 await asyncio.sleep(BROKEN_S)
 
@@ -397,8 +408,12 @@ class Process:
     # ---- what the worker has done
 
     def _replaced(self) -> None:
-        """The whole state has become another one."""
+        """The whole state has become another one; what is on disk of it is asked and said anew."""
         self.facts = self.copy.facts()
+        self._states += 1
+        self._durable = NOWHERE
+        self._want_disk = True
+        self._disk_wanted.set()
         self._tell_place(self.facts.place)
         self.answers.forget()
         self._forget_all()

@@ -61,7 +61,7 @@ class SevenCopy(Copy):
                 self.rows.put(Table.META, _KEPT, canon.encode(row), NOWHERE)
                 self.rows.commit()
                 if keep.durable:
-                    self.file.sync()
+                    self._to_disk()
             except BaseException:
                 self._undo()
                 raise
@@ -140,7 +140,7 @@ class SevenCopy(Copy):
                 self._forget_kept()
                 self.state.save()
                 self.rows.commit()
-                self.file.sync()
+                self._to_disk()
             except BaseException:
                 self._undo()
                 raise

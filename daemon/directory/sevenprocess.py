@@ -177,6 +177,11 @@ class SevenProcess(Process):
         if self._broken is not None and not self._broken.done():
             self._broken.set_exception(ClientError(text))
 
+    def _on_disk_error(self, error: Exception) -> None:
+        """Out of the group, so that the others do not wait for this one's DONE; back by a copy."""
+        self.counters["disk_errors"] += 1
+        self._fail(f"{self.copy.file.path}: {error}")
+
     # ---- the managers' group
 
     def _take(self) -> None:
@@ -205,8 +210,7 @@ class SevenProcess(Process):
                 for effect in effects:
                     self._do(effect)
         except DATABASE_ERRORS as error:
-            self.counters["disk_errors"] += 1
-            self._fail(f"{self.copy.file.path}: {error}")
+            self._on_disk_error(error)
         finally:
             self._busy = False
         if not self.closed:

@@ -7,8 +7,10 @@ transaction is a frozen copy at one place, which is what state transfer needs.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -197,8 +199,12 @@ class File:
         """Where a file that could not be used was moved to by ``open``."""
         self.why = ""
         """Why it could not be used."""
+        self.failed = False
+        """A sync has failed: nobody knows what of the file is on disk, and another sync does not tell. ``rewritten`` mends it."""
         self._log = -1
         """Descriptor of SQLite's log; -1: not open."""
+        self._disk = threading.Lock()
+        """Held by who syncs, carries over, or puts another file in this one's place."""
 
     def open(self) -> Writing:
         """The file, checked: its rows have the sums that it says (rule S4). A damaged one is moved away and a blank one begun."""
@@ -220,19 +226,30 @@ class File:
         A commit has written its pages to the log, and the log is read from its beginning after a crash: to have it on disk is
         enough. Pages that are no longer there were synced, with the file, before they were written over.
         """
-        if self._log < 0:
-            self._log = os.open(self._log_path, os.O_RDWR | os.O_CLOEXEC)
-            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with self._disk:
+            if self.failed:
+                raise OSError(errno.EIO, "an earlier sync failed")
             try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        os.fdatasync(self._log)
+                if self._log < 0:
+                    self._log = os.open(self._log_path, os.O_RDWR | os.O_CLOEXEC)
+                    self._sync_folder()
+                os.fdatasync(self._log)
+            except OSError:
+                # Linux tells of pages that it could not write once, and takes them for written from then on.
+                self.failed = True
+                raise
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def carry_over(self) -> None:
         """Bring the log's pages into the file, as far as nobody reads what was before, so that the log begins anew. May run
         beside the one that writes. Raises what SQLite raises."""
-        with contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+        with self._disk, contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     @property
@@ -274,15 +291,34 @@ class File:
         return rows
 
     def replace(self, old: Writing, new: Writing) -> Writing:
-        """Put the file of ``fresh``, whose transaction is committed, in the place of this one."""
+        """Put the file of ``fresh``, whose transaction is committed, in the place of this one. It is on disk then."""
         new.connection.execute("PRAGMA synchronous = FULL")
         new.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         new.close()
-        old.close()
-        self._forget_log()
-        self._remove(self.path)
-        self._beside.rename(self.path)
-        return self._connect(self.path)
+        with self._disk:
+            old.close()
+            self._forget_log()
+            # A crash before the end of this leaves no file at all: a log is nothing without its file.
+            self._remove(self.path)
+            self._beside.rename(self.path)
+            self._sync_folder()
+            self.failed = False
+            return self._connect(self.path)
+
+    def rewritten(self, old: Writing) -> Writing:
+        """All rows anew, in a new file, on disk. Nobody writes meanwhile. Raises OSError, and what SQLite raises."""
+        self._remove(self._beside)
+        old.connection.execute("VACUUM INTO ?", (str(self._beside),))
+        file = os.open(self._beside, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+        new = self._connect(self._beside)
+        if damage := self._damage(new):
+            new.close()
+            raise OSError(errno.EIO, f"the rows cannot be written anew: {damage}")
+        return self.replace(old, new)
 
     # ---- within
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from zenjun.daemon.client import Event
 from zenjun.daemon.config import parse
 from zenjun.daemon.directory.copy import Applied, Copy, Heard
@@ -173,6 +175,65 @@ def test_a_disk_that_fails_at_the_sync_is_no_disk(tmp_path: Path) -> None:
             await asyncio.sleep(0.001)
         assert "Input/output error" in group.wrong[0] and group.sent == []
         assert not process.active and process.stale_ms() > 0 and process.counters["disk_errors"] == 1
+        beside.cancel()
+
+    played(tmp_path, story)
+
+
+def test_after_a_sync_that_failed_all_rows_are_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells of pages that it could not write once: the next sync of the same file would say nothing of them."""
+
+    async def story(process: Process, group: Group) -> None:
+        file = process.copy.file
+        monkeypatch.setattr("zenjun.daemon.directory.process.BROKEN_S", 0.001)
+        real, calls = os.fdatasync, 0
+
+        def once(descriptor: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise OSError(errno.EIO, "Input/output error")
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", once)
+        inode = file.path.stat().st_ino
+        beside = asyncio.create_task(process._syncing())
+        heard(process, 4, on_disk(4))
+        while not file.failed:
+            await asyncio.sleep(0.001)
+        with pytest.raises(OSError, match="an earlier sync failed"):
+            file.sync()
+        while not group.sent:
+            await asyncio.sleep(0.001)
+        assert group.sent == [OnDisk((4, 1, 0))] and not file.failed
+        assert file.path.stat().st_ino != inode and process.copy.state.place == (4, 1, 0)
+        beside.cancel()
+
+    played(tmp_path, story)
+
+
+def test_on_disk_is_not_said_of_a_state_that_another_has_replaced(tmp_path: Path) -> None:
+    """What comes by state transfer is another past; it is said of that one, with its own place."""
+
+    async def story(process: Process, group: Group) -> None:
+        begun, go_on = threading.Event(), threading.Event()
+        real = process.copy.file.sync
+
+        def slow() -> None:
+            begun.set()
+            assert go_on.wait(20)
+            real()
+
+        process.copy.file.sync = slow  # type: ignore[method-assign]
+        beside = asyncio.create_task(process._syncing())
+        heard(process, 4, on_disk(4))
+        await asyncio.to_thread(begun.wait, 20)
+        process.copy.state.place = (9, 1, 0)
+        process._replaced()
+        go_on.set()
+        while not group.sent:
+            await asyncio.sleep(0.001)
+        assert group.sent == [OnDisk((9, 1, 0))]
         beside.cancel()
 
     played(tmp_path, story)
