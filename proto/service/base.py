@@ -1,9 +1,9 @@
 """What a service is: a state machine that the total order feeds, and what it asks of the host that drives it.
 
 Every station that runs a service gives it the same messages and views at the same places, so every copy has the same state at the
-same place. A service knows no socket, clock or file: its host passes in what comes and carries out what it returns, in order. The
-host of the services inside the daemon is ``daemon/services.py``; a service that is a program of its own has a host on the client
-library. Neither makes a difference to the service.
+same place. A service has no socket, clock or file: its host passes in messages, views and time, and applies the returned effects
+in order. The host of the services inside the daemon is ``daemon/services.py``; a service that is a program of its own has a host
+on the client library. The service cannot tell them apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..wire import VIEW
 Place: TypeAlias = tuple[int, int, int]
 """(clock, station 1..n, index): order key of a message or of a view. Places compare like the order itself."""
 Source: TypeAlias = tuple[int, int]
-"""(station 1..n, client): who has sent a message; client 0: the station's daemon."""
+"""(station 1..n, client): the sender of a message; client 0: the station's daemon."""
 Chunk: TypeAlias = tuple[bytes, bytes]
 """(key, data) of a piece of a snapshot; a key comes once."""
 ViewT = TypeVar("ViewT")
@@ -26,7 +26,7 @@ ViewT = TypeVar("ViewT")
 
 
 class Effect:
-    """Something that a service wants of its host."""
+    """Something that a service asks of its host."""
 
     __slots__ = ()
 
@@ -53,30 +53,30 @@ class Reply(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Store(Effect):
-    """Make this durable. A barrier: the effects behind it are carried out when it is on disk. data None: remove the key."""
+    """Make this durable. A barrier: later effects are applied when it is on disk. data None: remove the key."""
 
     key: bytes
     data: bytes | None
 
 
 class StateMachine(ABC, Generic[ViewT]):
-    """A replicated state machine. Every input returns effects, to be carried out in order; none raises for what others sent.
+    """A replicated state machine. Every input returns effects, to be applied in order; none raises for received data.
 
-    What reaches ``on_message`` and ``on_view`` is equal at all copies, and so must be what they do to the state: no clock, no
-    randomness, no order of a set or of a hash. Effects may differ between copies: only one of them may have to speak.
+    The inputs of ``on_message`` and ``on_view`` are equal at all copies, and so must be the changes that they make to the state:
+    no clock, no randomness, no order of a set or of a hash. Effects may differ between copies: for example, only one copy sends.
     """
 
     @abstractmethod
     def on_message(self, place: Place, source: Source, data: bytes) -> list[Effect]:
-        """A message of the service has its place in the order here."""
+        """A message of the service is at this place of the order."""
 
     @abstractmethod
     def on_view(self, place: Place, view: ViewT) -> list[Effect]:
-        """Stations or members have come or gone at this place of the order."""
+        """Stations or members have joined or left at this place of the order."""
 
     def on_request(self, request: Hashable, body: bytes) -> list[Effect]:
-        """A local client asks; ``request`` names the question in the ``Reply``, which may come with a later input. A service that
-        answers no questions says so."""
+        """A local client sends a request. ``request`` identifies it in the ``Reply``, which may be an effect of a later input. By
+        default a request is refused as unknown."""
         return [Reply(request, {"message": "this service answers no requests"}, "unknown-request")]
 
     def next_deadline_ns(self) -> int | None:
@@ -84,8 +84,8 @@ class StateMachine(ABC, Generic[ViewT]):
         return None
 
     def on_timer(self, now_ns: int) -> list[Effect]:
-        """Time has passed. Early or repeated calls are harmless. Timers differ between copies, so they must not touch the state:
-        they say something (``Emit``) whose place all copies see."""
+        """Time has passed. Early or repeated calls are harmless. Timers differ between copies, so they must not change the state:
+        they send a message (``Emit``), which has the same place at all copies."""
         return []
 
     @abstractmethod
@@ -94,8 +94,8 @@ class StateMachine(ABC, Generic[ViewT]):
 
     @abstractmethod
     def restore(self, chunks: Iterable[Chunk]) -> None:
-        """Replace the state by another copy's snapshot; the next input is the first one behind its place. Raises ValueError for
-        what is no snapshot, and leaves the state as it was."""
+        """Replace the state by another copy's snapshot; the next input is the first one after its place. Raises ValueError if the
+        chunks are no snapshot, and leaves the state as it was."""
 
 
 class ViewEvent(NamedTuple):
@@ -114,7 +114,7 @@ class ViewEvent(NamedTuple):
 
 
 def decode_view(data: bytes) -> ViewEvent:
-    """The view event that the core hands out as a message of type VIEW."""
+    """The view event that the core delivers as a message of type VIEW."""
     instance, hash_, operational, joined, left = VIEW.struct.unpack_from(data)
     stations = (len(data) - VIEW.size) // 4
     incarnations = tuple(int.from_bytes(data[VIEW.size + 4 * i : VIEW.size + 4 * i + 4], "big") for i in range(stations))

@@ -27,7 +27,8 @@ from .transferwire import (
 )
 
 LISTED_BYTES: Final = 1024 * 1024
-"""A LISTING stops when its chunks hold so many bytes: they are digested in the program's own thread, a millisecond each MiB."""
+"""A LISTING stops when its chunks hold this number of bytes: they are digested in the program's own thread, a millisecond each
+MiB."""
 HELD_BYTES: Final = 2 * CHUNK_MAX
 """Chunks kept in memory for each transfer."""
 PARTS_MAX: Final = 32

@@ -1,13 +1,14 @@
-"""Named process groups: who is in which, as a function of the delivered order alone.
+"""Named process groups: the members of each, as a function of the delivered order alone.
 
 Fed only by delivery of ``MessageType.GROUP`` messages and of view events, so every station has the same groups at the same place
 in the order and its clients see the same views between the same messages. A member is (station, client, program name).
 
-An instance that begins with the OPEN agreement begins with no groups: each daemon joins its clients again. Where a view lets
-stations in, the others go on with their groups, and each of them broadcasts (SNAPSHOT) which of its own clients are in which
-group as of that view. A station that was admitted keeps group messages back until it has everybody's SNAPSHOT, then begins with
-those and applies what it has kept: from that place on its tables are the others'. If another view comes before, that begins anew
-with it, for what a removed station had to tell is lost. Everyone can tell when it is over, for all of it stands in the order.
+An instance that begins with the OPEN agreement begins with no groups: each daemon joins its clients again. Where a view admits
+stations, the others continue with their groups, and each of them broadcasts (SNAPSHOT) which of its own clients are in which
+group as of that view. A station that was admitted keeps group messages until it has the SNAPSHOT of every other member. Then it
+starts with those and applies the kept messages: from that place on its tables are equal to the others'. If another view comes
+first, the exchange starts again with that view, because the SNAPSHOT of a removed station is lost. Every station knows when the
+exchange is complete, because all of it is in the order.
 
 On the wire a group is the CRC-32 of its name (``wire.group_id``). A join whose name has the number of another group that has
 members is refused, at every station alike, with the reason ``name-collision``; one that asks for another order of delivery than
@@ -317,12 +318,12 @@ class Groups(StateMachine[ViewEvent]):
         self.station = station
         self.instance = 0
         self.active = False
-        """This station is in an instance: it speaks for its clients, and what ``on_request`` answers is true now."""
+        """This station is in an instance: it sends for its clients, and the answers of ``on_request`` are up to date."""
         self.malformed = 0
-        """Group messages ignored, by every station alike, because they make no sense."""
+        """Malformed group messages, which every station ignores alike."""
         self.known = True
-        """False from the opening of an instance that has let this station in until it has everybody's SNAPSHOT: the tables are
-        empty, and no client of this station may join yet."""
+        """False from the start of an instance that has admitted this station until it has the SNAPSHOT of every other member: the
+        tables are empty, and no client of this station may join yet."""
         self._by_id: dict[int, _Group] = {}
         self._sync_instance = 0
         self._awaited: set[int] = set()
@@ -330,10 +331,10 @@ class Groups(StateMachine[ViewEvent]):
         self._told: dict[int, list[SnapshotEntry]] = {}
         self._kept: list[tuple[int, int, Request]] = []
 
-    # ---- life
+    # ---- start and end of an instance
     def open(self, instance: int, *, joined: bool = False) -> None:
-        """An instance has started: all groups are empty. joined: the others go on with theirs; the view event that lets this
-        station in comes first (``on_view``)."""
+        """An instance has started: all groups are empty. joined: the others continue with theirs; the view event that admits this
+        station comes first (``on_view``)."""
         self.instance = instance
         self.active = instance != 0
         self.known = not joined
@@ -381,7 +382,7 @@ class Groups(StateMachine[ViewEvent]):
         return bool(self._awaited)
 
     def on_view(self, place: Place, view: ViewEvent) -> list[Effect]:
-        """A view event has its place in the order here. Returns the views of groups that begin here, by name: members of stations
+        """A view event is at this place of the order. Returns the views of groups that begin here, by name: members of stations
         removed have left. Where it admits stations, every member that was one before broadcasts its SNAPSHOT."""
         self.instance = view.instance
         if view.joined or self._awaited:
@@ -402,8 +403,8 @@ class Groups(StateMachine[ViewEvent]):
         return effects
 
     def on_message(self, place: Place, source: Source, data: bytes) -> list[Effect]:
-        """A group message has its place in the order here. Returns the views that begin here: none for a join of a member, a
-        leave of a stranger, or what makes no sense; and none while ``known`` is false."""
+        """A group message is at this place of the order. Returns the views that begin here: none for a join of a member, a leave
+        of a non-member, or a malformed message; and none while ``known`` is false."""
         station, client = source
         request = decode(data)
         if request is None or (isinstance(request, SnapshotPart) and client):
@@ -467,7 +468,7 @@ class Groups(StateMachine[ViewEvent]):
             self._finish_sync()
 
     def _finish_sync(self) -> None:
-        """If everybody has told: the tables as of the view, then what has come since."""
+        """If all SNAPSHOTs have arrived: make the tables as of the view, then apply the messages since."""
         if self._awaited or self.known:
             return
         self.known = True
@@ -496,7 +497,7 @@ class Groups(StateMachine[ViewEvent]):
         return chunks
 
     def restore(self, chunks: Iterable[Chunk]) -> None:
-        """Take another station's tables over. ``active`` stays: it is this station's own."""
+        """Adopt another station's tables. ``active`` stays: it is this station's own."""
         (key, head), *rest = chunks
         if key or len(head) != SNAPSHOT_HEAD.size:
             raise ValueError("a snapshot of groups begins with its head")
@@ -540,7 +541,8 @@ class Groups(StateMachine[ViewEvent]):
         return group.ordering if group is not None else Ordering.TOTAL
 
     def may_send(self, name: str) -> bool:
-        """May a program that is not in it send to it? Yes if it is open, or empty: then there is nobody whom it could disturb."""
+        """Whether a program that is not a member may send to it: yes if it is open, or empty, because then it disturbs no
+        member."""
         group = self._by_id.get(group_id(name))
         return group is None or (group.name == name and group.open)
 

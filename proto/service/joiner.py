@@ -37,7 +37,7 @@ LIST_COUNT: Final = 1000
 AGAIN_NS: Final = S
 """Without an answer a request is repeated after this time."""
 TRIES_MAX: Final = 3
-"""A donor that has not answered so many requests is left out."""
+"""A donor that has left this number of requests unanswered is excluded."""
 OFFER_WAIT_NS: Final = 3 * S
 LISTED_MAX: Final = 4_000_000
 """Chunks of a state."""
@@ -81,7 +81,7 @@ class Attempt:
     """From an ASK at its position to the restored state.
 
     outcome: None while it runs; ``restored``; ``again`` (ask other donors); ``slow`` (no donor has answered for OFFER_WAIT_NS);
-             ``diverged`` (ask a third donor); ``failed`` (``error`` says why).
+             ``diverged`` (ask a third donor); ``failed`` (``error`` has the reason).
     """
 
     window_max: int = WINDOW
@@ -129,7 +129,7 @@ class Attempt:
     # ---- offers
 
     def on_offer(self, now: int, donor: Who, m: OfferMessage, building: Building | None) -> Building | None:
-        """A donor's snapshot stands. Returns the state that is being built, perhaps a new one."""
+        """A donor's snapshot is ready. Returns the state that is being built, perhaps a new one."""
         if donor not in self.donors or donor in self._offers or self._sources or self.outcome:
             self._counters["offer-unasked"] += 1
             return building
@@ -399,7 +399,7 @@ class Attempt:
     # ---- time
 
     def wait_more(self, now: int) -> None:
-        """There is no other donor: go on waiting for those asked."""
+        """There is no other donor: continue to wait for those asked."""
         self.outcome = None
         self._offers_at = now + OFFER_WAIT_NS
 

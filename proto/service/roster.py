@@ -1,9 +1,9 @@
-"""Who is active in a group with state: rules X2 and X10 of state transfer, as a function of the order.
+"""The active members of a group with state: rules X2 and X10 of state transfer, as a function of the order.
 
 A member is *unknown* (it has joined and has no ROSTER yet), *syncing* or *active* (its state is the group's). Every known member
 has the same ``active`` and ``transfers`` at the same position, because both change only at messages and views of the companion
-group. An unknown member keeps the messages since the present view. It applies them behind the ROSTER of that view: a ROSTER of
-an earlier view says nothing about those who have left since.
+group. An unknown member keeps the messages since the present view. It applies them after the ROSTER of that view: a ROSTER of an
+earlier view does not know which members have left since.
 
 Timers decide only when a message is sent, never what it means.
 """
@@ -247,7 +247,7 @@ class RosterState:
         return self.members.index(self.me)
 
     def _enough(self) -> bool:
-        """Rule C1 for persistent groups: a quorum of the holders has told what it has, or all have."""
+        """Rule C1 for persistent groups: a quorum of the holders has reported what it has, or all have."""
         if not self.holders or self.force:
             return True
         whole = {w[0] for w, h in self.haves.items() if h.have is not None and not h.damaged}
@@ -279,7 +279,7 @@ class RosterState:
     # ---- time
 
     def have_due(self, now: int) -> bool:
-        """This member has to say what it has, at the present view."""
+        """This member has to report what it has, at the present view."""
         if not self.vacant or self._asked_have or now < self._have_at:
             return False
         self._asked_have, self._have_at = True, NEVER
@@ -287,7 +287,7 @@ class RosterState:
 
     @property
     def hopeless(self) -> bool:
-        """No member has told anything but that its state is damaged, and all have had time to."""
+        """All members have had time to report, and each one has reported only that its state is damaged."""
         return self._hopeless and self.vacant
 
     def tell(self, have: Have | None, damaged: bool) -> None:

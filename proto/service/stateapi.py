@@ -16,17 +16,17 @@ Chunks: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 @dataclass(slots=True)
 class Snapshot:
-    """A frozen copy of the state, read in pieces while the program goes on.
+    """A frozen copy of the state, read in pieces while the program continues.
 
     chunks: read once, in turn, as the joiner fetches; a generator that reads a file keeps nothing in memory.
-    read:   any chunk's data by its key, as often as wanted. With it a second donor can serve chunks that the first one listed;
+    read:   any chunk's data by its key, any number of times. With it a second donor can serve chunks that the first one listed;
             KeyError: there is no such chunk.
     delta:  only what has changed since the joiner's ``have``. A delta must come with a digest, else it is not used.
     digest: of the whole state (with a delta, of the state after it), 1 to 64 bytes; None: not known. Two donors whose digests
-            differ at one place have diverged. A digest that takes long is given as a function: it is called in a thread while
-            the program goes on, so it may read nothing but the frozen copy.
+            differ at one place have diverged. A digest that takes long is given as a function: it is called in a thread while the
+            program continues, so it may read only the frozen copy.
     count, size: number of chunks and of bytes, for progress; -1: not known.
-    close:  called once when the snapshot is not needed any more.
+    close:  called once when the snapshot is no longer needed.
     """
 
     chunks: Chunks
@@ -71,7 +71,7 @@ class Restore(Protocol):
         """All chunks are here: the digest of the state that ``commit`` would make; None: not computed."""
 
     def commit(self, offer: Offer) -> None:
-        """Replace the old state. The next message to be applied is the first one behind ``offer.place``."""
+        """Replace the old state. The next message to be applied is the first one after ``offer.place``."""
 
     def abort(self) -> None:
         """Drop what was built; the old state stays."""
@@ -93,15 +93,15 @@ class State(Protocol):
 
 @runtime_checkable
 class Gated(Protocol):
-    """What a state may have besides: it says when the group may be asked for the state."""
+    """An optional method of a state: it decides when the group may be asked for the state."""
 
     def may_ask(self) -> bool:
-        """The state is wanted. False: not now; the program says when (``Transfer.allow``)."""
+        """The library needs the state. False: not now; the program reports when (``Transfer.allow``)."""
 
 
 @runtime_checkable
 class Starting(Protocol):
-    """What a state may have besides: it is told when it becomes the group's without having come from another member."""
+    """An optional method of a state, called when the state becomes the group's without a transfer from another member."""
 
     def start(self, place: Place, members: tuple[Who, ...]) -> None:
         """A START at ``place`` has made this state the group's. members: those of the group then, the same at each of them."""

@@ -1,14 +1,14 @@
 """State transfer at a position in the total order: the machine of one member of a group with state.
 
-A member that joins gets the state as of the position of its own ASK from an active member, while messages flow, and then all of
-the group's messages behind that position. This module composes the roster (rules X2, X10), the donor (X4, X6), the joiner (X5 to
-X8) and the queue between the order and the program (X3, X9).
+A member that joins gets the state as of the position of its own ASK from an active member, while messages flow, and then all
+later messages of the group. This module composes the roster (rules X2, X10), the donor (X4, X6), the joiner (X5 to X8) and the
+queue between the order and the program (X3, X9).
 
-Sans-I/O: times are monotonic nanoseconds and arguments. ``take`` returns what is to be done, in order. The program's own objects
+Sans-I/O: times are monotonic nanoseconds and arguments. ``take`` returns the effects, in order. The program's own objects
 (``stateapi``) are called directly.
 
-Two positions matter at each member: how far the order has come, and how far the program has read. A snapshot, and the answer to
-"what do you have", belong to the second: they wait as markers in the queue.
+Two positions matter at each member: the position that the order has reached, and the position up to which the program has read. A
+snapshot, and the answer to "what do you have", belong to the second: they wait as markers in the queue.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ S: Final = 1_000_000_000
 CATCH_UP: Final = 1000
 """A joiner with fewer kept messages left declares itself active."""
 SIGN_NS: Final = S
-"""While a snapshot's digest is computed, the donor says so this often."""
+"""While a snapshot's digest is computed, the donor reports that at this interval."""
 IDLE_NS: Final = 600 * S
-"""A snapshot that nothing has been read from for so long is closed."""
+"""A snapshot that has not been read for this time is closed."""
 MISMATCHES_MAX: Final = 3
 """Restored states with a wrong digest, until the join fails."""
 PROGRESS_BYTES: Final = 16 << 20
-"""A note of progress is given after each so many bytes."""
+"""Progress is reported each time after this number of bytes."""
 ALL_DAMAGED: Final = "the state of every member is damaged: none can start"
 TOO_SMALL: Final = f"state transfer needs a message_max of at least {MESSAGE_MIN} bytes; the cluster's is "
 
@@ -175,7 +175,7 @@ class Transfer(Generic[Item]):
     # ---- inputs in the order
 
     def on_view(self, now: int, place: Place, members: Iterable[Who], joined: Iterable[Who], left: Iterable[Who]) -> None:
-        """A view of the companion group. One in which this member joins begins everything anew: its station has been expelled and
+        """A view of the companion group. One in which this member joins restarts everything: its station has been expelled and
         admitted again, or the cluster has opened again."""
         if self.failed:
             return
@@ -295,7 +295,7 @@ class Transfer(Generic[Item]):
             self._settle(now)
 
     def fail(self, now: int, reason: str) -> None:
-        """The program has found its state to be wrong: get it anew."""
+        """The program has found its state to be wrong: get it again."""
         if self.failed:
             return
         self._damaged = self._whole = True

@@ -121,7 +121,7 @@ class Gate(Enum):
     DROP = "drop"
     """They are part of the state that will come. What was delivered before is still read."""
     KEEP = "keep"
-    """Behind the ASK: kept until the state stands."""
+    """After the ASK: kept until the state is complete."""
     OPEN = "open"
     """The program may read them."""
 
@@ -134,7 +134,7 @@ class Options:
     number:      first number for this member's transfers: random, so that what a donor sent to a predecessor of the same name is
                  not taken for an answer. 64 bits.
     holders:     for a persistent group the number of stations that keep its state durably; 0: not persistent.
-    donors:      asked at a time if so many are active, 1 or 2. Two are compared, and both serve.
+    donors:      number of donors asked at a time if enough are active, 1 or 2. Two are compared, and both serve.
     """
 
     message_max: int

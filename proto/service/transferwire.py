@@ -26,7 +26,7 @@ DIGEST_MAX: Final = 64
 """Bytes of a state's digest; 0 bytes: not known."""
 CHUNK_DIGEST_SIZE: Final = 16
 HAVE_MAX: Final = 1024
-"""Bytes of what a program says about its own state for a delta."""
+"""Maximum size, bytes, of a program's description of its own state for a delta."""
 REASON_MAX: Final = 200
 DONORS_MAX: Final = 3
 MESSAGE_MIN: Final = 4096
@@ -109,7 +109,8 @@ class Ask(NamedTuple):
 
 
 class OfferMessage(NamedTuple):
-    """A donor's snapshot stands. readable: any chunk can be fetched at any time, and so also those that another donor listed."""
+    """A donor's snapshot is ready. readable: any chunk can be fetched at any time, and so also those that another donor
+    listed."""
 
     joiner: Who
     number: int

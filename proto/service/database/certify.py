@@ -47,7 +47,7 @@ class Shared:
     schema: int
     """The version that changed the schema last. What was made before it does not fit."""
     locks: list[tuple[Source, Lock]] = field(default_factory=list)
-    """Who holds the database alone, and who waits for that."""
+    """The holder of the database's lock, and the services that wait for it."""
     waiting: list[tuple[Source, Write]] = field(default_factory=list)
     """Transactions of others meanwhile."""
     synced: dict[Source, int] = field(default_factory=dict)

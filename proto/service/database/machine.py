@@ -1,11 +1,10 @@
 """One site of a replicated database: what its service does with each message and view of the group ``zenjun.db.NAME``.
 
 A site is *active* when it has the state at every place and all others know it. Before that it *follows*: it has the state and
-applies what comes. Before that it *wants* the state and keeps what comes. The roll call (``roll.py``) is followed by all members
-alike.
+applies messages. Before that it *wants* the state and keeps messages. All members take part in the roll call (``roll.py``).
 
-Every input returns effects; those of ``base`` and the ones below. What the host calls besides: ``on_lost`` when the connection's
-order has ended, ``on_synced`` when the disk has a version, ``submit``, ``lock``, ``release`` and ``barrier`` for programs,
+Every input returns effects; those of ``base`` and the ones below. The host also calls ``on_lost`` when the connection's order has
+ended, ``on_synced`` when the disk has a version, ``submit``, ``lock``, ``release`` and ``barrier`` for programs,
 ``give`` and ``restore`` for state transfer.
 """
 
@@ -50,7 +49,7 @@ OPEN_WAIT_NS: Final = 2_000_000_000
 
 
 class Durability(Enum):
-    """When a transaction's program is told that it is committed."""
+    """When a transaction's program gets the answer that it is committed."""
 
     MEMORY = "memory"
     MAJORITY = "majority-disk"
@@ -59,7 +58,7 @@ class Durability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Effect):
-    """Tell the program what became of its transaction."""
+    """Report to the program what became of its transaction."""
 
     txid: Txid
     verdict: Verdict
@@ -125,7 +124,7 @@ class Machine:
         self.dropped: Counter[str] = Counter()
         self.has_failed = False
         self._kept: list[_Item] | None = None
-        """What has come since the place of the WANT; None: nothing is wanted."""
+        """The messages since the place of the WANT; None: no state is wanted."""
         self._kept_from: Place = (0, 0, 0)
         self._asked = False
         """A WANT is on its way."""
@@ -193,7 +192,7 @@ class Machine:
         return (self._open_at_ns or 0) if self._open_waits else None
 
     def on_timer(self, now_ns: int) -> list[Effect]:
-        """Who may open the database with some of its sites missing waits for them a while."""
+        """A site that may open the database while some sites are missing first waits for them."""
         if self._open_waits:
             if self._open_at_ns is None:
                 self._open_at_ns = now_ns + self.open_wait_ns
@@ -264,7 +263,7 @@ class Machine:
     # ---- one place of the order
 
     def _item(self, item: _Item) -> None:
-        """First the roll call, which all follow; then the state, for those who have it."""
+        """First the roll call, which concerns all members; then the state, at sites that have it."""
         place, source, message, members = item
         if message is None:
             self._view(place, members)
@@ -290,10 +289,11 @@ class Machine:
         else:
             self._roll_changed(place)
         if before - members and self._kept is not None:
-            self._want()  # the donor may be among those who left
+            self._want()  # the donor may be one of the members that left
 
     def _begin_roll(self, place: Place) -> None:
-        """Everybody says anew what it has: new members have not heard it, and while somebody was active the others followed."""
+        """All members report again what they have: new members lack the earlier reports, and while a site was active the others
+        followed it."""
         self.roll.begin(place[0], self.members)
         self._open_waits, self._open_at_ns = False, None
         self._stands = True
@@ -328,8 +328,8 @@ class Machine:
         self._roll_changed(place)
 
     def _roll_changed(self, place: Place) -> None:
-        """Open the database if nobody is active and all of its sites are here; wait for the others if these suffice; or ask who
-        is active for the state."""
+        """Open the database if no site is active and all of its sites are members; wait for the others if the present ones
+        suffice; or ask an active site for the state."""
         self._open_waits = False
         if not self.roll.is_over:
             return
@@ -467,7 +467,7 @@ class Machine:
         return self.sites.sufficient(station for station, _ in on_disk)  # for ALL as well: few may be active by now
 
     def _settle(self) -> None:
-        """Tell the programs whose transactions are on enough disks now."""
+        """Answer the programs whose transactions are on enough disks now."""
         for txid, (durability, version) in list(self._durable.items()):
             if self._is_durable(version, durability):
                 del self._durable[txid]
@@ -487,7 +487,7 @@ class Machine:
             self._effects.append(Granted(lock.txid, self.rows.position().version))
 
     def _end_lock(self, shared: Shared, ended: list[Lock]) -> None:
-        """Whoever waits behind the first one is decided now, then the next one has its turn."""
+        """Decide the transactions that waited for the first one; then the next one has its turn."""
         first = shared.locks[0] if shared.locks else None
         shared.locks = [(source, lock) for source, lock in shared.locks if lock not in ended]
         if first is None or (shared.locks and shared.locks[0] == first):
@@ -499,7 +499,7 @@ class Machine:
         if shared.locks:
             self._grant(shared)
 
-    # ---- who is active
+    # ---- which sites are active
 
     def _left(self, shared: Shared, members: frozenset[Source]) -> None:
         self._deactivate(shared, shared.active - members)
@@ -515,7 +515,8 @@ class Machine:
             self._settle()
 
     def _compare(self, shared: Shared) -> None:
-        """All have said where they are: who is not with most of them leaves; of as many, with the lowest."""
+        """All sites have reported their positions: a site that differs from the majority leaves; if two groups are equally large,
+        the one with the lowest site counts."""
         found = [position for position in shared.check.values() if position is not None]
         if not shared.check or len(found) < len(shared.check):
             return

@@ -56,7 +56,7 @@ class Disk(IntEnum):
     BLANK = 0
     COPY = 1
     UNABLE = 2
-    """It cannot say what it has promised."""
+    """It does not know what it has acknowledged before."""
 
 
 class Write(NamedTuple):
@@ -70,7 +70,7 @@ class Write(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """Nobody else writes, from its turn to its end."""
+    """No other transaction writes, from its turn to its end."""
 
     txid: Txid
     epoch: int
@@ -100,13 +100,13 @@ class Open(NamedTuple):
 
 
 class Active(NamedTuple):
-    """The sender has the state at this position, and applies what comes."""
+    """The sender has the state at this position, and applies later messages."""
 
     position: Position
 
 
 class Leave(NamedTuple):
-    """The sender applies no longer, what comes in this epoch."""
+    """The sender applies no further messages of this epoch."""
 
     epoch: int
 

@@ -22,12 +22,13 @@ class Sites(NamedTuple):
 
     stations: frozenset[int]
     required: frozenset[int] = frozenset()
-    """Without each of these nothing is decided."""
+    """Each of these stations is needed for every decision."""
     quorum: int = 0
-    """With ``required``: how many."""
+    """With ``required``: the number of sites needed."""
 
     def sufficient(self, stations: Iterable[int]) -> bool:
-        """More than half; or all that are required and the quorum. Two such sets have a station in common."""
+        """More than half of the sites; or, with ``required``, all of these and the quorum. Two such sets have a station in
+        common."""
         here = self.stations & set(stations)
         if self.required:
             return self.required <= here and len(here) >= self.quorum
@@ -41,17 +42,17 @@ class Opening(NamedTuple):
     """The winner's."""
     uuid: bytes
     equal: frozenset[Source]
-    """Who has exactly this, and is active from here on."""
+    """The sites that have exactly this position, and are active from here on."""
 
 
 @dataclass(slots=True)
 class Roll:
-    """A roll call: each member says what it has."""
+    """A roll call: each member reports what it has."""
 
     number: int = 0
     """Clock of the place where it began."""
     stands: dict[Source, Stand | None] = field(default_factory=dict)
-    """Of the members; None: has not said it yet."""
+    """By member; None: it has not reported yet."""
 
     def begin(self, number: int, members: Iterable[Source]) -> None:
         self.number = number
@@ -67,8 +68,8 @@ class Roll:
             self.stands[member] = stand._replace(active=True, position=stand.position._replace(epoch=epoch))
 
     def leave(self, member: Source, epoch: int) -> None:
-        """It was active in this epoch, and is no longer. What it said before an opening says nothing of the epoch that began
-        then."""
+        """The site was active in this epoch, and is no longer. A report from before an opening does not apply to the epoch that
+        began there."""
         stand = self.stands.get(member)
         if stand is not None and stand.position.epoch == epoch:
             self.stands[member] = stand._replace(active=False)
@@ -81,15 +82,15 @@ class Roll:
         return [member for member, stand in self.stands.items() if stand is not None and stand.active]
 
     def is_whole(self, sites: Sites) -> bool:
-        """All sites are there, and each can say what it has."""
+        """All sites are members, and each one knows what it has."""
         return sites.stations == {m[0] for m, s in self.stands.items() if s is not None and s.disk is not Disk.UNABLE}
 
     def opening(self, sites: Sites) -> Opening | None:
-        """How those that are here open the database; None: they cannot. The roll call is over and nobody is active.
+        """How the present sites open the database; None: they cannot. The roll call is complete and no site is active.
 
-        The greatest epoch wins, then the greatest version: what was acknowledged is at a sufficient set, which meets this one,
-        and who has been in a later epoch has all that was acknowledged in earlier ones. A blank site may have forgotten what it
-        has promised, so it counts only while nobody has anything.
+        The greatest epoch wins, then the greatest version: a sufficient set has every acknowledged version, and shares a site
+        with this set; and a site that has been in a later epoch has everything acknowledged in earlier ones. A blank site may
+        have forgotten what it has acknowledged, so it counts only while no site has a state.
         """
         stands = {m: s for m, s in self.stands.items() if s is not None and m[0] in sites.stations}
         speakers = {m: s for m, s in stands.items() if s.disk is Disk.COPY}

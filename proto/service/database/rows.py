@@ -13,7 +13,7 @@ class Verdict(Enum):
 
     DONE = "done"
     STALE = "stale"
-    """Made in another epoch, or on a version so old that nobody knows what came since."""
+    """Made in another epoch, or on a version so old that the writes since then are no longer known."""
     SCHEMA = "schema"
     """The schema has changed since its snapshot."""
     NO_QUORUM = "no-quorum"

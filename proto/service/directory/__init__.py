@@ -1,7 +1,7 @@
 """The directory: names that give addresses, changed at places of the total order (mode *ordered*).
 
 A state machine without I/O. The process that hosts it is a program of the group ``zenjun.dir`` (order total, level *preack* at
-least), keeps the rows in a store of its own and answers look-ups from them. What it calls:
+least), keeps the rows in a store of its own and answers look-ups from them. It calls:
 
 ``store.Store``
     The process implements it (get, put, delete, scan, count) over one table ``(table, key, row, place)``. Keys are ASCII;
@@ -18,25 +18,24 @@ least), keeps the rows in a store of its own and answers look-ups from them. Wha
     (the sums).
 ``messages.encode``, ``check``, ``Update``, ``Id`` and ``operations``
     An update: operations, roles of the peer (sorted; exactly one ``user:``; ``names.OPERATOR`` for root and the daemon's user).
-    ``check`` tells beforehand whether stations would take it. ``End(numbers)``: leases of this process that have ended.
+    ``check`` reports beforehand whether stations would accept it. ``End(numbers)``: leases of this process that have ended.
     ``Holding(True)``: send it when the process has become active (state transfer's ACTIVE), ``Holding(False)`` when it fails;
-    only those who have sent it count for directory time. ``OnDisk``, ``HasApplied``, ``Check``, ``Digest`` change nothing; they
-    come back in ``Result.message``.
+    only senders of ``Holding(True)`` count for directory time. ``OnDisk``, ``HasApplied``, ``Check``, ``Digest`` change nothing;
+    they are in ``Result.message`` when they have their place.
 ``State.due_message(me, now)``
     What to send when the wall clock has reached ``next_due()``. ``without_next()``: schedules for which the lowest of
-    ``active()`` sends ``Next``; the instant comes from
-    ``daemon/slots.py``, for time zone data differ between machines.
+    ``active()`` sends ``Next``; the instant comes from ``daemon/slots.py``, because time zone data differ between machines.
 ``selection.effective``, ``selection.select``
     The targets in use, and their order for a caller.
 ``lookup.follow``, ``asking.Desk``, ``asking.Terminal``
     Aliases within a copy; look-ups between processes (ASK, ANSWER, NOT_HERE of the group ``zenjun.dir.ask``): at one that keeps
     a copy, and at one that does not. ``lookup.decide`` is the rule by which a process answers, forwards or waits.
 ``ttl.Ttls``, ``watch.Watch``
-    Leases with a time-out at the process that they live at; what a program hears of changes.
+    Leases with a time-out, at the process that they belong to; the changes that a program receives.
 ``copying``
     Chunks and deltas for state transfer, and the digest. ``State.merge`` takes a delta.
 ``State.rebuild(store, place)``
     The state of a store that a snapshot has filled, with its sums computed; and the check of a store after a restart.
 
-Nothing in here reads a clock, time zone data or a locale, uses a fraction, or depends on the order of a set.
+No code of this package reads a clock, time zone data or a locale, uses a fraction, or depends on the order of a set.
 """

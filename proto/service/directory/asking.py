@@ -1,8 +1,9 @@
-"""Look-ups between processes (rules L2 to L5), without I/O: who asks whom, who waits for what, and what may be kept.
+"""Look-ups between processes (rules L2 to L5), without I/O: which process is asked, which requests wait and for what, and which
+answers may be kept.
 
-A station that keeps no copy, a *terminal*, asks the manager of its own zone. That answers from its copy, or asks the manager of
-the zone that the name is in, and passes the answer on: two messages, or four. Messages may be lost with a process; who has asked
-asks again after ``RETRY_NS``, or when another process has become the manager. Asking twice does no harm.
+A station that keeps no copy, a *terminal*, asks the manager of its own zone. That manager answers from its copy; or it asks the
+manager of the zone that the name is in, and passes on the answer: two messages, or four. Messages may be lost with a process. The
+terminal asks again after ``RETRY_NS``, or when another process has become the manager. Asking twice does no harm.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Forwarded(NamedTuple):
     ask: Ask
     to: Who
     at: Place
-    """Of the own copy when it was forwarded first: a NOT_HERE may be about that, and say what this copy knows meanwhile."""
+    """Place of the own copy when the request was first forwarded. A NOT_HERE may refer to that place, and report what this copy
+    has learnt since."""
     sent_ns: int
 
 
@@ -109,7 +111,7 @@ class Desk:
                 return list(self._carry_out(found.asker, found.ask, self.after_not_here(self.copy, found.ask, message), now_ns))
 
     def on_place(self, now_ns: int) -> list[Sent]:
-        """The own copy has gone on: who waits for that may be decided, and managers may be other ones."""
+        """The own copy has advanced: requests that waited for that may be decided, and managers may have changed."""
         out: list[Sent] = []
         waiting, self._waiting = self._waiting, []
         for w in waiting:
@@ -194,7 +196,7 @@ class Terminal:
         return len(self._asked)
 
     def manager(self) -> Who | None:
-        """Who is asked: the own zone's manager, or, if it has none, the lowest active holder of all (rule Z3)."""
+        """The process to ask: the own zone's manager, or, if it has none, the lowest active holder of all (rule Z3)."""
         return manager_of(self._zone, self._active) or min(self._active, default=None)
 
     def kept(self, name: str, after: Place, now_ns: int) -> Answer | None:
@@ -239,11 +241,11 @@ class Terminal:
         return [s for ask in late for s in self._ask(ask, now_ns)]
 
     def drop(self, request: int) -> None:
-        """Nobody waits for this look-up any more."""
+        """No program waits for this look-up any more."""
         self._asked.pop(request, None)
 
     def forget(self) -> None:
-        """This station was out of the order, or everything has begun anew: no answer from before counts."""
+        """This station was out of the order, or the cluster has opened again: no earlier answer counts."""
         self._kept.clear()
 
     def _ask(self, ask: Ask, now_ns: int) -> list[Sent]:

@@ -41,14 +41,14 @@ def encode(value: object) -> bytes:
 
 def load(data: bytes) -> dict[str, Any]:
     """An object in JSON without fractions. Raises ValueError. It accepts more than ``encode`` makes: spaces within, a key twice,
-    truth values. Who reads what others sent checks each member and compares the encodings."""
+    truth values. A caller that reads received data checks each member and compares the encodings."""
     text = data.decode("ascii")
     try:
         value, end = _decoder.raw_decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if end != len(text):
-        raise ValueError("something behind the object")
+        raise ValueError("data after the object")
     if type(value) is not dict:
         raise ValueError("no object")
     return value

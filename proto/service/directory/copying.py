@@ -80,12 +80,12 @@ def decode_removed(data: bytes) -> list[tuple[Table, str]]:
 
 
 def delta_possible(state: State, since: Place) -> bool:
-    """Whether all that was removed behind ``since`` is known still, and the joiner is not ahead."""
+    """Whether all removals after ``since`` are still known, and the joiner is not ahead."""
     return state.floor <= since <= state.place
 
 
 def removed_since(state: State, since: Place) -> list[tuple[Table, str]]:
-    """Keys that were removed behind a place and have not come again."""
+    """Keys that were removed after a place and have not been added again."""
     found: dict[tuple[Table, str], None] = {}
     for key, _ in state.store.scan(Table.GONE, f"{place_key(since)}!", "~"):
         _, table, gone = key.split(" ", 2)
@@ -94,7 +94,7 @@ def removed_since(state: State, since: Place) -> list[tuple[Table, str]]:
 
 
 def delta_chunks(state: State, since: Place, changed: Iterable[KeyedRow]) -> Iterator[tuple[bytes, bytes]]:
-    """The chunks of a delta. changed: rows of summed tables written behind ``since``."""
+    """The chunks of a delta. changed: rows of summed tables written after ``since``."""
     yield HEAD, encode_head(state)
     yield REMOVED, encode_removed(removed_since(state, since))
     batch: list[KeyedRow] = []

@@ -36,7 +36,7 @@ _PLACE: Final = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}", re.ASCII)
 
 
 class Lease(NamedTuple):
-    """(station, client, number): the directory process that it lives at, and its number there (rule M1)."""
+    """(station, client, number): the directory process that it belongs to, and its number there (rule M1)."""
 
     station: int
     client: int
@@ -94,8 +94,8 @@ class Entry(NamedTuple):
     version:      place of the last change.
     alias:        the name that this one is another name of; "": kind ``addr``, with targets.
     override:     addresses in use instead of all others, by ``switch``; override_end: seconds since 1970, 0: until switched back.
-    exclusive:    at most one lease has the name; the others wait for it.
-    kept:         somebody has set it, so it stays without targets.
+    exclusive:    at most one lease at a time has the name; the others wait for it.
+    kept:         a program has set it, so it stays without targets.
     """
 
     name: str
@@ -151,7 +151,7 @@ def lease_of(target: Target) -> Lease | None:
 
 
 def evidently_kept(targets: tuple[Target, ...]) -> bool:
-    """Whether the targets show by themselves that somebody has set the entry: there is none, or one without a lease."""
+    """Whether the targets alone show that a program has set the entry: there is none, or one without a lease."""
     for target in targets:
         if not target.until[:1].isdigit():
             return True

@@ -1,9 +1,9 @@
 """Look-ups (rules E7, L1 to L5): what a name stands for in a copy, and which process answers.
 
 A process that keeps the entry answers from its copy. Any other asks one that does: a *terminal*, which keeps nothing, asks the
-manager of its own zone, and that asks the manager of the entry's zone. Copies may be at different places of the order, so a name
-that has just moved is where one of them looks in vain. Whose knowledge is the older one waits until its copy has reached the
-other's place, and decides again; so each request is forwarded once, and two processes never send it to each other.
+manager of its own zone, and that asks the manager of the entry's zone. Copies may be at different places of the order, so one of
+them may look in vain for a name that has just moved. The process whose copy is older waits until it has reached the other's
+place, and decides again. So each request is forwarded once, and two processes never send it back and forth.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Ask(NamedTuple):
 
 class Answer(NamedTuple):
     """The effective targets of a name at ``place``, or why there are none. path: the names on the way, that of the entry last.
-    targets: in their own order; who has asked selects. zone: of the entry, or the one that is down."""
+    targets: in their own order; the asking process selects. zone: of the entry, or the one that is down."""
 
     request: int
     place: Place
@@ -137,7 +137,7 @@ class Copy(Protocol):
 
 
 class Here(NamedTuple):
-    """Answer from the own copy: what the name stands for, or that there is no such name."""
+    """Answer from the own copy: what the name stands for, or that the name does not exist."""
 
 
 class Forward(NamedTuple):
@@ -169,7 +169,7 @@ def decide(copy: Copy, ask: Ask) -> Decision:
         return Wait(behind)
     common = copy.common(ask.name)
     if common is None:
-        # Whoever has forwarded it knew the name, or knows its end by now: it decides by this place.
+        # The process that forwarded it knew the name, or knows its end by now: it decides by this place.
         return Here() if ask.hop == 0 else NotHere(ask.request, copy.place)
     if copy.keeps(common.zone):
         return Here()

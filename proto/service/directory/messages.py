@@ -18,21 +18,21 @@ from .operations import Operation, Row, Take, operation_row, read_int, read_list
 
 MAGIC: Final = b"ZD"
 FORMAT: Final = 1
-"""A message has the lowest format that knows all it says. A station stops at a higher one than its own (rule S7)."""
+"""A message has the lowest format that has all of its content. A station stops at a higher one than its own (rule S7)."""
 MESSAGE_MAX: Final = 60 * 1024
 OPERATIONS_MAX: Final = 64
 ROLES_MAX: Final = 256
 ENDS_MAX: Final = 4096
 """Leases that one END ends."""
 ONDISK: Final = 1
-"""Flag of an update: tell when it is on disk (rule W4)."""
+"""Flag of an update: report when it is on disk (rule W4)."""
 APPLIED: Final = 2
-"""Flag of an update: tell when it is applied."""
+"""Flag of an update: report when it is applied."""
 _HEADER: Final = MAGIC + bytes([FORMAT])
 
 
 class Id(NamedTuple):
-    """Identifies an update for ever (rule W5). client: 16 hexadecimal digits, random, one for each connection of a program."""
+    """Identifies an update forever (rule W5). client: 16 hexadecimal digits, random, one for each connection of a program."""
 
     client: str
     counter: int
@@ -91,7 +91,7 @@ class HasApplied(NamedTuple):
 
 
 class Check(NamedTuple):
-    """All tell their sums at this message's place (rule S6)."""
+    """All report their sums at this message's place (rule S6)."""
 
 
 class Digest(NamedTuple):
@@ -103,7 +103,7 @@ class Digest(NamedTuple):
 
 
 class Malformed(NamedTuple):
-    """What nobody who works right has sent. reason: for people, not equal everywhere."""
+    """A message that no correct station has sent. reason: human-readable; it may differ between stations."""
 
     reason: str
 

@@ -74,7 +74,7 @@ class Operating:
         self.number = 0
         """Of the operation in the message."""
         self.text = ""
-        """What the outcome says if the update is done."""
+        """The text of the outcome if the update succeeds."""
 
     def run(self, operations: tuple[Operation, ...]) -> None:
         """Do all. Raises Refused; then ``number`` is that of the operation."""
@@ -270,7 +270,7 @@ class Operating:
         self._put(entry._replace(version=self.draft.place, schedule=schedule))
 
     def _take(self, op: Take) -> None:
-        """Anybody may take: it changes a cursor, and no entry."""
+        """Every program may take: it changes a cursor, and no entry."""
         name = op.name
         if station_of_name(name):
             raise Refused("kind", f"{name} exists of itself")
@@ -320,7 +320,7 @@ class Operating:
         self._put(entry._replace(version=self.draft.place, targets=targets))
 
     def _register_alone(self, entry: Entry, target: Target, lease: Lease) -> None:
-        """Rule M4: the name, if nobody has it, else a place in its queue."""
+        """Rule M4: the name, if no lease has it, else a place in its queue."""
         name = entry.name
         if not entry.targets:
             if entry.override or entry.schedule is not None:

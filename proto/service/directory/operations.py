@@ -167,7 +167,7 @@ Operation: TypeAlias = Set | Add | Drop | Alias | Remove | Move | Switch | Out |
 Row: TypeAlias = dict[str, Any]
 
 
-# ---- reading members of an object that anybody may have sent: each returns a value within its bounds or raises ValueError
+# ---- reading members of a received object: each returns a value within its bounds or raises ValueError
 
 
 def _need(good: bool, what: str) -> None:
@@ -424,7 +424,7 @@ _LAYOUT: Final = {
 
 
 def operation_row(op: Operation) -> Row:
-    """The object that stands for an operation in a message."""
+    """The object that represents an operation in a message."""
     row: Row = {"op": _KINDS[type(op)]}
     for i, key, field, default in _LAYOUT[type(op)]:
         value: Any = op[i]
@@ -442,8 +442,8 @@ def operation_row(op: Operation) -> Row:
 
 
 def read_operation(row: object) -> Operation:
-    """The operation of an object that anybody may have sent. Raises ValueError. It does not refuse members without a meaning; the
-    caller compares encodings."""
+    """The operation of a received object. Raises ValueError. It does not refuse members without a meaning; the caller compares
+    encodings."""
     if type(row) is not dict:
         raise ValueError("no operation")
     kind = row.get("op")

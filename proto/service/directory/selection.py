@@ -16,7 +16,7 @@ _FRACTION_BITS: Final = 16
 
 
 def station_of(target: Target) -> int:
-    """The station that a target is at, as far as the target says: by its *while*, its lease or its address. 0: not known."""
+    """The station of a target, taken from its *while*, its lease or its address. 0: not known."""
     if target.until:
         lease = lease_of(target)
         return lease.station if lease else int(target.until[8:])
@@ -94,8 +94,8 @@ def _distance(where: int, station: int, near: Collection[int]) -> int:
 
 
 def _cost(target: Target, key: bytes) -> int:
-    """Weighted rendezvous hashing: -log2(u) / weight for a u in (0, 1] that address and key make; the lowest wins, and a target
-    that goes leaves the others' keys where they are. Weight 0: behind all others."""
+    """Weighted rendezvous hashing: -log2(u) / weight for a u in (0, 1] that address and key make; the lowest wins. If a target is
+    removed, the others keep their keys. Weight 0: after all others."""
     if target.weight == 0:
         return 1 << 80
     digest = blake2b(b"%s %s" % (target.address.encode("ascii"), key), digest_size=8).digest()

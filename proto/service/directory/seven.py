@@ -1,15 +1,15 @@
 """The seven steps, by which managers change the directory under locks (``update = "seven"``; rules in docs/directory-seven.md).
 
 An attempt asks for the lock of every manager (REQ, GRANT), sends what is to be committed (DATA), commits it when all have it
-(DONE), and says so (CONF). While a manager's lock is another's, its look-ups wait. This is the update protocol of the DONA paper
-on terminal management, with its faults mended.
+(DONE), and reports that (CONF). While an attempt holds a manager's lock, look-ups there wait. This is the update protocol of the
+DONA paper on terminal management, repaired.
 
-Sans-I/O. Below is the group ``zenjun.dir.seven`` with FIFO order: nothing is lost, the messages of each sender come in its order,
-and all who survive have the same messages of who has left before they have the view without it. Neither messages of different
-senders nor messages and views are in an order. A *manager* is a member of the group, whether its copy is the group's (*active*)
-or not yet: a member that comes does not know who is active.
+Sans-I/O. Below is the group ``zenjun.dir.seven`` with FIFO order: no message is lost, the messages of each sender arrive in its
+order, and all survivors have the same messages of a member that has left before they have the view without it. Messages of
+different senders have no common order, and neither have messages and views. A *manager* is a member of the group, whether its
+copy is the group's (*active*) or not yet: a joining member does not know which ones are active.
 
-No timer decides anything (rule U7): an attempt waits until each manager has answered or is in the view no more.
+No timer decides anything (rule U7): an attempt waits until each manager has answered or is no longer in the view.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ LOG_MAX: Final = 4096
 
 
 class Seven:
-    """One manager. Every input may have effects, which ``take`` returns; they have to be carried out in their order.
+    """One manager. Every input may have effects, which ``take`` returns; the caller applies them in order.
 
-    unicast: REQ, RELEASE, DATA and CONF are sent to each manager by itself, as in the paper, so that they can be counted.
+    unicast: REQ, RELEASE, DATA and CONF are sent to each manager separately, as in the paper, so that they can be counted.
     """
 
     def __init__(self, me: Who, *, unicast: bool = False) -> None:
@@ -60,9 +60,9 @@ class Seven:
         self.place: Place = NOWHERE
         """Of the last commit, once the copy is the group's."""
         self.life: Place = NOWHERE
-        """Place of the view by which this member came into the group; NOWHERE: it is not in it."""
+        """Place of the view by which this member joined the group: its incarnation there. NOWHERE: it is not a member."""
         self.members: dict[Who, Place] = {}
-        """The other managers, and their lives, NOWHERE: not known yet."""
+        """The other managers, and the places at which they joined; NOWHERE: not known yet."""
         self.standing = Standing.IDLE
         self.lock: Lock | None = None
         self.waiting: dict[Who, Asked] = {}
@@ -96,14 +96,14 @@ class Seven:
     def covered(self) -> bool:
         """The own attempt has the lock of each manager of the present view.
 
-        Who has come since it had all locks cannot have become active by an attempt, but it can by a START: a COPY that is not
-        covered then gives its locks back, and asks anew.
+        A manager that has joined since the attempt had all locks cannot have become active by an attempt, but it can by a START.
+        A COPY that is not covered then releases its locks, and asks again.
         """
         return self.granted.keys() >= self.members.keys()
 
     @property
     def missing(self) -> list[Who]:
-        """Whom the own attempt waits for."""
+        """The managers that the own attempt waits for."""
         if self.standing is Standing.ASKING:
             return sorted(self.members.keys() - self.granted.keys())
         if self.standing is Standing.SENT:
@@ -120,9 +120,9 @@ class Seven:
     # ---- the group
 
     def on_view(self, place: Place, members: Iterable[Who], joined: Iterable[Who] = (), left: Iterable[Who] = ()) -> None:
-        """A view of the group. One in which this member joins begins a new life: its station was expelled and has been admitted
-        again, or the cluster has opened again. The lock and all that was under way have ended then, and the copy is not the
-        group's."""
+        """A view of the group. One in which this member joins begins a new incarnation: its station was expelled and has been
+        admitted again, or the cluster has opened again. The lock and all that was under way have ended then, and the copy is not
+        the group's."""
         came = set(joined)
         self._view = place
         if self.me in came:
@@ -154,9 +154,9 @@ class Seven:
     # ---- the own attempt
 
     def request(self, *, copying: bool = False) -> None:
-        """Begin an attempt; ``Locked`` tells that it has all locks. copying: COPY, by which a copy becomes the group's.
+        """Begin an attempt; ``Locked`` reports that it has all locks. copying: COPY, by which a copy becomes the group's.
 
-        Raises UsageError if there is one, this member is not in the group, or an inactive copy wants to change something.
+        Raises UsageError if there is one, this member is not in the group, or an inactive copy is to be changed.
         """
         if self.standing is not Standing.IDLE or self.life == NOWHERE or self.active is copying:
             raise UsageError("an attempt that cannot begin now")
@@ -199,7 +199,7 @@ class Seven:
         """What ``Keep`` has asked for is done."""
         lock = self.lock
         if lock is None or lock.asking != asking:
-            return  # it is over: the view without its owner, or a new life
+            return  # it is over: the view without its owner, or a new incarnation
         if asking == self._asking:
             self._kept = True
             self._advance()
@@ -208,7 +208,7 @@ class Seven:
 
     def activate(self, place: Place) -> None:
         """A START has made this copy the group's, at ``place`` (state transfer). What others have committed on it before this
-        member has come to the START is carried out now."""
+        member reached the START is applied now."""
         self.active = True
         self.place = place
         log, self._log = list(self._log), deque(maxlen=LOG_MAX)
@@ -242,12 +242,12 @@ class Seven:
                 self._ask_again(who)  # its HERE may have come before this member was here itself
 
     def _ask_again(self, who: Who) -> None:
-        """Who has come may not have read the REQ: others have the view with it, perhaps, before its own station has."""
+        """A joined member may not have read the REQ: others may have the view with it before its own station has."""
         if self.standing is Standing.ASKING:
             self._send(self._req()._replace(to=who))
 
     def _leave(self, who: Who) -> None:
-        """Rule U6: the lock of who has left is over, and what all have of its attempt is committed."""
+        """Rule U6: the lock of a member that has left ends, and its DATA, which all have, is committed."""
         self.members.pop(who, None)
         self._end_life(who, commit=True)
 
@@ -261,7 +261,7 @@ class Seven:
             self._free()
 
     def _strike(self, who: Who) -> None:
-        """Who has left, and comes again, was not sent the DATA."""
+        """The DATA was never sent to a member that has left and joined again."""
         self.granted.pop(who, None)
         self.done.pop(who, None)
 
@@ -289,8 +289,8 @@ class Seven:
             self.counters["of-a-former-life"] += 1
             return
         if NOWHERE != known != m.life:
-            # It was here before, so no view has told its life; what a member sends just before it knows of its new life comes
-            # in this one.
+            # It was a member before, so no view has told where it joined; what a member sends just before it knows of its new
+            # incarnation comes in this one.
             self._end_life(sender, commit=False)
         self.members[sender] = m.life
         owner = sender if m.kind not in (Kind.GRANT, Kind.DONE) else self.me
@@ -320,7 +320,7 @@ class Seven:
         self._seen = max(self._seen, m.age)
         lock = self.lock
         if lock is not None and lock.asking == m.asking:
-            return  # said again, for who has joined
+            return  # repeated, for members that have joined
         asked = Asked(m.asking, self._age_of(m.age, sender), m.copying)
         if self.standing is Standing.ASKING and asked.age < self._age:
             self._broadcast(Message(Kind.RELEASE, self.life, self._asking))

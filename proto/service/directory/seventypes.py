@@ -34,9 +34,9 @@ class Standing(Enum):
 
 @dataclass(slots=True)
 class Lock:
-    """Whom this manager's lock belongs to.
+    """The owner of this manager's lock.
 
-    data: the owner's DATA, None: it has not come. DONE is sent when it is kept.
+    data: the owner's DATA, None: it has not arrived. DONE is sent when it is stored.
     """
 
     asking: Asking
@@ -119,7 +119,7 @@ class Lost(NamedTuple):
 
 
 class Wrong(NamedTuple):
-    """This copy is not what the others change: leave the group, and join it anew."""
+    """This copy differs from the one that the others change: leave the group, and join it again."""
 
     text: str
 

@@ -42,7 +42,8 @@ class Kind(IntEnum):
 
 
 class Asking(NamedTuple):
-    """One asking of an attempt: who asks, since which view it is in the group, and the number of the asking in this life."""
+    """One asking of an attempt: the owner, the place of the view by which it joined the group, and the number of the asking since
+    then."""
 
     owner: Who
     life: Place
@@ -52,8 +53,8 @@ class Asking(NamedTuple):
 class Message(NamedTuple):
     """A message of the seven steps.
 
-    life:    place of the view by which its sender came into the group.
-    asking:  what it is about. In all but GRANT and DONE the sender's own; in HERE its number is 0.
+    life:    place of the view by which its sender joined the group.
+    asking:  the asking that it belongs to. In all but GRANT and DONE the sender's own; in HERE its number is 0.
     to:      its receiver, ``NOBODY``: all.
     age:     REQ: counter of the attempt's age.
     copying: REQ, DATA: the attempt is COPY, which changes no row of names.
@@ -87,7 +88,7 @@ def encode(m: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message | None:
-    """The message of these bytes; None: nobody who works right has sent them."""
+    """The message of these bytes; None: no correct station has sent them."""
     if len(data) < _HEADER.size:
         return None
     magic, form, kind, *n = _HEADER.unpack_from(data)

@@ -57,10 +57,10 @@ class Result:
 
     message:  what it was; None: a view, or the start.
     outcome:  of an update, and of what is malformed.
-    repeated: an update that came before; nothing was done, and the outcome is the former one.
+    repeated: the update was applied before; nothing was changed, and the outcome is the former one.
     changes:  by name.
-    anywhere: effective targets may have changed anywhere: the view, or what is out of use, is another one.
-    skipped:  the place is not behind the state's; nothing was done.
+    anywhere: effective targets of any name may have changed: the view, or what is out of use, is another one.
+    skipped:  the place is not after the state's; nothing was changed.
     """
 
     place: Place
@@ -91,7 +91,7 @@ class State:
         self.main = self.rest = 0
         """Sums of rule E8."""
         self.stopped = 0
-        """The later format of a message; nothing behind it may be applied (rule S7)."""
+        """The later format of a message; no message after it may be applied (rule S7)."""
         self.members: dict[Who, Member] = {}
         self.zones: dict[str, Zone] = {}
         self.owners: dict[str, str] = {}
@@ -135,8 +135,7 @@ class State:
 
     @property
     def time(self) -> int:
-        """Directory time, seconds since 1970: what the clocks of most active holders have reached, as far as they have said
-        so."""
+        """Directory time, seconds since 1970: what the clocks of most active holders have reached, by their reports."""
         return self._time
 
     def next_due(self) -> int:
@@ -149,14 +148,15 @@ class State:
         return self._next_due
 
     def due_message(self, me: Who, now: int) -> Due | None:
-        """What process ``me`` has to say when its wall clock shows ``now``, seconds since 1970 (rule T1). To be asked when that
-        reaches ``next_due``, and again each second until directory time has moved: a message may be lost with its instance."""
+        """The message that process ``me`` has to send when its wall clock shows ``now``, seconds since 1970 (rule T1). Call it
+        when that reaches ``next_due``, and again each second until directory time has advanced: a message may be lost with its
+        instance."""
         member, due = self.members.get(me), self.next_due()
         if member is None or not member.active:
             return None
         if member.due < due <= now:
             return Due(now)
-        # Whoever sends NEXT for a schedule that waits has to know the time: after a START nobody has said it yet.
+        # The sender of NEXT for a schedule that waits has to know the time: after a START no holder has reported it yet.
         waits = not member.due and any(True for _ in self.store.scan(Table.TIMER, "", FIRST_DUE))
         return Due(now) if waits else None
 
@@ -212,7 +212,7 @@ class State:
         return self._change_members(self.draft_class(self, place), gone, {who: kept.get(who, Member(False, 0)) for who in here})
 
     def on_enter(self, place: Place, who: Who) -> Result:
-        """Mode seven: a process has got the state, and is an active holder. What leases it had in a former life have ended."""
+        """Mode seven: a process has got the state, and is an active holder. The leases of its former incarnation have ended."""
         if place <= self.place:
             return Result(place, skipped=True)
         self.place = place
@@ -240,7 +240,7 @@ class State:
 
     def on_start(self, place: Place, members: Iterable[Who]) -> Result:
         """A START: this state is the group's from here on, and ``members`` are in its view. All leases have ended (rule C1): they
-        were given by processes of a former life, whose numbers the present ones may have."""
+        belonged to processes of former incarnations, whose numbers the present ones may have."""
         self.place = max(self.place, place)
         draft = self.draft_class(self, self.place)
         found: dict[str, set[str]] = {}
@@ -287,7 +287,7 @@ class State:
     # ---- members and time
 
     def _hear(self, draft: Draft, sender: Who, message: Due | Holding) -> None:
-        """DUE counts from active holders only, and who has just become one has said nothing of the time."""
+        """DUE counts from active holders only, and one that has just become active has not reported its time."""
         member = self.members.get(sender)
         if member is None:
             return

@@ -112,7 +112,7 @@ class MemoryStore:
         return len(self.rows[table])
 
     def changed_since(self, place: Place) -> list[tuple[Table, str, bytes]]:
-        """The summed rows that were written behind ``place``, for a delta."""
+        """The summed rows that were written after ``place``, for a delta."""
         return [
             (table, key, row)
             for table in sorted(SUMMED)

@@ -62,8 +62,8 @@ def fire(draft: Draft, due: Iterable[str]) -> None:
 
 
 def take_next(draft: Draft, m: Next) -> bool:
-    """A NEXT. It counts if the name has that version still, waits for a NEXT, and the instant is behind the last one: who sends
-    it may read a clock or time zone data by which the slot that has begun is yet to begin."""
+    """A NEXT. It counts if the name still has that version and waits for a NEXT, and the instant is after the last one: by its
+    sender's clock or time zone data the slot that has begun may not have begun yet."""
     entry = draft.entry(m.name)
     if entry is None or entry.version != m.version or entry.schedule is None:
         return False

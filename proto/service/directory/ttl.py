@@ -1,8 +1,8 @@
-"""Leases at the process that they live at: when they end by themselves (rules M1, M2).
+"""Leases at the process that they belong to: when they expire (rules M1, M2).
 
-Only a lease with a ``ttl`` needs a clock, the process's monotonic one. A process that has been stopped, or starved, reads what
-its programs have sent meanwhile before it judges them, and then gives each the whole ttl again: its own pause is no sign of
-their death.
+Only a lease with a ``ttl`` needs a clock, the process's monotonic one. A process that has been stopped, or starved, first reads
+what its programs have sent meanwhile, and then starts the ttl of each lease again: its own pause does not show that a program has
+died.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Ttls:
         self._leases[number] = (ttl_ns, now_ns + ttl_ns if ttl_ns else NEVER)
 
     def renew(self, now_ns: int, number: int) -> bool:
-        """A sign of life. False: there is no such lease."""
+        """Renew a lease. False: there is no such lease."""
         found = self._leases.get(number)
         if found is None:
             return False
@@ -53,8 +53,8 @@ class Ttls:
         return min(self._turn_ns + TURN_NS, earliest)
 
     def on_turn(self, now_ns: int) -> list[int]:
-        """The numbers of leases that have ended now, sorted; the caller sends END. To be called when all that has come is read:
-        what is unread may be the sign of life."""
+        """The numbers of leases that have ended now, sorted; the caller sends END. Call it when all received data is read: what
+        is unread may be a renewal."""
         late = 0 <= self._turn_ns < now_ns - TURN_NS - PAUSE_NS
         self._turn_ns = now_ns
         if late:

@@ -1,7 +1,7 @@
-"""Watches: what a program hears of the names that it is interested in (property P11).
+"""Watches: the changes that a program receives of the names that it has chosen (property P11).
 
-First all there is, then each change at its place. A reader that is too slow gets each name's latest state instead of all of
-them, and is told so before (``Gap``): it has missed states, but not where they led to.
+First all entries, then each change at its place. A reader that is too slow gets each name's latest state instead of every state,
+after a ``Gap``: it has missed intermediate states, but has the result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Changed(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """All there was is told; ``place`` is where that was."""
+    """All entries have been listed, as of ``place``."""
 
     place: Place
 
@@ -51,7 +51,7 @@ class Watch:
         self.events_max = events_max
         self._events: deque[Event] = deque()
         self._latest: dict[str, Changed] = {}
-        """After a gap, by name; the events are told first."""
+        """After a gap, by name; the events are delivered first."""
         self._gap: Gap | None = None
 
     def concerns(self, name: str) -> bool:
@@ -59,8 +59,8 @@ class Watch:
         return name == subject or not subject or (subject[-1] == "." and name.startswith(subject))
 
     def start(self, place: Place, entries: Iterable[Entry]) -> None:
-        """All there is, at ``place``. Also when the copy was replaced: what was not told is dropped, and the reader begins
-        anew."""
+        """All entries, as of ``place``. Also when the copy was replaced: undelivered events are dropped, and the reader starts
+        again."""
         self._events.clear()
         self._latest.clear()
         self._gap = None
