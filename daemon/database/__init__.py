@@ -1,6 +1,6 @@
 """The replicated database: SQLite files at several stations, kept equal by the total order.
 
-So far: what happens at one station. ``branch.py`` is a program's transaction, private until the order has decided it;
-``applier.py`` the one connection that writes the file; ``vfs/`` what makes branches possible without patching SQLite.
-docs/database.md says how they fit together, and what they rely on.
+This package is one station's part. ``branch.py`` is a program's transaction, private until the order has decided it;
+``applier.py`` is the one connection that writes the file; ``vfs/`` makes branches possible without patching SQLite.
+docs/database.md describes how they work together, and what they rely on.
 """

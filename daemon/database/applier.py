@@ -27,7 +27,7 @@ __all__ = ["PAUSE_S", "WAL_BYTES_MAX", "Applied", "Applier"]
 
 PAGE_BYTES: Final = 4096
 WAL_BYTES_MAX: Final = 64 << 20
-"""From here on the applier pauses, so that the WAL can begin anew."""
+"""From this size on the applier pauses, so that the WAL can start again from its beginning."""
 PAUSE_S: Final = 0.1
 """Such a pause at most. It has to be longer than most transactions; a longer one that is open keeps the WAL growing."""
 _RETRY_S: Final = 0.002
@@ -69,8 +69,8 @@ class Applier:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open the database for applying; a file that is not there is made. Nothing else may write it, or checkpoint it. Commits
-        are not synced (``synchronous = NORMAL``): whoever answers for durability syncs the WAL. Raises OperationalError."""
+        """Open the database for applying; a missing file is created. No other connection may write or checkpoint it. Commits are
+        not synced (``synchronous = NORMAL``): the caller that reports durability syncs the WAL. Raises OperationalError."""
         vfs.load()  # the SQLite that branches use, or none
         try:
             connection = apsw.Connection(str(path))

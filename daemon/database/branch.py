@@ -115,7 +115,7 @@ class Branch:
         return cursor
 
     def changeset(self) -> bytes:
-        """What was changed since ``begin``, rows before and after; empty if nothing. The transaction goes on.
+        """What was changed since ``begin``, rows before and after; empty if nothing. The transaction continues.
 
         Raises IntegrityError if a deferred foreign key is violated, or a row has NULL in its key, which no changeset can carry.
         """

@@ -154,7 +154,7 @@ class SqliteRows:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """What SQLite says is wrong with the file is the end of this copy."""
+        """An error that SQLite reports about the file ends the use of this copy."""
         try:
             yield
         except (apsw.Error, DatabaseError) as error:

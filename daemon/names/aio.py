@@ -210,8 +210,8 @@ class Directory:
     def register(
         self, name: str, address: str, *, ttl: float = 0.0, exclusive: bool = False, selection: str = "all", zone: str = ""
     ) -> DirectoryLease:
-        """``async with d.register(…) as lease``: an address that goes with the block, the connection, or the station. ttl:
-        seconds; with it, also when this loop does not turn for so long."""
+        """``async with d.register(…) as lease``: an address that is removed when the block, the connection or the station ends.
+        ttl: seconds; with it, also when this event loop does not run for this time."""
         operation = calls.register_of(name, address, exclusive=exclusive, selection=selection, zone=zone)
         return DirectoryLease(self, operation, ttl)
 
@@ -283,10 +283,9 @@ class connect_directory:
     """Connect to the directory process of this station: ``async with connect_directory() as d:`` or ``d = await …``.
 
     path: its socket; default $ZENJUN_DIRECTORY, else directory.sock beside $ZENJUN_SOCKET, else /run/zenjun/directory.sock.
-    wait: seconds to keep trying while none answers (None: for ever). timeout: default for each call, seconds.
+    wait: seconds to keep trying while no process answers (None: forever). timeout: default for each call, seconds.
     place: no answer may be from before it: ``Directory.place`` of a former connection, also of one to another station's process.
-    keep: answers are kept, and given again until the process says that they may be others now.
-    Raises NotReachable.
+    keep: answers are kept, and returned again until the process reports that they may have changed. Raises NotReachable.
     """
 
     def __init__(

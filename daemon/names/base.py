@@ -22,10 +22,10 @@ SLACK_S: Final = 2.0
 
 
 class LeaseState:
-    """An address registered for the life of a connection.
+    """An address registered until the connection ends.
 
-    held: the name has the address now. in_doubt: this station may be without the others, so another one may hold the name too.
-    ended: the process has taken the lease away.
+    held: the name has the address now. in_doubt: this station may be cut off, so another program may hold the name, too.
+    ended: the process has ended the lease.
     """
 
     def __init__(self) -> None:
@@ -58,9 +58,9 @@ def outcome_of(answer: Frame) -> Done | None:
 
 
 class Persistence:
-    """An update that is asked for until there is an answer to it (rule W5): what is to be made of what went wrong with one try.
+    """An update that is requested until there is an answer to it (rule W5): what an error of one attempt means.
 
-    changing: the request, with its id. seconds: for all tries together, None: for ever.
+    changing: the request, with its id. seconds: for all attempts together, None: forever.
     """
 
     def __init__(self, changing: Frame, seconds: float | None) -> None:
@@ -84,7 +84,7 @@ class Persistence:
             error.update = self.id
             raise error
         lost = isinstance(error, ConnectionClosed | NotReachable)
-        # Who has not sent it cannot say that nobody has: the process that the first try went to may have.
+        # A process that has not sent it cannot know that no process has: the one that the first attempt went to may have.
         elsewhere = isinstance(error, NoQuorum) and error.code == "no-quorum" and self._again
         if not self._sent or not (lost or elsewhere):
             raise error

@@ -8,7 +8,7 @@ from ..client.errors import ClientError, NotReachable, Timeout
 
 
 class DirectoryError(ClientError):
-    """A request that the directory did not carry out. code: one word (docs/directory.md)."""
+    """A request that the directory refused. code: one word (docs/directory.md)."""
 
     code = "failed"
 
@@ -41,7 +41,8 @@ UpdateId: TypeAlias = tuple[str, int]
 
 
 class Undecided(DirectoryError):
-    """Not decided in time: it may have happened, or may still. ``outcome(error.update)`` tells later, at any station."""
+    """Not decided in time: the update may have taken effect, or may still do so. ``outcome(error.update)`` tells later, at any
+    station."""
 
     update: UpdateId = ("", 0)
     """Id of the update."""

@@ -23,7 +23,7 @@ class NamesProtocol:
     """One connection. Output is taken by ``take``; a ticket is settled by ``receive`` or ``lost``."""
 
     def __init__(self, name: str, place: Place = NOWHERE, keep: bool = True) -> None:
-        """place: no answer may be from before it. keep: answers are kept until the process says that they may be wrong."""
+        """place: no answer may be older than it. keep: answers are kept until the process reports that they may be wrong."""
         self.hello: Ticket[Frame] = Ticket()
         self.ended: ClientError | None = None
         self.place: Place = place
@@ -42,7 +42,7 @@ class NamesProtocol:
         self.watches: dict[int, deque[NameChange]] = {}
         self.leases: dict[int, LeaseEvent] = {}
         self._early: dict[int, list[str]] = {}
-        """News of leases that the program has not been told the number of yet."""
+        """News of leases whose number the program does not know yet."""
         self.on_news: Callable[[], None] = lambda: None
         self._tickets: dict[int, Ticket[Frame]] = {}
         self._frames = Frames()
@@ -65,7 +65,7 @@ class NamesProtocol:
         return ticket
 
     def kept(self, name: str, key: str | None) -> Answer | None:
-        """An answer that is here and still right, as far as the process has told."""
+        """A kept answer that is still right by the reports of the process."""
         return self._kept.get((name, key))
 
     def lookup(self, name: str, key: str | None, fresh: bool, timeout: float | None) -> Ticket[Frame]:
@@ -161,7 +161,7 @@ class NamesProtocol:
         self.place = max(self.place, place)
 
     def _keep_answer(self, asked: tuple[str, str | None], raw: Frame) -> None:
-        # Taken here, not by who has asked: what tells to forget it may be the next frame.
+        # Kept here, not by the caller: the report that ends it may be the next frame.
         if asked not in self._kept:
             self._kept_of.setdefault(lower(asked[0]), []).append(asked)
         self._kept[asked] = answer_of(raw)

@@ -26,11 +26,11 @@ from .types import Addresses, Answer, Done, NameChange, answer_of
 
 READ_BYTES = 256 * 1024
 LOOK_S = 0.001
-"""How long a kept answer may be given out without a look at what the process has said."""
+"""Time for which a kept answer may be returned without reading the reports of the process."""
 
 
 class SyncLease(LeaseState):
-    """An address registered for the life of this connection. ``with`` gives it back at the end."""
+    """An address registered until this connection ends. ``with`` releases it at the end."""
 
     def __init__(self, directory: SyncDirectory, answer: Frame) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class SyncLease(LeaseState):
         self._registered(directory._protocol, answer)
 
     def renew(self) -> None:
-        """The sign of life of a lease with a ttl; call it at least twice within the ttl."""
+        """Renew a lease with a ttl; call it at least twice within the ttl."""
         self._directory._call(self._directory._protocol.ask("renew", lease=self.number))
 
     def wait_held(self, timeout: float | None = None) -> bool:
@@ -71,10 +71,11 @@ class SyncDirectory:
     # ---- look-ups
 
     def lookup(self, name: str, *, key: str | None = None, fresh: bool = False, timeout: float | None = None) -> Answer:
-        """The addresses of a name. key: for selection ``spread``. fresh: all that was acknowledged before is in the answer.
+        """The addresses of a name. key: for selection ``spread``. fresh: the answer includes everything that was acknowledged
+        before the call.
 
-        An answer is kept, and given again until the process says that it may be another one now; of a cyclic name, or from a copy
-        that may be stale, none is. Raises NoName, NoAddress, NoQuorum, Timeout."""
+        An answer is kept, and returned again until the process reports that it may have changed. Answers for a cyclic name, or
+        from a copy that may be stale, are not kept. Raises NoName, NoAddress, NoQuorum, Timeout."""
         if not fresh and self._protocol.kept(name, key) is not None:
             now = time.monotonic()
             if now - self._looked > LOOK_S:
@@ -110,10 +111,10 @@ class SyncDirectory:
     def update(self, *operations: Operation, wait: str = "disk", timeout: float | None = None) -> Done:
         """Several operations at once: all or none.
 
-        wait: ``memory``: carried out at this station, all members have it; ``disk``: on the disks of a quorum; ``everywhere``:
-        carried out at every active station. If the connection breaks before the answer, the process is asked again, by another
-        connection: an update has an id, and is carried out once. Raises Exists, VersionMismatch, NotPermitted, NoQuorum,
-        Undecided, Malformed.
+        wait: ``memory``: applied at this station, all members have it; ``disk``: on the disks of a quorum; ``everywhere``:
+        applied at every active station. If the connection breaks before the answer, the update is sent again on another
+        connection: it has an id, and is applied once. Raises Exists, VersionMismatch, NotPermitted, NoQuorum, Undecided,
+        Malformed.
         """
         persistence = Persistence(self._protocol.changing(operations, wait), self._seconds(timeout))
         try:
@@ -298,10 +299,9 @@ def connect_directory_sync(
     """Connect to the directory process of this station.
 
     path: its socket; default $ZENJUN_DIRECTORY, else directory.sock beside $ZENJUN_SOCKET, else /run/zenjun/directory.sock.
-    wait: seconds to keep trying while none answers (None: for ever). timeout: default for each call, seconds.
+    wait: seconds to keep trying while no process answers (None: forever). timeout: default for each call, seconds.
     place: no answer may be from before it: ``place`` of a former connection, also of one to another station's process.
-    keep: answers are kept, and given again until the process says that they may be others now.
-    Raises NotReachable.
+    keep: answers are kept, and returned again until the process reports that they may have changed. Raises NotReachable.
     """
     where = socket_path(path)
     patience = Patience(wait)

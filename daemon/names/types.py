@@ -18,8 +18,8 @@ class Answer:
     """The addresses of a name, in the order in which to try them.
 
     name, path:  the name that has them, and the names on the way to it (aliases).
-    version:     place of the name's last change; place: how far the copy was that has answered.
-    stale_ms:    for how long that copy may have been behind without knowing; 0: it was not.
+    version:     place of the name's last change; place: the place of the copy that answered.
+    stale_ms:    time for which that copy may have missed changes without knowing; 0: it has not.
     """
 
     addresses: tuple[str, ...]
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An update that was carried out, and where; text: the address that ``take`` gave."""
+    """An update that was applied, and its place; text: the address that ``take`` gave."""
 
     place: Place
     text: str = ""
@@ -45,8 +45,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Of a watch. kind: ``changed`` (entry None: the name is gone), ``listed`` (all there was has been told), ``gap`` (states are
-    left out; the latest ones follow)."""
+    """Of a watch. kind: ``changed`` (entry None: the name was removed), ``listed`` (all entries have been reported), ``gap``
+    (states were skipped; the latest ones follow)."""
 
     kind: str
     place: Place

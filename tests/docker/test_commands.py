@@ -104,7 +104,7 @@ def test_the_demonstration(images: Engine, name: str) -> None:
     text = output_of(*ZENJUN, "demo", "--docker", "-n", "3", "--messages", "2000", timeout_s=400)
     assert text.count("identical at all stations") == 4
     assert "Killing the container of station 3" in text
-    assert re.search(r"After \d+\.\d s the others go on without it: instance \d+ of stations 1, 2\.", text)
+    assert re.search(r"After \d+\.\d s the others continue without it: instance \d+ of stations 1, 2\.", text)
     assert re.search(r"It has been admitted again after \d+\.\d s: instance \d+ of stations 1, 2, 3\.", text)
     assert "losses noticed" in text
     assert not leftovers(images, "zenjun-demo")

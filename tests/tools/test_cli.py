@@ -424,7 +424,7 @@ def test_members_watch_prints_events_as_they_come(fake: FakeThread) -> None:
         ),
         (
             {"event": "expelled", "instance": 8, "reason": "agreed by others", "station": 2, "undecided": 0, "unsafe": True},
-            b"expelled   the others go on without this station (agreed by others); what was delivered at level ordered only "
+            b"expelled   the others continue without this station (agreed by others); what was delivered at level ordered only "
             b"may be unknown to the others",
         ),
         (

@@ -53,13 +53,13 @@ class _Commands(LazyGroup):
     help="Print the version.",
 )
 def cli() -> None:
-    """Totally ordered broadcast on one Ethernet segment: what one program sends, all receive, in the same order.
+    """Totally ordered broadcast on one Ethernet segment: every program receives all messages, in the same order.
 
     \b
     Examples:
-      zenjun recv --group chat               print what is said in the group
-      zenjun send --group chat hello         say something
-      zenjun status                          how the cluster is
+      zenjun recv --group chat               print the messages of the group
+      zenjun send --group chat hello         send a message
+      zenjun status                          the state of the cluster
       zenjun config example > zenjund.toml   start a configuration
       zenjun lab up -n 3 --loss 5%           try it without a network
     """

@@ -120,7 +120,7 @@ been ended).""",
     callback=words(MODES),
     default=",".join(MODES),
     show_default=True,
-    help="throughput: all senders flat out. rate: 1,000 messages per second in all. closed: one at a time. idle: nobody sends.",
+    help="throughput: all senders at full speed. rate: 1,000 messages per second in all. closed: one at a time. idle: none.",
 )
 @click.option("--seconds", type=click.FloatRange(0.2, 600), default=3.0, show_default=True, help="Length of each window.")
 @click.option("--repeat", type=click.IntRange(1, 100), default=3, show_default=True, help="How often everything is run.")
@@ -137,7 +137,7 @@ been ended).""",
     type=click.FloatRange(0, 64),
     default=0.2,
     show_default=True,
-    help="Quiet: other programs used at most so many cores.",
+    help="Quiet: other programs used at most this number of cores.",
 )
 @click.option("--mtu", type=click.IntRange(576, 9000), default=1500, show_default=True, help="Of the lab's segment, bytes.")
 @click.option(
@@ -312,9 +312,9 @@ def failover(
 ) -> None:
     """Kill the last of the stations (SIGKILL) under a light load of the others, and start it again.
 
-    Measured until the last survivor's program is told: of the death; and that the station is back in the view, from the start
-    of its process. Gaps: the longest time without a delivery at any survivor while it was dead, came back, and before. All
-    survivors must have delivered the same sequence.
+    Measured until the last survivor's program gets the view without the station, and, from the start of its process, the view
+    with it. Gaps: the longest time without a delivery at any survivor while it was dead, came back, and before. All survivors
+    must have delivered the same sequence.
     """
     plan = Failover(stations, rate, size, level, repeat, there(peers, "corosync", Corosync.missing), fast, options)
     measured(partial(run_failover, plan), plan.runs(), lambda row: f"run {row['repeat']}", render_failover, as_json)

@@ -96,10 +96,10 @@ def measured(
     render: Callable[[Sequence[Row]], str],
     as_json: bool,
 ) -> NoReturn:
-    """Run a benchmark that reports so many lines, show them, or their tables in the end, and exit.
+    """Run a benchmark that reports lines, show them, or their tables in the end, and exit.
 
-    run: called with what takes a line, and with what is told of each system that begins. which: the words for a line with a
-    problem.
+    run: called with two functions: one takes a line, the other gets the name of each system that begins. which: the words for a
+    line with a problem.
     """
     rows: list[Row] = []
 

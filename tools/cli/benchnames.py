@@ -29,7 +29,11 @@ Exit status: as zenjun bench.""",
 @click.option("--seconds", type=click.FloatRange(0.2, 60), default=1.5, show_default=True, help="Length of each measurement.")
 @click.option("--repeat", type=click.IntRange(0, 100), default=3, show_default=True, help="How often everything is measured.")
 @click.option(
-    "--names", type=click.IntRange(0, 1_000_000), default=0, show_default=True, help="A station joins a directory of so many."
+    "--names",
+    type=click.IntRange(0, 1_000_000),
+    default=0,
+    show_default=True,
+    help="A station joins a directory of this number of names.",
 )
 @click.option(
     "--peers",
@@ -59,8 +63,8 @@ def directory(
 ) -> None:
     """Set, look up and watch names: latency one at a time, rate with 64 calls of each program under way.
 
-    etcd's put is on the disks of a majority: it stands beside ``--wait disk``. Its serializable reads stand beside look-ups, its
-    linearizable ones beside fresh look-ups.
+    etcd's put is on the disks of a majority: it is compared with ``--wait disk``. Its serializable reads are compared with
+    look-ups, its linearizable ones with fresh look-ups.
     """
     plan = NamesPlan(stations, seconds, repeat, there(peers, "etcd", EtcdNames.missing), names, options)
     measured(partial(run, plan), plan.lines(), lambda row: str(row["what"]), render_names, as_json)

@@ -51,7 +51,7 @@ NEVER_AGAIN: Final = (ProtocolError, VersionMismatch)
 
 GROUP: Final = "default"
 EXTRA: Final = "zenjun[spark]"
-"""What ``pip`` is asked for where Spark and what comes with it is missing."""
+"""The argument for ``pip`` where Spark and its dependencies are missing."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -132,7 +132,7 @@ def daemon(
     on_event: Callable[[Event], None] | None = None,
 ) -> Iterator[SyncConnection]:
     """A connection for one command; its end does not hide the error that the command failed with. wait: seconds to wait for a
-    daemon, None: for ever."""
+    daemon, None: forever."""
     connection = connect_sync(path, name=f"zenjun {name}", timeout=timeout, wait=wait, on_event=on_event)
     try:
         yield connection
@@ -168,7 +168,8 @@ def on_terminal() -> bool:
 
 
 def lacking(package: str | None, wanted: str, command: str = "") -> Failure:
-    """A Python package is not there: how to get ``wanted`` into the Python that runs this, which need not be that of ``pip``."""
+    """A Python package is missing: how to install ``wanted`` into the Python that runs this, which need not be that of
+    ``pip``."""
     beside = Path(sys.executable).parent
     if (found := shutil.which("pip")) and Path(found).parent == beside:
         how = f"pip install '{wanted}'"

@@ -1,4 +1,4 @@
-"""``zenjun demo``: the promise shown in seconds: a lab with frame loss, everybody broadcasts, the sequences are compared."""
+"""``zenjun demo``: the guarantee shown in seconds: a lab with frame loss, all stations broadcast, the sequences are compared."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _at_once(stations: list[int], work: Callable[[int], None]) -> None:
 def _exchange(
     lab: Lab, group: str, payloads: Callable[[int], Iterator[bytes]], stations: Sequence[int], total: int, keep: int
 ) -> dict[int, Seen]:
-    """Each of ``stations`` sends its payloads, all at once, and receives everybody's ``total``; the first ``keep`` are kept."""
+    """Each of ``stations`` sends its payloads, all at once, and receives the ``total`` of all; the first ``keep`` are kept."""
     seen = {s: Seen() for s in stations}
     ready = threading.Barrier(2 * len(stations))
 

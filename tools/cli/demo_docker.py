@@ -29,9 +29,9 @@ class ShowWords(Protocol):
 
 
 def show(console: Console, stations: int, loss: float, fail_timeout_ms: int, words: ShowWords, bulk: Show) -> bool:
-    """The whole demonstration; returns whether all stations saw the same. Raises LabError.
+    """The whole demonstration; returns whether all stations received the same sequence. Raises LabError.
 
-    words, bulk: what the stations say to each other, given by ``zenjun demo``; each says whether all saw the same.
+    words, bulk: the exchanges between the stations, passed by ``zenjun demo``; each returns whether all received the same.
     """
     with compose.engine() as engine:
         console.print("Building the image (a minute the first time) …")
@@ -72,7 +72,7 @@ def _show(console: Console, lab: ContainerLab, loss: float, words: ShowWords, bu
     lab.station(victim).signal(9)
     started = time.monotonic()
     instance, members = _without(lab, victim)
-    console.print(f"After {time.monotonic() - started:.1f} s the others go on without it: instance {instance} of {members}.")
+    console.print(f"After {time.monotonic() - started:.1f} s the others continue without it: instance {instance} of {members}.")
     if not words(console, lab, [number for number in lab.stations if number != victim]):
         return False
     console.print(f"Starting it again, with {loss:.0%} loss on its new cable …" if loss else "Starting it again …")
@@ -86,7 +86,7 @@ def _show(console: Console, lab: ContainerLab, loss: float, words: ShowWords, bu
 
 
 def _without(lab: ContainerLab, victim: int) -> tuple[int, str]:
-    """Wait until station 1 is in an instance without a station that was killed; its number, and who is in it."""
+    """Wait until station 1 is in an instance without a station that was killed. Returns its number and its members."""
     started = time.monotonic()
     while time.monotonic() < started + _REMOVED_S:
         status = lab.station(1).status(5.0)

@@ -20,7 +20,7 @@ def describe(event: Mapping[str, Any], hosts: Mapping[int, str] | None = None) -
         how = "this station has been admitted" if event.get("joined") is True else "the cluster is open"
         return f"{how}, {instance}" + (f": {who}" if who else "")
     if name == "reopened":
-        how = "this station has been admitted again" if event.get("joined") is True else "the cluster was opened anew"
+        how = "this station has been admitted again" if event.get("joined") is True else "the cluster was opened again"
         return f"{how}, {instance}" + (f": {who}" if who else "") + _cost(event)
     if name == "blocked":
         waits = ", ".join(f"station {w.get('station')} ({w.get('reason')})" for w in _list(event.get("stations")))
@@ -30,10 +30,10 @@ def describe(event: Mapping[str, Any], hosts: Mapping[int, str] | None = None) -
         )
     if name in ("expelled", "closed"):
         reason = f" ({event['reason']})" if event.get("reason") else ""
-        what = "the others go on without this station" if name == "expelled" else "this station is in no instance any more"
+        what = "the others continue without this station" if name == "expelled" else "this station is in no instance any more"
         return f"{what}{reason}{_cost(event)}"
     return {
-        "unblocked": "the cluster waits for nobody any more",
+        "unblocked": "the cluster no longer waits for a station",
         "fenced": "the order here differs from another station's: nothing more is delivered",
         "closing": "the daemon is stopping",
     }.get(name, f"event {name}")
@@ -49,14 +49,14 @@ def _list(value: object) -> Sequence[Any]:
 
 
 def changes(event: Mapping[str, Any], hosts: Mapping[int, str]) -> Iterable[str]:
-    """Who came and who went with a view."""
+    """The members that joined and left with a view."""
     for word in ("joined", "left"):
         if who := stations(event.get(word), hosts):
             yield f"{word} {who}"
 
 
 def _cost(event: Mapping[str, Any]) -> str:
-    """What the end of an instance costs the program that is told."""
+    """What the end of an instance costs the program that gets the event."""
     undecided = event.get("undecided")
     words = f"; {undecided} own messages are undecided" if isinstance(undecided, int) and undecided > 0 else ""
     return words + ("; what was delivered at level ordered only may be unknown to the others" if event.get("unsafe") else "")

@@ -47,7 +47,7 @@ _OPTIONS: Final = (
         "--distribution",
         "jitter_distribution",
         type=click.Choice(units.DISTRIBUTIONS),
-        help="How the delay varies (sch_netem); uniform unless said.",
+        help="How the delay varies (sch_netem); default: uniform.",
     ),
     click.option("--reorder", type=SHARE, help="Share of frames that overtake the delayed ones (sch_netem)."),
     click.option("--reorder-gap", type=click.IntRange(min=0), help="At most every Nth frame overtakes; 0: any (sch_netem)."),
@@ -62,7 +62,7 @@ _OPTIONS: Final = (
 
 
 def impairment_options(function: F) -> F:
-    """Gives a command one keyword argument for each impairment, None where nothing was said."""
+    """Gives a command one keyword argument for each impairment, None if the option was not given."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function

@@ -1,7 +1,7 @@
 """``zenjun lab``: a test network on this machine, from the command line (docs/lab.md).
 
-Here are the group, the life of a lab and programs in it; labdaemons, labfaults, labcapture, labrun and labuml have the other
-commands.
+This file has the group, the commands that make and remove a lab, and programs in it; labdaemons, labfaults, labcapture, labrun
+and labuml have the other commands.
 """
 
 from __future__ import annotations
@@ -280,8 +280,8 @@ def _status_row(entry: dict[str, Any]) -> list[Any]:
 def exec_(name: str, stations: list[int] | None, command: tuple[str, ...]) -> None:
     """Run a program in one station, or in several at once with their lines marked by station.
 
-    The program keeps this environment, folder and terminal; ZENJUN_SOCKET tells zenjun programs their daemon,
-    ZENJUN_STATION the station's number. With several stations the exit code is the highest of all.
+    The program keeps this environment, folder and terminal; ZENJUN_SOCKET is the socket of the station's daemon, ZENJUN_STATION
+    the station's number. With several stations the exit code is the highest of all.
 
     \b
     Examples:
@@ -320,7 +320,7 @@ def _run_everywhere(stations: Sequence[Station], command: Sequence[str]) -> int:
         codes = [process.wait() for process in running]
     except BaseException:
         try:
-            # Ctrl-C at the terminal has reached the programs as well: let them say their last words.
+            # Ctrl-C at the terminal has reached the programs as well: let them finish their output.
             end = time.monotonic() + _LAST_WORDS_S
             for thread in threads:
                 thread.join(max(0.0, end - time.monotonic()))

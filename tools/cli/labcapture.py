@@ -23,7 +23,7 @@ from .labcommon import name_option, progress, stations_option
     help="Folder for the files; those of the same stations are replaced.  [default: here]",
 )
 @click.option("--duration", "duration_ns", type=TIME, help="End after this time, as in 5s.")
-@click.option("--count", type=click.IntRange(min=0), default=0, help="End at each station after so many frames.")
+@click.option("--count", type=click.IntRange(min=0), default=0, help="End at each station after this number of frames.")
 @click.option("--background", is_flag=True, help="Return at once; end with --stop.")
 @click.option("--stop", "stopping", is_flag=True, help="End a capture in the background.")
 def capture(
@@ -45,7 +45,7 @@ def capture(
     if stopping:
         _report_captures({}, attached.stop_capture(stations))
         return
-    # Ctrl-C is taken between requests only: one cut short would leave a recording that nobody ends.
+    # Ctrl-C is taken between requests only: one cut short would leave a recording that no command ends.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         paths = attached.start_capture(out, stations, count)

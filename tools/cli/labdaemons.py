@@ -55,7 +55,7 @@ def stop(name: str, stations: list[int] | None) -> None:
 @stations_option(required=True)
 @click.option("--wait/--no-wait", default=False, show_default=True, help="Return when the whole cluster is open.")
 def restart(name: str, stations: list[int] | None, wait: bool) -> None:
-    """End daemons in order and start them again; of containers, the whole container. Faults are set anew.
+    """End daemons in order and start them again; of containers, the whole container. Faults are set again.
 
     \b
     Example:
@@ -115,7 +115,7 @@ def pause(name: str, stations: list[int] | None) -> None:
 @name_option
 @stations_option(required=True)
 def resume(name: str, stations: list[int] | None) -> None:
-    """Let paused daemons go on (SIGCONT).
+    """Let paused daemons continue (SIGCONT).
 
     \b
     Example:

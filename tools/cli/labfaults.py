@@ -146,7 +146,7 @@ def link(name: str, stations: list[int] | None, action: str | None, **changes: A
     chosen = chosen_stations(backends.attach(name), stations)
     mtu, port_mtu, rename, mac = (changes[key] for key in ("mtu", "port_mtu", "rename", "mac"))
     if action is None and all(value is None for value in changes.values()):
-        raise click.UsageError("say what to do: an action or an option")
+        raise click.UsageError("nothing to do: give an action or an option")
     for station in chosen:
         if action is not None:
             _LINK_ACTIONS[action](station)

@@ -39,8 +39,8 @@ def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 @click.option("--list", "listing", is_flag=True, help="List the ready-made scenarios.")
 @click.option("--docker", is_flag=True, help="Stations are containers of the Docker Engine (docs/docker.md).")
 @click.option("--image", default="zenjun:local", show_default=True, help="What the containers run, with --docker.")
-@click.option("-n", "--stations", "count", type=click.IntRange(1, 64), help="Another number of stations than the file says.")
-@click.option("--seed", type=click.IntRange(min=0), help="Another seed than the file says.")
+@click.option("-n", "--stations", "count", type=click.IntRange(1, 64), help="Another number of stations than in the file.")
+@click.option("--seed", type=click.IntRange(min=0), help="Another seed than in the file.")
 @click.option("--state-size", type=Quantity("size", _size), metavar="SIZE", help="Of [state]: another size, as 64M or 1G.")
 @click.option("--keep", is_flag=True, help="Leave the lab up at the end.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for histories, logs and the report.")
@@ -75,7 +75,7 @@ def run(
         _list()
         return OK
     if what is None:
-        raise click.UsageError("say which scenario: a name (--list shows them) or a file")
+        raise click.UsageError("no scenario: give a name (--list shows them) or a file")
     if name is not None and (docker or keep):
         raise click.UsageError("--name plays in a lab that is up already, and stays: leave out --docker and --keep")
     if out is not None and (out / LEFT_BY_A_RUN).exists():

@@ -12,7 +12,7 @@ from .common import Failure, lacking
 
 
 class Entry(NamedTuple):
-    """Where a command lives, and its line in the overview, which must not cost an import."""
+    """The module of a command, and its line in the overview, which must not cost an import."""
 
     module: str
     attribute: str
@@ -39,7 +39,8 @@ class Overview(click.Group):
 
 
 class LazyGroup(Overview):
-    """A subclass says what it has in ``entries`` and where their modules are in ``package``; ``prefix`` is how it is called."""
+    """A subclass lists its commands in ``entries``, and has the package of their modules in ``package``; ``prefix`` is how it is
+    called."""
 
     entries: ClassVar[dict[str, Entry]] = {}
     package: ClassVar[str] = ""

@@ -21,7 +21,7 @@ from .events import describe, stations
 @click.command(short_help="List the programs in a group, or the stations.", epilog="Exit codes: docs/cli.md.")
 @click.argument("group", required=False, default="", shell_complete=complete_groups)
 @click.option("-w", "--watch", is_flag=True, help="Go on and print changes as they come.")
-@click.option("--retry", is_flag=True, help="With --watch: when the daemon goes, wait for it and go on.")
+@click.option("--retry", is_flag=True, help="With --watch: when the daemon ends, wait for it and continue.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.05),
@@ -39,14 +39,14 @@ def members(group: str, watch: bool, retry: bool, interval: float, as_json: bool
 
     One line each: station, number of the program at its daemon, its name; for stations: station, name of the host, and the
     peer state that this station keeps for it (as in zenjun status). Watching does not join the group. Without GROUP, --watch
-    prints the cluster's events with the local time: views (who came, who went), blocked, expelled, reopened.
+    prints the cluster's events with the local time: views (joined, left), blocked, expelled, reopened.
 
     \b
     Examples:
-      zenjun members                 which stations are there
-      zenjun members --watch         … and how that changes
-      zenjun members chat            who is in the group chat
-      zenjun members chat --watch    … and who comes and goes
+      zenjun members                 the stations of the cluster
+      zenjun members --watch         … and each change
+      zenjun members chat            the members of the group chat
+      zenjun members chat --watch    … and each join and leave
       zenjun members chat --json | jq length
     """
     if retry and not watch:
@@ -60,7 +60,7 @@ def members(group: str, watch: bool, retry: bool, interval: float, as_json: bool
                 _list(path, group, watch, interval, as_json, timeout, wait)
                 return
         except ConnectionClosed as error:
-            # Who was never there is an error of the call; who comes back later is what --retry is for.
+            # A daemon that was never there is an error of the call; --retry is for one that comes back later.
             if not retry or isinstance(error, NEVER_AGAIN) or (isinstance(error, NotReachable) and wait is not None):
                 raise
             _lost(error, as_json and not group)
@@ -79,7 +79,7 @@ def _list(path: str | None, group: str, watch: bool, interval: float, as_json: b
             for m in now:
                 click.echo(f"{m.station}\t{printable(m.name)}\t{states.get(m.station) or '-'}")
         if not (now or as_json or watch):
-            say(f"nobody is in group {group}" if group else "no stations: the cluster is not open (zenjun status says why)")
+            say(f"no program is in group {group}" if group else "no stations: the cluster is not open (zenjun status shows why)")
         while watch:
             before, now = now, _later(connection, group, interval)
             if now != before:
@@ -130,7 +130,7 @@ def _watch_stations(path: str | None, timeout: float, wait: float | None, as_jso
             try:
                 connection.serve(0.0)
             except ConnectionClosed:
-                while events:  # the last ones, which may say why
+                while events:  # the last ones, which may have the reason
                     _line(events.popleft().detail, as_json, hosts)
                 raise
 

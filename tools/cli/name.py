@@ -1,5 +1,5 @@
-"""``zenjun name``: names that give addresses (docs/directory-service.md). Here is what reads and what changes one name; nameops
-has what operators do, namehold a lease for the life of a command."""
+"""``zenjun name``: names that give addresses (docs/directory-service.md). This file has the commands that read and change one
+name; nameops has those of operators, namehold a lease for the run time of a command."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def set_(
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise click.UsageError(f"--meta {text}: KEY=VALUE is wanted")
+        raise click.UsageError(f"--meta {text}: expected KEY=VALUE")
     return key, value
 
 
@@ -143,8 +143,8 @@ def list_(prefix: str, as_json: bool, timeout: float, path: str | None) -> None:
 
 @name.command(epilog=CODES)
 @click.argument("subject", default="", metavar="[NAME|PREFIX.]")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many changes.")
-@click.option("-t", "--timeout", type=click.FloatRange(min=0.1), help="Longest wait for a change, seconds. [default: for ever]")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after this number of changes.")
+@click.option("-t", "--timeout", type=click.FloatRange(min=0.1), help="Longest wait for a change, seconds. [default: forever]")
 @json_option
 @directory_option
 def watch(subject: str, count: int | None, timeout: float | None, as_json: bool, path: str | None) -> None:
@@ -313,7 +313,7 @@ def _operations(file: TextIO) -> Iterator[Operation]:
     "--format", "form", type=click.Choice(["json", "hosts"]), default="json", show_default=True, help="hosts: as /etc/hosts."
 )
 @click.option("--to", "file", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Replaced as a whole.")
-@click.option("--follow", is_flag=True, help="Go on, and write it anew after each change.")
+@click.option("--follow", is_flag=True, help="Continue, and write it again after each change.")
 @directory_option
 def export(form: str, file: Path, follow: bool, path: str | None) -> None:
     """Write all names to a file: JSON, or a hosts file for dnsmasq's or CoreDNS's folder.

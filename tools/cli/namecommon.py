@@ -39,7 +39,7 @@ class NameGroup(Overview):
 
 WORDS: Final = {
     "exists": "there is such a name already",
-    "version": "the name has another version: somebody has changed it meanwhile",
+    "version": "the name has another version: it has been changed meanwhile",
     "not-permitted": "the zone's row does not allow it to you",
     "no-name": "there is no such name",
     "alias-loop": "the aliases would make a circle",
@@ -71,13 +71,13 @@ def wait_option(f: F) -> F:
         type=click.Choice(WAITS),
         default="disk",
         show_default=True,
-        help="Return when it is carried out here (memory), on the disks of a quorum (disk), or carried out everywhere.",
+        help="Return when it is applied here (memory), on the disks of a quorum (disk), or applied everywhere.",
     )(f)
 
 
 @dataclass(frozen=True)
 class Update:
-    """How a command changes something: where, how long it waits for what, and what it says then."""
+    """How a command makes a change: at which process, what it waits for and for how long, and what it prints then."""
 
     path: str | None
     wait: str
@@ -85,7 +85,7 @@ class Update:
     as_json: bool
 
     def send(self, operation: Operation, what: str) -> None:
-        """Have the operation carried out, and say so: ``what``, or JSON."""
+        """Have the operation applied, and print that: ``what``, or JSON."""
         with directory(self.path, self.timeout) as d:
             said(d.update(operation, wait=self.wait), what, self.as_json)
 
@@ -131,7 +131,7 @@ def directory(path: str | None, timeout: float = 10.0) -> Iterator[SyncDirectory
 
 
 def said(done: Done, what: str, as_json: bool) -> None:
-    """Tell what was done."""
+    """Print what was done."""
     if as_json:
         click.echo(json_text({"place": place_text(done.place), **({"text": done.text} if done.text else {})}))
     else:

@@ -45,11 +45,11 @@ def hold(
     every: float,
     path: str | None,
 ) -> int:
-    """Give NAME this ADDRESS for the life of COMMAND. It goes when the command ends, when this process does, and when the station
-    is cut off or dead.
+    """Give NAME this ADDRESS while COMMAND runs. It is removed when the command ends, when this process does, and when the
+    station is cut off or dead.
 
-    With --exclusive COMMAND runs only while the name is ours: it is ended when the name is lost. In COMMAND's environment,
-    ZENJUN_VERSION is the number that grows with each holder.
+    With --exclusive COMMAND runs only while this process holds the name, and is ended when the name is lost. In COMMAND's
+    environment, ZENJUN_VERSION is the number that grows with each holder.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ class _Holder:
         """The command's exit code."""
         self._lease = lease = self._register()
         if exclusive and not lease.held:
-            say("zenjun name hold: somebody else has the name; waiting")
+            say("zenjun name hold: another program has the name; waiting")
             if not lease.wait_held():
                 raise NoQuorum("the lease has ended before the name was ours; the command was not started")
         environment = {**os.environ, "ZENJUN_VERSION": ".".join(map(str, lease.version))}

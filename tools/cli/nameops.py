@@ -46,7 +46,7 @@ def switch(
       zenjun name switch db --back
     """
     if back == bool(addresses) or (back and lasts is not None):
-        raise click.UsageError("say either the addresses to switch to (and --for), or --back")
+        raise click.UsageError("give either the addresses to switch to (and --for), or --back")
     operation = calls.switch_of(name, None if back else addresses, lasts)._replace(condition=version)
     what = "switched back" if back else f"switched to {', '.join(addresses)}"
     update.send(operation, f"{name} is {what}")
@@ -94,7 +94,7 @@ def schedule(
     update: Update,
 ) -> None:
     """Give a name other addresses by the time of day. WHEN is ``[mon-fri] HH:MM [Area/City]`` (UTC without a zone) or an instant
-    ``YYYY-MM-DDTHH:MMZ``; the addresses behind it are used from then on, until the next WHEN.
+    ``YYYY-MM-DDTHH:MMZ``; the addresses after it are used from then on, until the next WHEN.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def schedule(
       zenjun name schedule db --clear
     """
     if clear == bool(words):
-        raise click.UsageError("say either when and which addresses, or --clear")
+        raise click.UsageError("give either times and addresses, or --clear")
     operation = calls.schedule_of(name, _slots(words))._replace(condition=version)
     update.send(operation, f"{name} has {len(operation.slots) or 'no'} slots")
 
@@ -115,19 +115,19 @@ def _slots(words: tuple[str, ...]) -> Sequence[tuple[str, Sequence[str]]]:
         if is_when(word):
             slots.append((word, []))
         elif slots and "://" not in word and " " in word:
-            raise Malformed(f'{word!r} is no time: "[mon-fri] HH:MM [Area/City]" is wanted, or YYYY-MM-DDTHH:MMZ')
+            raise Malformed(f'{word!r} is no time: expected "[mon-fri] HH:MM [Area/City]" or YYYY-MM-DDTHH:MMZ')
         elif slots:
             slots[-1][1].append(word)
         else:
-            raise Malformed(f'{word!r} is no time: "[mon-fri] HH:MM [Area/City]" is wanted first, or YYYY-MM-DDTHH:MMZ')
+            raise Malformed(f'{word!r} is no time: expected "[mon-fri] HH:MM [Area/City]" or YYYY-MM-DDTHH:MMZ first')
     if empty := [when for when, addresses in slots if not addresses]:
-        raise Malformed(f"no address stands behind {empty[0]!r}")
+        raise Malformed(f"no address follows {empty[0]!r}")
     return slots
 
 
 @click.group()
 def zone() -> None:
-    """Who may do what with which names.
+    """Rights: which users may change which names.
 
     \b
     Examples:
@@ -141,11 +141,13 @@ def zone() -> None:
 @click.option(
     "--admin", "admins", multiple=True, metavar="ROLE", help="user:NAME, group:NAME, station:K: changes all of its names."
 )
-@click.option("--writer", "writers", multiple=True, metavar="ROLE", help="Makes names and changes its own; *: everybody.")
+@click.option("--writer", "writers", multiple=True, metavar="ROLE", help="Makes names and changes its own; *: all users.")
 @click.option(
     "--names", "patterns", multiple=True, metavar="PATTERN", help="Names that this zone alone may use: *.plant, or one name."
 )
-@click.option("--names-max", type=click.IntRange(0, 1_000_000), default=0, help="At most so many names; 0: no bound of its own.")
+@click.option(
+    "--names-max", type=click.IntRange(0, 1_000_000), default=0, help="At most this number of names; 0: no bound of its own."
+)
 @update_options
 def zone_set(
     zone: str,
@@ -188,7 +190,7 @@ def zone_list(as_json: bool, timeout: float, path: str | None) -> None:
 @click.command(epilog=CODES)
 @directory_option
 def repair(path: str | None) -> None:
-    """Have this station get the whole directory from the others anew. For root and the daemon's user.
+    """Have this station get the whole directory from the others again. For root and the daemon's user.
 
     \b
     Example:
@@ -200,15 +202,13 @@ def repair(path: str | None) -> None:
 
 
 @click.command(epilog=CODES)
-@click.option(
-    "--force", is_flag=True, help="Without the stations that have not told what they have: what only they have is lost."
-)
+@click.option("--force", is_flag=True, help="Do not wait for reports of missing stations: names that only they have are lost.")
 @directory_option
 def start(force: bool, path: str | None) -> None:
-    """Begin with what the stations that are here have, after all were down. For root and the daemon's user.
+    """Start with what the present stations have, after all were down. For root and the daemon's user.
 
-    Without this command the directory begins by itself when a quorum of stations that have it has told what they have, or all
-    stations.
+    Without this command the directory starts when a quorum of the stations that have it have reported what they have, or all
+    stations have.
 
     \b
     Example:

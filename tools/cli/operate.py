@@ -28,10 +28,10 @@ timeout_option = click.option(
 @timeout_option
 @socket_option
 def leave(yes: bool, timeout: float, path: str | None) -> int:
-    """Let this station leave on purpose: its daemon says goodbye, the others go on without it at once, and it ends.
+    """Let this station leave: its daemon announces that, the others continue without it at once, and the daemon ends.
 
-    What programs here have sent goes out first. They are disconnected. The station is back when its daemon is started again.
-    Allowed to root and to the user the daemon runs as.
+    Messages that programs here have sent are broadcast first. They are disconnected. The station is back when its daemon is
+    started again. Allowed to root and to the user the daemon runs as.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def leave(yes: bool, timeout: float, path: str | None) -> int:
         except ConnectionClosed:
             say(f"{who} has left")
             return OK
-    raise Failure(f"{who} was told to leave, but its daemon still runs after {timeout:g} s", TIMED_OUT, "leave")
+    raise Failure(f"{who} was asked to leave, but its daemon still runs after {timeout:g} s", TIMED_OUT, "leave")
 
 
 @click.command(short_help="Remove a station from the cluster.", epilog="Exit codes: docs/cli.md.")
@@ -58,10 +58,11 @@ def leave(yes: bool, timeout: float, path: str | None) -> int:
 @timeout_option
 @socket_option
 def expel(station: int, yes: bool, timeout: float, path: str | None) -> int:
-    """Have the others go on without STATION now, instead of waiting until it is found out to be dead.
+    """Have the others continue without STATION now, instead of waiting until they detect its failure.
 
-    They agree on it as on any stop: the rest must have quorum. A daemon that runs there is told, and comes back with a new
-    incarnation as soon as it can; end it first if it is to stay away. Allowed to root and to the user the daemon runs as.
+    They agree on it as on any stop: the remaining stations must have quorum. A daemon that runs there learns of it, and comes
+    back with a new incarnation as soon as it can; stop it first if it is to stay away. Allowed to root and to the user the daemon
+    runs as.
 
     \b
     Examples:
@@ -93,7 +94,7 @@ def expel(station: int, yes: bool, timeout: float, path: str | None) -> int:
             select.select([connection], [], [], left)
             connection.serve(0.0)
     raise Failure(
-        f"the removal of station {station} is not agreed after {timeout:g} s; zenjun status says who waits for whom",
+        f"the removal of station {station} is not agreed after {timeout:g} s; zenjun status shows which station waits for which",
         TIMED_OUT,
         "expel",
     )

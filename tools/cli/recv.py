@@ -30,7 +30,7 @@ NEWS_S: Final = 60.0
 )
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many messages.")
 @click.option(
-    "-t", "--timeout", type=click.FloatRange(min=0), help="Stop after so many seconds without a message. [default: never]"
+    "-t", "--timeout", type=click.FloatRange(min=0), help="Stop after this number of seconds without a message. [default: never]"
 )
 @click.option(
     "-l", "--level", type=click.Choice(["ordered", "preack", "ack"]),
@@ -42,7 +42,7 @@ NEWS_S: Final = 60.0
 )
 @click.option("-v", "--verbose", is_flag=True, help="Begin text and hex lines with sender and place in the order.")
 @click.option("--open", "open_group", is_flag=True, help="If the group is new, make it open to programs that are not members.")
-@click.option("--retry", is_flag=True, help="When the daemon goes, wait for it, join again and go on.")
+@click.option("--retry", is_flag=True, help="When the daemon ends, wait for it, join again and continue.")
 @socket_option
 def recv(
     group: str,
@@ -60,7 +60,7 @@ def recv(
 
     \b
     --format text   one line a message; bytes that are not UTF-8 are replaced, control characters (but tabs) and line
-                    ends shown as \\x1b, \\n: for people, what is sent cannot be told from it in every case
+                    ends shown as \\x1b, \\n: human-readable; the bytes sent cannot always be reconstructed from it
              hex    one line a message, hexadecimal
              json   one object a line: type, group, station, client, clock, index, own, size, and text or base64
              raw    the bytes of the messages and nothing else
@@ -210,7 +210,7 @@ class _Show:
         return f"* {item.reason}: {' '.join(changes) or 'no change'} · now {', '.join(map(_who, item.members)) or 'nobody'}"
 
     def lost(self, reason: str) -> None:
-        """The daemon has gone: what comes now is missed."""
+        """The daemon has ended: messages sent from now on are missed."""
         say(f"zenjun: {reason}; waiting for the daemon")
         if self._views and self._form == "json":
             self._out.write(json_text({"type": "event", "event": "lost", "reason": reason}).encode() + b"\n")

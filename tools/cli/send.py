@@ -38,7 +38,7 @@ RATE_BATCH_MAX: Final = 1024
 @click.option(
     "-n", "--count", type=click.IntRange(min=1), help="Stop after this many messages; arguments and files are gone through again."
 )
-@click.option("--repeat", type=click.IntRange(min=0), help="Go through arguments or files this many times; 0: for ever.")
+@click.option("--repeat", type=click.IntRange(min=0), help="Go through arguments or files this many times; 0: forever.")
 @click.option(
     "-r", "--rate", type=click.FloatRange(min=0, min_open=True), metavar="PER_SECOND", help="Messages per second at most."
 )
@@ -127,7 +127,7 @@ def send(
 
 
 def _again(batches: object, passes: int) -> Iterator[list[bytes]]:
-    """Go through stored input ``passes`` times, 0: for ever."""
+    """Go through stored input ``passes`` times, 0: forever."""
     done = 0
     while passes == 0 or done < passes:
         empty = True
@@ -195,7 +195,7 @@ def _read_stdin(connection: SyncConnection) -> bytes:
 def _paced(source: Iterator[list[bytes]], rate: float | None, connection: SyncConnection, stored: bool) -> Iterator[list[bytes]]:
     """Cut and space batches so that no more than ``rate`` messages a second come through, counted from the first."""
     if rate is None:
-        # What somebody types or pipes goes out as it comes.
+        # Typed or piped input is sent as it arrives.
         yield from _gathered(source) if stored else source
         return
     begin = time.monotonic()

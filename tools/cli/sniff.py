@@ -46,7 +46,7 @@ _MACS_BYTES: Final = 12
 
 
 def _filter_program(ethertype: int) -> bytes:
-    """Classic BPF: frames of the EtherType, plain or behind one tag that the driver has left in the frame."""
+    """Classic BPF: frames of the EtherType, plain or after one VLAN tag that the driver has left in the frame."""
     load_half, jump_equal, accept = 0x28, 0x15, 0x06
     steps = (
         (load_half, 0, 0, 12),
@@ -96,7 +96,8 @@ class Live:
         self.socket.close()
 
     def batches(self, timeout_s: float | None) -> Iterator[list[Record]]:
-        """Non-empty batches of frames until ``timeout_s`` has passed or the interface is gone (``stopped`` then says why)."""
+        """Non-empty batches of frames until ``timeout_s`` has passed or the interface is gone (``stopped`` then has the
+        reason)."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_ms = 1000.0 if deadline is None else (deadline - time.monotonic()) * 1000
@@ -130,7 +131,7 @@ class Live:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                if error.errno != errno.ENETDOWN:  # told once when the link goes down; frames come again when it is up
+                if error.errno != errno.ENETDOWN:  # reported once when the link goes down; frames arrive again when it is up
                     raise
                 break
             batch.append(self._record(data, extra))
@@ -267,7 +268,7 @@ def _sniff_file(printer: Printer, name: str) -> int:
     if capture.cut:
         click.echo(f"zenjun sniff: {shown}: {capture.cut}; all before it was read", err=True)
     if capture.count and sum(printer.other_links.values()) - skipped == capture.count:
-        return FAILED  # what was skipped is said at the end
+        return FAILED  # skipped frames are reported at the end
     if printer.ours == ours:
         click.echo(f"zenjun sniff: {none_of(shown, capture.count, printer.ethertype)}", err=True)
     return 0
@@ -309,7 +310,7 @@ Exit status:
 @click.option("-i", "--interface", metavar="IFACE", help="Capture live on this interface.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after N PDUs.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop a live capture after so long."
+    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop a live capture after this time."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per PDU, with every field.")
 @kinds_option

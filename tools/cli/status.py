@@ -120,7 +120,7 @@ def _heading(s: Mapping[str, Any], width: int) -> Iterable[str]:
 
 
 def _waits(s: Mapping[str, Any]) -> Iterable[list[str]]:
-    """Who waits for whom, as the parts of a line each: this station first, without being named."""
+    """The stations that each station waits for, one line each as its parts: this station first, without its name."""
     own = s.get("station")
     waits = [(w.get("station"), w.get("for"), w) for w in _objects(_object(s, "membership").get("waiting"))]
     # What delivery here waits for is in both lists if it is a removal under way as well.
@@ -213,8 +213,8 @@ def _facts(s: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
 
 
 def _folded(label: str, parts: Iterable[str], width: int, indent: str = "", colour: str = "") -> Iterable[str]:
-    """A label and its parts, on as many lines as the width asks for; no part is broken. Without a label, behind the indent;
-    without parts, nothing."""
+    """A label and its parts, on the number of lines that the width needs; no part is broken. Without a label the parts follow the
+    indent; without parts the result is empty."""
     from rich.text import Text
 
     begin = f"  {label:<11}" if label else indent

@@ -26,7 +26,7 @@ from .topview import Latencies, Rates, picture
 INTERVAL_MIN: Final = 0.1
 INTERVAL_MAX: Final = 60.0
 ANSWER_S: Final = 3.0
-"""For a status; a daemon that takes longer is said not to answer."""
+"""Time for a status; a daemon that takes longer is shown as not answering."""
 PROBE_S: Final = 1.0
 PROBE_TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 1.0
@@ -84,7 +84,7 @@ class Watch:
     "--probe/--no-probe", default=True, show_default=True,
     help="Measure latency: broadcast an empty message each second in a group of our own.",
 )  # fmt: skip
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many looks.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after this number of updates.")
 @click.option("--once", is_flag=True, help="Print one picture, with the rates of one interval, and end.")
 @socket_option
 def top(interval: float, probe: bool, count: int | None, once: bool, path: str | None) -> int:
@@ -146,7 +146,7 @@ async def _watch(path: str | None, interval: float, probe: bool, count: int | No
 
 
 async def _look(watch: Watch, path: str | None, connection: Connection) -> None:
-    """Ask for the status every interval; a daemon that does not answer, or has gone, is said and tried again."""
+    """Ask for the status every interval; a daemon that does not answer, or has ended, is reported and tried again."""
     loop = asyncio.get_running_loop()
     async for c in _connections(path, connection, watch):
         try:
@@ -164,7 +164,7 @@ async def _look(watch: Watch, path: str | None, connection: Connection) -> None:
 
 
 async def _connections(path: str | None, first: Connection, watch: Watch) -> AsyncIterator[Connection]:
-    """The first connection, then new ones; each is closed when the next is wanted."""
+    """The first connection, then new ones; each is closed when the next one is requested."""
     connection: Connection | None = first
     while True:
         if connection is not None:
@@ -187,7 +187,7 @@ async def _probe(path: str | None, latencies: Latencies) -> None:
     while True:
         try:
             async with connect(path, name="zenjun top probe", timeout=PROBE_TIMEOUT_S) as c:
-                # Nobody else is in this group, and it is gone with us.
+                # No other program is in this group, and it ends with this one.
                 group = await c.join(f"zenjun top {c.welcome.station}.{c.welcome.client}", receive=False)
                 while True:
                     started = loop.time()
@@ -201,7 +201,7 @@ async def _probe(path: str | None, latencies: Latencies) -> None:
 
 @contextlib.contextmanager
 def _screen(console: Console) -> Iterator[Live]:
-    """The terminal's other screen, drawn anew when its size changes."""
+    """The terminal's other screen, drawn again when its size changes."""
     loop = asyncio.get_running_loop()
     with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         loop.add_signal_handler(signal.SIGWINCH, live.refresh)

@@ -64,7 +64,7 @@ class Rates:
         self._curves: dict[str, deque[float]] = {}
 
     def feed(self, now_s: float, s: Mapping[str, Any]) -> None:
-        """Take one status object. A daemon that has been restarted begins anew: its counters have, too."""
+        """Take one status object. After a restart of the daemon start again: its counters have, too."""
         life = (s.get("pid"), s.get("incarnation"))
         if life != self._life:
             self.__init__()  # type: ignore[misc]

@@ -1,7 +1,7 @@
 """The branch VFS, typed: two connections of apsw made one branch.
 
-The functions say what ``vfs.h`` says. What SQLite reports is raised as apsw's exception for that code. Not thread-safe: a branch,
-both connections of it, belongs to one thread.
+``vfs.h`` describes the functions. An error code of SQLite is raised as apsw's exception for it. Not thread-safe: a branch, both
+connections of it, belongs to one thread.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _check(code: int) -> None:
 
 
 def bind(writer: apsw.Connection, reader: apsw.Connection) -> None:
-    """Make the two a branch. apsw.MismatchError: not connections to the same file. apsw.MisuseError: not opened as ``vfs.h``
-    says, or bound already."""
+    """Make the two connections a branch. apsw.MismatchError: not connections to the same file. apsw.MisuseError: not opened as
+    ``vfs.h`` requires, or bound already."""
     _check(lib.zb_bind(_pointer(writer), _pointer(reader)))
 
 

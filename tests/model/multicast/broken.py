@@ -1,6 +1,6 @@
 """The rules of docs/multicast.md broken on purpose, one class each; the letters are those of its table of what the paper prints.
 
-``test_broken.py`` names the checkers that catch each of them. Tokens as printed (letters h, i, j) are in ``printed.py``.
+``test_broken.py`` names the checkers that detect each of them. Tokens as printed (letters h, i, j) are in ``printed.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LoseEarlyDecisions(Station):
 
 
 class PassMissing(Station):
-    """O7: (b) a decided message whose data are missing does not hold up those behind it."""
+    """O7: (b) a decided message whose data are missing does not delay those after it."""
 
     def _follow(self) -> bool:
         for k, (name, _) in enumerate(self.to_follow):
@@ -39,7 +39,7 @@ class PassMissing(Station):
 
 
 class _DecideToAll(Station):
-    """Base: the coordinator tells all destinations, and no token host tells its followers."""
+    """Base: the coordinator sends the decision to all destinations, and no token host sends it to its followers."""
 
     def _decide_to(self, m: Message) -> frozenset[int]:
         return m.destinations - {self.me}
@@ -62,7 +62,7 @@ class DecideToAll(_DecideToAll):
 
 
 class OwnTimes(_DecideToAll):
-    """O6, O7: (c) at a follower an undecided message stands at the station's own time of receipt."""
+    """O6, O7: (c) at a follower an undecided message has the station's own time of receipt."""
 
     def _on_data(self, data: Data, destinations: frozenset[int]) -> None:
         super()._on_data(data, destinations)
@@ -147,7 +147,7 @@ class NoFlush(Station):
 
 
 class NobodyDecides(MainOrder):
-    """E4: (l) what the dead coordinator has not told anybody is never decided."""
+    """E4: (l) what the dead coordinator has not sent to any station is never decided."""
 
     def decide(self) -> Decision:
         decision = super().decide()
@@ -156,7 +156,7 @@ class NobodyDecides(MainOrder):
 
 
 class LoseDecisions(World):
-    """L1: (m) a decision is lost on its way, and nobody sees that."""
+    """L1: (m) a decision is lost on its way, and no station notices that."""
 
     def transmit(self, host: Host, to: int, record: Record) -> None:
         if not (isinstance(record, Decide) and self._chance(0.05)):
@@ -226,7 +226,7 @@ class HeldByItself(Station):
 
 
 class NoWordToOutside(Station):
-    """S2: an originator outside the groups is not told that its message is stable."""
+    """S2: an originator outside the groups does not learn that its message is stable."""
 
     def _sent_by(self, origin: int, order: str) -> list[Message]:
         return []
@@ -262,14 +262,14 @@ class SilentLeave(MainOrder):
 
 
 class FlushWithoutTimes(Station):
-    """E3: FLUSH does not say which times are known."""
+    """E3: FLUSH does not contain the known times."""
 
     def _listed(self) -> tuple[Listed, ...]:
         return tuple(replace(m, time=None) for m in super()._listed())
 
 
 class NoNext(MainOrder):
-    """E4: an undecided message stands behind everything, also what its program has sent later."""
+    """E4: an undecided message comes after all others, also after later ones of its program."""
 
     def _time_for(self, m: Listed, later: list[Listed], clock: int) -> int:
         return clock + 1
@@ -297,7 +297,7 @@ class OnePlace(MainOrder):
 
 
 class DecideWhenFrozen(Station):
-    """E2: the eras before go on until the change is decided."""
+    """E2: the earlier eras continue until the change is decided."""
 
     _late = False
     _was_late = False
@@ -361,7 +361,7 @@ class DeliverForgotten(Station):
 
 
 class NoRelay(Station):
-    """E5: nobody passes on what a dead station has sent to some."""
+    """E5: no station relays what a dead station has sent to some."""
 
     def _relay(self, decision: Decision) -> None:
         pass
@@ -405,7 +405,7 @@ class ToEverybody(Station):
 
 
 class NoPoll(LinkEnd):
-    """L1: a sender that hears nothing does not ask, so the last PDUs may be lost for ever."""
+    """L1: a sender without confirmations does not poll, so the last PDUs may be lost forever."""
 
     def _poll(self, now: int) -> None:
         self.poll_at = None
@@ -419,7 +419,7 @@ class NoFallback(LinkEnd):
 
 
 class AnswerByAddress(LinkEnd):
-    """L2, as designed: who is called at the group address answers to the caller's address."""
+    """L2, as designed: a station that receives a frame at the group address answers to the sender's address."""
 
     def _to_group(self) -> bool:
         return not self.is_heard or self.falls_back
@@ -433,7 +433,7 @@ class AnyLink(LinkEnd):
 
 
 class NeverStuck(LinkEnd):
-    """L4: nobody is removed because a link stands still."""
+    """L4: no station is removed because a link is blocked."""
 
     def is_stuck(self, now: int) -> bool:
         return False

@@ -135,7 +135,7 @@ class Checks:
         for order in ("abcast", "token"):
             self._place(host.life, order, (view.time, 0, 0))
         if host.cut:
-            return  # it may have what nobody else ever has; it will be expelled
+            return  # it may have what no other station ever has; it will be expelled
         time = self._view_places.setdefault(view.era, view.time)
         if time != view.time:
             self.fail("views", f"{host.life} has the views of {view.era} at {view.time}, others at {time}")
@@ -146,9 +146,10 @@ class Checks:
             self._last_opened[host.life] = era
 
     def _compare_eras(self, life: Life, era: EraNumber) -> None:
-        """Lives that go on to an era have delivered the same of those before.
+        """Incarnations that continue to an era have delivered the same in the eras before.
 
-        One that is gone is not compared: nobody else may have what it had at level ordered. What it had released is ``uniform``.
+        One that is gone is not compared: it may have delivered at level ordered what no other station has. What it had released
+        is the subject of ``uniform``.
         """
         mine = self._opened[era][life] = frozenset(name for name in self._names[life] if name.era < era)
         late = [name for name in self._names[life] if name.era >= era]
@@ -245,7 +246,7 @@ class Checks:
                     self.fail("one_time", f"{life} has delivered {d.id} at {d.time}, another one at {times[d.id]}")
 
     def _sequences(self, staying: set[Life]) -> dict[tuple[Life, str], list[Deliver]]:
-        """What each life has delivered for good: one that is gone, what it had released."""
+        """What each incarnation has finally delivered; of one that is gone, what it had released."""
         found: dict[tuple[Life, str], list[Deliver]] = {}
         for life, delivered in self._delivered.items():
             released = set(self._released[life])

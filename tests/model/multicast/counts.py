@@ -67,7 +67,8 @@ def count(order: str, stations: int, tokens: int, inside: bool) -> Count:
 
 
 def printed(order: str, stations: int, tokens: int, inside: bool) -> int:
-    """What the paper's table says; from inside, what its rules come to: a host sends itself nothing."""
+    """The numbers of the paper's table; for a sender inside the group those that its rules give: a host sends nothing to
+    itself."""
     if order == "abcast":
         return 3 * stations - (3 if inside else 0)
     return 2 * stations + tokens - (3 if inside else 2)

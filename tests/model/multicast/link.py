@@ -20,12 +20,12 @@ NAK_NS: Final = 2 * MS
 POLL_NS: Final = 4 * MS
 POLL_NS_MAX: Final = 32 * MS
 STUCK_NS: Final = 150 * MS
-"""progress_timeout: nothing is confirmed for so long, although something is pending."""
+"""progress_timeout: no record was confirmed for this time, although some are pending."""
 FALLBACK_POLLS: Final = 2
 
 
 class LinkId(NamedTuple):
-    """Rule L3: the first instance that has both lives, and the two, the lower station first."""
+    """Rule L3: the first instance that has both incarnations, and the two, the lower station first."""
 
     instance: int
     lower: tuple[int, int]
@@ -60,7 +60,7 @@ class LinkEnd:
     pending: dict[int, tuple[Record, ...]] = field(default_factory=dict)
     """Own PDUs that are not confirmed."""
     ahead: dict[int, tuple[Record, ...]] = field(default_factory=dict)
-    """PDUs behind a gap."""
+    """PDUs after a gap."""
     is_heard: bool = False
     """An address of the other one is known."""
     polls: int = 0

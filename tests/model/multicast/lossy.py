@@ -43,7 +43,7 @@ class LossyWorld(World):
     # ---- links
 
     def _end(self, host: Host, other: Life) -> LinkEnd:
-        """Rule L3: it opens in the first instance that has both lives."""
+        """Rule L3: it opens in the first instance that has both incarnations."""
         pair = (host.life, other)
         if pair not in self._ends:
             lower, higher = sorted(pair)
@@ -52,7 +52,7 @@ class LossyWorld(World):
         return self._ends[pair]
 
     def _came_in(self, life: Life) -> int:
-        """The instance that a life has begun in."""
+        """The instance in which an incarnation has begun."""
         entry = self.order[self.hosts[life].first]
         return entry.instance if isinstance(entry, ViewEvent) else 1
 
@@ -67,7 +67,7 @@ class LossyWorld(World):
             self._flush(host, (to, life), end)
 
     def _flush(self, host: Host, other: Life, end: LinkEnd) -> None:
-        """Its frames go on the wire, its deadline into the calendar."""
+        """Send its frames, and enter its deadline into the calendar."""
         frames, end.out = end.out, []
         for frame in frames:
             self.frames += 1
@@ -83,14 +83,14 @@ class LossyWorld(World):
             self.at(deadline, lambda: self._tick(host, other, end, deadline))
 
     def _come_again(self, station: int, source: Life, frame: Frame) -> None:
-        """A copy of a frame comes much later, perhaps to another life."""
+        """A copy of a frame arrives much later, perhaps at another incarnation."""
         self.at(self._soon(self.plan.span), lambda: self._fly(station, source, frame))
 
     def _fly(self, station: int, source: Life, frame: Frame) -> None:
         self.at(self.now + self.link_delay(source[0], station), lambda: self._come(station, source, frame))
 
     def _come(self, station: int, source: Life, frame: Frame) -> None:
-        """A frame is here: for the life that the station has now, if the other one is a member there."""
+        """A frame has arrived: it is for the present incarnation of the station, if the other one is a member there."""
         host = next((h for h in self.hosts.values() if h.station == station and h.alive), None)
         if host is None:
             return
@@ -130,7 +130,7 @@ class LossyWorld(World):
         self._flush(host, other, end)
 
     def _propose_removal(self, host: Host, other: Life, end: LinkEnd) -> None:
-        """Rule L4: else the groups of both would stand still for ever."""
+        """Rule L4: else the groups of both would be blocked forever."""
         target = self.hosts[other]
         if other not in self._gone and host.life not in self._gone and self._may_go(target):
             self.stuck += 1

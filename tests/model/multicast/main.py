@@ -1,4 +1,5 @@
-"""What follows from the main order alone, so that all stations know it alike: eras, who is awaited, and what a change decides."""
+"""What follows from the main order alone, so that all stations know it alike: eras, the awaited stations, and what a change
+decides."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ class Decision:
     messages: dict[Id, Listed]
     """Each with its time and the destinations that are left."""
     holders: dict[Id, frozenset[int]]
-    """Who has the data of it."""
+    """The stations that have its data."""
     view_times: dict[EraNumber, int]
     """The place of the views that begin an era: one for each era that is being opened."""
     clock: int
@@ -112,7 +113,7 @@ class MainOrder:
         return True
 
     def _may_join(self, entry: Joined) -> bool:
-        """Its station takes part, it is no member yet, and the first member's order stays."""
+        """Whether its station takes part and it is no member yet; the order of the first member stays."""
         station, incarnation, _ = entry.program
         members = self.programs.get(entry.group, set())
         fits = not members or self.group_orders[entry.group] == entry.order
@@ -175,7 +176,7 @@ class MainOrder:
         return Decision(decided, holders, view_times, self.clock)
 
     def _merge(self, flushes: list[Flush]) -> tuple[dict[Id, Listed], dict[Id, frozenset[int]]]:
-        """What all FLUSHes together say; without messages whose data nobody has, or that have no destination left."""
+        """The contents of all FLUSHes together, without messages whose data no station has, or that have no destination left."""
         eras = {era.number: era for era in self.eras}
         found: dict[Id, Listed] = {}
         holders: dict[Id, set[int]] = {}

@@ -27,7 +27,7 @@ Life = tuple[int, int]
 
 @dataclass
 class Link:
-    """Records from one life of a station to one of another."""
+    """Records from one incarnation of a station to one of another station."""
 
     queue: deque[Record] = field(default_factory=deque)
     """Not yet in a PDU."""
@@ -38,7 +38,7 @@ class Link:
 
 
 class Host:
-    """One life of a station."""
+    """One incarnation of a station."""
 
     def __init__(self, life: Life, first: int) -> None:
         self.life = life
@@ -48,7 +48,7 @@ class Host:
         self.machine: Station | None = None
         self.alive = True
         self.cut = False
-        """What it broadcasts reaches nobody any more."""
+        """Its broadcasts no longer reach any station."""
         self.deaf = False
         """Nothing of the main order comes any more."""
         self.known: set[Life] = set()
@@ -202,7 +202,7 @@ class Net:
             self.at(self.now, lambda: self._leave(host, (to, life), link))
 
     def _leave(self, host: Host, target: Life, link: Link) -> None:
-        """The next PDU of a link goes on its way."""
+        """Send the next PDU of a link."""
         link.leaving = False
         if not link.queue or not host.alive:
             return
@@ -229,7 +229,7 @@ class Net:
             self.at(max(self.now + self.take_delay(host), host.paused_until), lambda: self.take(host))
 
     def take(self, host: Host) -> None:
-        """The station takes what its links have accepted. What comes of a life that it does not know yet waits."""
+        """The station takes what its links have accepted. Records of an incarnation that it does not know yet are kept."""
         if not host.alive or host.machine is None:
             return
         waiting, host.inbox = host.inbox, deque()

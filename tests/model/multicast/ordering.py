@@ -1,7 +1,7 @@
 """Order and stability within one open era: rules O1-O8 and S1-S4 of docs/multicast.md.
 
-Each rule is a method, so that a broken variant (broken.py) replaces one. An input ends with ``_advance``, which carries out the
-rules until none of them applies any more.
+Each rule is a method, so that a broken variant (broken.py) replaces one. An input ends with ``_advance``, which applies the rules
+until none of them changes anything.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Ordering:
     # ---- inputs; each returns its effects in their order
 
     def send(self, now: int, program: Program, groups: Iterable[int], content: int, safe: bool = False) -> Id | None:
-        """Rule O1. Returns the message's name, or None if the window is full or nobody is in the groups."""
+        """Rule O1. Returns the message's name, or None if the window is full or the groups are empty."""
         groups = tuple(sorted(set(groups)))
         order = self.era.order_of[groups[0]]
         destinations = self.era.tables[order].destinations(groups)
@@ -214,7 +214,7 @@ class Ordering:
         return self._table(m.order).coordinator(m.destinations, m.id.origin)
 
     def _receivers(self, destinations: frozenset[int]) -> frozenset[int]:
-        """Whom the frames of a message go to."""
+        """The stations to which the records of a message are sent."""
         return destinations
 
     def _report(self) -> bool:
@@ -275,7 +275,7 @@ class Ordering:
         return max(self.reports[m.id].values())
 
     def _decide_to(self, m: Message) -> frozenset[int]:
-        """Rule O4: whom the coordinator tells the time."""
+        """Rule O4: the stations to which the coordinator sends the time."""
         return self._proposers(m) - {self.me}
 
     def _deliver(self) -> bool:
@@ -306,7 +306,7 @@ class Ordering:
         return True
 
     def _hand_over(self, m: Message) -> None:
-        """Deliver, and tell the followers (rule O7)."""
+        """Deliver, and send the decision to the followers (rule O7)."""
         self._delivered(m)
         for station in sorted(self._followers(m)):
             self._say(station, m, Decide, m.time or 0)
@@ -328,7 +328,7 @@ class Ordering:
     # ---- level preack
 
     def _stabilise(self) -> bool:
-        """Rule S1: what all destinations have delivered is stable, as far as the coordinator can tell."""
+        """Rule S1: what all destinations have delivered is stable, as far as the coordinator knows."""
         for m in self._current():
             if self._coordinator(m) == self.me and self._is_stable(m):
                 self._finish(m)
@@ -348,7 +348,7 @@ class Ordering:
         return m is not None and (m.finished or (m.delivered and self._have_said_held(m, self._followers(m))))
 
     def _finish(self, m: Message) -> None:
-        """All destinations have delivered it: nobody will need it again."""
+        """All destinations have delivered it: no station will need it again."""
         if m.finished:
             return
         m.finished = True
@@ -406,7 +406,7 @@ class Ordering:
         return {p for p in set(counts.decided_by) | set(counts.decided_to) | origins if p[0] != self.me}
 
     def _owed(self, station: int) -> list[tuple[Held | Stable, list[Message]]]:
-        """What could be said to a station, each with the messages that are new in it."""
+        """The records that could be sent to a station, each with the messages that are new in it."""
         owed: list[tuple[Held | Stable, list[Message]]] = []
         era, counts = self.era.number, self.counts
         for order in [order for order, table in self.era.tables.items() if table.groups]:

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Tokens:
-    """Who is in which group, who holds a token, and the super token of each meta-group.
+    """The members of each group, the token hosts, and the super token of each meta-group.
 
     A joiner is given a token. It is compared with each token host of the group it joins and of those it was in. Two or more
     token hosts in a group form a meta-group, with the super token at the joiner; later ones enter it.
@@ -45,7 +45,7 @@ class Tokens:
 
 
 class BothLose(Tokens):
-    """T2: (h) to the letter: who is contained loses, so of two equal ones both."""
+    """T2: (h) read literally: a station whose set is contained in another's loses the token, so of two equal sets both do."""
 
     def _compare(self, joiner: set[int], holder: set[int]) -> tuple[bool, bool]:
         return joiner <= holder, holder <= joiner

@@ -1,4 +1,4 @@
-"""What stations tell each other: records on the links, and what they broadcast in the main order."""
+"""Messages between stations: records on the links, and broadcasts in the main order."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Station(Ordering):
         return self.after(now)
 
     def _freeze(self) -> None:
-        """Rules E2, E3: the eras before stand still, and all tell what they know of them."""
+        """Rules E2, E3: freeze the earlier eras, and report to all what this station knows of them."""
         self.is_open = False
         self._decision, self._left = None, []
         for m in self.messages.values():
@@ -150,7 +150,7 @@ class Station(Ordering):
         self._left = sorted((m for m in left if self._is_left(m)), key=lambda m: (m.id.era, m.key))
 
     def _drop(self, m: Message) -> None:
-        """Nobody has its data, or it has no destination any more."""
+        """No station has its data, or it has no destination left."""
         if self._is_own(m):
             self.effects.append(Finished(m.id))
         m.finished, m.data = True, None

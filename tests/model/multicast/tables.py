@@ -1,4 +1,5 @@
-"""Who is in which group in one era, and what follows from that alone: token hosts, proposers, coordinator (rules T1-T3, O2)."""
+"""The members of each group in one era, and what follows from that alone: token hosts, proposers, coordinator (rules T1-T3,
+O2)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Table(ABC):
         return frozenset(g for g, stations in self.groups.items() if station in stations)
 
     def destinations(self, groups: Iterable[int]) -> frozenset[int]:
-        """The stations of the addressed groups; empty if nobody is in them."""
+        """The stations of the addressed groups; empty if these have no members."""
         return frozenset(z for g in groups for z in self.groups.get(g, ()))
 
     @abstractmethod

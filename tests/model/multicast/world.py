@@ -1,7 +1,7 @@
-"""A run by chance: stations that stop, are cut off, pause and come back; programs that join and leave; links that take long.
+"""A random run: stations that stop, are cut off, pause and come back; programs that join and leave; slow links.
 
 One seed determines everything. First the faults happen, then everything is repaired and must come to rest with all messages
-delivered. Nothing is lost here but by the end of a life: links repair what the wire loses (rule L1).
+delivered. Data are lost only when an incarnation ends: links repair what the wire loses (rule L1).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Plan:
 
 @dataclass
 class Leaving:
-    """What a life has given to the main order and has no place yet."""
+    """What an incarnation has broadcast in the main order and has no place yet."""
 
     entries: list[Entry] = field(default_factory=list)
 
@@ -117,7 +117,8 @@ class World(Net):
     # ---- the main order
 
     def broadcast(self, host: Host, entry: Entry) -> None:
-        """It has its place a while later, one after the other. Of a life that is cut off only itself delivers it."""
+        """It gets its place after a delay, in order. What an incarnation that is cut off has broadcast, only that one
+        delivers."""
         leaving = self._leaving.setdefault(host.life, Leaving())
         leaving.entries.append(entry)
         self.at(self._soon(self.plan.slow), lambda: self._leave_one(host))
@@ -155,7 +156,7 @@ class World(Net):
         return [h for h in self._living() if h.machine is not None]
 
     def _may_go(self, host: Host) -> bool:
-        """Somebody who takes part stays."""
+        """At least one participating station stays."""
         return any(h is not host for h in self._working())
 
     def fault(self) -> None:
@@ -195,7 +196,7 @@ class World(Net):
         self._remove(host)
 
     def _cut(self, host: Host) -> None:
-        """Its broadcasts reach nobody, so it will be removed. It goes on until it learns of that."""
+        """Its broadcasts reach no station, so it will be removed. It continues until it learns of that."""
         self.note(f"{host.station} is cut off")
         host.cut = True
         host.deaf = self._chance(0.5)
@@ -214,7 +215,7 @@ class World(Net):
         self.at(self._soon(2 * self.plan.detect + self.plan.slow), ends)
 
     def _lose(self, host: Host) -> None:
-        """Of what is on its way from a life that ends some comes, on each link up to some record."""
+        """Of the records on their way from an incarnation that ends some arrive, on each link up to a random one."""
         for (source, _), link in self.links.items():
             if source == host.life:
                 link.queue.clear()
@@ -235,7 +236,7 @@ class World(Net):
         self.at(self._soon(self.plan.detect), removed)
 
     def _restart(self, station: int) -> None:
-        """A new life of a station comes in; somewhat later it knows the tables."""
+        """A new incarnation of a station joins; somewhat later it knows the tables."""
         if station in self.members:
             return
         for old in [h for h in self.hosts.values() if h.station == station]:

@@ -13,7 +13,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "check": Entry("check", "check", "Judge whether the cluster kept its guarantees.", NEEDS),
     "report": Entry("report", "report", "Write one HTML page: verdicts, time lines, latencies, losses.", NEEDS),
     "show": Entry("show", "show", "Print PDUs as text, with filters.", NEEDS),
-    "follow": Entry("follow", "follow", "Tell the life of one message at every station.", NEEDS),
+    "follow": Entry("follow", "follow", "Show what happened to one message at every station.", NEEDS),
     "compare": Entry("compare", "compare", "Compare two captures: what one has and the other has not.", NEEDS),
     "clocks": Entry("clocks", "clocks", "Estimate the offsets between the capturing machines' clocks.", NEEDS),
     "ingest": Entry("ingest", "ingest", "Turn captures into Parquet tables.", NEEDS),

@@ -160,7 +160,7 @@ def clocks(
     """
     chosen, given = stations(of_stations)
     if chosen:
-        raise click.UsageError("--station says whose capture a file is: --station N=FILE")
+        raise click.UsageError("--station names the station of a capture file: --station N=FILE")
     with reading(WHO):
         from ...pcap.look.clocks import RATE_PPM, ClockError, estimate
 

@@ -97,8 +97,8 @@ def _lines(found: Comparison) -> Iterator[list[str]]:
         yield ["order: the same"]
     else:
         yield [
-            f"order: {order.late:,} of {order.common:,} come later in A than one that B has behind them",
-            f"{order.late_of_source:,} behind one of the same source" if order.late_of_source else "each source's are in order",
+            f"order: {order.late:,} of {order.common:,} come later in A than one that follows them in B",
+            f"{order.late_of_source:,} after one of the same source" if order.late_of_source else "each source's are in order",
         ]
     if (delays := _delays(found)) is not None:
         names = ("least", "median", "90 %", "99 %", "greatest")

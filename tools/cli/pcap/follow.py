@@ -36,7 +36,7 @@ def _wanted(words: tuple[str, ...], text: str | None) -> tuple[Name | bytes, lis
             raise click.UsageError("no capture given")
         return text.encode(), list(words)
     if len(words) < 2:
-        raise click.UsageError("a message and captures are wanted: zenjun pcap follow 2:17 frames")
+        raise click.UsageError("a message and captures are expected: zenjun pcap follow 2:17 frames")
     try:
         return name(words[0]), list(words[1:])
     except ValueError as error:
@@ -48,20 +48,20 @@ def _wanted(words: tuple[str, ...], text: str | None) -> tuple[Name | bytes, lis
     epilog="""\b
 Examples:
   zenjun pcap follow 2:17 frames                     PDU 17 of station 2's stream
-  zenjun pcap follow 2.367131199:17:0 frames         of this life of the station; its first message
+  zenjun pcap follow 2.367131199:17:0 frames         of this incarnation of the station; its first message
   zenjun pcap follow --text 'order 4711' frames      the PDU that has this text
 
 \b
 Exit status:
   0  it was found
   1  no such message, or a file cannot be read to its end
-  2  wrong usage, or several are meant""",
+  2  wrong usage, or more than one matches""",
 )
 @click.argument("words", nargs=-1, required=True, type=click.Path(), metavar="MESSAGE FILE...")
 @click.option("--text", metavar="TEXT", help="The message is the one with this text; then no MESSAGE is given.")
 @click.option("--station", "of_stations", multiple=True, metavar="N=FILE", help="That file is this station's (may be repeated).")
 @click.option("--align/--no-align", default=True, help="Put the stations' times on one clock.  [default: align]")
-@click.option("--levels/--no-levels", default=True, help="Tell when it reached which level; reads all.  [default: levels]")
+@click.option("--levels/--no-levels", default=True, help="Show when it reached each level; reads all.  [default: levels]")
 @click.option("--json", "as_object", is_flag=True, help="One JSON object.")
 @ethertype_option
 @click.pass_context
@@ -75,8 +75,8 @@ def follow(
     as_object: bool,
     ethertype: int,
 ) -> None:
-    """Tell the life of one message at every station: each transmission and where it arrived, who asked for it, who sent it again,
-    who acknowledged it when, the levels it reached, and what stands beside it in the order.
+    """Show what happened to one message at every station: each transmission and where it arrived, the stations that asked for it,
+    that sent it again, and that acknowledged it and when, the levels it reached, and its neighbours in the order.
 
     MESSAGE is SRC:SEQ, the source and the number of its PDU; SRC.INCARNATION:SEQ if that is not enough; with :INDEX one of the
     messages in it, from 0.
@@ -84,7 +84,7 @@ def follow(
     wanted, paths = _wanted(words, text)
     chosen, given = stations(of_stations)
     if chosen:
-        raise click.UsageError("--station says whose capture a file is: --station N=FILE")
+        raise click.UsageError("--station names the station of a capture file: --station N=FILE")
     if "-" in paths:
         raise click.UsageError("captures are read several times: give files, not a pipe")
     notes = Notes()

@@ -29,7 +29,7 @@ _LITTLE_BYTES = 256 << 20
 
 
 def ethertype(_context: click.Context, _option: click.Parameter, text: str) -> int:
-    """Callback: the EtherType that a text says."""
+    """Callback: the EtherType that a text gives."""
     try:
         value = int(text, 0)
     except ValueError:
@@ -40,7 +40,7 @@ def ethertype(_context: click.Context, _option: click.Parameter, text: str) -> i
 
 
 def ethertype_option(f: F) -> F:
-    """--ethertype: what frames of zenjun bear."""
+    """--ethertype: the EtherType of zenjun's frames."""
     return click.option(
         "--ethertype",
         metavar="NUMBER",
@@ -63,7 +63,7 @@ def kinds_option(f: F) -> F:
 
 
 def stations(texts: Sequence[str]) -> tuple[frozenset[int], dict[str, int]]:
-    """What --station says: ``N`` chooses, ``N=FILE`` says whose capture a file is."""
+    """The value of --station: ``N`` chooses a station, ``N=FILE`` names the station of a capture file."""
     chosen, given = set(), {}
     for text in texts:
         number, equals, path = text.partition("=")
@@ -94,12 +94,12 @@ def places_option(f: F) -> F:
         multiple=True,
         callback=places,
         metavar="N=FILE",
-        help="Whose capture a file or folder is, where its name does not tell. May be given several times.",
+        help="The station of a capture file or folder, where its name does not show it. May be given several times.",
     )(f)
 
 
 def master(_context: click.Context, _option: click.Parameter, text: str) -> str:
-    """Callback: what Spark does not know as a master is said before a JVM has been started for it."""
+    """Callback: refuse what Spark does not know as a master before a JVM has been started for it."""
     if text and text != NO_SPARK and not _MASTER.fullmatch(text):
         raise click.BadParameter(f"{text!r} is not like local[*], local[4], spark://HOST:PORT, k8s://URL, yarn or {NO_SPARK}")
     return text
@@ -120,7 +120,7 @@ def master_option(*, none: bool = False, by_size: bool = False) -> Callable[[F],
 
 
 def chosen_master(master: str, names: Sequence[Path]) -> str:
-    """What --master says, or where it says nothing: a JVM only if there is enough to do to pay for its start."""
+    """The value of --master. Without one, a JVM is used only if there is enough work to pay for its start."""
     return master or (LOCAL if size_of(names) >= SPARK_FROM_BYTES else NO_SPARK)
 
 
@@ -161,8 +161,8 @@ def reading(command: str) -> Iterator[None]:
 
 
 def one_clock(command: str, captures: Sequence[Capture], kind: int, *, must: bool = True) -> Correction | None:
-    """What puts the captures' times on one clock, if they are not on one; says so. If that cannot be done: Failure, or, unless it
-    ``must``, a line, and times stay as they are."""
+    """The correction that puts the captures' times on one clock, if they are not on one; a line reports it. If that is not
+    possible: Failure, or, unless ``must``, a line, and times stay as they are."""
     try:
         from ...pcap.look.clocks import ClockError, correction
     except ImportError as error:

@@ -49,8 +49,7 @@ def report(
     captures: tuple[Path, ...], out: Path, message: tuple[int, int, int | None] | None, title: str | None, one_clock: bool,
     places: dict[str, int], master: str, work: Path | None, ethertype: int,
 ) -> int:  # fmt: skip
-    """Write one HTML page: verdicts, who was a member when, latencies, throughput, losses, one message on its way, and what
-    stands out.
+    """Write one HTML page: verdicts, members over time, latencies, throughput, losses, the way of one message, and anomalies.
 
     FILES are captures of all stations, or folders of them; DIR is a folder of tables (zenjun pcap ingest). The page works
     offline, needs no script and asks for nothing.

@@ -84,7 +84,7 @@ Exit status:
 )
 @click.option("--direction", type=click.Choice(["in", "out"]), help="Only received, or only sent frames.")
 @click.option("--seq", "seqs", metavar="A[-B]", callback=_numbers, help="Only these numbers of a stream (others: next ones).")
-@click.option("--incarnation", type=click.IntRange(0, 2**32 - 1), help="Only PDUs of this life of their source.")
+@click.option("--incarnation", type=click.IntRange(0, 2**32 - 1), help="Only PDUs of this incarnation of their source.")
 @click.option("--instance", type=click.IntRange(0, 2**32 - 1), help="Only PDUs sent in this instance.")
 @click.option("--group", metavar="NAME", help="Only DATA with a message of this process group.")
 @click.option("--text", metavar="TEXT", help="Only PDUs whose payload has this text.")
