@@ -517,17 +517,18 @@ class Connection(BaseConnection):
 
     def state_allowed(self, group: str) -> None:
         """The state of a group may be asked for now, which its ``may_ask`` has not allowed before (``stateapi.Gated``)."""
-        for agent in self._protocol.agents:
-            if isinstance(agent, Agent) and agent.membership.name == group:
-                agent.allow()
+        for agent in self._agents_of(group):
+            agent.allow()
         self._link.flush()
 
     def force_start(self, group: str) -> None:
         """As an operator: a persistent group that is being joined, or waits, starts with what the members here have, without the
         rest of the holders. Does nothing for another group."""
-        for agent in self._protocol.agents:
-            if isinstance(agent, Agent) and agent.membership.name == group:
-                agent.force_start()
+        for agent in self._agents_of(group):
+            agent.force_start()
+
+    def _agents_of(self, group: str) -> list[Agent]:
+        return [agent for agent in self._protocol.agents if isinstance(agent, Agent) and agent.membership.name == group]
 
     # ---- waiting
 

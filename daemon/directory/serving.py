@@ -268,10 +268,14 @@ class Program(asyncio.Protocol):
         self._write({"forget": names})
 
     async def _do_lookup(self, frame: Frame) -> Frame:
+        await self._readable(frame)
+        return self._lookup(frame)
+
+    async def _readable(self, frame: Frame) -> None:
+        """Return when the copy is as far as the request wants it, and look-ups are answered."""
         await self._in_time(frame, self._catch_up(frame))
         while self._process.closed:
             await self._in_time(frame, self._process.opened())
-        return self._lookup(frame)
 
     async def _catch_up(self, frame: Frame) -> None:
         if frame.get("fresh"):
@@ -283,9 +287,7 @@ class Program(asyncio.Protocol):
 
     async def _do_list(self, frame: Frame) -> Frame:
         self._process.check_stale()
-        await self._in_time(frame, self._catch_up(frame))
-        while self._process.closed:
-            await self._in_time(frame, self._process.opened())
+        await self._readable(frame)
         first, last = bounds(lower(str(frame.get("prefix") or "")))
         first = max(first, str(frame.get("from") or ""))
         place, found = await self._process.work(self._process.copy.entries, first, last)

@@ -195,6 +195,3 @@ def _change(event: list[Any]) -> NameChange:
         return NameChange(kind, place)
     row = event[3]
     return NameChange(kind, place, str(event[2]), read_entry(row.encode()) if row is not None else None)
-
-
-__all__ = ["NamesProtocol", "place_text"]
