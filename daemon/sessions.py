@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from ..proto.core import Message
 from ..proto.service.base import Place, ViewEvent, decode_view
 from ..proto.service.groups import Groups
 from ..proto.wire import MessageType
@@ -32,7 +33,7 @@ from .clientwire import (
     Kind,
 )
 from .connections import Connection, Connections, Facts, Standing, as_json
-from .datapath import E_PROTOCOL, E_SLOW, DataPath, GroupMessage, Lost, Take
+from .datapath import E_PROTOCOL, E_SLOW, DataPath, Lost, Take
 from .grouphost import GroupHost
 from .listening import peer
 from .observe import Journal
@@ -263,7 +264,7 @@ class Sessions:
 
     # ---- what comes in the order
 
-    def on_delivered(self, message: GroupMessage) -> None:
+    def on_delivered(self, message: Message) -> None:
         """What delivery stands at (``DataPath.group``): a message of a service or a view event, perhaps of an instance that has
         ended, for its groups live until the next one begins."""
         if message.type == MessageType.VIEW:
@@ -272,7 +273,7 @@ class Sessions:
             place = (message.clock, message.src + 1, message.index)
             self._services.on_message(message.type, place, message.client, message.data, message.position)
 
-    def _on_view(self, message: GroupMessage) -> None:
+    def _on_view(self, message: Message) -> None:
         """Stations have come or gone at this place of the order."""
         view = decode_view(message.data)
         if self._facts.station not in view.members:

@@ -15,6 +15,7 @@ from enum import IntEnum, IntFlag
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
 
+from ...proto.core import Message
 from ...proto.wire import Ordering
 from ._datapath import ffi, lib
 
@@ -102,22 +103,6 @@ class Lost(NamedTuple):
     undecided: int
     forgotten: int
     unsafe: bool
-
-
-class GroupMessage(NamedTuple):
-    """What delivery stands at. Of a message the place in the order is (clock, src, index); ``src`` is a station index. Of a view
-    event (type ``MessageType.VIEW``) it is right behind the PDU (clock, view_src), and ``position`` may be ``TIME_MAX``: reached
-    at every level."""
-
-    data: bytes
-    clock: int
-    position: int
-    group: int
-    client: int
-    index: int  # type: ignore[assignment]  # the place in the order is worth more than tuple.index
-    src: int
-    type: int
-    view_src: int = 0
 
 
 class ClientInfo(NamedTuple):
@@ -419,13 +404,13 @@ class DataPath:
         data = bytes(ffi.buffer(t.data, t.size)) if t.size else b""
         return Take(t.slot, t.type, t.flags, t.handle, t.error, data)
 
-    def group(self) -> GroupMessage | None:
+    def group(self) -> Message | None:
         """The message at which delivery stands; ``group_done`` lets it go on."""
         m = self._message
         if lib.dp_group(self._dp, m) != 1:
             return None
         data = bytes(ffi.buffer(m.data, m.size)) if m.size else b""
-        return GroupMessage(data, m.clock, m.position, m.group, m.client, m.index, m.src, m.type, m.view_src)
+        return Message(data, m.clock, m.position, m.group, m.client, m.index, m.src, m.type, view_src=m.view_src)
 
     def group_done(self) -> None:
         lib.dp_group_done(self._dp)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from ...proto.service.directory import copying
@@ -158,6 +159,17 @@ class Copy:
         self.rows.commit()
         self._saved = self.state.place
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """One transaction, which the block commits. If the block raises, rows and state are as before. The caller holds the
+        lock."""
+        self.rows.begin()
+        try:
+            yield
+        except BaseException:
+            self._undo()
+            raise
+
     def _undo(self) -> None:
         try:
             self.rows.roll_back()
@@ -187,14 +199,10 @@ class Copy:
     def start(self, place: Place, members: tuple[Who, ...]) -> None:
         """A START has made this state the group's: all leases have ended (rule C1)."""
         with self.lock:
-            self.rows.begin()
-            try:
+            with self._transaction():
                 self.state.on_start(place, members)
                 self._save()
                 self._to_disk()
-            except BaseException:
-                self._undo()
-                raise
             self.on_replaced()
 
     def snapshot(self, place: Place, have: Have | None) -> Snapshot:

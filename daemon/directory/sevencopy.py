@@ -55,42 +55,28 @@ class SevenCopy(Copy):
             "o": keep.owner, "b": place_text(keep.base), "p": place_text(keep.place), "c": int(keep.copying),
             "d": keep.data.hex(),
         }  # fmt: skip
-        with self.lock:
-            self.rows.begin()
-            try:
-                self.rows.put(Table.META, _KEPT, canon.encode(row), NOWHERE)
-                self.rows.commit()
-                if keep.durable:
-                    self._to_disk()
-            except BaseException:
-                self._undo()
-                raise
+        with self.lock, self._transaction():
+            self.rows.put(Table.META, _KEPT, canon.encode(row), NOWHERE)
+            self.rows.commit()
+            if keep.durable:
+                self._to_disk()
 
     def carry_out(self, commit: Commit) -> tuple[Applied, Heard]:
         """Steps 6 and 7, in one transaction. Raises what SQLite raises."""
         with self.lock:
-            self.rows.begin()
-            try:
+            with self._transaction():
                 result = self._change(commit)
                 self._forget_kept()
                 self.state.save()
                 self.rows.commit()
-            except BaseException:
-                self._undo()
-                raise
             sums = [Digest(commit.place, self.state.main, self.state.rest)] if isinstance(result.message, Check) else []
             return Applied([result], self.facts(), False, sums), Heard(commit.place, commit.owner, commit.data)
 
     def drop_kept(self) -> None:
         """The others have gone on, with it or without it."""
-        with self.lock:
-            self.rows.begin()
-            try:
-                self._forget_kept()
-                self.rows.commit()
-            except BaseException:
-                self._undo()
-                raise
+        with self.lock, self._transaction():
+            self._forget_kept()
+            self.rows.commit()
 
     def _change(self, commit: Commit) -> Result:
         if commit.copying:
@@ -133,16 +119,11 @@ class SevenCopy(Copy):
 
     def start(self, place: Place, members: tuple[Who, ...]) -> None:
         self.drain()
-        with self.lock:
-            self.rows.begin()
-            try:
-                self._count_kept()
-                self._forget_kept()
-                self.state.save()
-                self.rows.commit()
-                self._to_disk()
-            except BaseException:
-                self._undo()
-                raise
+        with self.lock, self._transaction():
+            self._count_kept()
+            self._forget_kept()
+            self.state.save()
+            self.rows.commit()
+            self._to_disk()
         super().start(place, members)
         self.on_started(base_of(self.state.place))

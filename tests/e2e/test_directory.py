@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -36,7 +38,7 @@ pytestmark = pytest.mark.lab
 
 
 class Names:
-    """Three stations with a directory process at each."""
+    """Stations with a directory process at each."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -112,20 +114,28 @@ class Names:
         self.start(station)
 
 
-@pytest.fixture
-def names() -> Iterator[Names]:
-    with cluster(3) as lab:
+@contextmanager
+def directories(n: int, options: dict[str, dict[str, Any]] | None = None, *, active_s: float = 20) -> Iterator[Names]:
+    """n stations with active directories, which end with the block. options: tables of zenjund.toml."""
+    stations = list(range(1, n + 1))
+    with cluster(n, options=options) as lab:
         up = Names(lab)
-        for station in (1, 2, 3):
-            up.start(station)
         try:
-            wait_for(lambda: all(up.active(k) for k in (1, 2, 3)), "three active directories", 20)
-            wait_for(lambda: up.holders(1) == [1, 2, 3], "three holders")
+            for station in stations:
+                up.start(station)
+            wait_for(lambda: all(up.active(k) for k in stations), "active directories", active_s)
+            wait_for(lambda: up.holders(1) == stations, "holders", 30)
             yield up
         finally:
             for process in up.processes.values():
                 process.kill()
                 process.wait(10)
+
+
+@pytest.fixture
+def names() -> Iterator[Names]:
+    with directories(3) as up:
+        yield up
 
 
 def test_metrics_while_names_change(names: Names) -> None:

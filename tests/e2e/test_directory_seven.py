@@ -5,34 +5,21 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 from zenjun.daemon.names import Exists, NoName, NoQuorum
 
 from .cluster import cluster, wait_for
-from .test_directory import Names
+from .test_directory import Names, directories
 
 pytestmark = pytest.mark.lab
 
 
-@contextmanager
-def started(n: int, *, profile: str = "broadcast", **directory: Any) -> Iterator[Names]:
-    options = {"directory": {"update": "seven", "profile": profile, **directory}}
-    with cluster(n, options=options) as lab:
-        up = Names(lab)
-        try:
-            for station in range(1, n + 1):
-                up.start(station)
-            wait_for(lambda: all(up.active(k) for k in range(1, n + 1)), "active directories", 90)
-            wait_for(lambda: up.holders(1) == list(range(1, n + 1)), "holders", 30)
-            yield up
-        finally:
-            for process in up.processes.values():
-                process.kill()
-                process.wait(10)
+def started(n: int, *, profile: str = "broadcast", **directory: Any) -> AbstractContextManager[Names]:
+    return directories(n, {"directory": {"update": "seven", "profile": profile, **directory}}, active_s=90)
 
 
 def equal(names: Names, stations: list[int]) -> Callable[[], bool]:

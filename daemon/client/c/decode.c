@@ -62,7 +62,7 @@ int zjc_decode_welcome(struct zenjun_welcome *w, struct arena *a, const uint8_t 
 /* ---- lists: arrays of pointers, so that the structs can grow */
 
 /* Memory for the pointers and structs of the list that comes next. NULL: none, or it is empty. */
-static void **list(struct json *j, size_t size, size_t *count)
+static void **reserve(struct json *j, size_t size, size_t *count)
 {
     void **out;
     char *each;
@@ -81,36 +81,46 @@ static void **list(struct json *j, size_t size, size_t *count)
     return out;
 }
 
-static const struct zenjun_member *const *members(struct json *j, size_t *count)
+/* The list that comes next: `read` fills one struct of `size` bytes from each element. After an error it counts as empty. */
+static void **list(struct json *j, size_t size, size_t *count, void (*read)(struct json *, void *))
 {
-    struct zenjun_member **out = (struct zenjun_member **)(void *)list(j, sizeof **out, count);
+    void **out = reserve(j, size, count);
     size_t at = 0;
     int begun = 0;
 
     zjc_json_enter(j, '[');
-    while (zjc_json_element(j, &begun) && at < *count) {
-        int inner = 0, part = 0;
-
-        out[at]->size = sizeof **out;
-        out[at]->name = "";
-        zjc_json_enter(j, '[');
-        for (; zjc_json_element(j, &inner); part++) {
-            if (part == 0)
-                out[at]->station = small(j, STATION_MAX);
-            else if (part == 1)
-                out[at]->client = small(j, CLIENT_MAX);
-            else if (part == 2)
-                out[at]->name = zjc_json_string(j);
-            else
-                zjc_json_skip(j);
-        }
-        if (part < 3 && !j->error)
-            j->error = ZENJUN_E_PROTOCOL;
-        at++;
-    }
+    while (zjc_json_element(j, &begun) && at < *count)
+        read(j, out[at++]);
     if (j->error)
         *count = 0;
-    return (const struct zenjun_member *const *)out;
+    return out;
+}
+
+/* One member: [station, client, name]. */
+static void member(struct json *j, void *out)
+{
+    struct zenjun_member *m = out;
+    int begun = 0, part = 0;
+
+    *m = (struct zenjun_member){.size = sizeof *m, .name = ""};
+    zjc_json_enter(j, '[');
+    for (; zjc_json_element(j, &begun); part++) {
+        if (part == 0)
+            m->station = small(j, STATION_MAX);
+        else if (part == 1)
+            m->client = small(j, CLIENT_MAX);
+        else if (part == 2)
+            m->name = zjc_json_string(j);
+        else
+            zjc_json_skip(j);
+    }
+    if (part < 3 && !j->error)
+        j->error = ZENJUN_E_PROTOCOL;
+}
+
+static const struct zenjun_member *const *members(struct json *j, size_t *count)
+{
+    return (const struct zenjun_member *const *)(void *)list(j, sizeof(struct zenjun_member), count, member);
 }
 
 /* One station as an object. */
@@ -143,8 +153,9 @@ static void station_object(struct json *j, struct zenjun_station *s)
 }
 
 /* One station: its number, an object, or [station, incarnation, host]. */
-static void station(struct json *j, struct zenjun_station *s)
+static void station(struct json *j, void *out)
 {
+    struct zenjun_station *s = out;
     int begun = 0, part = 0;
 
     *s = (struct zenjun_station){.size = sizeof *s, .host = "", .reason = "", .state = "", .peer_state = ""};
@@ -172,16 +183,7 @@ static void station(struct json *j, struct zenjun_station *s)
 
 static const struct zenjun_station *const *stations(struct json *j, size_t *count)
 {
-    struct zenjun_station **out = (struct zenjun_station **)(void *)list(j, sizeof **out, count);
-    size_t at = 0;
-    int begun = 0;
-
-    zjc_json_enter(j, '[');
-    while (zjc_json_element(j, &begun) && at < *count)
-        station(j, out[at++]);
-    if (j->error)
-        *count = 0;
-    return (const struct zenjun_station *const *)out;
+    return (const struct zenjun_station *const *)(void *)list(j, sizeof(struct zenjun_station), count, station);
 }
 
 int zjc_has_self(const struct zenjun *z, const struct zenjun_member *const *who, size_t count)
