@@ -61,7 +61,7 @@ class Nanoseconds:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """[cluster]: equal at all stations; a station whose options differ is not admitted, and both sides say so."""
+    """[cluster]: equal at all stations; a station whose options differ is not admitted, and both sides report that."""
 
     name: str = option(
         low=1, high=64, check=check_text, example="demo",
@@ -152,7 +152,7 @@ class ClusterOptions:
     )  # fmt: skip
     fail_timeout_ms: int = option(
         400, unit="ms", low=20, high=600_000,
-        help="time without a sign of life after which a station is removed, if the rest has quorum; at least 2 heartbeats",
+        help="time without a frame after which a station is removed, if the rest has quorum; at least 2 heartbeats",
         reason="how fast a failure is detected against false alarms on a loaded machine",
     )  # fmt: skip
     probe_interval_ms: int = option(
@@ -241,7 +241,7 @@ class StationOptions:
     id: int = option(
         low=1, high=STATIONS_MAX, example=1,
         help="number of this station, 1..stations, different at each",
-        reason="stations are told apart by it, not by their address",
+        reason="stations are identified by it, not by their address",
     )  # fmt: skip
     interface: str = option(
         low=1, high=IFNAME_MAX, check=check_interface, example="eth0",
@@ -276,7 +276,7 @@ class StationOptions:
     )  # fmt: skip
     mtu: int = option(
         0, unit="bytes", low=0, high=65535, check=check_mtu, note=f"0 or at least {MTU_MIN}",
-        help="largest frame to send, Ethernet header excluded; 0: what the interface says",
+        help="largest frame to send, Ethernet header excluded; 0: the MTU of the interface",
         reason="a switch between the stations may take less than their interfaces",
     )  # fmt: skip
     ring_bytes: int = option(
@@ -397,7 +397,7 @@ class DirectoryOptions:
         "ordered", low=1, high=16, choices=("ordered", "seven"),
         help="how names change: \"ordered\", one message in the total order; \"seven\", under locks; the same at all stations "
         "(docs/directory-seven.md)",
-        reason="who wants that nobody reads an old address while it changes, and pays for it; and for study",
+        reason="for look-ups that never return an old address during a change, at a cost; and for study",
     )  # fmt: skip
     profile: str = option(
         "broadcast", low=1, high=16, choices=("broadcast", "unicast"),
@@ -425,11 +425,11 @@ class Config:
 
     @property
     def fingerprint(self) -> int:
-        """CRC-32 of the options of scope cluster as they are in force; stations with different ones open no cluster together."""
+        """CRC-32 of the options of scope cluster in effect; stations with different ones open no cluster together."""
         return self.fingerprint_with("")
 
     def fingerprint_with(self, key_mark: str) -> int:
-        """The same for a cluster with a key (``key.mark``), so that a station without one is told why it is not admitted."""
+        """The same for a cluster with a key (``key.mark``), so that a station without one learns why it is not admitted."""
         return zlib.crc32((self.cluster_text + (f"key={key_mark}\n" if key_mark else "")).encode())
 
     @property

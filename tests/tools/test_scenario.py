@@ -465,7 +465,7 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path) -> None:
     wrong.write_text('about = "x"\nstations = 3\nsead = 5\n[expect]\n')
     (tmp_path / "runner.jsonl").write_text("")
     for words, says in (
-        ((), "say which scenario"),
+        ((), "no scenario: give a name"),
         (("nothing-like-it",), "no scenario of this name"),
         ((str(wrong),), "sead: unknown key; did you mean seed?"),
         ((str(tmp_path / "missing.toml"),), "No such file"),

@@ -34,12 +34,12 @@ class Finding(IntEnum):
     GAP = 1  # the station has acknowledged PDUs that its capture does not hold: the capture has a hole
     CONFLICT = 2  # two PDUs with one number and different contents
     SENDER_ORDER = 3  # a later PDU of a source has no larger clock
-    CAUSALITY = 4  # a PDU's ack vector names PDUs that stand behind it
+    CAUSALITY = 4  # a PDU's ack vector names PDUs that come after it
     PROMISE = 5  # a PDU's clock is below what its source had promised
     DIGEST = 6  # announced by the station itself, and not what its own frames give
     VIEW_UNKNOWN = 7  # the station is in an instance whose beginning the capture does not show
-    NEVER_SENT = 8  # somebody acknowledges own PDUs that the station has not sent
-    RESUMED = 9  # the replay had to begin anew in the middle of an instance
+    NEVER_SENT = 8  # a station acknowledges PDUs that this station has not sent
+    RESUMED = 9  # the replay had to start again in the middle of an instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ STATION: Final = _c("station", "int", "1..n", "capturing station (name of the fo
 _FILE: Final = _c("file", "int", "", "number of the file in `files`")
 _FRAME: Final = _c("frame", "long", "from 0", "index of the frame in its file")
 _TIME: Final = _c("time_ns", "long", "ns since 1970", "when the capturing machine's clock saw the frame", null=True)
-_DIRECTION: Final = _c("direction", "byte", "", "0 unknown, 1 in, 2 out, as the capture says")
+_DIRECTION: Final = _c("direction", "byte", "", "0 unknown, 1 in, 2 out, from the capture")
 _KIND: Final = _c("kind", "byte", "", "kind of the PDU (numbers: protocol.md)")
 _SRC: Final = _c("src", "byte", "1..n", "source station of the PDU")
-_INCARNATION: Final = _c("incarnation", "long", "", "life of the source's daemon")
+_INCARNATION: Final = _c("incarnation", "long", "", "incarnation of the source's daemon")
 _SEQ: Final = _c(
     "seq",
     "long",
@@ -86,7 +86,7 @@ _SEQ: Final = _c(
     "number in the source's stream, unwrapped to 64 bits (what a late capture missed of it is lost: mod 2³²)",
 )
 _CLOCK: Final = _c("clock", "long", "", "logical clock; (clock, src) is the place in the order")
-_VIEW: Final = _c("view", "long", "", "instance whose view event it stands behind", null=True)
+_VIEW: Final = _c("view", "long", "", "instance whose view event precedes it", null=True)
 _VIEW_HASH: Final = _c("view_hash", "long", "", "view hash: that instance's number and its members' incarnations", null=True)
 _CHECK: Final = _c("check", "long", "", "the header's checksums: of header and vectors << 32 | of the payload")
 
@@ -102,7 +102,7 @@ FRAMES: Final = Table(
         _DIRECTION,
         _c("captured", "int", "bytes", "kept by the capture"),
         _c("wire", "int", "bytes", "on the wire, with the Ethernet header"),
-        _c("ethertype", "int", "", "behind VLAN tags", null=True),
+        _c("ethertype", "int", "", "after VLAN tags", null=True),
         _c("vlan", "int", "", "VLAN number of the outermost tag", null=True),
         _c("src_mac", "long", "", "source address, 48 bits", null=True),
         _c("dst_mac", "long", "", "destination address, 48 bits", null=True),
@@ -141,10 +141,10 @@ PDUS: Final = Table(
         _c("frame_max", "int", "bytes", "largest PDU the source can take now"),
         _CHECK,
         _c("ack", "longs", "PDUs", "ack vector A: entry h - 1 is the next number expected from h"),
-        _c("pack", "longs", "PDUs", "pack vector P: everybody has what is below", null=True),
+        _c("pack", "longs", "PDUs", "pack vector P: every station has all PDUs below", null=True),
         _c("state", "long", "bitmap", "CONFIRM: stations held to be stopped", null=True),
         _c("trans", "long", "bitmap", "CONFIRM: stations being agreed", null=True),
-        _c("position", "long", "PDUs", "CONFIRM: how many PDUs behind the view event of `counted` the digest covers", null=True),
+        _c("position", "long", "PDUs", "CONFIRM: PDUs after the view event of `counted` that the digest covers", null=True),
         _c("digest", "long", "", "CONFIRM: running digest of the delivered order there", null=True),
         _c("counted", "long", "", "CONFIRM: instance from whose view event `position` counts", null=True),
         _c("view", "long", "", "CONFIRM: view hash of the header's instance", null=True),
@@ -180,8 +180,8 @@ ORDER: Final = Table(
         _c("seen_ns", "long", "ns since 1970", "first receipt (own ones: first transmission)", null=True),
         _c("accepted_ns", "long", "ns since 1970", "all before it in its stream were there", null=True),
         _c("ordered_ns", "long", "ns since 1970", "its place was fixed", null=True),
-        _c("preack_ns", "long", "ns since 1970", "everybody was known to have it, and all before it in the order", null=True),
-        _c("acked_ns", "long", "ns since 1970", "everybody was known to know that", null=True),
+        _c("preack_ns", "long", "ns since 1970", "every station was known to have it, and all before it in the order", null=True),
+        _c("acked_ns", "long", "ns since 1970", "every station was known to know that", null=True),
         _FILE,
         _c("frame", "long", "from 0", "index of its first frame in its file"),
     ),
@@ -189,7 +189,7 @@ ORDER: Final = Table(
 
 MESSAGES: Final = Table(
     "messages",
-    "One row per message and station that came to deliver it; a fragmented one stands where its last fragment is.",
+    "One row per message and station that delivered it; a fragmented message is at the place of its last fragment.",
     (
         STATION,
         _VIEW,
@@ -223,7 +223,7 @@ TRANSMISSIONS: Final = Table(
         _c("first_ns", "long", "ns since 1970", "first of them", null=True),
         _c("last_ns", "long", "ns since 1970", "last of them", null=True),
         _c("bytes", "long", "bytes", "of all of them, without the Ethernet header"),
-        _c("relayed", "int", "frames", "of them sent or passed on by somebody else than the source, as far as the capture shows"),
+        _c("relayed", "int", "frames", "of them sent or relayed by a station other than the source, as far as the capture shows"),
     ),
 )
 
@@ -235,8 +235,8 @@ VIEWS: Final = Table(
         _c("view", "long", "", "number of the instance that begins here"),
         _c("view_hash", "long", "", "its view hash"),
         _c("time_ns", "long", "ns since 1970", "when the station was first seen in it", null=True),
-        _c("place_clock", "long", "", "it stands right after (place_clock, place_src); null: not seen", null=True),
-        _c("place_src", "byte", "1..n", "see place_clock; 0: nothing stands before it", null=True),
+        _c("place_clock", "long", "", "it follows (place_clock, place_src) immediately; null: not seen", null=True),
+        _c("place_src", "byte", "1..n", "see place_clock; 0: nothing precedes it", null=True),
         _c("members", "long", "bitmap", "bit j - 1: station j is a member; null: not known", null=True),
         _c("incarnations", "longs", "", "of the members, 0: none", null=True),
         _c("joined", "long", "bitmap", "members that were not before; null: not known", null=True),
@@ -250,16 +250,16 @@ VIEWS: Final = Table(
 
 INSTANCES: Final = Table(
     "instances",
-    "Time line of what stations say of themselves and of each other: one row per change in the PDUs that this station saw.",
+    "Time line of what stations report of themselves and of each other: one row per change in the PDUs that this station saw.",
     (
         STATION,
         _c("src", "byte", "1..n", "speaker"),
         _c("incarnation", "long", "", "of the speaker"),
         _TIME,
-        _c("instance", "long", "", "that the speaker says it is in"),
+        _c("instance", "long", "", "that the sender reports to be in"),
         _c("view_hash", "long", "", "of that instance; null: its last PDU was no CONFIRM", null=True),
-        _c("state", "long", "bitmap", "whom it holds to be stopped", null=True),
-        _c("trans", "long", "bitmap", "who is being agreed", null=True),
+        _c("state", "long", "bitmap", "stations that it regards as stopped", null=True),
+        _c("trans", "long", "bitmap", "stations being agreed on", null=True),
         _c("flags", "byte", "", "header flags BYE and FENCED"),
         _FILE,
         _FRAME,
@@ -268,7 +268,7 @@ INSTANCES: Final = Table(
 
 ANNOUNCED: Final = Table(
     "announced",
-    "Digests of the delivered order, as said in CONFIRMs; one row per change.",
+    "Digests of the delivered order, as reported in CONFIRMs; one row per change.",
     (
         STATION,
         _c("src", "byte", "1..n", "speaker"),
@@ -339,7 +339,7 @@ FINDINGS: Final = Table(
         _c("seq", "long", "PDUs", "first number concerned"),
         _c("count", "long", "PDUs", "how many numbers from there"),
         _c("clock", "long", "", "place concerned; gap: the last known before it", null=True),
-        _c("until_clock", "long", "", "gap: the first known behind it; others: the clock it contradicts", null=True),
+        _c("until_clock", "long", "", "gap: the first known PDU after it; others: the clock it contradicts", null=True),
         _TIME,
         _FILE,
         _FRAME,
@@ -364,7 +364,7 @@ FILES: Final = Table(
         _c("last_ns", "long", "ns since 1970", "greatest time stamp", null=True),
         _c("truncated", "bool", "", "ends in the middle of a record"),
         _c("cut", "bool", "", "frames of ours in it are cut by the snap length"),
-        _c("tail_bytes", "long", "bytes", "behind the last whole record"),
+        _c("tail_bytes", "long", "bytes", "after the last whole record"),
         _c("problem", "text", "", "what is wrong with it, with the offset", null=True),
     ),
     partitioned=False,
