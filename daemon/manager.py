@@ -41,7 +41,7 @@ def passed_socket(environ: MutableMapping[str, str], pid: int) -> socket.socket 
     if not ours or not number.isdecimal() or int(number) == 0:
         return None
     if int(number) > 1:
-        raise SocketError(f"the service manager hands over {number} sockets: one is wanted, the client socket")
+        raise SocketError(f"the service manager hands over {number} sockets: expected one, the client socket")
     try:
         sock = socket.socket(fileno=FIRST_FD)
     except OSError as exc:

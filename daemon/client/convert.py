@@ -47,7 +47,7 @@ def group_name(name: str) -> bytes:
 def join_level(level: JoinLevel | None, order: Order) -> Level:
     """The level of delivery that a JOIN asks for."""
     if order not in ORDER_NAMES.values():
-        raise ValueError(f"order {order!r}: one of {', '.join(ORDER_NAMES.values())} is wanted")
+        raise ValueError(f"order {order!r}: expected one of {', '.join(ORDER_NAMES.values())}")
     if order == "op":
         if level not in (None, "ordered", "accepted"):
             raise BadLevel(f"level {level!r}: a group of order op delivers on acceptance, it has no other level")
@@ -55,7 +55,7 @@ def join_level(level: JoinLevel | None, order: Order) -> Level:
     if level is None:
         return "preack"
     if level == "accepted" or level not in LEVELS:
-        raise ValueError(f"level {level!r}: one of {', '.join(LEVELS)} is wanted")
+        raise ValueError(f"level {level!r}: expected one of {', '.join(LEVELS)}")
     return level
 
 
@@ -63,7 +63,7 @@ def level_number(level: SendLevel) -> int | None:
     if level is None or level == "sent":
         return None
     if level not in LEVELS:
-        raise ValueError(f"level {level!r}: one of sent, {', '.join(LEVELS)} is wanted")
+        raise ValueError(f"level {level!r}: expected one of sent, {', '.join(LEVELS)}")
     return LEVELS.index(level)
 
 

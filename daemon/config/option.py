@@ -81,17 +81,17 @@ class Option:
         """What is wrong with a value, in words that end a sentence, or an empty string."""
         value = list(value) if isinstance(value, tuple) else value
         if type(value) is not self.type:  # bool is no int here
-            return f"is {shown(value)}: {self.allowed} is wanted"
+            return f"is {shown(value)}: expected {self.allowed}"
         if self.choices and value not in self.choices:
-            return f"is {shown(value)}: {self.allowed} is wanted" + did_you_mean(str(value), self.choices)
+            return f"is {shown(value)}: expected {self.allowed}" + did_you_mean(str(value), self.choices)
         if isinstance(value, list):
             if any(type(item) is not int for item in value):
-                return f"is {shown(value)}: {self.allowed} is wanted"
+                return f"is {shown(value)}: expected {self.allowed}"
             size = len(value)
         else:
             size = value if isinstance(value, int) else len(str(value).encode())
         if self.minimum is not None and self.maximum is not None and not self.minimum <= size <= self.maximum:
-            return f"is {shown(value)}: {self.allowed} is wanted"
+            return f"is {shown(value)}: expected {self.allowed}"
         wrong = self.check(value) if self.check else ""
         return f"is {shown(value)}: {wrong}" if wrong else ""
 
@@ -140,15 +140,15 @@ def check_ethertype(value: int) -> str:
 
 def check_group_address(value: str) -> str:
     if not re.fullmatch(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}", value):
-        return "an address like 03:5a:4a:00:00:01 is wanted"
+        return "expected an address like 03:5a:4a:00:00:01"
     first = int(value[:2], 16)
     if not first & 1:
-        return "a multicast address is wanted: its first byte must be odd"
+        return "expected a multicast address: its first byte must be odd"
     if value.lower() == "ff:ff:ff:ff:ff:ff":
         return "the broadcast address disturbs every machine on the segment; take a multicast address"
     if not first & 2:
         # This also keeps out 01:80:c2:00:00:0x, which bridges do not forward (case 107).
-        return "a locally administered address is wanted (first byte 03, 07, 0b, …); 01:… addresses belong to somebody"
+        return "expected a locally administered address (first byte 03, 07, 0b, …); 01:… addresses are assigned to others"
     return next((f"{value} {why}" for prefix, why in TAKEN_ADDRESSES.items() if value.lower().startswith(prefix)), "")
 
 
@@ -164,24 +164,24 @@ def check_interface(value: str) -> str:
 
 def check_path(value: str) -> str:
     if not value.startswith("/"):
-        return "an absolute path is wanted"
+        return "expected an absolute path"
     return "it has characters that cannot be printed" if not value.isprintable() else ""
 
 
 def check_mtu(value: int) -> str:
-    return f"0 or {MTU_MIN}..65535 bytes is wanted" if 0 < value < MTU_MIN else ""
+    return f"expected 0 or {MTU_MIN}..65535 bytes" if 0 < value < MTU_MIN else ""
 
 
 def check_ring(value: int) -> str:
-    return f"0 or {64 * KIB}..{1024 * MIB} bytes is wanted" if 0 < value < 64 * KIB else ""
+    return f"expected 0 or {64 * KIB}..{1024 * MIB} bytes" if 0 < value < 64 * KIB else ""
 
 
 def check_window(value: int) -> str:
-    return "0 or 4..4096 is wanted" if 0 < value < 4 else ""
+    return "expected 0 or 4..4096" if 0 < value < 4 else ""
 
 
 def check_mode(value: str) -> str:
-    return "" if re.fullmatch(r"0?[0-7]{3}", value) else 'three octal digits are wanted, like "0660"'
+    return "" if re.fullmatch(r"0?[0-7]{3}", value) else 'expected three octal digits, like "0660"'
 
 
 def check_listen(value: str) -> str:
@@ -190,14 +190,14 @@ def check_listen(value: str) -> str:
     try:
         host, port = loopback(value)
     except ValueError:
-        return "an absolute path or an address like 127.0.0.1:9461 or [::1]:9461 is wanted"
+        return "expected an absolute path or an address like 127.0.0.1:9461 or [::1]:9461"
     if not host.is_loopback:
         return f"{host} can be reached from other machines; only a loopback address is taken: put a proxy with rules before it"
-    return "" if 0 < port < 65536 else "a port 1..65535 is wanted"
+    return "" if 0 < port < 65536 else "expected a port 1..65535"
 
 
 def check_dns(value: str) -> str:
-    return "an address like 127.0.0.1:5390 or [::1]:5390 is wanted" if value.startswith("/") else check_listen(value)
+    return "expected an address like 127.0.0.1:5390 or [::1]:5390" if value.startswith("/") else check_listen(value)
 
 
 def check_domain(value: str) -> str:
@@ -205,7 +205,7 @@ def check_domain(value: str) -> str:
     return (
         ""
         if re.fullmatch(rf"{label}(?:\.{label})*", value, re.ASCII)
-        else "a domain like zenjun.internal is wanted, in lower case"
+        else "expected a domain like zenjun.internal, in lower case"
     )
 
 

@@ -57,7 +57,7 @@ def _section(source: Source, name: str, tree: Mapping[str, Any], problems: list[
         problems.append(Problem(1, f"section [{name}] is missing; it needs {' and '.join(o.name for o in required)}"))
         return None
     if not isinstance(given, dict):
-        problems.append(Problem(source.line(name, None), f"{name} is {shown(given)}: a section [{name}] is wanted"))
+        problems.append(Problem(source.line(name, None), f"{name} is {shown(given)}: expected a section [{name}]"))
         return None
     values: dict[str, Any] = {}
     for key, value in given.items():
@@ -70,7 +70,7 @@ def _section(source: Source, name: str, tree: Mapping[str, Any], problems: list[
             values[key] = tuple(value) if isinstance(value, list) else value
     for row in required:
         if row.name not in given:
-            text = f"{name}.{row.name} is missing: {row.allowed} is wanted ({row.help})"
+            text = f"{name}.{row.name} is missing: expected {row.allowed} ({row.help})"
             problems.append(Problem(source.line(name, None), text))
     return None if problems else SECTIONS[name](**values)
 
@@ -79,16 +79,16 @@ def _together(source: Source, config: Config) -> Iterator[Problem]:
     """What only shows when several options are looked at together."""
     c, s = config.cluster, config.station
     if s.id > c.stations:
-        yield Problem(source.line("station", "id"), f"station.id is {s.id}: 1..{c.stations} is wanted (cluster.stations)")
+        yield Problem(source.line("station", "id"), f"station.id is {s.id}: expected 1..{c.stations} (cluster.stations)")
     for k in c.required_stations:
         if k > c.stations:
             line = source.line("cluster", "required_stations")
-            yield Problem(line, f"cluster.required_stations names station {k}: 1..{c.stations} is wanted (cluster.stations)")
+            yield Problem(line, f"cluster.required_stations names station {k}: expected 1..{c.stations} (cluster.stations)")
     if c.quorum > c.stations or (0 < c.quorum <= c.stations // 2 and not c.required_stations):
         low = 1 if c.required_stations else c.stations // 2 + 1
         why = "of two parts of the cluster only one may go on; name required_stations for less"
         yield Problem(
-            source.line("cluster", "quorum"), f"cluster.quorum is {c.quorum}: 0 or {low}..{c.stations} is wanted ({why})"
+            source.line("cluster", "quorum"), f"cluster.quorum is {c.quorum}: expected 0 or {low}..{c.stations} ({why})"
         )
     yield from _seven(source, config)
     at_least = (
@@ -101,7 +101,7 @@ def _together(source: Source, config: Config) -> Iterator[Problem]:
         value = getattr(c, name)
         if value < bound:
             line = source.line("cluster", name)
-            yield Problem(line, f"cluster.{name} is {value} ms: at least {bound} ms is wanted ({why})")
+            yield Problem(line, f"cluster.{name} is {value} ms: expected at least {bound} ms ({why})")
 
 
 def _seven(source: Source, config: Config) -> Iterator[Problem]:

@@ -75,9 +75,9 @@ def test_bounds_of_every_option(o: config_module.Option) -> None:
     if o.type is int:
         assert o.minimum is not None and o.maximum is not None
         assert (
-            "wanted" in o.problem(o.minimum - 1)
-            and "wanted" in o.problem(o.maximum + 1)
-            and "wanted" in o.problem(str(o.minimum))
+            "expected" in o.problem(o.minimum - 1)
+            and "expected" in o.problem(o.maximum + 1)
+            and "expected" in o.problem(str(o.minimum))
         )
         assert o.problem(10**400)
     else:
@@ -87,14 +87,14 @@ def test_bounds_of_every_option(o: config_module.Option) -> None:
 def test_case_11_station_id() -> None:
     """No id, id 0, id above the maximum, the same id twice: refused with the line and the reason."""
     assert wrong(GOOD.replace("id = 2\n", "")) == [
-        (4, "station.id is missing: an integer 1..64 is wanted (number of this station, 1..stations, different at each)")
+        (4, "station.id is missing: expected an integer 1..64 (number of this station, 1..stations, different at each)")
     ]
-    assert wrong(GOOD.replace("id = 2", "id = 0")) == [(5, "station.id is 0: an integer 1..64 is wanted")]
-    assert wrong(GOOD.replace("id = 2", "id = -378690683")) == [(5, "station.id is -378690683: an integer 1..64 is wanted")]
-    assert wrong(GOOD.replace("id = 2", "id = 65")) == [(5, "station.id is 65: an integer 1..64 is wanted")]
-    assert wrong(GOOD.replace("id = 2", "id = 4")) == [(5, "station.id is 4: 1..3 is wanted (cluster.stations)")]
+    assert wrong(GOOD.replace("id = 2", "id = 0")) == [(5, "station.id is 0: expected an integer 1..64")]
+    assert wrong(GOOD.replace("id = 2", "id = -378690683")) == [(5, "station.id is -378690683: expected an integer 1..64")]
+    assert wrong(GOOD.replace("id = 2", "id = 65")) == [(5, "station.id is 65: expected an integer 1..64")]
+    assert wrong(GOOD.replace("id = 2", "id = 4")) == [(5, "station.id is 4: expected 1..3 (cluster.stations)")]
     assert wrong(GOOD.replace("id = 2", "id = 2\nid = 3")) == [(6, "id is given a second time")]
-    assert wrong(GOOD.replace("id = 2", "id = true")) == [(5, "station.id is true: an integer 1..64 is wanted")]
+    assert wrong(GOOD.replace("id = 2", "id = true")) == [(5, "station.id is true: expected an integer 1..64")]
 
 
 def test_unknown_options_suggest() -> None:
@@ -122,10 +122,10 @@ def test_unknown_options_suggest() -> None:
         ("window_frames = 1", "0 or 4..4096"),
         ("fail_timeout_ms = 200", "at least 400 ms"),
         ("heartbeat_ms = 99999999999999999999", "5..10000 ms"),
-        ("quorum = 1", "0 or 2..3 is wanted"),
-        ("quorum = 4", "0 or 2..3 is wanted"),
-        ("quorum = 4\nrequired_stations = [1]", "0 or 1..3 is wanted"),
-        ("required_stations = [4]", "names station 4: 1..3 is wanted"),
+        ("quorum = 1", "expected 0 or 2..3"),
+        ("quorum = 4", "expected 0 or 2..3"),
+        ("quorum = 4\nrequired_stations = [1]", "expected 0 or 1..3"),
+        ("required_stations = [4]", "names station 4: expected 1..3"),
         ("required_stations = [1, 1]", "named twice"),
         ("required_stations = [0]", "0 is no station number"),
         ('required_stations = ["one"]', "a list of 0..64 integers"),
@@ -163,7 +163,7 @@ def test_station_values(line: str, says: str) -> None:
         ("", 'profile = "unicast"', 'it needs directory.update = "seven"'),
         ('medium = "bus"', 'update = "seven"', "groups of order op"),
         ("", 'update = "seven"\ndns = "127.0.0.1:5390"', "directory.dns has to be empty"),
-        ("", 'update = "eight"', '"ordered" or "seven" is wanted'),
+        ("", 'update = "eight"', 'expected "ordered" or "seven"'),
     ],
 )
 def test_how_names_change(cluster: str, directory: str, says: str) -> None:

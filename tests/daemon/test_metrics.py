@@ -153,8 +153,8 @@ def test_new_and_missing_members_are_no_error() -> None:
     [
         ("/run/zenjun/m.sock", ""), ("127.0.0.1:9461", ""), ("[::1]:9461", ""), ("127.8.0.1:1", ""), ("", ""),
         ("0.0.0.0:9461", "can be reached from other machines"), ("[::]:9461", "can be reached"),
-        ("192.0.2.1:9461", "can be reached"), ("localhost:9461", "is wanted"), ("127.0.0.1", "is wanted"),
-        ("127.0.0.1:0", "a port"), ("127.0.0.1:65536", "a port"), ("127.0.0.1:x", "is wanted"), ("m.sock", "is wanted"),
+        ("192.0.2.1:9461", "can be reached"), ("localhost:9461", "expected"), ("127.0.0.1", "expected"),
+        ("127.0.0.1:0", "a port"), ("127.0.0.1:65536", "a port"), ("127.0.0.1:x", "expected"), ("m.sock", "expected"),
     ],
 )  # fmt: skip
 def test_where_it_may_listen(value: str, wrong: str) -> None:

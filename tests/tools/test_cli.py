@@ -654,7 +654,7 @@ def test_config_commands(tmp_path: Path) -> None:
     assert shown["cluster"]["stations"] == 3 and shown["window"] == 111
     file.write_text("[cluster]\nname = 'x'\nstations = 99\n")
     done = zenjun("config", "check", str(file), code=1)
-    assert f"{file}:3: cluster.stations is 99: an integer 1..64 is wanted\n".encode() in done.stderr and done.stdout == b""
+    assert f"{file}:3: cluster.stations is 99: expected an integer 1..64\n".encode() in done.stderr and done.stdout == b""
 
 
 def test_completion(fake: FakeThread) -> None:

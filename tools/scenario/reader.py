@@ -86,20 +86,20 @@ def _did_you_mean(word: str, known: Collection[str]) -> str:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or "\n" in value:
-        raise ValueError("one line of text is wanted")
+        raise ValueError("expected one line of text")
     return value
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError("true or false is wanted")
+        raise ValueError("expected true or false")
     return value
 
 
 def _integer(low: int, high: int) -> Callable[[Any], int]:
     def convert(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ValueError(f"an integer {low} to {high} is wanted")
+            raise ValueError(f"expected an integer {low} to {high}")
         return value
 
     return convert
@@ -108,7 +108,7 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
 def _number(low: float, high: float) -> Callable[[Any], float]:
     def convert(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise ValueError(f"a number {low:g} to {high:g} is wanted")
+            raise ValueError(f"expected a number {low:g} to {high:g}")
         return float(value)
 
     return convert
@@ -126,7 +126,7 @@ def _one_of(words: Collection[str]) -> Callable[[Any], str]:
 def _list_of(convert: Callable[[Any], T], what: str) -> Callable[[Any], tuple[T, ...]]:
     def convert_all(value: Any) -> tuple[T, ...]:
         if not isinstance(value, list) or not value:
-            raise ValueError(f"a list of {what} is wanted")
+            raise ValueError(f"expected a list of {what}")
         return tuple(convert(item) for item in value)
 
     return convert_all
@@ -140,7 +140,7 @@ def _time(value: Any) -> int:
     try:
         return _ms(value)
     except (ValueError, TypeError):
-        raise ValueError('a time is wanted, as in "2s" or "500ms"') from None
+        raise ValueError('expected a time, as in "2s" or "500ms"') from None
 
 
 def _times(value: Any) -> tuple[int, int]:
@@ -149,7 +149,7 @@ def _times(value: Any) -> tuple[int, int]:
         first, dash, last = value.partition("-")
         low, high = _ms(first), _ms(last if dash else first)
     except (ValueError, AttributeError):
-        raise ValueError('a time is wanted, as in "2s", or a stretch to draw it from, as in "1s-3s"') from None
+        raise ValueError('expected a time, as in "2s", or a stretch to draw it from, as in "1s-3s"') from None
     if low > high or high > END_MS_MAX:
         raise ValueError(f"times grow, up to {END_MS_MAX // 1000} s")
     return low, high
@@ -159,7 +159,7 @@ def _bytes(value: Any) -> int:
     match = _SIZE.fullmatch(str(value).strip())
     size = int(match[1]) * {"": 1, "k": 1024, "M": 1024 * 1024}[match[2]] if match else -1
     if isinstance(value, bool) or not 0 <= size <= SIZE_MAX:
-        raise ValueError('a number of bytes is wanted, as in 1300, "64k" or "1k-6k", up to 32M')
+        raise ValueError('expected a number of bytes, as in 1300, "64k" or "1k-6k", up to 32M')
     return size
 
 
@@ -168,7 +168,7 @@ def state_size(value: Any) -> int:
     match = re.fullmatch(r"(\d+)\s*([kMG]?)(?:i?B)?", str(value).strip())
     size = int(match[1]) * {"": 1, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match[2]] if match else -1
     if isinstance(value, bool) or not 0 <= size <= STATE_SIZE_MAX:
-        raise ValueError('a number of bytes is wanted, as in "4M" or "1G", up to 4G')
+        raise ValueError('expected a number of bytes, as in "4M" or "1G", up to 4G')
     return size
 
 
@@ -183,7 +183,7 @@ def _sizes(value: Any) -> tuple[int, int]:
 def _burst(value: Any) -> tuple[int, int]:
     values = value if isinstance(value, list) else [value, value]
     if len(values) != 2:
-        raise ValueError("a number of messages, or two bounds, are wanted")
+        raise ValueError("expected a number of messages, or two bounds")
     low, high = (_integer(1, BURST_MAX)(each) for each in values)
     if low > high:
         raise ValueError("bounds grow")
@@ -192,7 +192,7 @@ def _burst(value: Any) -> tuple[int, int]:
 
 def _range(value: Any) -> Range:
     count = _integer(0, 2**31)
-    wanted = "a number is wanted, or bounds as in { min = 2, max = 6 }, one of which may be left out"
+    wanted = "expected a number, or bounds as in { min = 2, max = 6 }, one of which may be left out"
     if isinstance(value, dict):
         if not value or set(value) - {"min", "max"}:
             raise ValueError(wanted)
@@ -225,7 +225,7 @@ def _impairment(name: str, value: Any) -> Any:
         isinstance(value, str) if isinstance(own.default, str) else isinstance(value, int | float) and not isinstance(value, bool)
     )
     if not fits or (own.name.endswith(("_ns", "_bit")) and value != 0):
-        raise ValueError(f"{wanted} is wanted")
+        raise ValueError(f"expected {wanted}")
     return value
 
 
@@ -258,7 +258,7 @@ class _Reader:
     def table(self, value: Any, path: str, allowed: Collection[str], required: Collection[str] = ()) -> Table:
         """The value as a table, without keys that nobody knows."""
         if not isinstance(value, dict):
-            self.say(path, f"{shown(value)}: a table is wanted")
+            self.say(path, f"{shown(value)}: expected a table")
             return {}
         for key in value:
             if key not in allowed:
@@ -282,7 +282,7 @@ class _Reader:
             for piece in part.split(",") if isinstance(part, str) else [""]:
                 match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", piece)
                 if not match:
-                    raise ValueError('stations are wanted: 2, [1, 3], "1-3" or "all"')
+                    raise ValueError('expected stations: 2, [1, 3], "1-3" or "all"')
                 found += range(int(match[1]), int(match[2] or match[1]) + 1)
         if wrong := [number for number in found if not 1 <= number <= self._n]:
             raise ValueError(f"station {wrong[0]} does not exist: there are 1 to {self._n}")
@@ -302,12 +302,12 @@ class _Reader:
         except ValueError as error:
             raise ValueError(str(error).replace('or "all"', '"all", "random" or "random 2"')) from None
         if not numbers:
-            raise ValueError("at least one station is wanted")
+            raise ValueError("expected at least one station")
         return Pick(numbers)
 
     def parts(self, value: Any) -> tuple[tuple[int, ...], ...]:
         if not isinstance(value, list) or not value:
-            raise ValueError("a list of groups is wanted, as in [[1, 2], [3]]")
+            raise ValueError("expected a list of groups, as in [[1, 2], [3]]")
         groups = tuple(self.numbers(group) for group in value)
         named = [number for group in groups for number in group]
         if len(set(named)) != len(named):
@@ -424,7 +424,7 @@ class _Reader:
         if at_ms > end_ms:
             self.say("state.at", f"it is after the end ({end_ms / 1000:g} s)")
         if self._n < 2:
-            self.say("state", "two stations are wanted: one that joins, and one that has the state")
+            self.say("state", "expected two stations: one that joins, and one that has the state")
         return Joining(
             self.get(table, "state", "joiner", _integer(1, self._n), 1),
             at_ms,
@@ -444,7 +444,7 @@ class _Reader:
         do = value.get("do") if isinstance(value, dict) else None
         kind = KINDS.get(do) if isinstance(do, str) else None
         if do is None or kind is None:
-            wanted = f"do = {shown(do)}: {_did_you_mean(str(do), KINDS)}" if do is not None else "t and do are wanted"
+            wanted = f"do = {shown(do)}: {_did_you_mean(str(do), KINDS)}" if do is not None else "expected t and do"
             self.say(path, wanted)
             return None
         path = f"{path} ({do})"
@@ -525,7 +525,7 @@ class _Reader:
 
 def _mac(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f][26ae](:[0-9a-f]{2}){5}", value):
-        raise ValueError('a locally administered address is wanted, as in "02:00:00:00:00:01"')
+        raise ValueError('expected a locally administered address, as in "02:00:00:00:00:01"')
     return value
 
 
