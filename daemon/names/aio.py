@@ -149,7 +149,7 @@ class Directory:
 
     @property
     def place(self) -> Place:
-        """Of the latest answer; give it to ``connect_directory`` for the next connection, and reads never go back."""
+        """Place of the latest answer. Pass it to ``connect_directory`` for the next connection, and reads never go back."""
         return self._protocol.place
 
     async def list(self, prefix: str = "") -> list[Entry]:

@@ -14,7 +14,7 @@ class DirectoryError(ClientError):
 
 
 class NoName(DirectoryError):
-    """There is no such name, or an alias on the way leads nowhere."""
+    """The name, or one that an alias on the way leads to, does not exist."""
 
 
 class NoAddress(DirectoryError):

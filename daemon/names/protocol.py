@@ -27,7 +27,7 @@ class NamesProtocol:
         self.hello: Ticket[Frame] = Ticket()
         self.ended: ClientError | None = None
         self.place: Place = place
-        """Of the latest answer: later ones are not from before it (rule L5)."""
+        """Place of the latest answer: later answers are not older (rule L5)."""
         self._shown: Place = NOWHERE
         """How far the process has shown to be. It never goes back while it runs."""
         self._keep = keep

@@ -88,7 +88,7 @@ class SyncDirectory:
 
     @property
     def place(self) -> Place:
-        """Of the latest answer; give it to ``connect_directory_sync`` for the next connection, and reads never go back."""
+        """Place of the latest answer. Pass it to ``connect_directory_sync`` for the next connection, and reads never go back."""
         return self._protocol.place
 
     def list(self, prefix: str = "") -> list[Entry]:

@@ -45,8 +45,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Of a watch. kind: ``changed`` (entry None: the name was removed), ``listed`` (all entries have been reported), ``gap``
-    (states were skipped; the latest ones follow)."""
+    """A change that a watch reports. kind: ``changed`` (entry None: the name was removed), ``listed`` (all entries have been
+    reported), ``gap`` (states were skipped; the latest ones follow)."""
 
     kind: str
     place: Place

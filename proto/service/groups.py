@@ -31,7 +31,8 @@ PROGRAM_NAME_MAX: Final = 64
 LEVEL_MAX: Final = 2
 """Levels of delivery: 0 ordered, 1 preack, 2 ack."""
 SNAPSHOT_BYTES_MAX: Final = 1000
-"""Of one SNAPSHOT message; a longer one goes in parts. Smaller than the smallest message_max that can be configured."""
+"""Size of one SNAPSHOT message; a longer SNAPSHOT is sent in parts. Smaller than the smallest message_max that can be
+configured."""
 
 
 class Operation(IntEnum):
@@ -531,7 +532,7 @@ class Groups(StateMachine[ViewEvent]):
         return group.members() if group else ()
 
     def is_open(self, name: str) -> bool:
-        """Its first member has declared it open."""
+        """Whether its first member has declared it open."""
         group = self._named(name)
         return group is not None and group.open
 

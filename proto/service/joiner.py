@@ -388,7 +388,8 @@ class Attempt:
             del building.here[key]
 
     def _is_donors_fault(self, offer: Offer) -> bool:
-        """Is the donor to blame for a wrong digest? With a delta, the joiner's own state may not be what it starts from."""
+        """Whether the donor is the cause of a wrong digest. With a delta, the joiner's own state may not be what it starts
+        from."""
         return not offer.delta
 
     def _fail(self, error: Exception) -> None:
@@ -399,7 +400,7 @@ class Attempt:
     # ---- time
 
     def wait_more(self, now: int) -> None:
-        """There is no other donor: continue to wait for those asked."""
+        """Continue to wait for the donors that were asked: there is no other one."""
         self.outcome = None
         self._offers_at = now + OFFER_WAIT_NS
 

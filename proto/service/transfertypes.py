@@ -41,7 +41,7 @@ class CloseMailbox(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Nothing more is sent to this joiner."""
+    """Stop sending to this joiner."""
 
     joiner: Who
 
@@ -119,7 +119,7 @@ class Gate(Enum):
     """What becomes of the group's messages at their position."""
 
     DROP = "drop"
-    """They are part of the state that will come. What was delivered before is still read."""
+    """Drop the kept messages, which are part of the coming state. The program still reads what was delivered before."""
     KEEP = "keep"
     """After the ASK: kept until the state is complete."""
     OPEN = "open"

@@ -44,7 +44,7 @@ EXIT_CODES: Final = {
     INTERRUPTED: "interrupted (Ctrl-C)",
     PIPE_CLOSED: "the reader of our output has gone (SIGPIPE)",
 }
-"""Of all commands; docs/cli.md has the same table."""
+"""The exit codes of all commands; docs/cli.md has the same table."""
 
 NEVER_AGAIN: Final = (ProtocolError, VersionMismatch)
 """Ends of a connection after which the next one would end in the same way: nothing for --retry."""

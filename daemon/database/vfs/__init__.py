@@ -29,11 +29,11 @@ class Begun(NamedTuple):
     """The snapshot of a branch."""
 
     frames: int
-    """Of the WAL that belong to it."""
+    """Frames of the WAL that belong to the snapshot."""
     backfilled: int
-    """Of these, in the database's file already."""
+    """Number of these that are already in the database's file."""
     regions: int
-    """Of the wal-index that were copied this time."""
+    """Regions of the wal-index that were copied this time."""
     retries: int
     """Attempts in vain, because a commit or a reset of the WAL came between."""
 

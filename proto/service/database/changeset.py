@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 COLUMNS_MAX: Final = 32767
 """SQLite's own limit of columns, at most."""
 KEY_BYTES: Final = 8
-"""Of a row's hash."""
+"""Size of a row's hash."""
 _TABLE: Final = 0x54
 _FIXED: Final = {0: 0, 1: 8, 2: 8, 5: 0}
 """Type of a value to its bytes: not recorded, integer, float, NULL."""

@@ -120,7 +120,7 @@ class Machine:
         self.roll = self.roll_class()
         self.members: frozenset[Source] = frozenset()
         self.shared: Shared | None = None
-        """None: this site does not follow."""
+        """State that all following sites share; None: this site does not follow."""
         self.dropped: Counter[str] = Counter()
         self.has_failed = False
         self._kept: list[_Item] | None = None
@@ -133,9 +133,9 @@ class Machine:
         self._open_at_ns: int | None = None
         self._open_waits = False
         self._answers: dict[Txid, Durability] = {}
-        """Of this site's transactions that have no verdict yet."""
+        """The durability asked for by this site's transactions that have no verdict yet."""
         self._durable: dict[Txid, tuple[Durability, int]] = {}
-        """Those that have one and wait for disks: with their version."""
+        """This site's committed transactions that wait for disks, with their versions."""
         self._effects: list[Effect] = []
 
     # ---- what others may ask
@@ -257,7 +257,8 @@ class Machine:
         return self._take()
 
     def fits(self, given: Given) -> bool:
-        """It is the state at the place from which on everything is kept; what answers an earlier WANT lacks what came between."""
+        """Whether it is the state at the place from which on all messages are kept. An answer to an earlier WANT lacks the
+        messages in between."""
         return given.place == self._kept_from
 
     # ---- one place of the order
@@ -370,7 +371,7 @@ class Machine:
         self.shared = Shared(epoch, set(opening.equal), self.window(version), schema=version)
 
     def window(self, version: int) -> Window:
-        """Of an epoch that begins: nothing of the past is known."""
+        """The window of an epoch that begins: nothing of the past is known."""
         return Window(version)
 
     def _want(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 DIGEST_BYTES: Final = 16
 HASH_BYTES: Final = 8
-"""Of a row or a table that was read (``changeset.row_hash``)."""
+"""Size of the hash of a row or table that was read (``changeset.row_hash``)."""
 READS_MAX: Final = 4096
 FORMAT: Final = 1
 
@@ -24,7 +24,7 @@ class Txid(NamedTuple):
     station: int
     incarnation: int
     start: int
-    """Of the service, within the incarnation."""
+    """Number of the service's start within the incarnation."""
     number: int
 
     def encode(self) -> bytes:
@@ -56,7 +56,7 @@ class Disk(IntEnum):
     BLANK = 0
     COPY = 1
     UNABLE = 2
-    """It does not know what it has acknowledged before."""
+    """The site does not know what it has acknowledged before."""
 
 
 class Write(NamedTuple):
@@ -88,11 +88,11 @@ class Stand(NamedTuple):
     active: bool
     disk: Disk
     uuid: bytes
-    """Of the database; of a blank site a proposal."""
+    """The database's; a blank site's is a proposal."""
     position: Position
     format: int
     release: int
-    """Of SQLite: 3054001."""
+    """SQLite's version number, such as 3054001."""
 
 
 class Open(NamedTuple):
@@ -181,7 +181,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message | None:
-    """None: no message."""
+    """The message of these bytes; None: they are no message."""
     if not data or not 1 <= data[0] <= len(_KINDS):
         return None
     kind, rest = _KINDS[data[0] - 1], data[1:]
@@ -240,16 +240,16 @@ def decode_body(body: bytes) -> list[tuple[Segment, bytes]]:
 
 
 def first_digest(uuid: bytes) -> bytes:
-    """Of version 0."""
+    """The digest of version 0."""
     return blake2b(uuid, digest_size=DIGEST_BYTES).digest()
 
 
 def next_digest(digest: bytes, version: int, txid: Txid, body: bytes) -> bytes:
-    """Of this version, from that of the one before."""
+    """The digest of this version, computed from that of the version before."""
     content = blake2b(body, digest_size=DIGEST_BYTES).digest()
     return blake2b(digest + version.to_bytes(8, "big") + txid.encode() + content, digest_size=DIGEST_BYTES).digest()
 
 
 def epoch_txid(epoch: int) -> Txid:
-    """Of the entry with which an epoch begins; no service has station 0."""
+    """The id of the entry with which an epoch begins; no service has station 0."""
     return Txid(0, 0, epoch >> 32, epoch & 0xFFFFFFFF)

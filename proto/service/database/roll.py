@@ -63,7 +63,7 @@ class Roll:
             self.stands.pop(member, None)
 
     def set_active(self, member: Source, epoch: int) -> None:
-        """It is active from here on, in this epoch."""
+        """The member is active from here on, in this epoch."""
         if (stand := self.stands.get(member)) is not None:
             self.stands[member] = stand._replace(active=True, position=stand.position._replace(epoch=epoch))
 
@@ -109,7 +109,8 @@ class Roll:
 
     @staticmethod
     def winner(speakers: dict[Source, Stand]) -> Position:
-        """Of those with the greatest epoch and version the digest that most have; of as many, the lowest one's."""
+        """The greatest epoch and version, and of these the digest that most sites have; if two have as many, the lowest
+        site's."""
         best = max(s.position[:2] for s in speakers.values())
         among = {m: s.position for m, s in sorted(speakers.items()) if s.position[:2] == best}
         counts = Counter(among.values())

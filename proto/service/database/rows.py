@@ -46,13 +46,13 @@ class Rows(Protocol):
     """A copy: rows, position and history, changed together or not at all. Everything may raise RowsFailed."""
 
     def blank(self) -> bool:
-        """There is no copy yet."""
+        """Whether there is no copy yet."""
 
     def uuid(self) -> bytes:
-        """Of the database; of a blank copy a number that was drawn for it."""
+        """The database's id; a blank copy has one that was drawn for it."""
 
     def position(self) -> Position:
-        """Of the last entry."""
+        """The position of the last entry."""
 
     def create(self, uuid: bytes) -> None:
         """Make an empty database: version 0 of epoch 0."""
@@ -64,4 +64,4 @@ class Rows(Protocol):
         """The version that a transaction made; None: not among those that are kept."""
 
     def digest_at(self, version: int) -> bytes | None:
-        """Of a version; None: not among those that are kept."""
+        """The digest of a version; None: the version is no longer kept."""

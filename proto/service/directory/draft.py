@@ -85,7 +85,7 @@ class Draft:
         self.entry_rows: dict[str, bytes] = {}
         self.zones: dict[str, Zone | None] = {}
         self.rows: dict[tuple[Table, str], bytes | None] = {}
-        """Of the other summed tables; None: removed."""
+        """Rows of the other summed tables; None: removed."""
         self.counts: dict[str, int] = {}
         """Names by zone: more or fewer than in the state."""
         self.new_leases = 0

@@ -20,7 +20,7 @@ Who: TypeAlias = tuple[int, int]
 NOWHERE: Final[Place] = (0, 0, 0)
 TARGETS_MAX: Final = 64
 NUMBER_MAX: Final = 65535
-"""Of priorities and weights."""
+"""Maximum of priorities and weights."""
 TTL_MAX: Final = 86400
 META_PAIRS_MAX: Final = 32
 META_MAX: Final = 1024

@@ -20,7 +20,7 @@ def leases_of(draft: Draft, who: Who) -> dict[str, set[str]]:
 
 
 def leases_numbered(draft: Draft, who: Who, numbers: Iterable[int]) -> dict[str, set[str]]:
-    """Those of a process's leases that have these numbers."""
+    """The leases of a process that have these numbers."""
     found: dict[str, set[str]] = {}
     for number in numbers:
         start = f"{who[0]:02d}.{who[1]:020d}.{number:020d} "

@@ -125,7 +125,7 @@ class Copy(Protocol):
 
     @property
     def place(self) -> Place:
-        """Of the last input applied."""
+        """The place of the last input applied."""
 
     def common(self, name: str) -> Common | None: ...
 

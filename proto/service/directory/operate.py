@@ -72,7 +72,7 @@ class Operating:
         self.roles = frozenset((*update.roles, f"station:{sender[0]}"))
         self.owner = update.owner
         self.number = 0
-        """Of the operation in the message."""
+        """Number of the operation in the message."""
         self.text = ""
         """The text of the outcome if the update succeeds."""
 

@@ -33,7 +33,7 @@ from .names import ANYBODY, is_name, is_pattern, is_role, is_zone_name
 ROLES_MAX: Final = 64
 """Admins, and writers, of a zone."""
 PATTERNS_MAX: Final = 64
-"""Of a zone."""
+"""Maximum number of patterns of a zone."""
 NAMES_MAX: Final = 1_000_000
 
 Meta: TypeAlias = tuple[tuple[str, str], ...]

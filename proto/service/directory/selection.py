@@ -31,7 +31,7 @@ def _chosen(entry: Entry, addresses: Sequence[str]) -> list[Target]:
 
 
 def _usable(targets: Sequence[Target], up: Collection[int], is_out: IsOut) -> list[Target]:
-    """Those in use of the lowest priority that has any, in the order of targets, each address once."""
+    """The targets in use of the lowest priority that has any, in their order, each address once."""
     best: dict[str, Target] = {}
     lowest = -1
     for t in sorted(targets, key=_key):

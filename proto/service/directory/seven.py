@@ -58,7 +58,7 @@ class Seven:
         self.active = False
         """This copy is the group's."""
         self.place: Place = NOWHERE
-        """Of the last commit, once the copy is the group's."""
+        """Place of the last commit, once the copy is the group's."""
         self.life: Place = NOWHERE
         """Place of the view by which this member joined the group: its incarnation there. NOWHERE: it is not a member."""
         self.members: dict[Who, Place] = {}
@@ -399,7 +399,7 @@ class Seven:
         self._send(Message(Kind.GRANT, self.life, asked.asking, asked.asking.owner, active=self.active, base=place))
 
     def _needed(self) -> Iterable[Who]:
-        """Whose GRANT the own attempt needs: every manager's of the own present view, by name (rule U4)."""
+        """The managers whose GRANT the own attempt needs: all of the own present view, by name (rule U4)."""
         return self.members.keys()
 
     def _advance(self) -> None:

@@ -11,14 +11,14 @@ from .sevenwire import Asking, Message
 
 
 class Age(NamedTuple):
-    """Of two attempts the one with the lower age goes first (rule U3)."""
+    """Age of an attempt. Of two attempts the one with the lower age goes first (rule U3)."""
 
     counter: int
     owner: Who
 
 
 class Standing(Enum):
-    """Of the own attempt; figure 4.2 of the paper has numbers for some of them."""
+    """States of the own attempt; figure 4.2 of the paper has numbers for some of them."""
 
     IDLE = "idle"
     """1: there is none."""

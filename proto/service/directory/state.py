@@ -38,7 +38,7 @@ from .timers import FIRST_DUE, Member, fire, majority_time, out_key, take_next, 
 OUTCOMES_MAX: Final = 65536
 GONE_MAX: Final = 65536
 _LAST: Final = "~"
-"""Behind every key."""
+"""Larger than every key."""
 
 
 class Outcome(NamedTuple):
@@ -87,7 +87,7 @@ class State:
         self.store = store
         self.names_max = names_max
         self.place: Place = NOWHERE
-        """Of the last input."""
+        """Place of the last input."""
         self.main = self.rest = 0
         """Sums of rule E8."""
         self.stopped = 0
@@ -101,7 +101,7 @@ class State:
         self.leases = self.outs = self.outcomes = self.gone = 0
         """Numbers of rows."""
         self.floor: Place = NOWHERE
-        """Behind this place all removals are in GONE."""
+        """All removals after this place are in GONE."""
         self._up: frozenset[int] = frozenset()
         self._time = 0
         self._next_due: int | None = None

@@ -54,7 +54,7 @@ class LinkEnd:
     window: int = 8
     out: list[Frame] = field(default_factory=list)
     number: int = 0
-    """Of the next own PDU."""
+    """Number of the next own PDU."""
     expected: int = 0
     waiting: deque[Record] = field(default_factory=deque)
     pending: dict[int, tuple[Record, ...]] = field(default_factory=dict)

@@ -32,19 +32,19 @@ class MainOrder:
     members: dict[int, int]
     """The cluster: incarnation by station."""
     eras: list[Era]
-    """Those before the current one that are not closed, and the current one."""
+    """The earlier eras that are not closed, and the current one."""
     group_orders: dict[int, str]
     programs: dict[int, set[Program]]
     """The members of each group."""
     awaited: frozenset[int] = frozenset()
-    """Whose FLUSH, then whose CLOSED the current change waits for (rule E4)."""
+    """The stations whose FLUSH, then whose CLOSED the current change waits for (rule E4)."""
     decided: bool = True
     flushes: dict[int, Flush] | None = None
     closed: dict[int, Closed] | None = None
     view_times: dict[EraNumber, int] | None = None
     """The places of views that an earlier change has decided."""
     clock: int = 0
-    """Of the last decision, and not below the instance number times 2^32."""
+    """Clock of the last decision, not below the instance number times 2^32."""
 
     @classmethod
     def begin(cls, instance: int, members: dict[int, int]) -> MainOrder:
@@ -78,7 +78,7 @@ class MainOrder:
         return station in era.part and self.era.part.get(station) == era.part[station]
 
     def remaining(self, destinations: Iterable[int], era: Era) -> frozenset[int]:
-        """Those of an era's destinations that are left."""
+        """The destinations of an era that are left."""
         return frozenset(z for z in destinations if self.is_same_life(z, era))
 
     # ---- changes
@@ -202,7 +202,7 @@ class MainOrder:
         return decided
 
     def _time_for(self, m: Listed, later: list[Listed], clock: int) -> int:
-        """Below what the same program has sent later to a common destination; else above everything."""
+        """A time below that of later messages of the same program to a common destination; without these, above all others."""
         times = [
             other.time
             for other in later

@@ -48,9 +48,9 @@ class Host:
         self.machine: Station | None = None
         self.alive = True
         self.cut = False
-        """Its broadcasts no longer reach any station."""
+        """Set when its broadcasts no longer reach any station."""
         self.deaf = False
-        """Nothing of the main order comes any more."""
+        """Set when it no longer receives the main order."""
         self.known: set[Life] = set()
         """Lives that have been in a view here."""
         self.inbox: deque[tuple[Life, list[Record]]] = deque()

@@ -34,7 +34,7 @@ class Plan:
     groups: tuple[str, ...] = ("token", "token")
     """The order of each group, from number 1 on."""
     joins: float = 0.6
-    """Of all programs and groups, how many are joined in the beginning."""
+    """Share of all (program, group) pairs that are joined at the start."""
     messages: int = 20
     faults: int = 3
     kinds: tuple[str, ...] = FAULTS
@@ -81,7 +81,7 @@ class World(Net):
     """A run of one plan. ``run`` raises Violation."""
 
     end_class: type[LinkEnd] = LinkEnd
-    """Of links that lose frames (lossy.py)."""
+    """The link ends on a wire that loses frames (lossy.py)."""
 
     def __init__(self, plan: Plan, station_class: type[Station] = Station) -> None:
         super().__init__(station_class, plan.window, plan.settle)
@@ -117,7 +117,7 @@ class World(Net):
     # ---- the main order
 
     def broadcast(self, host: Host, entry: Entry) -> None:
-        """It gets its place after a delay, in order. What an incarnation that is cut off has broadcast, only that one
+        """Give the entry its place after a delay, in order. What an incarnation that is cut off has broadcast, only that one
         delivers."""
         leaving = self._leaving.setdefault(host.life, Leaving())
         leaving.entries.append(entry)
@@ -196,7 +196,7 @@ class World(Net):
         self._remove(host)
 
     def _cut(self, host: Host) -> None:
-        """Its broadcasts reach no station, so it will be removed. It continues until it learns of that."""
+        """Cut it off: its broadcasts reach no station, so it will be removed. It continues until it learns of that."""
         self.note(f"{host.station} is cut off")
         host.cut = True
         host.deaf = self._chance(0.5)
@@ -215,7 +215,7 @@ class World(Net):
         self.at(self._soon(2 * self.plan.detect + self.plan.slow), ends)
 
     def _lose(self, host: Host) -> None:
-        """Of the records on their way from an incarnation that ends some arrive, on each link up to a random one."""
+        """Lose records on their way from an incarnation that ends: on each link those after a random one."""
         for (source, _), link in self.links.items():
             if source == host.life:
                 link.queue.clear()
