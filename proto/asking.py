@@ -1,13 +1,13 @@
 """When a station that is in no instance asks a running one to admit it, and when it gives up and proposes a new one.
 
-A CONFIRM of an instance that has quorum is reason to ask (RCV) instead of proposing. But such a CONFIRM may be an old one that
-somebody repeats: then nobody ever answers. So who has asked for ``UNANSWERED_WINDOWS`` without a vote for its present life
-proposes again, until there is one. (An OPEN that says STARTED is no answer: it may be as old.)
+A CONFIRM of an instance that has quorum is a reason to ask (RCV) instead of proposing. But it may be a recorded one that is
+repeated, and then no station ever answers. So a station that has asked for ``UNANSWERED_WINDOWS`` without a vote for its present
+incarnation proposes again, until there is one. (An OPEN with STARTED is no answer: it may be as old.)
 
-That makes no second quorum. A proposal is started only when every member of it has issued it, and its members are a quorum. If
-there really is an instance with quorum, its members share a station with any other quorum; that one is in the instance, and
-issues nothing. Not to propose while one is heard only saves frames. And members take an OPEN like an RCV: as the wish to be let
-in.
+That cannot make a second quorum. A proposal is started only when every member of it has issued it, and its members are a quorum.
+If an instance with quorum exists, its members share a station with any other quorum; that station is in the instance, and issues
+nothing. To propose nothing while an instance is heard only saves frames. And members treat an OPEN like an RCV: as a request to
+be admitted.
 
 Sans-I/O.
 """
@@ -20,7 +20,7 @@ from .timers import NEVER
 
 UNANSWERED_WINDOWS: Final = 10
 HEARD_WINDOWS: Final = 2
-"""An instance counts as living for so long after it was heard."""
+"""Time for which an instance counts as running after it was heard."""
 
 
 class Asking:
@@ -39,7 +39,7 @@ class Asking:
         return new
 
     def answered(self, now: int) -> None:
-        """A member has voted for letting this life in."""
+        """A member has voted to admit this incarnation."""
         self._since_ns = now
 
     def worth_it(self, now: int, window_ns: int) -> bool:

@@ -12,7 +12,7 @@ Key = tuple[int, ChangeProposal]
 
 
 class Ballots:
-    """Who has voted for what. Votes for joins are kept as PDUs as well: joiners may need them again."""
+    """The votes of all stations. Votes for joins are kept as PDUs as well: joiners may need them again."""
 
     def __init__(self, stations: int) -> None:
         self._n = stations
@@ -27,8 +27,8 @@ class Ballots:
         self._pdus.clear()
 
     def receive(self, vote: Vote) -> ChangeProposal | None:
-        """Note a vote that the core has accepted; the first one of a station for a proposal stands, for its place is that of the
-        view event. Returns its proposal, None if it makes no sense."""
+        """Record a vote that the core has accepted. The first one of a station for a proposal counts, because its place is that
+        of the view event. Returns its proposal, None if it is malformed."""
         proposal = decode_proposal(vote.pdu, vote.kind, self._n)
         if proposal is None:
             return None
@@ -37,7 +37,7 @@ class Ballots:
         return proposal
 
     def note(self, key: Key, cast: Cast, pdu: bytes) -> None:
-        """Note a vote, received or own; the first one of a station for a proposal stands."""
+        """Record a vote, received or own; the first one of a station for a proposal counts."""
         self._casts.setdefault(key, {}).setdefault(cast.station, cast)
         if not key[1].stop:
             self._pdus.setdefault(key, {}).setdefault(cast.station, pdu)

@@ -1,7 +1,8 @@
-"""How fast numbers that others tell may grow: instance numbers, and the last eighth of the incarnations.
+"""Limit on the growth of numbers that other stations report: instance numbers, and the last eighth of the incarnations.
 
-Both are used up once and for all, for what has been believed becomes durable. So a frame may not say how many: time does. Whoever
-really is behind, because its state was lost, catches up in seconds; whoever wants to use all numbers up has to send for hours.
+Both can be used up for good, because a number that is believed becomes durable. So not a frame decides how far they grow, but
+time. A station that is really behind, because its state was lost, catches up in seconds; an attacker that tries to use up all
+numbers has to send for hours.
 
 Sans-I/O.
 """

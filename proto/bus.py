@@ -31,8 +31,8 @@ class BusHandover(Handover):
         return BusReached(self._views.get(view, 0), count, self._core.secured()).packed()
 
     def bind(self, past: Past, pasts: Pasts) -> Past:
-        """What anybody has acknowledged, all stations have. Nobody has acknowledged more than what the proposal makes its members
-        deliver. But that may be more than a station has which is not in it."""
+        """All stations have what any station has acknowledged. No station has acknowledged more than what the proposal makes its
+        members deliver. But that may be more than a station outside the proposal has."""
         limits = self._limits(pasts) if past.view else None
         if limits is None:
             return past
@@ -45,9 +45,9 @@ class BusHandover(Handover):
             self._core.flush(view, target)
 
     def _limits(self, pasts: Pasts) -> tuple[int, int, int] | None:
-        """(view, PDUs after it that are acknowledged somewhere, those that are to be delivered): as far as any station that was
-        in the last instance has it acknowledged, or as all of them hold what others may have acknowledged, if that is further and
-        no station has gone on from there without this one, and with less. None: no station was in it."""
+        """(view, PDUs after it that are acknowledged somewhere, those that are to be delivered): up to the furthest position that
+        any station of the last instance has acknowledged; or, if that is further, up to what all of them hold of what others may
+        have acknowledged, unless a station has continued from there without this one, with less. None: no station was in it."""
         view, count = self._core.reached()
         told = [(past, BusReached.parse(reached)) for _, past, reached in pasts]
         mine = BusReached(self._views.get(view, 0), count, 0)
@@ -77,7 +77,7 @@ class BusRules(MediumRules):
         )
         """How all members go back to what all of them have."""
 
-    # ---- life of an instance
+    # ---- start and end of an instance
     def verify(self, now: int) -> None:
         """Own frames have to come back, once."""
         if not self._opening.returned:
@@ -91,8 +91,8 @@ class BusRules(MediumRules):
 
     # ---- received
     def route(self, now: int, header: dict[str, int], pdu: bytes, mac: bytes) -> Sequence[Outcome]:
-        """The reset takes RST, RSTC and what tells of a higher epoch; opening takes the rest. A station in no instance takes only
-        OPENs: the members will come to it, since what it sends while it opens ends their instance."""
+        """The reset takes RST, RSTC and PDUs of a higher epoch; opening takes the rest. A station in no instance takes only
+        OPENs: the members will join it, since what it sends while it opens ends their instance."""
         kind, src = header["kind"], header["src"]
         if self._core.is_open and header["instance"] == self._membership.instance and src != self._core.index + 1:
             if kind in RESETS:
@@ -145,7 +145,7 @@ class BusRules(MediumRules):
     def serve(self, now: int) -> Sequence[Outcome]:
         """The reset's repetitions, and own frames that have not come back."""
         if self._core.is_open:
-            self._core.step(now, False)  # own PDUs that have not come back: no deadline of the core's tells of them
+            self._core.step(now, False)  # own PDUs that have not come back: the core has no deadline for them
         self.reset.on_timeout(now)
         self.settle(now)
         return self._judge_medium(now) if self._timers.due(Deadline.PROBE, now) else []

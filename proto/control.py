@@ -1,7 +1,7 @@
 """The way of control PDUs from the core's mailbox to the part that each is for.
 
 A batch: the votes that the core has accepted, in their streams' order; then the PDUs that are not of the data path, in the order
-of arrival; then what has become decidable; then members that have said good-bye. What differs between the media is
+of arrival; then what has become decidable; then members that have sent BYE. What differs between the media is
 ``MediumRules.route``. Sans-I/O.
 """
 

@@ -77,7 +77,7 @@ class Closed:
 class Blocked:
     """The stations that delivery waits for: (station, reason) pairs. In an instance that has no quorum without them nothing is
     sent or delivered until they are heard again (``quorum`` False). With quorum they are about to be removed or admitted, and
-    only what follows their place in the order waits. Reason: ``silent``, ``deaf`` (not receiving), ``left``, ``restarted``,
+    only what follows their position in the order waits. Reason: ``silent``, ``deaf`` (not receiving), ``left``, ``restarted``,
     ``expelled`` (by an operator), ``told`` (reported by another station), ``joining`` (being admitted) or ``never seen``.
 
     Comes when the set or ``quorum`` changes; the empty set means unblocked. In no instance: the stations that are missing.

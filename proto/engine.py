@@ -194,8 +194,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """After a turn of the data path that wanted nothing of Python, and ``join_heartbeat``: has ``poll`` something to do all
-        the same?"""
+        """Whether ``poll`` has work after a turn of the data path that needed nothing of Python, and after ``join_heartbeat``."""
         return self._heartbeat.is_joined
 
     def on_timeout(self, now: int) -> list[Effect]:
@@ -237,8 +236,8 @@ class Engine:
         return self._serve(now)
 
     def set_frame_max(self, now: int, frame_max: int) -> list[Effect]:
-        """The interface now carries PDUs of so many bytes (its MTU); cut to the configuration's frame_max. The others learn of
-        it by the next PDU. UsageError below 512."""
+        """The interface now carries PDUs of this size in bytes (its MTU); cut to the configuration's frame_max. The others learn
+        of it by the next PDU. UsageError below 512."""
         now = self._tick(now)
         if frame_max < FRAME_MAX_MIN:
             raise UsageError(f"the interface carries {frame_max} bytes; at least {FRAME_MAX_MIN} are needed")
@@ -264,7 +263,7 @@ class Engine:
 
     @property
     def left(self) -> bool:
-        """``leave`` has been carried out."""
+        """``leave`` is complete."""
         return self._heartbeat.has_left
 
     def next_deadline_ns(self) -> int:
@@ -384,8 +383,8 @@ class Engine:
         return max(2 * config.probe_interval_ns, config.fail_timeout_ns // 10)
 
     def _tick(self, now: int) -> int:
-        """Time never runs backwards; and after an own pause nobody is suspected for what they did meanwhile (whatever woke us
-        serves its batch first)."""
+        """Time never runs backwards. After a pause of its own this station suspects no other for that time (the batch that woke
+        it is processed first)."""
         if now <= self._now:
             return self._now
         if now - self._now > self.config.fail_timeout_ns:

@@ -17,12 +17,13 @@ SLOTS_MIN: Final = 64
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """What one engine is told; checked by ``Engine``, which raises ``UsageError`` for what cannot be.
+    """Settings of one engine; ``Engine`` checks them and raises ``UsageError`` for impossible ones.
 
     ``_ns`` are durations in nanoseconds. Those of the whole cluster (roster, window, slots, first_seq) must be equal at all
     stations: put them into ``fingerprint``.
 
-    What users choose has no default here: it is in the table of options (``daemon/config/options.py``), where tests find it, too.
+    Settings that users choose have no default here: it is in the table of options (``daemon/config/options.py``), where tests
+    find it, too.
     """
 
     cluster: str
@@ -50,7 +51,7 @@ class EngineConfig:
     fingerprint: int = 0
     """CRC-32 of the options that must be equal in the whole cluster."""
     boot: int = 0
-    """Random 64-bit number of this daemon's life: tells two daemons with one station number apart."""
+    """Random 64-bit number of this run of the daemon: distinguishes two daemons with one station number."""
     confirm_delay_ns: int
     nak_delay_ns: int
     nak_retry_ns: int
@@ -61,16 +62,16 @@ class EngineConfig:
     heartbeat_ns: int
     """Interval at which an idle station sends a CONFIRM."""
     fail_timeout_ns: int
-    """Time without a sign of life after which a removal is proposed. More than two heartbeats; see ``probe_interval_ns``."""
+    """Time without a frame after which a removal is proposed. More than two heartbeats; see ``probe_interval_ns``."""
     probe_interval_ns: int
     """Interval at which a member is polled that was not heard for 1.25 heartbeats, so that loss alone does not remove it."""
     adopt_timeout_ns: int
     """Time after which reports of other members about a station are accepted, even if it looks different from here."""
     give_up_timeout_ns: int
-    """A stop that is not agreed on within this time, for want of quorum or otherwise, ends this station's life in the
-    instance."""
+    """A stop that is not agreed on within this time, for lack of quorum or otherwise, makes this station leave the instance."""
     progress_timeout_ns: int
-    """Time for which a member's acks may stand still behind the others': then it is not receiving (deaf), and is removed."""
+    """Time for which a member's acks may stay behind the others' without advancing: then it is not receiving (deaf), and is
+    removed."""
     recover_interval_ns: int
     """Time after which RCV is repeated, then twice, then four times that, with jitter."""
     quorum: int = 0
@@ -82,7 +83,7 @@ class EngineConfig:
     own_timeout_ns: int
     """Bus: time after which an own PDU that has not come back is lost."""
     bus_probe_ns: int = 3000 * MS
-    """Bus: if the first own frames have not come back for so long, the medium is none, and this station stops."""
+    """Bus: if the first own frames have not come back for this time, the medium is no bus, and this station stops."""
     answer_each: bool = False
     """Bus, to measure the TO paper's worst case: every reception is answered at once by a CONFIRM of its own."""
     open_interval_ns: int

@@ -46,7 +46,7 @@ class LateChanges(Protocol):
 
 
 class Handover(ABC):
-    """One per engine. A subclass says what ``reached`` of a past means on its medium."""
+    """One per engine. A subclass defines what ``reached`` of a past means on its medium."""
 
     def __init__(self, core: Order, changes: LateChanges, timers: Timers[Deadline]) -> None:
         self._core = core
@@ -65,12 +65,12 @@ class Handover(ABC):
 
     @abstractmethod
     def _flush(self, now: int, pasts: Pasts) -> None:
-        """Tell the core how much of the last instance is to be delivered, by what all members of the next one bring."""
+        """Have the core deliver the last instance up to the position that the pasts of all members of the next one give."""
 
     @abstractmethod
     def bind(self, past: Past, pasts: Pasts) -> Past:
-        """What this station brings from now on, after it has said that it agrees to a proposal with these pasts: others may have
-        started that. ``past``: what it has brought so far."""
+        """What this station brings from now on, after it has issued a proposal with these pasts: others may have started it.
+        ``past``: what it has brought so far."""
 
     # ---- inputs
     def agree(self, now: int, opened: Opened, pasts: Pasts, brought: Past) -> bool:

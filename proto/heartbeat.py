@@ -1,8 +1,8 @@
-"""Heartbeats and good-byes: the CONFIRMs that a station sends when it has nothing else to send.
+"""Heartbeats and BYE: the CONFIRMs that a station sends when it has nothing else to send.
 
-A heartbeat is due when no PDU has gone out for the interval. If another station's heartbeat has woken this one anyway, the own
-one goes out along with it: all stations then beat together, which saves one wake-up per beat and station. A station that leaves
-sends BYE a few times, because nobody repeats it if it is lost. Sans-I/O.
+A heartbeat is due when no PDU was sent for the interval. If another station's heartbeat has woken this one anyway, it sends its
+own at once: all stations then send together, which saves one wake-up per heartbeat and station. A station that leaves sends BYE
+several times, because no station repeats it if it is lost. Sans-I/O.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The proposals that one incarnation has issued in an opening (``opening.py``): which of them is the latest, complete, or begun.
+"""The proposals that one incarnation has issued in an opening (``opening.py``): which of them is the latest, complete, or
+started.
 
-Why two stations cannot start different instances: issued numbers only grow, and a station judges only the proposal it issued
-last, or one it issued that a member says it has STARTED. Who has started P issues nothing later, so a later P' of which it is
-a member never completes; and an earlier one cannot have been started by a member either, since that member went on to issue P.
-Any two sets with quorum share a member. Only who starts P late may have issued a later P' without the one who told it: P' may be
-started too, by others, and never gets anywhere without this station, which therefore votes for no number up to that of P'
-(``highest``; rule 8 of ``membership.py``).
+Why two stations cannot start different instances: issued numbers only grow, and a station judges only the proposal that it issued
+last, or one of its own that a member reports as STARTED. A station that has started P issues nothing later, so a later P' of
+which it is a member never completes. An earlier one cannot have been started by a member either, since that member later issued
+P. Any two sets with quorum share a member. Only a station that starts P late may have issued a later P' without the member that
+reported the start. Others may start P', but it cannot deliver anything without this station, which therefore votes for no number
+up to that of P' (``highest``; rule 8 of ``membership.py``).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Issued:
         self._proposals.clear()
 
     def is_complete(self, proposal: OpenProposal) -> bool:
-        """Every member has issued it, as far as its last OPEN tells."""
+        """Whether every member has issued it, by its last OPEN."""
         return all(
             station == self._station
             or (
@@ -66,9 +67,9 @@ class Issued:
         )
 
     def begun(self, pdu: OpenPdu) -> OpenProposal | None:
-        """One that somebody has started and left again: its view is the past of the sender, or of any member of what the sender
-        proposes, who may not be heard itself. It is started first. Else this station would go on past it, and without what of the
-        former instance was delivered when it was started."""
+        """A proposal that another station has started and left again: its view is the past of the sender, or of any member of the
+        sender's proposal, which need not be heard itself. It is started first. Otherwise this station would skip it, and lack
+        what was delivered of the former instance when it was started."""
         pasts = [pdu.past, *(Past(view, reached) for _, view, reached in (pdu.proposal.pasts if pdu.proposal else ()))]
         brought = {past.view for past in pasts if past.view and not past.reached & BY_VOTES}
         return next((p for p in self._proposals if self._view_of(p) in brought), None)

@@ -1,8 +1,8 @@
-"""How a station that is in no instance gets into a living one (DOP protocol, section 4; dynamic instance groups, rule 5).
+"""How a station that is in no instance joins a running one (DOP protocol, section 4; dynamic instance groups, rule 5).
 
-It sends RCV (``opening.py`` does) and collects the votes of the members that admit it. A vote alone means nothing: only when a
-member's CONFIRM says that it is in the very instance the votes lead to, with this station's present incarnation in it (the view
-hash tells), and every voter's vote is here, the station starts. From voter k it accepts from just after k's vote; what it
+It sends RCV (``opening.py`` does) and collects the votes of the members that admit it. A vote alone means nothing: the station
+starts only when it has every voter's vote, and a member's CONFIRM shows by the view hash that the member is in the instance to
+which the votes lead, with this station's present incarnation in it. From voter k it accepts from just after k's vote; what it
 delivers begins with the view event, right after the last vote in the total order.
 
 Sans-I/O.
@@ -77,8 +77,8 @@ class Joining:
             self.votes = 0
 
     def on_vote(self, pdu: bytes) -> bool:
-        """A RCV_ACK; its checksum and lengths are right. True: it is a vote for this life of this station that is not known yet;
-        one that is known may be recorded, and is no answer."""
+        """A RCV_ACK; its checksum and lengths are right. True: it is a new vote for this incarnation of this station; a known one
+        may be a recording, and is no answer."""
         header = decode_header(pdu)
         if header is None or header["kind"] != Kind.RCV_ACK:
             return False
@@ -106,7 +106,7 @@ class Joining:
         return self._oldest is not None and instance > self._oldest + 1
 
     def on_confirm(self, pdu: bytes) -> Entry | None:
-        """A CONFIRM of a member of some instance: does it say that the votes collected were enough?"""
+        """A CONFIRM of a member of some instance. Returns whether it shows that the collected votes were enough."""
         header = decode_header(pdu)
         at = payload_offset(self._n, packed=True)
         if header is None or header["kind"] != Kind.CONFIRM or len(pdu) < at + CONFIRM.size:

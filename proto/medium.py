@@ -18,7 +18,7 @@ from .timers import NEVER
 
 
 class MediumRules(ABC):
-    """What a station does differently on each medium. Stations are numbers 1..n where nothing else is said."""
+    """What a station does differently on each medium. Stations are numbers 1..n unless stated otherwise."""
 
     handover_class: ClassVar[type[Handover]]
     own_frames_return: ClassVar[bool]
@@ -34,7 +34,7 @@ class MediumRules(ABC):
         self._probing = parts.probing
         self._timers = parts.timers
 
-    # ---- life of an instance
+    # ---- start and end of an instance
     @abstractmethod
     def verify(self, now: int) -> None:
         """This station has begun to open, or its interface has another address: see whether the segment is this medium."""
@@ -63,11 +63,11 @@ class MediumRules(ABC):
 
     @abstractmethod
     def on_bye(self, now: int, station: int) -> Sequence[Outcome]:
-        """A member has said that it leaves."""
+        """A member has announced that it leaves."""
 
     @abstractmethod
     def on_deaf(self, now: int, stations: Sequence[int]) -> Sequence[Outcome]:
-        """These members, at least one, do not receive what this station sends, which can go on without them."""
+        """These members, at least one, do not receive what this station sends, and the instance can continue without them."""
 
     @abstractmethod
     def expel(self, now: int, station: int) -> Sequence[Outcome]:

@@ -8,23 +8,23 @@ As this station sees another one, j, it is
 Moves are the table in ``peerstate.py``, one station's record is ``peer.py``, votes and quorum are ``votes.py``. What others
 report of a station, and when it is believed, is ``reports.py``; what is repeated to joiners is ``repeats.py``.
 
-STOP, STOP_ACK and RCV_ACK are votes for a *proposal*: the instance after this one, its members, and what changes. They stand in
-their station's stream, so that nobody misses one and everybody sees them in the same order. The rules, by their numbers in
+STOP, STOP_ACK and RCV_ACK are votes for a *proposal*: the instance after this one, its members, and what changes. They are PDUs
+of their station's stream, so no station misses one, and all receive them in the same order. The rules, by their numbers in
 docs/membership.md (rule 2 is M2 there; each names the methods that apply it; rule 9 is ``rivals.py``):
 
-1. *Closing* (``_suspect``, ``_equalise``). A station that proposes to remove j says how far it has accepted j's stream, accepts
-   nothing beyond, and believes no promise of j. If another voter has accepted more, it fetches that much and votes again
-   (*equalisation*), so that in the end all say the same.
+1. *Closing* (``_suspect``, ``_equalise``). A station that proposes to remove j reports how far it has accepted j's stream,
+   accepts nothing beyond, and relies on no clock bound of j. If another voter has accepted more, it fetches that much and votes
+   again (*equalisation*), so that in the end all report the same.
 2. *Deciding* (``_advance``, ``_is_complete``, ``_is_decided``, ``_may_vote``). A proposal is complete when every voter (member
-   now and then) has voted for it and the removed streams are held as far as the votes say. It is decided when also every voter is
-   known to have every vote; or when a voter says that it is in that very instance. When anything of the own votes is decided,
-   the earliest complete one is carried out first, and what is still open is proposed again for the instance after it. The
-   earliest is the same one at every voter, since the votes of a station in one instance grow: a later one takes in the earlier
-   ones (``votes.takes_in``).
-3. *Quorum* (``_may_remove``, ``on_heard``). No removal is proposed that would leave too few; then the station is blocked, and may
-   take its suspicion back when the other is heard again.
-4. *Place* (``_change_of``). The view event stands right after the last vote in the total order (the core sees to that, and to 4a
-   and 5a).
+   now and then) has voted for it and the removed streams are held as far as the votes report. It is decided when also every voter
+   is known to have every vote, or when a voter reports to be in that very instance. When any of the own votes is decided, the
+   earliest complete one is applied first, and what is still open is proposed again for the instance after it. The earliest is the
+   same at every voter, since the votes of a station in one instance grow: a later one includes the earlier ones
+   (``votes.takes_in``).
+3. *Quorum* (``_may_remove``, ``on_heard``). No removal is proposed that would leave fewer members than the quorum. The station is
+   then blocked, and may withdraw its suspicion when the other is heard again.
+4. *Place* (``_change_of``). The view event follows immediately after the last vote in the total order (the core sees to that, and
+   to 4a and 5a).
 5. *Joining* (``_admit``, ``_resend``). Several joiners join by one proposal; delivery waits for a joiner from the vote on.
 6. *InstanceOver* (``_removed_by``, ``_leaves_out``): a complete proposal without this station, a later instance without it, or a
    removal that cannot finish in time end its incarnation in the instance.
@@ -33,8 +33,8 @@ docs/membership.md (rule 2 is M2 there; each names the methods that apply it; ru
 8. *Numbers* (``_reuses_issued``) are made durable before a vote with them leaves. No incarnation votes for a number up to the
    highest that it has issued for an opening: others may start that proposal yet.
 
-Sans-I/O; calls the core for what it carries out. Written for tens of stations: every method is at most O(n * n) and runs per
-vote, timer or change of membership, never per frame. Tests break single rules by overriding the methods named here, or a part.
+Sans-I/O; calls the core to apply changes. Written for tens of stations: every method is at most O(n * n) and runs per vote, timer
+or change of membership, never per frame. Tests break single rules by overriding the methods named here, or a part.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from .wire import Kind, view_hash
 
 SEQ_MASK: Final = 2**32 - 1
 FINAL: Final = frozenset({"left", "restarted", "expelled"})
-"""Reasons that a sign of life does not refute."""
+"""Reasons that a received frame does not refute."""
 DOUBTABLE: Final = frozenset({"silent", "told"})
 """Reasons that may hold for one station alone: what others receive speaks against them."""
 
@@ -240,9 +240,9 @@ class Membership:
         return self._advance(now) if self._reports.set_unresponsive(now, stations) else []
 
     def on_heard(self, now: int, heard: Callable[[int], bool]) -> list[Outcome]:
-        """``heard`` says of a station whether it shows signs of life. Takes back what could not be agreed (rule 3): as soon as
-        one of them is heard again, of all, which then have another full time-out (``withdrawals`` has grown). Else the first to
-        be heard would make the quorum that removes the next."""
+        """``heard`` tells of a station whether it has been heard. Withdraws suspicions that could not be agreed on (rule 3): as
+        soon as one of these stations is heard again, those of all, which then have another full time-out (``withdrawals`` has
+        grown). Otherwise the first one to be heard would complete the quorum that removes the next."""
         if self._suspicions and not self.has_quorum:
             named = {k for proposal in self._own_votes if proposal.stop for k in proposal.changed}
             back = [k for k, s in self._suspicions.items() if k not in named and s.reason not in FINAL]
@@ -258,9 +258,9 @@ class Membership:
         return []
 
     def on_votes(self, now: int, votes: Sequence[Vote]) -> list[Outcome]:
-        """Votes have been accepted, each in its stream's order: all that the core has acknowledged. All are noted before
-        anything follows from them: others may have carried out the earliest proposal on the strength of those acknowledgements,
-        and here as well it must be complete before a later one is carried out."""
+        """Votes have been accepted, each in its stream's order: all that the core has acknowledged. All are recorded before any
+        consequence: others may have applied the earliest proposal because of those acknowledgements, and here as well it must be
+        complete before a later one is applied."""
         proposals = [self._ballots.receive(vote) for vote in votes] if self.instance else []
         for vote, proposal in zip(votes, proposals, strict=False):
             if proposal is not None and vote.instance == self.instance:
@@ -268,7 +268,7 @@ class Membership:
         return self._advance(now) if any(proposals) else []
 
     def note_incarnation(self, station: int, incarnation: int) -> None:
-        """A member says that this incarnation of a station has been one."""
+        """A member reports that this incarnation of a station has been a member."""
         peer = self._peers[station]
         if not self.incarnations[station - 1]:
             peer.last_incarnation = max(peer.last_incarnation, incarnation)
@@ -296,7 +296,7 @@ class Membership:
             return []  # it comes and goes
         if not peer.last_incarnation and self._newcomer and incarnation != peer.asked:
             peer.asked = incarnation
-            return []  # a newcomer does not know which incarnations are used up: the others will say if this one is
+            return []  # a newcomer does not know which incarnations are used up: the others report it if this one is
         peer.frame_max = frame_max
         self._admit(station, incarnation)
         return self._advance(now)
@@ -362,7 +362,7 @@ class Membership:
         return next((p for p in self._own_votes if self._is_complete(p) and self._hash_of(p) == view), None)
 
     def late_commit(self, now: int, proposal: ChangeProposal) -> bool:
-        """After ``end``: tell the core of that view, which is then flushed. False: it has no room for one more view event."""
+        """After ``end``: pass that view to the core, which then flushes it. False: it has no room for one more view event."""
         change = self._change_of(proposal)
         if not self._streams.commit(now, change):
             return False
@@ -408,7 +408,7 @@ class Membership:
     def _advance(self, now: int) -> list[Outcome]:
         """All that follows from what is known now: votes, decisions, expulsion."""
         effects: list[Outcome] = []
-        while self.instance:  # bound: every round but the last carries out a proposal
+        while self.instance:  # bound: every round but the last applies a proposal
             self._equalise(now)
             if self._reuses_issued():
                 words = f"instance {self.instance + 1} may be another one, which this life has agreed to open (rule 8)"
@@ -450,7 +450,8 @@ class Membership:
         return None
 
     def _propose(self, now: int) -> list[Outcome]:
-        """Vote for what is wanted, unless that has been done: a vote stands, and its place is that of the first one."""
+        """Vote for the changes that are due, unless that has been done: a vote counts once, and its place is that of the first
+        one."""
         proposal = self._wanted()
         if proposal is None or proposal in self._own_votes or self.instance >= INSTANCE_MAX or not self._may_vote(proposal):
             return []
@@ -477,7 +478,7 @@ class Membership:
         return not self._own_votes or takes_in(proposal, self._own_votes[-1])
 
     def _remember_vote(self, proposal: ChangeProposal) -> None:
-        """A later vote never hides an earlier one, which others may have carried out."""
+        """A later vote never hides an earlier one, which others may have applied."""
         self._own_votes.append(proposal)
 
     def _voters(self, proposal: ChangeProposal) -> set[int]:
@@ -622,7 +623,7 @@ class Membership:
         return [*self._repeats.votes_for(now, peer, incarnation, self.instance, self.members)]
 
     def _frame_max_of(self, joiner: int) -> int:
-        """Largest PDU it can take, bytes; the least allowed if it has not said."""
+        """Largest PDU that it can take, bytes; the smallest allowed if it has not reported one."""
         return self._peers[joiner].frame_max or self._frame_max_least
 
     # ---- rule 6: expelled
@@ -636,8 +637,8 @@ class Membership:
         return []
 
     def _leaves_out(self, state: int, trans: int) -> bool:
-        """Do these bitmaps, of a member of a later instance that has quorum, say that this station is out? Else the votes will
-        come."""
+        """Whether these bitmaps, of a member of a later instance that has quorum, show that this station is removed. If not, the
+        votes will arrive."""
         bit = 1 << (self._station - 1)
         everybody = (1 << self._n) - 1
         return bool(state & bit) and not trans & bit and self.quorum(stations_of(everybody & ~state))

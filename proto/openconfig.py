@@ -1,4 +1,4 @@
-"""What one ``Opening`` is told, and its deadlines."""
+"""Settings of one ``Opening``, and its deadlines."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ class OpeningConfig:
     returns: bool = False
     """Own frames come back: the medium is a bus."""
     recent_ns: int = 0
-    """For so long counts what was heard of another configuration; 0: two windows."""
+    """Time for which a report of another configuration counts; 0: two windows."""
     heeds_rivals: bool = True
     """False breaks rule 9, on purpose."""

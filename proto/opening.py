@@ -7,34 +7,35 @@ without all n stations is proposed only after one more window, in which the othe
 
 A station that hears a living instance does not open: it asks to join (RCV, the same bytes without a proposal) until the
 members do (``joining.py``), or until that instance is not heard any more, or does not answer (``asking.py``). The same agreement
-brings a cluster back of which too few are left.
+re-opens a cluster of which too few members are left.
 
-Why two stations cannot start different instances is said in ``issued.py``, the record of what this station has proposed. What it
-says, and when, is ``sending.py``; what to propose instead of a set that finds no agreement, ``settling.py``.
+``issued.py``, the record of what this station has proposed, explains why two stations cannot start different instances.
+``sending.py`` decides what is sent and when; ``settling.py`` what to propose instead of a set that finds no agreement.
 
 No message is lost between instances: with each member a proposal names the last view its process had delivered at preack and how
-much after it, which is final, since it has left that instance. Whoever starts the proposal first delivers the former instance up
-to the furthest of these that it knows the view of. Every member of that view holds all of it, and whoever comes from there
-delivers the same:
+much after it, which is final, since it has left that instance. A station that starts the proposal first delivers the former
+instance up to the furthest of these whose view it knows. Every member of that view holds all of it, and all stations that come
+from there deliver the same:
 
-- identical proposals say the same, however late they are started;
-- whoever has issued P brings to every other proposal what it knows from P of how far others have delivered, since they may have
-  started P;
+- identical proposals have the same content, however late they are started;
+- a station that has issued P brings to every other proposal what it knows from P of how far others have delivered, since they may
+  have started P;
 - a member may have started P, ended it, and bring it as its past to a later P', while another one, which has issued P too, has
-  not heard of the start and still stands before P. As soon as the latter hears of that past, from whomever, and before it can
-  issue P' or start it, it starts P after all (``test_flush_*``);
+  not learnt of the start. As soon as the latter learns of that past, from any station, and before it can issue P' or start it, it
+  starts P after all (``test_flush_*``);
 - likewise with a view that the members had agreed on by votes, all of which another one has without having known that they were
-  enough: it carries the view out after all (the engine does).
+  enough: it applies the view after all (the engine does).
 
 Our deviations from the printed opening, each with its test in tests/proto/test_opening.py:
 
-- a newcomer listens for one window before it proposes, and others act on its newer incarnation only then: so a second daemon
-  with a station number in use is refused before it has disturbed anybody (``test_duplicate_*``);
-- a station that learns of a later life of its own number listens again before it takes a still later one (``test_outdated_*``);
-- a colleague's higher number for the same set is adopted instead of raced (``test_race_*``);
-- what many stations do differently, so that they do not drown in each other's words: ``pace.py``.
+- a newcomer listens for one window before it proposes, and others act on its newer incarnation only then. So a second daemon with
+  a station number in use is refused before it has disturbed another station (``test_duplicate_*``);
+- a station that learns of a later incarnation of its own number listens again before it takes a still later one
+  (``test_outdated_*``);
+- another station's higher number for the same set is taken over, instead of competing with it (``test_race_*``);
+- what many stations do differently, so that their OPENs do not overload the segment: ``pace.py``.
 
-Sans-I/O. ``openpdu.py`` knows the bytes.
+Sans-I/O. ``openpdu.py`` has the bytes.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ CLOCK_STEP: Final = 2
 INSTANCES_AHEAD: Final = 7
 """So many more instance numbers are made durable than needed, so that most changes of membership wait for no disk."""
 PATIENCE_WINDOWS: Final = 4
-"""A proposal that is not agreed on for so many windows will not be: somebody in it hears nothing, or not everybody."""
+"""Number of windows after which a proposal counts as failed: a member hears no other station, or not all of them."""
 AGE_TIE_MS: Final = 1000
-"""Two daemons whose ages differ by less are told apart by their boot numbers."""
+"""Two daemons whose ages differ by less are ranked by their boot numbers."""
 
 
 class Opening:
@@ -99,12 +100,12 @@ class Opening:
         held: Callable[[int], int] = lambda station: 0,
         life_of: Callable[[int], int] = lambda station: 0,
     ) -> None:
-        """incarnation: of this life. instance: the highest number stored. frame_max: largest PDU the interface takes, bytes.
-        reached: asked when an instance ends, how far its order is at level preack here, for ever; None: it is not to be trusted.
+        """incarnation: the present one. instance: the highest number stored. frame_max: largest PDU the interface takes, bytes.
+        reached: asked when an instance ends: the final position of its order at level preack here; None: it is not reliable.
         bind: what this station brings instead, once it has issued a proposal with these pasts (``handover.Handover.bind``).
-        quorum: may these stations form an instance? Any two sets for which it says yes share a station; by default all n. held:
-        incarnation of a member of the present instance, 0 if it is none. life_of: the highest incarnation of a station that was
-        ever a member."""
+        quorum: whether these stations may form an instance. Any two sets for which it is true share a station; by default all n.
+        held: incarnation of a member of the present instance, 0 if it is none. life_of: the highest incarnation of a station that
+        was ever a member."""
         self._config = config
         self._reached = reached
         self._bind = bind
@@ -138,7 +139,7 @@ class Opening:
         self.moves: Counter[str] = Counter()
         """How often each state was entered from which cause."""
         self.unbelieved = 0
-        """Numbers that were told and not believed, or not yet."""
+        """Reported numbers that were not believed, or not yet."""
         self.malformed = 0
         """OPENs dropped: not sensible though their checksum was right."""
         self._timers = Timers(Timer)
@@ -187,7 +188,7 @@ class Opening:
         return self._on_open(now, pdu, mac)
 
     def on_other_schema(self, now: int, data: bytes, mac: bytes) -> list[Effect]:
-        """A PDU of this cluster's name with another number of stations (its checksum is right): an OPEN, or one that bears an
+        """A PDU of this cluster's name with another number of stations (its checksum is right): an OPEN, or a PDU with an
         instance number."""
         header = decode_header(data)
         if header is None or self.state is State.ENDED:
@@ -210,7 +211,7 @@ class Opening:
         return [*told, *self._on_rival(now, rival)]
 
     def _on_rival(self, now: int, rival: Rival) -> list[Effect]:
-        """Rule 9. In an instance nothing but an answer would tell the other why nobody speaks to it."""
+        """Rule 9. While this station is in an instance, only an answer tells the other one why no station talks to it."""
         self.rivals.note(rival)
         if self.state is not State.STARTED or not self._config.heeds_rivals:
             return []
@@ -220,7 +221,7 @@ class Opening:
         return [] if rival.living else self._sender.answer(now)
 
     def _held_back(self, now: int) -> list[Effect] | None:
-        """None if nothing heard of another configuration keeps this station from opening (rule 9); else what to say."""
+        """None if no other configuration keeps this station from opening (rule 9); otherwise the notice."""
         own = [station for station, _ in self._candidates(now)[0]]
         rival = self.rivals.hold_back(now, len(own), self._config.stations) if self._config.heeds_rivals else None
         if rival is None:
@@ -256,9 +257,9 @@ class Opening:
         return self._timers.next_ns()
 
     def renew(self, now: int, reason: str, station: int = 0, expelled: bool = False) -> list[Effect]:
-        """End this station's life in the instance, by the word of ``station`` (0: its own), and begin a new one. ``expelled``:
-        the others go on without it, as far as it knows. Its past counts all the same: they may die, or give up, before they have
-        carried that out, and what was released here is still owed to everybody. Nothing happens if it is in none."""
+        """Leave the instance, on the report of ``station`` (0: its own decision), and begin a new incarnation. ``expelled``: the
+        others continue without it, as far as it knows. Its past counts all the same: they may die, or give up, before they have
+        applied that, and then all must still deliver what was released here. In no instance: no effect."""
         if self.state is not State.STARTED:
             return []
         closed = Closed(self.current, reason, station or self._config.station, expelled)
@@ -285,8 +286,8 @@ class Opening:
         return self._sender.make_durable(ahead=INSTANCES_AHEAD)
 
     def hear_instance(self, now: int, number: int) -> list[Effect]:
-        """Somebody says to be in that instance. It counts as seen as far as time allows (``belief``): as long as ``highest`` is
-        below it, the caller does not believe it."""
+        """A station reports to be in that instance. The number counts as seen as far as time allows (``belief``): while
+        ``highest`` is below it, the caller does not believe it."""
         believed = self._believed(now, number)
         return self.note_instance(believed) if believed > self.highest else []
 
@@ -304,9 +305,10 @@ class Opening:
         return self._sender.send(now)
 
     def on_view(self, now: int, src: int, instance: int, view: int) -> list[Effect] | None:
-        """A CONFIRM says what instance its sender is in (``wire.view_hash``). If this life has agreed to open one of that number
-        and these members, it may be that one, of whose start this station has missed the OPEN: whoever is in it answers the own
-        OPEN. Or it began by votes: so ask for a window only. None: it does not ask, the CONFIRM is that of any other instance."""
+        """A CONFIRM identifies the instance of its sender (``wire.view_hash``). If this incarnation has agreed to open one with
+        that number and these members, it may be that one, and this station has missed the OPEN of its start: its members answer
+        the own OPEN. Or it began by votes: so ask for one window only. None: it does not ask, the CONFIRM is that of any other
+        instance."""
         asked = self._issued.with_view(src, instance, view) if self.state is State.PROPOSING else None
         if asked is None:
             return None
@@ -327,7 +329,7 @@ class Opening:
         return self._sender.make_durable()
 
     def leave(self, now: int) -> None:
-        """Gone on purpose: takes part in nothing any more."""
+        """Leave: this station takes no further part."""
         self._move(now, Cause.LEAVING)
 
     # ---- reads
@@ -364,7 +366,7 @@ class Opening:
         )
 
     def host_of(self, station: int) -> str | None:
-        """Host name the station told, None if it was never heard."""
+        """Host name that the station reported, None if it was never heard."""
         if station == self._config.station:
             return self._config.host_name
         heard = self._heard.get(station)
@@ -407,8 +409,8 @@ class Opening:
                 return []
 
     def _lost(self, pdu: OpenPdu, listed: int) -> bool:
-        """A member has started an instance with this very life of ours, and we know nothing of having agreed: our memory is
-        gone (or we are in another one, which cannot be). Only a new life can help."""
+        """A member has started an instance with this station's present incarnation, and this station does not know that it has
+        agreed: its memory is lost (or it is in another instance, which cannot be). Only a new incarnation helps."""
         return pdu.started and listed == self.incarnation and pdu.proposal not in self._issued
 
     def _own_instance(self) -> OpenProposal:
@@ -422,16 +424,16 @@ class Opening:
         if pdu.started:
             if pdu.proposal == instance or held == pdu.incarnation:
                 return []
-            # In another instance with a later life: the one that this instance has as a member is over.
+            # In another instance with a later incarnation: the one that is a member here has ended.
             over = 0 < held < pdu.incarnation and self._believes(now, pdu.src, held, pdu.incarnation)
             return [*self._sender.answer(now), *([Recovering(pdu.src, pdu.incarnation, pdu.frame_max)] if over else [])]
         if pdu.age_ms * 1_000_000 < self._config.window_ns or pdu.proposal == instance:
-            return [*self._sender.answer(now)]  # it listens for who has its number; or it is late, and starts with this
+            return [*self._sender.answer(now)]  # it listens for its number in use; or it is late, and starts with this
         if not self._believes(now, pdu.src, self._life_of(pdu.src), pdu.incarnation):
             return []
         if pdu.incarnation != held and pdu.incarnation <= self._life_of(pdu.src):
             return [*self._sender.answer(now, pdu.src)]
-        # The answer first: what comes of the recovery may be a new life of this station.
+        # The answer first: the recovery may lead to a new incarnation of this station.
         return [*([] if pdu.recovering else self._sender.answer(now)), Recovering(pdu.src, pdu.incarnation, pdu.frame_max)]
 
     def _on_outdated(self, now: int, by: int, listed: int) -> list[Effect]:
@@ -450,7 +452,7 @@ class Opening:
         return effects + self._move(now, Cause.OUTDATED)
 
     def _on_own_number(self, now: int, pdu: OpenPdu, mac: bytes) -> list[Effect]:
-        """An OPEN that bears our own station number."""
+        """An OPEN with this station's own number."""
         if pdu.boot == self._config.boot:
             self.returned = True
             if self._config.returns:
@@ -473,7 +475,7 @@ class Opening:
         return believed
 
     def _yields_to(self, now: int, pdu: OpenPdu) -> bool:
-        """Who is in an instance stays, then who is older; nearly the same age: the smaller boot number."""
+        """The one in an instance stays, then the older one; at nearly the same age the one with the smaller boot number."""
         if pdu.started or self.instance is not None:
             own = self.current
             other = pdu.proposal.instance if pdu.started and pdu.proposal else 0
@@ -484,7 +486,7 @@ class Opening:
         return older_ms < 0
 
     def _on_stranger(self, now: int, header: dict[str, int], mac: bytes) -> list[Effect]:
-        """Any other PDU that does not belong to the instance: an OPEN tells its sender how things stand."""
+        """Any other PDU that does not belong to the instance: an OPEN tells its sender the state."""
         effects: list[Effect] = []
         if header["src"] == self._config.station:
             # Others relay our sequenced PDUs, so these prove nothing; CONFIRM and NAK come only from their sender.
@@ -520,8 +522,8 @@ class Opening:
         return tuple(past for past in pasts if past[0] != self._config.station)
 
     def _consider(self, now: int) -> list[Effect]:
-        """Start what is agreed; else issue another proposal if those present have changed or a colleague has a higher number
-        for them."""
+        """Start what is agreed; otherwise issue another proposal if the present stations have changed or another one has a higher
+        number for them."""
         if (held_back := self._held_back(now)) is not None:
             return held_back
         latest = self._issued.latest
@@ -536,7 +538,7 @@ class Opening:
             if taken is not None:
                 return self._issue(now, taken)
         if latest is not None and latest == self._settling.taken and not late:
-            return []  # kept as long as an own one: else it would be overtaken by the own set before anybody could answer
+            return []  # kept as long as an own one: otherwise the own set would replace it before any station could answer
         members, pasts = self._candidates(now)
         if self._alive(now) or not self._may_form(station for station, _ in members):
             self._quorum_since_ns = self._ready_ns = None
@@ -585,12 +587,12 @@ class Opening:
         return None, lowest != self._config.station and now - self._ready_ns < FOLLOW_WINDOWS * self.pace.window_ns
 
     def _agreeable(self, offer: OpenProposal) -> bool:
-        """Does it say of this station what it says itself, and may its members form an instance?"""
+        """Whether it contains of this station what this station reports itself, and its members may form an instance."""
         own = offer.incarnation_of(self._config.station) == self.incarnation and self._fits(offer)
         return own and self._may_form(station for station, _ in offer.members)
 
     def _fits(self, offer: OpenProposal) -> bool:
-        """It says of this station what that brings, or leads to the same."""
+        """Whether it contains what this station brings, or leads to the same."""
         past = next((Past(*rest) for station, *rest in offer.pasts if station == self._config.station), NO_PAST)
         return past == self.past or (past.view == self.past.view and self._bind(past, offer.pasts) == self.past)
 

@@ -14,17 +14,17 @@ from .errors import invariant
 from .wire import HEADER, MEMBER, OPEN, OPEN_NAME_MAX, VERSION, Kind, Layout, OpenFlag, payload_offset
 
 INCARNATION_MAX: Final = 2**32 - 2**16 - 1
-"""Largest incarnation taken from anybody: later ones must still fit into the field."""
+"""Largest incarnation accepted from a station: later ones must still fit into the field."""
 INSTANCE_MAX: Final = 2**30 - 2**16 - 1
-"""Largest instance number taken from anybody: clocks start at instance << 32 and must stay below 2**62."""
+"""Largest instance number accepted from a station: clocks start at instance << 32 and must stay below 2**62."""
 FRAME_MAX_MIN: Final = 512
 
 Members: TypeAlias = tuple[tuple[int, int], ...]
 """(station, incarnation), sorted by station."""
 BY_VOTES: Final = 1 << 63
-"""In ``reached``: the view began by votes in a living instance, not by an OPEN agreement. A proposal to open and one that is
-voted for may have the same number and members, and so the same view hash: no more than one of them can ever begin, and who has
-agreed to the former must not take the latter for it."""
+"""In ``reached``: the view began by votes in a running instance, not by an OPEN agreement. A proposal to open and one that is
+voted for may have the same number and members, and so the same view hash. At most one of them can ever begin, and a station that
+has agreed to the former must not take the latter for it."""
 Pasts: TypeAlias = tuple[tuple[int, int, int], ...]
 """(station, view hash, reached), sorted by station: members that were in an instance before, and their ``Past``."""
 
@@ -47,8 +47,8 @@ _SECURED_BITS: Final = 22
 
 
 class BusReached(NamedTuple):
-    """What ``Past.reached`` says on a bus, in 63 bits: the highest bit stays 0. Members of one instance are never further apart
-    than their logs are long, at most 2**21 PDUs, so counts are told modulo 2**23."""
+    """The content of ``Past.reached`` on a bus, in 63 bits: the highest bit stays 0. Members of one instance are never further
+    apart than their logs are long, at most 2**21 PDUs, so counts are sent modulo 2**23."""
 
     instance: int
     """That the view is of, modulo 2**18."""
@@ -107,9 +107,9 @@ class OpenPdu:
     started: bool
     host: str
     past: Past = NO_PAST
-    """Of the sender; equal to what its proposal says of it."""
+    """The sender's; equal to the one in its proposal."""
     outdated: bool = False
-    """``proposal`` is none: its members are the sender, and a station whose highest incarnation it tells."""
+    """``proposal`` is none: its members are the sender, and a station whose highest incarnation it reports."""
     recovering: bool = False
     """RCV: it asks a running instance to admit it. It proposes nothing then."""
 
@@ -192,7 +192,7 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
         return None
     started = bool(fields["oflags"] & OpenFlag.STARTED)
     if dict(members).get(header["src"]) != header["incarnation"]:
-        return None  # nobody proposes a set without itself
+        return None  # no station proposes a set without itself
     proposal = OpenProposal(fields["proposal"], members, pasts) if fields["proposal"] else None
     if proposal is None and (len(members) != 1 or started):
         return None

@@ -1,4 +1,4 @@
-"""Where a station stands in the OPEN agreement (``opening.py``), and what changes that: a total table."""
+"""The state of a station in the OPEN agreement (``opening.py``), and what changes it: a total table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class State(Enum):
-    """Where this station stands."""
+    """State of this station."""
 
     LISTENING = auto()
     """A newcomer, or another station has reported a later incarnation of it: sends OPEN without a proposal, and waits for
@@ -16,7 +16,7 @@ class State(Enum):
     STARTED = auto()
     """In an instance. Silent, but for answers."""
     ENDED = auto()
-    """Refused, or gone on purpose."""
+    """Refused, or has left."""
 
 
 class Cause(Enum):

@@ -1,4 +1,4 @@
-"""What one part of the engine decides and another one carries out: effects for the driver, and facts for the other parts.
+"""What one part of the engine decides and another one applies: effects for the driver, and facts for the other parts.
 
 A part returns outcomes in order and calls no other part to follow them up: ``Engine._absorb`` does that, in one place. An
 effect passes through to the driver. A part with several steps, each of which must be followed up before the next one is
@@ -23,7 +23,7 @@ class InstanceOver:
     station: int
     """The station that reports it; this one, if it gives up."""
     expelled: bool = True
-    """The other members go on without it. False: it leaves by itself."""
+    """The other members continue without it. False: it leaves on its own decision."""
 
 
 @dataclass(frozen=True, slots=True)

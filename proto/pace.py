@@ -1,18 +1,18 @@
-"""How an opening of many stations keeps from drowning in its own words.
+"""How an opening of many stations avoids overload by its own OPENs.
 
-An OPEN of each of n stations is n * (n - 1) receptions, and on a segment, or a machine, that is slow for so many each of them may
-be late. Up to ``SMALL`` stations nothing here makes a difference. Beyond,
+One OPEN of each of n stations is n * (n - 1) receptions. On a segment or a machine that is slow for that number, each of them may
+be late. Up to ``SMALL`` stations this file changes nothing. Beyond,
 
-1. *intervals*: an OPEN, or RCV, is repeated the less often the more stations there are, and whoever has been heard counts as
-   present for as much longer (n / ``SMALL`` times);
-2. *arrivals*: as long as new stations come, a set that lacks some is not proposed: until nobody new has come for ``GAPS`` times
+1. *intervals*: an OPEN, or RCV, is repeated less often with more stations, and a station that was heard counts as present for
+   longer (n / ``SMALL`` times);
+2. *arrivals*: while new stations arrive, a set that lacks some is not proposed: until no new one has arrived for ``GAPS`` times
    the longest gap between two arrivals, at most for ``ARRIVAL_WINDOWS`` windows;
 3. *one proposes*: the lowest station present does, the others take its proposal. If it does not, each proposes by itself;
-4. *patience*: a proposal stays as long as answers to it come. Stations that have come since join by votes;
-5. *grace*: after an opening nobody is suspected before those who are slow have had time to start as well.
+4. *patience*: a proposal stays as long as answers to it arrive. Stations that have arrived since join by votes;
+5. *grace*: after an opening no station is suspected before the slow ones have had time to start.
 
-None of them touches what makes an opening safe (``opening.py``): they say when a proposal is issued, and which of those that may
-be issued, never what may be started.
+None of them affects the safety of an opening (``opening.py``): they decide when a proposal is issued, and which of the allowed
+ones, never what may be started.
 
 Sans-I/O; durations in nanoseconds.
 """
@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Final
 
 SMALL: Final = 8
-"""Stations; with so many, and fewer, everything is as configured."""
+"""Number of stations; up to this number everything is as configured."""
 GAPS: Final = 4
 ARRIVAL_WINDOWS: Final = 8
 FOLLOW_WINDOWS: Final = 2
-"""In a crowd, so long for the lowest station to propose before the others do it themselves."""
+"""With many stations, the time for the lowest one to propose before the others do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ class Arrivals:
         self._last_ns = now
 
     def calm_ns(self, pace: Pace, since_ns: int) -> int:
-        """When, if nobody new comes, nobody will. since_ns: when there were enough; from then on the wait is bounded."""
+        """Time at which, without a new station, no more are expected. since_ns: when there were enough; from then on the wait is
+        bounded."""
         if not pace.crowded:
             return since_ns
         return min(self._last_ns + min(GAPS * self._gap_ns, pace.window_ns), since_ns + ARRIVAL_WINDOWS * pace.window_ns)

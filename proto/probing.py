@@ -24,7 +24,7 @@ class Probing:
         self._asked = 0  # questions so far
 
     def silent_ns(self, now: int, index: int) -> int:
-        """For how long it has shown no sign of life."""
+        """Time for which it has not been heard."""
         return now - self._silence.heard_ns(self._core.peer(index))
 
     def quiet(self, now: int, members: Iterable[int]) -> list[int]:

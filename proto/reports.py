@@ -54,7 +54,7 @@ class Reports:
         self.unresponsive: frozenset[int] = frozenset()
         """Members not heard for a while, and asked whether they are there: their reports do not count until they are heard."""
 
-    # ---- what comes
+    # ---- what others report
     def apply(self, now: int, station: int, proposal: ChangeProposal) -> None:
         """A vote of a member in the present instance reports something, beyond its counting."""
         if station == self._station or self._peers[station].suspicion:
@@ -158,7 +158,7 @@ class Reports:
         return None
 
     def own_accuser(self) -> int | None:
-        """The one station that wants this one removed, if it can be removed itself: a third one says so."""
+        """The only station that votes to remove this one, if it can be removed itself: a third one reports that."""
         lone = self.lone_accuser(self._station)
         return lone if lone is not None and self.accusers(lone) and self._is_quorum_without(lone) else None
 

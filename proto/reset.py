@@ -2,14 +2,14 @@
 
 Rules, numbered as in docs/protocol.md, "Reset":
 
-- R1 on a loss, or when own PDUs do not come back: the next epoch; nothing is accepted any more; RST(epoch, vector) says what is
-  expected from each. The core has stopped accepting by itself.
-- R2 RST of a higher epoch: adopt it and do likewise. RST and the paper's RST_ACK are one PDU; concurrent resets merge.
-- R3 RST(epoch, v): whatever v lacks goes out of the log; if the own vector has shrunk it is said again. So all come to the
+- R1 on a loss, or when own PDUs do not come back: the next epoch; no more PDUs are accepted; RST(epoch, vector) reports the
+  number expected from each. The core has stopped accepting by itself.
+- R2 RST of a higher epoch: take it over and do likewise. RST and the paper's RST_ACK are one PDU; concurrent resets merge.
+- R3 RST(epoch, v): PDUs that v lacks are removed from the log; if the own vector has shrunk it is sent again. So all reach the
   component-wise minimum.
 - R4 all vectors are equal: RSTC(epoch, vector).
 - R5 RSTC from all, or any other PDU of this epoch (whose source has had RSTC from all): the log is acknowledged as a whole.
-- R6 RST and RSTC are repeated by a timer. Who has completed answers RST with RSTC, and RSTC with nothing.
+- R6 RST and RSTC are repeated by a timer. A station that has completed the reset answers RST with RSTC, and does not answer RSTC.
 
 A member that stops in the middle does not end the reset but the instance: the survivors' reset is the change to the next one,
 before which all of them deliver what any of them had acknowledged (``opening.py``).
@@ -32,11 +32,11 @@ Vector = tuple[int, ...]
 
 
 class State(Enum):
-    """Where this station stands."""
+    """State of this station."""
 
     RUNNING = auto()
     COMPARING = auto()
-    """Vectors are being told and cut to the minimum."""
+    """Vectors are being exchanged and cut to the minimum."""
     AGREED = auto()
     """All were equal; who else has seen that?"""
 
@@ -51,9 +51,9 @@ class Cause(Enum):
     EQUAL = auto()
     """R4."""
     ALL = auto()
-    """R5: RSTC from everybody."""
+    """R5: RSTC from all members."""
     RESUMED = auto()
-    """R5: another PDU of the epoch. The core has seen it and gone on."""
+    """R5: another PDU of the epoch. The core has received it and continues."""
     ENDED = auto()
     """The instance is over, or begins."""
 
@@ -102,11 +102,11 @@ class Log(Protocol):
 
 
 class Reset:
-    """One per engine. Inputs: ``on_pdu`` for each control PDU of a batch, ``settle`` after it, which says what there is to say;
-    ``on_timeout``. What is said waits in the core's transmit queue."""
+    """One per engine. Inputs: ``on_pdu`` for each control PDU of a batch, ``settle`` after it, which sends what is due;
+    ``on_timeout``. PDUs wait in the core's transmit queue."""
 
     def __init__(self, core: Log, *, index: int, repeat_ns: int, repeat_max_ns: int, once: bool = False) -> None:
-        """repeat_ns: first wait before RST is repeated, which then doubles. once: everybody speaks once, as printed; only for
+        """repeat_ns: first wait before RST is repeated, which then doubles. once: every station sends once, as printed; only for
         tests of the checkers."""
         self._core = core
         self._index = index
@@ -122,7 +122,7 @@ class Reset:
         self._said: dict[int, Vector] = {}  # by others, of this epoch
         self._completed: set[int] = set()  # RSTC heard
         self._agreed: Vector = ()
-        self._tell = 0  # Kind that is to be said
+        self._tell = 0  # kind that is to be sent
         self._asked = False
         self._wait_ns = repeat_ns
         self._at_ns = NEVER
@@ -169,8 +169,7 @@ class Reset:
             self._move(now, Cause.HIGHER)
 
     def settle(self, now: int) -> bool:
-        """Everything that was waiting has been told: decide, and say what is to be said. True: the core has something to send, or
-        is in another phase."""
+        """The batch is read: decide, and send what is due. True: the core has something to send, or is in another phase."""
         self.observe()
         if not self._members:
             return False
@@ -205,7 +204,7 @@ class Reset:
 
     # ---- inside
     def _speak(self) -> bool:
-        """Say what is due; what finds the queue full is said by the timer."""
+        """Send what is due; if the queue is full, the timer sends it."""
         core, spoken = self._core, False
         if self._tell and self.state is not State.RUNNING:
             vector = self._agreed if self.state is State.AGREED else core.vector()

@@ -36,7 +36,7 @@ class Rival:
     stations: int
     """n of its schema."""
     fingerprint: int | None
-    """None: its PDU does not say."""
+    """None: its PDU does not contain it."""
     host: str
     mac: bytes
     living: bool
@@ -50,7 +50,7 @@ class Rival:
         return f"other cluster options: fingerprint {self.fingerprint or 0:08x} there and {fingerprint:08x} here"
 
     def text(self) -> str:
-        """Who it is, for people."""
+        """Its name for messages."""
         where = f"{self.host}, {mac_text(self.mac)}" if self.host else mac_text(self.mac)
         return f"station {self.station} ({where})"
 
@@ -59,12 +59,12 @@ class Rivals:
     """Those heard lately at one station."""
 
     def __init__(self, recent_ns: int) -> None:
-        """recent_ns: for so long counts what was heard."""
+        """recent_ns: time for which a received PDU counts."""
         self.recent_ns = recent_ns
         self._heard: dict[tuple[int, int, bytes], Rival] = {}  # oldest first
 
     def note(self, rival: Rival) -> None:
-        """Heard now. A PDU without a fingerprint keeps the one that the station said before."""
+        """Heard now. A PDU without a fingerprint keeps the one that the station sent before."""
         key = (rival.station, rival.stations, rival.mac)
         before = self._heard.pop(key, None)
         if before is not None and rival.fingerprint is None:

@@ -1,6 +1,6 @@
-"""Sends the OPENs of one station: when, what they say, and first to disk what they reveal.
+"""Sends the OPENs of one station: decides when, fills them in, and makes durable first what they contain.
 
-Opening decides and this part speaks. Every OPEN and RCV passes through ``send``, so that no number reaches another station before
+Opening decides and this part sends. Every OPEN and RCV passes through ``send``, so that no number reaches another station before
 it is durable, and so that OPENs are repeated at the interval and answers are rate-limited.
 
 Sans-I/O. Times are monotonic nanoseconds.
@@ -23,7 +23,7 @@ RECOVER_DOUBLINGS: Final = 2
 
 
 class Speaker(Protocol):
-    """What is said: the state of the opening."""
+    """What is sent: the state of the opening."""
 
     incarnation: int
     highest: int
@@ -69,8 +69,8 @@ class Sender:
         """RCVs since the instance was first heard."""
 
     def answer(self, now: int, outdated: int = 0) -> list[Effect]:
-        """An OPEN now, or as soon as the interval since the last one allows. ``outdated``: a station that is to be told that it
-        needs a later incarnation than it has."""
+        """An OPEN now, or as soon as the interval since the last one allows. ``outdated``: a station that has to learn that it
+        needs a later incarnation."""
         interval_ns = self._speaker.pace.interval_ns
         if now - self._sent_ns >= interval_ns:
             return self.send(now, outdated)
@@ -115,7 +115,7 @@ class Sender:
         return [*self.make_durable(), Send(data)]
 
     def make_durable(self, ahead: int = 0) -> list[Effect]:
-        """What is on disk may be ahead of what has been used, never behind."""
+        """Make the numbers in use durable. What is on disk may be ahead of them, never behind."""
         incarnation, highest = self._persisted
         own, known = self._speaker.incarnation, self._speaker.highest
         if incarnation == own and highest >= known:

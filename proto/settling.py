@@ -36,8 +36,7 @@ class Heard:
 
 
 class Settling:
-    """One per ``Opening``, which calls ``settle`` each time its latest proposal has found no agreement for so long that it will
-    not."""
+    """One per ``Opening``, which calls ``settle`` each time its latest proposal counts as failed."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class Settling:
         self._jitter = jitter
         self._excluded: dict[int, int] = {}  # stations that were heard and did not agree: left out until then
         self.taken: OpenProposal | None = None
-        """What ``settle`` has said last, a colleague's set or the own one; None: the own set anew."""
+        """The last result of ``settle``, another station's set or the own one; None: the own set again."""
         self.agreed()
 
     def agreed(self) -> None:

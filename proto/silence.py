@@ -1,16 +1,16 @@
-"""Silence: which member shows no sign of life, and why is that held?
+"""Silence: which members show no sign of life, and the reason.
 
 Reasons, the first that applies:
 
 - ``left``: it said BYE;
 - ``silent``: no sign of life for ``fail_timeout_ns``, neither a PDU of its own nor, through others, that its stream has grown;
-- ``deaf``: it is heard, but what it acknowledges stands behind what this station and a third one have, and has not moved for
-  ``progress_timeout_ns``. What it has closed, because it wants that station removed, it cannot acknowledge.
+- ``deaf``: it is heard, but its acknowledgements are behind what this station and a third one have, and have not advanced for
+  ``progress_timeout_ns``. Streams that it has closed, because it votes to remove their source, do not count.
 
 Sans-I/O; reads the core, changes nothing. A station that did not run itself for a while (stopped, or its machine was) must not
-judge the others by the time it missed: ``forgive`` starts every wait anew. And who gets little of its processor and misses its
-own deadlines (``note_late``) has less to judge by than the others: it is LATE_PATIENCE times as patient for one fail time-out
-after that. It is not patient for ever, or nobody would judge on a machine that is too slow for all its stations.
+judge the others by the time it missed: ``forgive`` starts every wait again. A station that gets little processor time and misses
+its own deadlines (``note_late``) has received less than the others: it waits LATE_PATIENCE times as long during one fail time-out
+after that. This ends, because otherwise no station would be removed on a machine that is too slow for all its stations.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Streams(Protocol):
 
 
 def behind(matrix: list[list[int]], members: Sequence[int], own: int, j: int, closed: Collection[int] = ()) -> bool:
-    """Does member j lack something that station ``own`` and a station other than its source have (all are indices)? Nobody is
-    deaf for lacking what the own station lacks too, or what its source alone has: then the fault may be elsewhere. ``closed``:
-    sources of which j takes nothing any more."""
+    """Whether member j lacks something that station ``own`` and a station other than its source have (all are indices). A member
+    does not count as deaf for lacking what the own station lacks too, or what its source alone has: then the fault may be
+    elsewhere. ``closed``: sources whose PDUs j no longer accepts."""
     for h in members:
         if h == j or h in closed or matrix[h][j] >= matrix[h][own]:
             continue
@@ -49,7 +49,7 @@ def behind(matrix: list[list[int]], members: Sequence[int], own: int, j: int, cl
 
 
 def unheard(matrix: list[list[int]], members: Sequence[int], own: int) -> bool:
-    """Does no other member have what the own station sends, as far as it tells?"""
+    """Whether no other member has what the own station sends, by its reports."""
     others = [matrix[own][k] for k in members if k != own]
     return bool(others) and max(others) < matrix[own][own]
 
@@ -73,7 +73,7 @@ class Silence:
         """By station index: when its acks had last moved, and since when that is so here."""
 
     def forgive(self, now: int) -> None:
-        """Suspect nobody before one full time-out from now: after opening, and after an own pause."""
+        """Suspect no station before one full time-out from now: after opening, and after an own pause."""
         self._since_ns = now
         self._stuck.clear()
 
@@ -90,28 +90,29 @@ class Silence:
         self._quiet = now_quiet
 
     def patience(self, now: int) -> int:
-        """How many time-outs to wait before anybody is blamed."""
+        """Number of time-outs to wait before a station is suspected."""
         return LATE_PATIENCE if now - self._late_at_ns < self._fail_timeout_ns else 1
 
     @property
     def suspicious(self) -> bool:
-        """Somebody's acks stand still while others' move: look again soon."""
+        """A member's acks do not advance while others' do: look again soon."""
         return bool(self._stuck)
 
     def heard_ns(self, peer: Peer) -> int:
-        """When it last showed a sign of life, as far as it may be judged by that."""
+        """Time at which it was last heard, as far as it may be judged by that."""
         return max(peer.heard_ns, self._since_ns)
 
     def quiet_at_ns(self, core: Streams, members: Sequence[int], after_ns: int) -> int:
-        """When the first of these members (indices) will not have been heard for so long, if nothing more comes."""
+        """Time at which the first of these members (indices) will have been silent for this duration, if no more frames
+        arrive."""
         heard = [self.heard_ns(core.peer(i)) for i in members if i != core.index]
         return min(heard) + after_ns if heard else NEVER
 
     def judge(
         self, now: int, core: Streams, members: Sequence[int], closed_by: Callable[[int], Collection[int]] = lambda index: ()
     ) -> tuple[tuple[int, str], ...]:
-        """(station number, reason) of those of these members (indices) that are to be held to be stopped. closed_by: the sources
-        of which a member takes nothing any more, by its votes. Work: m * m, and m more for each pair that is behind."""
+        """(station number, reason) of those of these members (indices) that count as stopped. closed_by: the sources whose PDUs a
+        member no longer accepts, by its votes. Work: m * m, and m more for each pair that is behind."""
         matrix = core.matrix()
         blamed = []
         for index in members:

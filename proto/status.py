@@ -79,7 +79,7 @@ def engine_state(engine: Engine) -> str:
 
 
 def _membership_status(engine: Engine, now: int) -> dict[str, Any]:
-    """Who is in, and how everybody sees everybody."""
+    """The members, and the peer states that each station keeps."""
     membership, n = engine.membership, engine.config.stations
     states: dict[str, dict[str, str] | None] = {}
     for station in range(1, n + 1):
@@ -196,7 +196,7 @@ def _peer_status(report: PeerReport) -> dict[str, Any]:
 
 
 def letter_of(state: int, trans: int) -> str:
-    """What a station's CONFIRM tells of how it sees another one: its bits of STATE and TRANS."""
+    """How a station sees another one, by the bits of STATE and TRANS in its CONFIRM."""
     if state:
         return PeerState.AS.name if trans else PeerState.S.name
     return PeerState.SA.name if trans else PeerState.A.name

@@ -22,7 +22,7 @@ from .wire import CONFIRM, Kind, payload_offset
 
 
 class SwitchedHandover(Handover):
-    """``reached`` of a past is a number of PDUs, and says whether its view began by votes."""
+    """``reached`` of a past is a number of PDUs, and a bit that is set if its view began by votes."""
 
     def _told(self, view: int, count: int) -> int:
         return count | (BY_VOTES if view != self._opened_view else 0)
@@ -56,7 +56,7 @@ class SwitchedRules(MediumRules):
         super().__init__(config, parts)
         self._joining = Joining(stations=config.stations, station=config.station)
 
-    # ---- life of an instance
+    # ---- start and end of an instance
     def verify(self, now: int) -> None:
         """Any segment will do."""
 
@@ -68,7 +68,7 @@ class SwitchedRules(MediumRules):
 
     # ---- received
     def route(self, now: int, header: dict[str, int], pdu: bytes, mac: bytes) -> Sequence[Outcome]:
-        """CONFIRMs tell in which instance their sender is, RCV_ACKs may be votes for this station; opening takes the rest."""
+        """CONFIRMs show the instance of their sender, RCV_ACKs may be votes for this station; opening takes the rest."""
         kind, src, instance = header["kind"], header["src"], header["instance"]
         if src == self._config.station or kind not in (Kind.CONFIRM, Kind.RCV_ACK):
             return self._opening.on_pdu(now, pdu, mac)
@@ -93,7 +93,7 @@ class SwitchedRules(MediumRules):
 
     def _on_running(self, now: int, instance: int, state: int, confirm: bytes) -> Sequence[Outcome]:
         """A member of some instance was heard while this station is in none: ask to join, start if the members have admitted it.
-        ``state``: STATE bitmap of the CONFIRM. An instance without quorum admits nobody."""
+        ``state``: STATE bitmap of the CONFIRM. An instance without quorum admits no station."""
         outcomes: list[Outcome] = []
         if self._opening.state is State.ENDED:
             return outcomes

@@ -24,10 +24,10 @@ class ChangeProposal(NamedTuple):
 
 
 def takes_in(later: ChangeProposal, earlier: ChangeProposal) -> bool:
-    """May a station that has voted for ``earlier`` vote for ``later`` in the same instance? Votes of a station grow: joins admit
-    whoever an earlier vote did, in that life or a later one; removals come after joins, and remove whoever an earlier vote did,
-    whose streams they end where it did, or later. So two proposals that two stations have voted for, both have voted for in the
-    same order."""
+    """Whether a station that has voted for ``earlier`` may vote for ``later`` in the same instance. Votes of a station grow.
+    Joins admit all stations that an earlier vote did, in that incarnation or a later one. Removals follow joins, and remove all
+    stations that an earlier vote did; they end these streams where it did, or later. So two stations that have voted for the same
+    two proposals have done so in the same order."""
     if later.stop != earlier.stop:
         return later.stop
     new = dict(later.changes)
@@ -39,13 +39,13 @@ def takes_in(later: ChangeProposal, earlier: ChangeProposal) -> bool:
 
 
 class Cast(NamedTuple):
-    """Where a vote stands: (clock, station) is its place in the total order, seq its number in the stream."""
+    """Position of a vote: (clock, station) is its place in the total order, seq its number in the stream."""
 
     clock: int
     station: int
     seq: int
     sure: int = 0
-    """Bitmap: the removals that its station does not only propose because it does not hear somebody."""
+    """Bitmap: the removals that its station proposes for another reason than silence."""
 
 
 @dataclass(frozen=True, slots=True)

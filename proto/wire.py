@@ -135,7 +135,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Layout:
-    """Fields one after the other without padding. ``repeat`` names the count field if the layout stands in a list."""
+    """Fields one after the other without padding. ``repeat`` names the count field if the layout is repeated in a list."""
 
     name: str
     fields: tuple[Field, ...]
@@ -352,17 +352,17 @@ def payload_offset(stations: int, *, packed: bool) -> int:
 
 
 def confirm_bytes(stations: int) -> int:
-    """Bytes of a CONFIRM (after the Ethernet header) in a cluster of so many stations."""
+    """Bytes of a CONFIRM (after the Ethernet header) in a cluster of this number of stations."""
     return payload_offset(stations, packed=True) + CONFIRM.size
 
 
 def open_bytes(stations: int, name_bytes: int = OPEN_NAME_MAX) -> int:
-    """Bytes of an OPEN that proposes all stations, with a host name of so many bytes."""
+    """Bytes of an OPEN that proposes all stations, with a host name of this number of bytes."""
     return payload_offset(stations, packed=False) + OPEN.size + MEMBER.size * stations + name_bytes
 
 
 def nak_bytes(stations: int, ranges: int = 1) -> int:
-    """Bytes of a NAK with so many ranges (it carries both vectors)."""
+    """Bytes of a NAK with this number of ranges (it carries both vectors)."""
     return payload_offset(stations, packed=True) + NAK.size + RANGE.size * ranges
 
 
@@ -372,13 +372,13 @@ def proposal_bytes(stations: int) -> int:
 
 
 def data_bytes(stations: int, message_bytes: int = 1, fragment: bool = False) -> int:
-    """Bytes of a DATA PDU with the pack vector and one message (or fragment) of so many bytes."""
+    """Bytes of a DATA PDU with the pack vector and one message (or fragment) of this number of bytes."""
     extra = FRAGMENT.size if fragment else 0
     return payload_offset(stations, packed=True) + MESSAGE.size + extra + message_bytes
 
 
 def mtu_needed(stations: int) -> int:
-    """Smallest interface MTU on which every PDU kind of a cluster of so many stations fits, with the longest host name."""
+    """Smallest interface MTU on which every PDU kind of a cluster of this number of stations fits, with the longest host name."""
     return max(
         MTU_MIN,
         confirm_bytes(stations),
@@ -390,17 +390,17 @@ def mtu_needed(stations: int) -> int:
 
 
 def cluster_id(name: str) -> int:
-    """The 32-bit number that stands for a cluster's name on the wire."""
+    """The 32-bit number that represents a cluster's name on the wire."""
     return zlib.crc32(name.encode())
 
 
 def group_id(name: str) -> int:
-    """The 32-bit number that stands for a process group's name on the wire; daemons refuse a second name with the same one."""
+    """The 32-bit number that represents a process group's name on the wire; daemons refuse a second name with the same one."""
     return zlib.crc32(name.encode())
 
 
 def view_hash(instance: int, incarnations: Sequence[int]) -> int:
-    """The 32-bit number that stands for an instance and its members on the wire, never 0. ``incarnations``: of stations 1..n,
+    """The 32-bit number that represents an instance and its members on the wire, never 0. ``incarnations``: of stations 1..n,
     0: no member."""
     return zlib.crc32(struct.pack(f">{1 + len(incarnations)}I", instance, *incarnations)) or 1
 

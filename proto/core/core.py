@@ -161,7 +161,7 @@ class Core:
         self._matrix: Any = ffi.new("uint64_t[]", self.stations * self.stations)
         self._counters: Any = lib.zj_counters(self._core)
 
-    # ---- for C code of other modules: addresses, valid as long as this object lives
+    # ---- for C code of other modules: addresses, valid as long as this object exists
     @property
     def api_pointer(self) -> int:
         """Address of ``struct zj_api``."""
@@ -172,7 +172,7 @@ class Core:
         """Address of the ``zj_core``."""
         return int(ffi.cast("uintptr_t", self._core))
 
-    # ---- life
+    # ---- start and end of an instance
     @property
     def memory_bytes(self) -> int:
         """Reserved at creation."""
@@ -205,8 +205,8 @@ class Core:
     def join(
         self, now: int, instance: int, view: int, starts: Sequence[Start], place_clock: int, place_src: int, frame_max: int
     ) -> None:
-        """Enter a running instance as a joiner (rule 5): ``starts`` by index. What stands after the view event at
-        (``place_clock``, ``place_src``), which comes first, is delivered."""
+        """Enter a running instance as a joiner (rule 5): ``starts`` by index. It delivers the view event at (``place_clock``,
+        ``place_src``) first, and then what follows it."""
         invariant(len(starts) == self.stations, "a start for every station")
         self._now = now
         self._partial = None
@@ -227,15 +227,15 @@ class Core:
         return bool(_is_open(self._core))
 
     def reached(self) -> tuple[int, int]:
-        """How far level preack is, final if ``close`` comes next: (view hash of the last view event before it, 0: none; PDUs
-        since then). Unlike ``positions`` it does not count as having been told."""
+        """The position of level preack, final if ``close`` comes next: (view hash of the last view event before it, 0: none; PDUs
+        since then). Unlike with ``positions`` it does not count as reported."""
         lib.zj_reached(self._core, self._u32, self._pair)
         return self._u32[0], self._pair[0]
 
     def flush(self, view: int, count: int) -> None:
-        """After ``close``: every station that goes on holds the first ``count`` PDUs of the order after the event of ``view`` (a
-        hash). ``deliver`` gives those that it has not given yet, and the view events among them, and ``positions`` counts them as
-        reached at every level, until the next ``open`` or ``join``. An unknown hash: nothing is flushed."""
+        """After ``close``: every station that continues holds the first ``count`` PDUs of the order after the event of ``view``
+        (a hash). ``deliver`` gives those that it has not given yet, and the view events among them, and ``positions`` counts them
+        as reached at every level, until the next ``open`` or ``join``. An unknown hash: nothing is flushed."""
         lib.zj_flush(self._core, view, count)
 
     @property
@@ -249,7 +249,7 @@ class Core:
         return bool(_flushed(self._core))
 
     def set_frame_max(self, frame_max: int) -> None:
-        """Own interface carries PDUs of so many bytes."""
+        """The own interface carries PDUs of this size, bytes."""
         lib.zj_set_frame_max(self._core, frame_max)
 
     # ---- frames
@@ -336,7 +336,7 @@ class Core:
         return Positions(*_POSITIONS.unpack(self._position_bytes))
 
     def want_ack(self, yes: bool) -> None:
-        """Somebody here waits for level ack."""
+        """A program here waits for level ack."""
         lib.zj_want_ack(self._core, yes)
 
     @property
@@ -354,8 +354,8 @@ class Core:
         return out
 
     def propose(self, now: int, kind: int, payload: bytes) -> tuple[int, int, bytes] | None:
-        """Put an own vote into the own stream, whatever the window says: its (seq, clock, PDU). None: no buffer is free, try
-        again after a later ``step``."""
+        """Put an own vote into the own stream, regardless of the window. Returns its (seq, clock, PDU). None: no buffer is free,
+        try again after a later ``step``."""
         if lib.zj_propose(self._core, now, kind, payload, len(payload), self._pair, self._pair + 1) != 0:
             return None
         seq, clock = self._pair[0], self._pair[1]
@@ -381,8 +381,8 @@ class Core:
         lib.zj_report_progress(self._core, yes)
 
     def commit(self, now: int, change: Commit) -> bool:
-        """Carry out a decided proposal. False: what a joiner sent in its former life is not all delivered yet; deliver, and call
-        again. InvariantError if it does not follow the present instance."""
+        """Apply a decided proposal. False: not all that a joiner sent in its former incarnation is delivered yet; deliver, and
+        call again. InvariantError if it does not follow the present instance."""
         fields = change._asdict()
         fields["incarnations"] = list(change.incarnations)
         fields["vote_seq"] = [change.vote_seq.get(k, 0) for k in range(self.stations)]
@@ -391,7 +391,7 @@ class Core:
         return bool(result == 0)
 
     def set_state(self, state: int, trans: int) -> None:
-        """Bitmaps that CONFIRMs say from now on."""
+        """Bitmaps of the CONFIRMs from now on."""
         lib.zj_set_state(self._core, state, trans)
 
     def block(self, yes: bool) -> None:
@@ -417,8 +417,8 @@ class Core:
         lib.zj_reset_enter(self._core, epoch)
 
     def reset_cut(self, vector: Sequence[int], index: int) -> bool:
-        """R3: take out of the log what the station ``index``, which has said this vector, has not. True: something was. If it
-        had to be something that is acknowledged, the order has diverged (``fence``)."""
+        """R3: remove from the log what the station ``index``, which has sent this vector, lacks. True: PDUs were removed. If an
+        acknowledged one had to be removed, the order has diverged (``fence``)."""
         return bool(lib.zj_reset_cut(self._core, list(vector), index))
 
     def reset_agree(self) -> None:
@@ -434,11 +434,11 @@ class Core:
         return bool(lib.zj_reset_say(self._core, kind, epoch, list(vector)) == 0)
 
     def secured(self) -> int:
-        """How many PDUs after those that ``reached`` tells some member may have handed out, as far as this station can know."""
+        """Number of PDUs after those in ``reached`` that some member may have delivered, as far as this station can know."""
         return int(lib.zj_secured(self._core))
 
     def receipts(self) -> tuple[int, int, int, int]:
-        """Positions in the receipt log: handed out, acknowledged, pre-acknowledged, accepted."""
+        """Positions in the receipt log: delivered, acknowledged, pre-acknowledged, accepted."""
         out = ffi.new("uint64_t[]", 4)
         lib.zj_receipts(self._core, out)
         return out[0], out[1], out[2], out[3]
@@ -492,11 +492,11 @@ class Core:
 
     @property
     def too_long(self) -> bool:
-        """An own PDU that not everybody has is larger than some station's interface, or the own one, takes now."""
+        """Whether an own PDU that not every station has is larger than some station's interface, or the own one, carries now."""
         return bool(lib.zj_too_long(self._core))
 
     def last_tx_ns(self) -> int:
-        """When a frame was last handed out to be sent; at opening, that time."""
+        """Time at which a frame was last taken to be sent; at opening, that time."""
         return int(_last_tx(self._core))
 
     def confirms_heard(self) -> int:

@@ -67,7 +67,7 @@ class Medium(IntEnum):
 
 
 class Phase(IntEnum):
-    """How a bus stands (``enum zj_phase``)."""
+    """The phase of a bus (``enum zj_phase``)."""
 
     RUN = lib.ZJ_P_RUN
     LOST = lib.ZJ_P_LOST
@@ -104,7 +104,7 @@ class Drop(IntEnum):
 
 
 class Stage(IntEnum):
-    """How a message is handed out (``enum zj_stage``)."""
+    """The stage at which a message is delivered (``enum zj_stage``)."""
 
     DELIVERED = lib.ZJ_DELIVERED
     """At its place in the total order."""
@@ -174,7 +174,7 @@ class Peer(NamedTuple):
     member: bool
     closing: bool
     limit: int
-    """closing: only what stands below is accepted from it; else 2**64 - 1."""
+    """closing: only PDUs below this number are accepted from it; otherwise 2**64 - 1."""
     state: int
     trans: int
     instance: int
@@ -229,7 +229,7 @@ class Commit(NamedTuple):
     vote_seq: Mapping[int, int]
     """Of each voter, by index: ``Vote.seq`` of its vote."""
     frame_max: int = 0
-    """A joiner is held to take PDUs of so many bytes until it is heard; 0: as many as all members take now."""
+    """Size of PDUs, bytes, that a joiner is assumed to take until it is heard; 0: what all members take now."""
 
 
 class Fence(NamedTuple):
