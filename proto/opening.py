@@ -1,5 +1,4 @@
-"""The OPEN agreement: how stations that are in no instance start one together (dynamic instance groups, "opening and
-re-opening").
+"""The OPEN agreement: stations in no instance start one together (dynamic instance groups, "opening and re-opening").
 
 A proposal is an instance number above all known ones and the set of (station, incarnation) heard lately. Each station
 broadcasts the proposal it issued last. It is agreed when every member has issued the identical one and the set has quorum. A set
@@ -30,8 +29,7 @@ Our deviations from the printed opening, each with its test in tests/proto/test_
 
 - a newcomer listens for one window before it proposes, and others act on its newer incarnation only then. So a second daemon with
   a station number in use is refused before it has disturbed another station (``test_duplicate_*``);
-- a station that learns of a later incarnation of its own number listens again before it takes a still later one
-  (``test_outdated_*``);
+- a station that learns of a later incarnation of its number listens again before it takes a later one (``test_outdated_*``);
 - another station's higher number for the same set is taken over, instead of competing with it (``test_race_*``);
 - what many stations do differently, so that their OPENs do not overload the segment: ``pace.py``.
 
