@@ -13,12 +13,21 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-PAGES: Final = ("membership.md", "protocol.md", "state-transfer.md", "directory-seven.md", "database.md", "multicast.md")
+PAGES: Final = (
+    "membership.md",
+    "protocol.md",
+    "state-transfer.md",
+    "directory-seven.md",
+    "database.md",
+    "corosync.md",
+    "multicast.md",
+)
 BROKEN: Final = (
     "tests/sim/broken.py",
     "tests/sim/broken_transfer.py",
     "tests/sim/broken_seven.py",
     "tests/sim/broken_database.py",
+    "tests/sim/broken_corosync.py",
     "tests/model/multicast/broken.py",
     "tests/model/multicast/printed.py",
 )

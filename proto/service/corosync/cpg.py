@@ -1,0 +1,217 @@
+"""The handles of local programs in process groups: what libcpg's functions do, and what its callbacks are called with.
+
+Rules Y7 to Y10 and Y19 of docs/corosync.md. A handle is a connection of a program, named by the host's number; it is in one group
+at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from ..base import Effect
+from .messages import NAME_MAX, Mcast, Part, Process, ProcJoin, ProcLeave, Reason
+from .results import Address, Answer, Changed, Code, Confchg, Deliver, Members, RingId, Totem
+from .ring import Ring
+
+WAITING_BYTES_MAX: Final = 4 << 20
+"""Of a handle's messages that have no place yet; a message may begin while they are fewer."""
+DATA_MAX: Final = 1 << 20
+"""Of one message or part; above 1 MiB - 1 KiB libcpg sends parts."""
+
+
+class State(Enum):
+    """A handle's."""
+
+    OUTSIDE = "outside"
+    JOINING = "joining"
+    """PROCJOIN has no place yet, and the request no answer."""
+    INSIDE = "inside"
+    LEAVING = "leaving"
+    """PROCLEAVE has no place yet; messages come until then."""
+
+
+@dataclass(slots=True)
+class Handle:
+    number: int
+    initial: bool = False
+    """The program wants to hear of the ring when it has joined."""
+    state: State = State.OUTSIDE
+    process: Process | None = None
+    waiting_bytes: int = 0
+    changes: int = 0
+    """How often the group has changed under this handle."""
+    began_at: int | None = None
+    """``changes`` when a message in parts began; None: none is under way."""
+    begun: set[tuple[int, int]] = field(default_factory=set)
+    """(node, pid) of senders of whose message the program has the first part."""
+
+
+class Cpg:
+    """The process groups at one node."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.told: tuple[RingId, tuple[int, ...]] = (ring.id, ring.members)
+        """The ring that programs know of."""
+        self.handles: dict[int, Handle] = {}
+        self.going: set[Process] = set()
+        """Local processes whose connection is lost, and whose PROCLEAVE has no place yet."""
+        self.unsent = 0
+        """Messages of handles that were in no group: not sent, as corosync does."""
+
+    # ---- what programs ask
+
+    def open(self, number: int) -> None:
+        """A program connects."""
+        self.handles[number] = Handle(number)
+
+    def close(self, number: int) -> list[Effect]:
+        """A program's connection is gone, whether it wanted that or not."""
+        handle = self.handles.pop(number)
+        if handle.process is None or handle.state not in (State.JOINING, State.INSIDE):
+            return []
+        self.going.add(handle.process)
+        return self.ring.submit(ProcLeave(handle.process, Reason.PROCDOWN))
+
+    def join(self, number: int, group: bytes, pid: int, *, initial: bool = False) -> list[Effect]:
+        """cpg_join. The answer may come with a later input: at the join's place. initial: flag DELIVER_INITIAL_TOTEM_CONF."""
+        handle, process = self.handles[number], Process(group, pid)
+        code = self._may_join(handle, process)
+        if code is not Code.OK:
+            return [Answer(number, code)]
+        handle.state, handle.process, handle.initial = State.JOINING, process, initial
+        handle.waiting_bytes, handle.began_at = 0, None
+        handle.begun.clear()
+        return self.ring.submit(ProcJoin(process))
+
+    def _may_join(self, handle: Handle, process: Process) -> Code:
+        if handle.state is not State.OUTSIDE:
+            return Code.BUSY if handle.state is State.LEAVING else Code.EXIST
+        if not 1 <= len(process.group) <= NAME_MAX:
+            return Code.NAME_TOO_LONG if process.group else Code.INVALID_PARAM
+        same = [h for h in self.handles.values() if h.process == process]
+        if any(h.state in (State.JOINING, State.INSIDE) for h in same):
+            return Code.EXIST
+        if same or process in self.going:
+            return Code.TRY_AGAIN
+        return Code.OK
+
+    def leave(self, number: int) -> list[Effect]:
+        """cpg_leave."""
+        handle = self.handles[number]
+        if handle.state is State.JOINING:
+            return [Answer(number, Code.BUSY)]
+        if handle.state is not State.INSIDE or handle.process is None:
+            return [Answer(number, Code.NOT_EXIST)]
+        handle.state = State.LEAVING
+        return [Answer(number, Code.OK), *self.ring.submit(ProcLeave(handle.process, Reason.LEAVE))]
+
+    def accepts(self, number: int) -> bool:
+        """May the host read more messages of this handle?"""
+        return self.handles[number].waiting_bytes < WAITING_BYTES_MAX
+
+    def mcast(self, number: int, data: bytes) -> list[Effect]:
+        """cpg_mcast_joined. OK: it will be delivered here, unless the handle breaks."""
+        handle = self.handles[number]
+        if handle.process is None or handle.state not in (State.JOINING, State.INSIDE):
+            self.unsent += 1
+            return [Answer(number, Code.OK)]
+        code = self._may_send(handle, data)
+        return (
+            self._send(handle, Mcast(handle.process, Part.WHOLE, len(data), data)) if code is Code.OK else [Answer(number, code)]
+        )
+
+    def mcast_part(self, number: int, part: Part, length: int, data: bytes) -> list[Effect]:
+        """A fragment of libcpg. INTERRUPT: the group has changed since the first one, and this message will not be whole."""
+        handle = self.handles[number]
+        if handle.process is None or handle.state not in (State.JOINING, State.INSIDE):
+            return [Answer(number, Code.NOT_EXIST)]
+        code = self._may_send(handle, data)
+        if code is Code.OK and part is Part.FIRST:
+            handle.began_at = handle.changes
+        elif code is Code.OK and (part is Part.WHOLE or handle.began_at is None):
+            code = Code.INVALID_PARAM
+        elif code is Code.OK and handle.began_at != handle.changes:
+            handle.began_at, code = None, Code.INTERRUPT
+        if code is not Code.OK:
+            return [Answer(number, code)]
+        if part is Part.LAST:
+            handle.began_at = None
+        return self._send(handle, Mcast(handle.process, part, length, data))
+
+    def _may_send(self, handle: Handle, data: bytes) -> Code:
+        if len(data) > DATA_MAX:
+            return Code.INVALID_PARAM
+        return Code.OK if self.accepts(handle.number) else Code.TRY_AGAIN
+
+    def _send(self, handle: Handle, message: Mcast) -> list[Effect]:
+        handle.waiting_bytes += len(message.data)
+        return [Answer(handle.number, Code.OK), *self.ring.submit(message)]
+
+    def everybody(self) -> list[tuple[bytes, Address]]:
+        """cpg_iteration: all groups and their members as of this call, sorted."""
+        table = self.ring.table
+        return sorted((p.group, Address(node, p.pid)) for node, processes in table.items() for p in processes)
+
+    # ---- what the ring tells
+
+    def on_members(self, change: Members) -> Iterator[Effect]:
+        """A group has changed: those in it hear of it, and who has just come or gone."""
+        self.going -= {Process(change.group, a.pid) for a in change.left if a.node == self.ring.node}
+        for handle in list(self.handles.values()):
+            if handle.process is None or handle.process.group != change.group:
+                continue
+            own = (self.ring.node, handle.process.pid)
+            if handle.state is State.JOINING and any(a[:2] == own for a in change.joined):
+                handle.state = State.INSIDE
+                yield Answer(handle.number, Code.OK)
+                yield self._confchg(handle, change)
+                if handle.initial:
+                    yield Totem(handle.number, *self.told)
+            elif handle.state in (State.INSIDE, State.LEAVING):
+                yield self._confchg(handle, change)
+                if any(a[:2] == own for a in change.left):
+                    handle.state, handle.process = State.OUTSIDE, None
+
+    def _confchg(self, handle: Handle, change: Members) -> Confchg:
+        handle.changes += 1
+        handle.begun -= {a[:2] for a in change.left}
+        return Confchg(handle.number, change.group, change.members, change.left, change.joined)
+
+    def on_no_room(self, process: Process) -> Iterator[Effect]:
+        self.going.discard(process)
+        for handle in self.handles.values():
+            if handle.process == process and handle.state is State.JOINING:
+                handle.state, handle.process = State.OUTSIDE, None
+                yield Answer(handle.number, Code.NO_RESOURCES)
+
+    def on_delivered(self, node: int, message: Mcast) -> Iterator[Effect]:
+        process = message.process
+        for handle in self.handles.values():
+            if handle.process is None or handle.process.group != process.group:
+                continue
+            if handle.state not in (State.INSIDE, State.LEAVING):
+                continue
+            if node == self.ring.node and handle.process == process:
+                handle.waiting_bytes -= len(message.data)
+            if self._has_beginning(handle, node, message):
+                yield Deliver(handle.number, node, message)
+
+    def _has_beginning(self, handle: Handle, node: int, message: Mcast) -> bool:
+        """libcpg would put later parts behind those of a message that it never got whole, beyond its buffer."""
+        sender = (node, message.process.pid)
+        if message.part is Part.FIRST:
+            handle.begun.add(sender)
+        has = message.part is Part.WHOLE or sender in handle.begun
+        if message.part is Part.LAST:
+            handle.begun.discard(sender)
+        return has
+
+    def on_changed(self, changed: Changed) -> Iterator[Effect]:
+        """A ring begins: every handle hears of it, whether its group has changed or not."""
+        self.told = (changed.ring, changed.members)
+        for number in self.handles:
+            yield Totem(number, *self.told)

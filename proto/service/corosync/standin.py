@@ -1,0 +1,81 @@
+"""One node's stand-in for corosync: the parts put together, in the order in which programs hear of a change (rule Y7).
+
+What a host calls: the inputs of the ring (``ring`` itself has them all), and the requests of programs. A handle is a number of
+the host's, unique among all services.
+"""
+
+from __future__ import annotations
+
+from ..base import Effect
+from .cpg import Cpg
+from .messages import Kill, Mcast, Message, Process, Reload, Votes, Word
+from .results import Answer, Changed, Code, Members
+from .ring import Nodes, Ring
+from .tracking import Track, Trackers
+from .votequorum import Config, Votequorum
+
+
+class StandIn:
+    """Ring, process groups and quorum of one node. It hears what the ring tells (``results.Hearer``)."""
+
+    ring_class: type[Ring] = Ring
+    cpg_class: type[Cpg] = Cpg
+    votequorum_class: type[Votequorum] = Votequorum
+    trackers_class: type[Trackers] = Trackers
+
+    def __init__(self, nodes: Nodes, config: Config, past: bytes, *, alone_after_ns: int = 0) -> None:
+        """past: as ``Ring``."""
+        self.ring = self.ring_class(nodes, past, self, alone_after_ns=alone_after_ns)
+        self.cpg = self.cpg_class(self.ring)
+        self.votequorum = self.votequorum_class(nodes.node, config)
+        self.trackers = self.trackers_class(self.votequorum, self.ring.id)
+
+    # ---- what the ring tells
+
+    def on_members(self, change: Members) -> list[Effect]:
+        return list(self.cpg.on_members(change))
+
+    def on_delivered(self, node: int, message: Mcast) -> list[Effect]:
+        return list(self.cpg.on_delivered(node, message))
+
+    def on_no_room(self, process: Process) -> list[Effect]:
+        return list(self.cpg.on_no_room(process))
+
+    def on_changed(self, changed: Changed) -> list[Effect]:
+        effects = list(self.cpg.on_changed(changed))
+        self.votequorum.on_changed(changed)
+        return effects + list(self.trackers.on_changed(changed))
+
+    def on_votes(self, votes: Votes) -> list[Effect]:
+        was_quorate = self.votequorum.quorate
+        self.votequorum.on_votes(votes)
+        return list(self.trackers.on_votes(was_quorate, votes.number if votes.node == 0 else None))
+
+    def word(self) -> Word:
+        return self.votequorum.word()
+
+    # ---- what programs ask of quorum and of the ring
+
+    def track(self, handle: int, flags: Track) -> list[Effect]:
+        return self.trackers.track(handle, flags)
+
+    def set_expected(self, handle: int, expected: int) -> list[Effect]:
+        """votequorum_setexpected."""
+        return self._set(*self.votequorum.set_expected(handle, expected))
+
+    def set_votes(self, handle: int, node: int, votes: int) -> list[Effect]:
+        """votequorum_setvotes; node 0: this one."""
+        return self._set(*self.votequorum.set_votes(handle, node, votes))
+
+    def _set(self, answer: Answer, said: Message | None) -> list[Effect]:
+        return [answer, *(self.ring.submit(said) if said is not None else [])]
+
+    def kill(self, handle: int, node: int, reason: bytes) -> list[Effect]:
+        """corosync_cfg_kill_node."""
+        if node not in self.ring.table:
+            return [Answer(handle, Code.NOT_EXIST)]
+        return [Answer(handle, Code.OK), *self.ring.submit(Kill(node, reason))]
+
+    def reload(self, handle: int) -> list[Effect]:
+        """corosync_cfg_reload_config."""
+        return [Answer(handle, Code.OK), *self.ring.submit(Reload())]
