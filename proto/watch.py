@@ -41,6 +41,7 @@ class Watch:
         self.starvation = Starvation(config, parts)
         self._notices = Notices()
         self._looked_ns = 0
+        self._is_hurried = False
         self._waiting_since_ns = 0  # in no instance since then
         self._quorate = True
         self.blocked: dict[int, tuple[str, int]] = {}
@@ -66,13 +67,15 @@ class Watch:
         self._timers.stop(Deadline.WATCH)
 
     def hurry(self, now: int) -> None:
-        """The members have changed: look at once."""
+        """The members have changed: look at once. There may be quorum again, which programs are to be told."""
+        self._is_hurried = True
         self._timers.set(Deadline.WATCH, now)
 
     def postpone(self, now: int) -> None:
         """A heartbeat is out. All stations beat along with the first, so that all have been heard now: the watch need not wake
-        this station to find that out."""
-        self._timers.set(Deadline.WATCH, max(now + MS, self.next_ns(now)))
+        this station to find that out. A look that is to be taken at once is not put off."""
+        if not self._is_hurried:
+            self._timers.set(Deadline.WATCH, max(now + MS, self.next_ns(now)))
 
     def forgive(self, now: int) -> None:
         """This station did not run for a while: every wait begins again."""
@@ -85,6 +88,7 @@ class Watch:
         """Which stations does delivery, or opening, wait for? Each step must be followed up before the next one."""
         core = self._core
         self._looked_ns = now
+        self._is_hurried = False
         yield [*self._conflicts(now), *self._shortages(now)]
         if core.is_open:
             yield self._opening.note_clock(core.clock)

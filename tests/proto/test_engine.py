@@ -328,6 +328,19 @@ def test_without_quorum_a_station_blocks_says_so_and_gives_up() -> None:
     assert {node.engine.instance for node in cluster.nodes} == {one.engine.instance}
 
 
+def test_a_heartbeat_does_not_put_off_the_look_after_a_change() -> None:
+    """Else programs are told that there is no quorum while their messages are sent (simulation, seed 1795978791)."""
+    cluster = opened()
+    engine = cluster.nodes[0].engine
+    engine.watch.postpone(cluster.now)
+    assert engine.own_deadline_ns() > cluster.now
+    engine.watch.hurry(cluster.now)
+    engine.watch.postpone(cluster.now)
+    assert engine.own_deadline_ns() == cluster.now
+    engine.on_timeout(cluster.now)
+    assert engine.own_deadline_ns() > cluster.now
+
+
 def test_without_quorum_for_a_moment_nothing_happens() -> None:
     cluster = opened()
     cluster.lost = lambda source, to, pdu: True
