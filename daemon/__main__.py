@@ -49,7 +49,8 @@ FRAME_MAX_ROOM: Final = 9000
 SLICE_NS: Final = 2_000_000
 """Longest stay in one turn of the data path with work left."""
 STAY_NS: Final = 8_000_000
-"""For so long a turn waits for the next event itself, while events come: what else the loop has to do may be late by that."""
+"""Time for which a turn waits for the next event itself while events follow each other. The loop's other work may be late by
+that."""
 BUS_SEND_BYTES: Final = 32 * 1024
 """A bridge that forwards serially charges a frame to its sender's socket until it has been carried: so small a buffer is
 back-pressure, without which frames are lost in the bridge's backlog."""
@@ -110,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without UTF-8 cannot show every name
         sys.stdout.reconfigure(errors="replace")
     arguments = parser().parse_args(argv)
-    with contextlib.suppress(RuntimeError, ValueError, OSError):  # without a standard error there is nowhere to tell it
+    with contextlib.suppress(RuntimeError, ValueError, OSError):  # without a standard error there is nowhere to report it
         faulthandler.enable()  # where it stood, when a watchdog (SIGABRT) or a fault ends it
     try:
         config = configuration.load(arguments.config)
@@ -306,7 +307,7 @@ def _engine(config: Config, incarnation: int, instance: int, frame_max: int, fin
         answer_each=c.confirm == "each",
         **c.times_ns(),
     )
-    # A file of a daemon that believed whatever number it heard: this one starts all the same, and says that they are used up.
+    # A file of a daemon that believed every number it received: this one starts all the same, and reports that they are used up.
     return Engine(wanted, incarnation=incarnation, instance=min(instance, INSTANCE_MAX))
 
 
@@ -330,7 +331,7 @@ def _datapath(config: Config, engine: Engine, mtu: int, key: bytes) -> DataPath:
 
 
 def _rights(config: Config, journal: Journal) -> Rights:
-    """Real-time scheduling if it is wanted and granted, then nothing but CAP_NET_RAW."""
+    """Real-time scheduling if it is configured and granted; after that no capability but CAP_NET_RAW."""
     rights = Rights(net_raw=True, realtime_wanted=config.station.realtime_priority > 0)
     if rights.realtime_wanted:
         refused = take_realtime(config.station.realtime_priority)
@@ -351,7 +352,8 @@ Live = Mapping[tuple[str, str], Callable[[Any], None]]
 def _reloader(
     config: Config, adapt: Callable[[Config], Config], log_level: str | None, journal: Journal, live: Live
 ) -> Callable[[], None]:
-    """What SIGHUP does: take over what may change, name what else has changed. live: for each such option, what sets it."""
+    """Handle SIGHUP: apply the options that may change, and name the others that have changed. live: for each such option, the
+    function that sets it."""
     running = {(section, name): value for section, options in config.values().items() for name, value in options.items()}
 
     def reload() -> None:

@@ -17,7 +17,7 @@ from .observe import Journal, Notifier
 
 MS: Final = 1_000_000
 NOBODY_SEEN_NS: Final = 10_000_000_000
-"""An opening in which no other station has been heard for this long: say what to check."""
+"""Time without another station in an opening after which a notice says what to check."""
 
 
 class Announcer:

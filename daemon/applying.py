@@ -1,6 +1,6 @@
 """Applies the effects of the engine (``proto/effects.py``) in their order: to disk, links, data path and programs.
 
-``Persist`` is a barrier: a synchronous fsync on this thread, so nothing behind it, and no frame that the engine queued, leaves
+``Persist`` is a barrier: a synchronous fsync on this thread, so no later effect, and no frame that the engine queued, leaves
 before the numbers are durable.
 """
 

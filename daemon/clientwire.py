@@ -232,7 +232,7 @@ MESSAGE_FRAME: Final = struct.Struct("<" + HEADER.code + MESSAGE.code)
 
 
 class Row(NamedTuple):
-    """What docs/client-protocol.md says of a frame."""
+    """The text about a frame in docs/client-protocol.md."""
 
     frame: Frame
     since: int
@@ -329,7 +329,7 @@ STATE_PREFIX: Final = "zenjun.state."
 """Groups by which members of any program's group transfer its state: as open to all as the groups that they belong to."""
 HANDLES_PER_UID: Final = 4096
 """Groups that all programs of one user may hold at a station at a time, joined or to send to. Each join is a message that costs
-every station Python, and a place in everybody's tables: 64 connections with all handles there are would be 65,000."""
+Python time and a table entry at every station: 64 connections with all their handles would be 65,000."""
 
 CODES: Final = {
     "version": "no common version; the connection is closed",

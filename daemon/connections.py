@@ -53,7 +53,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What WELCOME tells besides the client's own number."""
+    """Contents of WELCOME besides the client's own number."""
 
     cluster: str
     station: int
@@ -66,7 +66,7 @@ class Facts:
 
 @dataclass(slots=True)
 class Standing:
-    """How this station stands in the cluster, as its programs are told."""
+    """The state of this station in the cluster, as reported to its programs."""
 
     instance: int = 0
     incarnations: tuple[int, ...] = ()
@@ -80,7 +80,7 @@ class Standing:
     """(station, reason): delivery waits for these."""
     quorum: bool = True
     fence: dict[str, object] | None = None
-    """The event that says so: the order here differs from another station's."""
+    """The event that reports it: the order here differs from another station's."""
 
     @property
     def shown_instance(self) -> int:
@@ -110,7 +110,7 @@ class Connections:
         return self.by_slot.get(connection.slot) is connection
 
     def in_order(self) -> list[Connection]:
-        """Those that have said HELLO, by client number."""
+        """Connections that have sent HELLO, by client number."""
         return [c for _, c in sorted(self.by_number.items()) if c.greeted]
 
     def new_number(self) -> int:

@@ -1,12 +1,12 @@
 """The host of the process groups (``proto/service/groups.py``) inside the daemon.
 
-It feeds them what delivery stands at, and carries out what they return: a ``Change`` becomes routes in the data path and VIEW
-frames for the members, an ``Emit`` a message in the order, a ``Reply`` an answer. The other way it turns JOIN and LEAVE of
-programs into group messages.
+It passes them the messages at which delivery stops, and applies what they return: a ``Change`` becomes routes in the data path
+and VIEW frames for the members, an ``Emit`` a message in the order, a ``Reply`` an answer. The other way it turns JOIN and LEAVE
+of programs into group messages.
 
 A join is a message: the client's membership, at every station, begins at its place in the order, so all members see the same
-views at the same place. Groups live on while stations come and go. When the cluster is opened anew, or this station is
-admitted again, it joins its clients' groups again by itself; after an admission only once it knows all groups of the others.
+views at the same place. Groups persist while stations come and go. When the cluster opens again, or this station is admitted
+again, it joins its clients' groups again by itself; after an admission only when it knows all groups of the others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REFUSED: Final = {
     "name-collision": "group {!r} has the same number as another group with members: use another name",
     "order-mismatch": "group {!r} has another order: its first member has said which",
 }
-"""What a program is told whose join has been refused at its place."""
+"""The error for a program whose join has been refused at its place."""
 
 
 class GroupHost(ServiceHost):
@@ -80,7 +80,7 @@ class GroupHost(ServiceHost):
     # ---- instances
 
     def open(self, instance: int, *, joined: bool) -> None:
-        """An instance begins; joined: the others have groups already. Call ``begin`` when the programs have been told of it."""
+        """An instance begins; joined: the others have groups already. Call ``begin`` when the programs have got the event."""
         self._groups.open(instance, joined=joined)
 
     def suspend(self) -> None:
@@ -111,7 +111,7 @@ class GroupHost(ServiceHost):
                 self._allow(connection, handle)
         self.flush()
 
-    # ---- what comes in the order
+    # ---- messages in the order
 
     def on_message(self, place: Place, client: int, data: bytes, position: int) -> None:
         """A group message of a client of station ``place[1]``. position: of its PDU."""
@@ -166,7 +166,7 @@ class GroupHost(ServiceHost):
             self._allow(connection, handle)
 
     def _show(self, change: Change, place: Place, position: int) -> None:
-        """Give the view to all local members, and to those who have just left it."""
+        """Send the view to all local members, and to those that have just left."""
         body = as_json(
             {
                 "group": change.group, "clock": place[0], "station": place[1], "index": place[2],
@@ -289,7 +289,7 @@ class GroupHost(ServiceHost):
         self.flush()
 
     def leave_all(self, connection: Connection) -> None:
-        """The client says goodbye: leave what it has not left yet."""
+        """The client has sent BYE: leave the groups that it has not left yet."""
         for handle in list(connection.handles.values()):
             if not handle.leaving:
                 self._part(connection, handle)

@@ -1,6 +1,6 @@
 """The cluster's key: 16 bytes that all stations share, in a file of their own.
 
-With a key every frame bears a seal (``datapath/guard.c``), and frames without one are dropped and counted. It keeps out who is on
+With a key every frame has a seal (``datapath/guard.c``), and frames without one are dropped and counted. It keeps out who is on
 the segment without having it. It hides nothing, and recorded frames can be sent again (docs/protocol.md, "Sealed frames").
 """
 
@@ -44,7 +44,7 @@ def path_of(option: str, environ: Mapping[str, str]) -> Path | None:
     except (FileNotFoundError, PermissionError):  # a manager that has loaded nothing leaves the folder closed to us
         return None
     except OSError:
-        return found  # read() says what is wrong
+        return found  # read() reports the error
     return None if given.strip() == NO_KEY.encode() else found
 
 

@@ -80,7 +80,7 @@ class LinkDriver:
         self._looked_ns = now_ns()
         self._unsealed = 0
 
-    # ---- life
+    # ---- start and end
 
     def fileno(self) -> int:
         return self._monitor.fileno()
@@ -162,7 +162,7 @@ class LinkDriver:
             most = limits.frame_max + limits.overhead
             text = f"{link.name} carries {opened.mtu} bytes; frames stay within {most} (station.mtu, or as at the start)"
             self._journal.event(logging.INFO, "interface mtu", text, now=now_ns(), key="cut")
-        if opened.ifindex != link.index:  # made anew between the look and the opening: look again
+        if opened.ifindex != link.index:  # made again between the look and the opening: look again
             self._monitor.look()
 
     def _try_again(self) -> None:
@@ -186,7 +186,7 @@ class LinkDriver:
             return
         was = self.is_open
         self._close()
-        self._monitor.look()  # says what happened, and opens anew if it is up under another index
+        self._monitor.look()  # reports what happened, and opens again if it is up under another index
         if not self.is_open and self.state is LinkState.UP:
             if was and code:
                 text = f"the packet socket reports: {os.strerror(abs(code))}; opening it anew"

@@ -27,8 +27,8 @@ class SocketError(Exception):
 def listen(path: Path, mode: int, group: str, what: str = "client socket") -> socket.socket:
     """A listening, non-blocking Unix stream socket at ``path`` with these permissions; ``group`` empty: the process's own.
 
-    A leftover socket is replaced only if nobody answers on it. Raises SocketError: in use (with the owner's pid), folder missing
-    and not to be made, not a socket, unknown group, path too long.
+    A leftover socket is replaced only if no process answers on it. Raises SocketError: in use (with the owner's pid), folder
+    missing and not to be made, not a socket, unknown group, path too long.
     """
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def listen(path: Path, mode: int, group: str, what: str = "client socket") -> so
             raise SocketError(f"the group {group!r} for the {what} does not exist") from None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        before = os.umask(0o777)  # nobody may connect before the permissions are right
+        before = os.umask(0o777)  # no process may connect before the permissions are right
         try:
             sock.bind(str(path))
         finally:
@@ -59,7 +59,7 @@ def listen(path: Path, mode: int, group: str, what: str = "client socket") -> so
 
 
 def _make_way(path: Path, what: str) -> None:
-    """Remove a stale socket. Raises SocketError if somebody answers on it or if it is no socket."""
+    """Remove a stale socket. Raises SocketError if a process answers on it or if it is no socket."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise SocketError(f"cannot open the {what} {path}: something else is there already")

@@ -58,8 +58,8 @@ def passed_socket(environ: MutableMapping[str, str], pid: int) -> socket.socket 
 
 
 def adapted(config: Config, environ: Mapping[str, str], socket_path: str) -> Config:
-    """The configuration with what the manager says: the state folder it made for this unit, where the file names none, and
-    ``socket_path``, where it listens for us (empty: nowhere), whatever the file says."""
+    """The configuration with the manager's values: the state folder that it made for this unit, if the file names none, and
+    ``socket_path``, where it listens for the daemon (empty: nowhere), regardless of the file."""
     station = config.station
     folder = environ.get("STATE_DIRECTORY", "").split(":")[0]
     default = next(f.default for f in dataclasses.fields(StationOptions) if f.name == "state_dir")

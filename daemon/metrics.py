@@ -166,7 +166,7 @@ def _station(s: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _membership(s: Mapping[str, Any]) -> Iterator[Metric]:
-    """Who is in the instance, whether that is enough, and what has changed."""
+    """The members of the instance, whether they are a quorum, and the changes."""
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     quorum, membership = s.get("quorum") or {}, s.get("membership") or {}

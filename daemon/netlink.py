@@ -1,13 +1,13 @@
 """The interface: watched by name and index, so that the daemon survives what happens to it.
 
 Down and up, deleted and made again under the same name (a new index, also within milliseconds), renamed, another MTU, another
-address: each is noticed, reported and answered by opening the packet socket anew. Netlink events are only a hint to look: they
-may be merged, late or lost (the kernel drops them when nobody reads), so what counts is a fresh answer of the kernel about the
-interface, and the comparison of its *index* with the one the socket is bound to. Events of other interfaces cost one comparison.
-While there is no link, the driver also looks without an event, once per LOOK_AGAIN_NS.
+address: each is noticed, reported and answered by opening the packet socket again. Netlink events are only a hint to look: they
+may be merged, late or lost (the kernel drops them when they are not read), so what counts is a fresh answer of the kernel about
+the interface, and the comparison of its *index* with the one the socket is bound to. Events of other interfaces cost one
+comparison. While there is no link, the driver also looks without an event, once per LOOK_AGAIN_NS.
 
-Identity: the configured name. If the interface is renamed while in use, its index lives on under a new name and the daemon stays
-with it (and says so); when that index goes away, the configured name counts again.
+Identity: the configured name. If the interface is renamed while in use, its index stays under a new name and the daemon stays
+with it (and reports it); when that index goes away, the configured name counts again.
 
 The netlink socket is our own and pyroute2 encodes and decodes, since the daemon needs to see ENOBUFS (events lost) as such.
 """
@@ -90,13 +90,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What the driver has to do and say about the interface, one per look that found something new."""
+    """What the driver has to do and report about the interface, one per look that found something new."""
 
     state: LinkState
     link: Link | None
     """None: absent."""
     reopen: bool
-    """The packet socket must be closed and, if the state is UP, opened anew (other index, address, MTU, or back up)."""
+    """The packet socket must be closed and, if the state is UP, opened again (other index, address, MTU, or back up)."""
     what: tuple[tuple[str, str], ...]
     """(event word, text for people); words: ``up``, ``down``, ``absent``, ``unfit``, ``recreated``, ``renamed``, ``mtu``,
     ``mac``, ``carrier``."""
@@ -133,7 +133,7 @@ class InterfaceTracker:
         """Compare a fresh look with the last one.
 
         by_index: the interface that has the followed index now; by_name: the one that has the configured name. gone: the kernel
-        has told of the followed index's end since the last look, so that an interface with that index is another one.
+        has reported the end of the followed index since the last look, so that an interface with that index is another one.
         Returns None if nothing changed.
         """
         link = by_name if gone or by_index is None else by_index
@@ -194,7 +194,7 @@ class LinkMonitor:
         self.foreign = 0
         """Events of other interfaces, ignored."""
         self.overruns = 0
-        """Times the kernel said that it had dropped events."""
+        """Number of times that the kernel reported dropped events."""
         self.looks = 0
         self._behind = False
         """Events were dropped and the queue has not been empty since: the kernel drops more without another error."""
@@ -256,7 +256,7 @@ class LinkMonitor:
             self._on_change(change)
 
     def _concerns(self, message: Any) -> tuple[bool, bool]:
-        """(whether the event is about our interface, whether it says that the followed index has ended)."""
+        """(whether the event is about our interface, whether the followed index has ended)."""
         if message["header"]["type"] not in (RTM_NEWLINK, RTM_DELLINK):
             return False, False
         index = int(message["index"])
@@ -265,7 +265,7 @@ class LinkMonitor:
             self.events += 1
         else:
             self.foreign += 1
-        # A bridge tells with RTM_DELLINK (family AF_BRIDGE) that a port left it: the interface itself lives on.
+        # A bridge reports with RTM_DELLINK (family AF_BRIDGE) that a port left it: the interface itself stays.
         deleted = message["header"]["type"] == RTM_DELLINK and int(message["family"]) != socket.AF_BRIDGE
         return mine, deleted and index == self.tracker.index
 

@@ -1,4 +1,4 @@
-"""What the daemon tells the outside besides its status: log lines and the service manager's notifications.
+"""What the daemon reports besides its status: log lines, and notifications to the service manager.
 
 One line per event on standard error, as text or JSON. Every event has a name of a word or two, so that repeated ones can be
 limited and counted: a fault that happens ten thousand times a second is one line and a number, not a full disk.
@@ -24,7 +24,7 @@ BURST: Final = 5
 """Lines of one event let through in one interval before the rest is only counted."""
 INTERVAL_NS: Final = 10_000_000_000
 EVENTS_MAX: Final = 512
-"""Events remembered for limiting; beyond it, the limits start anew (names come from the code, so this is never reached)."""
+"""Events remembered for limiting; beyond it, the limits start again (names come from the code, so this is never reached)."""
 
 LEVELS: Final[Mapping[str, int]] = {
     "debug": logging.DEBUG,
@@ -35,7 +35,7 @@ LEVELS: Final[Mapping[str, int]] = {
 
 
 class TextFormatter(logging.Formatter):
-    """``2025-01-31T12:00:00.123Z info open: instance 7 …`` with the event's fields behind."""
+    """``2025-01-31T12:00:00.123Z info open: instance 7 …`` followed by the event's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         event, fields = event_of(record)
@@ -132,9 +132,9 @@ class Journal:
 class PatientStream(io.TextIOBase):
     """A text stream over a descriptor that loses lines instead of waiting for its reader.
 
-    A terminal stopped by Ctrl-S, or a pipe that nobody empties, would otherwise stop the daemon, and with it the cluster. Pipes
-    and terminals are opened anew for writing, so that only our own description becomes non-blocking; files never block; sockets
-    are written with MSG_DONTWAIT. What cannot be opened anew is used as it is.
+    A terminal stopped by Ctrl-S, or a pipe that is not read, would otherwise stop the daemon, and with it the cluster. Pipes and
+    terminals are opened again for writing, so that only the daemon's own description becomes non-blocking; files never block;
+    sockets are written with MSG_DONTWAIT. What cannot be opened again is used as it is.
     """
 
     def __init__(self, fd: int) -> None:
@@ -200,7 +200,8 @@ def set_level(level: str) -> None:
 
 
 class Notifier:
-    """Tells the service manager how the daemon is, by the datagram socket named in NOTIFY_SOCKET; without one it does nothing.
+    """Reports the daemon's state to the service manager, by the datagram socket named in NOTIFY_SOCKET; without one it does
+    nothing.
 
     Never blocks and never raises: a manager that does not read, or a socket that is gone, must not stop the daemon (case 91).
     """
@@ -221,7 +222,7 @@ class Notifier:
         """Notifications that could not be sent."""
 
     def send(self, *lines: str) -> bool:
-        """Send ``lines`` in one datagram; False if there is nobody or it did not go."""
+        """Send ``lines`` in one datagram; False if there is no manager or the datagram was not sent."""
         if self._socket is None:
             return False
         try:

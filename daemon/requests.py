@@ -42,12 +42,12 @@ class Question:
 
 
 class Requests:
-    """Answers what programs ask.
+    """Answers the requests of programs.
 
     status:     ``status(now)`` gives the object of docs/status.md; asked at most ``STATUSES_PER_S`` times a second.
     services:   answer the questions that are theirs, by ``reply``.
-    admin:      carries out an operator's command, ``("expel", {"station": k})`` or ``("leave", {})``, and returns a line for
-                people; raises UsageError for what cannot be. Without it operators are refused. It may be set later.
+    admin:      executes an operator's command, ``("expel", {"station": k})`` or ``("leave", {})``, and returns a line for people;
+                raises UsageError for what cannot be. Without it operators are refused. It may be set later.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Capabilities: take what is needed, give up the rest, say in one line what is missing.
+"""Capabilities: take what is needed, give up the rest, report in one line what is missing.
 
-The daemon needs CAP_NET_RAW (a packet socket) and, only for ``realtime``, CAP_SYS_NICE. It keeps CAP_NET_RAW for its whole life,
-since the socket must be opened anew when the interface comes back, and gives up everything else before it reads a frame. Linux
-keeps capabilities per thread: ``drop_all_but_net_raw`` must run before any other thread exists (threads inherit their maker's).
+The daemon needs CAP_NET_RAW (a packet socket) and, only for ``realtime``, CAP_SYS_NICE. It keeps CAP_NET_RAW while it runs, since
+the socket must be opened again when the interface comes back, and gives up everything else before it reads a frame. Linux keeps
+capabilities per thread: ``drop_all_but_net_raw`` must run before any other thread exists (threads inherit their maker's).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class RightsError(Exception):
-    """The daemon lacks a right it cannot do without; the text is one line that says how to grant it."""
+    """The daemon lacks a right that it needs; the text is one line with the way to grant it."""
 
 
 @dataclass(frozen=True, slots=True)

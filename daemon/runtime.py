@@ -3,7 +3,7 @@
 One turn, whenever the data path's descriptor is readable (frames, bytes of clients, its timer) or something here has changed:
 
 1. ``dp_turn``: receive, offer, step, deliver, send, all in C, until idle or until Python is needed. Reading comes before judging:
-   after a pause of this process the ring is emptied first, so that nobody is called silent for the time we slept.
+   after a pause of this process the ring is emptied first, so that no station counts as silent for the time of the pause.
 2. ``engine.poll``: control PDUs and deadlines; its effects are applied in order (``applying.py``).
 3. group messages and control frames of clients; then again, at most ROUNDS_MAX times before other callbacks have their turn.
 
@@ -39,11 +39,11 @@ from .store import Store, StoreError
 
 ROUNDS_MAX: Final = 64
 ROUNDS_NS: Final = 8_000_000
-"""Turns of the data path in one callback, at most so many, and none begun after so long: signals, netlink and new clients are
+"""Maximum of turns of the data path in one callback, and time after which none begins: signals, netlink and new clients are
 served under any load."""
 CONTROL_FRAMES_MAX: Final = 4
 CONTROL_SLICE_NS: Final = 1_000_000
-"""Control frames of programs in one turn, at most so many and, but for the last one, at most so long."""
+"""Maximum of control frames of programs in one turn, and of their time (without the last one)."""
 PAUSE_NS: Final = 200_000_000
 """Between turns for longer than was planned: we did not run, and catch up with the ring before judging others."""
 CATCH_UP_MAX: Final = 256
@@ -100,7 +100,7 @@ class Runtime:
         """The engine has been started. Not before the first link: a station that no frame reaches is in no instance, not even in
         one of its own where one station is enough."""
 
-    # ---- life
+    # ---- start and end
 
     async def run(self) -> int:
         """Serve until stopped; returns an ``Exit`` code. Every descriptor is out of the loop before it is closed."""
@@ -121,7 +121,8 @@ class Runtime:
             await self._metrics.start()
         watchdog = loop.create_task(self._watchdog())
         tick = loop.create_task(self._tick())
-        # Everything alive now lives as long as the daemon: the collector need not walk it again and pause us for it.
+        # All objects that exist now exist as long as the daemon: the collector need not walk them again, which would pause the
+        # daemon.
         gc.collect()
         gc.freeze()
         try:
@@ -156,7 +157,7 @@ class Runtime:
         self._done.set_result(int(code))
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Run a callback of the loop: the daemon ends with a reason instead of going on half broken."""
+        """Run a callback of the loop: on an exception the daemon ends with a reason instead of continuing in an unknown state."""
         if self.stopping.phase is Phase.ENDED:
             return
         try:
@@ -247,7 +248,7 @@ class Runtime:
         message = self._dp.group()
         if message is None:
             return
-        # Perhaps of the instance that has ended: its groups live until the next one begins.
+        # Perhaps of the instance that has ended: its groups stay until the next one begins.
         self._clients.on_delivered(message)
         self._dp.group_done()
 
@@ -270,7 +271,7 @@ class Runtime:
     # ---- links
 
     def link_opened(self, name: str, info: LinkInfo) -> None:
-        """Start the engine with the first link; tell it what frames may have now."""
+        """Start the engine with the first link; pass it the present frame size."""
         now = now_ns()
         text = self._announcer.is_open() if self._announcer.instance else f"opening on {name}"
         (self._notifier.status if self._ready else self._notifier.ready)(text)
@@ -320,7 +321,7 @@ class Runtime:
         self._again = True
 
     def leave(self, now: int) -> None:
-        """Tell the other stations that this one leaves."""
+        """Announce to the other stations that this one leaves."""
         if self.has_begun:
             self._applier.apply(self._engine.leave(now))
 
@@ -351,7 +352,7 @@ class Runtime:
         self._turn()
 
     async def _watchdog(self) -> None:
-        """Ask for a turn twice per interval, and say that we live only when the data path has really made one.
+        """Ask for a turn twice per interval, and notify the watchdog only when the data path has really made one.
 
         A loop that runs callbacks while frames are no longer served would otherwise look alive.
         """

@@ -1,14 +1,14 @@
-"""The services inside the daemon: where one is added, and how it gets its part of what happens.
+"""The services inside the daemon: where one is added, and how it gets its messages and requests.
 
 A service is a state machine (``proto/service/base.py``) with a *host* here: a ``ServiceHost`` that feeds it from the order and
-carries out what it returns. To add one:
+applies what it returns. To add one:
 
 1. the state machine, in ``proto/service/``;
 2. its host, in ``daemon/``: a ``ServiceHost`` that names the messages of the order and the requests of programs that are its own;
 3. one line in ``Sessions.__init__`` that makes the host. It registers itself with ``Services``, and gets its part from then on.
 
 So far there is one, the process groups (``grouphost.py``). A service that waits for a disk, or that programs can flood, does not
-belong here, because this thread also judges the silence of other stations: it becomes a program, a client of the daemon
+belong here, because this thread also detects silent stations: it becomes a program, a client of the daemon
 (docs/adr/0012-services.md).
 """
 
@@ -40,7 +40,7 @@ class ServiceHost(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """The programs have been told of the instance: messages may be sent."""
+        """The programs have got the event of the instance: messages may be sent."""
 
     @abstractmethod
     def suspend(self) -> None:
@@ -50,7 +50,7 @@ class ServiceHost(ABC):
     def end(self) -> None:
         """The last instance has nothing more to deliver; the next one is about to begin."""
 
-    # ---- what comes
+    # ---- inputs
 
     @abstractmethod
     def on_message(self, place: Place, client: int, data: bytes, position: int) -> None:

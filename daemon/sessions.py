@@ -1,8 +1,8 @@
-"""Sessions of the programs connected to this daemon: handshake, control frames, events, good-byes (docs/client-protocol.md).
+"""Sessions of the programs connected to this daemon: handshake, control frames, events, BYE (docs/client-protocol.md).
 
 Messages never pass through here: the data path reads and writes them in C. What arrives here are control frames (``on_frame``)
-and, at their place in the total order, messages of services and view events (``on_delivered``). Those are the business of
-``services``, questions and commands of ``requests``. This class sorts what comes, and tells programs what becomes of the cluster.
+and, at their place in the total order, messages of services and view events (``on_delivered``). ``services`` handles those,
+``requests`` handles questions and commands. This class sorts what arrives, and reports changes of the cluster to programs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .requests import KIND_OF, Question, Requests
 from .services import Services
 
 HELLO_TIMEOUT_NS: Final = 10_000_000_000
-"""A connection that has not said HELLO by then is closed."""
+"""A connection that has not sent HELLO by then is closed."""
 LAST_WORDS_NS: Final = 600_000_000_000
 """How long a client that has been cut off may take to read why: one that was cut off for not reading will not do so soon."""
 BYE_LINGER_NS: Final = 5_000_000_000
@@ -62,7 +62,8 @@ class Sessions:
         admin: Callable[[str, dict[str, Any]], str] | None = None,
         host_of: Callable[[int], str | None] = lambda station: None,
     ) -> None:
-        """``want_ack(yes)``: somebody here waits for level ack. ``host_of``: the host name of a station, None if it is not known.
+        """``want_ack(yes)``: a program here waits for level ack. ``host_of``: the host name of a station, None if it is not
+        known.
         ``status`` and ``admin``: as in ``Requests``."""
         self._dp = dp
         self._facts = facts
@@ -143,7 +144,7 @@ class Sessions:
             self._cut_off(connection, "protocol", f"a frame of unknown type {take.type}", now)
 
     def after_turn(self, now: int) -> None:
-        """Serve what waited for room or for a position: group messages not yet queued, clients that said BYE."""
+        """Serve what waited for room or for a position: group messages not yet queued, clients that sent BYE."""
         self._services.flush()
         standing = self._standing
         for connection in [c for c in self.connections.by_slot.values() if c.bye]:
@@ -164,7 +165,7 @@ class Sessions:
         return self._services.waiting or any(c.bye for c in self.connections.by_slot.values())
 
     def tick(self, now: int) -> None:
-        """Now and then: close connections that never said HELLO."""
+        """From time to time: close connections that never sent HELLO."""
         for connection in [c for c in self.connections.by_slot.values() if not c.greeted]:
             if now - connection.since_ns > HELLO_TIMEOUT_NS:
                 self._cut_off(connection, "protocol", "no HELLO", now)
@@ -179,8 +180,8 @@ class Sessions:
     # ---- the cluster's news
 
     def on_opened(self, instance: int, incarnations: Iterable[int], lost: dict[int, Lost], *, joined: bool = False) -> None:
-        """This station has started in an instance, and all of the last one that will ever come has come: tell everybody, join
-        everybody's groups (again), now or (joined: it has been admitted) as soon as the others' groups are known.
+        """This station has started in an instance, and everything of the last one is delivered: report it to all programs, and
+        join their groups (again), now or (joined: it has been admitted) as soon as the others' groups are known.
 
         incarnations: of stations 1..n, 0: no member. lost: what ``DataPath.reset`` has returned. The data path counts undecided
         messages as done from its next turn on, so this must come before it.
@@ -206,7 +207,7 @@ class Sessions:
         self._services.begin()
 
     def _loss(self, connection: Connection, lost: dict[int, Lost]) -> dict[str, object]:
-        """What the end of an instance costs a client, as its events say it."""
+        """What the end of an instance costs a client, as its events report it."""
         undecided, forgotten, unsafe = lost.get(connection.slot, NOTHING_LOST)
         first = self._dp.client_info(connection.slot).sent - undecided + 1
         return {"undecided": undecided, "first": first, "forgotten": forgotten, "unsafe": unsafe}
@@ -216,8 +217,8 @@ class Sessions:
         self._standing.instance, self._standing.incarnations = instance, tuple(incarnations)
 
     def on_closed(self, reason: str = "", station: int = 0, *, expelled: bool = False) -> None:
-        """The instance has ended for this station. Its groups stay as they are until the next one begins: unless the others go on
-        without this station (expelled), the rest of it, messages and views, may still be delivered before."""
+        """The instance has ended for this station. Its groups stay as they are until the next one begins: unless the others
+        continue without this station (expelled), the rest of it, messages and views, may still be delivered before."""
         standing = self._standing
         standing.open = False
         self._services.suspend()
@@ -262,11 +263,11 @@ class Sessions:
         for connection in [c for c in self.connections.by_slot.values() if not c.greeted]:
             self._cut_off(connection, "closing", "the daemon is stopping", now)
 
-    # ---- what comes in the order
+    # ---- messages in the order
 
     def on_delivered(self, message: Message) -> None:
-        """What delivery stands at (``DataPath.group``): a message of a service or a view event, perhaps of an instance that has
-        ended, for its groups live until the next one begins."""
+        """The message at which delivery has stopped (``DataPath.group``): one of a service or a view event, perhaps of an
+        instance that has ended, because its groups stay until the next one begins."""
         if message.type == MessageType.VIEW:
             self._on_view(message)
         else:
@@ -277,7 +278,7 @@ class Sessions:
         """Stations have come or gone at this place of the order."""
         view = decode_view(message.data)
         if self._facts.station not in view.members:
-            return  # the last thing of an instance that has ended for us: nobody's view any more
+            return  # the last event of an instance that has ended here: no program gets this view
         self._standing.view_instance = view.instance
         place = (message.clock, message.view_src + 1, message.index)
         self._tell_view(view, place, message.position)
@@ -361,7 +362,7 @@ class Sessions:
     # ---- helpers
 
     def _cut_off(self, connection: Connection, code: str, text: str, now: int, *, told: bool = False) -> None:
-        """Disconnect a client for a reason. ``told``: the data path has told the client already."""
+        """Disconnect a client for a reason. ``told``: the data path has sent the ERROR already."""
         line = f"disconnected client {connection.client} ({connection.name or 'no name'}): {code}: {text}"
         self._journal.event(logging.WARNING, "client", line, now=now, key=code, client=connection.client)
         if not told:

@@ -1,10 +1,10 @@
 """When the slots of a schedule begin (rules T3, T4), by this machine's time zone data.
 
-For those who send: a machine's zone data may be older than another's, so an instant is computed once, by the sender of SCHEDULE
-or NEXT, and is a number for all others.
+For senders: a machine's zone data may be older than another's, so an instant is computed once, by the sender of SCHEDULE or NEXT,
+and is a number for all others.
 
-A slot begins at ``[mon[-fri]] HH:MM [Area/City]`` (without a zone: UTC), or once at ``YYYY-MM-DDTHH:MM[:SS]Z``. A time that a
-clock skips when summer time begins counts at the first instant behind the gap; of one that comes twice the first counts.
+A slot begins at ``[mon[-fri]] HH:MM [Area/City]`` (without a zone: UTC), or once at ``YYYY-MM-DDTHH:MM[:SS]Z``. A time that is
+skipped when summer time begins is the first instant after the gap; of a time that occurs twice the first counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _on_day(day: date, hour: int, minute: int, zone: tzinfo) -> int:
     instant = local.astimezone(UTC)
     if instant.astimezone(zone).replace(tzinfo=None) == local.replace(tzinfo=None):
         return int(instant.timestamp())
-    # In a gap the offset before it gives an instant behind it, and the offset after it one before: the change is between them.
+    # In a gap the offset before it gives an instant after it, and the offset after it one before: the change is between them.
     early, late = (int(local.replace(fold=f).astimezone(UTC).timestamp()) for f in (1, 0))
     offset = datetime.fromtimestamp(early, zone).utcoffset()
     while late - early > 1:
@@ -93,7 +93,7 @@ def _last_before(slots: Sequence[str], after: int, now: int) -> tuple[int, int]:
 
 
 def _first_after(slots: Sequence[str], now: int) -> tuple[int, int]:
-    """(instant, slot) of the first one behind now; (0, 0): there is none."""
+    """(instant, slot) of the first one after now; (0, 0): there is none."""
     found = []
     for number, when in enumerate(slots):
         once = when.endswith("Z") and when[4] == "-"

@@ -1,4 +1,4 @@
-"""Work that programs can ask for without end, done no more often than the daemon can bear."""
+"""Work that programs can request without limit, done only as often as the daemon can afford."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 S_NS: Final = 1_000_000_000
 SHARE: Final = 10
-"""Of the time, one part in so many goes into it at most."""
+"""At most one part of the time in this number is spent on it."""
 
 
 class Sparing(Generic[T]):
-    """A value that is made anew when it is asked for, but at most ``per_s`` times a second on average, and so many times in one
-    go, and less often where it takes long to make (``SHARE``); in between the last one is given again. So it is fresh for whoever
-    asks now and then, and somewhat old for everybody while somebody asks without end."""
+    """A value that is computed when it is requested, but at most ``per_s`` times a second on average, with at most that number at
+    once, and less often if it takes long (``SHARE``); in between the last one is returned again. So it is fresh for occasional
+    requests, and somewhat old for all while one program requests it without limit."""
 
     def __init__(self, make: Callable[[int], T], per_s: int, clock: Callable[[], int] = thread_time_ns) -> None:
         """``make(now)``, now in monotonic nanoseconds. clock: by which it is judged how long that takes; by default processor

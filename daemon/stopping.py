@@ -42,7 +42,7 @@ class Host(Protocol):
         """The engine has been started."""
 
     def leave(self, now: int) -> None:
-        """Tell the other stations that this one leaves."""
+        """Announce to the other stations that this one leaves."""
 
     def give_up(self, code: Exit, message: str) -> None:
         """End the daemon."""
@@ -79,7 +79,7 @@ class Stopping:
 
     @property
     def has_begun(self) -> bool:
-        """The daemon has been told to stop."""
+        """The daemon has been asked to stop."""
         return self.phase >= Phase.DRAINING
 
     def set_drain_timeout(self, timeout_ns: int) -> None:

@@ -2,8 +2,8 @@
 
 Rule M8 (docs/membership.md): a number is durable before the first frame that carries it may leave. ``persist`` is that
 barrier: it writes a temporary file, syncs it, renames it over the old one and syncs the folder. A crash between any two of these
-steps leaves either the old file or the new one, never a mixture. A checksum tells a file that a disk or a hand has damaged from
-one that is merely old: a wrong digit in a number would otherwise be believed.
+steps leaves either the old file or the new one, never a mixture. A checksum distinguishes a file that a disk or an editor has
+damaged from one that is merely old; otherwise a wrong digit in a number would be believed.
 
 *Our deviation from the papers*, which have a complete stop forget everything: a station whose state is gone takes its incarnation
 from the wall clock (the only place in this project that reads it) and random bits, so that it is larger than any it used before.
@@ -40,10 +40,11 @@ INSTANCE_MAX: Final = 2**32 - 1
 CLOCK_EPOCH: Final = 1_704_067_200
 """2024-01-01 00:00 UTC, seconds: a clock before this is not set, and counting from here makes 32 bits last until 2058."""
 RANDOM_BITS: Final = 2
-"""Random low bits below the seconds: 2^30 s are 34 years. They tell two lives that lost their state in one second apart."""
+"""Random low bits below the seconds: 2^30 s are 34 years. They distinguish two incarnations that lost their state in one
+second."""
 LOST_AHEAD_S: Final = 2
-"""By how much the clock is taken to be ahead where a state is known to be lost: the lives before, made up in this very second and
-counted up since, then stay below."""
+"""Amount by which the clock counts as ahead where a state is known to be lost: earlier incarnations, generated in this same
+second and counted up since, then stay below."""
 
 
 class StoreError(Exception):
@@ -83,10 +84,10 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What the folder held. ``lost`` says why an incarnation had to be made up, None if the state was there."""
+    """What the folder held. ``lost`` is the reason why an incarnation had to be generated, None if the state was there."""
 
     incarnation: int
-    """Incarnation of the previous life (or made up): the new life must use a larger one."""
+    """The previous incarnation (or a generated one): the new one must be larger."""
     instance: int
     """Highest instance number ever proposed or seen; 0 if none."""
     lost: str | None
@@ -98,7 +99,7 @@ def fresh_incarnation(ahead_s: int = 0) -> int:
     """A number larger than any this station has used, without having remembered one: wall-clock seconds, *ahead_s* added, and
     random low bits.
 
-    Lives that remember count up by one, and a daemon does not live through four of them in a second for long, so the clock stays
+    Incarnations with a state file count up by one, and a daemon does not restart four times a second for long, so the clock stays
     ahead. A clock that was never set (before 2024) gives a small number: peers that hold a larger one will name it.
     """
     seconds = max(0, int(time.time()) + ahead_s - CLOCK_EPOCH)
@@ -107,7 +108,7 @@ def fresh_incarnation(ahead_s: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a state file says."""
+    """The contents of a state file."""
 
     cluster: str
     station: int
@@ -191,7 +192,7 @@ class Store:
         self.ran: Ran | None = None
         """The configuration that ``persist`` writes: the one that this station was in an instance under last."""
         self.present: Ran | None = None
-        """That of this life."""
+        """The present one."""
         self.written = 0
         """Durable writes so far."""
 
@@ -216,9 +217,8 @@ class Store:
     def persist(self, incarnation: int, instance: int) -> None:
         """Make both numbers durable; when this returns they survive a power cut. Raises StoreError (full disk, no rights).
 
-        On failure the previous state stays in force on disk, or the new one if only the folder could not be synced, and nothing
-        of the temporary file remains if it can be removed. A caller that goes on after a failure would speak of what may be
-        forgotten.
+        On failure the previous state stays on disk, or the new one if only the folder could not be synced, and the temporary file
+        is removed if possible. A caller that continued after a failure would send numbers that may be forgotten.
         """
         data = Record(self._cluster, self._station, incarnation, instance, ran=self.ran).encode()
         temporary = self._folder / (STATE_NAME + ".tmp")
@@ -306,7 +306,7 @@ class Store:
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        except OSError as exc:  # the lock holds without the number; a full disk will be told by the first persist()
+        except OSError as exc:  # the lock holds without the number; a full disk will be reported by the first persist()
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self.close()
                 raise StoreError(f"cannot write {path}: {exc.strerror}") from exc

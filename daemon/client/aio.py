@@ -169,9 +169,8 @@ class Group(BaseGroup):
 
         data:    0 bytes to ``message_max`` (16 MiB unless configured lower).
         level:   ``ordered``, ``preack`` (every station has it: safe), ``ack``; ``sent`` or None: only until it is queued.
-        timeout: seconds; None waits for ever. Default: the connection's.
-        Raises TooLarge before anything is sent, Timeout, Undecided (this station's instance ended meanwhile), ClosedGroup,
-        NotMember, Fenced, ConnectionClosed.
+        timeout: seconds; None waits forever. Default: the connection's. Raises TooLarge before anything is sent, Timeout,
+        Undecided (this station's instance ended meanwhile), ClosedGroup, NotMember, Fenced, ConnectionClosed.
         """
         connection = self._connection
         ticket = self._protocol.send(self._membership, data, level)
@@ -207,7 +206,8 @@ class Group(BaseGroup):
         ``level``.
 
         timeout: seconds without any progress. Messages are collected to runs of 64 KiB before they are written: for a slow source
-        use ``pipeline`` and ``flush``. Errors are those of ``send``; ``error.completed`` says how many had reached the level.
+        use ``pipeline`` and ``flush``. Errors are those of ``send``; ``error.completed`` is the number that had reached the
+        level.
         """
         async with self.pipeline(level, timeout, window=window) as pipeline:
             for data in messages:
@@ -314,7 +314,7 @@ class Group(BaseGroup):
 
 
 class StateGroup(StateFacts, Group):
-    """A group joined with ``state``: its first message is the one behind the state."""
+    """A group joined with ``state``: its first message is the one after the state."""
 
 
 class Pipeline(Flight):
@@ -406,14 +406,14 @@ class Connection(BaseConnection):
 
         name:       1..128 bytes of UTF-8.
         level:      level of delivery; the default, ``preack``, is safe.
-        order:      ``op``: messages come as soon as they are here, in each sender's order only, and may be lost to the others if
-                    this station is expelled. What the first member says counts. There is one level: ``accepted``.
-        open_group: programs that are not members may send to it. What the first member says counts.
+        order:      ``op``: messages are delivered as soon as they arrive, in each sender's order only, and may be lost to the
+                    others if this station is expelled. The first member decides. There is one level: ``accepted``.
+        open_group: programs that are not members may send to it. The first member decides.
         send_only:  no membership, only a handle to send to an open group.
-        no_self:    own messages are not delivered to us.
-        receive:    False: be a member (and be able to send) but drop what comes.
+        no_self:    own messages are not delivered to this program.
+        receive:    False: be a member (and be able to send) but drop received messages.
         state:      an object with ``have``, ``snapshot`` and ``restore`` (docs/state-transfer.md). The call returns when the
-                    state is here; the first message read is the one behind it. A large state takes longer than the default
+                    state is complete; the first message read is the one after it. A large state takes longer than the default
                     ``timeout``. Level preack or ack. Raises StateFailed.
         persistent: with ``state``: the group starts only with what a quorum of the stations has, or all of them.
         Returns after the first view, which waits until the cluster is open. Raises Timeout, BadName, NameCollision,
@@ -466,12 +466,13 @@ class Connection(BaseConnection):
         return stations_of(await self._wait(ticket, timeout, "asking for the stations"))
 
     async def expel(self, station: int, timeout: Seconds = DEFAULT) -> str:
-        """As an operator, have the others go on without ``station`` (1..n). Returns a line for people once that is proposed;
-        ``ClusterView`` tells when it has happened. Raises NotPermitted, Refused (no member, the own station, no quorum)."""
+        """As an operator, have the others continue without ``station`` (1..n). Returns a human-readable line once that is
+        proposed; ``ClusterView`` reports when it has happened. Raises NotPermitted, Refused (no member, the own station, no
+        quorum)."""
         return await self._admin("expelling a station", timeout, "expel", station=station)
 
     async def leave_cluster(self, timeout: Seconds = DEFAULT) -> str:
-        """As an operator, have this station leave: its daemon says goodbye and ends. Returns a line for people. Raises
+        """As an operator, have this station leave: its daemon announces that and ends. Returns a human-readable line. Raises
         NotPermitted."""
         return await self._admin("leaving the cluster", timeout, "leave")
 
@@ -481,10 +482,10 @@ class Connection(BaseConnection):
         return str((await self._wait(ticket, timeout, what)).get("message", ""))
 
     async def close(self, timeout: float | None = 5.0) -> bool:
-        """Say goodbye and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has gone out.
+        """Send BYE and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has been broadcast.
 
         Never raises for what the daemon does; closing twice is harmless. Unread messages are dropped. In a forked child: closes
-        its descriptor, and the parent's connection goes on; False.
+        its descriptor, and the parent's connection continues; False.
         """
         if self._link.wire.foreign:  # the loop is the parent's, and so is its epoll: leave both alone
             self._link.open = False
@@ -507,7 +508,7 @@ class Connection(BaseConnection):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        # After an error nobody wants to wait for a daemon that may be the cause of it.
+        # After an error do not wait for a daemon that may be the cause of it.
         await self.close() if kind is None else await self.close(timeout=0.0)
 
     async def writable(self, timeout: Seconds = DEFAULT) -> None:
@@ -583,9 +584,9 @@ class connect:
 
     path:            the daemon's socket; default $ZENJUN_SOCKET, else /run/zenjun/zenjund.sock.
     name:            what the daemon shows this program as; default the script's name.
-    wait:            seconds to keep trying while no daemon answers (None: for ever); 0: try once.
-    timeout:         default for each call on the connection, seconds; None: for ever.
-    inbox_bytes_max: bytes unread in all groups above which we stop reading, for the daemon to feel it.
+    wait:            seconds to keep trying while no daemon answers (None: forever); 0: try once.
+    timeout:         default for each call on the connection, seconds; None: forever.
+    inbox_bytes_max: bytes unread in all groups above which the library stops reading, so that the daemon holds messages back.
     on_event:        called with each Event, within the loop; must not block.
     Raises NotReachable, VersionMismatch, Busy, Timeout.
 
@@ -658,8 +659,8 @@ class connect:
 async def sessions(path: str | None = None, *, wait: float | None = None, **options: Any) -> AsyncIterator[Connection]:
     """A connection again and again: ``async for c in sessions(): ...``; take ``ConnectionClosed`` in the body and ``continue``.
 
-    Waits for the daemon each time (``wait`` seconds; None: for ever). What was not confirmed before the connection was lost is
-    for the program to judge; groups must be joined again. Other options are those of ``connect``.
+    Waits for the daemon each time (``wait`` seconds; None: forever). The program decides about messages that were not confirmed
+    before the connection was lost; groups must be joined again. Other options are those of ``connect``.
     """
     while True:
         connection = await connect(path, wait=wait, **options)

@@ -28,7 +28,7 @@ class Requests:
         return len(self._under_way) + len(self._held)
 
     def ask(self, kind: Kind, body: bytes = b"") -> Ticket[dict[str, Any]]:
-        """Queue a request; the ticket settles with the JSON of its answer, or fails with what the daemon says."""
+        """Queue a request; the ticket settles with the JSON of its answer, or fails with the daemon's error."""
         ticket: Ticket[dict[str, Any]] = Ticket()
         # 32 bits last for weeks of requests; one that is still under way then is passed over.
         self._last_id = self._last_id % 0xFFFFFFFF + 1
@@ -45,7 +45,7 @@ class Requests:
             self._put(data)
 
     def on_reply(self, data: bytes) -> None:
-        """A REPLY. Raises ProtocolError for one that nobody has asked for."""
+        """A REPLY. Raises ProtocolError for one that answers no request."""
         number, status = REPLY.struct.unpack_from(data)
         body = json_object(data[REPLY.size :])
         ticket = self._under_way.pop(number, None)

@@ -18,12 +18,12 @@ TRY_AGAIN: Final = (NotReachable, DaemonClosing, Busy)
 
 
 def left(deadline: float | None) -> float | None:
-    """Seconds until a deadline of ``time.monotonic``; None: for ever."""
+    """Seconds until a deadline of ``time.monotonic``; None: forever."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class Patience:
-    """How long to keep trying to reach a daemon. wait: seconds, None: for ever, 0: try once."""
+    """How long to keep trying to reach a daemon. wait: seconds, None: forever, 0: try once."""
 
     def __init__(self, wait: float | None) -> None:
         self._give_up = None if wait is None else time.monotonic() + wait
@@ -48,7 +48,7 @@ class BaseConnection:
 
     @property
     def welcome(self) -> Welcome:
-        """What the daemon said about itself: own station, limits and so on."""
+        """What the daemon reported of itself: own station, limits and so on."""
         welcome = self._protocol.welcome
         if welcome is None:
             raise ConnectionClosed
@@ -175,7 +175,7 @@ class BaseGroup:
 
     @property
     def _what(self) -> str:
-        """What a reader waits for, as its Timeout says it."""
+        """What a reader waits for, as the text of its Timeout."""
         return f"waiting for a message of group {self.name!r}"
 
 
@@ -226,7 +226,7 @@ class Flight:
         self._flight_bytes += size
 
     def _land(self, *, reached: bool) -> None:
-        """The oldest run is over. Its error is told once; what follows has a fate of its own."""
+        """The oldest run is over. Its error is raised once; later messages have results of their own."""
         _, messages, size = self._flight.popleft()
         self._flight_messages -= messages
         self._flight_bytes -= size
@@ -234,5 +234,5 @@ class Flight:
             self.completed += messages
 
     def _count_in(self, error: ClientError) -> None:
-        """Have the error say how far the pipeline came."""
+        """Add to the error how far the pipeline came."""
         error.completed = self.completed

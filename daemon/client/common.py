@@ -32,7 +32,7 @@ class Default:
 
 DEFAULT: Final = Default()
 Seconds: TypeAlias = float | Default | None
-"""A call's timeout: seconds, None for ever, DEFAULT the connection's."""
+"""A call's timeout: seconds, None forever, DEFAULT the connection's."""
 
 
 class Wire:
@@ -56,7 +56,7 @@ class Wire:
             raise RuntimeError(f"this is a connection of process {self._process}; connect again after fork")
 
     def abandon(self) -> None:
-        """In a forked child: close its descriptor. The connection lives on in the process that made it."""
+        """In a forked child: close its descriptor. The connection stays open in the process that made it."""
         self.protocol.lost(None)
         self.socket.close()
 
@@ -94,7 +94,7 @@ class Wire:
             self.unwritten = self.unwritten[written:]
 
     def _last_words(self, error: OSError) -> None:
-        """Writing failed: the daemon has closed. What it said before (why, most of all) is worth more than EPIPE."""
+        """Writing failed: the daemon has closed. Its last frames (above all the reason) matter more than EPIPE."""
         while not self.protocol.ended.settled:
             before = self.protocol.received_bytes
             self.read()

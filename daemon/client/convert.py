@@ -1,4 +1,4 @@
-"""Between what programs say or get and what frames hold."""
+"""Converts between the values of programs and the contents of frames."""
 
 from __future__ import annotations
 

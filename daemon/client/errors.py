@@ -26,7 +26,7 @@ class Timeout(ClientError, TimeoutError):
 
 
 class ConnectionClosed(ClientError, ConnectionError):
-    """The connection to the daemon has ended (or was closed here); ``reason`` says why."""
+    """The connection to the daemon has ended (or was closed here); ``reason`` tells why."""
 
     def __init__(self, reason: str = "the connection to the daemon is closed") -> None:
         super().__init__(reason)

@@ -70,7 +70,7 @@ from .types import (
 
 INBOX_BYTES_MAX: Final = 8 * 1024 * 1024
 INBOX_HARD_FACTOR: Final = 8
-"""While a call waits for an answer, reading goes on up to so many times the inbox's limit."""
+"""While a call waits for an answer, the library reads up to this multiple of the inbox's limit."""
 
 
 _MESSAGE_TYPE: Final = int(Frame.MESSAGE)
@@ -81,7 +81,7 @@ ORDERINGS: Final = {name: int(ordering) for ordering, name in ORDER_NAMES.items(
 
 
 class _Sending:
-    """A message under way that somebody waits for (or the last of a run of them)."""
+    """A message under way that a call waits for (or the last of a run of them)."""
 
     __slots__ = ("number", "ordinal", "ticket")
 
@@ -151,7 +151,7 @@ class ClientProtocol:
     """State of one connection.
 
     name:            the program's name, cut to 64 bytes of UTF-8.
-    inbox_bytes_max: bytes unread in all groups together above which ``may_read`` says no.
+    inbox_bytes_max: bytes unread in all groups together above which ``may_read`` is false.
 
     No method blocks. Methods that send raise ``ConnectionClosed`` (or what ended the connection) once it has ended.
     """
@@ -172,7 +172,7 @@ class ClientProtocol:
         self.fenced: Fenced | None = None
         self.on_event: Callable[[Event], None] | None = None
         self.agents: list[Agent] = []
-        """Those who need the time as well as what comes: state transfers."""
+        """Users of the connection that need the time as well as frames: state transfers."""
         self.memberships: dict[int, Membership] = {}
         self.done: tuple[int, int, int] = (0, 0, 0)
         self.sent = 0
@@ -231,7 +231,7 @@ class ClientProtocol:
         """Queue a JOIN. Its ``joined`` ticket settles with the first view, or fails. level None: preack (medium bus: ack), or
         what order op has.
 
-        A ``send_only`` handle gets no view; it settles by the answer to a request queued behind it, unless an ERROR comes first.
+        A ``send_only`` handle gets no view; it settles by the answer to a request queued after it, unless an ERROR comes first.
         Raises BadName for a name of the wrong length, ValueError for an unknown level or order, BadLevel for a level that the
         order does not have, ClientError if all handles are in use.
         """
@@ -349,7 +349,7 @@ class ClientProtocol:
         return self._requests.ask(Kind.STATUS)
 
     def members(self, group: str) -> Ticket[dict[str, Any]]:
-        """Ask who is in the group; for the empty name, which stations are there."""
+        """Ask for the members of the group; for the empty name, for the stations."""
         self._check()
         return self._requests.ask(Kind.MEMBERS, group_name(group) if group else b"")
 
@@ -452,7 +452,7 @@ class ClientProtocol:
                     self._weigh(membership, at - run_start)
                 handle_now, run_start = handle, at
                 membership = self.memberships.get(handle)
-                # Unknown, left, or not joined yet: nobody reads it.
+                # Unknown, left, or not joined yet: no reader.
                 keep = membership is not None and membership.state == "joined" and not membership.discard and not self.closing
                 if membership is not None and keep:
                     group, items = membership.name, membership.items
@@ -594,7 +594,7 @@ class ClientProtocol:
             self.on_event(event)
 
     def _on_reopened(self, first: int, count: int) -> None:
-        """Messages up to number first + count - 1 belong to the instance that ended; those somebody still waits for are
+        """Messages up to number first + count - 1 belong to the instance that ended; those that a call still waits for are
         undecided."""
         for sending in self._sending:
             while sending and sending[0].number < first + count:

@@ -165,8 +165,8 @@ class SyncGroup(BaseGroup):
 
 
 class SyncStateGroup(StateFacts, SyncGroup):
-    """A group joined with ``state``: its first message is the one behind the state. The state is served to others only while the
-    program is in a call, so a program that does not read for long serves nobody."""
+    """A group joined with ``state``: its first message is the one after the state. The state is served to others only while the
+    program is in a call, so a program that does not read for a long time serves no other member."""
 
 
 class SyncPipeline(Flight):
@@ -324,12 +324,13 @@ class SyncConnection(BaseConnection):
             return stations_of(self._answer(self._protocol.members(""), timeout, "asking for the stations"))
 
     def expel(self, station: int, timeout: Seconds = DEFAULT) -> str:
-        """As an operator, have the others go on without ``station`` (1..n). Returns a line for people once that is proposed;
-        ``ClusterView`` tells when it has happened. Raises NotPermitted, Refused (no member, the own station, no quorum)."""
+        """As an operator, have the others continue without ``station`` (1..n). Returns a human-readable line once that is
+        proposed; ``ClusterView`` reports when it has happened. Raises NotPermitted, Refused (no member, the own station, no
+        quorum)."""
         return self._admin("expelling a station", timeout, "expel", station=station)
 
     def leave_cluster(self, timeout: Seconds = DEFAULT) -> str:
-        """As an operator, have this station leave: its daemon says goodbye and ends. Returns a line for people. Raises
+        """As an operator, have this station leave: its daemon announces that and ends. Returns a human-readable line. Raises
         NotPermitted."""
         return self._admin("leaving the cluster", timeout, "leave")
 
@@ -338,7 +339,7 @@ class SyncConnection(BaseConnection):
             return str(self._answer(self._protocol.admin(command, **arguments), timeout, what).get("message", ""))
 
     def serve(self, seconds: float = 0.0) -> None:
-        """Take what the daemon sends for so long, instead of ``time.sleep``: who sends rarely stays a good receiver.
+        """Receive from the daemon for this time, in place of ``time.sleep``: a program that rarely sends stays a good receiver.
 
         Raises what ended the connection, InboxFull if the groups are not read.
         """
@@ -354,10 +355,10 @@ class SyncConnection(BaseConnection):
             self._complete(None, timeout, "writing to the daemon")
 
     def close(self, timeout: float | None = 5.0) -> bool:
-        """Say goodbye and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has gone out.
+        """Send BYE and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has been broadcast.
 
         Never raises for what the daemon does; closing twice is harmless. Unread messages are dropped. In a forked child: closes
-        its descriptor, and the parent's connection goes on; False.
+        its descriptor, and the parent's connection continues; False.
         """
         if self._wire.foreign:
             self._wire.abandon()
@@ -378,7 +379,7 @@ class SyncConnection(BaseConnection):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        # After an error nobody wants to wait for a daemon that may be the cause of it.
+        # After an error do not wait for a daemon that may be the cause of it.
         self.close() if kind is None else self.close(timeout=0.0)
 
     def fileno(self) -> int:
@@ -491,8 +492,8 @@ def _connect_once(
 def sessions_sync(path: str | None = None, *, wait: float | None = None, **options: Any) -> Iterator[SyncConnection]:
     """A connection again and again: ``for c in sessions_sync(): ...``; take ``ConnectionClosed`` in the body and ``continue``.
 
-    Waits for the daemon each time (``wait`` seconds; None: for ever). What was not confirmed before the connection was lost is
-    for the program to judge; groups must be joined again. Other options are those of ``connect_sync``.
+    Waits for the daemon each time (``wait`` seconds; None: forever). The program decides about messages that were not confirmed
+    before the connection was lost; groups must be joined again. Other options are those of ``connect_sync``.
     """
     while True:
         connection = connect_sync(path, wait=wait, **options)

@@ -1,7 +1,7 @@
 """State transfer on a connection: what ``join(..., state=...)`` adds to a group (docs/state-transfer.md).
 
-The machine is ``proto/service/transfer.py``. This module feeds it from one ``ClientProtocol`` and carries out its effects. It
-does no I/O on sockets: both connections drive it through ``ClientProtocol`` alone. While the state comes, it keeps messages in
+The machine is ``proto/service/transfer.py``. This module feeds it from one ``ClientProtocol`` and applies its effects. It does no
+I/O on sockets: both connections drive it through ``ClientProtocol`` alone. While the state is transferred, it keeps messages in
 memory and in a temporary file.
 """
 
@@ -46,10 +46,10 @@ MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
 ITEM_OVERHEAD: Final = 64
 """Bytes that a kept item takes besides its data."""
 BATCH_MAX: Final = 10_000
-"""Items that one read hands out."""
+"""Items that one read returns."""
 
 CHUNKS_BYTES_MAX: Final = 256 * 1024
-"""Bytes of chunks that a donor has given to the daemon and that are not delivered yet. The program's own messages wait behind no
+"""Bytes of chunks that a donor has given to the daemon and that are not delivered yet. The program's own messages wait for no
 more than these."""
 LOOK_NS: Final = 5_000_000
 """How often an agent looks whether a digest is there."""
@@ -127,7 +127,7 @@ class SpillQueue:
 
 
 class _Side(Membership):
-    """A group that belongs to a state transfer: what comes goes to the agent."""
+    """A group that belongs to a state transfer: its messages go to the agent."""
 
     def __init__(self, take: Callable[[], None], *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -258,13 +258,13 @@ class Agent:
         return self.transfer.readable if not self._closed else count
 
     def read(self) -> list[Item]:
-        """The next items, up to the next place at which the program's state is wanted."""
+        """The next items, up to the next place at which the program's state is needed."""
         items = self.transfer.read(BATCH_MAX)
         self._charge()
         return items
 
     def fail(self, reason: str) -> None:
-        """The program's state is wrong: get it anew."""
+        """The program's state is wrong: get it again."""
         self.transfer.fail(time.monotonic_ns(), reason)
         self._carry_out()
 
@@ -316,7 +316,7 @@ class Agent:
         now = time.monotonic_ns()
         last: Item | None = None
         for item in items:
-            if item is not last:  # an event stands in both groups
+            if item is not last:  # an event is in both groups
                 try:
                     self._sort(now, item)
                 except OSError as error:
@@ -367,12 +367,12 @@ class Agent:
 
     def _carry_out(self) -> None:
         if self._busy:
-            return  # a call below has come back here: the loop above goes on
+            return  # a call below has come back here: the loop above continues
         self._busy = True
         try:
             while not self._closed and (effects := self.transfer.take()):
                 for effect in effects:
-                    # The connection's or the station's end is told elsewhere; the machine is told by its views.
+                    # The end of the connection or station is reported elsewhere; the machine learns of it by its views.
                     with contextlib.suppress(ClientError):
                         self._do(effect)
         finally:
@@ -445,7 +445,7 @@ class Agent:
                     ready.remove(outbox)
                 try:
                     ticket = self._protocol.send(outbox.membership, data, level)
-                except ClientError:  # the connection's or the station's end is told elsewhere
+                except ClientError:  # the end of the connection or station is reported elsewhere
                     outbox.waiting.clear()
                     return
                 if ticket is not None:
@@ -500,7 +500,7 @@ class Agent:
 
 
 class StateFacts:
-    """What a group with state says about it; mixed into both clients' groups."""
+    """What a group with state reports about it; mixed into both clients' groups."""
 
     _membership: Membership
 

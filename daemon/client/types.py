@@ -63,7 +63,7 @@ class Station(NamedTuple):
     station: int
     """1..n."""
     incarnation: int
-    """Which life of its daemon; 0: not known."""
+    """Its incarnation; 0: not known."""
     host: str
     """Name of its host, empty if not known."""
     member: bool = True
@@ -81,10 +81,10 @@ class Station(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that concerns the whole cluster. Those with more to say have a class of their own; ``fenced`` (the order
-    diverged; nothing more comes), ``closing`` (the daemon stops) and what a later daemon may send are plain.
+    """An event that concerns the whole cluster. Events with more data have a class of their own; ``fenced`` (the order diverged;
+    nothing more comes), ``closing`` (the daemon stops) and what a later daemon may send are plain.
 
-    Events stand among the messages where they came; ``view`` has its place in the order like a message.
+    Events are among the messages where they arrived; ``view`` has its place in the order like a message.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Opened(Event):
-    """``open``: this station is in an instance for the first time in its daemon's life."""
+    """``open``: this station is in an instance for the first time since its daemon started."""
 
     joined: bool = False
     """True if the members of a running instance have admitted it."""
@@ -117,7 +117,8 @@ class Reopened(Event):
     forgotten: int = 0
     """Messages that our level of delivery had held back and that will not come."""
     unsafe: bool = False
-    """True if something was delivered at level ordered (or on acceptance) that may be unknown to those who have gone on."""
+    """True if something was delivered at level ordered (or on acceptance) that may be unknown to the stations that have
+    continued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class Closed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Expelled(Event):
-    """``expelled``: the others go on without this station, which tries to join again. Messages that were delivered here at
+    """``expelled``: the others continue without this station, which tries to join again. Messages that were delivered here at
     level ordered only may be unknown to them, and own ones that had not reached preack are undecided."""
 
     reason: str = ""
@@ -148,13 +149,13 @@ class Blocked(Event):
     ``expelled`` (by an operator), ``told`` (reported by another station), ``joining`` (being admitted) or ``never seen``."""
 
     quorum: bool = True
-    """True: they are about to be removed, and only what has its place behind theirs waits. False: without them there is no
-    quorum; nothing is sent or delivered until they are heard again."""
+    """True: they are about to be removed, and only what has a later place waits. False: without them there is no quorum; nothing
+    is sent or delivered until they are heard again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unblocked(Event):
-    """``unblocked``: nobody is waited for any more."""
+    """``unblocked``: delivery waits for no station any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ Item: TypeAlias = Message | View | Event
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What the daemon says about itself at the start of a connection."""
+    """What the daemon reports of itself at the start of a connection."""
 
     version: int
     station: int

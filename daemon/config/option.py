@@ -1,6 +1,6 @@
 """A row of the table of options, and the checks of single values that types and bounds cannot express.
 
-What a check returns is put behind "section.option is value: " in the message about it.
+The result of a check follows "section.option is value: " in the message.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from .options import OPTIONS, SECTIONS
 from .reader import CONFIG_ENV, CONFIG_PATH
 
 LIVE: Final = " Taken over by a reload."
-"""Behind what the texts say of an option with ``live``; the others need a restart."""
+"""Added to the text of an option with ``live``; the others need a restart."""
 
 
 def toml_value(value: object) -> str:

@@ -1,9 +1,9 @@
 """Thin typed face of the C data path (``dp.h``): packet sockets, client sockets and their queues, one descriptor for the loop.
 
 One thread owns a ``DataPath``; calls release the GIL. Times are monotonic nanoseconds (``now_ns``). Negative errno values become
-``OSError``. What ``take`` and ``group`` return is copied, so it may be kept.
+``OSError``. The results of ``take`` and ``group`` are copies and may be kept.
 
-After a turn that wanted something, serve it and turn again: the descriptor stays readable until then.
+If a turn returns a request, serve it and turn again: the descriptor stays readable until then.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CLIENTS_MAX: Final[int] = lib.DP_CLIENTS_MAX
 LAST_WORDS_MAX: Final[int] = lib.DP_LAST_WORDS_MAX
 """Clients that have been cut off and for which the reason is kept."""
 E_PROTOCOL: Final[int] = lib.DP_E_PROTOCOL
-"""``Take.error``: the client sent a malformed frame; it has been told and is being closed."""
+"""``Take.error``: the client sent a malformed frame; it has got an ERROR and is being closed."""
 E_SLOW: Final[int] = lib.DP_E_SLOW
-"""``Take.error``: the client let more than ``queue_bytes_max`` pile up; it has been told and is being closed."""
+"""``Take.error``: more than ``queue_bytes_max`` waited for the client; it has got an ERROR and is being closed."""
 LINKS_MAX: Final[int] = lib.DP_LINKS_MAX
 KEY_BYTES: Final[int] = lib.DP_KEY_BYTES
 SEAL_BYTES: Final[int] = lib.DP_SEAL_BYTES
@@ -56,7 +56,7 @@ class MaySend(IntEnum):
     """Refused with ``not-member``."""
     YES = lib.DP_MAY_SEND
     WAIT = lib.DP_MAY_WAIT
-    """It waits at the head of its client's input, and everything behind it, until the handle is bound anew or dropped."""
+    """It waits at the head of its client's input, with everything after it, until the handle is bound again or dropped."""
 
 
 class Turn(NamedTuple):
@@ -143,7 +143,7 @@ def link_filter(ethertype: int, cluster: int) -> list[tuple[int, int, int, int]]
 
 
 def seal(key: bytes, pdu: bytes) -> bytes:
-    """What stands behind a PDU in a frame: SipHash-2-4 of it, SEAL_BYTES, network byte order. key: KEY_BYTES."""
+    """The seal that follows a PDU in a frame: SipHash-2-4 of it, SEAL_BYTES, network byte order. key: KEY_BYTES."""
     if len(key) != KEY_BYTES:
         raise ValueError(f"a key of {len(key)} bytes, not {KEY_BYTES}")
     return int(lib.dp_seal(key, pdu, len(pdu))).to_bytes(SEAL_BYTES, "big")
@@ -186,15 +186,15 @@ class DataPath:
         stay_ns: int = 0,
         key: bytes = b"",
     ) -> None:
-        """core: kept alive as long as this object, and used by it alone while ``turn`` runs.
+        """core: must exist as long as this object, which alone uses it while ``turn`` runs.
         cluster: first word of every PDU; group_mac: six bytes with the multicast bit.
-        links: 0..LINKS_MAX; what is sent goes out on each, what comes in on any is received.
+        links: 0..LINKS_MAX; frames are sent on each, and received from any.
         ring_bytes: receive ring of a link, 256 KiB .. 1 GiB; send_bytes: its socket's send buffer, 0 for a large one;
         message_max: at most 16 MiB; queue_bytes_max: per client, at most 1 GiB.
         rest_ns: sleep between batches under load, 0 never; linger_ns: wait inside a turn while news is expected;
-        slice_ns: longest stay in one turn with work left; stay_ns: while events come, the next one is waited for inside the
-        turn, so long from its beginning, 0 never.
-        key: KEY_BYTES, or none: then every frame sent bears a seal under it, and frames without are dropped and counted.
+        slice_ns: longest stay in one turn with work left; stay_ns: while events follow each other, time from its beginning for
+        which a turn waits for the next one, 0 never.
+        key: KEY_BYTES, or none: then every frame sent has a seal under it, and frames without one are dropped and counted.
         Raises OSError: EINVAL for values out of range, ENOMEM, EMFILE.
         """
         config = ffi.new("struct dp_config *")
@@ -229,7 +229,7 @@ class DataPath:
         self._info = ffi.new("struct dp_client_info *")
         self._slot = ffi.new("uint32_t *")
 
-    # ---- life
+    # ---- start and end
 
     def close(self) -> None:
         """Close the link and every client at once. The descriptor must be out of the loop. Harmless when repeated."""
@@ -329,8 +329,8 @@ class DataPath:
         level: int = 0,
         urgent: bool = False,
     ) -> bool:
-        """Queue a frame behind what is queued, held back until ``position`` has passed at ``level``; urgent: ahead of all that
-        is not yet begun. False: the client is being closed, or takes no more."""
+        """Queue a frame after the queued ones, held until ``position`` has passed at ``level``; urgent: before all that are not
+        partly written. False: the client is being closed, or takes no more."""
         code = lib.dp_client_put(self._dp, slot, type, flags, handle, ffi.from_buffer(body), len(body), position, level, urgent)
         if code in _CLIENT_GONE:
             return False
@@ -359,7 +359,7 @@ class DataPath:
         _check(lib.dp_leave(self._dp, slot, group))
 
     def need_ack(self, group: int, yes: bool) -> None:
-        """Whether messages to the group need level ack (somebody takes delivery there)."""
+        """Whether messages to the group need level ack (a program takes delivery there)."""
         _check(lib.dp_need_ack(self._dp, group, yes))
 
     def hold(self, yes: bool) -> None:
@@ -382,12 +382,12 @@ class DataPath:
         return True
 
     def lost(self) -> dict[int, Lost]:
-        """What ``reset`` would cost whom now, by slot; clients whom it would cost nothing are left out."""
+        """What ``reset`` would cost each client now, by slot; clients without a cost are left out."""
         return self._lost(lib.dp_lost)
 
     def reset(self) -> dict[int, Lost]:
-        """An instance has ended: forget what was under embargo, and what ``send`` was given and the core has not taken. Returns
-        what that costs whom, as ``lost``."""
+        """An instance has ended: drop what was held for a level, and what ``send`` was given and the core has not taken. Returns
+        what that costs each client, as ``lost``."""
         return self._lost(lib.dp_reset)
 
     def _lost(self, function: Any) -> dict[int, Lost]:
@@ -405,7 +405,7 @@ class DataPath:
         return Take(t.slot, t.type, t.flags, t.handle, t.error, data)
 
     def group(self) -> Message | None:
-        """The message at which delivery stands; ``group_done`` lets it go on."""
+        """The message at which delivery has stopped; ``group_done`` continues it."""
         m = self._message
         if lib.dp_group(self._dp, m) != 1:
             return None

@@ -32,7 +32,7 @@ from .sevenprocess import SevenProcess
 from .store import File, StoreError
 
 if TYPE_CHECKING:
-    from .dnsserver import DnsServer  # it needs dnspython, which is there only where it is wanted
+    from .dnsserver import DnsServer  # it needs dnspython, which is installed only where it is used
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,7 +68,7 @@ def _dns(process: Process) -> DnsServer | None:
 
 
 async def serve(process: Process, listener: Listener, monitoring: MetricsServer, dns: DnsServer | None, journal: Journal) -> int:
-    """Run until a signal, or an end that waiting does not mend."""
+    """Run until a signal, or an error that waiting does not repair."""
     sys.setswitchinterval(SWITCH_S)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

@@ -72,7 +72,7 @@ class Facts(NamedTuple):
 
 
 class Copy:
-    """The state, its file, and the lock that whoever touches both holds."""
+    """The state, its file, and the lock for both."""
 
     def __init__(self, file: File) -> None:
         self.file = file
@@ -128,7 +128,7 @@ class Copy:
             self.file.sync()
 
     def rewrite(self) -> None:
-        """All rows anew, in a new file: after a sync that failed. Raises what a broken disk raises."""
+        """Write all rows again, to a new file: after a sync that failed. Raises what a broken disk raises."""
         with self.lock:
             self._rewrite()
 

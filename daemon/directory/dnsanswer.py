@@ -1,8 +1,9 @@
-"""What a DNS question about a name gets (docs/directory-service.md, "DNS"). No sockets, no clock; the wire format is dnspython's.
+"""The answer to a DNS question about a name (docs/directory-service.md, "DNS"). No sockets, no clock; the wire format is
+dnspython's.
 
 The zone is one domain, ``zenjun.internal`` unless configured otherwise, and this station's copy is its only source: answers are
-authoritative, other domains are REFUSED, nothing is asked elsewhere. An answer is whole or it is truncated (TC, no records), so
-that nobody takes a part of the addresses for all of them.
+authoritative, other domains are REFUSED, nothing is asked elsewhere. An answer is complete or truncated (TC, no records), so that
+no asker takes a part of the addresses for all of them.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from ...proto.service.directory.names import is_name, lower
 UDP_PLAIN: Final = 512
 """Bytes of an answer to a question without EDNS (RFC 1035)."""
 UDP_MAX: Final = 1232
-"""Bytes of an answer over UDP, whatever the asker says that it takes (DNS flag day 2020)."""
+"""Bytes of an answer over UDP, whatever size the asker accepts (DNS flag day 2020)."""
 TCP_MAX: Final = 65535
 NEGATIVE_TTL: Final = 1
 """Seconds for which it may be kept that there is nothing."""
 HOST_MAX: Final = 253
-"""Bytes of a host name; a longer one is none that DNS could tell of."""
+"""Bytes of a host name; DNS cannot carry a longer one."""
 STRING_MAX: Final = 255
 """Bytes of one string of a TXT record."""
 HOSTS: Final = "addr"
@@ -87,7 +88,7 @@ class Source(Protocol):
 
 
 class Endpoint(NamedTuple):
-    """What DNS can say of an address. ip: of a literal host; host: of another one; port 0: none."""
+    """The part of an address that DNS can carry. ip: of a literal host; host: of another one; port 0: none."""
 
     scheme: str
     host: str
@@ -123,7 +124,7 @@ def host_label(ip: IP) -> str:
 
 
 def host_of(name: str) -> IP | None:
-    """The host that a name below ``addr`` stands for."""
+    """The host that a name below ``addr`` represents."""
     match = _HOST.fullmatch(name)
     return ipaddress.ip_address(bytes.fromhex(match[1])) if match else None
 

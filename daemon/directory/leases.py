@@ -1,4 +1,4 @@
-"""Leases that live at this process (rules M1 to M4): what its programs hold, and what they are told."""
+"""Leases of this process (rules M1 to M4): those that its programs hold, and their events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...proto.service.directory.operations import Register
 from ...proto.service.directory.ttl import Ttls
 
 Tell = Callable[[int, str], None]
-"""Tell the program of a lease: its number, and ``held``, ``lost``, ``again``, ``in-doubt`` or ``ended``."""
+"""Reports to the program of a lease: its number, and ``held``, ``lost``, ``again``, ``in-doubt`` or ``ended``."""
 
 
 class Lease:
@@ -53,7 +53,7 @@ class Leases:
         return self._leases.pop(number, None) is not None
 
     def expired(self, now_ns: int) -> list[int]:
-        """Those whose program has given no sign of life for their ttl."""
+        """Leases that were not renewed for their ttl."""
         ended = self.ttls.on_turn(now_ns)
         for number in ended:
             lease = self._leases.pop(number, None)
@@ -71,7 +71,7 @@ class Leases:
         return list(self._leases.values())
 
     def on_changes(self, changes: tuple[Change, ...], me: Who) -> None:
-        """Tell programs which of their leases have the name, and which have it no more."""
+        """Report to programs which of their leases have the name, and which have lost it."""
         mine = f"{me[0]}.{me[1]}."
         for change in changes:
             old, new = _numbers(change.old, mine), _numbers(change.new, mine)

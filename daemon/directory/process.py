@@ -52,7 +52,7 @@ GROUP: Final = "zenjun.dir"
 BATCH_MAX: Final = 1000
 """Messages in one transaction."""
 INLINE_MAX: Final = 8
-"""Messages up to which a transaction runs in the loop itself: some milliseconds, in which nobody is answered."""
+"""Messages up to which a transaction runs in the loop itself: some milliseconds, in which no program is answered."""
 TURN_S: Final = 0.1
 """Between looks at leases, due instants and the like."""
 CHECK_S: Final = 60.0
@@ -69,7 +69,7 @@ class Process:
 
     group_name: str = GROUP
     lets_keep: bool = True
-    """Programs may keep answers until they are told to forget them."""
+    """Programs may keep answers until the process reports a change."""
 
     def __init__(self, config: Config, copy: Copy, journal: Journal) -> None:
         self.config = config
@@ -83,13 +83,13 @@ class Process:
         self.me: Who = (config.station.id, 0)
         self.counters: Counter[str] = Counter()
         self.tracking: Tracking[Callable[[list[str] | None], None]] = Tracking()
-        """Programs that keep answers, by what tells them to forget some (None: all)."""
+        """Programs that keep answers, by the function that has them forget some (None: all)."""
         self.clocks = Clocks()
         self.peers: dict[int, Digest] = {}
         self.step = "waiting for zenjund"
         """What it is at, for people."""
         self.dns_status: Callable[[], dict[str, Any] | None] = lambda: None
-        """What the DNS port says about itself; None: there is none."""
+        """The status of the DNS port; None: there is none."""
         self._connection: Connection | None = None
         self._group: StateGroup | None = None
         self._active = False
@@ -100,13 +100,13 @@ class Process:
         self._working = 0
         """Calls of ``work`` under way."""
         self._log_anew = False
-        """The next commit begins SQLite's log anew, and waits for the disk."""
+        """The next commit starts SQLite's log again, and waits for the disk."""
         self._want_disk = False
         self._disk_wanted = asyncio.Event()
         self._states = 0
         """Times that the state has become another one."""
         self._reached: list[tuple[Place, asyncio.Future[None]]] = []
-        """Who waits for a place."""
+        """Requests that wait for a place."""
         self._tasks: list[asyncio.Task[None]] = []
         """Held, so that they are not collected before they are done."""
         self._due_at = 0.0
@@ -131,7 +131,7 @@ class Process:
         return self._active
 
     def stale_ms(self) -> int:
-        """For how long this copy may be behind without knowing it, milliseconds; 0: it is not."""
+        """Time for which this copy may have missed changes without knowing it, milliseconds; 0: it has not."""
         self._look_stale()
         return max(1, int((time.monotonic() - self._stale_since) * 1000)) if self._stale else 0
 
@@ -181,11 +181,11 @@ class Process:
             self._forget_all()
 
     def _forget_all(self) -> None:
-        """What programs keep may be right no longer, and nobody would tell."""
+        """Have programs forget their kept answers: these may be wrong now, and no report would come."""
         for forget in self.tracking.clear():
             forget(None)
 
-    # ---- the life of the process
+    # ---- connection and group
 
     async def run(self) -> None:
         """Serve the group, with one connection to zenjund after the other."""
@@ -270,7 +270,7 @@ class Process:
         return True
 
     async def _syncing(self) -> None:
-        """Bring to the disk what is committed, and say ONDISK; one fsync for all that came during the last one (rule W4)."""
+        """Sync what is committed, and send ONDISK; one fsync for all commits during the last one (rule W4)."""
         loop = asyncio.get_running_loop()
         while True:
             await self._disk_wanted.wait()
@@ -299,7 +299,7 @@ class Process:
                 await asyncio.sleep(BROKEN_S)
 
     def _on_disk_error(self, error: Exception) -> None:
-        """Rule S5: answers are stale from here on; the others go on, and give what is missing when the disk works again."""
+        """Rule S5: answers are stale from here on; the others continue, and give what is missing when the disk works again."""
         self.counters["disk_errors"] += 1
         self.journal.error("disk", f"{self.copy.file.path}: {error}; asking for the state again in {BROKEN_S:g} s")
         self._active = False
@@ -339,7 +339,7 @@ class Process:
         self._set_active()
 
     def _set_active(self) -> None:
-        """This copy is the group's: say so, and send what may have been lost."""
+        """This copy is the group's: report that, and send what may have been lost."""
         self._active = True
         self._look_stale()
         self.step = "active"
@@ -394,7 +394,7 @@ class Process:
             await self._room.wait()
 
     def _again(self) -> None:
-        """Say anew what may have been lost with an instance, or with the connection. All of it may come twice."""
+        """Send again what may have been lost with an instance, or with the connection. All of it may arrive twice."""
         self._forget_said()
         self.updates.again()
         self._send_ends(self._ending)
@@ -408,7 +408,7 @@ class Process:
     # ---- what the worker has done
 
     def _replaced(self) -> None:
-        """The whole state has become another one; what is on disk of it is asked and said anew."""
+        """The whole state has been replaced: determine again what of it is on disk, and report that."""
         self.facts = self.copy.facts()
         self._states += 1
         self._durable = NOWHERE
@@ -510,7 +510,7 @@ class Process:
         await done
 
     def _say_applied(self, done: asyncio.Future[None] | None = None) -> None:
-        """Tell how far this copy is; ``done`` is set when the message has come back at its place."""
+        """Report the place of this copy; ``done`` is set when the message has its own place."""
         self._said.append(done)
         self.send(HasApplied(self.facts.place))
 
@@ -522,8 +522,8 @@ class Process:
                 done.set_exception(Refused("no-quorum", "this station has left the order meanwhile"))
 
     async def work(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run something between two transactions. What the caller does with the result before it waits again comes before the
-        next transaction is told of."""
+        """Run something between two transactions. The caller uses the result, up to its next wait, before the next transaction is
+        reported."""
         self._working += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
@@ -543,7 +543,7 @@ class Process:
             self.send(End(tuple(wanted[at : at + ENDS_MAX])))
 
     async def _renew_leases(self) -> None:
-        """Register anew what has ended with a membership of this process: its station was out of the group (rule M3)."""
+        """Register again the leases that ended with a membership of this process: its station was out of the group (rule M3)."""
 
         def look() -> list[tuple[Lease, bool, bool]]:
             with self.copy.lock:
@@ -619,7 +619,7 @@ class Process:
     # ---- comparison of copies
 
     def _compare(self, station: int, digest: Digest) -> None:
-        """All have told their sums at one place: who differs from the majority gets the state anew (rule S6)."""
+        """All have reported their sums at one place: a copy that differs from the majority gets the state again (rule S6)."""
         if self.peers and next(iter(self.peers.values())).place != digest.place:
             self.peers.clear()
         self.peers[station] = digest

@@ -1,4 +1,4 @@
-"""What the process says about itself: for ``zenjun name status``, and for its metrics."""
+"""The status of the process: for ``zenjun name status``, and for its metrics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def status(process: Process, programs: int) -> dict[str, Any]:
 
 
 def measured(process: Process, programs: int) -> dict[str, Any]:
-    """The status, and what only the metrics tell (``metrics.families``)."""
+    """The status, and the values that only the metrics have (``metrics.families``)."""
     # Of the state as it is just now, perhaps in the middle of a transaction: who looks each few seconds does not mind.
     state, zones = process.copy.state, list(process.copy.state.zones.values())
     lag, lag_s = process.lag()

@@ -40,7 +40,7 @@ WRITE_HIGH: Final = 256 * 1024
 ROLES_S: Final = 5.0
 """How long a change of a user's groups may go unnoticed by a program that is connected."""
 TIMEOUT_S: Final = 30.0
-"""Until an update, or a wait, is given up, unless the request says another time."""
+"""Time after which an update, or a wait, is given up, unless the request has another one."""
 
 
 def roles_of(uid: int, gid: int, named: frozenset[str]) -> tuple[str, ...]:
@@ -259,7 +259,7 @@ class Program(asyncio.Protocol):
         name = _name(frame)
         key = str(frame.get("key") or "").encode("utf-8", "surrogatepass")
         answer = self._process.answers.lookup(name, key, self._process.facts)
-        # Of a cyclic name no two answers are the same; of a stale copy nobody knows when it will be right no longer.
+        # Answers for a cyclic name differ each time; no process knows when an answer of a stale copy becomes wrong.
         if frame.get("track") and self._process.lets_keep and answer["selection"] != "cyclic" and not self._process.stale_ms():
             answer["tracked"] = self._process.tracking.keep(self._forget, name, tuple(answer["path"]))
         return answer
@@ -441,7 +441,7 @@ class Program(asyncio.Protocol):
             raise Refused("malformed", "a watch needs a name, or the beginning of names with a dot, and a number of its own")
         watch = Watch(subject)
         place, entries = await process.work(process.copy.entries, *bounds(subject))
-        # What the worker did after it read them is told after this.
+        # What the worker did after it read them is reported after this.
         watch.start(place, entries)
         self._watches[number] = watch
         process.watches[watch] = lambda: self._tell(number)

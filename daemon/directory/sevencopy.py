@@ -42,7 +42,7 @@ class SevenCopy(Copy):
     def __init__(self, file: File) -> None:
         super().__init__(file)
         self.drain: Callable[[], None] = lambda: None
-        """Takes what has come in the managers' group before the state is told, or becomes the group's."""
+        """Takes the received messages of the managers' group before the state is reported, or becomes the group's."""
         self.on_started: Callable[[Place], None] = lambda place: None
         self.on_wanted: Callable[[], bool] = lambda: False
         """State transfer wants to ask for the state; whether it may (rule U9: with all locks)."""
@@ -73,7 +73,7 @@ class SevenCopy(Copy):
             return Applied([result], self.facts(), False, sums), Heard(commit.place, commit.owner, commit.data)
 
     def drop_kept(self) -> None:
-        """The others have gone on, with it or without it."""
+        """Drop the stored DATA: the others have continued, with it or without it."""
         with self.lock, self._transaction():
             self._forget_kept()
             self.rows.commit()

@@ -1,8 +1,8 @@
 """The process under ``update = "seven"``: a manager of the seven steps (docs/directory-seven.md).
 
-Names change by attempts in the group ``zenjun.dir.seven``. The group ``zenjun.dir.copy``, which is in total order, gives who
-comes the state, and carries what changes nothing. All that comes is carried out at once, in the loop: one slow disk holds up
-everybody in this mode anyway.
+Names change by attempts in the group ``zenjun.dir.seven``. The group ``zenjun.dir.copy``, which is in total order, transfers the
+state to joining processes, and carries messages that change nothing. All messages are applied at once, in the loop: in this mode
+one slow disk delays all stations anyway.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ GROUP: Final = "zenjun.dir.copy"
 OTHERS: Final = "zenjun.dir"
 """Where the processes of ``update = "ordered"`` are."""
 WARN_S: Final = 5.0
-"""An attempt that waits for longer is told of (rule U7)."""
+"""An attempt that waits for longer is reported (rule U7)."""
 
 
 class _Managers(Membership):
-    """The managers' group: what comes is taken at once."""
+    """The managers' group: its messages are taken at once."""
 
     def __init__(self, take: Callable[[], None], *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -104,7 +104,7 @@ class SevenProcess(Process):
             "dropped": dict(m.counters),
         }
 
-    # ---- the life of the process
+    # ---- connection and groups
 
     async def _session(self, connection: Connection) -> None:
         self._connection = connection
@@ -149,7 +149,7 @@ class SevenProcess(Process):
                     self._publish(Applied([Result(item.place, m)], self.facts, False, []), [heard])
 
     async def _warn(self, connection: Connection) -> None:
-        """Rule U7: tell people what waits for whom."""
+        """Rule U7: report attempts that wait, and what they wait for."""
         told = mixed = False
         while True:
             await asyncio.sleep(WARN_S / 2)
@@ -168,7 +168,7 @@ class SevenProcess(Process):
                 )
 
     def _on_event(self, event: Event) -> None:
-        # What was lost with an instance is said again when this copy is active again.
+        # What was lost with an instance is sent again when this copy is active again.
         if event.name not in ("open", "reopened"):
             super()._on_event(event)
         self._look_stale()
@@ -203,7 +203,7 @@ class SevenProcess(Process):
     def _go_on(self) -> None:
         """Carry out what the machine wants, and begin the next attempt."""
         if self._busy:
-            return  # a call below has come back here: the loop below goes on
+            return  # a call below has come back here: the loop below continues
         self._busy = True
         try:
             while effects := self.machine.take() or self._begin():
@@ -276,7 +276,7 @@ class SevenProcess(Process):
         return m.take()
 
     def _gone(self) -> bool:
-        """The lowest active manager takes out who has left (rule U10)."""
+        """The lowest active manager removes members that have left (rule U10)."""
         here = {self.me, *self.machine.members}
         active = [who for who in self.facts.active if who in here]
         return active[:1] == [self.me] and any(who not in here for who in self.copy.state.members)
@@ -328,7 +328,7 @@ class SevenProcess(Process):
             self.updates.on_disk(station, place)
         active = {station for station, _ in self.facts.active}
         for station in active:
-            # Look-ups there wait for CONF, so nobody sees an earlier version from here on.
+            # Look-ups there wait for CONF, so none returns an earlier version from here on.
             self.updates.on_applied(station, place)
         self.updates.look(active)
 
@@ -345,7 +345,7 @@ class SevenProcess(Process):
     # ---- the state comes
 
     def _on_wanted(self) -> bool:
-        """State transfer wants to ask: it may with all locks (rule U9), those of who has come since, too."""
+        """State transfer needs to ask: it may with all locks (rule U9), also those of managers that have joined since."""
         self._take()
         m = self.machine
         if self._may_ask and m.standing is Standing.LOCKED and not m.covered:

@@ -32,8 +32,8 @@ SCAN_FIRST: Final = 4
 KEPT_MAX: Final = 10_000
 """Rows that a transaction keeps before SQLite gets them."""
 CARRY_ROWS: Final = 2000
-"""Rows written after which the pages of SQLite's log are carried over to the file. A row touches a page of the table and of each
-of two indices at most, so the log has some 24 MiB at most if nobody reads what was before."""
+"""Rows written after which the pages of SQLite's log are carried over to the file. A row touches at most one page of the table
+and of each of two indices, so the log has at most some 24 MiB if no reader holds an older state."""
 _SUMMED: Final = ",".join(str(int(table)) for table in sorted(SUMMED))
 _SCHEMA: Final = """
 CREATE TABLE rows (
@@ -83,7 +83,7 @@ class Rows:
     # ---- for state transfer
 
     def changed_since(self, place: Place) -> Iterator[KeyedRow]:
-        """The summed rows written behind a place."""
+        """The summed rows written after a place."""
         query = f"SELECT tbl, key, row FROM rows WHERE place > ? AND tbl IN ({_SUMMED})"
         for table, key, row in self.connection.execute(query, (place_key(place),)):
             yield KeyedRow(Table(table), key, row)
@@ -164,7 +164,7 @@ class Writing(Rows):
             self.connection.execute("ROLLBACK")
 
     def hand_over(self) -> None:
-        """Give SQLite what is kept here; the transaction goes on, or begins."""
+        """Pass the kept rows to SQLite; the transaction continues, or begins."""
         if not self._new:
             return
         if not self.connection.in_transaction:
@@ -200,14 +200,15 @@ class File:
         self.why = ""
         """Why it could not be used."""
         self.failed = False
-        """A sync has failed: nobody knows what of the file is on disk, and another sync does not tell. ``rewritten`` mends it."""
+        """A sync has failed: it is unknown what of the file is on disk, and another sync does not tell. ``rewritten`` repairs
+        it."""
         self._log = -1
         """Descriptor of SQLite's log; -1: not open."""
         self._disk = threading.Lock()
         """Held by who syncs, carries over, or puts another file in this one's place."""
 
     def open(self) -> Writing:
-        """The file, checked: its rows have the sums that it says (rule S4). A damaged one is moved away and a blank one begun."""
+        """The file, checked: its rows have the stored sums (rule S4). A damaged one is moved away and a blank one started."""
         try:
             self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             rows, self.why = self._checked()
@@ -235,7 +236,7 @@ class File:
                     self._sync_folder()
                 os.fdatasync(self._log)
             except OSError:
-                # Linux tells of pages that it could not write once, and takes them for written from then on.
+                # Linux reports pages that it could not write once, and treats them as written from then on.
                 self.failed = True
                 raise
 
@@ -247,8 +248,8 @@ class File:
             os.close(folder)
 
     def carry_over(self) -> None:
-        """Bring the log's pages into the file, as far as nobody reads what was before, so that the log begins anew. May run
-        beside the one that writes. Raises what SQLite raises."""
+        """Copy the log's pages to the file, as far as no reader holds an older state, so that the log can start again. May run
+        beside the writer. Raises what SQLite raises."""
         with self._disk, contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
@@ -306,7 +307,8 @@ class File:
             return self._connect(self.path)
 
     def rewritten(self, old: Writing) -> Writing:
-        """All rows anew, in a new file, on disk. Nobody writes meanwhile. Raises OSError, and what SQLite raises."""
+        """Write all rows again, to a new file, and sync it. No other write happens meanwhile. Raises OSError, and what SQLite
+        raises."""
         self._remove(self._beside)
         old.connection.execute("VACUUM INTO ?", (str(self._beside),))
         file = os.open(self._beside, os.O_RDWR | os.O_CLOEXEC)
@@ -383,7 +385,7 @@ class File:
 
     @staticmethod
     def _wrong_sums(rows: Writing) -> str:
-        """Sum all rows up anew, and compare with what was stored."""
+        """Compute the sums of all rows again, and compare them with the stored ones."""
         stored = State(rows)
         rows.begin()
         try:

@@ -42,11 +42,11 @@ class Timing:
 
 
 class Clocks:
-    """Wall clocks of the other stations beside this one's, by what they say in DUE: whole seconds, sent up to a second late."""
+    """Wall clocks of the other stations beside this one's, by their DUE: whole seconds, sent up to a second late."""
 
     def __init__(self) -> None:
         self.offsets: dict[int, int] = {}
-        """Seconds by which a station's clock was ahead of this one's when it last said its time; negative: behind."""
+        """Seconds by which a station's clock was ahead of this one's at its last report; negative: behind."""
 
     def on_due(self, station: int, said: int, now: float) -> int:
         """A station's clock has reached ``said`` when this one's shows ``now``, both seconds since 1970. Returns how far it is

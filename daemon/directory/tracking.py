@@ -1,4 +1,5 @@
-"""Answers that programs keep: each is told when one of them is right no longer (rule L5; the cache of ``zenjun.names``)."""
+"""Answers that programs keep: a program gets a report when one of them is no longer right (rule L5; the cache of
+``zenjun.names``)."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ Reader = TypeVar("Reader")
 
 
 class Tracking(Generic[Reader]):
-    """Who keeps an answer to which name, and what it hangs on: the name, and those that its aliases lead over.
+    """The programs that keep an answer to a name, and the names that it depends on: the name, and those on the way of its
+    aliases.
 
-    An answer is told of once, then it is forgotten here as there. So what a program can be sent is bounded by what it has asked,
-    and it is sent at once, before any answer that is behind the change.
+    A report is sent once, then both sides forget the answer. So the number of reports is bounded by the program's requests. A
+    report is sent at once, before any answer from after the change.
     """
 
     def __init__(self) -> None:
@@ -43,7 +45,7 @@ class Tracking(Generic[Reader]):
         return True
 
     def changed(self, names: Iterable[str]) -> dict[Reader, list[str]]:
-        """These names have changed: who has to forget which answers."""
+        """These names have changed: which programs have to forget which answers."""
         told: dict[Reader, set[str]] = {}
         for name in names:
             for reader, asked in self._keepers.get(name, {}).items():

@@ -14,7 +14,7 @@ FLAGS = {"memory": 0, "disk": ONDISK, "everywhere": APPLIED}
 
 
 class Pending:
-    """One update that somebody waits for."""
+    """One update that a program waits for."""
 
     def __init__(self, update: Update, wait: str) -> None:
         self.update = update
@@ -51,7 +51,7 @@ class Updates:
         return len(self._pending)
 
     def start(self, update: Update, wait: str) -> Pending:
-        """Send an update; one that is under way under this id already goes on."""
+        """Send an update; one that is under way under this id already continues."""
         found = self._pending.get(update.id)
         if found is None:
             found = self._pending[update.id] = Pending(update, wait)
@@ -59,7 +59,7 @@ class Updates:
         return found
 
     def forget(self, pending: Pending) -> None:
-        """Nobody waits for it any more; it may still happen."""
+        """No program waits for it any more; it may still take effect."""
         if self._pending.get(pending.update.id) is pending:
             del self._pending[pending.update.id]
             self._placed.pop(pending.update.id, None)

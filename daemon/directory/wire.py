@@ -1,7 +1,8 @@
-"""What a program and its directory process say to each other on the Unix socket (docs/directory-service.md).
+"""The protocol between a program and its directory process on the Unix socket (docs/directory-service.md).
 
-A frame is its length, four bytes, big-endian, and so many bytes of a JSON object in UTF-8. The program speaks first: ``hello``
-with its version. Requests have an ``id``, a number of the program's, and ``do``; the answer has the same ``id``, and ``ok`` or
+A frame is its length, four bytes, big-endian, and that number of bytes of a JSON object in UTF-8. The program sends first:
+``hello`` with its version. Requests have an ``id``, a number of the program's, and ``do``; the answer has the same ``id``, and
+``ok`` or
 ``error``. Frames without an ``id`` are news: of a watch, of a lease.
 """
 
