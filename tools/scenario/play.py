@@ -229,7 +229,7 @@ class _Run:
             self._count()
             nemesis.end_all(last)
             self._journal.write({"k": "healed"})
-            self.say(self._now(), "everything mended")
+            self.say(self._now(), "all faults ended")
             if keepers:
                 keepers.judge()
                 self.state = keepers.found
@@ -263,7 +263,7 @@ class _Run:
             return
         self.say(self._now(), f"all programs hear all others, {self.converged_ms} ms later")
         self.rounds = programs.last_words(last)
-        self.say(self._now(), "everybody's last message is with everybody")
+        self.say(self._now(), "all programs have all last messages")
 
     def _change_load(self, act: Act, programs: Programs) -> None:
         self._loads = changed_loads(self._loads, act.values)
