@@ -287,7 +287,8 @@ class Membership:
                 if peer.suspicion:  # for whatever reason: now it is proved
                     peer.suspicion.reason = "restarted"
                 return self.suspect(now, (station, "restarted"))
-            return self._resend(now, peer, incarnation) if incarnation == present else []
+            asks = incarnation == present and not self._has_spoken(station)
+            return self._resend(now, peer, incarnation) if asks else []
         if self._suspicions or self.reported or incarnation <= peer.last_incarnation or incarnation < peer.joining:
             return []  # a stop is agreed first, it will ask again; or an old frame
         if peer.joining == incarnation:
@@ -621,6 +622,11 @@ class Membership:
         if peer.admission:
             self._streams.heartbeat(now)
         return [*self._repeats.votes_for(now, peer, incarnation, self.instance, self.members)]
+
+    def _has_spoken(self, station: int) -> bool:
+        """Has this member said anything in an instance with its present incarnation? Then it asks no more: what comes is an old
+        copy of its RCV, or a recording."""
+        return self._streams.peer(station - 1).instance > 0
 
     def _frame_max_of(self, joiner: int) -> int:
         """Largest PDU that it can take, bytes; the smallest allowed if it has not reported one."""

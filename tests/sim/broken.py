@@ -107,6 +107,13 @@ class ForgetLater(Membership):
         return []
 
 
+class HeedOldAsking(Membership):
+    """M5: repeats votes to a member that has been heard in the instance."""
+
+    def _has_spoken(self, station: int) -> bool:
+        return False
+
+
 class ReuseIssued(Membership):
     """M8: votes for a number that it has issued for an opening."""
 

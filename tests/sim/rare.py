@@ -10,13 +10,14 @@ from .options import MS, PROFILES, US, Faults, Options, S, crowded
 
 
 def _of(o: Options, n: int) -> Options:
-    """The same with n stations: frame sizes, required stations and the bad receiver as far as they fit."""
+    """The same with n stations: frame sizes, required stations, quorum and the bad receiver as far as they fit."""
+    required = tuple(s for s in o.required if s <= n)
     return replace(
         o,
         stations=n,
         frame_max=(o.frame_max * n)[:n],
-        required=tuple(s for s in o.required if s <= n),
-        quorum=o.quorum if o.quorum <= n else 0,
+        required=required,
+        quorum=o.quorum if o.quorum <= n and (required or 2 * o.quorum > n) else 0,
         divided=tuple(s for s in o.divided if s < n),
         faults=replace(
             o.faults,
@@ -132,6 +133,33 @@ def meagre(o: Options) -> Options:
     )
 
 
+def doubtful(o: Options) -> Options:
+    """Stations that are not heard for about as long as makes them suspected, all the while, and votes that are long on their way:
+    what a station has voted for is decided when it does not want it any more."""
+    n = max(3, o.stations)
+    wait = o.fail_timeout_ns
+    faults = Faults(
+        loss=0.02,
+        pause_gap_ns=max(10 * MS, wait // 2),
+        pause_ns=2 * wait,
+        cut_gap_ns=max(8 * MS, wait // 2),
+        cut_ns=2 * wait,
+        restart_gap_ns=2 * wait + 40 * MS,
+        down_ns=wait // 2,
+    )
+    return replace(
+        _of(o, n),
+        load="steady",
+        messages=80,
+        sizes=(64,),
+        delay_ns=2 * MS,
+        jitter_ns=4 * MS,
+        inbox_frames_max=4096,
+        safety_ns=1500 * MS,
+        faults=faults,
+    )
+
+
 def louder(o: Options) -> Options:
     """The same with every fault of machines that it has twice as often."""
     gaps = {f.name: getattr(o.faults, f.name) // 2 for f in fields(Faults) if f.name.endswith("_gap_ns")}
@@ -149,7 +177,7 @@ def longer(o: Options) -> Options:
 
 
 RARE: Final[dict[str, Callable[[Options], Options]]] = {
-    f.__name__: f for f in (overlapping, lives, crossing, wide, divided, starved, meagre)
+    f.__name__: f for f in (overlapping, lives, crossing, wide, divided, starved, meagre, doubtful)
 }
 MORE: Final[dict[str, Callable[[Options], Options]]] = {f.__name__: f for f in (louder, lossy, longer)}
 """What a mutation adds to a profile."""

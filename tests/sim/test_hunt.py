@@ -92,6 +92,7 @@ def test_profiles_of_what_is_rare_are_what_they_say() -> None:
             assert len(o.frame_max) == o.stations, name
             assert all(1 <= s <= o.stations for s in o.required), name
             assert o.quorum <= o.stations, name
+            assert not o.quorum or o.required or 2 * o.quorum > o.stations, name
             assert o.faults.bad_receiver < o.stations, name
         assert 8 <= CHANGES["wide"](drawn).stations <= 12
         assert CHANGES["crossing"](drawn).faults.expel_gap_ns < 20_000_000
