@@ -81,6 +81,7 @@ NUMBERS = re.compile(r"<[sBHIQ0-9]{2,}x*\"|ZENJ\b|\bDP_F_\w+ = |\b(?:6[5-9]|7[0-
     [
         *sorted(p.relative_to(ROOT) for p in (ROOT / "daemon" / "client").glob("*.py")),
         *sorted(p.relative_to(ROOT) for p in (ROOT / "daemon" / "datapath").glob("[!_]*.[ch]") if p.name != "dp_client.h"),
+        *sorted(p.relative_to(ROOT) for p in (ROOT / "daemon" / "client" / "c").glob("*.[ch]")),
         Path("tools/bench/load_zenjun.c"),
         Path("tools/lab/status.py"),
     ],

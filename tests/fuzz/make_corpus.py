@@ -4,10 +4,12 @@ Deterministic: the same sources give the same files.
 
 Small clusters of C cores run over a lossy in-memory medium. What each station received, offered and did becomes one input of
 ``fuzz_rx`` (its operations are in fuzz_rx.c); one PDU of each kind and shape becomes one of ``fuzz_codec``.
+Those of ``fuzz_client`` are frames as docs/client-protocol.md has them, between calls of a program.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import struct
@@ -16,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zenjun.daemon import clientwire
+from zenjun.daemon.clientwire import Frame
 from zenjun.proto import wire
 from zenjun.proto.core import Commit, Core
 from zenjun.proto.wire import Ordering
@@ -152,9 +156,56 @@ def opens() -> list[bytes]:
     ]
 
 
+def programs() -> list[bytes]:
+    """Scripts of fuzz_client.c: what the daemon says, each piece with its size before it, and calls."""
+    place = {"clock": 1, "station": 1, "index": 0, "instance": 7}
+    view = {
+        **place,
+        "group": "g",
+        "reason": "join",
+        "members": [[1, 1, "\u00e4"], [2, 1, "x"]],
+        "joined": [[1, 1, "c"]],
+        "left": [],
+    }
+    left = {**view, "left": [[1, 1, "c"]], "reason": "leave"}
+    waited = [{"station": 2, "reason": "silent"}]
+    lost = {"undecided": 2, "first": 1, "forgotten": 3, "unsafe": True}
+    events: list[dict[str, Any]] = [
+        {"event": "view", **place, "members": [[1, 5, "host"]], "joined": [1], "left": [2]},
+        {"event": "blocked", "stations": waited, "quorum": False}, {"event": "unblocked"}, {"event": "closed", "station": 2},
+        {"event": "reopened", "instance": 8, "members": [1, 2], "joined": True, **lost},
+        {"event": "fenced", "at": [1, [2], None]},
+        {"event": "expelled", "reason": "told", "station": 1, **lost}, {"event": "closing"},
+    ]  # fmt: skip
+
+    def frame(kind: Frame, body: bytes | dict[str, Any], handle: int = 0, flags: int = 0) -> bytes:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        whole = clientwire.HEADER.struct.pack(len(data), kind, flags, handle) + data
+        return bytes([0]) + struct.pack("<H", len(whole)) + whole
+
+    def reply(number: int, body: dict[str, Any], status: int = 0) -> bytes:
+        return frame(Frame.REPLY, clientwire.REPLY.struct.pack(number, status) + json.dumps(body).encode())
+
+    calls = {name: bytes([1 + at]) for at, name in enumerate(("next", "join", "leave", "send", "ask", "sent", "wait", "only"))}
+    message = frame(Frame.MESSAGE, clientwire.MESSAGE.struct.pack(1, 2, 3, 1) + b"data", 1, 1)
+    joined = calls["join"] + frame(Frame.VIEW, view, 1) + calls["next"]
+    done = frame(Frame.DONE, clientwire.DONE.struct.pack(2, 2, 1))
+    refused = frame(Frame.ERROR, {"code": "closed-group", "message": "no", "handle": 1, "send": 2})
+    detail = [{"station": 1, "incarnation": 5, "host": "h", "letter": None, "state": "up", "member": True}]
+    return [
+        joined + message * 3 + calls["next"] * 2 + calls["send"] * 3 + refused + done + calls["sent"] * 3 + calls["next"] * 5,
+        joined + calls["leave"] + message + frame(Frame.VIEW, left, 1) + calls["next"] * 4 + calls["send"],
+        calls["join"] + frame(Frame.ERROR, {"code": "name", "message": "x", "handle": 1}) + calls["next"] * 2 + calls["join"],
+        joined + calls["send"] * 3 + b"".join(frame(Frame.EVENT, e) for e in events) + calls["sent"] * 3 + calls["next"] * 9,
+        calls["ask"] * 2 + reply(1, {"members": [[1, 0, "h"]], "detail": detail}) + calls["next"]
+        + reply(2, {"code": "refused", "message": "no"}, 1) + calls["next"] * 2,
+        calls["only"] + reply(1, {"members": []}) + calls["next"] + calls["send"] + calls["leave"] + calls["wait"],
+    ]  # fmt: skip
+
+
 def main() -> None:
     shutil.rmtree(CORPUS, ignore_errors=True)
-    for target in ("rx", "codec"):
+    for target in ("rx", "codec", "client"):
         (CORPUS / target).mkdir(parents=True)
 
     def put(target: str, data: bytes) -> None:
@@ -175,6 +226,8 @@ def main() -> None:
         put("rx", bytes([2, 1, 2, 0]) + struct.pack(">BBH", OP_PDU, SEALED, len(pdu)) + pdu + bytes([OP_WORK, 9]))
     for (stations, _, _, _), pdu in shapes.items():
         put("codec", bytes([stations - 1]) + pdu)
+    for script in programs():
+        put("client", script)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""libFuzzer on the C core, under the address and undefined-behaviour sanitizers (cases 59, 133, 137 and 139).
+"""libFuzzer on the C core and on libzenjun, under the address and undefined-behaviour sanitizers (cases 59, 133, 137 and 139).
 
 Long runs by hand:
 
@@ -19,12 +19,14 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-CORE = HERE.parent.parent / "proto" / "core"
+ROOT = HERE.parent.parent
+CORE = ROOT / "proto" / "core"
+CLIENT = ROOT / "daemon" / "client" / "c"
 SANITIZE = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 SECONDS = int(os.environ.get("ZENJUN_FUZZ_SECONDS", "10"))
 SEED = int(os.environ.get("ZENJUN_FUZZ_SEED", "20261128"))
 """0: another one every time. The same one in tools/test, so that what fails there comes from the change."""
-INPUT_BYTES_MAX = {"codec": 700, "rx": 6000}
+INPUT_BYTES_MAX = {"codec": 700, "rx": 6000, "client": 4000}
 BUILD_SECONDS_MAX = 120
 
 
@@ -40,15 +42,17 @@ def run(command: list[str], seconds_max: float) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds_max, check=False)
 
 
-@pytest.fixture(scope="module", params=["codec", "rx"])
+@pytest.fixture(scope="module", params=list(INPUT_BYTES_MAX))
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """(name, program built from the sources as they are now)."""
     name = str(request.param)
     program = tmp_path_factory.mktemp("fuzz") / f"fuzz_{name}"
-    sources = [str(path) for path in sorted(CORE.rglob("*.c")) if path.name != "_core.c"]
+    folder = CLIENT if name == "client" else CORE
+    sources = [str(path) for path in sorted(folder.rglob("*.c")) if path.name != "_core.c"]
+    include = [f"-I{CORE}", f"-I{CLIENT}", f"-I{ROOT / 'daemon' / 'datapath'}"]
     warnings = ["-std=c11", "-Wall", "-Wextra", "-Werror"]
     built = run(
-        [clang(), "-g", "-O1", *warnings, *SANITIZE, f"-I{CORE}", "-o", str(program), str(HERE / f"fuzz_{name}.c"), *sources],
+        [clang(), "-g", "-O1", *warnings, *SANITIZE, *include, "-o", str(program), str(HERE / f"fuzz_{name}.c"), *sources],
         BUILD_SECONDS_MAX,
     )
     if "libclang_rt" in built.stderr:

@@ -17,6 +17,13 @@ uint64_t zjc_number(const struct zenjun *z, uint64_t count)
     return count ? number : 0;
 }
 
+uint64_t zjc_reached(const struct zenjun *z, uint64_t count)
+{
+    const uint64_t number = zjc_number(z, count);
+
+    return number < z->sent ? number : z->sent;
+}
+
 /* Room for one more element. 0, NO_MEMORY. */
 static int grow(void **array, size_t each, size_t count, size_t *size)
 {
@@ -81,7 +88,7 @@ static int on_done(struct zenjun *z, const uint8_t *body, size_t size)
     for (unsigned level = 0; level < ZENJUN_LEVELS; level++) {
         const uint64_t count = get_le(body + 8u * level, 8);
 
-        if (count > z->sent)
+        if (count > z->sent || zjc_number(z, count) > z->sent)
             return ZENJUN_E_PROTOCOL;
         if (count > z->counts[level])
             z->counts[level] = count;

@@ -30,7 +30,7 @@ const struct zenjun_facts *zenjun_facts(struct zenjun *z)
         .ended = z->ended,
     };
     for (int level = 0; level < ZENJUN_LEVELS; level++)
-        z->facts.done[level] = zjc_number(z, z->counts[level]);
+        z->facts.done[level] = zjc_reached(z, z->counts[level]);
     return &z->facts;
 }
 
@@ -300,7 +300,7 @@ static int fate(const struct zenjun *z, uint64_t number, int level)
     for (size_t i = 0; i < z->lost_count; i++)
         if (number >= z->lost[i].from[level] && number < z->lost[i].end)
             return ZENJUN_E_UNDECIDED;
-    return zjc_number(z, z->counts[level]) >= number;
+    return zjc_reached(z, z->counts[level]) >= number;
 }
 
 int zenjun_wait_sent(struct zenjun *z, uint64_t number, int level, int ms)
@@ -328,6 +328,7 @@ int zenjun_wait_sent(struct zenjun *z, uint64_t number, int level, int ms)
 
 int zenjun_wait(struct zenjun *z, int ms)
 {
+    const int welcomed = z->welcomed;
     int64_t end = zjc_until(ms);
 
     for (;;) {
@@ -335,7 +336,7 @@ int zenjun_wait(struct zenjun *z, int ms)
 
         while (z->in.from < z->seen && !zjc_is_item(z, z->in.bytes + z->in.from))
             z->in.from += DP_HEADER + frame_size(z->in.bytes + z->in.from);
-        if (z->in.from < z->seen)
+        if (z->in.from < z->seen || z->welcomed != welcomed)
             return 0;
         error = z->ended ? z->ended : zjc_turn(z, &end, 0);
         if (error)

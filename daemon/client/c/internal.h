@@ -136,6 +136,8 @@ int zjc_put(struct zenjun *z, unsigned type, unsigned flags, uint32_t handle, co
 void zjc_arrive(struct zenjun *z);
 /* The number of the message that is the count-th of those not refused. */
 uint64_t zjc_number(const struct zenjun *z, uint64_t count);
+/* The number of the last message that has reached a level, by what the daemon has counted there. */
+uint64_t zjc_reached(const struct zenjun *z, uint64_t count);
 /* Index of the request with this id, -1: none. */
 int zjc_request(const struct zenjun *z, uint32_t id);
 /* Whether a frame, looked at before, is an item. */

@@ -118,7 +118,7 @@ static int control(struct zenjun *z, const uint8_t *p, uint32_t size)
     case DP_F_DONE:
         z->item.kind = ZENJUN_DONE;
         for (unsigned level = 0; level < ZENJUN_LEVELS; level++)
-            z->item.done[level] = zjc_number(z, get_le(body + 8u * level, 8));
+            z->item.done[level] = zjc_reached(z, get_le(body + 8u * level, 8));
         return 1;
     default: return 0;
     }

@@ -31,7 +31,8 @@
 extern "C" {
 #endif
 
-#if defined __GNUC__
+#if defined ZENJUN_PUBLIC /* by who compiles the library into something else */
+#elif defined __GNUC__
 #define ZENJUN_PUBLIC __attribute__((visibility("default")))
 #else
 #define ZENJUN_PUBLIC
@@ -278,7 +279,8 @@ struct zenjun; /* a connection */
 ZENJUN_PUBLIC int zenjun_open(const char *socket, const char *name, struct zenjun **z);
 
 /* The same, and wait for the daemon's welcome, at most `timeout_ms`. While no daemon can be reached, or it is stopping or has no
- * room, try again for `patience_ms`. Errors: also TIMEOUT, INTERRUPTED, and those with which the daemon refuses. */
+ * room, try again for `patience_ms`. Errors: also TIMEOUT, INTERRUPTED, and those with which the daemon refuses. Then *z is NULL; who
+ * wants the daemon's words for it uses zenjun_open(), zenjun_wait() and zenjun_reason(). */
 ZENJUN_PUBLIC int zenjun_connect(const char *socket, const char *name, int patience_ms, int timeout_ms, struct zenjun **z);
 
 /* Say goodbye, wait at most `ms` until the daemon confirms that everything sent has gone out, and free the connection in any case.
@@ -313,7 +315,7 @@ ZENJUN_PUBLIC int zenjun_next(struct zenjun *z, const struct zenjun_item **item)
 /* The next item, waiting for it: 0, TIMEOUT, INTERRUPTED, or why the connection has ended. */
 ZENJUN_PUBLIC int zenjun_recv(struct zenjun *z, const struct zenjun_item **item, int ms);
 
-/* Wait until zenjun_next() may have something: 0, TIMEOUT, INTERRUPTED, or why the connection has ended. */
+/* Wait until zenjun_next() may have something, or zenjun_welcome() has: 0, TIMEOUT, INTERRUPTED, or why the connection has ended. */
 ZENJUN_PUBLIC int zenjun_wait(struct zenjun *z, int ms);
 
 /* ---- groups */
