@@ -32,6 +32,7 @@ from cffi import FFI
 ROOT = Path(__file__).resolve().parent.parent
 CORE = Path("proto/core")
 DATAPATH = Path("daemon/datapath")
+CLIENT = Path("daemon/client/c")
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion")
 HIDDEN = "-fvisibility=hidden"
 """What a library defines is its own: it exports the entry that Python looks for and nothing else."""
@@ -152,18 +153,19 @@ def _datapath() -> Module:
 
 
 def _load() -> Module:
-    """The load client and the bare AF_PACKET program as two C main functions. load_cpg.c is not part of it: it needs corosync's
-    headers and is compiled when asked for."""
+    """The load client, with libzenjun inside, and the bare AF_PACKET program as two C main functions. load_cpg.c is not part of
+    it: it needs corosync's headers and is compiled when asked for."""
     here = Path("tools/bench")
-    sources = _sources(here, "load_core.c", "load_zenjun.c", "load_raw.c")
+    sources = (*_sources(here, "load_core.c", "load_zenjun.c", "load_raw.c"), *_sources(CLIENT))
     return Module(
         "zenjun.tools.bench._load",
         here,
         ("load.h",),
         _LOAD_FACE,
         sources,
-        include=(DATAPATH,),
-        depends=(DATAPATH / "dp_client.h",),
+        include=(CLIENT, DATAPATH),
+        flags=("-std=c11", "-DZENJUN_PUBLIC="),
+        depends=(DATAPATH / "dp_client.h", *(p.relative_to(ROOT) for p in sorted((ROOT / CLIENT).glob("*.h")))),
     )
 
 

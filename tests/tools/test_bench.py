@@ -57,6 +57,7 @@ class Relay:
         self.flags: set[int] = set()
         self.order = 0
         self.senders: set[asyncio.StreamWriter] = set()
+        self.numbers: dict[asyncio.StreamWriter, int] = {}
         self.held: list[tuple[asyncio.StreamWriter, bytes]] | None = None
         """What waits for ``release``, if anything is to wait."""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -81,19 +82,23 @@ class Relay:
 
     def take(self, kind: int, flags: int, handle: int, body: bytes, writer: asyncio.StreamWriter) -> None:
         if kind == 1:
-            assert body[:8] == b"ZENJ\x01\x00\x02\x00"
+            assert body[:8] == b"ZENJ\x03\x00\x03\x00"
             if self.refuse is not None:
                 writer.write(self.frame(70, self.refuse, flags=1, handle=0))
                 writer.close()
             else:
-                writer.write(self.frame(65, {"version": 1}, handle=0))
+                self.numbers[writer] = len(self.numbers) + 1
+                welcome = {"version": 3, "station": self.numbers[writer], "stations": 3, "cluster": "bench", "client": 1}
+                welcome |= {"message_max": 1 << 24, "queue_bytes_max": 1 << 24, "instance": 7}
+                writer.write(self.frame(65, welcome, handle=0))
         elif kind == 2:
-            assert (body, handle) == (b"bench", 1)
+            assert (body, handle) == (b"\0\0\0\0bench", 1)
             self.flags.add(flags)
             self.members.append(writer)
-            names = [[k + 1, 1, self.odd_names[k % 3]] for k in range(len(self.members))]
+            names = [[self.numbers[m], 1, self.odd_names[k % 3]] for k, m in enumerate(self.members)]
+            view = {"group": "bench", "members": names, "joined": [names[-1]], "left": [], "reason": "join", "instance": 7}
             for m in self.members:
-                m.write(self.frame(67, {"group": "bench", "members": names, "joined": [names[-1]], "left": []}))
+                m.write(self.frame(67, view | {"clock": 1, "station": 1, "index": 0}))
         elif kind == 4:
             self.flags.add(flags)
             self.senders.add(writer)
@@ -107,6 +112,8 @@ class Relay:
             for k, m in enumerate(self.members):
                 for message in [body] if self.tamper is None else self.tamper(k, place, body):
                     m.write(self.frame(66, struct.pack("<QHHBBH", place, 0, 1, 1, 0, 0) + message, int(m is writer)))
+        elif kind == 6:
+            writer.close()
         else:
             raise AssertionError(f"frame type {kind}")
 
@@ -128,9 +135,10 @@ class Relay:
         (victim,) = (m for m in self.members if m not in self.senders)
         self.members.remove(victim)
         victim.close()
-        names = [[k + 1, 1, self.odd_names[k % 3]] for k in range(len(self.members))]
+        names = [[self.numbers[m], 1, self.odd_names[k % 3]] for k, m in enumerate(self.members)]
+        view = {"group": "bench", "members": names, "joined": [], "left": [[self.numbers[victim], 1, "x"]], "reason": "death"}
         for m in self.members:
-            m.write(self.frame(67, {"group": "bench", "members": names, "joined": [], "left": [[3, 1, "x"]], "reason": "death"}))
+            m.write(self.frame(67, view | {"clock": 2, "station": 1, "index": 0, "instance": 8}))
         self.stations([1, 2])
 
     def stations(self, numbers: list[int]) -> None:
@@ -226,12 +234,12 @@ def test_throughput_is_delivered_in_order_everywhere(relay: Relay, size: int) ->
     assert got["latency"]["p50_us"] <= got["latency"]["p99_us"] <= got["latency"]["max_us"] * 1.01
     assert got["cpu"]["clients_cores"] > 0 and got["cpu"]["daemons_s_per_million"] > 0
     assert got["retransmissions"] == relay.order  # the system's own counters, over the whole run
-    assert relay.flags == {1}, "JOIN and SEND carry level preack and nothing else"
+    assert relay.flags == {0, 1}, "JOIN carries level preack and nothing else, and SEND asks for no report"
 
 
 def test_levels_go_into_join_and_send(relay: Relay) -> None:
     assert measure(relay, replace(CELL, level="ack"))["ok"]
-    assert relay.flags == {2}
+    assert relay.flags == {0, 2}
 
 
 def test_one_at_a_time_has_one_message_in_flight(relay: Relay) -> None:
@@ -514,7 +522,7 @@ def test_every_system_runs_every_cell_and_they_take_turns(monkeypatch: pytest.Mo
 
     class NoLab:
         def __init__(self, *args: Any, **options: Any) -> None:
-            self.stations: dict[int, Any] = {}
+            self.numbers: dict[int, Any] = {}
 
         def __enter__(self) -> NoLab:
             return self
