@@ -16,6 +16,7 @@ static struct zenjun *z;
 static uint32_t group;
 static uint8_t *message;
 static size_t message_bytes;
+static uint64_t room; /* bytes that may be queued before the next turn */
 
 static void on_event(const struct zenjun_event *e)
 {
@@ -69,18 +70,21 @@ static int turn(uint64_t until)
         zenjun_step(z);
         taken = take();
     }
+    room = zenjun_facts(z)->unwritten;
+    room = room < OUT_BYTES ? OUT_BYTES - room : 0;
     if (taken < 0)
         fprintf(stderr, "load: %s %s\n", zenjun_strerror(taken), zenjun_reason(z));
     return taken < 0 ? -1 : 0;
 }
 
-static uint8_t *slot(void) { return zenjun_facts(z)->unwritten < OUT_BYTES ? message : NULL; }
+static uint8_t *slot(void) { return room ? message : NULL; }
 
 static int commit(void)
 {
     const struct iovec part = {message, message_bytes};
     const int error = zenjun_send(z, group, &part, 1, ZENJUN_SENT, NULL);
 
+    room -= message_bytes < room ? message_bytes : room;
     return error == ZENJUN_E_AGAIN ? 0 : error ? -1 : 1;
 }
 

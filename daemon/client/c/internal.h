@@ -6,6 +6,7 @@
 #include "json.h"
 #include "zenjun.h"
 
+#include <string.h>
 #include <sys/types.h>
 
 #define HANDLES (ZENJUN_HANDLES_MAX + 1)
@@ -97,8 +98,10 @@ static inline uint64_t get_le(const uint8_t *p, unsigned bytes)
 {
     uint64_t value = 0;
 
-    while (bytes--)
-        value = value << 8 | p[bytes];
+    memcpy(&value, p, bytes); /* one instruction where `bytes` is a constant */
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    value = __builtin_bswap64(value);
+#endif
     return value;
 }
 static inline void put_le(uint8_t *p, unsigned bytes, uint64_t value)

@@ -134,7 +134,8 @@ int zenjun_next(struct zenjun *z, const struct zenjun_item **item)
         int found;
 
         z->in.from += DP_HEADER + size;
-        memset(&z->item, 0, sizeof z->item);
+        if (p[DP_HEADER_TYPE] != DP_F_MESSAGE || z->item.kind != ZENJUN_MESSAGE) /* messages have the same fields */
+            memset(&z->item, 0, sizeof z->item);
         z->item.size = sizeof z->item;
         z->item.handle = handle;
         z->item.context = h->context;
