@@ -1,1 +1,1 @@
-"""What stands on top of the daemon: command line, lab, benchmarks, decoding of frames."""
+"""Tools above the daemon: command line, lab, benchmarks, decoding of frames."""

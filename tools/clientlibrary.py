@@ -1,7 +1,7 @@
 """What of libzenjun (``daemon/client/c``) is generated from the table in ``daemon/clientwire.py``: the constants in ``zenjun.h``
 and the texts of errors in ``codes.h``. ``generate.py`` writes them.
 
-The numbers in ``zenjun.h`` are part of an ABI: what stands here keeps its number for ever, and what is new gets one of its own.
+The numbers in ``zenjun.h`` are part of an ABI: existing ones never change, and a new constant gets a new number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Generated blocks of the pages under docs/: frames from the field table in ``proto/wire.py``, the states of a station from the
 table of moves in ``proto/membership.py``.
 
-A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the prose around it is written by hand. ``generate.py``
+A block is between ``<!-- generated: NAME -->`` and ``<!-- end -->``; the prose around it is written by hand. ``generate.py``
 writes them.
 """
 

@@ -1,11 +1,12 @@
-"""Who imports whom, and which C file calls which: the picture of rooms in docs/architecture.md, and the search for cycles.
+"""Which file imports which, and which C file calls which: the picture of rooms in docs/architecture.md, and the search for
+cycles.
 
     python -m zenjun.tools.imports             rooms (folders) with what each one imports or calls; then the cycles, if any
     python -m zenjun.tools.imports --files     the same for single files
 
-Everything is read as text: nothing here imports what it looks at. An import counts wherever in a file it stands, except where
-only type checkers read it. A C file calls another one when it names a function of that file before a parenthesis.
-tests/test_tidy.py fails on a cycle of Python modules, and on one of the C files of a folder in ``ACYCLIC_C``.
+Everything is read as text: nothing here imports what it looks at. An import counts anywhere in a file, except where only type
+checkers read it. A C file calls another one when it names a function of that file before a parenthesis. tests/test_tidy.py fails
+on a cycle of Python modules, and on one of the C files of a folder in ``ACYCLIC_C``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final, TypeAlias
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LAYERS: Final = ("proto", "daemon", "tools")
-"""From the bottom: each may import what stands before it."""
+"""From the bottom: each may import the ones before it."""
 ACYCLIC_C: Final = ("daemon/datapath", "tools/pcap/native")
 """Folders whose C files form a hierarchy. The files of ``proto/core`` do not: they are the methods of one struct."""
 C_FUNCTION: Final = re.compile(r"^(?=[A-Za-z_])[^;{}#=]*?\b(\w+)\([^;{}]*\)\n?\s*\{$(.*?)^\}", re.MULTILINE | re.DOTALL)
@@ -80,7 +81,7 @@ def python_graph(files: Mapping[str, str]) -> Graph:
 
 
 def c_graph(files: Mapping[str, str]) -> Graph:
-    """Which C file calls a function of which other one. A name that several files have is nobody's."""
+    """Which C file calls a function of which other one. A name that several files have does not count."""
     texts = {name: _COMMENT.sub("", text) for name, text in files.items()}
     own: dict[str, set[str]] = {}
     shared: dict[str, set[str]] = {}

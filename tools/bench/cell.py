@@ -26,13 +26,13 @@ Json = dict[str, Any]
 
 
 class BenchError(Exception):
-    """A cell could not be measured; the text says why."""
+    """A cell could not be measured; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """What is measured. ``mode``: ``throughput`` (all senders as fast as the system takes it), ``closed`` (one message in flight,
-    one sender), ``rate`` (1,000 messages per second in all), ``idle`` (nobody sends)."""
+    one sender), ``rate`` (1,000 messages per second in all), ``idle`` (no program sends)."""
 
     stations: int
     senders: int
@@ -46,7 +46,7 @@ class Cell:
     drain_s: float
     rate: float = RATE_TOTAL
     watch: bool = False
-    """The clients say at once what they are told of the membership, and take commands while the window is open (load.h)."""
+    """The clients report events of the membership at once, and take commands while the window is open (load.h)."""
 
     @property
     def sending(self) -> int:
@@ -93,7 +93,7 @@ class Cluster(Protocol):
 
 
 class Client:
-    """A running client and the lines it says."""
+    """A running client and its output lines."""
 
     def __init__(self, station: int, process: subprocess.Popen[bytes]) -> None:
         self.station = station
@@ -183,7 +183,7 @@ class Window:
 def run_window(cluster: Cluster, cell: Cell) -> Window:
     """Run the clients once. Takes at most START_S + warm_s + seconds + drain_s + a few seconds. Raises BenchError."""
     clients: list[Client] = []
-    grace_s = 0.0  # whoever has not reported yet has nothing left to say
+    grace_s = 0.0  # a client that has not reported yet has nothing to report
     try:
         for station in range(1, cell.stations + 1):
             clients.append(Client(station, cluster.spawn_client(station, cell)))

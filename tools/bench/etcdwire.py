@@ -15,7 +15,7 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 WINDOW: Final = (1 << 31) - 1
-"""What each stream may send us before we say more."""
+"""Bytes that each stream may send before it gets more credit."""
 CONNECTION_WINDOW: Final = 65535
 """What all of them may send at first."""
 AGAIN: Final = 1 << 30
@@ -25,7 +25,7 @@ WATCH = "/etcdserverpb.Watch/Watch"
 
 
 class EtcdError(Exception):
-    """A call that etcd did not carry out, or bytes that are not understood."""
+    """A call that etcd did not execute, or malformed bytes."""
 
 
 def varint(value: int) -> bytes:
@@ -101,7 +101,7 @@ def watched(response: bytes) -> list[bytes]:
 
 
 class Http2:
-    """One connection to etcd. Output is taken by ``take``; what comes is given to ``receive``.
+    """One connection to etcd. ``take`` returns the output; received bytes go to ``receive``.
 
     A stream's ``on_message`` is called with each of its messages, and with None when it ends.
     """

@@ -1,8 +1,9 @@
 """How long a killed station goes unnoticed, for how long deliveries stop, and how soon the station is back after a restart.
 
-One run: all stations but the last send, lightly and steadily; the last one's daemon is killed with SIGKILL; when every
-survivor's program has been told, it is started again; when they have been told of that, the run ends and the survivors must have
-delivered the same messages in the same order. Times are taken by the programs, from the same clock as the kill and the start.
+One run: all stations but the last send, lightly and steadily; the last one's daemon is killed with SIGKILL; when every survivor's
+program has got the view without it, it is started again; when they have the view with it, the run ends and the survivors must
+have delivered the same messages in the same order. Times are taken by the programs, from the same clock as the kill and the
+start.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from .systems import Corosync, System, Zenjun
 from .table import markdown, number
 
 KIND: Final = "failover"
-"""In the lines of this benchmark: what tells them from those of ``plan``."""
+"""In the lines of this benchmark: distinguishes them from those of ``plan``."""
 FAST: Final[Mapping[str, Mapping[str, Any]]] = {
     "cluster": {"heartbeat_ms": 10, "fail_timeout_ms": 30, "probe_interval_ms": 5, "adopt_timeout_ms": 30},
     "station": {"realtime_priority": 1},
 }
-"""The lowest useful setting: docs/performance.md says what it costs. A station that is not run for 30 ms is removed, so its
-daemon must not wait behind other programs; corosync's runs with real-time priority by default."""
+"""The lowest useful setting: docs/performance.md has its costs. A station that is not run for 30 ms is removed, so its daemon
+must not wait behind other programs; corosync's runs with real-time priority by default."""
 STEADY_S: Final = 1.0
 """Load without a fault, before the kill."""
 SETTLE_S: Final = 0.5
-"""How long a phase goes on after everyone has been told: backlogs must have been delivered in the phase they belong to."""
+"""Time that a phase continues after all programs have the view: backlogs must have been delivered in the phase they belong to."""
 TOLD_S: Final = 30.0
 BACK_S: Final = 30.0
 """Longest waits. corosync with its defaults needs 8 s for the first."""
@@ -72,7 +73,7 @@ class Failover:
 
 
 def run(plan: Failover, report: Report, starting: Callable[[str], None] = lambda system: None) -> None:
-    """Run everything, systems taking turns in one lab; ``report`` gets one JSON object a run, ``starting`` is told before each.
+    """Run everything, systems taking turns in one lab; ``report`` gets one JSON object a run, ``starting`` is called before each.
 
     The lab and every process are gone when it returns or raises. Raises LabError when the lab cannot be made, BenchError when a
     peer cannot be prepared.
@@ -168,7 +169,7 @@ def _say(clients: Iterable[Client], line: str) -> None:
 
 
 def _told(client: Client, since_ns: int, members: int) -> tuple[float, int]:
-    """When a program was told that the group has fewer members (ms after ``since_ns``), and how many."""
+    """When a program got a view of the group with fewer members (ms after ``since_ns``), and their number."""
     deadline = time.monotonic() + TOLD_S
     while True:
         at, count = client.line("GROUP", deadline).split()
@@ -177,7 +178,7 @@ def _told(client: Client, since_ns: int, members: int) -> tuple[float, int]:
 
 
 def _back(client: Client, since_ns: int, station: int) -> float:
-    """When a program was told of a view of the stations that has this one in it again, ms after ``since_ns``."""
+    """When a program got a view of the stations with this one again, ms after ``since_ns``."""
     deadline = time.monotonic() + BACK_S
     while True:
         at, mask = client.line("STATIONS", deadline).split()

@@ -1,4 +1,4 @@
-"""The load of ``zenjun bench directory``: one process at a station, which is told by lines on its standard input what to do.
+"""The load of ``zenjun bench directory``: one process at a station, controlled by lines on its standard input.
 
 A line is a JSON object: ``do`` and its arguments; the answer is one line with what was measured. All times are of the monotonic
 clock, which the stations of a lab share.
@@ -190,7 +190,7 @@ def figures(times_ns: Sequence[int], seconds: float) -> Json:
 
 
 async def closed_loop(step: Callable[[int], Awaitable[None]], start_ns: int, seconds: float, inflight: int) -> Json:
-    """``inflight`` calls at a time, each begun when one has ended. ``calls`` has those that ended behind the window, too."""
+    """``inflight`` calls at a time, each begun when one has ended. ``calls`` has those that ended after the window, too."""
     end_ns = start_ns + int(seconds * 1e9)
     times: list[int] = []
     calls = 0

@@ -39,7 +39,7 @@ Report = Callable[[Json], None]
 
 @dataclass(frozen=True)
 class NamesPlan:
-    """Options of one call. names: a joiner has to get so many; 0: that is left out."""
+    """Options of one call. names: number of names that a joiner has to get; 0: that part is left out."""
 
     stations: int = 3
     seconds: float = WORK_S

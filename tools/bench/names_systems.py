@@ -32,7 +32,7 @@ WATCH_RATE: Final = 200.0
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line. what: its name. do: what the programs are told. stations: how many of them at once, 0: all."""
+    """One line. what: its name. do: the command for the programs. stations: number of them at once, 0: all."""
 
     what: str
     do: Mapping[str, Any]
@@ -93,7 +93,7 @@ class Service:
         return []
 
     def target(self, station: int) -> str:
-        """What the load is told to connect to."""
+        """The address that the load connects to."""
         raise NotImplementedError
 
 

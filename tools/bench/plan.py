@@ -107,8 +107,8 @@ def machine() -> str:
 
 
 def run(plan: Plan, report: Report, starting: Callable[[str, Cell], None] = lambda system, cell: None) -> None:
-    """Run all cells; ``report`` gets one JSON object after each, ``starting`` is told before each. The lab and every process are
-    gone when it returns or raises. Raises LabError when the lab cannot be made, BenchError when a peer cannot be prepared."""
+    """Run all cells; ``report`` gets one JSON object after each, ``starting`` is called before each. The lab and every process
+    are gone when it returns or raises. Raises LabError when the lab cannot be made, BenchError when a peer cannot be prepared."""
     with tempfile.TemporaryDirectory(prefix="zenjun-bench.") as folder, contextlib.ExitStack() as stack:
         client = Corosync.build_client(Path(folder)) if "corosync" in plan.peers else None
         lab = stack.enter_context(Lab(plan.stations, mtu=plan.mtu, options=plan.options, medium=plan.medium))
@@ -143,7 +143,7 @@ def _run_system(lab: Lab, system: System, each: Round, plan: Plan, report: Repor
                 figures = {"ok": False, "problems": [str(error)]}
             report({**head, **figures})
             if not figures["ok"]:
-                # A backlog, or whatever it was, would go on into the next cell.
+                # A backlog would continue into the next cell.
                 system.stop()
                 lab.set_loss(0.0)
                 running = False

@@ -14,7 +14,7 @@ RAW: Final = "raw"
 BUS: Final = "zenjun-bus"
 """Our daemon with medium bus; the one with medium switched, measured beside it, keeps its name."""
 RATE_AIMS: Final = {64: 6.0, 1300: 5.0, 65536: 3.0}
-"""At least so many times the best peer's throughput, by message size."""
+"""Aim: this multiple of the best peer's throughput, by message size."""
 CPU_AIM: Final = 1 / 3
 LIGHT_CPU_AIM: Final = 1 / 5
 ROUND_TRIP_AIM: Final = 1 / 2
@@ -81,7 +81,7 @@ class Aim:
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """With thousands separators; small numbers with three significant digits unless ``digits`` says more."""
+    """With thousands separators; small numbers with three significant digits unless ``digits`` is larger."""
     if value is None:
         return "–"
     if digits == 0 and 0 < abs(value) < 100:
@@ -94,7 +94,7 @@ def size_name(size: int) -> str:
 
 
 def aims(results: Results, stations: int) -> list[Aim]:
-    """The aims of this project that the lines say something about, for one number of stations."""
+    """The aims of this project that the lines concern, for one number of stations."""
     lines: list[Aim] = []
     base: dict[str, Any] = {"stations": stations, "loss": 0.0}
 

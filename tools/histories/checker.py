@@ -1,11 +1,11 @@
 """The guarantees of docs/membership.md and docs/client-protocol.md, judged only from what programs received (``history.py``).
 
-Nothing here asks a daemon. ``CHECKS`` is the registry; every check yields one line per violation, and the tests have a planted
+No check asks a daemon. ``CHECKS`` is the registry; every check yields one line per violation, and the tests have a planted
 violation for each. Where programs are in several groups, the checks of one group's sequence judge each group by itself; those of
 ``WHOLE`` judge all together: places, instances and members are the cluster's.
 
-*Safe* is what was delivered at preack or ack. What a program at level ordered got is judged as far as a program of the same
-station in the same instance had it safe; beyond that a station that dies or is expelled may have seen what nobody else will.
+*Safe* is what was delivered at preack or ack. Deliveries at level ordered are judged as far as a program of the same station in
+the same instance had them safe. Beyond that a station that dies or is expelled may have delivered what no other station will.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .history import VIEW_INDEX, Connection, History, Item, Life, Place, Sent
 SHOWN_MAX: Final = 5
 """Violations of one check that are listed; the rest is counted."""
 Key: TypeAlias = tuple[int, int, int, int]
-"""A place, and which of two sequences: 0 changes of the cluster's members, which every connection is told, 1 messages and views
-of the group, which begin where the own join stands. The group's views of a change share its place and follow it."""
+"""A place, and one of two sequences: 0 changes of the cluster's members, which every connection gets, 1 messages and views of the
+group, which begin at the own join. The group's views of a change share its place and follow it."""
 SAID_SAFE: Final = frozenset({"preack", "ack"})
 
 
@@ -42,7 +42,7 @@ class Context:
         self.judged = {id(life): self._judged(life) for life in self.lives}
 
     def _judged(self, life: Life) -> list[Item]:
-        """The items of a life that may not be taken back."""
+        """The items of a life that are final."""
         if life.safe or life.alive:
             return life.items
         ends = [self._safe_ends[k] for tag in life.instances if (k := (life.connection.station, tag)) in self._safe_ends]
@@ -50,7 +50,8 @@ class Context:
         return [item for item in life.items if _place(item) <= bound]
 
     def places(self) -> dict[Key, tuple[tuple[object, ...], Life]]:
-        """Everything that stands in the order: content by place, and who saw it first. Contents of one place in their order."""
+        """Everything in the order: content by place, and the connection that saw it first. Contents of one place in their
+        order."""
         out: dict[Key, tuple[tuple[object, ...], Life]] = {}
         for life in self.lives:
             for key, contents in _by_key(self.judged[id(life)]):
@@ -60,7 +61,7 @@ class Context:
         return out
 
     def members_of(self) -> dict[int, set[tuple[tuple[int, int], ...]]]:
-        """By instance: all versions of its members that anybody was told, as (station, incarnation) pairs."""
+        """By instance: all versions of its members that any program got, as (station, incarnation) pairs."""
         out: dict[int, set[tuple[tuple[int, int], ...]]] = defaultdict(set)
         for life in self.lives:
             for item in life.items:
@@ -69,7 +70,7 @@ class Context:
         return out
 
     def stations_of(self) -> dict[int, set[tuple[int, ...]]]:
-        """By instance: all versions of the set of its stations, those told by ``open`` and ``reopened`` included."""
+        """By instance: all versions of the set of its stations, including those of ``open`` and ``reopened``."""
         out: dict[int, set[tuple[int, ...]]] = defaultdict(set)
         for instance, versions in self.members_of().items():
             out[instance] |= {tuple(station for station, _ in version) for version in versions}
@@ -151,8 +152,8 @@ def _part_of(part: tuple[object, ...], whole: tuple[object, ...]) -> bool:
 def common_order(context: Context) -> Iterator[str]:
     """Any two lives agree wherever their ranges of places overlap.
 
-    That is: whatever anybody was given at a place within another one's range, that one was given too. What is equal place by
-    place is ``one_place``'s.
+    That is: what any life got at a place within another one's range, that one got too. ``one_place`` checks equality place by
+    place.
     """
     places = context.places()
     orders = [sorted(key for key in places if key[3] == sequence) for sequence in (0, 1)]
@@ -174,7 +175,7 @@ def common_order(context: Context) -> Iterator[str]:
 
 
 def no_duplicate(context: Context) -> Iterator[str]:
-    """Nobody is given a message twice, not even in two instances."""
+    """No program gets a message twice, not even in two instances."""
     for connection in context.history.connections:
         counts = Counter(item.name for item in connection.items if item.kind == "message")
         for name, count in counts.items():
@@ -202,7 +203,7 @@ def no_invention(context: Context) -> Iterator[str]:
 
 
 def sender_order(context: Context) -> Iterator[str]:
-    """A sender's messages come in its order, and without a hole except for those it was told to be undecided or refused."""
+    """A sender's messages come in its order, and without a hole except for those reported to it as undecided or refused."""
     excused = {connection.id: _excused(connection) for connection in context.history.connections}
     for life in context.lives:
         last: dict[str, Sent] = {}
@@ -259,7 +260,7 @@ def same_members(context: Context) -> Iterator[str]:
 
 
 def same_view(context: Context) -> Iterator[str]:
-    """An instance begins at one place for all who go over to it, and its event says what has changed."""
+    """An instance begins at one place for all that continue to it, and its event reports what has changed."""
     at: dict[int, tuple[Place, Life]] = {}
     for life in context.lives:
         previous: set[tuple[int, int]] | None = None
@@ -290,9 +291,9 @@ def quorate(context: Context) -> Iterator[str]:
 
 
 def one_instance_at_a_time(context: Context) -> Iterator[str]:
-    """Instances follow each other in the order: what is safe in one stands before all that is safe in the next.
+    """Instances follow each other in the order: what is safe in one precedes all that is safe in the next.
 
-    Two that worked side by side, each with what it takes for a quorum, would have mixed places.
+    Two instances at the same time, each with a quorum, would have mixed places.
     """
     low: dict[int, tuple[Place, Life]] = {}
     high: dict[int, tuple[Place, Life]] = {}
@@ -343,10 +344,10 @@ def numbers_grow(context: Context) -> Iterator[str]:
 
 
 def acknowledged(context: Context) -> Iterator[str]:
-    """What its sender was told to be safe, everybody has who was there and went on.
+    """What was confirmed to its sender as safe, every program has that was there and continued.
 
-    A message that was sent after that (at whatever station of the instance) stands behind it in the order, by causality. So
-    whoever began before the one was sent and was given something that was sent after the sender was told, must have it.
+    A message that was sent after that, at any station of the instance, follows it in the order, by causality. So a life that
+    began before the message was sent, and that got something sent after the confirmation, must have it.
     """
     told = list(_told_safe(context.history))
     for life in context.lives:
@@ -381,7 +382,8 @@ def _told_safe(history: History) -> Iterator[tuple[Sent, int]]:
 
 
 def undecided(context: Context) -> Iterator[str]:
-    """Counts of undecided messages are honest: those within were never told to be safe, and nobody else's fate was left open."""
+    """Counts of undecided messages are right: those within were never confirmed as safe, and no others were left without a
+    result."""
     for connection in context.history.connections:
         counted = _counted(connection)
         within: set[str] = set()
@@ -415,7 +417,7 @@ def no_breakdown(context: Context) -> Iterator[str]:
 
 
 def convergence(context: Context) -> Iterator[str]:
-    """After the last fault all programs are in one instance of all stations and get everybody's last message."""
+    """After the last fault all programs are in one instance of all stations and get the last message of every program."""
     history = context.history
     if not history.marked("converged"):
         yield "the stations did not come together after the last fault within the time allowed"
@@ -534,7 +536,7 @@ def figures(context: Context) -> dict[str, int]:
 
 
 def longest_silence_ms(context: Context) -> int:
-    """Longest time in which nobody was given a message at a safe level, before the last fault ended."""
+    """Longest time in which no program got a message at a safe level, before the last fault ended."""
     healed = history_end(context)
     times = sorted(
         item.t for life in context.lives if life.safe for item in life.items if item.kind == "message" and item.t <= healed

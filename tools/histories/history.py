@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 Place: TypeAlias = tuple[int, int, int]
-"""(clock, station, index); a change of members stands behind all messages of its (clock, station)."""
+"""(clock, station, index); a change of members follows all messages of its (clock, station)."""
 VIEW_INDEX: Final = 1 << 16
 """Index of a change of members in a place: larger than that of any message."""
 SLOTS: Final = ("ordered", "preack", "ack")
@@ -52,7 +52,7 @@ class Sent:
     level: str
     t: int
     result: str | None = None
-    """done, undecided, refused, lost (with the connection), timeout; None: never told."""
+    """done, undecided, refused, lost (with the connection), timeout; None: never reported."""
     reached: str | None = None
     t_result: int = 0
 
@@ -90,7 +90,7 @@ class Connection:
     items: list[Item] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
     end: str | None = None
-    """``bye``, or what broke it; None: the recorder did not live to write it."""
+    """``bye``, or what broke it; None: the recorder ended before it could write it."""
     error: str = ""
     t_end: int = 0
 
@@ -104,7 +104,7 @@ class Life:
     items: list[Item]
     """Those with a place, and their order is the order of the cluster."""
     tags: list[int]
-    """Of each item: the instance that the daemon had last told of."""
+    """For each item: the instance that the daemon had reported last."""
     expelled: bool = False
     alive: bool = False
     """It lasted until the end of the run."""

@@ -1,4 +1,4 @@
-"""The recorders of a run as its runner sees them: started, told the phases, waited for."""
+"""The recorders of a run from the runner's side: it starts them, sends them the phases, and waits for them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .recorder import Journal, Load
 READY_S: Final = 30.0
 ROUND_S: Final = 8.0
 ROUNDS_MAX: Final = 3
-"""On a machine short of time a station may miss its heartbeats without any fault: then the last word is said again."""
+"""On a machine short of time a station may miss its heartbeats without any fault: then the last message is sent again."""
 END_S: Final = 20.0
 
 News = Callable[[int, Mapping[str, Any]], None]
-"""Called with a station and what it was told of the cluster; from a thread of the recording."""
+"""Called with a station and the event that it got of the cluster; from a thread of the recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Order:
 
 
 class Recording:
-    """A recorder at work: the last thing it said, and a pipe to tell it the phase."""
+    """A running recorder: its last report, and a pipe for the phases."""
 
     def __init__(self, station: Station, socket: Path, order: Order, folder: Path, news: News) -> None:
         """socket: of the station's daemon, also of one that is started later."""
@@ -153,7 +153,7 @@ class Programs:
         return took
 
     def last_words(self, stations: Collection[int]) -> int:
-        """One message of everybody, acknowledged, that everybody gets; returns how many rounds it took."""
+        """One message of every program, acknowledged, which every program gets; returns the number of rounds that it took."""
         chosen = self._chosen(stations)
         everybody = len(stations) * len(chosen[0].levels)
         for number in range(1, ROUNDS_MAX + 1):

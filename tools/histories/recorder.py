@@ -1,9 +1,9 @@
-"""A program at one station that sends, takes what comes, and writes everything down:
+"""A program at one station that sends, receives, and records everything:
 ``python -m zenjun.tools.histories.recorder``.
 
-One connection per level of delivery and group, made again whenever its daemon is gone. What happens is appended to a file without
-buffering (``history.py`` has the table of records). Lines on standard input say which phase begins: ``random`` traffic, ``final``
-(everybody says the same again and again until all hear all), ``settle`` (nothing new), ``last N`` (one message each), ``end``;
+One connection per level of delivery and group, made again whenever its daemon is gone. Events are appended to a file without
+buffering (``history.py`` has the table of records). Lines on standard input start a phase: ``random`` traffic, ``final`` (every
+program repeats its message until all receive from all), ``settle`` (nothing new), ``last N`` (one message each), ``end``;
 ``load JSON`` changes what is sent in the random phase. Standard output has one JSON object per line: what the runner waits for,
 or ``news``, a change of the cluster that this station was told.
 """
@@ -43,7 +43,7 @@ GROUP: Final = "verdict"
 CALL_S: Final = 60.0
 """Deadline of every call; longer than any fault, so that it only ends what hangs."""
 UNDER_WAY_MAX: Final = 60
-"""Messages of one connection whose fate is open; while there are so many nothing is sent."""
+"""Messages of one connection without a result; at this number no more are sent."""
 FINAL_GAP_S: Final = 0.3
 LEVELS: Final = ("sent", "ordered", "preack", "preack", "ack")
 SIZES: Final = (0, 0, 0, 40, 300, 1400, 6000)
@@ -76,7 +76,7 @@ class Load:
         return cls(float(data["rate"]), (int(low), int(high)), sizes, tuple(data["levels"]))
 
     def gap_s(self, programs: int) -> float:
-        """Mean time between bursts of one of so many programs; the rate is not 0."""
+        """Mean time between bursts of one of this number of programs; the rate is not 0."""
         return programs * (self.burst[0] + self.burst[1]) / 2 / self.rate
 
 
@@ -116,7 +116,7 @@ class Slot:
     """The connections at one level in one group, one after the other."""
 
     def __init__(self, recorder: Recorder, level: str, group: str = GROUP, mark: str = "") -> None:
-        """mark: tells the slots of the same level apart in names."""
+        """mark: distinguishes the slots of the same level in names."""
         self.level = level
         self.group = group
         self.letter = f"{level[0]}{mark}"
@@ -316,12 +316,12 @@ class Recorder:
         return self.ended.is_set()
 
     async def pause(self, seconds: float) -> None:
-        """Wait so long, or until the phase changes."""
+        """Wait for this time, or until the phase changes."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
 
     def tell(self) -> None:
-        """Tell the runner how far we are, if that is news."""
+        """Report progress to the runner, if it is new."""
         phase, number = self.phase
         state: dict[str, Any] = {"phase": phase, "number": number}
         if phase == "final":
@@ -341,8 +341,8 @@ class Recorder:
         sys.stdout.flush()
 
     def news(self, slot: Slot, detail: dict[str, Any]) -> None:
-        """Tell the runner of a change of the cluster, the first time one of our programs is told; of what is done to this station
-        when the first program is."""
+        """Report a change of the cluster to the runner when the first connection gets it; for what is done to this station as
+        well."""
         known = (detail["event"], detail.get("instance"))
         fresh = slot is self.slots[0] if detail["event"] in ("expelled", "fenced") else known not in self._news
         if detail["event"] in ("view", "expelled", "reopened", "fenced") and fresh:
@@ -351,7 +351,7 @@ class Recorder:
             self._say(json.dumps({"news": {key: detail[key] for key in kept if key in detail}}))
 
     async def run(self) -> None:
-        """Until told to end, or until standard input is closed: the runner is gone."""
+        """Run until asked to end, or until standard input is closed: the runner is gone."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

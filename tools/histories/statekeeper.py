@@ -1,8 +1,8 @@
-"""A program with a state that it gives to those who join: ``python -m zenjun.tools.histories.statekeeper``.
+"""A program with a state that it gives to joining programs: ``python -m zenjun.tools.histories.statekeeper``.
 
-It sends to its group at a steady rate and notes the longest time in which nothing was delivered to it. Lines on standard input:
-``quiet`` (send no more), ``facts`` (answer with one line of JSON), ``end``. The first line of standard output says that its state
-is the group's.
+It sends to its group at a steady rate and records the longest time without a delivery. Lines on standard input:
+``quiet`` (send no more), ``facts`` (answer with one line of JSON), ``end``. The first line of standard output reports that its
+state is the group's.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Keeper:
         self._joined = 0.0
 
     async def run(self) -> None:
-        """Until told to end, or until standard input is closed."""
+        """Run until asked to end, or until standard input is closed."""
         async with connect(name="state keeper", wait=30.0, timeout=None) as connection:
             group = await connection.join(GROUP, state=self.book, timeout=None)
             assert isinstance(group, StateGroup)

@@ -1,8 +1,8 @@
-"""The process that stands for one station: it is what keeps the station's namespaces alive.
+"""The process of one station: it keeps the station's namespaces alive.
 
-Forked by the holder, it moves into network and mount namespaces of its own and carries out there whatever must be done
-inside (links, daemon, captures, frames to inject), one request at a time. When the holder goes, however it goes, the agent
-kills every process of its network namespace and ends; the namespaces go with it.
+Forked by the holder, it moves into network and mount namespaces of its own and executes there what must be done inside (links,
+daemon, captures, frames to inject), one request at a time. When the holder goes, however it goes, the agent kills every process
+of its network namespace and ends; the namespaces go with it.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Agent:
         return {"capture": result}
 
     def close(self) -> None:
-        """Let a capture finish its file, then kill whatever else lives in the station."""
+        """Let a capture finish its file, then kill all other processes of the station."""
         with contextlib.suppress(LabError):
             if self._capturing():
                 self.do_capture_stop({})
@@ -170,7 +170,7 @@ class Agent:
 
 
 def run(station: int, description: str, sock: socket.socket, holder: int) -> None:
-    """The agent's life, in a fresh fork of the holder: announce itself, serve, clean up. Never returns."""
+    """The agent, in a fresh fork of the holder: announce itself, serve, clean up. Never returns."""
     code = 0
     try:
         # The pipe of the wake-up descriptor is the holder's. A handler that does nothing, since programs started here would

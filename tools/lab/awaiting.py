@@ -1,5 +1,5 @@
-"""Waiting until a lab's cluster is open: as long as so many stations may need, at little cost to them; and a word for each if
-it does not come to that."""
+"""Waiting until a lab's cluster is open: for the time that this number of stations may need, at little cost to them; and a reason
+for each if it does not open."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .errors import LabError, LabNotFound, LabTimeout
 
 OPEN_S: Final = 30.0
 PLENTY: Final = 16
-"""Up to so many stations a lab opens within ``OPEN_S`` on two processors, with much to spare."""
+"""Up to this number of stations a lab opens within ``OPEN_S`` on two processors, with much to spare."""
 MORE_S: Final = 1.25
 """For each station beyond."""
 PAUSE_S: Final = 0.01
 ALIVE_S: Final = 0.5
 """All daemons are looked at for having ended this often."""
 LAST_WORDS_S: Final = 10.0
-"""The end of the time, a tenth of it at most, is for asking all stations what they wait for: so long for 64."""
+"""The end of the time, at most a tenth of it, is for asking all stations what they wait for: this time for 64."""
 LEAST_S: Final = 5.0
 """However long a lab took to be made, its daemons get so much to open."""
 
@@ -42,7 +42,7 @@ class Asked(Protocol):
 
 
 def open_limit_s(stations: int) -> float:
-    """How long to wait for so many (1..64) to open: 30 s up to 16 stations, 90 s for 64."""
+    """Time to wait for this number of stations (1..64) to open: 30 s up to 16 stations, 90 s for 64."""
     return OPEN_S + MORE_S * max(0, stations - PLENTY)
 
 
@@ -92,12 +92,12 @@ def _all_run(chosen: Iterable[Asked]) -> None:
 
 
 def _instance(station: Asked, timeout_s: float) -> int:
-    """Number of the instance it is in, 0: none, or it does not say."""
+    """Number of the instance it is in, 0: none, or not reported."""
     try:
         said = station.status(timeout_s)
     except LabError:
         return 0
-    # Who is in none tells the number of its last one.
+    # A station in none reports the number of its last one.
     return int(said.get("instance", 0)) if said.get("state", "open") == "open" else 0
 
 

@@ -1,11 +1,11 @@
 """Record every frame that a station sends or receives, whole, into a pcapng file with nanosecond time stamps.
 
 Run as a program of its own, in the station's network namespace, by the path of this file: it needs nothing but the standard
-library and so is there in a few milliseconds. It prints ``ready`` once nothing can be missed any more and, at the end, one
+library and so starts in a few milliseconds. It prints ``ready`` when no frame can be missed any more and, at the end, one
 JSON line: frames, bytes, dropped (frames the kernel had no room for). SIGTERM and SIGINT end it after all that has arrived
 is in the file.
 
-The socket is bound to no interface: an interface that is taken away and made again goes on being recorded, as a further
+The socket is bound to no interface: an interface that is taken away and made again continues to be recorded, as a further
 interface of the file. The loopback is left out. VLAN tags, which the kernel keeps beside the frame, are put back.
 """
 
@@ -189,7 +189,7 @@ class Capture:
 
     @property
     def full(self) -> bool:
-        """Whether the wanted number of frames has been reached."""
+        """Whether the requested number of frames has been reached."""
         return bool(self._count_max) and self.frames >= self._count_max
 
     def run(self, stop_fd: int) -> int:

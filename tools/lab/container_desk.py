@@ -1,7 +1,7 @@
-"""A lab of containers from the inside: the engine's bridge, what is done in a container's network, and who carries requests out.
+"""A lab of containers from the inside: the engine's bridge, what is done in a container's network, and the execution of requests.
 
 There is no holder process: every caller does the work itself, and what was set is kept in a file of the lab's folder, under a
-lock, so that it can be set anew when a container, and with it the cable, has been made anew.
+lock, so that it can be set again when a container, and with it the cable, has been made again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INSIDE_S: Final = 20.0
 
 
 class ContainerHub(network.Hub):
-    """The engine's bridge, with the ports that the engine has made; it lives in the namespace of the caller."""
+    """The engine's bridge, with the ports that the engine has made; it is in the namespace of the caller."""
 
     def __init__(
         self, name: str, stations: Sequence[int], network_id: str, options: Mapping[str, str], *, mtu: int, one_channel: bool
@@ -90,7 +90,7 @@ class ContainerHub(network.Hub):
                 self._serialize(port, self._index(port))
 
     def _ruleset(self, stations: Sequence[int], losses: Mapping[int, Impairment], **settings: Any) -> str:
-        # A container that starts gets a cable from the engine a moment before anybody can set its cuts.
+        # A container that starts gets a cable from the engine a moment before its cuts can be set.
         return super()._ruleset(stations, losses, table=self._table, port=self.port_name, only=self._all, **settings)
 
     def _shape(self, station: int) -> None:
@@ -135,7 +135,7 @@ class ContainerHub(network.Hub):
 
 
 class ContainerAgent(agent.Agent):
-    """What is done inside a container's network namespace; lives in a thread that has moved there."""
+    """What is done inside a container's network namespace, in a thread that has moved there."""
 
     def __init__(self, station: int, description: str, name: str, rate_bit: int) -> None:
         super().__init__(station, description)
@@ -156,7 +156,7 @@ class ContainerAgent(agent.Agent):
 
 
 class _Inside:
-    """A thread in the network namespace of one container's process, for as long as that lives."""
+    """A thread in the network namespace of one container's process, while that runs."""
 
     def __init__(self, station: int, description: str, pid: int, name: str, rate_bit: int) -> None:
         """Raises LabUnsupported when the thread may not move there."""
@@ -197,7 +197,7 @@ class ContainerDesk(holder.Station):
         self._log = files.station_directory(files.home() / lab, number) / "zenjund.log"
 
     def look(self) -> dict[str, Any]:
-        """The container's state as the engine tells it."""
+        """The container's state as the engine reports it."""
         state: dict[str, Any] = self._engine.inspect(self.container)["State"]
         pid = int(state["Pid"]) if state["Running"] else 0
         if pid != self.pid:
@@ -310,7 +310,7 @@ class ContainerDesk(holder.Station):
         """Nothing is inherited: nobody forks."""
 
     def quit(self) -> None:
-        """Let the thread go; the container goes on."""
+        """End the thread; the container continues."""
         self._leave()
 
 
@@ -377,7 +377,7 @@ class ContainerHolder(holder.Holder):
             return {"ok": False, "kind": getattr(error, "kind", "failed"), "error": str(error)}
 
     def refresh(self) -> None:
-        """Look where each container's cable is now; on those that are new, set the faults anew."""
+        """Look where each container's cable is now; on new ones, set the faults again."""
         before = dict(self._containers.save()["stations"])
         for number, desk in self.desks.items():
             desk.look()

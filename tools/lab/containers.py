@@ -2,7 +2,7 @@
 
 The stations may have been made by ``zenjun lab up --docker`` or by ``docker compose`` (docker/compose.yml): they are found by
 their labels. Faults act on the host's end of a container's cable and, for its own interface, inside its network namespace.
-container_desk.py carries out what they ask for.
+container_desk.py executes their requests.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class ContainerStation(Station):
     """One container."""
 
     def locate(self, pid: int) -> None:
-        """Say in which process the station lives now; 0: it does not run."""
+        """Set the process of the station; 0: it does not run."""
         self.netns_pid = pid
         self.socket_path = Path(f"/proc/{pid}/root/run/zenjun/zenjund.sock")
 
     @property
     def daemon(self) -> DaemonProcess | None:
-        """The container's process, also when somebody else has started it again."""
+        """The container's process, also when another program has started it again."""
         state = self.request("poll")["daemon"]
         if state is None:
             return None
@@ -49,14 +49,14 @@ class ContainerStation(Station):
         return self._daemon
 
     def start_daemon(self, options: Mapping[str, Mapping[str, Any]] | None = None, *, argv: Sequence[str] | None = None) -> Any:
-        """Start the container; what it runs was said when it was made. Raises LabError."""
+        """Start the container; its program was given when it was made. Raises LabError."""
         if options is not None or argv is not None:
             raise LabUnsupported("what a container runs, and how, is said when it is made")
         self._daemon = DaemonProcess(self, self.request("start")["daemon"]["pid"])
         return self._daemon
 
     def status(self, timeout_s: float = 1.0) -> dict[str, Any]:
-        """What the daemon says about itself. Raises LabError, LabTimeout."""
+        """The daemon's status. Raises LabError, LabTimeout."""
         self.request("poll")
         return super().status(timeout_s)
 
@@ -162,7 +162,7 @@ class ContainerLab(Lab):
             self._locate()
 
     def refresh(self) -> None:
-        """Set faults anew on containers that have been started since."""
+        """Set faults again on containers that have been started since."""
         self.request("refresh")
 
     @property
@@ -225,7 +225,7 @@ def hold(name: str, impairments: Mapping[str, Any], say: Callable[[str], None]) 
 
 
 def _remove_all(engine: Engine, label: str, containers: list[dict[str, Any]]) -> None:
-    """Remove these containers, and what the engine is making at this moment for somebody who has been killed."""
+    """Remove these containers, and what the engine is making at this moment for a caller that has been killed."""
     end = time.monotonic() + _SETTLE_S
     making = any(container["State"] == "created" for container in containers)
     while True:
@@ -261,7 +261,7 @@ def take_down(engine: Engine, name: str, directory: Path, *, grace_s: float) -> 
         engine.remove_network(str(net["Id"]))
     if containers:
         engine.remove_volumes(label)
-    # Rules are all that can outlive the containers, when somebody else has removed those.
+    # Only rules can outlive the containers, when another program has removed those.
     faults = (directory / STATE).exists()
     if faults:
         filters.remove(table_name(name))

@@ -180,7 +180,7 @@ class Engine:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Take Ctrl-C after the block only: what the engine is making when its caller goes away, nobody would look for."""
+    """Take Ctrl-C after the block only: no command would look for what the engine is making when its caller ends."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

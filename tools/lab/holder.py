@@ -1,11 +1,11 @@
 """The process that holds one lab: bridge, stations, and a Unix socket over which other processes ask for changes.
 
-Started with one JSON object on standard input (see ``Settings``); answers with one JSON line on standard output when the lab
-stands or cannot be made. Until it is told to ``detach`` it belongs to the process that started it and takes the lab down when
-that process ends, in whatever way. Nothing of a lab survives its holder and its agents: the namespaces have no names.
+Started with one JSON object on standard input (see ``Settings``); answers with one JSON line on standard output when the lab is
+up or cannot be made. Until it gets ``detach`` it belongs to the process that started it and takes the lab down when that process
+ends, in whatever way. Nothing of a lab survives its holder and its agents: the namespaces have no names.
 
-The lock file in the lab's folder stays locked as long as the holder or one of its agents lives: whoever gets the lock
-knows that nothing of the lab is left.
+The lock file in the lab's folder stays locked while the holder or one of its agents runs: a process that gets the lock knows that
+nothing of the lab is left.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Station:
         return message
 
     def ask(self, op: str, **request: Any) -> ipc.Message:
-        """Send a request and return the reply, which may say that it failed."""
+        """Send a request and return the reply, which may be a failure."""
         return self.forward({"op": op, **request})
 
     def forward(self, request: ipc.Message) -> ipc.Message:
@@ -104,7 +104,7 @@ class Station:
 
 
 class Holder:
-    """One lab. All methods named ``do_*`` carry out a request of a client."""
+    """One lab. All methods named ``do_*`` execute a request of a client."""
 
     def __init__(self, settings: Settings, own_user: bool) -> None:
         self._settings = settings
@@ -164,7 +164,7 @@ class Holder:
     # Serving
 
     def serve(self, wakeup: int) -> None:
-        """Answer requests until told to end, or until the owner is gone."""
+        """Answer requests until asked to end, or until the owner is gone."""
         assert self._listener is not None
         owner = -1
         with contextlib.suppress(ProcessLookupError):

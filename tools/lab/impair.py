@@ -121,7 +121,7 @@ class Impairment:
     def changed(self, changes: dict[str, Any]) -> Impairment:
         """A copy with some values replaced; a name that does not exist raises ValueError.
 
-        What only says how another one acts ends with that one.
+        A value that only modifies another one ends with it.
         """
         known = {f.name for f in fields(self)}
         if unknown := sorted(set(changes) - known):

@@ -43,7 +43,7 @@ class Lab:
     """
 
     captures_outlive = True
-    """Whether a capture goes on when the process that started it has ended."""
+    """Whether a capture continues when the process that started it has ended."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Lab:
 
     @property
     def daemon_medium(self) -> str:
-        """What the daemons are told of the medium unless an option says otherwise."""
+        """The daemons' medium unless an option sets another one."""
         return "switched" if self.medium == "switched" else "bus"
 
     def up(self) -> None:
@@ -166,7 +166,7 @@ class Lab:
         checked(json.loads(line))
 
     def detach(self) -> None:
-        """Let the lab go on after this process has ended, until somebody calls ``down``."""
+        """Let the lab run on after this process has ended, until ``down`` is called."""
         self.request("detach")
 
     @classmethod
@@ -305,7 +305,7 @@ class Lab:
     ) -> dict[int, Path]:
         """Record every frame at the stations from now on; returns the pcapng files by station.
 
-        count: end by itself after so many frames at a station, 0 for never. ring_mib: memory between kernel and file, for
+        count: end by itself after this number of frames at a station, 0 for never. ring_mib: memory between kernel and file, for
         each station. Raises LabError.
         """
         directory = Path(directory).absolute()

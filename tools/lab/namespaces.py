@@ -1,7 +1,7 @@
 """User, network and mount namespaces through the C library (Python has unshare and setns only from 3.12).
 
-A namespace made here has no name and no bind mount: it lives as long as a process is in it, so nothing is left behind on
-the machine however the lab ends, and /run/netns is never touched.
+A namespace made here has no name and no bind mount: it exists while a process is in it, so nothing is left behind on the machine
+however the lab ends, and /run/netns is never touched.
 """
 
 from __future__ import annotations

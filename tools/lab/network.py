@@ -146,7 +146,7 @@ class Hub:
         self._shape(station)
 
     def _serialize(self, port: str, index: int) -> None:
-        """Have a port return the sender's own frames, and one CPU take all frames of all ports: everybody sees one order."""
+        """Have a port return the sender's own frames, and one CPU take all frames of all ports: all stations see one order."""
         self._ipr.brport("set", index=index, mode=1)
         mask = Path(f"/sys/class/net/{port}/queues/rx-0/rps_cpus")
         if not mask.exists() and os.cpu_count() == 1:
@@ -346,7 +346,7 @@ class Port:
         }
 
     def links(self, index: int) -> Sequence[Any]:
-        """Everything that the kernel says about the interface of this index."""
+        """All data of the kernel about the interface of this index."""
         found: Sequence[Any] = self._ipr.get_links(index)
         return found
 

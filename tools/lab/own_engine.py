@@ -114,7 +114,7 @@ def _last_error(path: Path) -> str:
 
 
 def _sweep() -> None:
-    """Remove what engines whose owners were killed have left, once nothing of them lives."""
+    """Remove what engines of killed owners have left, when no process of them runs."""
     for folder in Path(_HOME).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             fd = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)

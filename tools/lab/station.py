@@ -79,7 +79,7 @@ class Station:
         self._lab = lab
         self.id = number
         self.netns_pid = pid
-        """A process that lives in the station's namespaces as long as the lab is up (for nsenter and setns)."""
+        """A process in the station's namespaces while the lab is up (for nsenter and setns)."""
         self.directory = files.station_directory(lab.directory, number)
         self.socket_path = self.directory / "zenjund.sock"
         self.config_path = self.directory / "zenjund.toml"
@@ -159,13 +159,13 @@ class Station:
         return self.daemon
 
     def status(self, timeout_s: float = 1.0) -> dict[str, Any]:
-        """What the daemon says about itself over the client protocol. Raises LabError, LabTimeout."""
+        """The daemon's status over the client protocol. Raises LabError, LabTimeout."""
         return daemon_status(self.socket_path, timeout_s)
 
     # Programs
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The caller's environment with what tells programs where they are."""
+        """The caller's environment, with the variables for the station."""
         here = {
             "ZENJUN_LAB": self._lab.name,
             files.HOME_VARIABLE: str(self._lab.directory.parent),
@@ -227,7 +227,7 @@ class Station:
     # Frames
 
     def inject(self, *frames: bytes) -> None:
-        """Send raw Ethernet frames as if this station had: to everybody else on the segment. Raises LabError."""
+        """Send raw Ethernet frames as if this station had: to all others on the segment. Raises LabError."""
         self.request("inject", frames=_encoded(frames))
 
     def deliver(self, *frames: bytes) -> None:
@@ -263,7 +263,7 @@ class Station:
         self._lab.request("unplug", station=self.id)
 
     def create_interface(self) -> None:
-        """Make the interface anew under the same name, MAC address and MTU, with another index; it is set up."""
+        """Make the interface again under the same name, MAC address and MTU, with another index; it is set up."""
         self._lab.request("plug", station=self.id)
 
     def rename_interface(self, name: str) -> None:

@@ -17,9 +17,9 @@ _VERSION: Final = 1
 
 
 def daemon_status(path: Path, timeout_s: float) -> dict[str, Any]:
-    """What the daemon behind a client socket says about itself: the members of WELCOME, then those of STATUS_REPLY.
+    """The status of the daemon at a client socket: the members of WELCOME, then those of STATUS_REPLY.
 
-    Raises LabTimeout after *timeout_s* seconds and LabError when nobody listens or the answer makes no sense.
+    Raises LabTimeout after *timeout_s* seconds and LabError when no process listens or the answer is malformed.
     """
     deadline = time.monotonic() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:

@@ -16,9 +16,9 @@ from . import files, ipc, namespaces
 from .errors import LabError, LabNotFound, LabTimeout
 
 TOKEN_VARIABLE: Final = "ZENJUN_LAB_TOKEN"
-"""In the environment of every process of a lab: tells a crashed lab's left-overs from everybody else's processes."""
+"""In the environment of every process of a lab: distinguishes the left-overs of a crashed lab from all other processes."""
 GONE_S: Final = 12.0
-"""For the holder to end once it has been told to."""
+"""Time for the holder to end when asked."""
 
 
 def connect(directory: Path) -> socket.socket:
@@ -70,7 +70,7 @@ def take_down(
         while kill_by_token(token):
             found = True
             if holder is not None:
-                holder.poll()  # a child that nobody reaps looks alive
+                holder.poll()  # a child that is not reaped looks alive
             if time.monotonic() > deadline:
                 raise LabTimeout(f"processes of the lab in {directory} do not die")
             time.sleep(0.005)
@@ -83,7 +83,7 @@ def take_down(
 
 
 def _ask_down(directory: Path, grace_s: float) -> bool:
-    """Tell the holder to end and wait until it has closed the connection; False when it does not answer."""
+    """Ask the holder to end and wait until it has closed the connection; False when it does not answer."""
     try:
         with connect(directory) as sock:
             ipc.send(sock, {"op": "down", "grace_s": grace_s})

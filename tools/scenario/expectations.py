@@ -107,13 +107,13 @@ def _count(name: str, count: int, wanted: Range, what: str) -> Verdict:
 
 
 def changes(context: Context) -> int:
-    """How often the instance changed, as programs were told."""
+    """Number of changes of the instance that programs got."""
     instances = {tag for life in context.lives for tag in life.tags} | set(context.stations_of())
     return max(0, len(instances - {0}) - 1)
 
 
 def removed(context: Context) -> set[int]:
-    """Stations that some program was told to have left, or to have been removed."""
+    """Stations that were reported to some program as left or removed."""
     return {int(s) for life in context.lives for item in life.items if item.kind == "view" for s in item.raw["left"]}
 
 

@@ -95,7 +95,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Stations as a file names them: some numbers, or so many drawn from the seed (``draw`` 0: none is drawn)."""
+    """Stations as a file names them: some numbers, or a number of them drawn from the seed (``draw`` 0: none is drawn)."""
 
     numbers: tuple[int, ...] = ()
     draw: int = 0
@@ -112,7 +112,7 @@ class Entry:
     others: Pick = Pick()
     groups: tuple[tuple[int, ...], ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
-    """What else it says: changes of impairments by the names of ``Impairment``, of the load by those of ``Load``, ``mtu``, …"""
+    """Its other keys: changes of impairments by the names of ``Impairment``, of the load by those of ``Load``, ``mtu``, …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Expect:
     silence_max: float | None = None
     """Longest time without any delivery before everything is healed, in fail timeouts."""
     sent: Range = Range(1)
-    """Messages whose sender was told that they are done."""
+    """Messages that were reported to their sender as done."""
     refused: Range | None = None
     orders_refused: Range = Range(0, 0)
     """`expel` and `leave` that a daemon did not take."""
@@ -137,7 +137,7 @@ class Expect:
     cut: Range | None = None
     """Frames dropped by partitions and cuts."""
     silent: tuple[Window, ...] = ()
-    """Programs there are given nothing at a safe level, and told of nothing that it is safe."""
+    """Programs there get no message at a safe level, and no confirmation that one is safe."""
     serves: tuple[Window, ...] = ()
     """Programs there are given something at a safe level, sent within the window."""
 
@@ -168,7 +168,7 @@ class Scenario:
     stations: int
     seed: int
     end_ms: int
-    """When the load ends, faults end, and everybody must come together."""
+    """When the load ends, faults end, and all stations must come together."""
     timeline: tuple[Entry, ...]
     expect: Expect
     needs: tuple[str, ...] = ()

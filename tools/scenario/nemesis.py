@@ -16,7 +16,7 @@ from .model import listing
 from .plan import Act
 
 _END_S: Final = 15.0
-"""A daemon that gets SIGTERM drains, and says goodbye."""
+"""A daemon that gets SIGTERM drains, and sends BYE."""
 _ADMIN_S: Final = 5.0
 _CUTTING: Final = ("partition", "cut")
 _IMPAIRING: Final = ("loss", "impair")
@@ -58,7 +58,7 @@ class Nemesis:
         self._say = say
         self._load = load
         self._active: list[Act] = []
-        """Cuts and impairments in force, in the order of their beginning."""
+        """Present cuts and impairments, in the order of their beginning."""
         self._down = set(absent)
         """Stations whose daemon we have ended, or not started."""
         self._base = dict.fromkeys(lab.stations, base)
@@ -100,7 +100,7 @@ class Nemesis:
                 self._process(act.do, station)
 
     def end(self, act: Act) -> None:
-        """The act's time is over: what it broke is mended, as far as nothing else keeps it broken. Raises LabError."""
+        """The act's time is over: undo what it broke, unless another act keeps it broken. Raises LabError."""
         self._mark(act, "end")
         if act.do in (*_CUTTING, *_IMPAIRING):
             self._active = [active for active in self._active if active.number != act.number]
@@ -207,7 +207,7 @@ class Nemesis:
     # ---- the network
 
     def _network(self) -> None:
-        """Set all cuts and impairments to what is in force."""
+        """Set all cuts and impairments to the present ones."""
         pairs: set[tuple[int, int]] = set()
         wanted = dict(self._base)
         for act in self._active:
@@ -242,7 +242,7 @@ class Nemesis:
         self._network()
 
     def _link(self, act: Act, station: Station) -> None:
-        """Break or mend an interface."""
+        """Break or repair an interface."""
         if act.do in _MENDING:
             self._mend.pop((act.do, station.id), None)
             self._links = [other for other in self._links if _LINKS.get(other.do, (None, ""))[1] != act.do]

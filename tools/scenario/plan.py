@@ -123,7 +123,7 @@ def draw(seed: int, seconds: float, stations: int, kinds: Collection[str] = RAND
         act = _one(rng, len(acts) + 1, at, end, stations, acts, kinds)
         if act is not None:
             acts.append(act)
-        # Often one on top of the other, sometimes time enough for everybody to come back.
+        # Often one on top of the other, sometimes with time for all stations to come back.
         at += rng.choice((rng.randrange(1, 60), rng.randrange(100, 900), rng.randrange(1000, 2500), rng.randrange(3000, 5000)))
     return acts
 

@@ -1,5 +1,5 @@
-"""Plays a scenario: a lab with its daemons, programs that send and write down what they see, the plan carried out, everything
-mended, everybody heard, the histories judged."""
+"""Plays a scenario: a lab with its daemons, programs that send and record what they receive; the plan applied, all faults ended,
+a message of every program received by all, the histories judged."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class _Run:
     # ---- the time line
 
     def go(self, acts: Sequence[Act], converge_s: float) -> None:
-        """Carry the plan out and hear everybody. Raises LabError."""
+        """Apply the plan, and wait for messages of all programs. Raises LabError."""
         scenario, lab = self.scenario, self._lab
         last = list(scenario.expect.members)
         mark = {
@@ -256,7 +256,7 @@ class _Run:
         self._journal.write({"k": "began"})
 
     def _end(self, programs: Programs, last: list[int], converge_s: float) -> None:
-        """Hear everybody."""
+        """Wait until every program has received messages of all."""
         self.converged_ms = programs.converge(last, converge_s)
         if self.converged_ms is None:
             self.say(self._now(), f"not all programs hear all others after {converge_s:g} s")
@@ -276,7 +276,7 @@ class _Run:
                 self.counters[name] += counted[name]
 
     def keep(self) -> None:
-        """The daemons' logs, for whoever has to find out."""
+        """Keep the daemons' logs, for the search for a cause."""
         for station in self._lab.stations.values():
             with contextlib.suppress(OSError, LabError):
                 self._lab.refresh_log(station.id)
@@ -284,7 +284,7 @@ class _Run:
             with contextlib.suppress(LabError):
                 (self._folder / f"status-{station.id}.json").write_text(json.dumps(station.status(1.0), indent=1))
 
-    # ---- what a person is told
+    # ---- human-readable output
 
     def _now(self) -> float | None:
         return (time.monotonic_ns() - self.began_ns) / 1e9 if self.began_ns else None
@@ -294,7 +294,7 @@ class _Run:
             self._say(at, text)
 
     def _news(self, station: int, news: Mapping[str, Any]) -> None:
-        """What a station was told; a change that all are told of is said once."""
+        """Print an event of a station; a change that all get is printed once."""
         event, instance = news["event"], news.get("instance")
         common = event in ("view", "reopened")
         key = (instance,) if common else (event, station, self._now())

@@ -1,4 +1,4 @@
-"""Reads a scenario's TOML. Whatever is wrong is said at once, all of it, each naming the key and what is allowed there."""
+"""Reads a scenario's TOML. All errors are reported at once, each with its key and what is allowed there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Table = Mapping[str, Any]
 NEEDS: Final = ("netem",)
 END_MS_MAX: Final = 3_600_000
 TAIL_MS: Final = 1_000
-"""From the last thing on the time line to the end, unless the file says another."""
+"""Time from the last action of the time line to the end, unless the file has another one."""
 GROUPS_MAX: Final = 8
 BUS_LEVELS: Final = ("sent", "ack")
 """On a bus what is not acknowledged may be taken back."""
@@ -53,7 +53,7 @@ _IMPAIRMENTS: Final = {f.name.removesuffix("_ns").removesuffix("_bit"): f for f 
 
 
 def load(path: Path, stations: int | None = None) -> Scenario:
-    """Read a file; stations: another number than it says. Raises ScenarioError, OSError."""
+    """Read a file; stations: another number than in the file. Raises ScenarioError, OSError."""
     return parse(path.read_text(encoding="utf-8", errors="replace"), path.stem, str(path), stations)
 
 
@@ -81,7 +81,7 @@ def _did_you_mean(word: str, known: Collection[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(known)}"
 
 
-# ---- values: each takes what stood there and raises ValueError saying what is wanted
+# ---- values: each takes the value of the file and raises ValueError with what is expected
 
 
 def _text(value: Any) -> str:
@@ -256,7 +256,7 @@ class _Reader:
             return cast("T", default)
 
     def table(self, value: Any, path: str, allowed: Collection[str], required: Collection[str] = ()) -> Table:
-        """The value as a table, without keys that nobody knows."""
+        """The value as a table, without unknown keys."""
         if not isinstance(value, dict):
             self.say(path, f"{shown(value)}: expected a table")
             return {}
@@ -291,7 +291,7 @@ class _Reader:
         return tuple(sorted(found))
 
     def pick(self, value: Any) -> Pick:
-        """Stations, or ``random`` or ``random 2``: so many, drawn from the seed."""
+        """Stations, or ``random`` or ``random 2``: this number of them, drawn from the seed."""
         if isinstance(value, str) and (match := re.fullmatch(r"\s*random(?:\s+(\d+))?\s*", value)):
             draw = int(match[1] or 1)
             if not 1 <= draw <= self._n:
@@ -400,7 +400,7 @@ class _Reader:
             return given, None
 
     def load_changes(self, table: Table, path: str) -> dict[str, Any]:
-        """What a [load] or an entry of the time line says of the load, by the names of ``Load``, and ``senders``."""
+        """The load of a [load] or an entry of the time line, by the names of ``Load``, and ``senders``."""
         converters: dict[str, Callable[[Any], Any]] = {
             "rate": _number(0, RATE_MAX),
             "burst": _burst,
@@ -530,7 +530,7 @@ def _mac(value: Any) -> str:
 
 
 def changed_loads(loads: Mapping[int, Load], changes: Mapping[str, Any]) -> dict[int, Load]:
-    """The loads after changes by the names of ``Load``; stations that are not among ``senders`` say nothing."""
+    """The loads after changes by the names of ``Load``; stations that are not among ``senders`` send nothing."""
     own = {key: value for key, value in changes.items() if key != "senders" and value is not None}
     senders = changes.get("senders")
     changed = {station: replace(load, **own) for station, load in loads.items()}
