@@ -17,14 +17,14 @@ from ..native import CaptureDamage, Reader, ffi, lib
 SPLIT_BYTES: Final = 32 << 20
 """Bytes of a split: some tenths of a second of work, so that progress is seen and all cores end together."""
 _NAME: Final = re.compile(r"\.(pcap|pcapng|cap)\d*([-.]\d+)?(\.(gz|zst|zstd))?$", re.IGNORECASE)
-"""Also what rotation puts behind: .1, -20261128."""
+"""Also the suffixes of rotation: .1, -20261128."""
 _HEADS: Final = frozenset({"a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a"})
 """How captures begin, packed ones aside."""
 _STATION_WORD: Final = re.compile(r"(?:^|[^a-z0-9])(?:s|st|station|node)[-_ ]?0*([1-9]\d?)(?!\d)", re.IGNORECASE)
 _STATION_BARE: Final = re.compile(r"^0*([1-9]\d?)(?:\.|$)")
 _CENSUS_PDUS: Final = 2000
 _CENSUS_BYTES: Final = 64 << 20
-"""How much of a file is looked at to tell whose it is."""
+"""Bytes of a file that are read to find its station."""
 _INT64_MAX: Final = (1 << 63) - 1
 _LINKS: Final = ((1, "ethernet"), (2, "linux_sll"), (4, "linux_sll2"), (8, "other"))
 
@@ -68,7 +68,7 @@ class Capture:
     station: int = 0
     """Whose capture it is, 1..64; 0: not known."""
     told: str = ""
-    """What says so: ``given`` (by the user), ``frames`` (those that go out) or ``path``."""
+    """The source of that: ``given`` (by the user), ``frames`` (outgoing ones) or ``path``."""
     remark: str | None = None
     """What speaks against it, in one line with the path."""
     own_mac: int = 0
@@ -88,12 +88,12 @@ class Capture:
     truncated: bool = False
     tail_bytes: int = 0
     problem: str | None = None
-    """What is wrong with it, in one line with path and offset; what stands before that place is used."""
+    """The problem, in one line with path and offset; what precedes that place is used."""
     splits: list[Split] = field(default_factory=list)
     splits_before: int = 0
     """Splits that earlier scans have given."""
     end: int = 0
-    """Offset behind the last whole record."""
+    """Offset after the last whole record."""
     end_state: State = b""
 
     def reader(self) -> Reader:
@@ -102,8 +102,8 @@ class Capture:
 
 
 def find(names: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The capture files among *names*: files as they are, folders searched for files called *.pcap, *.pcapng or *.cap (with
-    number, .gz or .zst behind). Each file once, sorted within its folder. Raises FilesError."""
+    """The capture files among *names*: files as they are, folders searched for files called *.pcap, *.pcapng or *.cap (followed
+    by a number, .gz or .zst). Each file once, sorted within its folder. Raises FilesError."""
     found: dict[Path, None] = {}
     for name in names:
         path = Path(name)
@@ -149,7 +149,7 @@ def look(capture: Capture, ethertype: int = wire.ETHERTYPE) -> None:
             if result != lib.ZP_MORE or not reader.fill():
                 break
     sent = list(census.out)
-    # DATA and votes are repeated by others, too: they tell whose machine it is only where nothing else goes out, nor a path does.
+    # DATA and votes are repeated by others, too: they identify the machine only where no other frame goes out and no path does.
     own = list(census.own)
     _decide(capture, own if any(own) or capture.station else sent, max(census.n))
     if capture.station and not any(sent) and census.weight[capture.station - 1]:
@@ -186,9 +186,9 @@ def scan(
     start: Capture | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Capture:
-    """Read all record headers of a file: is it whole, what is in it, where can it be cut. Never raises for what is in the file:
-    see ``Capture.problem``. station, told: as in ``Capture``. start: an earlier result; only what has been added since is
-    read, and only its splits are given. on_bytes: called with the bytes done since the last call."""
+    """Read all record headers of a file: whether it is complete, its contents, and where it can be split. Never raises for the
+    contents: see ``Capture.problem``. station, told: as in ``Capture``. start: an earlier result; only what has been added since
+    is read, and only its splits are given. on_bytes: called with the bytes done since the last call."""
     capture = Capture(os.fspath(path), station=station, told=told if station else "")
     try:
         capture.bytes = Path(path).stat().st_size
@@ -292,16 +292,16 @@ def gather(
     split_bytes: int = SPLIT_BYTES,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> list[Capture]:
-    """All captures that *names* stand for, scanned, numbered from 0 by station and time of their first frame.
+    """All captures of *names*, scanned, numbered from 0 by station and time of their first frame.
 
-    stations_given: path (file or folder) → station, for files whose path does not tell. on_bytes: (done, total), from several
-    threads. A file whose station cannot be told, or that is damaged, has ``problem`` set. Raises FilesError."""
+    stations_given: path (file or folder) → station, for files whose path does not show it. on_bytes: (done, total), from several
+    threads. A file whose station is unknown, or that is damaged, has ``problem`` set. Raises FilesError."""
     captures = named(names, stations_given or {})
     return number(scan_all([(c, None) for c in captures], ethertype=ethertype, split_bytes=split_bytes, on_bytes=on_bytes))
 
 
 def named(names: Iterable[str | os.PathLike[str]], given: Mapping[str, int]) -> list[Capture]:
-    """The captures, not looked into yet, with the stations that *given* or their paths say. Raises FilesError."""
+    """The captures, not read yet, with the stations from *given* or their paths. Raises FilesError."""
     paths = find(names)
     for name, station in given.items():
         if not 1 <= station <= wire.STATIONS_MAX:
@@ -320,7 +320,7 @@ def scan_all(
     split_bytes: int = SPLIT_BYTES,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> list[Capture]:
-    """``scan`` of several files, a few at a time; the second of each pair is an earlier result to go on from, or None."""
+    """``scan`` of several files, a few at a time; the second of each pair is an earlier result to continue from, or None."""
     sizes = [Path(c.path).stat().st_size if Path(c.path).exists() else 0 for c, _ in wanted]
     total = sum(size - (start.end if start else 0) for size, (_, start) in zip(sizes, wanted, strict=True))
     done = 0
@@ -348,7 +348,7 @@ def scan_all(
 
 
 def number(captures: Sequence[Capture], first: int = 0) -> list[Capture]:
-    """In the order of the tables, with file numbers from *first* on; says of files without a station that they have none."""
+    """In the order of the tables, with file numbers from *first* on; files without a station are reported."""
     ordered = sorted(captures, key=lambda c: (c.station, c.first_ns if c.first_ns is not None else _INT64_MAX, c.path))
     for index, capture in enumerate(ordered, first):
         capture.file = index

@@ -35,7 +35,7 @@ class Capture(NamedTuple):
     path: str
     station: int
     own_mac: int = 0
-    """Address that tells sent from received frames where the file does not; 0: not needed, or not known."""
+    """Address that distinguishes sent from received frames where the file does not; 0: not needed, or not known."""
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Frame:
     """Bytes on the wire."""
     problem: Problem
     why: int = 0
-    """Of a message's life: the ZM_IS_… numbers of native/match.h."""
+    """For ``follow``: the ZM_IS_… numbers of native/match.h."""
     interface: int = 0
 
     @property
@@ -88,7 +88,7 @@ class Frame:
 
 @dataclass
 class Selection:
-    """What is wanted, all of it; empty sets and None: anything."""
+    """The conditions, which all must hold; empty sets and None: anything."""
 
     ethertype: int = wire.ETHERTYPE
     kinds: frozenset[int] = frozenset()
@@ -112,7 +112,7 @@ class Selection:
     """First and last frame in the file."""
 
     def c_struct(self) -> tuple[Any, Any]:
-        """struct zm_filter *, and what must live as long as it."""
+        """struct zm_filter *, and the objects that must exist as long as it."""
         out = ffi.new("struct zm_filter *")
         out.from_ns = ANY_TIME[0] if self.since_ns is None else self.since_ns
         out.to_ns = ANY_TIME[1] if self.until_ns is None else self.until_ns
@@ -150,7 +150,7 @@ class Selection:
 
 @dataclass
 class Track:
-    """The PDU whose life is looked for; one for each capture."""
+    """The PDU that is followed; one for each capture."""
 
     cluster: int
     src: int
@@ -167,7 +167,7 @@ class Track:
 
 
 def none_of(name: str, count: int, ethertype: int) -> str:
-    """What is to be said of a file of so many frames, none of them ours."""
+    """The message about a file of this number of frames, none of them zenjun's."""
     return f"{name}: 0 PDUs of EtherType {ethertype:#06x} in {count} {'frame' if count == 1 else 'frames'}"
 
 
@@ -190,7 +190,7 @@ class Notes:
         self.lines.append(str(error))
 
     def none(self, capture: Capture, ethertype: int, count: int, hit: Any) -> None:
-        """There was no frame of ours in a file of so many frames; hit: the ``struct zm_hit`` that has looked for them."""
+        """There was no zenjun frame in a file of this number of frames; hit: the ``struct zm_hit`` that has looked for them."""
         if hit.unread and hit.unread == count:
             self.damage(unreadable(capture.name, count, int(hit.unread_link)))
             return
@@ -229,7 +229,7 @@ def captures(
 
 
 def no_capture(reader: Reader, capture: Capture) -> CaptureDamage | None:
-    """What is wrong with a file that was at its end before it had said what it is."""
+    """The problem of a file that ended before its format was known."""
     if reader.walk.state.format != lib.ZP_UNKNOWN:
         return None
     what = "too short for a capture" if reader.tail_bytes else "the file is empty"
@@ -325,7 +325,7 @@ def merged(
     correct: Correction | None = None,
     waiting: Callable[[], None] | None = None,
 ) -> Iterator[Frame]:
-    """Frames of all files by time; those without one stay behind the one before them in their file."""
+    """Frames of all files by time; those without one follow the one before them in their file."""
     groups = [[capture] for capture in sources]
     if len(sources) > MERGED_MAX:
         groups = _in_order(sources, wanted.ethertype)

@@ -49,7 +49,7 @@ class Record:
     wire_length: int
     """Bytes the frame had on the wire; more than ``len(data)`` if it was cut."""
     interface: str = ""
-    """Name of the interface, where the file tells."""
+    """Name of the interface, if the file has it."""
 
 
 class Place(NamedTuple):
@@ -178,7 +178,7 @@ def decode(pdu: bytes) -> dict[str, Any] | None:
     payload = pdu[at : at + length]
     values: dict[str, Any] = {}
     used, good = 0, False
-    if at >= head:  # else the vectors are cut, and nobody knows what follows
+    if at >= head:  # else the vectors are cut, and what follows is unknown
         values, used, good = _payload(kind, payload)
     out["complete"] = bool(whole and good and used == len(payload) and (payload or kind == wire.Kind.DATA))
     out |= values

@@ -17,4 +17,4 @@ class Problem(IntEnum):
     SOURCE = 6  # source or target is not 1..n
     LENGTH = 7  # the payload is longer than the frame
     CHECK = 8  # a checksum does not fit
-    PAYLOAD = 9  # the payload is not what its kind says
+    PAYLOAD = 9  # the payload does not fit its kind

@@ -1,7 +1,7 @@
-"""All frames of a capture as Python objects, whoever sent them: for tools that look at few, or at every one of them.
+"""All frames of a capture as Python objects, of any sender: for tools that read few frames, or every one.
 
-The walker in C reads the file, so what is a capture, what is damaged and what is packed is the same everywhere. A large file is
-gone through much quicker by ``lookup`` (frames of ours that match) and ``decode`` (columns).
+The walker in C reads the file, so what is a capture, what is damaged and what is packed is the same everywhere. For a large file
+``lookup`` (matching zenjun frames) and ``decode`` (columns) are much faster.
 """
 
 from __future__ import annotations

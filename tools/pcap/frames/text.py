@@ -191,8 +191,8 @@ def _length(text: str) -> int:
 
 
 def fold(pieces: Sequence[str], width: int, indent: int = 4) -> str:
-    """Pieces in a line, two blanks between them; what does not fit goes on further lines, indented. A piece that is too long for
-    a line of its own is broken between words."""
+    """Pieces in a line, two blanks between them; the rest follows on further lines, indented. A piece that is too long for a line
+    of its own is broken between words."""
     if not width:
         return "  ".join(pieces)
     lines: list[str] = []

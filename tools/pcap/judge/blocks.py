@@ -2,9 +2,9 @@
 
 A task reads some row groups of one station's ``order`` table and gives cells, a few numbers for thousands of rows; cells of all
 stations are brought together by their keys. A cell that is the same at all stations that cover its places needs no second look.
-PDUs that some captures are known to lack have cells of their own, which are compared among the other stations: a capture with
-holes makes no difference.
-Tasks run as threads of this process, or as tasks of Spark; what comes back is the cells that differ, never rows.
+PDUs that some captures are known to lack have cells of their own, which are compared among the other stations, so that a capture
+with holes changes no verdict. Tasks run as threads of this process, or as tasks of Spark; the result is the cells that differ,
+never rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BLOCK_BITS: Final = 12
 GROUPS_OF_A_TASK: Final = 16
 """Row groups: about a million rows."""
 BAD_MAX: Final = 2000
-"""Cells that differ are looked into, at most so many; the rest are counted."""
+"""Cells that differ and are examined, at most; the rest are counted."""
 COLUMNS: Final = ("view", "clock", "src", "incarnation", "seq", "payload_crc", "head_crc")
 _NUMBERS: Final = 1 << 32
 _STREAM_CELLS: Final = 1 << 16
@@ -75,8 +75,8 @@ Key: TypeAlias = Place | Stream
 
 
 class Sum(NamedTuple):
-    """What a station has in a cell. Of streams, where nobody lacks its PDUs: least and greatest number, and the rows of the whole
-    block."""
+    """What a station has in a cell. For streams, where no capture lacks its PDUs: least and greatest number, and the rows of the
+    whole block."""
 
     digest: int
     rows: int
@@ -145,7 +145,7 @@ def _apart(found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 @dataclass
 class Part:
-    """What one task found. mixed: rows that do not stand behind the one before; mixed_at: (view, clock) of the first."""
+    """What one task found. mixed: rows that do not follow the one before; mixed_at: (view, clock) of the first."""
 
     rows: int = 0
     mixed: int = 0
@@ -192,7 +192,7 @@ def cuts_of(spans: Iterable[Span]) -> dict[int, list[int]]:
 
 
 def place_of(view: int, block: int, segment: int, cuts: dict[int, list[int]], lacking: int = 0) -> Place:
-    """The places that a cell stands for."""
+    """The places of a cell."""
     clocks = cuts.get(view, [])
     low, high = (block << BLOCK_BITS) - 1, (block << BLOCK_BITS) + (1 << BLOCK_BITS) - 1
     if segment:

@@ -1,8 +1,8 @@
 """Whether the cluster kept its guarantees, as far as the captures show it.
 
-What stations have in common is compared by blocks (blocks.py); only blocks that differ are read, and each difference is put down
-to one guarantee. What one station's capture shows by itself comes from its replay (``findings``). A capture with holes accuses
-nobody: what stands in a hole is left out, and counted.
+What stations have in common is compared by blocks (blocks.py); only blocks that differ are read, and each difference is
+attributed to one guarantee. What one station's capture shows alone comes from its replay (``findings``). A capture with holes
+gives no violations: what falls into a hole is left out, and counted.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Court:
             self.notes.append(sentences.holes(station, total, station in self.tables.riddled))
 
     def _once(self, verdict: str, station: int, group: int, text: str, find_frames: FindFrames) -> None:
-        """The first of a kind is told, its consequences are counted."""
+        """The first of a kind is reported, its consequences are counted."""
         if (verdict, station, group) in self._told:
             self.verdicts[verdict].more += 1
             return
@@ -94,12 +94,12 @@ class Court:
         self.verdicts[verdict].add(text, find_frames)
 
     def _judge_hole(self, row: Row) -> None:
-        """A capture that says it lost nothing has no holes: then the station acknowledged what never arrived."""
+        """A capture that reports no losses has no holes: then the station acknowledged what never arrived."""
         if row["src"] != row["station"] and self._lost_nothing(row["station"]):
             self.verdicts[LOSS].add(sentences.acknowledged_unseen(row), partial(_at, row))
 
     def _lost_nothing(self, station: int) -> bool:
-        """Whether a station's capture is whole and says that nothing was dropped. Between two files nobody may have captured."""
+        """Whether a station's capture is complete and reports no drops. Between two files frames may be missing."""
         mine = [s for s in self.sources.values() if s.station == station]
         return len(mine) == 1 and mine[0].dropped == 0 and mine[0].whole
 
@@ -217,7 +217,7 @@ class Court:
         found = blocks.compare(blocks.tasks(self.tables.folder), covered, spark, on_done, blocks.Holes.of(self.tables.holes))
         self.verdicts[ORDER].compared = self.verdicts[LOSS].compared = found.pairs
         self.verdicts[SENDER].compared = self.verdicts[DUPLICATE].compared = found.rows
-        if self.tables.files("transmissions"):  # else nobody has replayed what these tables come from
+        if self.tables.files("transmissions"):  # else the captures of these tables have not been replayed
             self.verdicts[CAUSE].compared = found.rows
         self.verdicts[INVENTION].compared = found.streams
         for station, (count, (view, clock, src)) in sorted(found.mixed.items()):
@@ -316,7 +316,7 @@ class Court:
     # ---- invention
 
     def _was_sent(self, key: PduKey, row: Row) -> bool | None:
-        """Did its source send this very PDU? None: its capture cannot tell."""
+        """Whether its source sent this very PDU. None: its capture does not show it."""
         reach = self.tables.reach(key[0], key[1])
         sent = self.tables.sent(Stream(key[0], key[1], row["seq"] >> blocks.BLOCK_BITS), reach)
         return self._was_sent_among(key, row, sent, reach)
@@ -329,7 +329,7 @@ class Court:
             return any(c & (1 << 64) - 1 == check for c in sent[key[2]])
         if key[2] < reach[0] & SEQ_MASK:
             return None
-        if key[2] >= reach[1] & SEQ_MASK:  # whether its capture went on, only itself can tell, by who acknowledges the PDU there
+        if key[2] >= reach[1] & SEQ_MASK:  # only its acknowledgements show whether its capture continued
             return False if any(self._covers(f, key) for f in self._never_sent) else None
         return False
 
@@ -357,7 +357,7 @@ class Court:
         self._once(INVENTION, row["station"], row["view"], sentences.invented(key, row), partial(_at, row))
 
     def _look_into_stream(self, stream: Stream, stations: Collection[int]) -> None:
-        """Look for what stands there twice, or was never sent."""
+        """Search for PDUs that are there twice, or were never sent."""
         sent: dict[int, set[int]] | None = None
         reach: tuple[int, int] | None = None
         for station in sorted(stations):
@@ -393,7 +393,7 @@ def _at(*rows: Row) -> list[Where]:
 
 
 def _near(row: Row, station: int, there: Collection[Row]) -> list[Where]:
-    """What stands before and after a row's place at a station that lacks it."""
+    """The rows before and after a row's place at a station that lacks it."""
     before = [r for r in there if r["clock"] <= row["clock"]]
     after = [r for r in there if r["clock"] > row["clock"]]
     out = [at(max(before, key=_by_place), f"the one before it at station {station}")] if before else []

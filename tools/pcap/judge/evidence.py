@@ -1,4 +1,4 @@
-"""Frames that prove something, fetched from the captures and written as lines; and whether a capture itself says it lost some."""
+"""Frames that prove something, fetched from the captures and written as lines; and whether a capture itself reports losses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAIL_BYTES: Final = 1 << 16
 
 @dataclass(slots=True)
 class Where:
-    """One frame: what it is evidence of is said in ``note``. ``text``: the PDU in one line, once it has been looked up."""
+    """One frame: ``note`` tells what it is evidence of. ``text``: the PDU in one line, once it has been looked up."""
 
     station: int
     file: int
@@ -46,8 +46,8 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A capture file as the verdicts need it. whole: it ends with a record, and no frame is cut. dropped: frames missing
-    in it by its own word; None: it does not say."""
+    """A capture file as the verdicts need it. whole: it ends with a record, and no frame is cut. dropped: frames missing in it by
+    its own report; None: it has none."""
 
     file: int
     path: str

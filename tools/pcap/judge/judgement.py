@@ -9,7 +9,7 @@ from typing import Any, Final
 from .evidence import Where
 
 SHOWN_MAX: Final = 5
-"""Violations of one guarantee that are told in full; the rest are counted."""
+"""Violations of one guarantee that are reported in full; the rest are counted."""
 
 ORDER, SENDER, CAUSE, LOSS, DUPLICATE, INVENTION, VIEWS, DIGESTS = (
     "order",
@@ -53,7 +53,7 @@ class Verdict:
     compared: int = 0
     violations: list[Violation] = field(default_factory=list)
     more: int = 0
-    """Violations beyond those that are told."""
+    """Violations beyond those that are reported."""
     unseen: bool = False
     """Not all that differs has been looked into."""
 
@@ -62,7 +62,7 @@ class Verdict:
         return False if self.violations else True if self.compared and not self.unseen else None
 
     def add(self, text: str, find_frames: FindFrames) -> None:
-        """Another violation; not told if there are many."""
+        """Add a violation; not reported if there are many."""
         if any(v.text == text for v in self.violations):
             return
         if len(self.violations) < SHOWN_MAX:
@@ -81,8 +81,8 @@ class Judgement:
     """PDUs in the orders of all stations."""
     notes: list[str] = field(default_factory=list)
     captures: list[dict[str, Any]] = field(default_factory=list)
-    """What was judged: ``station`` and ``path`` of each file, in the order of their times, and what has told the station
-    (``told``: given, frames or path; empty if it is not known any more)."""
+    """What was judged: ``station`` and ``path`` of each file, in the order of their times, and the source of the station
+    (``told``: given, frames or path; empty if it is no longer known)."""
 
     @property
     def kept(self) -> bool | None:

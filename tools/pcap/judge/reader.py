@@ -57,7 +57,7 @@ class TableReader:
     def rows(
         self, table: str, station: int | None, where: Any = None, columns: Sequence[str] = (), most: int = 1 << 20
     ) -> list[Row]:
-        """Rows that a filter lets through, with ``station``, in the order of the table; at most so many."""
+        """Rows that a filter lets through, with ``station``, in the order of the table; at most this number."""
         out: list[Row] = []
         for path in self.files(table, station):
             number = int(path.parent.name.partition("=")[2])
@@ -127,7 +127,7 @@ class TableReader:
         return self.rows("order", station, where & (f("seq") >= low) & (f("seq") < low + _BLOCK), _ROW, 1 << 16)
 
     def find(self, station: int, key: PduKey, near: int = 0) -> Row | None:
-        """The row of one PDU, wherever it stands. near: its number in another capture, which may be unwrapped otherwise."""
+        """The row of one PDU, at any place. near: its number in another capture, which may be unwrapped otherwise."""
         for number in dict.fromkeys((near or key[2], key[2])):
             rows = self.of_stream(station, Stream(key[0], key[1], number >> blocks.BLOCK_BITS))
             if (row := next((r for r in rows if r["seq"] & SEQ_MASK == key[2]), None)) is not None:
@@ -147,7 +147,7 @@ class TableReader:
         return out
 
     def _reach(self, src: int, incarnation: int) -> tuple[int, int] | None:
-        """(first number sent, next number said) of a source's own frames; None: its capture has none."""
+        """(first number sent, next number reported) of a source's own frames; None: its capture has none."""
         f = ds.field
         where = (f("src") == src) & (f("incarnation") == incarnation) & (f("sent") > 0)
         low, high = None, None

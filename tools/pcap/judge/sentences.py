@@ -1,4 +1,4 @@
-"""What the judge says: one function for each sentence, so that what is told can be read in one place."""
+"""The sentences of the judge: one function each, so that all texts are in one place."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Clocks of the capturing machines, aligned from the PDUs themselves.
 
-A PDU that leaves station a when a's clock says T, and is first seen at station b when b's clock says R, tells that b's clock is
-not more than R − T ahead of a's: it cannot have arrived before it was sent. PDUs the other way bound it from the other side.
-Nothing is assumed of delays but that none is negative: they may be lopsided, and change. Of the clocks it is assumed that two of
-them drift apart by at most ``rate_ppm``; a bound found at one time then holds, that much wider, at all others. Bounds between
-two stations add up along paths over third ones; the least sum of all paths counts, so that the intervals of all stations fit
-together.
+A PDU that leaves station a when a's clock shows T, and is first seen at station b when b's clock shows R, proves that b's clock
+is not more than R − T ahead of a's: it cannot have arrived before it was sent. PDUs the other way bound it from the other side.
+The only assumption about delays is that none is negative: they may be asymmetric, and change. Of the clocks it is assumed that
+two of them drift apart by at most ``rate_ppm``; a bound found at one time then holds, that much wider, at all others. Bounds
+between two stations add up along paths over third ones; the least sum of all paths counts, so that the intervals of all stations
+fit together.
 
-What comes out are intervals which hold the true offset, and their middle with half their width: offset ± uncertainty. If the
+The results are intervals that contain the true offset, and their middle with half their width: offset ± uncertainty. If the
 bounds contradict each other, a faster drift is allowed; if that does not help, a clock was set, and what is before and after that
 moment is aligned apart.
 
@@ -55,7 +55,7 @@ _BACK_NS: Final = 1_000_000
 
 
 class ClockError(Exception):
-    """Nothing can be said of the clocks; one line for people."""
+    """The clocks cannot be determined; one human-readable line."""
 
 
 class Contradiction(ClockError):
@@ -64,8 +64,8 @@ class Contradiction(ClockError):
 
 @dataclass(frozen=True)
 class Pair:
-    """PDUs from one station to another: when sent, by the sender's clock, and what the receiver's clock said at the first
-    receipt, minus that. In ns; arrays of the same length."""
+    """PDUs from one station to another: when sent, by the sender's clock, and the receiver's clock at the first receipt, minus
+    that. In ns; arrays of the same length."""
 
     sent_ns: Ints
     delta_ns: Ints
@@ -176,7 +176,7 @@ class Alignment:
         return self.base_ns + int(self.segments[0].grid[0]), self.base_ns + int(self.segments[-1].grid[-1])
 
     def drift(self, station: int) -> Drift | None:
-        """None if it cannot be told: not aligned, a step, or too short a time."""
+        """None if it is unknown: not aligned, a step, or too short a time."""
         start, end = self.span_ns()
         if len(self.segments) != 1 or not self.aligned(station) or end - start < 1_000_000:
             return None
@@ -367,7 +367,7 @@ def _shortest_paths(upper: Floats) -> bool:
 
 
 def _breaks(pairs: Mapping[tuple[int, int], Pair], reference: int, rough: dict[int, float], rate_ppm: float) -> tuple[int, ...]:
-    """Moments at which a clock must have been set: what was known until then contradicts what comes."""
+    """Moments at which a clock must have been set: what was known until then contradicts what follows."""
     found: list[int] = []
     for (a, b), pair in pairs.items():
         if a > b or (b, a) not in pairs:
@@ -511,7 +511,7 @@ def _collect_station(station: int, files: Sequence[Capture], ethertype: int, mas
 
 
 def _tick_ns(every: Any) -> int:
-    """The unit of the stamps: as the file says, or a coarser one that all of them are multiples of (converted files say ns)."""
+    """The unit of the stamps: the file's, or a coarser one that all of them are multiples of (converted files have ns)."""
     if not len(every):
         return 1
     said = int(every["tick"].max())
@@ -564,7 +564,7 @@ def estimate(
 
 
 def _backwards(marks: Mapping[int, Marks]) -> list[str]:
-    """What is to be said of captures whose times go back: their clock was set while they were written, perhaps many times."""
+    """The message about captures whose times go back: their clock was set while they were written, perhaps many times."""
     return [
         f"station {station}: the times in its capture go back, {m.backs} {'time' if m.backs == 1 else 'times'}, by up to"
         f" {span(m.back_ns)}: what is said of its clock holds only in between"
@@ -588,8 +588,8 @@ def _why_none(marks: Mapping[int, Marks]) -> str:
 
 
 def correction(captures: Sequence[Capture], ethertype: int) -> tuple[Correction | None, str]:
-    """Puts times of all stations on one clock; None if they seem to be on one already. And what is to be said of that, for
-    people. Raises ClockError, OSError."""
+    """Puts times of all stations on one clock; None if they seem to be on one already. Also a human-readable message about that.
+    Raises ClockError, OSError."""
     made = estimate(captures, ethertype).alignment
     start, end = made.span_ns()
     over = np.linspace(0, end - start, 1000).astype(np.int64) + start

@@ -1,7 +1,7 @@
-"""Two captures side by side: what one has and the other has not, in which order, how much later: ``zenjun pcap compare``.
+"""Two captures side by side: what only one of them has, in which order, how much later: ``zenjun pcap compare``.
 
 PDUs are compared by their bytes, as often as they are there: a PDU that was sent twice and received once is missing once. Memory
-is bounded: rows of 40 bytes are put into parts by a number that stands for the PDU, on disk if there are many, and one part after
+is bounded: rows of 40 bytes are put into parts by a number that represents the PDU, on disk if there are many, and one part after
 the other is compared; the same with the order, by the place in A.
 """
 

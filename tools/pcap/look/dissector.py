@@ -41,7 +41,7 @@ def field_name(layout: wire.Layout, field: wire.Field) -> str:
 
 
 def flag_names() -> dict[str, str]:
-    """Name in Wireshark's filters of every single flag, with the text of the field it stands in."""
+    """Name in Wireshark's filters of every single flag, with the text of its field."""
     out = {}
     for layout in ON_WIRE:
         for field in layout.fields:
@@ -119,7 +119,7 @@ def _tables(ethertype: int) -> str:
 
 
 def lua(ethertype: int = wire.ETHERTYPE) -> str:
-    """The dissector's text. ethertype: 0x0600..0xffff, zenjun's unless Wireshark's preference says otherwise."""
+    """The dissector's text. ethertype: 0x0600..0xffff, zenjun's unless Wireshark's preference sets another one."""
     if not 0x0600 <= ethertype <= 0xFFFF:
         raise ValueError(f"EtherType {ethertype:#x} is not in 0x0600..0xffff")
     return HEAD + _tables(ethertype) + "\n" + BODY

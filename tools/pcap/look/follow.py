@@ -1,8 +1,8 @@
-"""The life of one message, from the captures of the stations: what ``zenjun pcap follow`` tells.
+"""The history of one message, from the captures of the stations, for ``zenjun pcap follow``.
 
 The frames come from a walk over each capture in C (``zm_follow``): copies of its PDU, NAKs for it, the first PDU of each station
-that acknowledges it (A) and the first that says that everybody has it (P), at every station. When it reached which level, and
-what stands beside it in the order, is the observer's judgement (``replay``), not this module's.
+that acknowledges it (A) and the first that reports that every station has it (P), at every station. The observer (``replay``),
+not this module, decides when it reached each level, and what its neighbours in the order are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BACKWARDS_NS: Final = 5_000_000
 
 
 class FollowError(Exception):
-    """It cannot be told which message is meant; one line for people, and further ones to choose from."""
+    """It is unclear which message is meant; one human-readable line, and further ones to choose from."""
 
 
 class Name(NamedTuple):
@@ -95,7 +95,7 @@ class Life:
     stations: tuple[int, ...] = ()
     conflicts: int = 0
     bus: bool = False
-    """The captures are of a bus: the order is that of arrival, and the clock says the epoch."""
+    """The captures are of a bus: the order is that of arrival, and the clock has the epoch."""
 
     @property
     def place(self) -> dict[str, int] | None:
@@ -168,7 +168,7 @@ def follow(
     correct: Correction | None = None,
     notes: Notes | None = None,
 ) -> Life:
-    """Collect the life of a message. Files of one station are one capture. Raises FollowError, OSError."""
+    """Collect the history of a message. Files of one station are one capture. Raises FollowError, OSError."""
     notes = notes if notes is not None else Notes()
     first, index = find(captures, wanted, ethertype, notes)
     plain = first.decoded()
@@ -316,7 +316,7 @@ def add_levels(
     progress: Callable[[str], None] | None = None,
 ) -> None:
     """Take the levels from the observer, which replays each station's captures. Needs pyarrow and temporary files. OSError."""
-    from . import levels  # Arrow, too: only who asks for levels pays for it
+    from . import levels  # Arrow, too: only calls that ask for levels pay for it
 
     with scratch.folder("follow") as folder:
         for station in life.stations:

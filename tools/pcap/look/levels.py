@@ -1,4 +1,4 @@
-"""When one message reached which level at a station, and what stands beside it in the order: by the observer (``replay``)."""
+"""When one message reached each level at a station, and its neighbours in the order: by the observer (``replay``)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _COLUMNS: Final = ("src", "incarnation", "seq", "clock", "position", "view", "ki
 
 def in_order(path: Path, pdu: dict[str, Any], levels: Sequence[str], neighbours: int) -> dict[str, Any] | None:
     """The PDU's row of the table ``order``: when it reached each of *levels*, by the station's clock, ``position``, ``view``,
-    ``clock``, and so many PDUs ``before`` and ``after`` it; None: it is not in this station's order. One row group at a time is
-    in memory. Raises OSError."""
+    ``clock``, and this number of PDUs ``before`` and ``after`` it; None: it is not in this station's order. One row group at a
+    time is in memory. Raises OSError."""
     columns = [*_COLUMNS, *(f"{level}_ns" for level in levels)]
     file = pq.ParquetFile(path)
     before: list[dict[str, Any]] = []

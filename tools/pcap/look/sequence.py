@@ -1,4 +1,4 @@
-"""A message's life as text: what is known in some lines, and a sequence diagram over the stations.
+"""A message's history as text: a summary in some lines, and a sequence diagram over the stations.
 
 The diagram has a column for each station; where the terminal is too narrow for that it becomes a list.
 """
@@ -51,7 +51,7 @@ def brief(ns: int) -> str:
 
 
 def _note(sending: Sending, life: Life) -> str:
-    """What a row says at its end."""
+    """The text at the end of a row."""
     pdu = sending.pdu
     what = sending.what.split("+")
     if "copy" in what:

@@ -25,7 +25,7 @@ _ISO: Final = re.compile(r"(.*?\d\d:\d\d:\d\d)\.(\d{1,9})(.*)")
 
 @dataclass(frozen=True)
 class When:
-    """A moment as a person says it: ``ns`` since the capture began, since midnight of the day it began, or since 1970."""
+    """A human-readable time: ``ns`` since the capture began, since midnight of the day it began, or since 1970."""
 
     ns: int
     counts_from: str
@@ -151,7 +151,7 @@ def about(frame: Frame) -> dict[str, Any]:
 
 
 def show(frames: Iterable[Frame], printer: Printer, count: int | None) -> None:
-    """Print frames until there are no more, or so many are printed."""
+    """Print frames until there are no more, or this number is printed."""
     for frame in frames:
         printer.show(frame)
         if count is not None and printer.printed >= count:

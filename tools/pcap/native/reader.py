@@ -1,4 +1,4 @@
-"""Thin typed face of the C module: a capture file as a stream of bytes that C walks, and where it stands in it.
+"""Thin typed face of the C module: a capture file as a stream of bytes that C walks, and the position in it.
 
 Nothing here makes a Python object per frame. ``Reader`` feeds the walker (``capture.h``); what goes over the frames (decoder,
 observer) is a C function called in a loop around ``Reader.fill``.
@@ -48,12 +48,12 @@ _MAGICS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x7fELF", "a program"),
     (b"<", "markup, perhaps an error page saved in place of a download"),
 )
-"""First bytes of files that people mistake for captures, and what to say."""
+"""First bytes of files that are mistaken for captures, and the messages about them."""
 _NAMED_BY: Final = max(len(magic) for magic, _ in _MAGICS)
 
 
 class CaptureDamage(Exception):
-    """A file is no capture or damaged at one place, behind which nothing can be found. The text is for people, one line."""
+    """A file is no capture or damaged at one place, after which nothing can be found. The text is one human-readable line."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(f"{path}: offset {offset}: {reason}")
@@ -109,7 +109,7 @@ class _Gzip:
         self.cut = ""
 
     def readinto(self, buffer: memoryview) -> int:
-        """Bytes put into ``buffer``, 0 at the end; then ``cut`` says why, if it is not the stream's proper end."""
+        """Bytes put into ``buffer``, 0 at the end; then ``cut`` has the reason, if it is not the stream's proper end."""
         while True:
             if self._engine.eof:
                 rest = (self._engine.unused_data or self._raw.read(1 << 16) or b"").lstrip(b"\0")  # tapes pad with zeros
@@ -167,7 +167,7 @@ def compression_of(head: bytes) -> str:
         return "gzip"
     if head[:4] == b"\x28\xb5\x2f\xfd":
         return "zstd"
-    # pzstd, and whoever makes such files readable in parts, puts a skippable frame first (RFC 8878, 3.1.2).
+    # pzstd, and other programs that make such files readable in parts, put a skippable frame first (RFC 8878, 3.1.2).
     return "zstd" if head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50 else ""
 
 
@@ -238,8 +238,8 @@ class Reader:
         return int(self.walk.base + self.walk.at)
 
     def fill(self) -> bool:
-        """Read more behind what is left; False if the file or range has ended. What a C function took from before (pointers
-        into the buffer) is gone afterwards. Raises OSError."""
+        """Read more after what is left; False if the file or range has ended. What a C function took from before (pointers into
+        the buffer) is gone afterwards. Raises OSError."""
         walk = self.walk
         at, size = int(walk.at), self._size
         left = size - at
@@ -306,7 +306,7 @@ def _why_not(size: int) -> str:
 
 
 def unknown_format(head: bytes) -> str:
-    """What to say of a file that begins with these bytes and is no capture."""
+    """The message about a file that begins with these bytes and is no capture."""
     for magic, text in _MAGICS:
         if head.startswith(magic):
             return f"no pcap or pcapng file but {text}"

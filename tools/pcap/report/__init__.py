@@ -1,1 +1,1 @@
-"""What the tables say, as one page: counted (summary.py), drawn (figures.py), written (render.py)."""
+"""The tables as one page: counted (summary.py), drawn (figures.py), written (render.py)."""

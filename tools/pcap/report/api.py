@@ -32,7 +32,7 @@ def make(
     one_clock: bool = False,
 ) -> tuple[Report, Judgement, list[str]]:
     """Everything the page needs but its queries: tables of *names* in *work* (or the one folder of tables that *names* is),
-    judged; clocks aligned from the captures, unless ``one_clock`` says that there is only one.
+    judged; clocks aligned from the captures, unless ``one_clock`` is set.
 
     Third result: files with problems, one line each. Raises FilesError, IngestError, SessionError, OSError.
     """
@@ -69,7 +69,7 @@ def _ingest(
 
 
 def _clocks(captures: Sequence[Capture], ethertype: int, progress: Progress) -> dict[int, Clock]:
-    """From the captures, if they are still there; nobody knows where they are not, or do not tell."""
+    """From the captures, if they are still there; unknown where they are not, or do not show it."""
     from ..frames import lookup
     from ..look import clocks
 

@@ -15,7 +15,7 @@ LETTER_COLOURS: Final = {"AS": 1, "S": 7, "SA": 2}
 LETTER_MEANING: Final = {"AS": "AS: stop seen, being agreed", "S": "S: stopped", "SA": "SA: recovery seen, being agreed"}
 LEVEL_NAMES: Final = {"seen": "arrived", "ordered": "ordered", "preack": "preack (safe)", "acked": "ack"}
 VOICE_GAP_S: Final = 0.5
-"""A station that says nothing for so long is drawn as absent."""
+"""A station that is silent for this time is drawn as absent."""
 LOSS_BUCKETS: Final = 5
 LINES_MAX: Final = 16
 """More stations than that are drawn as one line: all together."""
@@ -68,7 +68,7 @@ def loss(span: Span, losses: Sequence[tuple[int, int, int, int]], again: Sequenc
 
     def draw(figure: Any, shape: Shape) -> None:
         left, right = axes_of(figure, 2, shape)
-        # Shares of a few frames say nothing: several buckets together, unless there are few anyway.
+        # Shares of a few frames are not meaningful: several buckets together, unless there are few anyway.
         coarse = Span(span.first_ns, span.last_ns, span.pdus, span.bucket_ns * LOSS_BUCKETS)
         sent = _by_station([(b // LOSS_BUCKETS, s, expected) for b, s, expected, _ in losses])
         gone = _by_station([(b // LOSS_BUCKETS, s, lost) for b, s, _, lost in losses])
@@ -163,13 +163,13 @@ class Lane:
     spoken: tuple[tuple[float, float], ...]
     """When it was heard."""
     instances: tuple[tuple[float, float, int], ...]
-    """(from, to, instance) it said it was in."""
+    """(from, to, instance) that it reported to be in."""
     opinions: Mapping[int, tuple[tuple[float, float, str], ...]]
     """Other station → (from, to, peer state), where it was not A."""
 
 
 def lanes(span: Span, rates: Sequence[tuple[int, int, str, int, int]], changes: Sequence[Any]) -> list[Lane]:
-    """What the time line shows, from the buckets in which each station spoke and the changes of what it said."""
+    """What the time line shows, from the buckets in which each station sent and the changes of its reports."""
     heard: dict[int, list[int]] = defaultdict(list)
     for bucket, sender, *_ in rates:
         if not heard[sender] or heard[sender][-1] != bucket:
@@ -215,7 +215,7 @@ def lanes(span: Span, rates: Sequence[tuple[int, int, str, int, int]], changes: 
 
 
 def _voice_end(spoken: Sequence[Sequence[float]], begin: float, until: float) -> float:
-    """What a station said at ``begin`` holds until it falls silent."""
+    """A station's report at ``begin`` holds until it is silent."""
     for a, b in spoken:
         if a - 1e-9 <= begin <= b + VOICE_GAP_S:
             return min(until, max(b, begin))
@@ -223,7 +223,7 @@ def _voice_end(spoken: Sequence[Sequence[float]], begin: float, until: float) ->
 
 
 def timeline(span: Span, shown: Sequence[Lane], views: Sequence[Any], resets: Sequence[Any]) -> Drawing:
-    """One band for each station: above, the instances it was in; below, whom it held not to be operational."""
+    """One band for each station: above, the instances it was in; below, the stations that it regarded as not operational."""
 
     def draw(figure: Any, shape: Shape) -> None:
         (axes,) = axes_of(figure, 1, shape)
@@ -297,7 +297,7 @@ class Arrow:
 
 
 def label_of(row: Any) -> str:
-    """Like DATA 2:17; what a control PDU asks whom."""
+    """Like DATA 2:17; what a control PDU asks, and which station."""
     name = Kind(row.kind).name
     return (
         f"{name} {row.src}:{row.seq}"
@@ -346,7 +346,7 @@ def arrows(rows: Sequence[Any], stations: Sequence[int]) -> list[Arrow]:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment in a station's life: a level reached."""
+    """An event at a station: a level reached."""
 
     station: int
     at_ns: int

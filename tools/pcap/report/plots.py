@@ -1,8 +1,8 @@
 """Plots as SVG text: the same input gives the same bytes, colours follow the reader's light or dark scheme, no scripts inside.
 
 Every plot is drawn twice, for wide and for narrow pages: text that is readable at 1280 pixels is not at 400 when it is scaled. A
-colour is drawn as a stand-in and then replaced by a CSS variable, so that one style sheet decides for the page. Lines differ in
-dash pattern as well: nobody needs to tell colours.
+placeholder colour is drawn and then replaced by a CSS variable, so that one style sheet decides for the page. Lines differ in
+dash pattern as well: so that no reader needs to distinguish colours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``zenjun pcap report``: what the tables say, as one self-contained HTML page (page.py is its frame, figures.py draws)."""
+"""``zenjun pcap report``: the tables as one self-contained HTML page (page.py is its frame, figures.py draws)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One guarantee, as the page shows it. ``kept`` None: the captures do not suffice to tell."""
+    """One guarantee, as the page shows it. ``kept`` None: the captures do not suffice to decide."""
 
     name: str
     kept: bool | None
@@ -52,7 +52,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Report:
-    """Builds the page. ``note`` is told what is being done."""
+    """Builds the page. ``note`` is called with each step."""
 
     tables: Tables
     verdicts: Sequence[Verdict]

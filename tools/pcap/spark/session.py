@@ -40,8 +40,8 @@ def is_local(master: str) -> bool:
 
 
 def _reach(master: str) -> None:
-    """Raises SessionError if nobody listens at any of ``spark://HOST:PORT,HOST:PORT``: Spark itself tries for a minute, and then
-    speaks of something else."""
+    """Raises SessionError if no process listens at any of ``spark://HOST:PORT,HOST:PORT``: Spark itself tries for a minute, and
+    then reports another error."""
     scheme, _, places = master.partition("://")
     if scheme != "spark":
         return
@@ -197,7 +197,7 @@ class Session:
         self._spark = spark
 
     def _submit(self) -> None:
-        """Start the driver's JVM by Spark's own scripts, with what it says in the log."""
+        """Start the driver's JVM by Spark's own scripts, with its output in the log."""
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
@@ -265,7 +265,7 @@ class Session:
             raise
 
     def log_tail(self) -> str:
-        """The last lines that tell something of what the JVM said, to follow a message; empty if it said nothing."""
+        """The last informative lines of the JVM's output, to follow a message; empty if there was none."""
         try:
             lines = self.log.read_text(errors="replace").splitlines()
         except OSError:
@@ -294,7 +294,7 @@ class Session:
                 _hang_up(self._spark)
             _end(self._process)
             self._thread.join(_END_S)
-            # If it is not ready it is importing pyspark, and may do so for ever where Ctrl-C has left a module's lock behind; and
+            # If it is not ready it is importing pyspark, and may do so forever where Ctrl-C has left a module's lock behind; and
             # what PySpark keeps is another session's as long as this one has none.
             if self.ready and self._spark is not None:
                 _forget(self._spark)
@@ -322,14 +322,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """One line of what py4j says in many: that of the exception in the JVM."""
+    """One line of py4j's long message: that of the exception in the JVM."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     thrown = [line for line in lines if line.startswith(": ")]
     return (thrown or lines)[0].removeprefix(": ")
 
 
 def _hang_up(spark: Any) -> None:
-    """PySpark and py4j are not to tell that the JVM does not answer any more."""
+    """Keep PySpark and py4j from reporting that the JVM no longer answers."""
     from pyspark import SparkContext
 
     server = getattr(getattr(spark, "_sc", None), "_accumulatorServer", None)

@@ -33,8 +33,8 @@ _ANY: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which frames are wanted: all conditions hold. A condition on time excludes frames without a time stamp, one on kind or
-    source excludes other people's frames."""
+    """The conditions for frames, which all must hold. A condition on time excludes frames without a time stamp, one on kind or
+    source excludes frames of other protocols."""
 
     from_ns: int = _INT64_MIN
     to_ns: int = _INT64_MAX
@@ -59,7 +59,7 @@ class Columns:
     """Columns of one table that C fills, and the batches made of them."""
 
     def __init__(self, table: str, names: Sequence[str], constants: dict[str, int], made: pa.Schema | None = None) -> None:
-        """names: the columns wanted, in this order; constants: values of those that are the same in all rows; made: schema of
+        """names: the columns to decode, in this order; constants: values of those that are the same in all rows; made: schema of
         the batches if it is to differ from the table's in what Arrow takes for the same (names in lists, nullability)."""
         self.table, self.names = table, tuple(names)
         self._constants = constants
@@ -144,7 +144,7 @@ class Decoder:
 
     split: Split
     columns: Sequence[Columns]
-    """One for each table wanted."""
+    """One for each table."""
     ethertype: int = wire.ETHERTYPE
     wanted: Filter = EVERYTHING
     problem: str | None = field(default=None, init=False)

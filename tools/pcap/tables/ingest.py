@@ -67,8 +67,8 @@ def ingest(
     """Write the tables frames, pdus and files of *captures* under *out*, a new folder or one of earlier runs.
 
     captures: as ``files.gather`` gives them, or ``Manifest.pending`` for what is new since. session: whose tasks do it; None:
-    threads of this process. Damaged files: what stands before the damage is used, and ``Result.problems`` tells.
-    If it fails or is interrupted, the parts of this run are removed. Raises IngestError, FilesError, SessionError."""
+    threads of this process. Damaged files: what precedes the damage is used, and ``Result.problems`` reports it. If it fails or
+    is interrupted, the parts of this run are removed. Raises IngestError, FilesError, SessionError."""
     from . import parts  # Arrow, too: a JVM is started before
 
     progress = progress or Progress(quiet=True)

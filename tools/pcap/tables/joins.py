@@ -1,4 +1,4 @@
-"""Tables as Spark DataFrames, and what joins of them tell: for notebooks and reports."""
+"""Tables as Spark DataFrames, and joins of them: for notebooks and reports."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a folder of tables has been made from, so that it can be added to: a directory that captures rotate into is read on from
 where the last run ended.
 
-``DIR/manifest.json`` is written, in one step, after the parts that it tells of. Parts that it does not tell of are left over from
-a run that was interrupted, and removed by the next one.
+``DIR/manifest.json`` is written, in one step, after the parts that it lists. Parts that it does not list are left over from a run
+that was interrupted, and removed by the next one.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class _Part:
     def add(self, table: str, batch: Any) -> None:
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._temporary, schema.arrow(table), **_options(batch.schema))
-        # What the batches say of nulls is less strict than the table's schema.
+        # The batches' schema is less strict about nulls than the table's.
         self._batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema.arrow(table)))
         self._rows += batch.num_rows
         if self._rows >= _ROWS_OF_A_GROUP:

@@ -68,7 +68,7 @@ class Totals:
     stations: int
     bus: int
     problems: tuple[str, ...] = ()
-    """Damaged files, one line each; what stands before the damage has been used."""
+    """Damaged files, one line each; what precedes the damage has been used."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -123,7 +123,7 @@ class _Table:
         return pa.Array.from_buffers(kind, rows, [self._valid[k], self._data[k]])
 
     def flush(self, *, least: int = 1) -> None:
-        """Write the rows that are there, if they are at least so many. Raises OSError."""
+        """Write the rows that are there, if they are at least this number. Raises OSError."""
         rows = int(self.columns.rows)
         if rows < least:
             return

@@ -198,7 +198,7 @@ class PcapReader(_Decoding, DataSourceReader):
 
 
 def _meets(split: Split, wanted: Filter) -> bool:
-    """Whether there can be a frame in the split at a time that is wanted."""
+    """Whether the split can contain a frame at a requested time."""
     if wanted.from_ns == EVERYTHING.from_ns and wanted.to_ns == EVERYTHING.to_ns:
         return True
     if split.first_ns is None or split.last_ns is None:

@@ -1,7 +1,7 @@
 """Ctrl-C while modules are imported.
 
-Python's imports do not stand it: an exception in the middle of one may be swallowed, or leave a module's lock behind, for which
-the next import in any thread then waits for ever. So what is large is imported with Ctrl-C held back.
+Python's imports do not tolerate it: an exception in the middle of one may be swallowed, or leave a module's lock behind, for
+which the next import in any thread then waits forever. So large modules are imported with Ctrl-C held back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What long work tells the person who waits: a line at once, then a bar on a terminal, or a line now and then in a pipe."""
+"""Progress of long work: a line at once, then a bar on a terminal, or a line from time to time in a pipe."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Progress:
             self._rich.start()
 
     def phase(self, what: str, *, unit: Callable[[float], str] = lambda n: f"{n:,.0f}", noun: str = "") -> None:
-        """Something new begins; *what* says what is being done, *unit* writes amounts of it, *noun* names what is counted."""
+        """A new phase begins; *what* names it, *unit* writes amounts of it, *noun* names what is counted."""
         with self._lock:
             self._what, self._unit, self._noun = what, unit, noun
             self._next_line = time.monotonic() + LINE_EVERY_S
@@ -79,7 +79,7 @@ class Progress:
             self._stream.write(f"{text}\n")
             self._stream.flush()
         except OSError:
-            self._quiet = True  # nobody reads any more; the work is not to fail of it
+            self._quiet = True  # there is no reader any more; the work must not fail because of that
 
     def close(self) -> None:
         with self._lock:
@@ -133,7 +133,7 @@ def tracked(context: Any, progress: Progress, what: str, *, say: bool = True) ->
                             done, total = done + found.numCompletedTasks, total + found.numTasks
                 if total:
                     progress.at(done, total)
-            except Exception:  # the JVM is going down: whoever runs the job says so
+            except Exception:  # the JVM is going down: the thread that runs the job reports it
                 return
 
     watcher = threading.Thread(target=poll, name="zenjun-progress", daemon=True)

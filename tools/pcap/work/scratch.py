@@ -1,7 +1,8 @@
-"""Temporary folders that go with the process, wherever Ctrl-C comes; those of a process that was killed, with the next one.
+"""Temporary folders that are removed with the process, wherever Ctrl-C arrives; those of a killed process are removed by the next
+one.
 
-Whoever makes a folder holds a lock on it (flock(2)), which the kernel takes back when the process ends in whatever way. A folder
-that nobody holds belongs to nobody any more.
+The process that makes a folder holds a lock on it (flock(2)), which the kernel releases when the process ends in any way. A
+folder without a lock has no owner any more.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ AGE_S: Final = 60.0
 
 
 def name(what: str) -> Path:
-    """Of a new folder among the temporary ones, not made yet (what: lower-case letters). It goes when the process ends, after
-    all threads: between making a folder and remembering it there is always a moment for Ctrl-C."""
+    """Of a new folder among the temporary ones, not made yet (what: lower-case letters). It is removed when the process ends,
+    after all threads: between making a folder and remembering it there is always a moment for Ctrl-C."""
     folder = Path(tempfile.gettempdir()) / f"{PREFIX}{what}-{secrets.token_hex(6)}"
     atexit.register(shutil.rmtree, folder, True)
     return folder
 
 
 def make(folder: Path) -> Path:
-    """Make it, for nobody else to look into, and hold it as long as this process lives; first remove what killed ones have left.
-    Raises OSError."""
+    """Make it, readable for this user only, and hold it while this process runs; first remove what killed ones have left. Raises
+    OSError."""
     sweep(folder.parent)
     folder.mkdir(mode=0o700)
     _hold(folder)  # never given back: the process' end does that
@@ -55,7 +56,7 @@ def folder(what: str) -> Iterator[Path]:
 def sweep(place: Path) -> None:
     """Remove this user's folders in *place* that no process holds any more."""
     for left in place.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's, held, or gone meanwhile
+        with contextlib.suppress(OSError):  # another owner's, held, or gone meanwhile
             if not _NAME.fullmatch(left.name) or left.is_symlink() or time.time() - left.stat().st_mtime < AGE_S:
                 continue
             held = _hold(left)
