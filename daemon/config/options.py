@@ -412,6 +412,23 @@ class DirectoryOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DatabaseOptions:
+    """[database]: zenjun-db at this station; zenjund does not read it."""
+
+    socket: str = option(
+        "", low=0, high=SUN_PATH_MAX, check=lambda value: check_path(value) if value else "", note="empty or an absolute path",
+        help="Unix socket that programs use databases at; empty: db.sock beside the daemon's socket",
+        reason="several daemons on one machine",
+    )  # fmt: skip
+    metrics: str = option(
+        "", low=0, high=SUN_PATH_MAX, check=check_listen, note="empty, an absolute path, or address:port of the loopback",
+        example="127.0.0.1:9463",
+        help="where zenjun-db answers GET /metrics (OpenMetrics); not the same place as other metrics; empty: nowhere",
+        reason="not every site needs it, and any process that may connect can read the names of databases",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A complete, checked configuration."""
 
@@ -421,6 +438,7 @@ class Config:
     log: LogOptions
     metrics: MetricsOptions = MetricsOptions()
     directory: DirectoryOptions = DirectoryOptions()
+    database: DatabaseOptions = DatabaseOptions()
     file: str = "(none)"
 
     @property
@@ -458,6 +476,7 @@ SECTIONS: Final[dict[str, Any]] = {
     "log": LogOptions,
     "metrics": MetricsOptions,
     "directory": DirectoryOptions,
+    "database": DatabaseOptions,
 }
 
 

@@ -10,7 +10,7 @@ Not thread-safe: the thread that makes a branch uses it. Not to be used after a 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -19,9 +19,10 @@ from weakref import WeakSet
 
 import apsw
 
+from ...proto.service.database.messages import Segment
 from . import vfs
 from .errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
-from .guarding import Guard, is_recorded
+from .guarding import Guard, SchemaGuard, is_recorded
 
 __all__ = ["BUSY_TIMEOUT_MS", "Bindings", "Branch"]
 
@@ -51,6 +52,10 @@ class Branch:
         self._guard = Guard()
         self._cursors: WeakSet[apsw.Cursor] = WeakSet()
         self._session: apsw.Session | None = None
+        self._writing = False
+        """The writer has a transaction, as far as we have begun one."""
+        self._segments: list[tuple[Segment, bytes]] = []
+        """What was done before the last change of the schema."""
         self._begun: vfs.Begun | None = None
         self._prepared = False
         self._may_commit = False
@@ -87,7 +92,7 @@ class Branch:
     @property
     def is_writing(self) -> bool:
         """Something may have been changed since ``begin``."""
-        return self._session is not None
+        return self._writing
 
     def begin(self) -> vfs.Begun:
         """Pin the newest snapshot. ``reader`` shows it from now on, and so does ``execute``. OperationalError: none was to be had
@@ -100,13 +105,26 @@ class Branch:
             raise OperationalError(f"{self.path}: no snapshot: {error}") from error
         return self._begun
 
-    def execute(self, sql: str, bindings: Bindings = None) -> apsw.Cursor:
+    def read(self, trace: Callable[..., bool]) -> apsw.Cursor:
+        """A cursor of ``reader``, for statements that only read what the transaction has begun with. ``end`` closes it."""
+        cursor = self.reader.cursor()
+        cursor.exec_trace = trace
+        self._cursors.add(cursor)
+        return cursor
+
+    @property
+    def changes_schema(self) -> bool:
+        """The transaction has changed the schema."""
+        return any(kind is Segment.SQL for kind, _ in self._segments)
+
+    def execute(self, sql: str, bindings: Bindings = None, trace: Callable[..., bool] | None = None) -> apsw.Cursor:
         """Run statements on the branch; rows come from the cursor. Raises NotSupportedError for what no changeset can carry (DDL,
         ATTACH, tables of SQLite or of ours) and for statements that begin or end transactions; OperationalError if an earlier
         statement has ended the transaction (ON CONFLICT ROLLBACK). What else is wrong is apsw's exception."""
         self._open_write()
         self._guard.refusal = ""
         cursor = self.writer.cursor()
+        cursor.exec_trace = trace
         self._cursors.add(cursor)
         try:
             cursor.execute(sql, bindings)
@@ -128,13 +146,43 @@ class Branch:
         changes: bytes = self._session.changeset()
         return changes
 
+    def change_schema(self, sql: str, bindings: Bindings = None) -> None:
+        """Run one statement that changes the schema: tables, indexes, views and triggers. It travels as it is, and is the same at
+        all sites only while its program has the database alone. Raises NotSupportedError for what they would refuse; what else
+        is wrong is apsw's exception, and the transaction goes on."""
+        if bindings:
+            raise NotSupportedError("a statement that changes the schema has no parameters")
+        before = self.changeset()
+        self._open_write()
+        self._close_session()
+        if before:
+            self._segments.append((Segment.CHANGESET, before))
+        guard = SchemaGuard(sql)
+        cursor = self.writer.cursor()
+        cursor.exec_trace = guard.trace
+        self.writer.set_authorizer(guard)
+        try:
+            cursor.execute(sql)
+        except (apsw.AuthError, apsw.ExecTraceAbort) as error:
+            raise NotSupportedError("a change of the schema that not every site would make alike, or more than one") from error
+        finally:
+            self.writer.set_authorizer(self._guard)
+            cursor.close(True)
+        self._segments.append((Segment.SQL, sql.encode()))
+
+    def segments(self) -> list[tuple[Segment, bytes]]:
+        """The body of the transaction: changesets, and between them changes of the schema. Errors are those of ``changeset``."""
+        last = self.changeset()
+        return [*self._segments, *([(Segment.CHANGESET, last)] if last else [])]
+
     def keep(self) -> None:
         """The transaction was committed by the order: its temporary tables stay as it left them. What it did to the database is
         seen until ``end``, and then through the applier."""
-        if self._session is None:
+        if not self._writing:
             return
         self._require_transaction()
         self._close_session()
+        self._writing = False
         self._may_commit = True
         try:
             self._run("COMMIT")
@@ -147,6 +195,8 @@ class Branch:
         if self._begun is None:
             return
         self._close_session()
+        self._writing = False
+        self._segments = []
         for cursor in list(self._cursors):
             cursor.close(True)
         self._cursors.clear()
@@ -168,8 +218,10 @@ class Branch:
         """Begin the write transaction and record from here on, unless that has been done since ``begin``."""
         if self._begun is None:
             raise ProgrammingError("the branch has no transaction")
-        if self._session is not None:
+        if self._writing:
             self._require_transaction()
+            if self._session is None:
+                self._record()
             return
         if not self._prepared:
             self.writer.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
@@ -177,6 +229,10 @@ class Branch:
             self.writer.execute("PRAGMA foreign_keys = ON")
             self._prepared = True
         self._run("BEGIN IMMEDIATE")
+        self._writing = True
+        self._record()
+
+    def _record(self) -> None:
         self._session = session = apsw.Session(self.writer, "main")
         session.config(apsw.SQLITE_SESSION_OBJCONFIG_ROWID, True)
         session.table_filter(is_recorded)

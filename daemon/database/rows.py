@@ -63,9 +63,13 @@ class SqliteRows:
     def create(self, uuid: bytes) -> None:
         position = Position(0, 0, first_digest(uuid))
         with self._guarded(), self._transaction():
-            self.connection.execute(_SCHEMA)
+            self.connection.execute(_SCHEMA + self.more())
             self.connection.execute("INSERT INTO zenjun_meta VALUES(1, ?, ?, ?, ?, ?)", (uuid, *position, _FORMAT))
         self._uuid, self._position = uuid, position
+
+    def more(self) -> str:
+        """Statements that belong to an empty database of this kind, besides our own."""
+        return ""
 
     def write(self, entry: Entry) -> Verdict:
         with self._guarded():

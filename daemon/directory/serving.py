@@ -29,7 +29,7 @@ from .leases import Lease
 from .process import Process, bounds
 from .report import status
 from .updates import FLAGS, Pending
-from .wire import LIST_MAX, UNDER_WAY_MAX, VERSION, WAITS, Frame, FrameError, Frames, beside, pack
+from .wire import FRAME_MAX, LIST_MAX, UNDER_WAY_MAX, VERSION, WAITS, Frame, FrameError, Frames, beside, pack
 
 CONNECTIONS_MAX: Final = 1000
 WATCHES_MAX: Final = 10_000
@@ -123,7 +123,7 @@ class Program(asyncio.Protocol):
         self._server = server
         self._process = server.process
         self._uid, self._gid = uid, gid
-        self._frames = Frames()
+        self._frames = Frames(FRAME_MAX)
         self._transport: asyncio.Transport | None = None
         self._greeted = False
         self._tasks: set[asyncio.Task[None]] = set()

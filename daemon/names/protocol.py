@@ -12,7 +12,7 @@ from ...proto.service.directory.names import lower
 from ...proto.service.directory.operations import Operation, Register, operation_row
 from ..client.errors import ClientError, ConnectionClosed, ProtocolError
 from ..client.ticket import Ticket
-from ..directory.wire import VERSION, Frame, FrameError, Frames, pack
+from ..directory.wire import FRAME_MAX, VERSION, Frame, FrameError, Frames, pack
 from .errors import error_of
 from .types import Answer, NameChange, answer_of
 
@@ -45,7 +45,7 @@ class NamesProtocol:
         """News of leases whose number the program does not know yet."""
         self.on_news: Callable[[], None] = lambda: None
         self._tickets: dict[int, Ticket[Frame]] = {}
-        self._frames = Frames()
+        self._frames = Frames(FRAME_MAX)
         self._number = self._counter = 0
         self._out: list[bytes] = [pack({"hello": VERSION, "name": name})]
 

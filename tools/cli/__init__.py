@@ -19,6 +19,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "top": Entry("top", "top", "Watch the cluster live: states, rates, latency, windows, drops."),
     "members": Entry("members", "members", "List the programs in a group, or the stations."),
     "name": Entry("name", "name", "Names that give addresses: set, get, watch, hold."),
+    "sql": Entry("sql", "sql", "SQL on a replicated database, or a prompt for it.", "zenjun[db]"),
+    "db": Entry("db", "db", "Replicated databases: create, list, status, check.", "zenjun[db]"),
     "leave": Entry("operate", "leave", "Let this station leave the cluster; its daemon ends."),
     "expel": Entry("operate", "expel", "Remove a station from the cluster."),
     "config": Entry("config", "config", "Check a configuration file, or print an example."),

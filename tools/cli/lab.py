@@ -78,6 +78,7 @@ def lab() -> None:
 @click.option("--image", default="zenjun:local", show_default=True, help="What the containers run, with --docker.")
 @click.option("--daemons/--no-daemons", default=True, show_default=True, help="Start zenjund in every station.")
 @click.option("--directory", is_flag=True, help="Start zenjun-directory in every station, too (docs/directory-service.md).")
+@click.option("--db", "database", is_flag=True, help="Start zenjun-db in every station, too (docs/database.md).")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the cluster is open.")
 @click.option(
     "-o", "--option", "options", multiple=True, metavar="TABLE.NAME=VALUE", help="For zenjund's configuration; repeatable."
@@ -92,6 +93,7 @@ def up(
     image: str,
     daemons: bool,
     directory: bool,
+    database: bool,
     wait: bool,
     options: tuple[str, ...],
     **impairments: Any,
@@ -106,8 +108,10 @@ def up(
       zenjun lab up -o log.level=debug
       zenjun lab up -n 5 --docker
     """
-    if directory and (docker or not daemons):
-        raise click.UsageError("--directory is for a lab of namespaces with daemons: leave out --docker and --no-daemons")
+    if (directory or database) and (docker or not daemons):
+        raise click.UsageError(
+            "--directory and --db are for a lab of namespaces with daemons: leave out --docker and --no-daemons"
+        )
     given = {key: value for key, value in impairments.items() if value is not None}
     try:
         settings = {"name": name, "mtu": mtu, "medium": medium, "snooping": snooping, "options": _parse_options(options), **given}
@@ -122,8 +126,11 @@ def up(
         if daemons:
             with progress(f"starting {count} daemons"):
                 made.start_daemons()
-                for station in made.stations.values() if directory else ():
-                    station.start_directory()
+                for station in made.stations.values():
+                    if directory:
+                        station.start_directory()
+                    if database:
+                        station.start_database()
                 if wait:
                     instance = made.wait_open(left_s(count, started))
         made.detach()

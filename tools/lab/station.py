@@ -136,10 +136,17 @@ class Station:
     def start_directory(self) -> int:
         """Start ``zenjun-directory`` here, which waits for the daemon; its output goes to ``directory.log``. Returns the process
         id. Raises LabError."""
+        return self._start_beside("zenjun.daemon.directory", "directory.log")
+
+    def start_database(self) -> int:
+        """Start ``zenjun-db`` here, likewise; its output goes to ``db.log``. Returns the process id. Raises LabError."""
+        return self._start_beside("zenjun.daemon.database", "db.log")
+
+    def _start_beside(self, module: str, log_name: str) -> int:
         if not self.config_path.exists():
             self.write_config()
-        argv = [sys.executable, "-m", "zenjun.daemon.directory", "--config", str(self.config_path)]
-        log = str(self.directory / "directory.log")
+        argv = [sys.executable, "-m", module, "--config", str(self.config_path)]
+        log = str(self.directory / log_name)
         return int(self.request("beside", argv=argv, env=self.environment(), cwd=str(Path.cwd()), log=log)["pid"])
 
     def stop_daemon(self, timeout_s: float = 5.0) -> int:

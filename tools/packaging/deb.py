@@ -30,13 +30,14 @@ NEEDED: Final = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "gcc": "gcc
 SOURCES: Final = ("proto", "daemon", "tools", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 UNITS: Final = (
     "zenjund.service", "zenjund.socket", "zenjund@.service", "zenjund@.socket", "zenjun-directory.service",
-    "zenjun-directory@.service",
+    "zenjun-directory@.service", "zenjun-db.service",
 )  # fmt: skip
 LAUNCHER: Final = "#!{python} -I\nimport sys\n\nfrom {module} import main\n\nsys.exit(main())\n"
 SCRIPTS: Final = {
     "usr/bin/zenjun": "zenjun.tools.command",
     "usr/sbin/zenjund": "zenjun.daemon.__main__",
     "usr/sbin/zenjun-directory": "zenjun.daemon.directory.__main__",
+    "usr/sbin/zenjun-db": "zenjun.daemon.database.__main__",
 }
 MAINTAINER: Final = "The zenjun authors <zenjun@localhost>"
 BUILD_S: Final = 600
@@ -90,7 +91,7 @@ def _environment(payload: Path, work: Path) -> Path:
     site = prefix / "lib" / version / "site-packages"
     site.mkdir(parents=True)
     wheel = next((work / "wheels").glob("zenjun-*.whl"))
-    _run([*pip, "install", "--no-compile", "--target", str(site), f"{wheel}[dns]"])
+    _run([*pip, "install", "--no-compile", "--target", str(site), f"{wheel}[dns,db]"])
     shutil.rmtree(site / "bin", ignore_errors=True)
     (prefix / "bin").mkdir()
     (prefix / "bin" / "python3").symlink_to(python)

@@ -126,6 +126,7 @@ class Machine:
         self._kept: list[_Item] | None = None
         """The messages since the place of the WANT; None: no state is wanted."""
         self._kept_from: Place = (0, 0, 0)
+        self._kept_bytes = 0
         self._asked = False
         """A WANT is on its way."""
         self._stands = False
@@ -166,6 +167,7 @@ class Machine:
         elif source not in self.members:
             self.dropped["stranger"] += 1
         else:
+            self._kept_bytes += len(data) if self._kept is not None else 0
             self._item((place, source, message, self.members))
         return self._take()
 
@@ -234,7 +236,29 @@ class Machine:
             self._emit(Check(self.shared.epoch))
         return self._take()
 
+    def fail(self, reason: str) -> list[Effect]:
+        """The copy's disk has failed: give it up."""
+        if not self.has_failed:
+            self._give_up(reason)
+        return self._take()
+
     # ---- state transfer
+
+    @property
+    def wanted_from(self) -> Place | None:
+        """The place of the WANT whose state is waited for; None: no state is."""
+        return self._kept_from if self._kept is not None else None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Size of what has come since that place."""
+        return self._kept_bytes
+
+    def ask_again(self) -> list[Effect]:
+        """The state does not come, or too much has come since its place: ask for a later one."""
+        if self._kept is not None:
+            self._want()
+        return self._take()
 
     def give(self, place: Place) -> Given:
         """The state as it is now, for the site that wants it."""
@@ -273,7 +297,7 @@ class Machine:
         elif isinstance(message, Want) and source == self.me:
             self._asked = False
             if self.shared is None:
-                self._kept, self._kept_from = [], place
+                self._kept, self._kept_from, self._kept_bytes = [], place, 0
         if self._kept is not None:
             self._kept.append(item)
         if self.shared is not None:

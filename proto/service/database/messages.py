@@ -30,6 +30,14 @@ class Txid(NamedTuple):
     def encode(self) -> bytes:
         return _TXID.pack(*self)
 
+    @classmethod
+    def decode(cls, data: bytes) -> Txid:
+        """Raises ValueError."""
+        try:
+            return cls(*_TXID.unpack(data))
+        except struct.error as error:
+            raise ValueError("a transaction's id is 16 bytes") from error
+
 
 _TXID: Final = struct.Struct("!4I")
 

@@ -1,0 +1,223 @@
+"""A site's copy in a file: opened and checked, frozen for another site, filled from another site's."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import apsw
+
+from ...proto.service.database.messages import DIGEST_BYTES, Position, Txid
+from ...proto.service.database.rows import Entry, RowsFailed
+from .applier import WAL_BYTES_MAX, Applier
+from .errors import DatabaseError
+from .files import Files, remove, sync_folder
+from .rows import SqliteRows
+
+FILE_MODE: Final = 0o640
+CHUNK_BYTES: Final = 256 * 1024
+STEP_PAGES: Final = 256
+"""Pages that are copied at once for another site."""
+_ENTRY: Final = struct.Struct(f"!QQ{DIGEST_BYTES}s16sI")
+_CATALOGUE: Final = """
+CREATE TABLE databases(name TEXT PRIMARY KEY NOT NULL, uuid BLOB NOT NULL, options TEXT NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
+
+class FileRows(SqliteRows):
+    """The copy in a file."""
+
+    def __init__(self, files: Files, uuid: bytes, path: Path) -> None:
+        """Open the file. RowsFailed: it cannot be opened, or is not ours."""
+        self.files, self.path = files, path
+        try:
+            if not path.exists():
+                path.touch(FILE_MODE)
+                path.chmod(FILE_MODE)  # whatever the umask; -wal and -shm get the same
+            applier = Applier.open(path)
+            sync_folder(path.parent)
+        except (DatabaseError, OSError) as error:
+            raise RowsFailed(str(error)) from error
+        try:
+            super().__init__(applier, uuid)
+        except RowsFailed:
+            applier.close()
+            raise
+
+    @property
+    def wal(self) -> Path:
+        return self.path.with_name(self.path.name + "-wal")
+
+    def damage(self) -> str:
+        """What SQLite finds wrong with the file; empty: nothing."""
+        try:
+            found = self.connection.execute("PRAGMA quick_check(1)").fetchall()
+        except (apsw.CorruptError, apsw.NotADBError) as error:
+            return str(error)
+        except apsw.Error as error:
+            raise RowsFailed(str(error)) from error
+        return "" if found == [("ok",)] else str(found[0][0])
+
+    def tend(self) -> None:
+        """Let the WAL begin again when it has grown. Raises RowsFailed."""
+        with self._guarded():
+            try:
+                size = self.wal.stat().st_size
+            except OSError as error:
+                raise RowsFailed(str(error)) from error
+            if size > WAL_BYTES_MAX:
+                self.applier.restart_wal()
+
+    def log_begin(self) -> int:
+        """The first version whose entry is kept; 0: none is."""
+        with self._guarded():
+            return self._one("SELECT min(version) FROM zenjun_log") or 0
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Rows as of the last version. Raises RowsFailed."""
+        with self._guarded():
+            found: list[tuple[Any, ...]] = self.connection.execute(sql).fetchall()
+        return found
+
+    def close(self) -> None:
+        self.applier.close()
+
+
+class CatalogueRows(FileRows):
+    """The copy of the catalogue, which has its table from version 0 on."""
+
+    def more(self) -> str:
+        return _CATALOGUE
+
+
+def open_copy(files: Files, uuid: bytes, kind: type[FileRows] = FileRows) -> tuple[FileRows, str]:
+    """The copy that is here; if it is damaged it is kept under another name, and a blank one begun. The other value says so."""
+    try:
+        path = files.open()
+        try:
+            rows = kind(files, uuid, path)
+            why = rows.damage()
+            if not why:
+                return rows, ""
+            rows.close()
+        except RowsFailed as failure:
+            if not isinstance(getattr(failure.__cause__, "__cause__", None), apsw.NotADBError | apsw.CorruptError):
+                raise
+            why = str(failure)
+        kept = files.set_aside(path)
+        return kind(files, uuid, path), f"{path} is damaged ({why}): it is {kept} now, and a blank one is begun"
+    except OSError as error:
+        raise RowsFailed(str(error)) from error
+
+
+class Frozen:
+    """A copy at one place, for another site: entries of the log if the other's history goes on from there, else pages."""
+
+    def __init__(self, rows: FileRows, have: Position, state: bytes) -> None:
+        """Pin a snapshot, in the thread of the applier. state: what belongs to the rows (``given``)."""
+        self.have, self.state = have, state
+        self._beside: Path | None = None
+        self._part = rows.files.folder / f"{have.version}-{os.urandom(4).hex()}.part"
+        uri = f"file:{quote(str(rows.path))}?mode=ro"
+        self.reader = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+        self.reader.execute("BEGIN")
+        query = "SELECT 1 FROM zenjun_log WHERE version = ? AND epoch = ? AND digest = ?"
+        self.goes_on = bool(self.reader.execute(query, (have.version, have.epoch, have.digest)).fetchall())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The rows: entries, or the file, in pieces."""
+        return self._entries() if self.goes_on else self._pages()
+
+    def _entries(self) -> Iterator[bytes]:
+        query = "SELECT epoch, version, digest, txid, body FROM zenjun_log WHERE version > ? ORDER BY version"
+        piece = b""
+        for epoch, version, digest, txid, body in self.reader.execute(query, (self.have.version,)):
+            piece += encode_entry(Entry(Position(epoch, version, digest), Txid.decode(txid), body))
+            if len(piece) >= CHUNK_BYTES:
+                yield piece
+                piece = b""
+        yield piece
+
+    def _pages(self) -> Iterator[bytes]:
+        self._beside = self._part
+        target = apsw.Connection(str(self._beside))
+        target.pragma("synchronous", "OFF")
+        try:
+            # From this connection: from another one every commit of the applier would begin the copy anew.
+            with target.backup("main", self.reader, "main") as backup:
+                while not backup.done:
+                    backup.step(STEP_PAGES)
+        finally:
+            target.close()
+        with self._beside.open("rb") as file:
+            while piece := file.read(CHUNK_BYTES):
+                yield piece
+
+    def close(self) -> None:
+        """Once; the snapshot is not needed any more."""
+        self.reader.close(True)
+        if self._beside is not None:
+            remove(self._beside)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    return _ENTRY.pack(*entry.position, entry.txid.encode(), len(entry.body)) + entry.body
+
+
+def decode_entries(data: bytes) -> Iterator[Entry]:
+    """Raises ValueError."""
+    at = 0
+    while at < len(data):
+        if len(data) - at < _ENTRY.size:
+            raise ValueError("an entry is cut")
+        epoch, version, digest, txid, size = _ENTRY.unpack_from(data, at)
+        at += _ENTRY.size
+        if size > len(data) - at:
+            raise ValueError("an entry is cut")
+        yield Entry(Position(epoch, version, digest), Txid.decode(txid), data[at : at + size])
+        at += size
+
+
+class Builder:
+    """Another site's pages become a file of this site's."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._part = files.folder / "came.part"
+        remove(self._part)
+        self._file = self._part.open("wb")
+        self._hash = blake2b(digest_size=DIGEST_BYTES)
+
+    def add(self, piece: bytes) -> None:
+        """Raises OSError."""
+        self._hash.update(piece)
+        self._file.write(piece)
+
+    def finish(self, digest: bytes, uuid: bytes, kind: type[FileRows]) -> FileRows:
+        """Check what has come, and make it this site's copy. Raises OSError, RowsFailed."""
+        if self._hash.digest() != digest:
+            raise RowsFailed("the pages that came are not those that were sent")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        path = self._files.next()
+        self._part.rename(path)
+        sync_folder(path.parent)
+        rows = kind(self._files, uuid, path)
+        try:
+            if why := rows.damage():
+                raise RowsFailed(f"the copy that came is damaged: {why}")
+            self._files.point(path)
+        except BaseException:
+            rows.close()
+            raise
+        return rows
+
+    def abort(self) -> None:
+        self._file.close()
+        self._part.unlink(missing_ok=True)

@@ -1,0 +1,620 @@
+"""A program's connection to a replicated database.
+
+Reads go to the file of this station. A transaction that writes does so on a branch, and is sent when it commits. docs/database.md
+says what a program can rely on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import apsw
+
+from ....proto.service.database.certify import table_hash
+from ....proto.service.database.messages import READS_MAX, Txid, encode_body
+from ..branch import Bindings, Branch
+from ..errors import (
+    DataError,
+    Error,
+    IntegrityError,
+    InternalError,
+    NotCommitted,
+    NotReachable,
+    NotSupportedError,
+    OperationalError,
+    PositionLost,
+    ProgrammingError,
+    SerializationError,
+    Undecided,
+)
+from ..wire import BODY_MAX, TIMEOUT_S, to_text
+from .cursor import Cursor
+from .dump import dump
+from .reads import Reads
+from .service import Lost, Service
+from .statements import Kind, is_exclusive, kind_of, words_of
+
+_T = TypeVar("_T")
+TRIES: Final = 10
+"""Of a transaction that others come before, all together."""
+PAUSE_S: Final = 0.002
+"""Before the second try, on average; twice that before each further one, up to ``PAUSE_MAX_S``."""
+PAUSE_MAX_S: Final = 0.25
+RETRY_S: Final = 0.1
+"""Between two tries to reach the database process again."""
+TRANSACTION_S: Final = 60.0
+"""A transaction that is open for longer is ended: its snapshot keeps the WAL growing."""
+ISOLATIONS: Final = ("serializable", "snapshot")
+READS: Final = ("local", "linearizable")
+DURABILITIES: Final = ("memory", "majority-disk", "all-disk")
+
+
+class Connection:
+    """One connection, for one thread. Made by ``connect``."""
+
+    def __init__(
+        self, name: str, *, isolation: str, read: str, durability: str, timeout: float, autocommit: bool, socket: str | None,
+        at_least: str | None,
+    ) -> None:  # fmt: skip
+        for what, value, values in (
+            ("isolation", isolation, ISOLATIONS), ("read", read, READS), ("durability", durability, DURABILITIES),
+        ):  # fmt: skip
+            if value not in values:
+                raise ProgrammingError(f"{what} is one of {', '.join(values)}, not {value!r}")
+        self.name, self.isolation, self.read, self.durability, self.timeout = name, isolation, read, durability, timeout
+        self.row_factory: Callable[[Cursor, tuple[Any, ...]], Any] | None = None
+        self._autocommit = autocommit
+        self._socket = socket
+        self._closed = False
+        self._service: Service | None = None
+        self._path = Path()
+        self._file = Path()
+        self._branch: Branch | None = None
+        self._reads: Reads | None = None
+        self._functions: list[tuple[Any, ...]] = []
+        self._explicit = False
+        """A BEGIN of the program's has begun the transaction."""
+        self._began = 0.0
+        self._touched = False
+        """Something has been run in the transaction."""
+        self._snapshot = (0, 0)
+        """Epoch and version of the transaction's snapshot."""
+        self._read_set: set[bytes] = set()
+        self._lock: Txid | None = None
+        self._seen = (0, 0)
+        """The newest epoch and version that this connection has seen or written."""
+        self._start = (secrets.randbits(32), secrets.randbits(32))
+        self._number = 0
+        opened = self._ask("open")
+        self._path = Path(opened["path"])
+        if at_least is not None:
+            self._reach(at_least)
+
+    # ---- PEP 249
+
+    def cursor(self) -> Cursor:
+        self._check()
+        return Cursor(self)
+
+    def execute(self, sql: str, parameters: Bindings = ()) -> Cursor:
+        """``cursor().execute(…)``."""
+        return self.cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Bindings]) -> Cursor:
+        """``cursor().executemany(…)``."""
+        return self.cursor().executemany(sql, parameters)
+
+    def executescript(self, script: str) -> Cursor:
+        """``cursor().executescript(…)``."""
+        return self.cursor().executescript(script)
+
+    def commit(self) -> None:
+        """Commit the transaction, if there is one, and return when it is as durable as the connection wants. Whatever it raises,
+        the transaction is over: SerializationError (another one came before: run it again), IntegrityError, NoQuorum (nothing is
+        committed), Undecided (not known)."""
+        self._check()
+        if self._branch is None or self._branch.begun is None:
+            return
+        try:
+            self._check_age()
+            self._commit(self._branch)
+        finally:
+            self._end()
+
+    def rollback(self) -> None:
+        """End the transaction, if there is one; nothing of it is left."""
+        self._check()
+        self._end()
+
+    def close(self) -> None:
+        """Close; an open transaction is rolled back. Again: nothing happens."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Error):
+            self._end()
+        if self._branch is not None:
+            self._branch.close()
+        if self._service is not None:
+            self._service.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """As with ``sqlite3``: commit, or roll back if there was an exception. The connection stays open."""
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()
+
+    # ---- more
+
+    @property
+    def autocommit(self) -> bool:
+        """Statements outside of BEGIN are transactions of their own."""
+        return self._autocommit
+
+    @autocommit.setter
+    def autocommit(self, value: bool) -> None:
+        self._check()
+        if self.in_transaction:
+            self.commit()
+        self._autocommit = value
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._branch is not None and self._branch.begun is not None
+
+    def run(self, function: Callable[[Self], _T], *, tries: int = TRIES) -> _T:
+        """Call ``function(connection)`` in a transaction, and commit; again, as often as ``tries``, if another transaction came
+        before. So it may run more than once, and must do nothing besides that cannot be repeated. Returns what it returned."""
+        for number in range(1, tries + 1):
+            try:
+                self._check()
+                self._end()
+                self._start_transaction(explicit=True)
+                result = function(self)
+                self.commit()
+                return result
+            except Error as error:
+                self._end()
+                if not error.retryable or number == tries:
+                    raise
+            except BaseException:
+                self._end()
+                raise
+            _pause(number)
+        raise ProgrammingError("tries is at least 1")
+
+    def token(self) -> str:
+        """What this connection has seen and written: for ``at_least`` of another one, perhaps at another station."""
+        return f"{self._seen[0]}.{self._seen[1]}"
+
+    def create_function(self, name: str, narg: int, func: Callable[..., Any] | None, *, deterministic: bool = False) -> None:
+        """A function for this connection's statements, not for what sites compute themselves (indexes, generated columns)."""
+        self._check()
+        self._functions.append((name, func, narg, deterministic))
+        if self._branch is not None:
+            for connection in (self._branch.reader, self._branch.writer):
+                connection.create_scalar_function(name, func, narg, deterministic=deterministic)
+
+    def iterdump(self) -> Iterator[str]:
+        """The statements that make the database again."""
+        with self._reading() as branch, self._mapped():
+            yield from dump(branch.reader)
+
+    def backup(self, target: str | Path) -> None:
+        """Copy the database as it is now to another file."""
+        with self._reading() as branch, self._mapped():
+            other = apsw.Connection(str(target))
+            try:
+                with other.backup("main", branch.reader, "main") as backup:
+                    backup.step()
+            finally:
+                other.close()
+
+    def split(self, script: str) -> Iterator[str]:
+        """The statements of a script. Raises ProgrammingError if the last one is not complete."""
+        at = 0
+        for i, letter in enumerate(script):
+            if letter == ";" and apsw.complete(script[at : i + 1]):
+                statement, at = script[at : i + 1].strip(), i + 1
+                if kind_of(statement) is not Kind.EMPTY:
+                    yield statement
+        rest = script[at:].strip()
+        if rest and kind_of(rest) is not Kind.EMPTY:
+            yield rest
+
+    # ---- the process
+
+    def _ask(self, do: str, *, seconds: float | None = None, **arguments: Any) -> dict[str, Any]:
+        """An answer of the process. Raises NotReachable, Lost, and what it refuses with."""
+        if self._service is None:
+            self._service = Service(self._socket, timeout=self.timeout)
+        try:
+            return self._service.ask(do, db=self.name, timeout=self.timeout if seconds is None else seconds, **arguments)
+        except Lost:
+            self._service.close()
+            self._service = None
+            raise
+
+    def _reach(self, token: str) -> None:
+        try:
+            epoch, version = (int(part) for part in token.split("."))
+        except ValueError:
+            raise ProgrammingError(f"{token!r} is no token of a connection") from None
+        self._ask("reach", version=version)
+        with self._reading() as branch:
+            found = branch.reader.execute("SELECT epoch FROM zenjun_log WHERE version = ?", (version,)).fetchall()
+        if found != [(epoch,)]:
+            raise PositionLost(f"version {version} of epoch {epoch} is not in the history, or is too old")
+        self._seen = max(self._seen, (epoch, version))
+
+    # ---- transactions
+
+    def _open(self) -> Branch:
+        """The branch of the present file; another one if a new copy has taken its place."""
+        file = self._path.resolve()
+        if self._branch is None or file != self._file:
+            if self._branch is not None:
+                self._branch.close()
+                self._branch = None
+            self._branch = Branch(file)
+            self._file = file
+            self._reads = Reads(self._branch.writer)
+            for name, func, narg, deterministic in self._functions:
+                for connection in (self._branch.reader, self._branch.writer):
+                    connection.create_scalar_function(name, func, narg, deterministic=deterministic)
+        return self._branch
+
+    def _start_transaction(self, *, explicit: bool) -> Branch:
+        if self.read == "linearizable":
+            self._ask("barrier", durability=self.durability)
+        branch = self._open()
+        branch.begin()
+        self._explicit, self._began, self._touched = explicit, time.monotonic(), False
+        self._read_set.clear()
+        found: list[Any] = branch.reader.execute("SELECT epoch, version FROM zenjun_meta").fetchall()
+        epoch, version = found[0]
+        self._snapshot = (epoch, version)
+        if self._snapshot < self._seen:
+            branch.end()
+            raise PositionLost(f"the copy here is at version {version} of epoch {epoch}, before what this connection has seen")
+        self._seen = self._snapshot
+        return branch
+
+    def _end(self) -> None:
+        """End the transaction, whatever has become of it, and the lock."""
+        if self._lock is not None:
+            lock, self._lock = self._lock, None
+            with contextlib.suppress(Error):
+                self._ask("unlock", txid=to_text(lock.encode()))
+        if self._branch is not None:
+            self._branch.end()
+        self._explicit = False
+        self._read_set.clear()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ProgrammingError("the connection is closed")
+
+    def _check_age(self) -> None:
+        if time.monotonic() - self._began > TRANSACTION_S:
+            raise OperationalError(f"the transaction was open for more than {TRANSACTION_S:g} s: it is rolled back")
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Branch]:
+        """The transaction that is open, or one for this."""
+        self._check()
+        if self.in_transaction and self._branch is not None:
+            yield self._branch
+            return
+        branch = self._start_transaction(explicit=False)
+        try:
+            yield branch
+        finally:
+            self._end()
+
+    def _txid(self) -> Txid:
+        self._number += 1
+        station = self._service.station if self._service is not None else 0
+        return Txid(station, *self._start, self._number)
+
+    def _commit(self, branch: Branch) -> None:
+        with self._mapped():
+            segments = branch.segments()
+        if not segments:
+            branch.keep()
+            return
+        body = encode_body(segments)
+        if len(body) > BODY_MAX:
+            raise DataError(f"the transaction changes {len(body)} bytes, before and after together; {BODY_MAX} are allowed")
+        reads = self._sent_reads()
+        txid = self._lock or self._txid()
+        version = self._send(
+            {
+                "txid": to_text(txid.encode()),
+                "epoch": self._snapshot[0],
+                "snapshot": self._snapshot[1],
+                "reads": to_text(b"".join(sorted(reads))),
+                "body": to_text(body),
+                "durability": self.durability,
+            }
+        )
+        self._lock = None
+        self._seen = max(self._seen, (self._snapshot[0], version))
+        branch.keep()
+
+    def _sent_reads(self) -> set[bytes]:
+        if self.isolation == "snapshot" or self._lock is not None:
+            return set()
+        if len(self._read_set) <= READS_MAX:
+            return self._read_set
+        # Too many rows: their tables. Which these are is not kept, so all.
+        assert self._branch is not None
+        names: list[Any] = self._branch.reader.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'").fetchall()
+        return {table_hash(name) for (name,) in names}
+
+    def _send(self, write: dict[str, Any]) -> int:
+        """The version that the transaction makes. When the process is lost, its next one is asked under the transaction's id."""
+        deadline = time.monotonic() + self.timeout
+        again = False
+        while True:
+            left = max(0.1, deadline - time.monotonic())
+            try:
+                return int(self._ask("commit", seconds=left, again=again or None, **write)["version"])
+            except Lost as error:
+                if time.monotonic() > deadline:
+                    raise Undecided(f"{error}; the transaction may be committed") from None
+                again = True
+            except NotReachable as error:
+                if not again:
+                    raise
+                if time.monotonic() > deadline:
+                    raise Undecided(f"{error}; the transaction may be committed") from None
+            except SerializationError as error:
+                if again and error.code == "stale":
+                    raise NotCommitted(f"the database process was lost, and the transaction is not committed: {error}") from None
+                raise
+            time.sleep(RETRY_S)
+
+    # ---- statements
+
+    def _execute(self, cursor: Cursor, sql: str, bindings: Bindings) -> None:
+        kind = kind_of(sql)
+        if kind is Kind.BEGIN:
+            if self.in_transaction:
+                raise OperationalError("cannot start a transaction within a transaction")
+            self._start_transaction(explicit=True)
+            if is_exclusive(sql):
+                self._take_lock()
+        elif kind is Kind.COMMIT:
+            self.commit()
+        elif kind is Kind.ROLLBACK:
+            self.rollback()
+        elif kind is Kind.EMPTY:
+            return
+        elif self.in_transaction:
+            self._check_age()
+            self._in_transaction(cursor, kind, sql, bindings)
+        elif (not self._autocommit and kind is not Kind.READ) or not self._autocommit:
+            self._start_transaction(explicit=False)
+            self._in_transaction(cursor, kind, sql, bindings)
+        else:
+            self._alone(lambda: self._in_transaction(cursor, kind, sql, bindings), cursor)
+
+    def _execute_many(self, cursor: Cursor, sql: str, many: Iterable[Bindings]) -> None:
+        kind = kind_of(sql)
+        if kind is not Kind.WRITE and words_of(sql)[:1] != ["WITH"]:
+            raise ProgrammingError("executemany is for INSERT, UPDATE, DELETE and REPLACE")
+
+        def run(each: Iterable[Bindings] = many) -> None:
+            changed = 0
+            for bindings in each:
+                self._in_transaction(cursor, Kind.WRITE, sql, bindings)
+                changed += max(0, cursor.rowcount)
+            cursor.rowcount = changed
+
+        if self.in_transaction or not self._autocommit:
+            if not self.in_transaction:
+                self._start_transaction(explicit=False)
+            run()
+        else:
+            kept = list(many)
+            self._alone(lambda: run(kept), cursor)
+
+    def _alone(self, run: Callable[[], None], cursor: Cursor) -> None:
+        """A transaction of its own, tried again when another one came before."""
+        for number in range(1, TRIES + 1):
+            self._start_transaction(explicit=False)
+            try:
+                run()
+                with self._mapped():
+                    cursor._rows = iter(list(cursor._rows))
+                self.commit()
+                return
+            except Error as error:
+                if not error.retryable or number == TRIES:
+                    raise
+            finally:
+                self._end()
+            _pause(number)
+
+    def _in_transaction(self, cursor: Cursor, kind: Kind, sql: str, bindings: Bindings) -> None:
+        branch = self._branch
+        assert branch is not None
+        if kind is Kind.SCHEMA:
+            self._change_schema(branch, sql, bindings)
+            return
+        if kind is Kind.SAVEPOINT and branch.changes_schema:
+            raise NotSupportedError("no savepoints in a transaction that changes the schema")
+        with self._mapped():
+            try:
+                if kind is not Kind.READ or branch.is_writing or not self._read(branch, cursor, sql, bindings):
+                    self._write(branch, cursor, sql, bindings)
+            except apsw.ConstraintError:
+                # The program has learned of rows that are there, or are not.
+                self._note(sql, bindings, failed=True)
+                raise
+        self._touched = True
+
+    def _read(self, branch: Branch, cursor: Cursor, sql: str, bindings: Bindings) -> bool:
+        """Run it on the reader; False: it is not only a read, or names what is only on the writer."""
+        writes = False
+
+        def trace(each: apsw.Cursor, text: str, values: object) -> bool:
+            nonlocal writes
+            writes = not each.is_readonly
+            cursor.description = _description(each)
+            return not writes and self._is_one(sql, text)
+
+        each = branch.read(trace)
+        try:
+            each.execute(sql, bindings)
+        except apsw.ExecTraceAbort:
+            if writes:
+                return False
+            raise ProgrammingError("one statement at a time: executescript runs several") from None
+        except apsw.SQLError:
+            return False  # it may be a temporary table, and the writer will tell
+        cursor._rows = each
+        self._note(sql, bindings)
+        return True
+
+    def _write(self, branch: Branch, cursor: Cursor, sql: str, bindings: Bindings) -> None:
+        def trace(each: apsw.Cursor, text: str, values: object) -> bool:
+            cursor.description = _description(each)
+            return self._is_one(sql, text)
+
+        before = branch.writer.total_changes()
+        try:
+            each = branch.execute(sql, bindings, trace)
+        except apsw.ExecTraceAbort:
+            raise ProgrammingError("one statement at a time: executescript runs several") from None
+        cursor._rows = each
+        word = words_of(sql, 1)
+        if word[:1] in (["INSERT"], ["REPLACE"], ["UPDATE"], ["DELETE"]) or branch.writer.total_changes() != before:
+            if cursor.description is not None:
+                cursor._rows = iter(each.fetchall())  # RETURNING: it is done when its rows are read
+            cursor.rowcount = branch.writer.changes()
+            if word[:1] in (["INSERT"], ["REPLACE"]):
+                cursor.lastrowid = branch.writer.last_insert_rowid()
+        self._note(sql, bindings)  # an EXPLAIN of it counts as a statement that changes nothing
+
+    @staticmethod
+    def _is_one(sql: str, text: str) -> bool:
+        """The statement that begins is the whole text, but for blanks and comments."""
+        return kind_of(sql[len(text) :]) is Kind.EMPTY or not sql.startswith(text)
+
+    def _note(self, sql: str, bindings: Bindings, *, failed: bool = False) -> None:
+        """What the transaction has read. Statements on their own that only read are not sent, and need not be looked at."""
+        branch = self._branch
+        if branch is None or self._reads is None or self.isolation == "snapshot" or self._lock is not None:
+            return
+        if not self._explicit and self._autocommit and not branch.is_writing:
+            return
+        with contextlib.suppress(apsw.SQLError):
+            self._read_set.update(self._reads.tables_of(sql, bindings) if failed else self._reads.of(sql, bindings))
+
+    # ---- the schema
+
+    def _change_schema(self, branch: Branch, sql: str, bindings: Bindings) -> None:
+        self._take_lock()
+        with self._mapped():
+            branch.change_schema(sql, bindings)
+        self._touched = True
+
+    def _take_lock(self) -> None:
+        """Have the database alone until the transaction ends. What it has seen must be what is there then."""
+        if self._lock is not None:
+            return
+        txid = self._txid()
+        version = int(self._ask("lock", txid=to_text(txid.encode()))["version"])
+        self._lock = txid
+        if version == self._snapshot[1]:
+            return
+        if self._touched:
+            error = SerializationError("another transaction came before this one had the database alone")
+            error.code = "schema"
+            raise error
+        branch, explicit = self._branch, self._explicit
+        assert branch is not None
+        branch.end()
+        self._start_transaction(explicit=explicit)
+
+    @contextlib.contextmanager
+    def _mapped(self) -> Iterator[None]:
+        """SQLite's errors as PEP 249 has them."""
+        try:
+            yield
+        except apsw.ExecutionCompleteError:
+            raise
+        except apsw.Error as error:
+            raise mapped(error) from error
+
+
+def mapped(error: apsw.Error) -> Error:
+    """An exception of apsw as one of the driver's."""
+    for kind, result in _MAPPED:
+        if isinstance(error, kind):
+            return result(str(error))
+    return OperationalError(str(error))
+
+
+_MAPPED: Final[tuple[tuple[type[apsw.Error] | tuple[type[apsw.Error], ...], type[Error]], ...]] = (
+    (apsw.ConstraintError, IntegrityError),
+    ((apsw.TooBigError, apsw.RangeError), DataError),
+    (apsw.MismatchError, IntegrityError),
+    ((apsw.BindingsError, apsw.MisuseError, apsw.IncompleteExecutionError), ProgrammingError),
+    (apsw.CursorClosedError, ProgrammingError),
+    ((apsw.CorruptError, apsw.NotADBError), InternalError),
+    ((apsw.AuthError, apsw.ReadOnlyError), NotSupportedError),
+)
+
+
+def _description(cursor: apsw.Cursor) -> tuple[tuple[Any, ...], ...] | None:
+    return tuple((name, kind, None, None, None, None, None) for name, kind in cursor.get_description()) or None
+
+
+def _pause(number: int) -> None:
+    """Before the next try, so that those who collided do not again."""
+    time.sleep(random.uniform(0.5, 1.5) * min(PAUSE_MAX_S, PAUSE_S * 2 ** (number - 1)))
+
+
+def connect(
+    name: str,
+    *,
+    isolation: str = "serializable",
+    read: str = "local",
+    durability: str = "majority-disk",
+    timeout: float = TIMEOUT_S,
+    autocommit: bool = False,
+    at_least: str | None = None,
+    socket: str | None = None,
+) -> Connection:
+    """Connect to a database at this station.
+
+    name:       of the database.
+    isolation:  ``serializable``; ``snapshot``: fewer transactions are rejected, and write skew is possible.
+    read:       ``local``: what this station has; ``linearizable``: whatever was acknowledged anywhere before, for a message and a
+                wait for disks at the beginning of each transaction.
+    durability: when ``commit`` returns: ``memory``: all members have it; ``majority-disk``: on the disks of enough sites, which
+                outlasts a power cut of all; ``all-disk``: on those of all active ones.
+    timeout:    seconds for each wait.
+    autocommit: statements outside of BEGIN are transactions of their own, tried again up to 10 times.
+    at_least:   ``token()`` of another connection: what it has seen and written is seen.
+    socket:     of the database process; default $ZENJUN_DB, else db.sock beside $ZENJUN_SOCKET, else /run/zenjun/db.sock.
+    Raises NotReachable, ProgrammingError (no such database), NoQuorum (no copy here yet), PositionLost.
+    """
+    return Connection(
+        name, isolation=isolation, read=read, durability=durability, timeout=timeout, autocommit=autocommit, socket=socket,
+        at_least=at_least,
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""The program's side of the socket: one request after the other."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from typing import Any, Final
+
+from ...client.common import SOCKET_ENV as DAEMON_ENV
+from ...client.common import program_name
+from ...jsonframes import Frame, FrameError, Frames, pack
+from ..errors import InterfaceError, NotReachable, OperationalError, error_of
+from ..wire import FRAME_MAX, SOCKET, SOCKET_ENV, VERSION, beside
+
+READ_BYTES: Final = 64 * 1024
+SLACK_S: Final = 5.0
+"""What an answer may take beyond the time in which the process gives one."""
+
+
+class Lost(OperationalError):
+    """The connection to the database process has ended; what was asked may have been done."""
+
+
+def socket_path(path: str | None) -> str:
+    """The socket to use: the one given, else $ZENJUN_DB, else beside $ZENJUN_SOCKET, else the packaged default."""
+    if path is not None:
+        return path
+    if found := os.environ.get(SOCKET_ENV):
+        return found
+    if daemon := os.environ.get(DAEMON_ENV):
+        return beside(daemon)
+    return SOCKET
+
+
+class Service:
+    """A connection to the database process of this station."""
+
+    def __init__(self, path: str | None = None, *, timeout: float = 30.0) -> None:
+        """Raises NotReachable."""
+        self.path = socket_path(path)
+        self._frames = Frames(FRAME_MAX)
+        self._number = 0
+        self._ready: list[Frame] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.connect(self.path)
+            self._socket.setblocking(False)
+            self._write(pack({"hello": VERSION, "name": program_name()}), time.monotonic() + timeout)
+            self.welcome = self._read(time.monotonic() + timeout)
+        except OSError as error:
+            self.close()
+            missing = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+            why = "is zenjun-db running?" if missing else error.strerror or str(error)
+            raise NotReachable(f"cannot reach the database process at {self.path}: {why}") from None
+        except Lost as error:
+            self.close()
+            raise NotReachable(f"cannot reach the database process at {self.path}: {error}") from None
+        if "error" in self.welcome:
+            self.close()
+            raise InterfaceError(str(self.welcome["error"].get("text", "")))
+
+    @property
+    def station(self) -> int:
+        """Which station this is, 1..n."""
+        return int(self.welcome["station"])
+
+    def ask(self, do: str, *, timeout: float, **arguments: Any) -> Frame:
+        """The answer to a request. Raises Lost, and what the process refuses with (``errors.error_of``)."""
+        self._number += 1
+        frame = {"id": self._number, "do": do, "timeout": timeout, **{k: v for k, v in arguments.items() if v is not None}}
+        deadline = time.monotonic() + timeout + SLACK_S
+        self._write(pack(frame), deadline)
+        while True:
+            answer = self._read(deadline)
+            if answer.get("id") == self._number:
+                break
+            if "id" not in answer:
+                raise Lost(str(answer.get("error", {}).get("text", "the database process has closed the connection")))
+        if "error" in answer:
+            raise error_of(str(answer["error"]["code"]), str(answer["error"]["text"]))
+        ok: Frame = answer["ok"]
+        return ok
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _write(self, data: bytes, deadline: float) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._socket.send(view) :]
+            except BlockingIOError:
+                self._wait(deadline, writing=True)
+            except OSError as error:
+                raise Lost(f"the connection to the database process broke: {error.strerror or error}") from None
+
+    def _read(self, deadline: float) -> Frame:
+        while not self._ready:
+            try:
+                data = self._socket.recv(READ_BYTES)
+            except BlockingIOError:
+                self._wait(deadline, writing=False)
+                continue
+            except OSError as error:
+                raise Lost(f"the connection to the database process broke: {error.strerror or error}") from None
+            if not data:
+                raise Lost("the database process has closed the connection")
+            try:
+                self._ready.extend(self._frames.feed(data))
+            except FrameError as error:
+                raise Lost(f"the database process sent {error}") from None
+        return self._ready.pop(0)
+
+    def _wait(self, deadline: float, *, writing: bool) -> None:
+        left = deadline - time.monotonic()
+        sockets = [self._socket]
+        if left <= 0 or not any(select.select([] if writing else sockets, sockets if writing else [], [], left)):
+            raise Lost("the database process does not answer")

@@ -1,0 +1,74 @@
+"""What kind of statement a text is, by its first words."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final
+
+_BLANK: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$)|;)+", re.DOTALL)
+_WORD: Final = re.compile(r"[A-Za-z_]+")
+
+
+class Kind(Enum):
+    """How the driver treats a statement."""
+
+    READ = "read"
+    """It reads, unless SQLite says otherwise."""
+    WRITE = "write"
+    SCHEMA = "schema"
+    BEGIN = "begin"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    SAVEPOINT = "savepoint"
+    EMPTY = "empty"
+
+
+_KINDS: Final = {
+    "SELECT": Kind.READ,
+    "VALUES": Kind.READ,
+    "EXPLAIN": Kind.READ,
+    "WITH": Kind.READ,
+    "PRAGMA": Kind.READ,
+    "CREATE": Kind.SCHEMA,
+    "ALTER": Kind.SCHEMA,
+    "DROP": Kind.SCHEMA,
+    "BEGIN": Kind.BEGIN,
+    "COMMIT": Kind.COMMIT,
+    "END": Kind.COMMIT,
+    "ROLLBACK": Kind.ROLLBACK,
+    "SAVEPOINT": Kind.SAVEPOINT,
+    "RELEASE": Kind.SAVEPOINT,
+}
+
+
+def words_of(sql: str, number: int = 3) -> list[str]:
+    """The first words, in capitals; fewer if there are no more. Comments between them are left out."""
+    at = 0
+    found: list[str] = []
+    while len(found) < number:
+        if (blank := _BLANK.match(sql, at)) is not None:
+            at = blank.end()
+        if (word := _WORD.match(sql, at)) is None:
+            break
+        found.append(word[0].upper())
+        at = word.end()
+    return found
+
+
+def kind_of(sql: str) -> Kind:
+    words = words_of(sql)
+    if not words:
+        blank = _BLANK.match(sql)
+        return Kind.EMPTY if not sql or (blank is not None and blank.end() == len(sql)) else Kind.WRITE
+    kind = _KINDS.get(words[0], Kind.WRITE)
+    if kind is Kind.SCHEMA and len(words) > 1 and words[1] in ("TEMP", "TEMPORARY"):
+        return Kind.WRITE
+    if kind is Kind.ROLLBACK and "TO" in words:
+        return Kind.SAVEPOINT
+    return kind
+
+
+def is_exclusive(sql: str) -> bool:
+    """BEGIN EXCLUSIVE."""
+    return words_of(sql)[1:2] == ["EXCLUSIVE"]

@@ -1,0 +1,129 @@
+"""The files of a station's databases.
+
+``ROOT/NAME/GENERATION.db`` with its ``-wal`` and ``-shm``, and the symbolic link ``ROOT/NAME.db``, which programs open. A copy
+that comes by pages is another generation: a file in use is never replaced, because its ``-wal`` belongs to it by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+from .wire import NAME_PATTERN
+
+CATALOGUE: Final = "zenjun"
+"""The database that has the names of all."""
+_FILE: Final = re.compile(r"(\d+)\.db")
+_OWNER: Final = "owner.json"
+
+
+class FilesError(Exception):
+    """The folder cannot be used; the text is one line for the operator."""
+
+
+def is_name(name: str) -> bool:
+    """Whether a database may have this name."""
+    return re.fullmatch(NAME_PATTERN, name) is not None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def claim(root: Path, cluster: str, station: int) -> None:
+    """Make the folder of all databases, for this station of this cluster only. FilesError: it cannot be made, or is another's."""
+    own = {"cluster": cluster, "station": station}
+    try:
+        root.mkdir(mode=0o750, parents=True, exist_ok=True)
+        owner = root / _OWNER
+        if not owner.exists():
+            owner.write_text(json.dumps(own) + "\n")
+            sync_folder(root)
+        found = json.loads(owner.read_text())
+    except (OSError, ValueError) as error:
+        raise FilesError(f"cannot use {root}: {error}") from error
+    if found != own:
+        raise FilesError(
+            f"{root} belongs to station {found.get('station')} of cluster {found.get('cluster')!r}; this is station {station} of "
+            f"cluster {cluster!r}. If the folder was copied, remove it: the others have the databases"
+        )
+
+
+class Files:
+    """Those of one database."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.folder = root / name
+        self.link = root / f"{name}.db"
+
+    def open(self) -> Path:
+        """The present generation, after what was left behind is removed. Raises OSError."""
+        self.folder.mkdir(mode=0o750, exist_ok=True)
+        found = sorted(self._generations())
+        present = self._pointed()
+        if present not in found:
+            present = found[-1] if found else 1
+        path = self.path(present)
+        for number in found:
+            if number != present:
+                remove(self.path(number))
+        for rest in self.folder.glob("*.part*"):
+            rest.unlink()
+        self.point(path)
+        return path
+
+    def path(self, generation: int) -> Path:
+        return self.folder / f"{generation}.db"
+
+    def next(self) -> Path:
+        """Where another copy goes."""
+        return self.path(max([self._pointed(), *self._generations()]) + 1)
+
+    def point(self, path: Path) -> None:
+        """From here on this file is the database's. Raises OSError."""
+        beside = self.link.with_suffix(".new")
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(path.relative_to(self.link.parent))
+        beside.rename(self.link)
+        sync_folder(self.link.parent)
+
+    def set_aside(self, path: Path) -> Path:
+        """Keep a damaged file under another name. Raises OSError."""
+        number = 1
+        while (target := path.with_name(f"bad-{number}.db")).exists():
+            number += 1
+        path.rename(target)
+        remove(path)
+        return target
+
+    def remove(self) -> None:
+        """All of them. Raises OSError."""
+        self.link.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.folder)
+
+    def _pointed(self) -> int:
+        try:
+            match = _FILE.fullmatch(self.link.readlink().name)
+        except OSError:
+            return 0
+        return int(match[1]) if match else 0
+
+    def _generations(self) -> list[int]:
+        return [int(match[1]) for each in self.folder.glob("*.db") if (match := _FILE.fullmatch(each.name))]
+
+
+def remove(path: Path) -> None:
+    """A database's file with what belongs to it. Raises OSError."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

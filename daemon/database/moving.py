@@ -1,0 +1,162 @@
+"""A copy goes from one site to another, in pieces, in a group of order op beside the database's own group.
+
+The donor has frozen its copy at the place of the other site's WANT. It sends the state that belongs to the rows, then the rows,
+as entries of the log or as pages, then the end. At most ``WINDOW`` pieces are under way; the other site acknowledges each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from ...proto.service.base import Place, Source
+from ...proto.service.database.given import decode_given
+from ...proto.service.database.machine import Given
+from ...proto.service.database.messages import DIGEST_BYTES, next_digest
+from ...proto.service.database.rows import RowsFailed, Verdict
+from .copy import CHUNK_BYTES, Builder, FileRows, Frozen, decode_entries
+
+WINDOW: Final = 8
+ACK_S: Final = 20.0
+"""A site that acknowledges nothing for that long is gone."""
+_HEAD: Final = struct.Struct("!BIIQIII")
+
+
+class Kind(IntEnum):
+    STATE = 1
+    ENTRIES = 2
+    PAGES = 3
+    END = 4
+    ACK = 5
+
+
+class Piece(NamedTuple):
+    """A message of the group of order op."""
+
+    kind: Kind
+    to: Source
+    place: Place
+    """Of the WANT that it answers."""
+    number: int
+    """From 0; of an acknowledgement, the piece's."""
+    data: bytes = b""
+
+    def encode(self) -> bytes:
+        return _HEAD.pack(self.kind, *self.to, *self.place, self.number) + self.data
+
+    @classmethod
+    def decode(cls, data: bytes) -> Piece | None:
+        """None: no piece."""
+        try:
+            kind, station, client, clock, source, index, number = _HEAD.unpack_from(data)
+            return cls(Kind(kind), (station, client), (clock, source, index), number, data[_HEAD.size :])
+        except (struct.error, ValueError):
+            return None
+
+
+def pieces_of(frozen: Frozen, to: Source, place: Place) -> Iterator[Piece]:
+    """All of them, one after another. Reads the disk."""
+    number = 0
+    for at in range(0, len(frozen.state), CHUNK_BYTES):
+        yield Piece(Kind.STATE, to, place, number, frozen.state[at : at + CHUNK_BYTES])
+        number += 1
+    hashed = blake2b(digest_size=DIGEST_BYTES)
+    for data in frozen.pieces():
+        hashed.update(data)
+        yield Piece(Kind.ENTRIES if frozen.goes_on else Kind.PAGES, to, place, number, data)
+        number += 1
+    yield Piece(Kind.END, to, place, number, hashed.digest())
+
+
+class Sending:
+    """One copy on its way to another site."""
+
+    def __init__(self, frozen: Frozen, to: Source, place: Place, send: Callable[[bytes], None]) -> None:
+        self.frozen, self.to, self.place = frozen, to, place
+        self.sent_bytes = 0
+        self._send = send
+        self._acknowledged = -1
+        self._heard = asyncio.Event()
+
+    def on_ack(self, number: int) -> None:
+        self._acknowledged = max(self._acknowledged, number)
+        self._heard.set()
+
+    async def run(self) -> bool:
+        """Send everything; whether the other site has acknowledged it all. Raises what SQLite and the disk raise."""
+        pieces = pieces_of(self.frozen, self.to, self.place)
+        last = -1
+        try:
+            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+                last = piece.number
+                self._send(piece.encode())
+                self.sent_bytes += len(piece.data)
+                if not await self._until(last - WINDOW + 1):
+                    return False
+            return await self._until(last)
+        finally:
+            await asyncio.to_thread(self.frozen.close)
+
+    async def _until(self, number: int) -> bool:
+        while self._acknowledged < number:
+            self._heard.clear()
+            try:
+                await asyncio.wait_for(self._heard.wait(), ACK_S)
+            except TimeoutError:
+                return False
+        return True
+
+
+class Receiving:
+    """One copy that comes, as of the place of a WANT. Used in the thread of the applier."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.came_bytes = 0
+        self._next = 0
+        self._state = b""
+        self._builder: Builder | None = None
+
+    def take(self, piece: Piece, rows: FileRows) -> tuple[FileRows, Given] | None:
+        """One piece. At the end the copy, which is a new one if pages came, and what belongs to it. Raises RowsFailed: the disk
+        has failed, or what came is not right."""
+        if piece.number != self._next:
+            raise RowsFailed(f"piece {piece.number} of the copy came in place of {self._next}")
+        self._next += 1
+        self.came_bytes += len(piece.data)
+        try:
+            if piece.kind is Kind.STATE:
+                self._state += piece.data
+            elif piece.kind is Kind.ENTRIES:
+                self._apply(piece.data, rows)
+            elif piece.kind is Kind.PAGES:
+                self._builder = self._builder or Builder(rows.files)
+                self._builder.add(piece.data)
+            elif piece.kind is Kind.END:
+                given = decode_given(self._state)
+                if self._builder is not None:
+                    builder, self._builder = self._builder, None
+                    rows = builder.finish(piece.data, rows.uuid(), type(rows))
+                return rows, given
+        except (ValueError, OSError) as error:
+            raise RowsFailed(f"the copy that came cannot be used: {error}") from error
+        return None
+
+    @staticmethod
+    def _apply(data: bytes, rows: FileRows) -> None:
+        for entry in decode_entries(data):
+            last = rows.position()
+            expected = next_digest(last.digest, last.version + 1, entry.txid, entry.body)
+            if entry.position.version != last.version + 1 or entry.position.digest != expected:
+                raise RowsFailed("the entries that came do not go on from the copy here")
+            if rows.write(entry) is not Verdict.DONE:
+                raise RowsFailed(f"version {entry.position.version} does not apply to the copy here")
+
+    def abort(self) -> None:
+        if self._builder is not None:
+            self._builder.abort()
+            self._builder = None

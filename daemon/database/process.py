@@ -1,0 +1,269 @@
+"""The process: the databases of a station. One of them, the catalogue, says which others there are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from ...proto.service.database.certify import table_hash
+from ...proto.service.database.machine import Durability
+from ...proto.service.database.messages import Segment, Txid, Write, encode_body
+from ...proto.service.database.roll import Sites
+from ...proto.service.database.rows import RowsFailed, Verdict
+from ..__main__ import version
+from ..client import ClientError, Event, NotReachable, connect
+from ..client.aio import Connection
+from ..config import Config
+from ..observe import Journal
+from ..programs import Refused
+from .branch import Branch
+from .files import CATALOGUE, Files
+from .site import NotHere, Site, Undecided
+
+FOLDER: Final = "db"
+DATABASES_MAX: Final = 64
+RETRY_S: Final = 0.5
+TRIES: Final = 10
+"""Of a change of the catalogue that another station's comes before."""
+
+
+class OrderLost(ClientError):
+    """The order has ended for this station: whoever connects again is another member."""
+
+
+class Process:
+    """Everything but the socket for programs."""
+
+    def __init__(self, config: Config, root: Path, journal: Journal) -> None:
+        self.config, self.root, self.journal = config, root, journal
+        quorum = config.cluster.quorum if config.cluster.required_stations else 0
+        stations = frozenset(range(1, config.cluster.stations + 1))
+        self.stations = Sites(stations, frozenset(config.cluster.required_stations), quorum)
+        self.sites: dict[str, Site] = {}
+        self.step = "waiting for zenjund"
+        self._txid = (config.station.id, int(time.time()) & 0xFFFFFFFF, secrets.randbits(32))
+        self._number = 0
+        self._connection: Connection | None = None
+        self._serving: dict[str, asyncio.Task[None]] = {}
+        self._lost: asyncio.Future[None] | None = None
+        self._ended = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.catalogue = self._add(CATALOGUE, secrets.token_bytes(16))
+        self.catalogue.on_version = lambda: self._soon(self._look())
+
+    def _add(self, name: str, uuid: bytes) -> Site:
+        site = Site(name, Files(self.root, name), self.stations, self.journal, uuid)
+        site.quorum = self.has_quorum
+        self.sites[name] = site
+        return site
+
+    def has_quorum(self) -> bool:
+        return self._connection is not None and self._connection.quorum
+
+    def txid(self) -> Txid:
+        """One more transaction of this process itself."""
+        self._number += 1
+        return Txid(*self._txid, self._number)
+
+    # ---- the life of the process
+
+    async def run(self) -> None:
+        """Serve all databases, with one connection to zenjund after the other."""
+        try:
+            while True:
+                try:
+                    options: dict[str, Any] = {"name": "zenjun-db", "wait": None, "on_event": self._on_event}
+                    async with connect(self.config.station.socket, **options) as connection:
+                        await self._session(connection)
+                except NotReachable:
+                    raise
+                except ClientError as error:
+                    self.journal.warning("zenjund", f"{error}; trying again")
+                self.step = "waiting for zenjund"
+                await asyncio.sleep(RETRY_S)
+        finally:
+            for site in self.sites.values():
+                await site.close()
+
+    async def open(self) -> None:
+        """Open what is here, once, before programs ask: it can be read before there is an order."""
+        await self._prepare(self.catalogue)
+        await self._look()
+
+    async def _prepare(self, site: Site) -> None:
+        try:
+            await asyncio.to_thread(site.prepare)
+        except (RowsFailed, OSError) as error:
+            site.step = f"failed: {error}"
+            self.journal.error("failed", f"database {site.name}: {error}")
+
+    async def _session(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lost = asyncio.get_running_loop().create_future()
+        self._ended.clear()
+        self.step = "in the order"
+        try:
+            for site in list(self.sites.values()):
+                self._serve(site)
+            waiting = asyncio.create_task(self._ended.wait())
+            both: list[asyncio.Future[Any]] = [self._lost, waiting]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if self._lost.done():
+                raise OrderLost("this station has left the order")
+        finally:
+            self._connection = None
+            tasks, self._serving = list(self._serving.values()), {}
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            self._lost.cancel()
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+    def _serve(self, site: Site) -> None:
+        connection = self._connection
+        if connection is None or site.name in self._serving:
+            return
+        task = asyncio.create_task(site.serve(connection))
+        self._serving[site.name] = task
+        task.add_done_callback(lambda task: None if task.cancelled() else self._ended.set())
+
+    def _on_event(self, event: Event) -> None:
+        """Within the loop, at once."""
+        if event.name in ("expelled", "reopened", "fenced") and self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
+
+    def _soon(self, what: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- the catalogue
+
+    async def _look(self) -> None:
+        """Begin with databases that the catalogue has, end with those that it has no more."""
+        async with self._looking:
+            try:
+                rows = await self.catalogue.query("SELECT name, uuid FROM databases ORDER BY name")
+            except NotHere as error:
+                self.journal.error("catalogue", str(error))
+                return
+            wanted: dict[str, bytes] = dict(rows)
+            for name, site in list(self.sites.items()):
+                if name != CATALOGUE and wanted.get(name) != site.uuid:
+                    await self._drop(site)
+            for name, uuid in wanted.items():
+                if name not in self.sites:
+                    site = self._add(name, uuid)
+                    await self._prepare(site)
+                    self._serve(site)
+
+    async def _drop(self, site: Site) -> None:
+        del self.sites[site.name]
+        if (task := self._serving.pop(site.name, None)) is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await site.close()
+        self.journal.info("dropped", f"database {site.name} is dropped")
+        try:
+            await asyncio.to_thread(site.files.remove)
+        except OSError as error:
+            self.journal.error("dropped", f"database {site.name}: {error}")
+
+    def site(self, name: str) -> Site:
+        """Raises Refused."""
+        if (site := self.sites.get(name)) is not None:
+            return site
+        raise Refused("no-database", f"there is no database {name[:80]!r}: zenjun db list shows which there are")
+
+    def status(self, name: str | None, programs: int) -> dict[str, Any]:
+        """The answer to the request ``status``. name: None: of all databases. programs: the number connected. Raises Refused."""
+        return {
+            "version": version(),
+            "station": self.config.station.id,
+            "cluster": self.config.cluster.name,
+            "step": self.step,
+            "quorum": self.has_quorum(),
+            "programs": programs,
+            "databases": [self.site(each).facts() for each in ([name] if name is not None else sorted(self.sites))],
+        }
+
+    async def create(self, name: str, seconds: float) -> None:
+        """Make a database, and return when all stations have it on their disks. Raises Refused."""
+        deadline = time.monotonic() + seconds
+        count = len(await self.catalogue.query("SELECT name FROM databases"))
+        if count >= DATABASES_MAX:
+            raise Refused("full", f"there are {count} databases, as many as there may be")
+        options = json.dumps({})
+        await self._change("INSERT INTO databases VALUES(?, ?, ?)", (name, secrets.token_bytes(16), options), seconds)
+        site = await self._appeared(name, deadline)
+        for each in (self.catalogue, site):
+            if not await each.until(lambda each=each: _is_everywhere(each), max(0.0, deadline - time.monotonic())):  # type: ignore[misc]
+                facts = each.facts()
+                have = {int(s) for s, v in facts["synced"].items() if v and int(s) in facts["active_sites"]}
+                missing = ", ".join(map(str, sorted(self.stations.stations - have)))
+                text = (
+                    f"{name} is created, but stations {missing} do not have it on their disks yet: wait for them before its use"
+                )
+                raise Refused("not-everywhere", text)
+
+    async def _appeared(self, name: str, deadline: float) -> Site:
+        while name not in self.sites:
+            if time.monotonic() > deadline:
+                raise Refused("timeout", f"{name} is created, but it is not open here yet")
+            await asyncio.sleep(RETRY_S / 10)
+        return self.sites[name]
+
+    async def drop(self, name: str, seconds: float) -> None:
+        """Raises Refused."""
+        self.site(name)
+        await self._change("DELETE FROM databases WHERE name = ?", (name,), seconds)
+
+    async def _change(self, sql: str, bindings: tuple[Any, ...], seconds: float) -> None:
+        """A change of the catalogue. Raises Refused."""
+        deadline = time.monotonic() + seconds
+        site = self.catalogue
+        for _ in range(TRIES):
+            left = max(0.0, deadline - time.monotonic())
+            if not await site.until(lambda: site.can_write and not site.is_blank, left):
+                raise Refused("no-quorum", f"nothing has been done: {site.why_not()}")
+            write = await asyncio.to_thread(self._written, sql, bindings)
+            try:
+                answer = await site.commit(write, Durability.MAJORITY, max(0.0, deadline - time.monotonic()))
+            except NotHere as error:
+                raise Refused("no-quorum", f"nothing has been done: {error}") from None
+            except Undecided as error:
+                raise Refused("undecided", f"it may have been done: {error}") from None
+            if answer.verdict is Verdict.DONE:
+                return
+        raise Refused("conflict", f"others change the catalogue all the time ({answer.verdict.value})")
+
+    def _written(self, sql: str, bindings: tuple[Any, ...]) -> Write:
+        """A statement on a branch of the catalogue. Raises Refused if it violates a constraint, or changes nothing."""
+        import apsw
+
+        with Branch(self.catalogue.files.link.resolve()) as branch:
+            branch.begin()
+            found: list[Any] = branch.reader.execute("SELECT epoch, version FROM zenjun_meta").fetchall()
+            epoch, version = found[0]
+            try:
+                branch.execute(sql, bindings)
+            except apsw.ConstraintError:
+                raise Refused("exists", f"there is a database {bindings[0]!r} already") from None
+            body = encode_body([(Segment.CHANGESET, branch.changeset())])
+            branch.end()
+        return Write(self.txid(), epoch, version, (table_hash("databases"),), body)
+
+
+def _is_everywhere(site: Site) -> bool:
+    """All stations of the database are active, and have it on their disks."""
+    facts = site.facts()
+    return facts["active_sites"] == facts["sites"] and all(facts["synced"].get(str(s), 0) for s in facts["sites"])

@@ -1,0 +1,173 @@
+"""The socket for programs that use databases."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from ...proto.service.database.machine import Durability
+from ...proto.service.database.messages import HASH_BYTES, READS_MAX, Txid, Write
+from ...proto.service.database.rows import Verdict
+from ..jsonframes import Frame
+from ..programs import Program, Refused, seconds_of
+from .files import CATALOGUE, is_name
+from .process import Process
+from .site import NotHere, Site, Undecided
+from .wire import BODY_MAX, FRAME_MAX, TIMEOUT_S, UNDER_WAY_MAX, VERSION, beside, to_bytes
+
+TEXTS: Final = {
+    Verdict.STALE: "its snapshot is too old, or from before the database was opened anew",
+    Verdict.SCHEMA: "the schema has changed since its snapshot",
+    Verdict.NO_QUORUM: "too few sites are active",
+    Verdict.BUSY: "too much waits for the program that has the database alone",
+    Verdict.CONFLICT: "another transaction has written a row that this one writes",
+    Verdict.READ: "another transaction has written what this one has read",
+    Verdict.CONSTRAINT: "a constraint is violated, now that other transactions have come before",
+    Verdict.IMAGE: "the rows or the schema are not those that it was made on",
+}
+
+
+class Client(Program):
+    """One program."""
+
+    version = VERSION
+    frame_max = FRAME_MAX
+    under_way_max = UNDER_WAY_MAX
+
+    def __init__(self, process: Process, uid: int) -> None:
+        super().__init__()
+        self._process = process
+        self._uid = uid
+        self._locks: dict[Txid, Site] = {}
+
+    def hello(self) -> Frame:
+        config = self._process.config
+        return {"station": config.station.id, "stations": config.cluster.stations, "cluster": config.cluster.name}
+
+    def ended(self) -> None:
+        for txid, site in self._locks.items():
+            site.end_lock(txid)
+
+    # ---- of one database
+
+    def _site(self, frame: Frame) -> Site:
+        return self._process.site(str(frame.get("db") or ""))
+
+    async def _do_open(self, frame: Frame) -> Frame:
+        site = self._site(frame)
+        seconds = seconds_of(frame, TIMEOUT_S)
+        if not await site.until(lambda: not site.is_blank, seconds):
+            raise Refused("no-copy", f"this station has no copy of {site.name} yet: {site.step}")
+        path = site.files.link
+        return {"path": str(path), "uuid": site.uuid.hex(), "version": site.position.version}
+
+    async def _do_commit(self, frame: Frame) -> Frame:
+        site = self._site(frame)
+        if site.name == CATALOGUE:
+            raise Refused("not-permitted", "the catalogue is changed by zenjun db create and drop")
+        write, durability = _write(frame)
+        seconds = seconds_of(frame, TIMEOUT_S)
+        try:
+            answer = await site.commit(write, durability, seconds, again=frame.get("again") is True)
+        except NotHere as error:
+            raise Refused("no-quorum", f"not committed: {error}") from None
+        except Undecided as error:
+            raise Refused("undecided", f"not decided in time: {error}; it may be committed, or may still be") from None
+        finally:
+            self._locks.pop(write.txid, None)
+        if answer.verdict is not Verdict.DONE:
+            raise Refused(answer.verdict.value, f"not committed: {TEXTS.get(answer.verdict, answer.verdict.value)}")
+        return {"version": answer.version}
+
+    async def _do_lock(self, frame: Frame) -> Frame:
+        site, txid = self._site(frame), _txid(frame)
+        if site.name == CATALOGUE:
+            raise Refused("not-permitted", "the catalogue is changed by zenjun db create and drop")
+        try:
+            version = await site.lock(txid, seconds_of(frame, TIMEOUT_S))
+        except NotHere as error:
+            raise Refused("no-quorum" if not site.can_write else "busy", str(error)) from None
+        self._locks[txid] = site
+        return {"version": version}
+
+    async def _do_unlock(self, frame: Frame) -> Frame:
+        txid = _txid(frame)
+        site = self._locks.pop(txid, None)
+        if site is not None:
+            await site.unlock(txid)
+        return {}
+
+    async def _do_barrier(self, frame: Frame) -> Frame:
+        """Everything that was acknowledged before is here."""
+        durable = _durability(frame) is not Durability.MEMORY
+        try:
+            return {"version": await self._site(frame).barrier(seconds_of(frame, TIMEOUT_S), durable=durable)}
+        except NotHere as error:
+            raise Refused("no-quorum", str(error)) from None
+
+    async def _do_reach(self, frame: Frame) -> Frame:
+        """Wait until the copy here has a version."""
+        site, wanted = self._site(frame), frame.get("version")
+        if type(wanted) is not int:
+            raise Refused("malformed", "version is a number")
+        if not await site.until(lambda: site.position.version >= wanted, seconds_of(frame, TIMEOUT_S)):
+            raise Refused("timeout", f"this station is at version {site.position.version}: {site.step}")
+        return {"version": site.position.version}
+
+    # ---- of all
+
+    async def _do_list(self, frame: Frame) -> Frame:
+        return {"databases": [site.facts() for name, site in sorted(self._process.sites.items()) if name != CATALOGUE]}
+
+    async def _do_status(self, frame: Frame) -> Frame:
+        return self._process.status(str(frame["db"]) if frame.get("db") else None, len(self.connections))
+
+    async def _do_create(self, frame: Frame) -> Frame:
+        self._need_operator()
+        name = str(frame.get("db") or "")
+        if not is_name(name) or name == CATALOGUE:
+            raise Refused("name", f"{name[:80]!r} is no name for a database: a-z 0-9 - _, 48 characters at most, not {CATALOGUE}")
+        await self._process.create(name, seconds_of(frame, TIMEOUT_S))
+        return {}
+
+    async def _do_drop(self, frame: Frame) -> Frame:
+        self._need_operator()
+        name = str(frame.get("db") or "")
+        if name == CATALOGUE:
+            raise Refused("not-permitted", "the catalogue stays")
+        await self._process.drop(name, seconds_of(frame, TIMEOUT_S))
+        return {}
+
+    def _need_operator(self) -> None:
+        if self._uid not in (0, os.geteuid()):
+            raise Refused("not-permitted", "that is for root and the daemon's user")
+
+
+def _txid(frame: Frame) -> Txid:
+    return Txid.decode(to_bytes(frame.get("txid")))
+
+
+def _durability(frame: Frame) -> Durability:
+    try:
+        return Durability(frame.get("durability", Durability.MAJORITY.value))
+    except ValueError:
+        raise Refused("malformed", f"durability is one of {', '.join(d.value for d in Durability)}") from None
+
+
+def _write(frame: Frame) -> tuple[Write, Durability]:
+    epoch, snapshot = frame.get("epoch"), frame.get("snapshot")
+    if type(epoch) is not int or type(snapshot) is not int or not 0 <= epoch < 1 << 64 or not 0 <= snapshot < 1 << 64:
+        raise Refused("malformed", "a transaction needs epoch and snapshot")
+    reads, body = to_bytes(frame.get("reads", "")), to_bytes(frame.get("body"))
+    if len(reads) % HASH_BYTES or len(reads) > READS_MAX * HASH_BYTES:
+        raise Refused("malformed", f"reads are at most {READS_MAX} hashes of {HASH_BYTES} bytes")
+    if len(body) > BODY_MAX:
+        raise Refused("too-large", f"a transaction changes {BODY_MAX} bytes at most, not {len(body)}")
+    hashes = tuple(reads[i : i + HASH_BYTES] for i in range(0, len(reads), HASH_BYTES))
+    return Write(_txid(frame), epoch, snapshot, hashes, body), _durability(frame)
+
+
+def socket_of(listen: str, daemon_socket: str) -> Path:
+    """Where programs find the process: the option, or beside the daemon's socket."""
+    return Path(listen or beside(daemon_socket))

@@ -1,0 +1,670 @@
+"""One database at this station: a member of its group that runs the machine on what comes, in the thread of the applier."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import apsw
+
+from ...proto.service.base import Effect, Emit, Place, Source
+from ...proto.service.database.given import encode_given
+from ...proto.service.database.machine import Answer, Durability, Failed, Give, Granted, Machine, Reached
+from ...proto.service.database.messages import Position, Txid, Want, Write, decode
+from ...proto.service.database.roll import NOTHING, Sites
+from ...proto.service.database.rows import RowsFailed, Verdict
+from ..client import ClientError, Message, View
+from ..client.aio import Connection, Group
+from ..observe import Journal
+from .copy import CatalogueRows, FileRows, Frozen, open_copy
+from .files import CATALOGUE, Files
+from .moving import Kind, Piece, Receiving, Sending
+
+GROUP: Final = "zenjun.db"
+BATCH_MAX: Final = 64
+"""Messages that the machine takes at once; what programs wait for comes after them."""
+TURN_S: Final = 0.05
+BROKEN_S: Final = 10.0
+"""After a failure of the copy, until it is opened again."""
+LEAVE_S: Final = 2.0
+"""For what is still to be sent."""
+STALLED_S: Final = 30.0
+"""Without a piece of the state that was asked for: it is asked for again."""
+KEPT_BYTES_MAX: Final = 64 << 20
+"""What comes meanwhile; with more a later state is asked for."""
+LOCK_S: Final = 60.0
+"""A program has the database alone for that long at most."""
+CHECK_S: Final = 10.0
+"""After the last commit, until the sites compare their positions."""
+CHECK_VERSIONS: Final = 256
+
+
+class SiteFailed(Exception):
+    """The copy here cannot be used; one line for the operator."""
+
+
+class NotHere(Exception):
+    """What a program wants cannot be done now, and has not been done."""
+
+
+class Undecided(Exception):
+    """It is not known what became of a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Give(Effect):
+    """A frozen copy for another site."""
+
+    frozen: Frozen
+    to: Source
+    place: Place
+
+
+class Site:
+    """Everything of one database but the socket for programs."""
+
+    def __init__(self, name: str, files: Files, sites: Sites, journal: Journal, uuid: bytes) -> None:
+        self.name, self.files, self.sites, self.journal, self.uuid = name, files, sites, journal, uuid
+        self.machine: Machine | None = None
+        self.counters: Counter[str] = Counter()
+        self.step = "waiting for zenjund"
+        """What it is at, for people."""
+        self.position: Position = NOTHING
+        """Of the copy here."""
+        self.on_version: Callable[[], None] = lambda: None
+        """Called in the loop when the copy has another version."""
+        self.sync_seconds: float = 0.0
+        """How long the last sync took."""
+        self.receiving: Receiving | None = None
+        self.sending: dict[Source, Sending] = {}
+        self.quorum: Callable[[], bool] = lambda: False
+        self.closed = False
+        self._rows: FileRows | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"db-{name}")
+        self._syncer = ThreadPoolExecutor(1, thread_name_prefix=f"sync-{name}")
+        self._answers: dict[Txid, asyncio.Future[Answer]] = {}
+        self._grants: dict[Txid, asyncio.Future[Granted]] = {}
+        self._ends: dict[Txid, asyncio.TimerHandle] = {}
+        self._reads: dict[int, asyncio.Future[Reached]] = {}
+        self._numbers = 0
+        self._changed = asyncio.Condition()
+        self._unsaid: Position = NOTHING
+        self._said: tuple[int, int] = (0, 0)
+        self._to_sync = asyncio.Event()
+        self._out: asyncio.Queue[tuple[bool, bytes]] = asyncio.Queue()
+        self._pieces: deque[Piece] = deque()
+        self._pumping = asyncio.Lock()
+        self._piece_at = 0.0
+        self._compared: tuple[int, float] = (0, 0.0)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failure = ""
+        self._failing = asyncio.Event()
+
+    # ---- what others may ask
+
+    @property
+    def follows(self) -> bool:
+        """The copy here is the history's as far as it has come."""
+        return self.machine is not None and self.machine.shared is not None
+
+    @property
+    def active(self) -> bool:
+        return self.machine is not None and self.machine.is_active
+
+    @property
+    def can_write(self) -> bool:
+        return self.machine is not None and self.machine.can_write and self.quorum()
+
+    @property
+    def is_blank(self) -> bool:
+        """There is nothing to be read yet."""
+        return self.position == NOTHING
+
+    def facts(self) -> dict[str, Any]:
+        """For the status."""
+        machine = self.machine
+        shared = machine.shared if machine is not None else None
+        position = self.position
+        wal = self._rows.wal if self._rows is not None else None
+        return {
+            "name": self.name,
+            "uuid": self.uuid.hex(),
+            "path": str(self.files.link),
+            "step": self.step,
+            "active": self.active,
+            "can_write": self.can_write,
+            "epoch": position.epoch,
+            "version": position.version,
+            "digest": position.digest.hex(),
+            "durable": machine.durable_version() if machine is not None else 0,
+            "active_sites": sorted({s for s, _ in shared.active}) if shared is not None else [],
+            "synced": {str(s): v for (s, _), v in sorted(shared.synced.items())} if shared is not None else {},
+            "members": sorted({s for s, _ in machine.members}) if machine is not None else [],
+            "sites": sorted(self.sites.stations),
+            "locks": len(shared.locks) if shared is not None else 0,
+            "file_bytes": _size(self.files.link),
+            "wal_bytes": _size(wal),
+            "sync_s": self.sync_seconds,
+            "transfer_bytes": self.receiving.came_bytes if self.receiving is not None else 0,
+            "serving": len(self.sending),
+            "dropped": sum(machine.dropped.values()) if machine is not None else 0,
+            "counters": dict(self.counters),
+        }
+
+    # ---- the life of the site
+
+    async def serve(self, connection: Connection) -> None:
+        """Be a site, until the connection ends. Raises ClientError."""
+        while True:
+            try:
+                await self._session(connection)
+            except SiteFailed as failure:
+                self.counters["failed"] += 1
+                self.step = f"failed: {failure}"
+                self.journal.error("failed", f"database {self.name}: {failure}; trying again in {BROKEN_S:g} s")
+            await asyncio.sleep(BROKEN_S)
+
+    async def _session(self, connection: Connection) -> None:
+        self.step = "opening the file"
+        me = (connection.welcome.station, connection.welcome.client)
+        try:
+            await self._work(self._open, me)
+        except RowsFailed as failure:
+            raise SiteFailed(str(failure)) from failure
+        self._out = asyncio.Queue()
+        self._said = (0, 0)
+        self._failing.clear()
+        self.step = "waiting for the others"
+        groups: list[Group] = []
+        try:
+            beside = await connection.join(f"{GROUP}.{self.name}.state", order="op", timeout=None)
+            groups.append(beside)
+            group = await connection.join(f"{GROUP}.{self.name}", timeout=None)
+            groups.append(group)
+            await self._together(
+                self._read(group), self._read_pieces(beside), self._write(group, beside), self._turns(), self._sync(),
+                self._until_failed(),
+            )  # fmt: skip
+        finally:
+            await self._leave(groups)
+
+    async def _until_failed(self) -> None:
+        """Raise SiteFailed when the copy is given up, once the others have been told."""
+        await self._failing.wait()
+        deadline = time.monotonic() + LEAVE_S
+        while not self._out.empty() and time.monotonic() < deadline:
+            await asyncio.sleep(TURN_S)
+        raise SiteFailed(self._failure)
+
+    async def _together(self, *parts: Any) -> None:
+        """Until the first of them ends, with what ended it."""
+        tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        errors = [e for e in ended if isinstance(e, Exception)]
+        # A failure of the copy says more than what followed from it.
+        for error in sorted(errors, key=lambda e: not isinstance(e, SiteFailed)):
+            raise error
+
+    async def _leave(self, groups: Sequence[Group]) -> None:
+        machine = self.machine
+        if machine is not None:
+            self._carry_out(await self._work(machine.on_lost), sends=False)
+        waiting: list[asyncio.Future[Any]] = [*self._grants.values(), *self._reads.values()]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(NotHere("this station has left the order meanwhile"))
+        self._grants.clear()
+        self._reads.clear()
+        for handle in self._ends.values():
+            handle.cancel()
+        self._ends.clear()
+        self._pieces.clear()
+        if self.receiving is not None:
+            await self._work(self.receiving.abort)
+            self.receiving = None
+        for group in groups:
+            with contextlib.suppress(ClientError, RuntimeError):
+                await group.leave()
+        if machine is not None and machine.has_failed:
+            self.machine = None
+            if self._rows is not None:
+                await self._work(self._rows.close)
+                self._rows = None
+        await self._tell()
+
+    async def close(self) -> None:
+        """Once, when nothing serves it any more."""
+        self.closed = True
+        if self._rows is not None:
+            await self._work(self._rows.close)
+            self._rows = None
+        self.machine = None
+        self._worker.shutdown(wait=False)
+        self._syncer.shutdown(wait=False)
+        await self._tell()
+
+    async def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run something in the thread that has the copy, after what it was given before."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+    # ---- in the thread of the applier
+
+    def prepare(self) -> None:
+        """Open the file before there is an order: it can be read. Raises RowsFailed."""
+        if self._rows is None:
+            kind = CatalogueRows if self.name == CATALOGUE else FileRows
+            self._rows, damaged = open_copy(self.files, self.uuid, kind)
+            if damaged:
+                self.journal.warning("damaged", damaged)
+            if not self._rows.blank() and self.name != CATALOGUE and self._rows.uuid() != self.uuid:
+                self._rows.close()  # another database of this name, which was dropped while this station was away
+                self.files.remove()
+                self._rows, _ = open_copy(self.files, self.uuid, kind)
+            self.position = NOTHING if self._rows.blank() else self._rows.position()
+
+    def _open(self, me: Source) -> None:
+        self.prepare()
+        rows = self._rows
+        assert rows is not None
+        if self.machine is None:
+            release = apsw.SQLITE_VERSION_NUMBER
+            self.machine = Machine(me, self.sites, rows, release=release)
+        self.machine.me = me
+
+    def _take(self, items: Sequence[Message | View]) -> list[Effect]:
+        machine, rows = self.machine, self._rows
+        assert machine is not None and rows is not None
+        effects: list[Effect] = []
+        for item in items:
+            if isinstance(item, View):
+                found = machine.on_view(item.place, frozenset((m.station, m.client) for m in item.members))
+                wanted = None
+            else:
+                found = machine.on_message(item.place, (item.station, item.client), item.data)
+                wanted = decode(item.data) if any(isinstance(effect, Give) for effect in found) else None
+            for effect in found:
+                if isinstance(effect, Give) and isinstance(wanted, Want):
+                    effects += self._freeze(machine, rows, item.place, effect.to, wanted.position)
+                else:
+                    effects.append(effect)
+        return effects + self._after(machine, rows)
+
+    def _after(self, machine: Machine, rows: FileRows) -> list[Effect]:
+        try:
+            rows.tend()
+            self.position = NOTHING if rows.blank() else rows.position()
+        except RowsFailed as failure:
+            return machine.fail(str(failure))
+        return []
+
+    def _freeze(self, machine: Machine, rows: FileRows, place: Place, to: Source, have: Position) -> list[Effect]:
+        try:
+            return [_Give(Frozen(rows, have, encode_given(machine.give(place))), to, place)]
+        except apsw.Error as error:
+            self.journal.warning("freeze", f"database {self.name}: no snapshot for station {to[0]}: {error}")
+            return []
+
+    def _say_synced(self, position: Position) -> list[Effect]:
+        machine = self.machine
+        if machine is None or machine.shared is None or machine.shared.epoch != position.epoch:
+            return []
+        self._said = position[:2]
+        return machine.on_synced(position.version)
+
+    def _take_piece(self, piece: Piece) -> list[Effect]:
+        machine, rows = self.machine, self._rows
+        assert machine is not None and rows is not None
+        if self.receiving is None or self.receiving.place != piece.place:
+            if self.receiving is not None:
+                self.receiving.abort()
+            self.receiving = Receiving(piece.place)
+        try:
+            came = self.receiving.take(piece, rows)
+        except RowsFailed as failure:
+            self.receiving.abort()
+            self.receiving = None
+            return machine.fail(str(failure))
+        if came is None:
+            return []
+        self.receiving = None
+        new, given = came
+        if new is not rows:
+            rows.close()
+            self._rows = machine.rows = new
+            self.counters["transfers_pages"] += 1
+        else:
+            self.counters["transfers_log"] += 1
+        return machine.restore(given) + self._after(machine, new)
+
+    # ---- the order
+
+    async def _read(self, group: Group) -> None:
+        while True:
+            items = [item for item in await group.recv_items(timeout=None) if isinstance(item, Message | View)]
+            for at in range(0, len(items), BATCH_MAX):
+                self._carry_out(await self._work(self._take, items[at : at + BATCH_MAX]))
+                await self._pump()
+
+    async def _read_pieces(self, group: Group) -> None:
+        while True:
+            for message in await group.recv_batch(timeout=None):
+                piece = Piece.decode(message.data)
+                if piece is None or self.machine is None or piece.to != self.machine.me:
+                    continue
+                if piece.kind is Kind.ACK:
+                    source = (message.station, message.client)
+                    if source in self.sending and self.sending[source].place == piece.place:
+                        self.sending[source].on_ack(piece.number)
+                else:
+                    self._pieces.append(piece._replace(to=(message.station, message.client)))
+            await self._pump()
+
+    async def _pump(self) -> None:
+        """Take the pieces that belong to the state which is waited for. The first may come before the WANT has come back."""
+        async with self._pumping:
+            while self._pieces and self.machine is not None:
+                wanted, piece = self.machine.wanted_from, self._pieces[0]
+                if wanted is None and not self.follows:
+                    return
+                if wanted is not None and piece.place > wanted:
+                    return
+                self._pieces.popleft()
+                if wanted is None or piece.place < wanted:
+                    continue
+                self._piece_at = time.monotonic()
+                self._carry_out(await self._work(self._take_piece, piece))
+                self._out.put_nowait((True, Piece(Kind.ACK, piece.to, piece.place, piece.number).encode()))
+
+    async def _write(self, group: Group, beside: Group) -> None:
+        """Give zenjund what is to be sent, at its pace."""
+        while True:
+            is_beside, data = await self._out.get()
+            await (beside if is_beside else group).send(data, level="sent", timeout=None)
+
+    # ---- effects
+
+    def _carry_out(self, effects: Sequence[Effect], *, sends: bool = True) -> None:
+        failed = ""
+        for effect in effects:
+            if isinstance(effect, Emit):
+                if sends:
+                    self._out.put_nowait((False, effect.data))
+            elif isinstance(effect, Answer):
+                self._settle(self._answers.pop(effect.txid, None), effect)
+            elif isinstance(effect, Granted):
+                self._on_granted(effect)
+            elif isinstance(effect, Reached):
+                self._settle(self._reads.pop(effect.number, None), effect)
+            elif isinstance(effect, _Give):
+                self._give(effect)
+            elif isinstance(effect, Failed):
+                failed = effect.reason
+        self._look()
+        if failed:
+            self._failure = failed
+            self._failing.set()
+
+    @staticmethod
+    def _settle(future: asyncio.Future[Any] | None, value: Any) -> None:
+        if future is not None and not future.done():
+            future.set_result(value)
+
+    def _look(self) -> None:
+        """What has changed with the last inputs."""
+        machine = self.machine
+        if machine is None:
+            return
+        step = (
+            "active" if machine.is_active
+            else "becoming active" if machine.shared is not None
+            else "getting the state" if machine.wanted_from is not None
+            else f"waiting for enough sites; here are {', '.join(str(s) for s, _ in sorted(machine.members)) or 'none'}"
+        )  # fmt: skip
+        if step != self.step:
+            self.step = step
+            self.journal.info("step", f"database {self.name}: {step}", version=self.position.version)
+            if machine.wanted_from is not None:
+                self._piece_at = time.monotonic()
+        if machine.shared is not None and self.position[:2] != self._said:
+            self._to_sync.set()
+        if self.position != self._unsaid:
+            self._unsaid = self.position
+            self._compared = (self._compared[0], time.monotonic())
+            self.on_version()
+        task = asyncio.get_running_loop().create_task(self._tell())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _give(self, effect: _Give) -> None:
+        before = self.sending.pop(effect.to, None)
+        if before is not None:
+            before.on_ack(1 << 62)  # an earlier question's answer goes nowhere
+        sending = Sending(effect.frozen, effect.to, effect.place, lambda data: self._out.put_nowait((True, data)))
+        self.sending[effect.to] = sending
+        task = asyncio.get_running_loop().create_task(self._send_copy(sending))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_copy(self, sending: Sending) -> None:
+        what = "the log" if sending.frozen.goes_on else "pages"
+        text = f"database {self.name}: {what} for station {sending.to[0]}"
+        try:
+            done = await sending.run()
+            self.journal.info("gave" if done else "gave-up", f"{text}: {sending.sent_bytes} bytes{'' if done else ', no answer'}")
+        except (apsw.Error, OSError) as error:
+            self.journal.warning("gave-up", f"{text}: {error}")
+        finally:
+            if self.sending.get(sending.to) is sending:
+                del self.sending[sending.to]
+
+    # ---- time
+
+    async def _turns(self) -> None:
+        while True:
+            await asyncio.sleep(TURN_S)
+            machine = self.machine
+            if machine is None:
+                continue
+            now = time.monotonic_ns()
+            due = machine.next_deadline_ns()
+            if due is not None and due <= now:
+                self._carry_out(await self._work(machine.on_timer, now))
+            if machine.wanted_from is not None:
+                late = time.monotonic() - self._piece_at > STALLED_S
+                if late or machine.kept_bytes > KEPT_BYTES_MAX:
+                    self._piece_at = time.monotonic()
+                    self._carry_out(await self._work(machine.ask_again))
+            await self._compare(machine)
+
+    async def _compare(self, machine: Machine) -> None:
+        """The lowest active site has all of them compare their positions, now and then."""
+        shared = machine.shared
+        if shared is None or machine.me != min(shared.active, default=None) or shared.check:
+            return
+        version, since = self._compared
+        ahead = self.position.version - version
+        if ahead >= CHECK_VERSIONS or (ahead and time.monotonic() - since > CHECK_S):
+            self._compared = (self.position.version, time.monotonic())
+            self._carry_out(await self._work(machine.compare))
+
+    async def _sync(self) -> None:
+        """Bring commits to the disk, those that have come meanwhile at once, and say so."""
+        while True:
+            await self._to_sync.wait()
+            self._to_sync.clear()
+            rows, position = self._rows, self.position
+            if rows is None or position == NOTHING:
+                continue
+            began = time.monotonic()
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._syncer, _sync_file, rows)
+            except OSError as error:
+                machine = self.machine
+                if machine is not None:
+                    # What a failed sync has lost nobody knows, and the next one would not tell.
+                    self._carry_out(await self._work(machine.fail, f"{rows.wal}: {error.strerror}"))
+                continue
+            self.sync_seconds = time.monotonic() - began
+            if rows is self._rows:
+                self._carry_out(await self._work(self._say_synced, position))
+
+    # ---- programs
+
+    async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until it holds; False: not in time."""
+        try:
+            async with self._changed:
+                await asyncio.wait_for(self._changed.wait_for(lambda: self.closed or condition()), seconds)
+        except TimeoutError:
+            return False
+        return not self.closed
+
+    async def commit(self, write: Write, durability: Durability, seconds: float, *, again: bool = False) -> Answer:
+        """What became of a transaction. again: it may have been sent before. Raises NotHere, Undecided."""
+        deadline = time.monotonic() + seconds
+        sent = again
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            if not await self.until(lambda: self.can_write, left):
+                if sent:
+                    raise Undecided(self.why_not())
+                raise NotHere(self.why_not())
+            machine = self.machine
+            if machine is None:
+                continue
+            future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            self._answers[write.txid] = future
+            # Its log is asked before it is sent, so that "stale" can be told from "forgotten".
+            forgotten = sent and await self._work(self._has_forgotten, write.snapshot)
+            self._carry_out(await self._work(machine.submit, write, durability))
+            try:
+                answer = await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))
+            except TimeoutError:
+                self._answers.pop(write.txid, None)
+                raise Undecided(self.why_not()) from None
+            if answer.verdict is Verdict.UNDECIDED:
+                sent = True
+                await asyncio.sleep(TURN_S)
+                continue
+            if answer.verdict is not Verdict.DONE and forgotten:
+                raise Undecided("the history does not go back so far")
+            self.counters[f"verdict_{answer.verdict.value}"] += 1
+            return answer
+
+    def _has_forgotten(self, snapshot: int) -> bool:
+        """Whether a transaction on this snapshot may be in a part of the history that is not kept."""
+        return self._rows is None or self._rows.log_begin() > snapshot + 1
+
+    def why_not(self) -> str:
+        """Why nothing is committed here now."""
+        if not self.quorum():
+            return "this station is not in the order, or has no quorum"
+        if self.machine is not None and self.machine.shared is not None:
+            active = sorted({s for s, _ in self.machine.shared.active})
+            return (
+                f"the active sites {active} of {sorted(self.sites.stations)} are too few" if not self.can_write else "no answer"
+            )
+        return self.step
+
+    async def lock(self, txid: Txid, seconds: float) -> int:
+        """Wait until this transaction has the database alone; returns the last version. Raises NotHere."""
+        deadline = time.monotonic() + seconds
+        if not await self.until(lambda: self.can_write, seconds) or self.machine is None:
+            raise NotHere(self.why_not())
+        future: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
+        self._grants[txid] = future
+        self._carry_out(await self._work(self.machine.lock, txid))
+        try:
+            return (await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))).version
+        except TimeoutError:
+            self._grants.pop(txid, None)
+            await self.unlock(txid)
+            raise NotHere("another program has the database alone") from None
+
+    def _on_granted(self, granted: Granted) -> None:
+        future = self._grants.pop(granted.txid, None)
+        loop = asyncio.get_running_loop()
+        if future is None or future.done():
+            self.end_lock(granted.txid)
+            return
+        self._ends[granted.txid] = loop.call_later(LOCK_S, self.end_lock, granted.txid)
+        future.set_result(granted)
+
+    def end_lock(self, txid: Txid) -> None:
+        """The program has gone, or has had it for too long."""
+        task = asyncio.get_running_loop().create_task(self.unlock(txid))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def unlock(self, txid: Txid) -> None:
+        """The program has given up."""
+        if (handle := self._ends.pop(txid, None)) is not None:
+            handle.cancel()
+        if self.machine is not None and self.follows:
+            self._carry_out(await self._work(self.machine.unlock, txid))
+
+    async def barrier(self, seconds: float, *, durable: bool) -> int:
+        """Wait until all is here that was committed before; returns the version. Raises NotHere."""
+        deadline = time.monotonic() + seconds
+        if not await self.until(lambda: self.can_write, seconds) or self.machine is None:
+            raise NotHere(self.why_not())
+        self._numbers += 1
+        future: asyncio.Future[Reached] = asyncio.get_running_loop().create_future()
+        self._reads[self._numbers] = future
+        self._carry_out(await self._work(self.machine.barrier, self._numbers))
+        try:
+            version = (await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))).version
+        except TimeoutError:
+            raise NotHere(self.why_not()) from None
+        if durable and not await self.until(lambda: self.durable() >= version, max(0.01, deadline - time.monotonic())):
+            raise NotHere("too few disks have it in time")
+        return version
+
+    def durable(self) -> int:
+        return self.machine.durable_version() if self.machine is not None else 0
+
+    async def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Rows of the copy as it is. Raises NotHere."""
+
+        def run() -> list[tuple[Any, ...]]:
+            if self._rows is None or self._rows.blank():
+                return []
+            return self._rows.query(sql)
+
+        try:
+            found: list[tuple[Any, ...]] = await self._work(run)
+        except RowsFailed as failure:
+            raise NotHere(str(failure)) from failure
+        return found
+
+
+def _sync_file(rows: FileRows) -> None:
+    """Bring what is committed to the disk. SQLite locks neither the WAL nor its descriptor, so another one does no harm."""
+    fd = os.open(rows.wal, os.O_RDONLY)
+    try:
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def _size(path: Any) -> int:
+    try:
+        return int(path.stat().st_size)
+    except (OSError, AttributeError):
+        return 0

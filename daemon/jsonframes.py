@@ -1,0 +1,61 @@
+"""Frames between a program and a process beside the daemon.
+
+A frame is its length, four bytes, big-endian, and that many bytes of a JSON object in UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
+
+Frame: TypeAlias = dict[str, Any]
+_LENGTH: Final = struct.Struct(">I")
+
+
+class FrameError(Exception):
+    """Bytes that are no frame; the connection has to be closed."""
+
+
+def pack(frame: Frame) -> bytes:
+    """The frame's bytes."""
+    data = json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return _LENGTH.pack(len(data)) + data
+
+
+class Frames:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self, frame_max: int) -> None:
+        """frame_max: bytes of a frame at most, besides its length."""
+        self._frame_max = frame_max
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are complete now. Raises FrameError."""
+        self._rest += data
+        at = 0
+        try:
+            while len(self._rest) - at >= _LENGTH.size:
+                (size,) = _LENGTH.unpack_from(self._rest, at)
+                if size > self._frame_max:
+                    raise FrameError(f"a frame of {size} bytes; at most {self._frame_max} are allowed")
+                end = at + _LENGTH.size + size
+                if len(self._rest) < end:
+                    break
+                body = bytes(self._rest[at + _LENGTH.size : end])
+                at = end
+                yield _object(body)
+        finally:
+            del self._rest[:at]
+
+
+def _object(body: bytes) -> Frame:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"a frame that is no JSON: {error}") from None
+    if type(value) is not dict:
+        raise FrameError("a frame that is no JSON object")
+    return value

@@ -1,0 +1,112 @@
+"""The state that a site gives besides the rows (``machine.Given``), as bytes.
+
+Numbers in network byte order, counts before what they count. ``decode_given`` believes nothing: ValueError for anything that
+``encode_given`` does not make.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, TypeVar
+
+from ..base import Source
+from .certify import Shared
+from .machine import Given
+from .messages import DIGEST_BYTES, HASH_BYTES, Lock, Position, Write, decode, encode
+from .window import Window
+
+_MessageT = TypeVar("_MessageT", Lock, Write)
+_HEAD: Final = struct.Struct("!QIIQQ")
+"""Place, epoch, version of the last change of the schema."""
+_SOURCE: Final = struct.Struct("!II")
+_POSITION: Final = struct.Struct(f"!QQ{DIGEST_BYTES}s")
+_WINDOW: Final = struct.Struct("!QIII")
+_VERSION: Final = struct.Struct("!QI")
+
+
+def encode_given(given: Given) -> bytes:
+    shared = given.shared
+    out = [_HEAD.pack(*given.place, shared.epoch, shared.schema)]
+    out.append(_count(len(shared.active)))
+    out += [_SOURCE.pack(*source) for source in sorted(shared.active)]
+    out.append(_count(len(shared.synced)))
+    out += [_SOURCE.pack(*source) + struct.pack("!Q", version) for source, version in sorted(shared.synced.items())]
+    out.append(_count(len(shared.check)))
+    for source, position in sorted(shared.check.items()):
+        out.append(_SOURCE.pack(*source) + (b"\0" if position is None else b"\1" + _POSITION.pack(*position)))
+    for messages in (shared.locks, shared.waiting):
+        out.append(_count(len(messages)))
+        for source, message in messages:
+            data = encode(message)
+            out.append(_SOURCE.pack(*source) + _count(len(data)) + data)
+    window = shared.window
+    entries = window.entries()
+    out.append(_WINDOW.pack(window.horizon, window.versions_max, window.keys_max, len(entries)))
+    out += [_VERSION.pack(version, len(keys)) + b"".join(keys) for version, keys in entries]
+    return b"".join(out)
+
+
+def _count(number: int) -> bytes:
+    return struct.pack("!I", number)
+
+
+class _Reader:
+    """A cursor in the bytes; every read is checked."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        if size > len(self.data) - self.at:
+            raise ValueError("the state is cut")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        return layout.unpack(self.take(layout.size))
+
+    def count(self) -> int:
+        return int.from_bytes(self.take(4), "big")
+
+    def source(self) -> Source:
+        station, client = self.unpack(_SOURCE)
+        return station, client
+
+    def position(self) -> Position | None:
+        if not self.take(1)[0]:
+            return None
+        epoch, version, digest = _POSITION.unpack(self.take(_POSITION.size))
+        return Position(epoch, version, digest)
+
+    def messages(self, kind: type[_MessageT]) -> list[tuple[Source, _MessageT]]:
+        found: list[tuple[Source, _MessageT]] = []
+        for _ in range(self.count()):
+            source, message = self.source(), decode(self.take(self.count()))
+            if not isinstance(message, kind):
+                raise ValueError("the state has another message")
+            found.append((source, message))
+        return found
+
+    def window(self) -> Window:
+        horizon, versions_max, keys_max, count = self.unpack(_WINDOW)
+        window = Window(horizon, versions_max, keys_max)
+        for _ in range(count):
+            version, keys = self.unpack(_VERSION)
+            data = self.take(keys * HASH_BYTES)
+            window.add(version, [data[i : i + HASH_BYTES] for i in range(0, len(data), HASH_BYTES)])
+        return window
+
+
+def decode_given(data: bytes) -> Given:
+    """Raises ValueError."""
+    reader = _Reader(data)
+    clock, station, index, epoch, schema = reader.unpack(_HEAD)
+    active = {reader.source() for _ in range(reader.count())}
+    synced = {reader.source(): int.from_bytes(reader.take(8), "big") for _ in range(reader.count())}
+    check = {reader.source(): reader.position() for _ in range(reader.count())}
+    locks, waiting = reader.messages(Lock), reader.messages(Write)
+    shared = Shared(epoch, active, reader.window(), schema, locks, waiting, synced, check)
+    if reader.at != len(data):
+        raise ValueError("the state has more bytes than it may")
+    return Given((clock, station, index), shared)

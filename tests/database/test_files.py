@@ -1,0 +1,215 @@
+"""A station's files: whose they are, which one is in use, what is left behind; and a state as bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+from zenjun.daemon.database.copy import Builder, FileRows, Frozen, decode_entries, open_copy
+from zenjun.daemon.database.files import Files, FilesError, claim, is_name
+from zenjun.daemon.database.moving import Kind, Piece, Receiving, pieces_of
+from zenjun.daemon.jsonframes import FrameError, Frames, pack
+from zenjun.proto.service.database import messages as m
+from zenjun.proto.service.database.certify import Shared
+from zenjun.proto.service.database.given import decode_given, encode_given
+from zenjun.proto.service.database.machine import Given
+from zenjun.proto.service.database.rows import Entry, RowsFailed, Verdict
+from zenjun.proto.service.database.window import Window
+
+UUID = bytes(range(16))
+
+
+def _txid(number: int) -> m.Txid:
+    return m.Txid(1, 2, 3, number)
+
+
+def _commit(rows: FileRows, number: int, sql: str = "") -> None:
+    last = rows.position()
+    body = m.encode_body([(m.Segment.SQL, sql.encode())]) if sql else b""
+    digest = m.next_digest(last.digest, last.version + 1, _txid(number), body)
+    position = m.Position(last.epoch, last.version + 1, digest)
+    assert rows.write(Entry(position, _txid(number), body)) is Verdict.DONE
+
+
+def _given() -> Given:
+    window = Window(3, 10, 100)
+    window.add(4, [bytes(8), bytes([1] * 8)])
+    window.add(5, [])
+    write = m.Write(_txid(9), 7, 4, (bytes(8),), b"body")
+    shared = Shared(
+        7, {(1, 2), (3, 4)}, window, 4, [((1, 2), m.Lock(_txid(8), 7))], [((3, 4), write)], {(1, 2): 5},
+        {(1, 2): None, (3, 4): m.Position(7, 5, bytes(16))},
+    )  # fmt: skip
+    return Given((1 << 33, 2, 0), shared)
+
+
+def test_a_state_as_bytes() -> None:
+    given = _given()
+    data = encode_given(given)
+    again = decode_given(data)
+    assert encode_given(again) == data and again.place == given.place
+    assert again.shared.window.writer(bytes(8)) == 4 and again.shared.waiting == given.shared.waiting
+    for cut in range(len(data)):
+        with pytest.raises(ValueError):
+            decode_given(data[:cut])
+    with pytest.raises(ValueError):
+        decode_given(data + b"\0")
+
+
+def test_frames() -> None:
+    frames = Frames(100)
+    data = pack({"a": 1}) + pack({"b": "ü"})
+    found = [frame for i in range(len(data)) for frame in frames.feed(data[i : i + 1])]
+    assert found == [{"a": 1}, {"b": "ü"}]
+    for bad in (pack({"a": "x" * 100}), b"\0\0\0\1[", b"\0\0\0\2[]"):
+        with pytest.raises(FrameError):
+            list(Frames(100).feed(bad))
+
+
+def test_the_folder_belongs_to_one_station(tmp_path: Path) -> None:
+    root = tmp_path / "db"
+    claim(root, "one", 1)
+    claim(root, "one", 1)
+    for cluster, station in (("two", 1), ("one", 2)):
+        with pytest.raises(FilesError, match="belongs to station 1 of cluster 'one'"):
+            claim(root, cluster, station)
+    (root / "owner.json").write_text("no JSON")
+    with pytest.raises(FilesError, match="cannot use"):
+        claim(root, "one", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "good"), [("shop", True), ("a-b_9", True), ("", False), ("A", False), ("x" * 49, False), ("a/b", False)]
+)
+def test_names(name: str, good: bool) -> None:
+    assert is_name(name) is good
+
+
+def test_what_is_left_behind_is_removed(tmp_path: Path) -> None:
+    """The file that the link names is in use; another generation, and what was being built, are not."""
+    files = Files(tmp_path, "shop")
+    rows, _ = open_copy(files, UUID)
+    rows.create(UUID)
+    rows.close()
+    assert files.link.resolve() == files.path(1)
+    files.path(7).write_bytes(b"")
+    (files.folder / "came.part").write_bytes(b"")
+    again, damaged = open_copy(files, UUID)
+    assert (
+        not damaged and not again.blank() and sorted(p.name for p in files.folder.glob("*")) == ["1.db", "1.db-shm", "1.db-wal"]
+    )
+    assert files.path(1).stat().st_mode & 0o777 == 0o640 and (files.folder / "1.db-shm").stat().st_mode & 0o777 == 0o660
+    again.close()
+
+
+def test_a_damaged_file_is_kept_and_a_blank_one_begun(tmp_path: Path) -> None:
+    files = Files(tmp_path, "shop")
+    files.open().write_bytes(b"no database at all" * 1000)
+    rows, damaged = open_copy(files, UUID)
+    assert rows.blank() and "bad-1.db" in damaged and (files.folder / "bad-1.db").exists()
+    rows.close()
+
+
+def test_a_file_that_is_no_copy_of_ours_is_refused(tmp_path: Path) -> None:
+    files = Files(tmp_path, "shop")
+    with apsw.Connection(str(files.open())) as c:
+        c.execute("CREATE TABLE zenjun_meta(x)")
+    c.close()
+    with pytest.raises(RowsFailed):
+        open_copy(files, UUID)
+
+
+def _source(tmp_path: Path) -> FileRows:
+    rows, _ = open_copy(Files(tmp_path / "donor", "shop"), UUID)
+    rows.create(UUID)
+    _commit(rows, 1, "CREATE TABLE t(id INTEGER PRIMARY KEY)")
+    for number in range(2, 20):
+        _commit(rows, number)
+    return rows
+
+
+def _move(frozen: Frozen, rows: FileRows, spoil: int = -1) -> FileRows:
+    """All pieces from one copy to another; one of them is not as it was sent."""
+    receiving = Receiving((1, 1, 1))
+    for piece in pieces_of(frozen, (2, 1), (1, 1, 1)):
+        came = Piece.decode(piece.encode())
+        assert came == piece
+        if came.number == spoil:
+            came = came._replace(data=came.data[:-1] + bytes([came.data[-1] ^ 1]))
+        end = receiving.take(came, rows)
+        if end is not None:
+            assert encode_given(end[1]) == frozen.state
+            return end[0]
+    raise AssertionError("no end")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    (tmp_path / "donor").mkdir()
+    (tmp_path / "joiner").mkdir()
+    return tmp_path
+
+
+def test_a_copy_by_pages(folders: Path) -> None:
+    """To a blank site, and to one with another history, while the donor goes on."""
+    donor = _source(folders)
+    for have in (False, True):
+        joiner, _ = open_copy(Files(folders / "joiner", f"shop{have:d}"), UUID)
+        if have:
+            joiner.create(UUID)
+            _commit(joiner, 77)
+        frozen = Frozen(donor, joiner.position() if have else m.Position(0, 0, bytes(16)), encode_given(_given()))
+        position = donor.position()
+        assert not frozen.goes_on
+        _commit(donor, 100 + have)
+        before = joiner.path
+        moved = _move(frozen, joiner)
+        frozen.close()
+        assert moved.position() == position and moved.path != before
+        assert joiner.files.link.resolve() == moved.path and moved.damage() == ""
+        _commit(moved, 500)
+        moved.close()
+        joiner.close()
+    assert not list(donor.files.folder.glob("*.part*"))
+    donor.close()
+
+
+def test_a_copy_by_the_log(folders: Path) -> None:
+    donor = _source(folders)
+    joiner, _ = open_copy(Files(folders / "joiner", "shop"), UUID)
+    joiner.create(UUID)
+    _commit(joiner, 1, "CREATE TABLE t(id INTEGER PRIMARY KEY)")
+    frozen = Frozen(donor, joiner.position(), encode_given(_given()))
+    assert frozen.goes_on
+    assert _move(frozen, joiner) is joiner and joiner.position() == donor.position()
+    frozen.close()
+    joiner.close()
+    donor.close()
+
+
+def test_pieces_that_are_not_those_that_were_sent(folders: Path) -> None:
+    """A changed page, a changed entry, a piece left out: the copy that was there stays."""
+    donor = _source(folders)
+    joiner, _ = open_copy(Files(folders / "joiner", "shop"), UUID)
+    frozen = Frozen(donor, m.Position(0, 0, bytes(16)), encode_given(_given()))
+    with pytest.raises(RowsFailed):
+        _move(frozen, joiner, spoil=1)
+    frozen.close()
+    assert joiner.files.link.resolve() == joiner.path
+    joiner.create(UUID)
+    frozen = Frozen(donor, joiner.position(), encode_given(_given()))
+    with pytest.raises(RowsFailed):
+        _move(frozen, joiner, spoil=1)
+    receiving = Receiving((1, 1, 1))
+    with pytest.raises(RowsFailed, match="in place of 0"):
+        receiving.take(Piece(Kind.PAGES, (2, 1), (1, 1, 1), 1, b""), joiner)
+    frozen.close()
+    with pytest.raises(ValueError):
+        list(decode_entries(b"\0" * 20))
+    builder = Builder(joiner.files)
+    builder.add(b"x")
+    builder.abort()
+    assert not list(joiner.files.folder.glob("*.part*"))
+    joiner.close()
+    donor.close()

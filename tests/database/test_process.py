@@ -1,0 +1,88 @@
+"""The process without an order: its command line, what it refuses, what it shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from zenjun.daemon.database.driver import connect
+from zenjun.daemon.database.driver.service import socket_path
+from zenjun.daemon.database.errors import NotReachable, SerializationError, error_of
+from zenjun.daemon.database.files import claim
+from zenjun.daemon.database.metrics import families
+from zenjun.daemon.database.wire import SOCKET, beside
+from zenjun.daemon.metrics import openmetrics
+
+CONFIG = """
+[cluster]
+name = "c"
+stations = 3
+[station]
+id = 1
+interface = "lo"
+socket = "{0}/zenjund.sock"
+state_dir = "{0}/state"
+"""
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "zenjun.daemon.database", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    assert "zenjun-db" in run("--help").stdout and run("--version").stdout.startswith("zenjun-db ")
+    assert run("--nonsense").returncode == 2
+    missing = run("--config", str(tmp_path / "nothing.toml"))
+    assert missing.returncode == 3 and "nothing.toml" in missing.stderr
+
+
+def test_a_folder_of_another_station_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "zenjund.toml"
+    config.write_text(CONFIG.format(tmp_path))
+    (tmp_path / "state").mkdir()
+    claim(tmp_path / "state" / "db", "c", 2)
+    refused = run("--config", str(config))
+    assert refused.returncode == 5 and "belongs to station 2 of cluster 'c'" in refused.stderr + refused.stdout
+
+
+def test_where_the_socket_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ZENJUN_DB", raising=False)
+    monkeypatch.delenv("ZENJUN_SOCKET", raising=False)
+    assert socket_path(None) == SOCKET and socket_path("/x") == "/x"
+    monkeypatch.setenv("ZENJUN_SOCKET", "/run/zenjun/two.sock")
+    assert socket_path(None) == "/run/zenjun/two.db.sock" and beside("/a/zenjund.sock") == "/a/db.sock"
+    monkeypatch.setenv("ZENJUN_DB", str(tmp_path / "db.sock"))
+    with pytest.raises(NotReachable, match="is zenjun-db running"):
+        connect("shop")
+
+
+def test_errors_of_the_process() -> None:
+    error = error_of("conflict", "text")
+    assert isinstance(error, SerializationError) and (error.code, error.sqlstate, error.retryable) == ("conflict", "40001", True)
+    assert error_of("something-new", "text").code == "something-new"
+
+
+def facts(**others: Any) -> dict[str, Any]:
+    return {
+        "name": "shop", "version": 9, "durable": 8, "epoch": 1 << 32, "file_bytes": 4096, "wal_bytes": 100, "locks": 0,
+        "sync_s": 0.001, "transfer_bytes": 0, "serving": 1, "active_sites": [1, 2], "members": [1, 2, 3], "sites": [1, 2, 3],
+        "synced": {"1": 9, "2": 7}, "counters": {"verdict_done": 5, "verdict_conflict": 2, "failed": 1}, **others,
+    }  # fmt: skip
+
+
+def test_metrics() -> None:
+    status = {"version": "1", "cluster": "c", "station": 1, "quorum": True, "programs": 2, "databases": [facts()]}
+    text = openmetrics(status, families).decode()
+    parsed = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+    found = {(s.name, *(v for _, v in sorted(s.labels.items()))): s.value for family in parsed for s in family.samples}
+    assert found["zenjun_db_version", "shop"] == 9 and found["zenjun_db_durable_version", "shop"] == 8
+    assert [found["zenjun_db_active", "shop", k] for k in "123"] == [1, 1, 0]
+    assert found["zenjun_db_lag_versions", "shop", "2"] == 2
+    assert found["zenjun_db_transactions_total", "shop", "conflict"] == 2
+    assert found["zenjun_db_transactions_total", "shop", "read"] == 0
+    assert found["zenjun_db_failures_total", "shop"] == 1 and found["zenjun_db_quorum",] == 1

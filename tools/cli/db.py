@@ -1,0 +1,186 @@
+"""``zenjun db``: the replicated databases of a cluster (docs/database.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...daemon.terminal import json_text, printable
+from .common import FAILED, Failure
+from .dbcommon import CODES, ask, database_option, failures, json_option, timeout_option
+from .lazy import Overview
+
+
+@click.group(cls=Overview, epilog=CODES)
+def db() -> None:
+    """Replicated databases: SQLite files that are kept equal at all stations.
+
+    \b
+    Examples:
+      zenjun db create shop
+      zenjun sql shop "CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT)"
+      zenjun db status
+    """
+
+
+@db.command(epilog=CODES)
+@click.argument("name")
+@timeout_option
+@database_option
+def create(name: str, timeout: float, path: str | None) -> None:
+    """Make an empty database, and return when all stations have it on their disks. For root and the daemon's user.
+
+    \b
+    Example:
+      zenjun db create shop
+    """
+    ask(path, "create", timeout, db=name)
+    click.echo(f"{name} is created")
+
+
+@db.command(epilog=CODES)
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@timeout_option
+@database_option
+def drop(name: str, yes: bool, timeout: float, path: str | None) -> None:
+    """Remove a database with all its rows at all stations. For root and the daemon's user.
+
+    \b
+    Example:
+      zenjun db drop shop --yes
+    """
+    if not yes:
+        click.confirm(f"remove {name} with all its rows at all stations?", abort=True)
+    ask(path, "drop", timeout, db=name)
+    click.echo(f"{name} is dropped")
+
+
+@db.command("list", epilog=CODES)
+@json_option
+@timeout_option
+@database_option
+def list_(as_json: bool, timeout: float, path: str | None) -> None:
+    """List the databases: name, version, and which stations have them.
+
+    \b
+    Example:
+      zenjun db list --json | jq -r '.[].name'
+    """
+    found = ask(path, "list", timeout)["databases"]
+    if as_json:
+        click.echo(json_text(found))
+        return
+    for facts in found:
+        click.echo(f"{facts['name']}\tversion {facts['version']}\tactive at {_stations(facts['active_sites'])}")
+
+
+def _stations(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers)) or "no station"
+
+
+@db.command(epilog=CODES)
+@click.argument("name")
+@timeout_option
+@database_option
+def where(name: str, timeout: float, path: str | None) -> None:
+    """Print the path of a database's file at this station; any SQLite tool may open it read-only.
+
+    \b
+    Example:
+      sqlite3 "file:$(zenjun db where shop)?mode=ro" .tables
+    """
+    click.echo(ask(path, "open", timeout, db=name)["path"])
+
+
+@db.command(epilog=CODES)
+@click.argument("name", required=False)
+@json_option
+@timeout_option
+@database_option
+def status(name: str | None, as_json: bool, timeout: float, path: str | None) -> None:
+    """Show how a database, or all of them, stand at this station.
+
+    \b
+    Examples:
+      zenjun db status
+      zenjun db status shop --json | jq '.databases[0].version'
+    """
+    found = ask(path, "status", timeout, db=name)
+    if as_json:
+        click.echo(json_text(found))
+        return
+    order = "in the order" if found["quorum"] else "without quorum: databases can be read, not written"
+    click.echo(f"station {found['station']} of {printable(found['cluster'])}: {order}, {found['programs']} programs")
+    for facts in found["databases"]:
+        for line in _lines(facts):
+            click.echo(line)
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    lags = [f"{s}: {facts['version'] - v} behind" for s, v in facts["synced"].items() if v < facts["version"]]
+    return [
+        f"{facts['name']}: {printable(facts['step'])}",
+        f"  version {facts['version']} of epoch {facts['epoch']}, digest {facts['digest']}, on enough disks {facts['durable']}",
+        f"  active at {_stations(facts['active_sites'])} of {_stations(facts['sites'])}"
+        + (f"; disks: {', '.join(lags)}" if lags else ""),
+        f"  file {facts['file_bytes']:,} bytes, log {facts['wal_bytes']:,} bytes, {facts['path']}",
+        *([f"  state: {facts['transfer_bytes']:,} bytes have come"] if facts["transfer_bytes"] else []),
+        *([f"  gives the state to {facts['serving']} stations"] if facts["serving"] else []),
+    ]
+
+
+@db.command(epilog=CODES)
+@click.argument("name")
+@timeout_option
+@database_option
+def check(name: str, timeout: float, path: str | None) -> None:
+    """Look for damage in the copy at this station: pages, indexes, foreign keys. It reads the whole file.
+
+    \b
+    Example:
+      zenjun db check shop
+    """
+    from ...daemon.database.driver import connect
+
+    with failures("db"):
+        c = connect(name, socket=path, timeout=timeout, autocommit=True)
+        try:
+            found = [str(text) for (text,) in c.execute("PRAGMA integrity_check") if text != "ok"]
+            found += [
+                f"foreign key of {row[0]}, rowid {row[1]}: no row in {row[2]}" for row in c.execute("PRAGMA foreign_key_check")
+            ]
+        finally:
+            c.close()
+    for line in found:
+        click.echo(printable(line))
+    if found:
+        raise Failure(f"{name}: {len(found)} problems", FAILED, "db")
+    click.echo(f"{name}: no damage")
+
+
+@db.command(epilog=CODES)
+@click.argument("name")
+@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+@timeout_option
+@database_option
+def backup(name: str, target: Path, timeout: float, path: str | None) -> None:
+    """Copy a database as it is now to a file, which must not be there yet.
+
+    \b
+    Example:
+      zenjun db backup shop shop-monday.db
+    """
+    from ...daemon.database.driver import connect
+
+    if target.exists():
+        raise Failure(f"{target} is there already", FAILED, "db")
+    with failures("db"):
+        c = connect(name, socket=path, timeout=timeout)
+        try:
+            c.backup(target)
+        finally:
+            c.close()
+    click.echo(f"{target}: {target.stat().st_size:,} bytes")
