@@ -28,11 +28,20 @@ def open_socket(path: str) -> socket.socket:
         sock.connect(path)
     except OSError as error:
         sock.close()
-        final = not isinstance(error, FileNotFoundError | ConnectionRefusedError | BlockingIOError)
-        why = "permission denied" if isinstance(error, PermissionError) else "is zenjun-directory running?"
-        if final and not isinstance(error, PermissionError):
-            why = error.strerror or str(error)
-        result = NotReachable(f"cannot reach the directory at {path}: {why}")
-        result.final = final
+        result = NotReachable(f"cannot reach the directory at {path}: {_why(error)}")
+        result.final = not isinstance(error, FileNotFoundError | ConnectionRefusedError | BlockingIOError)
         raise result from None
     return sock
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return (
+            "there is no such socket; is zenjun-directory running? It is a process of its own beside zenjund: "
+            "systemctl enable --now zenjun-directory, in a lab zenjun lab up --directory"
+        )
+    if isinstance(error, ConnectionRefusedError | BlockingIOError):
+        return "nobody listens there: is zenjun-directory running?"
+    if isinstance(error, PermissionError):
+        return "permission denied; see socket_mode and socket_group of [station]"
+    return error.strerror or str(error)

@@ -276,7 +276,7 @@ def test_interrupt_during_up(home: Path, mark: str, moment: str) -> None:
 def test_command_line(home: Path, mark: str, tmp_path: Path) -> None:
     assert cli("down").stdout == "lab default: is not up\n"
     nothing = cli("status")
-    assert (nothing.returncode, nothing.stderr) == (3, "zenjun lab: there is no lab default: start one with zenjun lab up\n")
+    assert (nothing.returncode, nothing.stderr) == (3, "zenjun lab: there is no lab 'default': start one with zenjun lab up\n")
     try:
         up = cli("up", "-n", "3", "--no-daemons", "--loss", "5%", "--mtu", "9000")
         assert up.returncode == 0, up.stderr

@@ -243,7 +243,7 @@ def test_a_lab_of_another_size_is_refused(make_lab: Callable[..., Lab]) -> None:
     done = subprocess.run(
         [*ZENJUN, "lab", "run", "loss-1", "--name", "nobody"], capture_output=True, text=True, timeout=RUN_S, check=False
     )
-    assert done.returncode == 3 and "there is no lab nobody" in done.stderr
+    assert done.returncode == 3 and "there is no lab 'nobody'" in done.stderr
 
 
 def test_another_number_of_stations_and_another_seed(home: Path, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def directory(
 ) -> None:
     """Set, look up and watch names: latency one at a time, rate with 64 calls of each program under way.
 
-    etcd's put is on the disks of a majority: it is compared with ``--wait disk``. Its serializable reads are compared with
+    etcd's put is on the disks of a majority: it is compared with --wait disk. Its serializable reads are compared with
     look-ups, its linearizable ones with fresh look-ups.
     """
     plan = NamesPlan(stations, seconds, repeat, there(peers, "etcd", EtcdNames.missing), names, options)

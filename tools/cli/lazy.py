@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import click
 
 from .common import Failure, lacking
+
+SYNONYMS: Final = {
+    "directory": "name",
+    "dns": "name",
+    "lookup": "name get",
+    "resolve": "name get",
+    "show": "get",
+    "delete": "rm",
+    "nodes": "members",
+    "cluster": "members",
+}
+"""What people of other systems try first. Only where the first word is a command of the group."""
 
 
 class Entry(NamedTuple):
@@ -31,7 +43,8 @@ class Overview(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name, known = args[0] if args else "", self.list_commands(ctx)
         if name and not name.startswith("-") and name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+            other = SYNONYMS.get(name, "")
+            close = [other] if other.split()[:1] and other.split()[0] in known else difflib.get_close_matches(name, known, n=1)
             ctx.fail(
                 f"no such command {name!r}" + (f"; did you mean {close[0]!r}?" if close else f"; commands are {', '.join(known)}")
             )

@@ -14,7 +14,7 @@ import click
 
 from ...daemon.names import Malformed, NameChange, calls
 from ...daemon.terminal import json_text, printable
-from ...proto.service.directory.entries import SELECTIONS, Entry, Place, place_text
+from ...proto.service.directory.entries import SELECTIONS, Entry, Place, Target, place_text
 from ...proto.service.directory.operations import Operation
 from . import namehold, nameops
 from .common import USAGE, Failure
@@ -125,7 +125,7 @@ def get(name: str, fresh: bool, key: str | None, as_json: bool, timeout: float, 
 @timeout_option
 @directory_option
 def list_(prefix: str, as_json: bool, timeout: float, path: str | None) -> None:
-    """List all names with what they stand for, or those that begin with PREFIX (``web.``).
+    """List all names with what they stand for, or those that begin with PREFIX (such as web.).
 
     \b
     Examples:
@@ -269,7 +269,7 @@ def take(name: str, as_json: bool, timeout: float, path: str | None) -> None:
 @click.option("--at-once", type=click.IntRange(1, 64), default=32, show_default=True, help="Names in one update.")
 @update_options
 def load(file: TextIO, at_once: int, update: Update) -> None:
-    """Set the names in FILE (``-``: standard input): what ``list --json`` and ``export --format json`` print, or CSV lines with a
+    """Set the names in FILE (-: standard input): what list --json and export --format json print, or CSV lines with a
     name and its addresses.
 
     \b
@@ -300,7 +300,8 @@ def _operations(file: TextIO) -> Iterator[Operation]:
             if "alias" in entry:
                 yield calls.alias_of(entry["name"], entry["alias"], zone=entry.get("zone", ""))
                 continue
-            given = [f"{t['address']}@{t['priority']}*{t['weight']}" for t in entry["targets"] if "." not in t.get("while", "")]
+            whole = [Target(t["address"], t["priority"], t["weight"], t.get("while", "")) for t in entry["targets"]]
+            given = [target for target in whole if "." not in target.until]  # leases end with their programs
             fields = {key: entry[key] for key in ("selection", "ttl", "meta", "zone") if key in entry}
             yield calls.set_of(entry["name"], given, **fields)
     except (ValueError, KeyError, TypeError) as error:

@@ -93,8 +93,8 @@ def schedule(
     version: Place | None,
     update: Update,
 ) -> None:
-    """Give a name other addresses by the time of day. WHEN is ``[mon-fri] HH:MM [Area/City]`` (UTC without a zone) or an instant
-    ``YYYY-MM-DDTHH:MMZ``; the addresses after it are used from then on, until the next WHEN.
+    """Give a name other addresses by the time of day. WHEN is [mon-fri] HH:MM [Area/City] (UTC without a zone) or an instant
+    YYYY-MM-DDTHH:MMZ; the addresses after it are used from then on, until the next WHEN.
 
     \b
     Examples:

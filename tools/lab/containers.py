@@ -146,7 +146,7 @@ class ContainerLab(Lab):
         engine = engine or Engine.find()
         found = find(engine, files.check_name(name))
         if not found:
-            raise LabNotFound(f"there is no lab {name}: start one with zenjun lab up")
+            raise LabNotFound(f"there is no lab {name!r}: start one with zenjun lab up")
         files.make_home()
         lab = cls(max(found), name=name, engine=engine, directory=directory)
         lab._hold()

@@ -175,7 +175,9 @@ class Lab:
         folder = (directory or files.home() / files.check_name(name)).absolute()
         note = files.read_note(folder)
         if note is None or not files.in_use(folder):
-            raise LabNotFound(f"there is no lab {name}: start one with zenjun lab up" + ("" if note is None else " (it crashed)"))
+            raise LabNotFound(
+                f"there is no lab {name!r}: start one with zenjun lab up" + ("" if note is None else " (it crashed)")
+            )
         lab = cls(int(note["stations"]), name=str(note["name"]), directory=folder)
         lab._attach()
         return lab
