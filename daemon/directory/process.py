@@ -43,7 +43,7 @@ from ..slots import next_instant
 from .answers import Answers, Refused
 from .copy import DATABASE_ERRORS, Applied, Copy, Facts, Heard, Input, Seen
 from .leases import Lease, Leases
-from .store import CARRY_ROWS
+from .store import CARRY_ROWS, what_to_do
 from .timing import Clocks
 from .tracking import Tracking
 from .updates import Updates
@@ -301,7 +301,8 @@ class Process:
     def _on_disk_error(self, error: Exception) -> None:
         """Rule S5: answers are stale from here on; the others continue, and give what is missing when the disk works again."""
         self.counters["disk_errors"] += 1
-        self.journal.error("disk", f"{self.copy.file.path}: {error}; asking for the state again in {BROKEN_S:g} s")
+        text = what_to_do(self.copy.file.path, error)
+        self.journal.error("disk", f"{text}; answers are stale until then, the state is asked for again in {BROKEN_S:g} s")
         self._active = False
         self._look_stale()
         if self._group is not None:

@@ -39,6 +39,7 @@ from ..observe import Journal
 from .copy import DATABASE_ERRORS, Applied, Heard
 from .process import Process
 from .sevencopy import LEFT, SevenCopy, base_of, encode_left
+from .store import what_to_do
 
 GROUP: Final = "zenjun.dir.copy"
 OTHERS: Final = "zenjun.dir"
@@ -180,7 +181,7 @@ class SevenProcess(Process):
     def _on_disk_error(self, error: Exception) -> None:
         """Out of the group, so that the others do not wait for this one's DONE; back by a copy."""
         self.counters["disk_errors"] += 1
-        self._fail(f"{self.copy.file.path}: {error}")
+        self._fail(what_to_do(self.copy.file.path, error))
 
     # ---- the managers' group
 

@@ -50,6 +50,14 @@ class StoreError(Exception):
     """The file cannot be used; the text is one line for the operator."""
 
 
+def what_to_do(path: Path, error: Exception) -> str:
+    """One line for the operator: what the disk has said, and what helps."""
+    code = error.errno if isinstance(error, OSError) else getattr(error, "sqlite_errorcode", None)
+    if code in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else code == sqlite3.SQLITE_FULL:
+        return f"{path}: {error}: make room in {path.parent}"
+    return f"{path}: {error}: see what the kernel says of the disk of {path.parent}"
+
+
 class Rows:
     """Rows on one connection to the file."""
 
