@@ -106,11 +106,11 @@ def _first_after(slots: Sequence[str], now: int) -> tuple[int, int]:
     return first, max(number for at, number in found if at == first)
 
 
-def at_first(slots: Sequence[str], now: int) -> tuple[int, int, int, int]:
-    """(current, last, due, slot) of a new schedule: the slot in effect at ``now`` (-1: none) and since when, and the next one."""
-    last, current = _last_before(slots, 0, now)
-    due, slot = _first_after(slots, now)
-    return (current if last else -1, last, due, slot)
+def first_instant(slots: Sequence[str], now: int) -> tuple[int, int]:
+    """(due, slot) of a new schedule: the slot in effect at ``now``, with the instant at which it began, else the next one;
+    (0, 0): nothing is to come. ``now`` is one clock's: the slot begins when most clocks have reached its instant (rule T2)."""
+    last = _last_before(slots, 0, now)
+    return last if last[0] else _first_after(slots, now)
 
 
 def next_instant(slots: Sequence[str], last: int, time: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from ...proto.service.directory.store import Table
 from ...proto.service.directory.watch import Changed, Event, Listed, Watch
 from ..listening import Listener, peer
 from ..observe import Journal
-from ..slots import at_first
+from ..slots import first_instant
 from .answers import Refused
 from .copy import DATABASE_ERRORS
 from .leases import Lease
@@ -328,8 +328,7 @@ class Program(asyncio.Protocol):
         roles = self._roles()
         update = Update(Id(client, counter), roles, operations, FLAGS[wait])
         if problem := check(update):
-            code = problem if problem in ("too-large", "name", "address", "zone") else "malformed"
-            raise _refused(code, problem)
+            raise _refused(code_of(problem), problem)
         return self._process.updates.start(update, wait)
 
     def _roles(self) -> tuple[str, ...]:
@@ -503,20 +502,23 @@ def _operation(row: object) -> Operation:
     try:
         return read_operation(row)
     except (ValueError, TypeError, KeyError) as error:
-        text = str(error)
-        what = text.split(":", maxsplit=1)[0].split(" ")[0]
-        code = what if what in ("name", "address", "zone", "meta") else "address" if what == "target" else "malformed"
-        raise _refused(code, text) from None
+        raise _refused(code_of(str(error)), str(error)) from None
+
+
+def code_of(problem: str) -> str:
+    """The code for a program whose update nobody would take, by what is wrong with it."""
+    what = problem.split(":", maxsplit=1)[0].split(" ")[0]
+    return what if what in ("name", "address", "zone", "meta", "too-large") else "address" if what == "target" else "malformed"
 
 
 def _timed(operation: Operation) -> Operation:
-    """A schedule with the instants that this machine's time zone data give it (rule T3)."""
+    """A schedule with the instant that this machine's time zone data give it (rule T3)."""
     if isinstance(operation, SetSchedule) and operation.slots:
         try:
-            current, last, due, slot = at_first([s.when for s in operation.slots], int(time.time()))
+            due, slot = first_instant([s.when for s in operation.slots], int(time.time()))
         except UsageError as error:
             raise Refused("malformed", str(error)) from None
-        return operation._replace(current=current, last=last, due=due, slot=slot)
+        return operation._replace(current=-1, last=0, due=due, slot=slot)
     return operation
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from zenjun.daemon.slots import at_first, instants, next_instant
+from zenjun.daemon.slots import first_instant, instants, next_instant
 from zenjun.proto.errors import UsageError
 
 DAY = 86400
@@ -49,13 +49,14 @@ def test_an_instant_and_what_is_none() -> None:
             instants(wrong, 0, DAY)
 
 
-def test_a_new_schedule_has_the_slot_of_now() -> None:
+def test_a_new_schedule_begins_with_the_slot_of_now() -> None:
+    """By its instant, which takes effect when most clocks have reached it: not by the sender's clock alone."""
     now = at("2026-11-29T12:00")
-    assert at_first(["08:00", "18:00"], now) == (0, at("2026-11-29T08:00"), at("2026-11-29T18:00"), 1)
-    assert at_first(["mon 08:00"], now) == (0, at("2026-11-23T08:00"), at("2026-11-30T08:00"), 0)
-    assert at_first(["2026-11-30T08:00Z"], now) == (-1, 0, at("2026-11-30T08:00"), 0)
-    assert at_first(["2026-01-30T08:00Z"], now) == (0, at("2026-01-30T08:00"), 0, 0)
-    assert at_first(["08:00", "08:00 UTC"], now)[:2] == (1, at("2026-11-29T08:00"))
+    assert first_instant(["08:00", "18:00"], now) == (at("2026-11-29T08:00"), 0)
+    assert first_instant(["mon 08:00"], now) == (at("2026-11-23T08:00"), 0)
+    assert first_instant(["2026-11-30T08:00Z"], now) == (at("2026-11-30T08:00"), 0)
+    assert first_instant(["2026-01-30T08:00Z", "2026-11-30T08:00Z"], now) == (at("2026-01-30T08:00"), 0)
+    assert first_instant(["08:00", "08:00 UTC"], now) == (at("2026-11-29T08:00"), 1)
 
 
 def test_next_is_behind_the_last_one_and_of_missed_ones_the_last() -> None:

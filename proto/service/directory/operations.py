@@ -184,8 +184,10 @@ def read_int(row: Row, key: str, least: int = 0, most: int = INT_MAX, default: i
 
 def read_list(row: Row, key: str, most: int) -> list[Any]:
     value = row.get(key, [])
-    if type(value) is not list or len(value) > most:
-        raise ValueError(f"{key}: no list of at most {most}")
+    if type(value) is not list:
+        raise ValueError(f"{key}: no list")
+    if len(value) > most:
+        raise ValueError(f"too-large: {key} has more than {most}")
     return value
 
 
