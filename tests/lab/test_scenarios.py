@@ -69,7 +69,7 @@ def run(*words: str | Path, code: int = 0) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["partition-heal", "kill-restart", "all-die", "bus-loss", "groups-under-faults", "state-transfer"]
+    "name", ["partition-heal", "kill-restart", "all-die", "bus-loss", "groups-under-faults", "state-transfer", "wrong-clock"]
 )
 def test_ready_made_scenarios_hold(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -196,6 +196,8 @@ WRONG = [
         r"state.joiner: 64: expected an integer 1 to .",
     ),
     ("[expect]\n[state]\njoiner = 1\n", "state: at is missing"),
+    ('[expect]\n[names]\nwrong = 1\nclock = "0s"\nat = "0s"\n', 'names.clock: "0s": expected how far a clock is off'),
+    ('[expect]\n[names]\nwrong = 1\nclock = "1d"\nat = "2h"\n', "names.at: "),
     ('[expect]\n[state]\njoiner = 1\nat = "0s"\nsize = "5G"\n', 'state.size: "5G": expected a number of bytes'),
     (
         '[expect]\n[[expect.serves]]\nstations = 1\nfrom = "1s"\nuntil = "9s"\n',
@@ -377,6 +379,27 @@ def test_a_joiner_with_a_state_is_judged(found: dict[str, Any], held: dict[str, 
     assert scenario.joining is not None and (scenario.joining.joiner, scenario.joining.size) == (2, 1 << 30)
     verdicts = judge_run(scenario, history(), {"lost": 0, "cut": 0, "orders": 0}, 0, found).verdicts
     assert {v.name: v.held for v in verdicts if v.name.startswith("state.")} == held
+
+
+NAMES = 'about = "x"\nstations = 3\nend = "60s"\n[names]\nwrong = 2\nclock = "-2h"\nat = "1s"\nwithin = "4s"\n[expect]\n'
+
+
+@pytest.mark.parametrize(
+    ("found", "failed"),
+    [
+        ({"early_ms": 0, "late_ms": 4000, "back": 0, "named": []}, set()),
+        ({"early_ms": 0, "late_ms": 4001, "back": 0, "named": []}, {"names.switched"}),
+        ({"early_ms": 1, "late_ms": 0, "back": 0, "named": []}, {"names.early"}),
+        ({"early_ms": 0, "late_ms": 0, "back": 1, "named": []}, {"names.once"}),
+        ({"error": "station 2: never switched"}, {"names.switched"}),
+        ({}, {"names.switched"}),
+    ],
+)
+def test_a_switch_by_schedule_is_judged(found: dict[str, Any], failed: set[str]) -> None:
+    scenario = parse(NAMES, "x")
+    assert scenario.switching is not None and (scenario.switching.wrong, scenario.switching.clock_s) == (2, -7200)
+    verdicts = judge_run(scenario, history(), {"lost": 0, "cut": 0, "orders": 0}, 0, names=found).verdicts
+    assert {v.name for v in verdicts if v.name.startswith("names.") and not v.held} == failed
 
 
 # ---- the ready-made ones

@@ -111,9 +111,12 @@ def _version(text: str) -> Place:
 def seconds(text: str) -> float:
     """``90``, ``90s``, ``15m``, ``2h``, ``1d``. Raises ValueError."""
     unit = UNITS.get(text[-1:], 0)
-    value = float(text[:-1] if unit else text) * (unit or 1)
+    try:
+        value = float(text[:-1] if unit else text) * (unit or 1)
+    except ValueError:
+        value = 0.0
     if not 0 < value <= 10 * 365 * 86400:
-        raise ValueError(f"{text!r} is no time as 90s, 15m or 2h")
+        raise ValueError(f"{text!r} is no time as 0.5s, 90s, 15m or 2h")
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..histories.checker import CHECKS, SAID_SAFE, Context, Report, about, judge
 from ..histories.history import SAFE, History
-from .model import Joining, Range, Scenario, Window, listing
+from .model import Joining, Range, Scenario, Switching, Window, listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,25 @@ class Judgement:
 
 
 def judge_run(
-    scenario: Scenario, history: History, counters: Mapping[str, int], began_ns: int, state: Mapping[str, Any] | None = None
+    scenario: Scenario,
+    history: History,
+    counters: Mapping[str, int],
+    began_ns: int,
+    state: Mapping[str, Any] | None = None,
+    names: Mapping[str, Any] | None = None,
 ) -> Judgement:
     """Judge the histories of a run.
 
     counters: ``lost`` and ``cut`` frames of all stations together, ``orders`` that were refused. began_ns: when the time line
-    began, monotonic. state: what ``joining`` has found.
+    began, monotonic. state, names: what ``joining`` and ``switching`` have found.
     """
     report = judge(history)
     verdicts = [_of_check(name, report) for name in CHECKS]
     verdicts += _expected(scenario, history, report, counters, began_ns)
     if scenario.joining is not None:
         verdicts += _of_state(scenario.joining, state or {})
+    if scenario.switching is not None:
+        verdicts += _of_names(scenario.switching, names or {})
     return Judgement(report, tuple(verdicts))
 
 
@@ -60,6 +67,17 @@ def _of_state(joining: Joining, found: Mapping[str, Any]) -> Iterator[Verdict]:
     yield Verdict(
         "state.gap", gap <= joining.gap_ms, f"{gap} ms without a delivery at a donor; expected: {joining.gap_ms} at most"
     )
+
+
+def _of_names(switching: Switching, found: Mapping[str, Any]) -> Iterator[Verdict]:
+    if "late_ms" not in found:
+        yield Verdict("names.switched", False, f"all stations switch; found: {found.get('error', 'nothing')}")
+        return
+    late, early, back = int(found["late_ms"]), int(found["early_ms"]), int(found["back"])
+    text = f"the last station switched {late} ms after the instant; expected: {switching.within_ms} at most"
+    yield Verdict("names.switched", late <= switching.within_ms, text)
+    yield Verdict("names.early", not early, f"the first station switched {early} ms before the instant; expected: none")
+    yield Verdict("names.once", not back, f"the old address came back {back} times; expected: never")
 
 
 def _of_check(name: str, report: Report) -> Verdict:

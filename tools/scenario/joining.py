@@ -40,7 +40,7 @@ class StateKeepers:
         for station in others:
             self._ask(station, "", READY_S)
 
-    def join_later(self) -> None:
+    def begin(self) -> None:
         """Start the joiner when it is time."""
         self._timer = threading.Timer(self._joining.at_ms / 1000, self._spawn, (self._joining.joiner, 0, 0.0))
         self._timer.start()

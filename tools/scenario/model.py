@@ -160,6 +160,20 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True)
+class Switching:
+    """A name that a schedule switches while one station's clock is wrong, and what must come of it."""
+
+    wrong: int
+    """Station whose clock is wrong; the schedule is set there."""
+    clock_s: int
+    """By how much, seconds; negative: behind."""
+    at_ms: int
+    """When the slot begins, on the time line; up to a second later, since slots begin at whole seconds."""
+    within_ms: int
+    """From the slot's instant until all stations answer with its address."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A scenario for a number of stations."""
 
@@ -182,6 +196,7 @@ class Scenario:
     """By station."""
     groups: int = 1
     joining: Joining | None = None
+    switching: Switching | None = None
     quorum: int = 0
     """Stations that an instance needs."""
     fail_timeout_ms: int = 400

@@ -24,6 +24,7 @@ from .model import Scenario, listing
 from .nemesis import Nemesis, carry_out
 from .plan import Act, plan
 from .reader import changed_loads
+from .switching import NameKeepers
 
 OPEN_S: Final = 60.0
 CONVERGE_S: Final = 30.0
@@ -85,7 +86,7 @@ def play(
     last = scenario.expect.members
     paths = [*folder.glob("station-*.jsonl"), folder / "runner.jsonl"]
     history = histories.read(paths, scenario.stations, scenario.quorum, last, scenario.levels)
-    judgement = judge_run(scenario, history, run.counters, run.began_ns, run.state)
+    judgement = judge_run(scenario, history, run.counters, run.began_ns, run.found.get("state"), run.found.get("names"))
     (folder / "report.txt").write_text(report(scenario, judgement))
     return Outcome(judgement, folder, chosen, run.converged_ms, run.rounds)
 
@@ -110,7 +111,8 @@ class _Run:
         self.converged_ms: int | None = None
         self.rounds = 0
         self.counters = {"lost": 0, "cut": 0, "orders": 0}
-        self.state: dict[str, Any] = {}
+        self.found: dict[str, dict[str, Any]] = {}
+        """What the programs beside have found, by the section that asks for them: ``state``, ``names``."""
         self._lab = lab
         self._folder = folder
         self._journal = journal
@@ -200,13 +202,18 @@ class _Run:
         self._journal.write({"k": "run", **mark})
         orders = {s: Order(self._seed * 100 + s, self._loads[s], scenario.groups, scenario.levels) for s in lab.stations}
         sockets = {s: (station, self._socket(s)) for s, station in lab.stations.items()}
-        keepers = StateKeepers(scenario.joining, sockets, self._folder) if scenario.joining else None
+        beside: dict[str, StateKeepers | NameKeepers] = {}
+        if scenario.joining:
+            beside["state"] = StateKeepers(scenario.joining, sockets, self._folder)
+        if scenario.switching:
+            beside["names"] = NameKeepers(scenario.switching, sockets, self._folder)
         with (
-            contextlib.closing(keepers) if keepers else contextlib.nullcontext(),
+            contextlib.ExitStack() as undo,
             recording(sockets, orders, self._folder, self._journal, self._news) as programs,
         ):
             programs.awake()
-            if keepers:
+            for keepers in beside.values():
+                undo.callback(keepers.close)
                 keepers.start()
             nemesis = Nemesis(
                 lab,
@@ -219,8 +226,8 @@ class _Run:
             )
             nemesis.prepare()
             self._begin()
-            if keepers:
-                keepers.join_later()
+            for keepers in beside.values():
+                keepers.begin()
             if text := scenario.impairment.describe():
                 self.say(0.0, f"all stations: {text}")
             with self._mended_if_lent(nemesis):
@@ -230,10 +237,10 @@ class _Run:
             nemesis.end_all(last)
             self._journal.write({"k": "healed"})
             self.say(self._now(), "all faults ended")
-            if keepers:
+            for section, keepers in beside.items():
                 keepers.judge()
-                self.state = keepers.found
-                self.say(self._now(), f"the joiner's state: {', '.join(f'{k} {v}' for k, v in self.state.items())}")
+                self.found[section] = keepers.found
+                self.say(self._now(), f"{section}: {', '.join(f'{k} {v}' for k, v in keepers.found.items())}")
             self._end(programs, last, converge_s)
             for station in last:
                 nemesis.still_there(station)

@@ -16,7 +16,7 @@ from ..histories.recorder import LEVELS, Load
 from ..lab import files, impair
 from ..lab.impair import Impairment
 from ..lab.lab import MTU_MAX, MTU_MIN, STATIONS_MAX
-from .model import KINDS, RANDOM_KINDS, Entry, Expect, Joining, Kind, Pick, Range, Scenario, ScenarioError, Window
+from .model import KINDS, RANDOM_KINDS, Entry, Expect, Joining, Kind, Pick, Range, Scenario, ScenarioError, Switching, Window
 
 T = TypeVar("T")
 Table = Mapping[str, Any]
@@ -33,7 +33,21 @@ STATE_SIZE_MAX: Final = 4 << 30
 RATE_MAX: Final = 10_000.0
 BURST_MAX: Final = 1_000
 _SIZE: Final = re.compile(r"(\d+)\s*([kM]?)(?:i?B)?")
-_TOP: Final = ("about", "stations", "seed", "end", "needs", "absent", "network", "options", "load", "state", "at", "expect")
+_TOP: Final = (
+    "about",
+    "stations",
+    "seed",
+    "end",
+    "needs",
+    "absent",
+    "network",
+    "options",
+    "load",
+    "state",
+    "names",
+    "at",
+    "expect",
+)
 _LOAD: Final = ("rate", "burst", "sizes", "levels", "senders")
 _EXPECT: Final = (
     "members",
@@ -170,6 +184,14 @@ def state_size(value: Any) -> int:
     if isinstance(value, bool) or not 0 <= size <= STATE_SIZE_MAX:
         raise ValueError('expected a number of bytes, as in "4M" or "1G", up to 4G')
     return size
+
+
+def _clock(value: Any) -> int:
+    """By how much a clock is wrong, seconds. Raises ValueError."""
+    match = re.fullmatch(r"([+-]?)(\d{1,5})([smhd])", str(value).strip())
+    if match is None or not int(match[2]):
+        raise ValueError('expected how far a clock is off, as in "1d", "+90m" or "-1h"')
+    return int(f"{match[1]}{match[2]}") * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[3]]
 
 
 def _sizes(value: Any) -> tuple[int, int]:
@@ -355,6 +377,7 @@ class _Reader:
             loads=loads,
             groups=groups,
             joining=self.joining(top.get("state"), end_ms),
+            switching=self.switching(top.get("names"), end_ms),
             quorum=(parsed.cluster.quorum if parsed else 0) or self._n // 2 + 1,
             fail_timeout_ms=parsed.cluster.fail_timeout_ms if parsed else 400,
             source=where,
@@ -432,6 +455,23 @@ class _Reader:
             self.get(table, "state", "rate", _number(0, RATE_MAX), 1000.0),
             self.get(table, "state", "gap", _time, 1000),
             self.get(table, "state", "within", _time, 30_000),
+        )
+
+    def switching(self, value: Any, end_ms: int) -> Switching | None:
+        """[names]."""
+        if value is None:
+            return None
+        table = self.table(value, "names", ("wrong", "clock", "at", "within"), ("wrong", "clock", "at"))
+        at_ms = self.get(table, "names", "at", _time, 0)
+        if at_ms > end_ms:
+            self.say("names.at", f"it is after the end ({end_ms / 1000:g} s)")
+        if self._n < 3:
+            self.say("names", "expected three stations: one of two clocks is no majority")
+        return Switching(
+            self.get(table, "names", "wrong", _integer(1, self._n), 1),
+            self.get(table, "names", "clock", _clock, 0),
+            at_ms,
+            self.get(table, "names", "within", _time, 5_000),
         )
 
     def timeline(self, value: Any) -> tuple[Entry, ...]:
