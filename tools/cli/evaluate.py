@@ -22,7 +22,13 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
 
 @click.group(cls=Overview, epilog="What is measured, and how: docs/evaluation.md.")
 def evaluate() -> None:
-    """Measure what the papers claim, from captures of a lab on this machine."""
+    """Measure what the papers claim, from captures of a lab on this machine.
+
+    \b
+    Examples:
+      zenjun evaluate to      the TO paper's counts on a bus
+      zenjun evaluate dona    the DONA paper's cost formulas
+    """
 
 
 def _sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:

@@ -157,7 +157,12 @@ def zone_set(
     names_max: int,
     update: Update,
 ) -> None:
-    """Make a zone, or replace its row. For root and the daemon's user."""
+    """Make a zone, or replace its row. For root and the daemon's user.
+
+    \b
+    Example:
+      zenjun name zone set plant --admin group:ops --writer user:deploy --names "*.plant"
+    """
     operation = calls.zone_of(zone, list(admins), list(writers), list(patterns), names_max)
     update.send(operation, f"zone {zone} is set")
 

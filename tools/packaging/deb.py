@@ -128,8 +128,11 @@ def _texts(payload: Path, site: Path) -> None:
     (documents / "examples").mkdir(parents=True)
     shutil.copy2(HERE / "realtime.conf", documents / "examples")
     (documents / "docs").mkdir()
-    for page in (ROOT / "docs").glob("*.md"):
+    shutil.copy2(ROOT / "README.md", documents)
+    for page in [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.svg")]:
         shutil.copy2(page, documents / "docs")
+    for part in ("adr", "examples"):  # the pages refer to them
+        shutil.copytree(ROOT / "docs" / part, documents / "docs" / part, ignore=shutil.ignore_patterns("__pycache__"))
     (documents / "examples" / "zenjund.toml").write_text(config.example())
     (documents / "copyright").write_text(_copyright(site))
     folder = payload / "usr/share/bash-completion/completions"
