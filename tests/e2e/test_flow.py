@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import resource
 import socket
 import struct
 import threading
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from zenjun.daemon.client import SlowReceiver, connect_sync
+from zenjun.daemon.client import SlowReceiver, Timeout, connect_sync
 from zenjun.tools.lab import Station
 
 from ..timing import in_time
@@ -30,6 +31,7 @@ from .cluster import (
     process_alive,
     programs,
     status,
+    together,
     wait_for,
 )
 
@@ -285,6 +287,28 @@ def test_memory_stays_flat_under_loss_case_121() -> None:
         grown = {i: rss_kib(s) - memory[i] for i, s in lab.stations.items()}
         assert all(kib < 2048 for kib in grown.values()), f"KiB more than after the warm-up: {grown}"
         assert sum(core(s)["tx_retransmit"] for s in lab.stations.values()) > 100
+
+
+def test_a_station_without_memory_for_a_message_holds_nobody_up() -> None:
+    """The system refuses the third daemon memory for a large message: it goes without that, tells its program, and comes back
+    (rule M10). A message begins anew when somebody is admitted, so that this may happen several times. The others go on."""
+    with cluster(3, options={"cluster": {"progress_timeout_ms": 1000}}) as lab, programs(lab, {"g": "preack"}) as members:
+        one, two, three = members
+        daemon = lab.station(3).daemon
+        assert daemon is not None
+        pages = int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[0])
+        resource.prlimit(daemon.pid, resource.RLIMIT_AS, (pages * resource.getpagesize() + (3 << 20), resource.RLIM_INFINITY))
+        one.groups["g"].send(bytes(12 << 20))
+        for k in range(2000):
+            two.groups["g"].send(bytes(1000) + b"%d" % k)
+        assert len(one.read_messages("g", 2001)) == 2001
+        deadline = time.monotonic() + 30
+        while not three.events("expelled") and time.monotonic() < deadline:
+            with contextlib.suppress(Timeout):
+                three.read("g", 1.0)
+        reasons = [str(event.detail["reason"]) for event in three.events("expelled")]
+        assert reasons and all("no memory" in reason for reason in reasons), reasons
+        together(lab)
 
 
 def test_what_is_reserved_is_told() -> None:

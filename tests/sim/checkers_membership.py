@@ -227,6 +227,8 @@ class Continuity(Checker):
 
     patience_ns: int = 0
     """How long is long enough; set by the simulation, 0: not judged, for frames are lost too often."""
+    give_up_ns: int = 0
+    """After this time without agreement a station gives up: what stands in its way may be as old."""
     notice_ns: int = 0
     """How long it takes at most to notice that a member is gone, and to believe it; 0: who comes and goes is no excuse."""
 
@@ -235,7 +237,7 @@ class Continuity(Checker):
         if not self.patience_ns or stay.expelled or stay.crashed or facts.doomed(stay):
             return
         since = facts.now_ns - self.patience_ns
-        if sum(at > since - self.patience_ns for at in facts.expels) > 1:
+        if sum(at > since - max(self.patience_ns, self.give_up_ns) for at in facts.expels) > 1:
             return  # operators who contradict each other are not agreed with
         group = [stay.station]
         for other in facts.stays:

@@ -115,6 +115,7 @@ class Simulation(Host):
             # than it takes others to adopt it.
             brief = f.only_brief_pauses(o.fail_timeout_ns // 2)
             longest = AGREE_NS if brief else o.give_up_timeout_ns
+            continuity.give_up_ns = o.give_up_timeout_ns
             continuity.patience_ns = o.fail_timeout_ns + o.adopt_timeout_ns + longest
             continuity.notice_ns = 0 if brief else o.fail_timeout_ns + o.adopt_timeout_ns
         quorum = self.checkers.get("quorum")
@@ -261,6 +262,9 @@ class Simulation(Host):
     def _end_stay(self, station: int, expelled: bool) -> None:
         stay = self.facts.stays[station]
         if stay is None:
+            last = self._last_stay[station]
+            if expelled and last is not None:  # while it delivers the rest: it goes without what is left of that
+                last.expelled = True
             return
         self.facts.now_ns = self.clockwork.now
         stay.ended = True

@@ -131,3 +131,20 @@ def test_an_instance_that_could_go_on_is_given_up(lately: bool) -> None:
         h.facts.now_ns = 1010
     with fails("continuity"):
         h.checker.closed(h.stays[0])
+
+
+@pytest.mark.parametrize(("asked_ns", "excused"), [((301, 700), True), ((300, 700), False), ((700,), False)])
+def test_operators_who_contradict_each_other_are_an_excuse_for_as_long_as_a_station_waits(
+    asked_ns: tuple[int, ...], excused: bool
+) -> None:
+    """It gives up at 1000, 600 after there was no agreement; what stands in its way came within 100 before."""
+    h = History(Continuity, 3)
+    assert isinstance(h.checker, Continuity)
+    h.checker.patience_ns, h.checker.give_up_ns = 100, 600
+    h.facts.now_ns = 1000
+    h.facts.expels += asked_ns
+    if excused:
+        h.checker.closed(h.stays[0])
+        return
+    with fails("continuity"):
+        h.checker.closed(h.stays[0])
