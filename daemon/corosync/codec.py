@@ -10,9 +10,11 @@ from ...proto.service.base import Effect
 from ...proto.service.corosync import results
 from ...proto.service.corosync.messages import Part
 from ...proto.service.corosync.results import Address, Code, RingId
-from .table import ANSWERS, EVENTS, REQUEST_HEAD, REQUESTS, Layout, Tail, Type
+from .table import ANSWERS, COUNTED, EVENTS, REQUEST_HEAD, REQUESTS, Layout, Tail, Type
 
 Value: TypeAlias = int | bytes
+MapValue: TypeAlias = tuple[int, bytes]
+"""A value of libcmap: its type, and its bytes."""
 _ID_SIZE: Final = struct.Struct("<i4xi")
 _ERROR: Final = struct.Struct("<i4x")
 _REQUESTS: Final = {(layout.service, layout.id): layout for layout in REQUESTS}
@@ -51,7 +53,7 @@ def request(service: str, message: bytes) -> Request | None:
 
 def _read(message: bytes, kind: Type, offset: int) -> Value | None:
     found = struct.unpack_from(kind.value, message, offset)
-    if kind is Type.NAME:
+    if kind in COUNTED:
         length, name = found
         return bytes(name[:length]) if length <= len(name) else None
     if kind is Type.TEXT:
@@ -108,6 +110,20 @@ def _deliver(effect: results.Deliver) -> bytes:
     return _event("cpg", "deliver_part", values, message.data)
 
 
+def map_changed(instance: int, key: bytes, event: int, new: MapValue | None, old: MapValue | None) -> bytes:
+    """libcmap: a key that a program tracks. instance: what the program has given with the request. event: a bit of libcmap's
+    CMAP_TRACK. None: there is no such value."""
+    (new_type, new_data), (old_type, old_data) = new or (0, b""), old or (0, b"")
+    values: dict[str, Value] = {"instance": instance, "key": key, "event": event, "new_type": new_type, "old_type": old_type}
+    lengths: dict[str, Value] = {"new_length": len(new_data), "old_length": len(old_data)}
+    return _event("cmap", "changed", {**values, **lengths}, new_data + old_data)
+
+
+def shutdown_asked(flags: int) -> bytes:
+    """libcfg: somebody wants the stand-in to end."""
+    return _event("cfg", "shutdown", {"flags": flags}, b"")
+
+
 def addresses(found: tuple[Address, ...]) -> bytes:
     """A list of processes as libcpg has it."""
     return b"".join(struct.pack(Tail.ADDRESSES.value, *address) for address in found)
@@ -132,8 +148,8 @@ def _write(layout: Layout, code: Code, values: Mapping[str, Value], tail: bytes)
     _ID_SIZE.pack_into(out, 0, layout.id, size)
     _ERROR.pack_into(out, REQUEST_HEAD, code)
     for field in layout.fields:
-        value = values.get(field.name, b"" if field.type in (Type.NAME, Type.TEXT) else 0)
-        if field.type is Type.NAME and isinstance(value, bytes):
+        value = values.get(field.name, b"" if field.type in (*COUNTED, Type.TEXT) else 0)
+        if field.type in COUNTED and isinstance(value, bytes):
             struct.pack_into(field.type.value, out, field.offset, len(value), value)
         else:
             struct.pack_into(field.type.value, out, field.offset, value)

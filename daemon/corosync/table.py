@@ -1,4 +1,4 @@
-"""The table of messages between corosync's libraries and their server: libcpg, libquorum, libvotequorum.
+"""The table of messages between corosync's libraries and their server: libcpg, libquorum, libvotequorum, libcmap, libcfg.
 
 The libraries write C structs of one machine: little-endian here, each message with a header of libqb, most fields on a multiple
 of 8 bytes, whatever was in memory in between. The messages of cpg and votequorum are the same from corosync 2.4.5 to 3.1.9; those
@@ -22,10 +22,16 @@ PROCESSORS_MAX: Final = 384
 class Type(Enum):
     """Of a field: its format in ``struct``, with what follows it in the same field."""
 
+    U8 = "<B"
+    I32 = "<i"
     U32 = "<I"
     U64 = "<Q"
     NAME = "<I4x128s"
     """A name of libcpg: its length, and 128 bytes."""
+    KEY = "<H6x256s"
+    """A key of libcmap: its length, and 256 bytes."""
+    REASON = "<H256s"
+    """A reason of libcfg: its length, and 256 bytes."""
     TEXT = "<255s"
 
 
@@ -39,6 +45,10 @@ class Tail(Enum):
     """Node id, pid, reason."""
     STATES = "<II"
     """Node id, state."""
+
+
+COUNTED: Final = (Type.NAME, Type.KEY, Type.REASON)
+"""Bytes behind their length."""
 
 
 class Field(NamedTuple):
@@ -76,6 +86,7 @@ def _layout(
 
 _GROUP_PID: Final = "group:name@16 pid:u32@152"
 _NAMED: Final = "name:text@16"
+_KEYED: Final = "key:key@16"
 
 REQUESTS: Final = (
     _layout("cpg", "join", 0, f"{_GROUP_PID} flags:u32@160", 168),
@@ -103,10 +114,36 @@ REQUESTS: Final = (
     _layout("votequorum", "trackstop", 4, "", 16),
     _layout("votequorum", "qdevice_register", 5, _NAMED, 272),
     _layout("votequorum", "qdevice_unregister", 6, _NAMED, 272),
+    _layout("cmap", "set", 0, f"{_KEYED} length:u64@280 type:u8@288", 296, Tail.BYTES, 296, "length"),
+    _layout("cmap", "delete", 1, _KEYED, 280),
+    _layout("cmap", "get", 2, f"{_KEYED} length:u64@280", 288),
+    _layout("cmap", "adjust", 3, f"{_KEYED} step:i32@280", 288),
+    _layout("cmap", "iter_init", 4, "prefix:key@16", 280),
+    _layout("cmap", "iter_next", 5, "iteration:u64@16", 24),
+    _layout("cmap", "iter_finalize", 6, "iteration:u64@16", 24),
+    _layout("cmap", "track_add", 7, f"{_KEYED} flags:i32@280 instance:u64@288", 296),
+    _layout("cmap", "track_delete", 8, "track:u64@16", 24),
+    _layout("cmap", "set_map", 9, "map:i32@16", 24),
+    _layout("cfg", "ring_status", 0, "", 16),
+    _layout("cfg", "kill_node", 2, "node:u32@16 reason:reason@24", 288),
+    _layout("cfg", "try_shutdown", 3, "flags:u32@16", 24),
+    _layout("cfg", "reply_shutdown", 4, "response:u32@16", 24),
+    _layout("cfg", "node_addresses", 5, "node:u32@16", 24),
+    _layout("cfg", "local_get", 6, "", 16),
+    _layout("cfg", "reload", 7, "", 16),
+    _layout("cfg", "reopen_logs", 8, "", 16),
+    _layout("cfg", "node_status", 9, "node:u32@16 version:u32@24", 32),
+    _layout("cfg", "trackstart", 10, "flags:u8@16", 24),
+    _layout("cfg", "trackstop", 11, "", 16),
 )
 """What the libraries ask. Requests for mapped files (cpg_zcb_*) and the rest of quorum devices are not in it."""
 
 _LISTS: Final = "members:u32@160 joined:u32@168 left:u32@176"
+LINKS_MAX: Final = 16
+"""In the answer about ring status, used or not: names of 128 bytes, then texts of 512."""
+LINK_BYTES: Final = 520
+"""Of one of 8 links in a node's status: enabled, connected, dynamic (u8), at 4 the MTU (u32), two addresses of 256 bytes."""
+_STATUS: Final = "version:u32@24 node:u32@28 reachable:u8@32 remote:u8@33 external:u8@34 wire_min:u8@35 wire_max:u8@36 wire:u8@37"
 _INFO: Final = "node:u32@24 state:u32@28 votes:u32@32 expected:u32@36 highest:u32@40 total:u32@44 quorum:u32@48 flags:u32@52"
 
 ANSWERS: Final = (
@@ -126,10 +163,32 @@ ANSWERS: Final = (
     _layout("quorum", "model_gettype", 5, "type:u32@24", 32),
     _layout("votequorum", "status", 0, "", 24),
     _layout("votequorum", "getinfo", 1, f"{_INFO} device:u32@56 name:text@60", 320),
+    _layout("cmap", "set", 0, "", 24),
+    _layout("cmap", "delete", 1, "", 24),
+    _layout("cmap", "get", 2, "length:u64@24 type:u8@32", 40, Tail.BYTES, 40, "length"),
+    _layout("cmap", "adjust", 3, "", 24),
+    _layout("cmap", "iter_init", 4, "iteration:u64@24", 32),
+    _layout("cmap", "iter_next", 5, "key:key@24 length:u64@288 type:u8@296", 304),
+    _layout("cmap", "iter_finalize", 6, "", 24),
+    _layout("cmap", "track_add", 7, "track:u64@24", 32),
+    _layout("cmap", "track_delete", 8, "instance:u64@24", 32),
+    _layout("cmap", "set_map", 10, "", 24),
+    _layout("cfg", "ring_status", 0, "count:u32@24", 32 + LINKS_MAX * (128 + 512), Tail.BYTES, 32),
+    _layout("cfg", "kill_node", 8, "", 24),
+    _layout("cfg", "try_shutdown", 9, "", 24),
+    _layout("cfg", "node_addresses", 11, "family:u32@24 count:u32@28", 32, Tail.BYTES, 32, "count"),
+    _layout("cfg", "local_get", 12, "node:u32@24", 32),
+    _layout("cfg", "reply_shutdown", 13, "", 24),
+    _layout("cfg", "reopen_logs", 14, "", 24),
+    _layout("cfg", "reload", 15, "", 24),
+    _layout("cfg", "node_status", 16, _STATUS, 40 + 8 * LINK_BYTES, Tail.BYTES, 40),
+    _layout("cfg", "trackstart", 0, "", 24),
+    _layout("cfg", "trackstop", 0, "", 24),
 )
 """What the libraries wait for."""
 
 _RING: Final = "node:u32@24 seq:u64@32"
+_VALUES: Final = "new_type:u8@304 old_type:u8@312 new_length:u64@320 old_length:u64@328"
 
 EVENTS: Final = (
     _layout("cpg", "confchg", 4, f"group:name@24 {_LISTS}", 184, Tail.ADDRESSES, 184, "members left joined"),
@@ -150,5 +209,10 @@ EVENTS: Final = (
     _layout("votequorum", "quorum", 3, "quorate:u32@24 context:u64@32 count:u32@40", 48, Tail.STATES, 48, "count"),
     _layout("votequorum", "expected", 4, "context:u64@24 expected:u32@32", 40),
     _layout("votequorum", "nodelist", 5, "context:u64@24 node:u32@32 seq:u64@40 count:u32@48", 56, Tail.NODES, 56, "count"),
+    _layout(
+        *("cmap", "changed", 9, f"instance:u64@24 key:key@32 event:i32@296 {_VALUES}", 336),
+        *(Tail.BYTES, 336, "new_length old_length"),
+    ),
+    _layout("cfg", "shutdown", 10, "flags:u32@24", 32),
 )
 """What reaches a program's callbacks."""

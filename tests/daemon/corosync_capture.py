@@ -1,4 +1,4 @@
-"""Captures what Debian's libcpg, libquorum and libvotequorum write, and what they make of what our codec writes.
+"""Captures what Debian's libcpg, libquorum, libvotequorum, libcmap and libcfg write, and what they make of what our codec writes.
 
 ``python -m tests.daemon.corosync_capture > tests/daemon/corosync-captured.json``, with the libraries and libqb where the loader
 finds them (LD_LIBRARY_PATH), in a network namespace of its own (``unshare -n``): libqb's names are abstract sockets. Run by hand;
@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import os
 import select
+import struct
 from collections import deque
 from typing import Any, Final
 
-from zenjun.daemon.corosync.codec import addresses, answer, event, request
+from zenjun.daemon.corosync.codec import Request, addresses, answer, event, map_changed, request, shutdown_asked
+from zenjun.daemon.corosync.table import LINK_BYTES
 from zenjun.proto.service.base import Effect
 from zenjun.proto.service.corosync import results
 from zenjun.proto.service.corosync.messages import Mcast, Part, Process, Reason
@@ -59,6 +61,7 @@ INFO: Final[dict[str, int | bytes]] = {
     "device": 8,
     "name": b"Qdevice",
 }
+LINK: Final = struct.pack("<4BI256s256s", 1, 1, 0, 0, 1500, b"10.0.0.1", b"10.0.0.2")
 ANSWERS: Final[dict[tuple[str, str], bytes]] = {
     ("cpg", "membership"): answer("cpg", "membership", Code.OK, {"count": 3}, addresses(MEMBERS)),
     ("cpg", "local_get"): answer("cpg", "local_get", Code.OK, {"node": 9}),
@@ -68,7 +71,30 @@ ANSWERS: Final[dict[tuple[str, str], bytes]] = {
     ("quorum", "gettype"): answer("quorum", "gettype", Code.OK, {"type": 1}),
     ("quorum", "model_gettype"): answer("quorum", "model_gettype", Code.OK, {"type": 1}),
     ("votequorum", "getinfo"): answer("votequorum", "getinfo", Code.OK, INFO),
+    ("cmap", "get"): answer("cmap", "get", Code.OK, {"length": 6, "type": 11}, b"value\0"),
+    ("cmap", "iter_init"): answer("cmap", "iter_init", Code.OK, {"iteration": 78}),
+    ("cmap", "iter_next"): answer("cmap", "iter_next", Code.OK, {"key": b"totem.cluster_name", "length": 6, "type": 11}),
+    ("cfg", "ring_status"): answer(
+        "cfg", "ring_status", Code.OK, {"count": 1}, b"10.0.0.1".ljust(16 * 128, b"\0") + b"OK".ljust(16 * 512, b"\0")
+    ),
+    ("cfg", "node_addresses"): answer(
+        "cfg", "node_addresses", Code.OK, {"family": 2, "count": 1}, bytes([10, 0, 0, 2]).ljust(16, b"\0")
+    ),
+    ("cfg", "local_get"): answer("cfg", "local_get", Code.OK, {"node": 9}),
+    ("cfg", "node_status"): answer(
+        *("cfg", "node_status", Code.OK),
+        {"version": 1, "node": 2, "reachable": 1, "remote": 1, "external": 0, "wire_min": 3, "wire_max": 4, "wire": 5},
+        LINK.ljust(8 * LINK_BYTES, b"\0"),
+    ),
+    ("cmap", "track_add"): answer("cmap", "track_add", Code.OK, {"track": 79}),
 }
+
+CHANGES: Final = (
+    map_changed(0x77, b"a.key", 4, (11, b"new\0"), None),
+    map_changed(0x77, b"a.key", 2, (11, b"newer\0"), (11, b"new\0")),
+    map_changed(0x77, b"a.key", 1, None, (6, b"\1\0\0\0")),
+)
+"""What a program that tracks a key hears; 0x77 is replaced by what it has given."""
 
 LIBRARIES: Final = """
 typedef struct { uint32_t length; char value[128]; } cpg_name;
@@ -93,6 +119,24 @@ int votequorum_initialize(uint64_t*, votequorum_callbacks*); int votequorum_geti
 int votequorum_setexpected(uint64_t, unsigned); int votequorum_setvotes(uint64_t, unsigned, unsigned);
 int votequorum_trackstart(uint64_t, uint64_t, unsigned); int votequorum_trackstop(uint64_t);
 int votequorum_dispatch(uint64_t, int);
+typedef struct { int type; size_t length; const void *data; } value;
+int cmap_initialize_map(uint64_t*, int); int cmap_finalize(uint64_t); int cmap_dispatch(uint64_t, int);
+int cmap_set(uint64_t, const char*, const void*, size_t, int); int cmap_get(uint64_t, const char*, void*, size_t*, int*);
+int cmap_delete(uint64_t, const char*); int cmap_inc(uint64_t, const char*); int cmap_dec(uint64_t, const char*);
+int cmap_iter_init(uint64_t, const char*, uint64_t*); int cmap_iter_next(uint64_t, uint64_t, char*, size_t*, int*);
+int cmap_iter_finalize(uint64_t, uint64_t); int cmap_track_delete(uint64_t, uint64_t);
+int cmap_track_add(uint64_t, const char*, int32_t, void*, void*, uint64_t*);
+typedef struct { uint8_t enabled, connected, dynamic; unsigned mtu; char source[256], target[256]; } link;
+typedef struct { int version; unsigned node; uint8_t numbers[6]; link links[8]; } status;
+typedef struct { int length; uint8_t address[28]; } address;
+int corosync_cfg_initialize(uint64_t*, void*); int corosync_cfg_dispatch(uint64_t, int); int corosync_cfg_finalize(uint64_t);
+int corosync_cfg_ring_status_get(uint64_t, char***, char***, unsigned*);
+int corosync_cfg_kill_node(uint64_t, unsigned, const char*);
+int corosync_cfg_node_status_get(uint64_t, unsigned, int, status*); int corosync_cfg_trackstart(uint64_t, uint8_t);
+int corosync_cfg_trackstop(uint64_t); int corosync_cfg_try_shutdown(uint64_t, int);
+int corosync_cfg_replyto_shutdown(uint64_t, int); int corosync_cfg_local_get(uint64_t, unsigned*);
+int corosync_cfg_get_node_addrs(uint64_t, unsigned, size_t, int*, address*); int corosync_cfg_reload_config(uint64_t);
+int corosync_cfg_reopen_log_files(uint64_t);
 int votequorum_qdevice_register(uint64_t, const char*); int votequorum_qdevice_unregister(uint64_t, const char*);
 """
 SERVER: Final = """
@@ -102,18 +146,30 @@ void *qb_ipcs_create(const char*, int32_t, int, hands*); void qb_ipcs_poll_handl
 int32_t qb_ipcs_run(void*); ssize_t qb_ipcs_response_send(void*, const void*, size_t);
 ssize_t qb_ipcs_event_send(void*, const void*, size_t); int32_t qb_ipcs_service_id_get(void*);
 """
-SERVICES: Final = {2: "cpg", 3: "quorum", 5: "votequorum"}
+INSTANCES: Final[list[int]] = []
+"""What programs have given when they began to track keys."""
+SERVICES: Final = {0: "cmap", 1: "cfg", 2: "cpg", 3: "quorum", 5: "votequorum"}
 
 
 def sent() -> list[str]:
     """What the libraries have to understand, in hexadecimal: events, then answers."""
     out = [event(e, model=1 if kind == "quorum V1" else 0, context=CONTEXT) for kind, effects in EFFECTS.items() for e in effects]
-    return [message.rstrip(b"\0").hex() + f"|{len(message)}" for message in (*out, *ANSWERS.values())]
+    return [
+        message.rstrip(b"\0").hex() + f"|{len(message)}" for message in (*out, *CHANGES, shutdown_asked(1), *ANSWERS.values())
+    ]
 
 
-def told(service: str, name: str, model: int) -> tuple[list[bytes], bytes | None]:
+def told(service: str, found: Request, model: int) -> tuple[list[bytes], bytes | None]:
     """What follows a request: events, and the answer; None: the program waits for none."""
     events: list[bytes] = []
+    name = found.name
+    if name == "track_delete":
+        return [], answer("cmap", name, Code.OK, {"instance": INSTANCES[-1]})
+    if name == "track_add":
+        INSTANCES.append(int(found.values["instance"]))
+        events = [change.replace(struct.pack("<Q", 0x77), struct.pack("<Q", INSTANCES[-1])) for change in CHANGES]
+    if name == "trackstart" and service == "cfg":
+        return [shutdown_asked(1)], answer("cfg", name)
     if name in ("join", "trackstart"):
         events = [event(e, model=model, context=CONTEXT) for e in EFFECTS[service + (" V1" if model else "")]]
     if name == "mcast":
@@ -157,7 +213,7 @@ def serve(child: int) -> list[list[str]]:
         if found.name in ("gettype", "model_gettype"):
             models[key(connection)] = int(found.values.get("model", 0))
         model = models.get(key(connection), 0) if service == "quorum" else 0
-        events, reply = told(service, found.name, model)
+        events, reply = told(service, found, model)
         for message in events:  # before the answer, so that the program finds them when it dispatches
             qb.qb_ipcs_event_send(connection, message, len(message))
         if reply is not None:
@@ -291,6 +347,59 @@ class Caller:
         self.ok(lib.votequorum_qdevice_register(handle[0], b"Qdevice"))
         self.ok(lib.votequorum_qdevice_unregister(handle[0], b"Qdevice"))
 
+    def cmap(self) -> None:
+        ffi, lib = self.ffi, self.ffi.dlopen("libcmap.so.4")
+
+        def changed(_: int, track: int, event: int, key: Any, new: Any, old: Any, data: Any) -> None:
+            values = [[v.type, bytes(ffi.buffer(v.data, v.length)).hex() if v.length else ""] for v in (new, old)]
+            self.heard.append(["changed", event, ffi.string(key).decode(), *values])
+
+        function = ffi.callback("void(uint64_t, uint64_t, int32_t, const char*, value, value, void*)", changed)
+        handle, number, track = ffi.new("uint64_t*"), ffi.new("uint64_t*"), ffi.new("uint64_t*")
+        self.ok(lib.cmap_initialize_map(handle, 1))
+        self.ok(lib.cmap_set(handle[0], b"a.key", b"value\0", 6, 11))
+        buffer, length, kind = ffi.new("char[256]"), ffi.new("size_t*", 256), ffi.new("int*")
+        self.ok(lib.cmap_get(handle[0], b"a.key", buffer, length, kind))
+        self.heard.append(["get", ffi.string(buffer).decode(), length[0], kind[0]])
+        self.ok(lib.cmap_inc(handle[0], b"a.number"))
+        self.ok(lib.cmap_dec(handle[0], b"a.number"))
+        self.ok(lib.cmap_iter_init(handle[0], b"totem.", number))
+        self.ok(lib.cmap_iter_next(handle[0], number[0], buffer, length, kind))
+        self.heard.append(["iter_next", ffi.string(buffer).decode(), length[0], kind[0]])
+        self.ok(lib.cmap_iter_finalize(handle[0], number[0]))
+        self.ok(lib.cmap_track_add(handle[0], b"a.key", 7, ffi.cast("void*", function), ffi.NULL, track))
+        self.ok(lib.cmap_dispatch(handle[0], 2))
+        self.ok(lib.cmap_track_delete(handle[0], track[0]))
+        self.ok(lib.cmap_delete(handle[0], b"a.key"))
+        self.ok(lib.cmap_finalize(handle[0]))
+
+    def cfg(self) -> None:
+        ffi, lib = self.ffi, self.ffi.dlopen("libcfg.so.7")
+        callbacks = ffi.new("void*[1]", [self.callback("void(uint64_t, int)", "shutdown")])
+        handle, count, node = ffi.new("uint64_t*"), ffi.new("unsigned*"), ffi.new("unsigned*")
+        self.ok(lib.corosync_cfg_initialize(handle, callbacks))
+        names, texts = ffi.new("char***"), ffi.new("char***")
+        self.ok(lib.corosync_cfg_ring_status_get(handle[0], names, texts, count))
+        self.heard.append(["ring_status", count[0], ffi.string(names[0][0]).decode(), ffi.string(texts[0][0]).decode()])
+        found, number, status = ffi.new("address[8]"), ffi.new("int*"), ffi.new("status*")
+        self.ok(lib.corosync_cfg_get_node_addrs(handle[0], 2, 8, number, found))
+        self.heard.append(["node_addresses", number[0], bytes(found[0].address)[4:8].hex()])
+        self.ok(lib.corosync_cfg_node_status_get(handle[0], 2, 1, status))
+        link = status.links[0]
+        addresses = [ffi.string(text).decode() for text in (link.source, link.target)]
+        self.heard.append(["node_status", status.node, *status.numbers, link.enabled, link.connected, link.mtu, *addresses])
+        self.ok(lib.corosync_cfg_local_get(handle[0], node))
+        self.heard.append(["local_get", node[0]])
+        self.ok(lib.corosync_cfg_trackstart(handle[0], 0))
+        self.ok(lib.corosync_cfg_dispatch(handle[0], 2))
+        self.ok(lib.corosync_cfg_replyto_shutdown(handle[0], 1))
+        self.ok(lib.corosync_cfg_trackstop(handle[0]))
+        self.ok(lib.corosync_cfg_try_shutdown(handle[0], 2))
+        self.ok(lib.corosync_cfg_kill_node(handle[0], 3, b"enough"))
+        self.ok(lib.corosync_cfg_reload_config(handle[0]))
+        self.ok(lib.corosync_cfg_reopen_log_files(handle[0]))
+        self.ok(lib.corosync_cfg_finalize(handle[0]))
+
     def ok(self, code: int) -> None:
         if code != Code.OK:
             raise OSError(f"error {code} of a library, after {self.heard}")
@@ -303,7 +412,7 @@ def main() -> None:
         os.read(go[0], 1)
         caller = Caller()
         try:
-            for call in (caller.cpg, caller.quorum, caller.votequorum):
+            for call in (caller.cpg, caller.quorum, caller.votequorum, caller.cmap, caller.cfg):
                 call()
         finally:
             os.write(back[1], json.dumps(caller.heard).encode())
@@ -312,9 +421,9 @@ def main() -> None:
     os.close(back[1])
     heard = json.loads(b"".join(iter(lambda: os.read(back[0], 65536), b"")))
     asked = [[service, name, text.rstrip("0") + f"|{len(text) // 2}"] for service, name, text in asked]
-    parts = {"pid": child, "sent": sent(), "asked": asked, "heard": heard}
-    lines = [f'"{name}": [\n' + ",\n".join(json.dumps(line) for line in part) + "\n]" for name, part in list(parts.items())[1:]]
-    print(f'{{"pid": {child},\n' + ",\n".join(lines) + "}")
+    parts = {"sent": sent(), "asked": asked, "heard": heard}
+    lines = [f'"{name}": [\n' + ",\n".join(json.dumps(line) for line in part) + "\n]" for name, part in parts.items()]
+    print(f'{{"pid": {child}, "instance": {INSTANCES[-1]},\n' + ",\n".join(lines) + "}")
 
 
 if __name__ == "__main__":

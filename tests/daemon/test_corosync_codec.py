@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from zenjun.daemon.corosync.codec import Request, Value, answer, event, request
+from zenjun.daemon.corosync.codec import Request, Value, answer, event, request, shutdown_asked
 from zenjun.daemon.corosync.table import ANSWERS, EVENTS, REQUESTS, RESPONSE_HEAD, Layout, Tail
 from zenjun.proto.service.corosync import results
 from zenjun.proto.service.corosync.results import Code
@@ -19,7 +19,7 @@ from . import corosync_capture as capture
 from .corosync_capture import CONTEXT, GROUP, JOINED, LEFT, MEMBERS, RING
 
 CAPTURED: dict[str, Any] = json.loads((Path(__file__).parent / "corosync-captured.json").read_text())
-"""Of Debian 12: libcpg 4.1.0, libquorum 5.1.0, libvotequorum 8.0.0, libqb 2.0.6."""
+"""Of Debian 12: libcpg 4.1.0, libquorum 5.1.0, libvotequorum 8.0.0, libcmap 4.1.0, libcfg 7.3.0, libqb 2.0.6."""
 PID = CAPTURED["pid"]
 GUARANTEE = 2
 PART = 1_047_552
@@ -68,6 +68,28 @@ ASKED: list[tuple[str, str, dict[str, Value]]] = [
     ("votequorum", "trackstop", {}),
     ("votequorum", "qdevice_register", {"name": b"Qdevice"}),
     ("votequorum", "qdevice_unregister", {"name": b"Qdevice"}),
+    ("cmap", "set_map", {"map": 1}),
+    ("cmap", "set", {"key": b"a.key", "length": 6, "type": 11, "data": b"value\0"}),
+    ("cmap", "get", {"key": b"a.key", "length": 256}),
+    ("cmap", "adjust", {"key": b"a.number", "step": 1}),
+    ("cmap", "adjust", {"key": b"a.number", "step": -1}),
+    ("cmap", "iter_init", {"prefix": b"totem."}),
+    ("cmap", "iter_next", {"iteration": 78}),
+    ("cmap", "iter_finalize", {"iteration": 78}),
+    ("cmap", "track_add", {"key": b"a.key", "flags": 7, "instance": CAPTURED["instance"]}),
+    ("cmap", "track_delete", {"track": 79}),
+    ("cmap", "delete", {"key": b"a.key"}),
+    ("cfg", "ring_status", {}),
+    ("cfg", "node_addresses", {"node": 2}),
+    ("cfg", "node_status", {"node": 2, "version": 1}),
+    ("cfg", "local_get", {}),
+    ("cfg", "trackstart", {"flags": 0}),
+    ("cfg", "reply_shutdown", {"response": 1}),
+    ("cfg", "trackstop", {}),
+    ("cfg", "try_shutdown", {"flags": 2}),
+    ("cfg", "kill_node", {"node": 3, "reason": b"enough\0"}),
+    ("cfg", "reload", {}),
+    ("cfg", "reopen_logs", {}),
 ]
 """What the capture has called, as it must be read."""
 
@@ -93,6 +115,16 @@ HEARD: list[list[Any]] = [
     ["votes_nodelist", CONTEXT, list(RING), 3, [1, 2, 9]],
     ["votes_quorum", CONTEXT, 1, 4, [[1, 1], [2, 1], [5, 2], [9, 1]]],
     ["votes_expected", CONTEXT, 5],
+    ["get", "value", 6, 11],
+    ["iter_next", "totem.cluster_name", 6, 11],
+    ["changed", 4, "a.key", [11, b"new\0".hex()], [0, ""]],
+    ["changed", 2, "a.key", [11, b"newer\0".hex()], [11, b"new\0".hex()]],
+    ["changed", 1, "a.key", [0, ""], [6, b"\1\0\0\0".hex()]],
+    ["ring_status", 1, "10.0.0.1", "OK"],
+    ["node_addresses", 1, bytes([10, 0, 0, 2]).hex()],
+    ["node_status", 2, 1, 1, 0, 3, 4, 5, 1, 1, 1500, "10.0.0.1", "10.0.0.2"],
+    ["local_get", 9],
+    ["shutdown", 1],
 ]
 """What the capture has sent, as programs must hear it; the three parts of a message as one."""
 
@@ -116,6 +148,8 @@ def test_every_request_and_event_of_the_table_was_captured() -> None:
         for kind, found in capture.EFFECTS.items()
         for e in found
     ]
+    effects += [("cmap", struct.unpack_from("<i", change)[0]) for change in capture.CHANGES]
+    effects.append(("cfg", struct.unpack_from("<i", shutdown_asked(1))[0]))
     assert set(effects) == ids
 
 
@@ -147,7 +181,7 @@ def test_what_is_too_short_or_lies_about_its_size_is_refused() -> None:
     assert request("cpg", mcast[:32] + struct.pack("<I", 13) + mcast[36:]) is None, "more than there is"
 
 
-@given(st.sampled_from(["cpg", "quorum", "votequorum"]), st.integers(-1, 20), st.binary(max_size=300))
+@given(st.sampled_from(["cpg", "quorum", "votequorum", "cmap", "cfg"]), st.integers(-1, 20), st.binary(max_size=300))
 def test_any_bytes_are_a_request_or_none(service: str, number: int, body: bytes) -> None:
     message = struct.pack("<i4xi4x", number, 16 + len(body)) + body
     found = request(service, message)

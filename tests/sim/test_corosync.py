@@ -27,7 +27,7 @@ def test_seeds(number: int) -> None:
 
 
 CUTS: dict[str, Any] = {
-    "stations": 4,
+    "stations": 3,
     "steps": 300,
     "faults": 0.2,
     "kinds": ("cut", "cut", "pause"),
