@@ -140,4 +140,4 @@ fi
 # mypy does not see setuptools' package-dir map: links stand in for it.
 mkdir -p .typing/zenjun
 for d in proto daemon tools; do ln -sfn "../../$d" ".typing/zenjun/$d"; done
-ln -sfn ../../daemon/short/client .typing/zenjun/client
+for d in client names db; do ln -sfn "../../daemon/short/$d" ".typing/zenjun/$d"; done
