@@ -316,6 +316,15 @@ class Group(BaseGroup):
 class StateGroup(StateFacts, Group):
     """A group joined with ``state``: its first message is the one after the state."""
 
+    def state_wrong(self, reason: str) -> None:
+        super().state_wrong(reason)
+        # The program reads nothing meanwhile, and in a silent group nothing else would write what is queued.
+        self._connection._link.flush_soon()
+
+    def force_start(self) -> None:
+        super().force_start()
+        self._connection._link.flush_soon()
+
 
 class Pipeline(Flight):
     """Sends of one task with a bounded number under way. See ``Group.pipeline``."""
@@ -527,6 +536,7 @@ class Connection(BaseConnection):
         rest of the holders. Does nothing for another group."""
         for agent in self._agents_of(group):
             agent.force_start()
+        self._link.flush()
 
     def _agents_of(self, group: str) -> list[Agent]:
         return [agent for agent in self._protocol.agents if isinstance(agent, Agent) and agent.membership.name == group]

@@ -1,4 +1,5 @@
-"""What operators do with names, by the command line on real processes: zones, schedules, export and load, checks."""
+"""What operators do with names, by the command line on real processes: zones, schedules, export and load, checks, repair, a
+start without the others."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import pytest
 
 from .cluster import cluster, wait_for
 from .test_directory import Names
-from .test_directory_files import end, log_of, three
+from .test_directory_files import end, equal, log_of, three
 
 pytestmark = pytest.mark.lab
 
@@ -171,3 +172,42 @@ def test_a_check_takes_the_address_out_and_brings_it_back(tmp_path: Path) -> Non
         finally:
             held.kill()
             held.wait(10)
+
+
+def test_repair_gets_the_state_from_the_others() -> None:
+    with three() as names:
+        for k in range(3):
+            done(names, 1, "set", f"n{k}", "tcp://10.0.0.1:1", "--wait", "everywhere")
+
+        def restored() -> int:
+            with names.connect(2) as d:
+                return int(d.status()["counters"].get("transfer_restored", 0))
+
+        before = restored()
+        assert "gets the directory from the others" in done(names, 2, "repair")
+        wait_for(lambda: restored() == before + 1, "the state has come again", 30)
+        wait_for(equal(names, 1, 2, 3), "equal copies", 30)
+
+
+def test_a_start_without_the_others() -> None:
+    with three() as names:
+        for k in range(3):
+            done(names, 1, "set", f"n{k}", "tcp://10.0.0.1:1", "--wait", "everywhere")
+        for station in (1, 2, 3):
+            names.kill_station(station)
+        lone = names.lab.station(1)
+        lone.start_daemon()
+        names.lab.station(2).start_daemon()  # a quorum of stations, but one has no directory
+        names.start(1)
+        wait_for(lambda: names.run(1, "get", "n0").returncode == 0, "it answers from its file", 40)
+        assert not names.active(1)
+        assert names.run(1, "start").returncode == 2, "it says what --force is for"
+        assert "proposes to begin" in done(names, 1, "start", "--force")
+        wait_for(lambda: names.active(1), "it has begun with what is here", 40)
+        done(names, 1, "set", "n3", "tcp://10.0.0.1:1", "--wait", "memory")
+        names.lab.station(3).start_daemon()
+        for station in (2, 3):
+            names.start(station)
+        wait_for(lambda: names.active(2) and names.active(3), "the others are back", 60)
+        wait_for(equal(names, 1, 2, 3), "equal copies", 30)
+        assert done(names, 3, "get", "n3") == "tcp://10.0.0.1:1\n"
