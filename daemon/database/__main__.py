@@ -19,7 +19,7 @@ from ..config import ConfigError
 from ..exits import Exit
 from ..listening import Listener, SocketError
 from ..manager import adapted, journal_handler
-from ..metrics import MetricsServer
+from ..metrics import SWITCH_S, MetricsServer
 from ..observe import LEVELS, Journal, Notifier, set_up
 from ..programs import Programs
 from . import vfs
@@ -39,6 +39,9 @@ def parser() -> argparse.ArgumentParser:
     )
     default = f"${configuration.CONFIG_ENV}, else {configuration.CONFIG_PATH}"
     p.add_argument("--config", metavar="FILE", type=Path, help=f"zenjund's configuration (default: {default})")
+    p.add_argument(
+        "--daemon-socket", metavar="PATH", help="zenjund's socket, where a socket unit makes it (default: as configured)"
+    )
     p.add_argument("--log-level", choices=list(LEVELS), help="instead of the configuration's log.level")
     p.add_argument("--version", action="version", version=f"zenjun-db {version()}")
     return p
@@ -46,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 async def serve(process: Process, listener: Listener, monitoring: MetricsServer, journal: Journal) -> int:
     """Run until a signal, or an end that waiting does not mend."""
+    sys.setswitchinterval(SWITCH_S)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,7 +86,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run the process; returns its exit code (see ``Exit``)."""
     arguments = parser().parse_args(argv)
     try:
-        config = adapted(configuration.load(arguments.config), environ=dict(os.environ), socket_path="")
+        config = adapted(
+            configuration.load(arguments.config), environ=dict(os.environ), socket_path=arguments.daemon_socket or ""
+        )
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return Exit.CONFIG

@@ -17,6 +17,8 @@ from zenjun.proto.service.database.machine import Given
 from zenjun.proto.service.database.rows import Entry, RowsFailed, Verdict
 from zenjun.proto.service.database.window import Window
 
+from ..rules import rule
+
 UUID = bytes(range(16))
 
 
@@ -151,6 +153,7 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@rule("W2")
 def test_a_copy_by_pages(folders: Path) -> None:
     """To a blank site, and to one with another history, while the donor goes on."""
     donor = _source(folders)
@@ -175,6 +178,7 @@ def test_a_copy_by_pages(folders: Path) -> None:
     donor.close()
 
 
+@rule("W2")
 def test_a_copy_by_the_log(folders: Path) -> None:
     donor = _source(folders)
     joiner, _ = open_copy(Files(folders / "joiner", "shop"), UUID)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import pty
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ from zenjun.daemon.database.errors import Error
 from zenjun.db import Connection, IntegrityError, NoQuorum, SerializationError, connect
 from zenjun.tools.lab import Lab
 
+from ..rules import rule
 from .cluster import cluster, wait_for
 
 pytestmark = pytest.mark.lab
@@ -28,8 +33,9 @@ pytestmark = pytest.mark.lab
 class Databases:
     """Three stations with a database process at each."""
 
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
+    def __init__(self, lab: Lab, variant: str = "") -> None:
+        """variant: a broken one (``broken_databases``)."""
+        self.lab, self.variant = lab, variant
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def socket(self, station: int) -> str:
@@ -38,9 +44,13 @@ class Databases:
     def log(self, station: int) -> Path:
         return self.lab.station(station).directory / "db.log"
 
-    def start(self, station: int) -> None:
+    def start(self, station: int, file_bytes_max: int = 0) -> None:
+        """file_bytes_max: no file of the process may grow above it (0: no bound), as if the disk were full."""
         at = self.lab.station(station)
-        argv = [sys.executable, "-m", "zenjun.daemon.database", "--config", str(at.config_path)]
+        module = ["tests.e2e.broken_databases", self.variant] if self.variant else ["zenjun.daemon.database"]
+        argv = [sys.executable, "-m", *module, "--config", str(at.config_path)]
+        if file_bytes_max:
+            argv = ["prlimit", f"--fsize={file_bytes_max}", *argv]
         with self.log(station).open("ab") as log:
             self.processes[station] = subprocess.Popen(argv, env=at.environment(), stdout=log, stderr=log)
 
@@ -103,9 +113,9 @@ class Databases:
 
 
 @contextlib.contextmanager
-def databases(stations: int = 3) -> Iterator[Databases]:
+def databases(stations: int = 3, variant: str = "") -> Iterator[Databases]:
     with cluster(stations) as lab:
-        up = Databases(lab)
+        up = Databases(lab, variant)
         try:
             for station in range(1, stations + 1):
                 up.start(station)
@@ -232,6 +242,68 @@ def test_commands(shop: Databases) -> None:
     wait_for(lambda: not gone.exists(), "its files are gone", 20)
 
 
+def test_prompt(shop: Databases) -> None:
+    """On a terminal it asks, goes on after a mistake, and shows tables."""
+    at = shop.lab.station(1)
+    terminal, theirs = pty.openpty()
+    argv = [sys.executable, "-c", "from zenjun.tools.command import main; main()", "sql", "shop"]
+    environment = {**at.environment(), "HOME": str(at.directory), "TERM": "dumb"}
+    process = subprocess.Popen(argv, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    shown = b""
+
+    def says(text: bytes, deadline_s: float = 60.0) -> None:
+        nonlocal shown
+        until = time.monotonic() + deadline_s
+        while text not in shown:
+            left = until - time.monotonic()
+            assert left > 0 and select.select([terminal], [], [], left)[0], f"{text!r} is not in {shown!r}"
+            shown += os.read(terminal, 4096)
+        shown = shown.partition(text)[2]
+
+    try:
+        says(b"shop> ")
+        for line, *expected in (
+            (b"CREATE TABLE item(id INTEGER PRIMARY KEY,\n", b"    . "),
+            (b"name TEXT);\n", b"shop> "),
+            (b"BEGIN; INSERT INTO item VALUES(1, 'bolt');\n", b"1 rows changed", b"shop* "),
+            (b"nonsense;\n", b"syntax error", b"shop* "),
+            (b"COMMIT;\n", b"shop> "),
+            (b"SELECT name FROM item;\n", b"bolt", b"shop> "),
+            (b".tables\n", b"item", b"shop> "),
+        ):
+            os.write(terminal, line)
+            for text in expected:
+                says(text)
+        os.write(terminal, b".quit\n")
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait(20)
+        os.close(terminal)
+
+
+def test_a_full_disk_takes_one_station_out(shop: Databases) -> None:
+    """The others go on; when there is room again it gets what it lacks."""
+    with contextlib.closing(shop.connect(1)) as c:
+        c.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, body BLOB)")
+        c.commit()
+        shop.until_equal()
+        shop.stop(3)
+        shop.start(3, file_bytes_max=300_000)
+        shop.until_equal()
+        for i in range(40):
+            c.execute("INSERT INTO t VALUES(?, ?)", (i, bytes(20_000)))
+            c.commit()
+        wait_for(lambda: shop.facts(3)["counters"].get("failed"), "station 3 has failed", 60)
+        assert shop.facts(1)["active_sites"] == [1, 2]
+        assert "active" not in shop.facts(3)["step"]
+        shop.stop(3)
+        shop.start(3)
+        shop.until_equal()
+
+
+@rule("K1", "K2", "H1", "H2")
 def test_programs_that_collide(shop: Databases) -> None:
     """Of two that write the same row, or read what the other wrote, one is told so, and does it again."""
     with contextlib.closing(shop.connect(1)) as one, contextlib.closing(shop.connect(2)) as two:
@@ -302,6 +374,7 @@ def test_programs_that_collide(shop: Databases) -> None:
     shop.until_equal()
 
 
+@rule("W2", "K5")
 def test_stations_that_come_back(shop: Databases) -> None:
     """By the log, by pages, without quorum, and after all were killed: nothing that was committed is lost."""
     with contextlib.closing(shop.connect(1)) as c:

@@ -423,8 +423,9 @@ def test_the_template_is_the_unit_with_the_instance_in_its_paths() -> None:
             return [line for line in text.splitlines() if line and not line.startswith(("#", "Description="))]
 
         assert directives(template) == directives(plain)
-    plain, template = ((folder / f"zenjun-directory{at}.service").read_text() for at in ("", "@"))
-    for old, new in swaps:
-        plain = plain.replace(old, new)
-    assert directives(template) == directives(plain)
+    for name in ("zenjun-directory", "zenjun-db"):
+        plain, template = ((folder / f"{name}{at}.service").read_text() for at in ("", "@"))
+        for old, new in swaps:
+            plain = plain.replace(old, new)
+        assert directives(template) == directives(plain)
     assert Path(folder / "debian" / "rules").stat().st_mode & 0o111

@@ -30,7 +30,7 @@ NEEDED: Final = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "gcc": "gcc
 SOURCES: Final = ("proto", "daemon", "tools", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 UNITS: Final = (
     "zenjund.service", "zenjund.socket", "zenjund@.service", "zenjund@.socket", "zenjun-directory.service",
-    "zenjun-directory@.service", "zenjun-db.service",
+    "zenjun-directory@.service", "zenjun-db.service", "zenjun-db@.service",
 )  # fmt: skip
 LAUNCHER: Final = "#!{python} -I\nimport sys\n\nfrom {module} import main\n\nsys.exit(main())\n"
 SCRIPTS: Final = {

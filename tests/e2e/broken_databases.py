@@ -1,0 +1,58 @@
+"""``python -m tests.e2e.broken_databases VARIANT --config …``: a database process with one rule broken."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from zenjun.daemon.database.__main__ import main
+from zenjun.proto.service.database.certify import Certifier
+from zenjun.proto.service.database.machine import Answer, Durability, Machine
+from zenjun.proto.service.database.messages import Write
+from zenjun.proto.service.database.rows import Verdict
+
+
+def reads_ignored() -> None:
+    """Rule K2: what a transaction has read may have been written since."""
+
+    def reads(self: Certifier, write: Write) -> tuple[bytes, ...]:
+        return ()
+
+    Certifier.reads = reads  # type: ignore[method-assign]
+
+
+def answers_at_once() -> None:
+    """A program is told that its transaction is committed before the order has decided it."""
+    honest = Machine.submit
+
+    def submit(self: Machine, write: Write, durability: Durability) -> list[Any]:
+        effects = honest(self, write, durability)
+        self._answers.pop(write.txid, None)
+        return [*effects, Answer(write.txid, Verdict.DONE, self.rows.position().version + 1)]
+
+    Machine.submit = submit  # type: ignore[method-assign]
+
+
+def reads_without_a_barrier() -> None:
+    """Rule D3: a linearizable read does not wait for its place."""
+    honest = Machine.barrier
+
+    def barrier(self: Machine, number: int) -> list[Any]:
+        from zenjun.proto.service.database.machine import Reached
+
+        honest(self, number)
+        return [Reached(number, 0)]
+
+    Machine.barrier = barrier  # type: ignore[method-assign]
+
+
+VARIANTS: Final[dict[str, Callable[[], None]]] = {
+    "reads-ignored": reads_ignored,
+    "answers-at-once": answers_at_once,
+    "no-barrier": reads_without_a_barrier,
+}
+
+if __name__ == "__main__":
+    VARIANTS[sys.argv[1]]()
+    sys.exit(main(sys.argv[2:]))
