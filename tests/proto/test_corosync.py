@@ -266,6 +266,7 @@ def test_who_is_alone_connects_again_and_again() -> None:
     assert ring.on_timer(1000 + RETRY_NS) == [Connect()] and ring.on_timer(1000 + 2 * RETRY_NS) == [Connect()]
     ring.on_connected((1, 7))
     assert ring.next_deadline_ns() is None
+    assert ring.on_blocked(2000, quorum=False) == [] and ring.phase is Phase.WAITING, "the join waits for quorum"
 
 
 @rule("Y4")

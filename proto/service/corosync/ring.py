@@ -158,8 +158,8 @@ class Ring:
         return self._alone(now_ns)
 
     def on_blocked(self, now_ns: int, quorum: bool) -> list[Effect]:
-        """zenjund says ``blocked``."""
-        if quorum or self.phase is Phase.OUT:
+        """zenjund says ``blocked``. A join that has no place yet waits there until there is quorum."""
+        if quorum or self.phase in (Phase.OUT, Phase.WAITING):
             return []
         if self.alone_after_ns:
             if self._alone_at_ns is None:
