@@ -37,7 +37,7 @@ _STATED: Final = tuple(
     re.compile(pattern, re.MULTILINE)
     for pattern in (
         rf"^\d+\. \*\*(?P<text>[^*]+) \((?P<name>{_NAME})\)\.\*\*",  # 1. **Closing (M1).**
-        rf"(?<=\. )\((?P<name>{_NAME})\) (?P<text>[^.]+)\.",  # (M4a) A sentence.
+        rf"(?<=\.)\s+\((?P<name>{_NAME})\) (?P<text>[^.]+)\.",  # (M4a) A sentence.
         rf"^- (?P<name>{_NAME})\. (?P<text>[^.]+)\.",  # - R1. A sentence.
         rf"^\| (?P<name>{_NAME}) \| (?P<text>(?:[^.|]|\.(?! ))+)",  # | X1 | A sentence. |
     )
