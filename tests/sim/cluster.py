@@ -380,7 +380,10 @@ class Simulation(Host):
             return stay if frames.view(record.data).instance + stay.joined > stay.first.number else last
         if record.op == 1:  # on acceptance, which tells the life that accepted it
             source = self.facts.sent.get((record.clock, record.src))
-            return stay if source is not None and stay.instance.has(record.src, source[0]) else last
+            if source is None:
+                return last
+            incarnation, _, instance = source  # its source may have been removed before there was memory for it
+            return stay if stay.instance.has(record.src, incarnation) or instance >= stay.first.number else last
         return last if stay.joined or record.clock >> 32 < stay.first.number else stay
 
     def on_positions(self, station: int, positions: tuple[int, int, int]) -> None:
