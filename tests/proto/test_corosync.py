@@ -62,16 +62,17 @@ PROCESSES = st.builds(Process, st.binary(min_size=1, max_size=128), st.integers(
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
 PLACES = st.tuples(U64, st.integers(0, 2**16 - 1), st.integers(0, 2**16 - 1))
+LISTS = st.builds(
+    List,
+    *(PLACES, U32, st.binary(min_size=16, max_size=16), U64, U64, st.booleans()),
+    st.builds(Word, U32, U32, st.booleans()),
+    st.lists(PROCESSES, max_size=4).map(tuple),
+)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(ProcJoin, PROCESSES),
     st.builds(ProcLeave, PROCESSES, st.sampled_from([Reason.LEAVE, Reason.PROCDOWN])),
     st.builds(Mcast, PROCESSES, st.sampled_from(Part), U32, st.binary(max_size=64)),
-    st.builds(
-        List,
-        *(PLACES, U32, st.binary(min_size=16, max_size=16), U64, U64, st.booleans()),
-        st.builds(Word, U32, U32, st.booleans()),
-        st.lists(PROCESSES, max_size=4).map(tuple),
-    ),
+    LISTS,
     st.builds(Kill, U32, st.binary(max_size=64)),
     st.just(Reload()),
     st.builds(Votes, U32, U32),
@@ -343,6 +344,30 @@ def test_messages_that_cannot_be_are_counted() -> None:
     assert ring.dropped == {"malformed": 1, "stranger": 1}
     with pytest.raises(InvariantError):
         ring.on_message((1, 1), encode(Reload()))
+
+
+@given(st.randoms(use_true_random=False), st.lists(st.tuples(st.integers(2, 3), st.one_of(LISTS, MESSAGES)), max_size=16))
+def test_nothing_that_another_node_says_raises(r: random.Random, said: list[tuple[int, Message]]) -> None:
+    """A ring of two, and a third that is to be let in, of which all but one say anything, also in the round."""
+    c = Cluster(Config({1: 1, 2: 1, 3: 1}))
+    c.start(1, 2)
+    c.join(1, 2)
+    c.program(1, 1, 11)
+    ring = c.nodes[1].ring
+    del c.nodes[2]
+    place = (c.clock + 1, 1, 65535)
+    c.do(1, ring.on_view(place, c.members | {(3, 1)}))
+    for station, message in said:
+        if isinstance(message, List):
+            known = message._replace(node=r.choice([station, 1, message.node]), fingerprint=r.choice([MARK, message.fingerprint]))
+            message = known._replace(round=place)
+        c.do(1, ring.on_message((station, 1), encode(message)))
+    while c.order:
+        source, data = c.order.pop(0)
+        c.do(1, ring.on_message(source, data or b""))
+    c.do(1, ring.on_view((place[0] + 1, 1, 65535), frozenset({(1, 1)})))
+    c.do(1, ring.on_lost(0))
+    assert ring.members == (1,)
 
 
 # ---- process groups

@@ -351,10 +351,10 @@ class Ring:
         )
         missed = self.phase is not Phase.IN and any(s in before and isinstance(m, Reload) for s, m in current.since)
         effects: list[Effect] = [Reread()] if missed else []
-        self.phase, self._sources = Phase.IN, accepted
+        self.phase, self._sources = Phase.IN, self._sources | accepted
         if not joined:
             return effects
-        self._lives = {node: lists[source].life for source, node in accepted.items()}
+        self._lives |= {node: lists[source].life for source, node in accepted.items()}
         count = max(lists[source].rings for source in accepted) + 1
         return effects + self._make(count, left=(), joined=joined, meeting=meeting)
 

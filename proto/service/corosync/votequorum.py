@@ -116,6 +116,7 @@ class Votequorum:
         self.expected = max(quorate or [word.expected for word in parts])
         if quorate:
             self.waiting = False
+        self.votes = {node: word.votes for node, word in meeting.before.items()} | self.votes
         self.votes |= {node: word.votes for node, word in meeting.alone.items()}
 
     def _take_over(self, meeting: Meeting) -> None:
