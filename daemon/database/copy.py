@@ -18,6 +18,7 @@ from .applier import WAL_BYTES_MAX, Applier
 from .errors import DatabaseError
 from .files import Files, remove, sync_folder
 from .rows import SqliteRows
+from .wire import BODY_MAX
 
 FILE_MODE: Final = 0o640
 CHUNK_BYTES: Final = 256 * 1024
@@ -169,18 +170,29 @@ def encode_entry(entry: Entry) -> bytes:
     return _ENTRY.pack(*entry.position, entry.txid.encode(), len(entry.body)) + entry.body
 
 
-def decode_entries(data: bytes) -> Iterator[Entry]:
-    """Raises ValueError."""
-    at = 0
-    while at < len(data):
-        if len(data) - at < _ENTRY.size:
-            raise ValueError("an entry is cut")
-        epoch, version, digest, txid, size = _ENTRY.unpack_from(data, at)
-        at += _ENTRY.size
-        if size > len(data) - at:
-            raise ValueError("an entry is cut")
-        yield Entry(Position(epoch, version, digest), Txid.decode(txid), data[at : at + size])
-        at += size
+class Entries:
+    """Cuts a stream of bytes into entries."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    @property
+    def is_cut(self) -> bool:
+        """The last entry is not complete."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> Iterator[Entry]:
+        """The entries that are complete now. Raises ValueError: one is longer than any may be."""
+        self._rest += data
+        while len(self._rest) >= _ENTRY.size:
+            epoch, version, digest, txid, size = _ENTRY.unpack_from(self._rest)
+            if size > BODY_MAX:
+                raise ValueError(f"an entry of {size} bytes")
+            end = _ENTRY.size + size
+            if len(self._rest) < end:
+                return
+            yield Entry(Position(epoch, version, digest), Txid.decode(txid), bytes(self._rest[_ENTRY.size : end]))
+            del self._rest[:end]
 
 
 class Builder:

@@ -18,7 +18,7 @@ from ...proto.service.database.given import decode_given
 from ...proto.service.database.machine import Given
 from ...proto.service.database.messages import DIGEST_BYTES, next_digest
 from ...proto.service.database.rows import RowsFailed, Verdict
-from .copy import CHUNK_BYTES, Builder, FileRows, Frozen, decode_entries
+from .copy import CHUNK_BYTES, Builder, Entries, FileRows, Frozen
 
 WINDOW: Final = 8
 ACK_S: Final = 20.0
@@ -58,25 +58,32 @@ class Piece(NamedTuple):
             return None
 
 
-def pieces_of(frozen: Frozen, to: Source, place: Place) -> Iterator[Piece]:
-    """All of them, one after another. Reads the disk."""
+def pieces_of(frozen: Frozen, to: Source, place: Place, message_max: int) -> Iterator[Piece]:
+    """All of them, one after another, as messages of at most *message_max* bytes. Reads the disk."""
+    size = min(CHUNK_BYTES, message_max - _HEAD.size)
     number = 0
-    for at in range(0, len(frozen.state), CHUNK_BYTES):
-        yield Piece(Kind.STATE, to, place, number, frozen.state[at : at + CHUNK_BYTES])
+    for data in _cut(frozen.state, size):
+        yield Piece(Kind.STATE, to, place, number, data)
         number += 1
     hashed = blake2b(digest_size=DIGEST_BYTES)
-    for data in frozen.pieces():
-        hashed.update(data)
-        yield Piece(Kind.ENTRIES if frozen.goes_on else Kind.PAGES, to, place, number, data)
-        number += 1
+    for piece in frozen.pieces():
+        hashed.update(piece)
+        for data in _cut(piece, size):
+            yield Piece(Kind.ENTRIES if frozen.goes_on else Kind.PAGES, to, place, number, data)
+            number += 1
     yield Piece(Kind.END, to, place, number, hashed.digest())
+
+
+def _cut(data: bytes, size: int) -> Iterator[bytes]:
+    for at in range(0, len(data), size):
+        yield data[at : at + size]
 
 
 class Sending:
     """One copy on its way to another site."""
 
-    def __init__(self, frozen: Frozen, to: Source, place: Place, send: Callable[[bytes], None]) -> None:
-        self.frozen, self.to, self.place = frozen, to, place
+    def __init__(self, frozen: Frozen, to: Source, place: Place, message_max: int, send: Callable[[bytes], None]) -> None:
+        self.frozen, self.to, self.place, self.message_max = frozen, to, place, message_max
         self.sent_bytes = 0
         self._send = send
         self._acknowledged = -1
@@ -88,7 +95,7 @@ class Sending:
 
     async def run(self) -> bool:
         """Send everything; whether the other site has acknowledged it all. Raises what SQLite and the disk raise."""
-        pieces = pieces_of(self.frozen, self.to, self.place)
+        pieces = pieces_of(self.frozen, self.to, self.place, self.message_max)
         last = -1
         try:
             while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
@@ -119,6 +126,7 @@ class Receiving:
         self.came_bytes = 0
         self._next = 0
         self._state = b""
+        self._entries = Entries()
         self._builder: Builder | None = None
 
     def take(self, piece: Piece, rows: FileRows) -> tuple[FileRows, Given] | None:
@@ -138,6 +146,8 @@ class Receiving:
                 self._builder.add(piece.data)
             elif piece.kind is Kind.END:
                 given = decode_given(self._state)
+                if self._entries.is_cut:
+                    raise ValueError("the last entry is cut")
                 if self._builder is not None:
                     builder, self._builder = self._builder, None
                     rows = builder.finish(piece.data, rows.uuid(), type(rows))
@@ -146,9 +156,8 @@ class Receiving:
             raise RowsFailed(f"the copy that came cannot be used: {error}") from error
         return None
 
-    @staticmethod
-    def _apply(data: bytes, rows: FileRows) -> None:
-        for entry in decode_entries(data):
+    def _apply(self, data: bytes, rows: FileRows) -> None:
+        for entry in self._entries.feed(data):
             last = rows.position()
             expected = next_digest(last.digest, last.version + 1, entry.txid, entry.body)
             if entry.position.version != last.version + 1 or entry.position.digest != expected:

@@ -13,7 +13,7 @@ from ..jsonframes import Frame
 from ..programs import Program, Refused, seconds_of
 from .files import CATALOGUE, is_name
 from .process import Process
-from .site import NotHere, Site, Undecided
+from .site import NotHere, Site, TooLarge, Undecided
 from .wire import BODY_MAX, FRAME_MAX, TIMEOUT_S, UNDER_WAY_MAX, VERSION, beside, to_bytes
 
 TEXTS: Final = {
@@ -72,6 +72,8 @@ class Client(Program):
             answer = await site.commit(write, durability, seconds, again=frame.get("again") is True)
         except NotHere as error:
             raise Refused("no-quorum", f"not committed: {error}") from None
+        except TooLarge as error:
+            raise Refused("too-large", f"not committed: {error}") from None
         except Undecided as error:
             raise Refused("undecided", f"not decided in time: {error}; it may be committed, or may still be") from None
         finally:

@@ -17,7 +17,7 @@ import apsw
 from ...proto.service.base import Effect, Emit, Place, Source
 from ...proto.service.database.given import encode_given
 from ...proto.service.database.machine import Answer, Durability, Failed, Give, Granted, Machine, Reached
-from ...proto.service.database.messages import Position, Txid, Want, Write, decode
+from ...proto.service.database.messages import Position, Txid, Want, Write, decode, encode
 from ...proto.service.database.roll import NOTHING, Sites
 from ...proto.service.database.rows import RowsFailed, Verdict
 from ..client import ClientError, Message, View
@@ -54,6 +54,10 @@ class NotHere(Exception):
     """What a program wants cannot be done now, and has not been done."""
 
 
+class TooLarge(Exception):
+    """The order does not take it; nothing has been done."""
+
+
 class Undecided(Exception):
     """It is not known what became of a transaction."""
 
@@ -86,6 +90,8 @@ class Site:
         self.sending: dict[Source, Sending] = {}
         self.quorum: Callable[[], bool] = lambda: False
         self.closed = False
+        self.message_max = 0
+        """Bytes that zenjund takes in one message."""
         self._rows: FileRows | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"db-{name}")
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix=f"sync-{name}")
@@ -174,6 +180,7 @@ class Site:
     async def _session(self, connection: Connection) -> None:
         self.step = "opening the file"
         me = (connection.welcome.station, connection.welcome.client)
+        self.message_max = connection.welcome.message_max
         try:
             await self._work(self._open, me)
         except RowsFailed as failure:
@@ -455,7 +462,9 @@ class Site:
         before = self.sending.pop(effect.to, None)
         if before is not None:
             before.on_ack(1 << 62)  # an earlier question's answer goes nowhere
-        sending = Sending(effect.frozen, effect.to, effect.place, lambda data: self._out.put_nowait((True, data)))
+        sending = Sending(
+            effect.frozen, effect.to, effect.place, self.message_max, lambda data: self._out.put_nowait((True, data))
+        )
         self.sending[effect.to] = sending
         task = asyncio.get_running_loop().create_task(self._send_copy(sending))
         self._tasks.add(task)
@@ -548,6 +557,8 @@ class Site:
             machine = self.machine
             if machine is None:
                 continue
+            if (size := len(encode(write))) > self.message_max:
+                raise TooLarge(f"the transaction is a message of {size} bytes; zenjund takes {self.message_max}")
             future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             self._answers[write.txid] = future
             # Its log is asked before it is sent, so that "stale" can be told from "forgotten".

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from zenjun.daemon.database.copy import Builder, FileRows, Frozen, decode_entries, open_copy
+from zenjun.daemon.database.copy import Builder, Entries, FileRows, Frozen, open_copy
 from zenjun.daemon.database.files import Files, FilesError, claim, is_name
 from zenjun.daemon.database.moving import Kind, Piece, Receiving, pieces_of
 from zenjun.daemon.jsonframes import FrameError, Frames, pack
@@ -131,10 +131,10 @@ def _source(tmp_path: Path) -> FileRows:
     return rows
 
 
-def _move(frozen: Frozen, rows: FileRows, spoil: int = -1) -> FileRows:
+def _move(frozen: Frozen, rows: FileRows, spoil: int = -1, message_max: int = 1 << 20) -> FileRows:
     """All pieces from one copy to another; one of them is not as it was sent."""
     receiving = Receiving((1, 1, 1))
-    for piece in pieces_of(frozen, (2, 1), (1, 1, 1)):
+    for piece in pieces_of(frozen, (2, 1), (1, 1, 1), message_max):
         came = Piece.decode(piece.encode())
         assert came == piece
         if came.number == spoil:
@@ -180,15 +180,17 @@ def test_a_copy_by_pages(folders: Path) -> None:
 
 @rule("W2")
 def test_a_copy_by_the_log(folders: Path) -> None:
+    """In messages that hold many entries, and in such that hold a part of one."""
     donor = _source(folders)
-    joiner, _ = open_copy(Files(folders / "joiner", "shop"), UUID)
-    joiner.create(UUID)
-    _commit(joiner, 1, "CREATE TABLE t(id INTEGER PRIMARY KEY)")
-    frozen = Frozen(donor, joiner.position(), encode_given(_given()))
-    assert frozen.goes_on
-    assert _move(frozen, joiner) is joiner and joiner.position() == donor.position()
-    frozen.close()
-    joiner.close()
+    for message_max in (1 << 20, 60):
+        joiner, _ = open_copy(Files(folders / "joiner", f"shop{message_max}"), UUID)
+        joiner.create(UUID)
+        _commit(joiner, 1, "CREATE TABLE t(id INTEGER PRIMARY KEY)")
+        frozen = Frozen(donor, joiner.position(), encode_given(_given()))
+        assert frozen.goes_on
+        assert _move(frozen, joiner, message_max=message_max) is joiner and joiner.position() == donor.position()
+        frozen.close()
+        joiner.close()
     donor.close()
 
 
@@ -210,7 +212,7 @@ def test_pieces_that_are_not_those_that_were_sent(folders: Path) -> None:
         receiving.take(Piece(Kind.PAGES, (2, 1), (1, 1, 1), 1, b""), joiner)
     frozen.close()
     with pytest.raises(ValueError):
-        list(decode_entries(b"\0" * 20))
+        list(Entries().feed(b"\xff" * 100))
     builder = Builder(joiner.files)
     builder.add(b"x")
     builder.abort()

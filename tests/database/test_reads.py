@@ -92,6 +92,7 @@ def test_a_plan_is_not_kept_over_a_change_of_the_schema(connection: apsw.Connect
     reads = Reads(connection)
     assert {NAMES[h] for h in reads.of("SELECT v FROM t WHERE k = ?", ("hi",))} == {"t hi"}
     connection.execute("DROP TABLE t; CREATE TABLE t(k, v)")
+    reads.begin()
     assert {NAMES[h] for h in reads.of("SELECT v FROM t WHERE k = ?", ("hi",))} == {"t"}
 
 

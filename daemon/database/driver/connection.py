@@ -7,6 +7,7 @@ says what a program can rely on.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import secrets
 import time
@@ -23,8 +24,6 @@ from ..branch import Bindings, Branch
 from ..errors import (
     DataError,
     Error,
-    IntegrityError,
-    InternalError,
     NotCommitted,
     NotReachable,
     NotSupportedError,
@@ -37,6 +36,7 @@ from ..errors import (
 from ..wire import BODY_MAX, TIMEOUT_S, to_text
 from .cursor import Cursor
 from .dump import dump
+from .mapping import mapped
 from .reads import Reads
 from .service import Lost, Service
 from .statements import Kind, is_exclusive, kind_of, words_of
@@ -75,7 +75,8 @@ class Connection:
         self._closed = False
         self._service: Service | None = None
         self._path = Path()
-        self._file = Path()
+        self._pointed = ""
+        """What the link names, of which the branch is."""
         self._branch: Branch | None = None
         self._reads: Reads | None = None
         self._functions: list[tuple[Any, ...]] = []
@@ -88,6 +89,8 @@ class Connection:
         """Epoch and version of the transaction's snapshot."""
         self._read_set: set[bytes] = set()
         self._lock: Txid | None = None
+        self._has_read = False
+        """Statements of their own have read since."""
         self._seen = (0, 0)
         """The newest epoch and version that this connection has seen or written."""
         self._start = (secrets.randbits(32), secrets.randbits(32))
@@ -196,6 +199,9 @@ class Connection:
 
     def token(self) -> str:
         """What this connection has seen and written: for ``at_least`` of another one, perhaps at another station."""
+        if self._has_read and not self.in_transaction:
+            self._start_transaction(explicit=False)  # what statements of their own have seen is not newer than this
+            self._end()
         return f"{self._seen[0]}.{self._seen[1]}"
 
     def create_function(self, name: str, narg: int, func: Callable[..., Any] | None, *, deterministic: bool = False) -> None:
@@ -262,13 +268,16 @@ class Connection:
 
     def _open(self) -> Branch:
         """The branch of the present file; another one if a new copy has taken its place."""
-        file = self._path.resolve()
-        if self._branch is None or file != self._file:
+        try:
+            pointed = os.readlink(self._path)  # noqa: PTH115 (a transaction of 50 us does not make Path objects)
+        except OSError as error:
+            raise OperationalError(f"{self._path}: {error.strerror}: the database is dropped, or not here yet") from None
+        if self._branch is None or pointed != self._pointed:
             if self._branch is not None:
                 self._branch.close()
                 self._branch = None
-            self._branch = Branch(file)
-            self._file = file
+            self._branch = Branch(self._path.parent / pointed)
+            self._pointed = pointed
             self._reads = Reads(self._branch.writer)
             for name, func, narg, deterministic in self._functions:
                 for connection in (self._branch.reader, self._branch.writer):
@@ -282,6 +291,8 @@ class Connection:
         branch.begin()
         self._explicit, self._began, self._touched = explicit, time.monotonic(), False
         self._read_set.clear()
+        if self._reads is not None:
+            self._reads.begin()
         found: list[Any] = branch.reader.execute("SELECT epoch, version FROM zenjun_meta").fetchall()
         epoch, version = found[0]
         self._snapshot = (epoch, version)
@@ -289,6 +300,7 @@ class Connection:
             branch.end()
             raise PositionLost(f"the copy here is at version {version} of epoch {epoch}, before what this connection has seen")
         self._seen = self._snapshot
+        self._has_read = False
         return branch
 
     def _end(self) -> None:
@@ -408,12 +420,12 @@ class Connection:
         elif (not self._autocommit and kind is not Kind.READ) or not self._autocommit:
             self._start_transaction(explicit=False)
             self._in_transaction(cursor, kind, sql, bindings)
-        else:
+        elif kind is not Kind.READ or not self._read_alone(cursor, sql, bindings):
             self._alone(lambda: self._in_transaction(cursor, kind, sql, bindings), cursor)
 
     def _execute_many(self, cursor: Cursor, sql: str, many: Iterable[Bindings]) -> None:
         kind = kind_of(sql)
-        if kind is not Kind.WRITE and words_of(sql)[:1] != ["WITH"]:
+        if kind is not Kind.WRITE and words_of(sql)[:1] != ("WITH",):
             raise ProgrammingError("executemany is for INSERT, UPDATE, DELETE and REPLACE")
 
         def run(each: Iterable[Bindings] = many) -> None:
@@ -430,6 +442,20 @@ class Connection:
         else:
             kept = list(many)
             self._alone(lambda: run(kept), cursor)
+
+    def _read_alone(self, cursor: Cursor, sql: str, bindings: Bindings) -> bool:
+        """A statement that only reads, as its own snapshot of the file. False: it has to be a transaction."""
+        branch, before = self._branch, self._pointed
+        if branch is None or self.read == "linearizable" or self._open() is not branch or self._pointed != before:
+            return False
+        try:
+            if not self._read(branch, cursor, sql, bindings):
+                return False
+            cursor._rows = iter(list(cursor._rows))
+        except apsw.Error as error:
+            raise mapped(error) from error
+        self._has_read = True
+        return True
 
     def _alone(self, run: Callable[[], None], cursor: Cursor) -> None:
         """A transaction of its own, tried again when another one came before."""
@@ -456,14 +482,15 @@ class Connection:
             return
         if kind is Kind.SAVEPOINT and branch.changes_schema:
             raise NotSupportedError("no savepoints in a transaction that changes the schema")
-        with self._mapped():
-            try:
-                if kind is not Kind.READ or branch.is_writing or not self._read(branch, cursor, sql, bindings):
-                    self._write(branch, cursor, sql, bindings)
-            except apsw.ConstraintError:
-                # The program has learned of rows that are there, or are not.
-                self._note(sql, bindings, failed=True)
-                raise
+        try:
+            if kind is not Kind.READ or branch.is_writing or not self._read(branch, cursor, sql, bindings):
+                self._write(branch, cursor, sql, bindings)
+        except apsw.ConstraintError as error:
+            # The program has learned of rows that are there, or are not.
+            self._note(sql, bindings, failed=True)
+            raise mapped(error) from error
+        except apsw.Error as error:
+            raise mapped(error) from error
         self._touched = True
 
     def _read(self, branch: Branch, cursor: Cursor, sql: str, bindings: Bindings) -> bool:
@@ -494,35 +521,38 @@ class Connection:
             cursor.description = _description(each)
             return self._is_one(sql, text)
 
+        word = "".join(words_of(sql, 1))
+        changes_temporary = word in ("CREATE", "DROP")
+        if changes_temporary:
+            self._note(sql, bindings)  # afterwards it is an error
         before = branch.writer.total_changes()
         try:
             each = branch.execute(sql, bindings, trace)
         except apsw.ExecTraceAbort:
             raise ProgrammingError("one statement at a time: executescript runs several") from None
         cursor._rows = each
-        word = words_of(sql, 1)
-        if word[:1] in (["INSERT"], ["REPLACE"], ["UPDATE"], ["DELETE"]) or branch.writer.total_changes() != before:
+        if word in ("INSERT", "REPLACE", "UPDATE", "DELETE") or branch.writer.total_changes() != before:
             if cursor.description is not None:
                 cursor._rows = iter(each.fetchall())  # RETURNING: it is done when its rows are read
             cursor.rowcount = branch.writer.changes()
-            if word[:1] in (["INSERT"], ["REPLACE"]):
+            if word in ("INSERT", "REPLACE"):
                 cursor.lastrowid = branch.writer.last_insert_rowid()
-        self._note(sql, bindings)  # an EXPLAIN of it counts as a statement that changes nothing
+        if not changes_temporary:
+            self._note(sql, bindings)  # not before: an EXPLAIN counts as a statement that changes nothing
 
     @staticmethod
     def _is_one(sql: str, text: str) -> bool:
         """The statement that begins is the whole text, but for blanks and comments."""
-        return kind_of(sql[len(text) :]) is Kind.EMPTY or not sql.startswith(text)
+        return len(text) == len(sql) or kind_of(sql[len(text) :]) is Kind.EMPTY or not sql.startswith(text)
 
     def _note(self, sql: str, bindings: Bindings, *, failed: bool = False) -> None:
         """What the transaction has read. Statements on their own that only read are not sent, and need not be looked at."""
         branch = self._branch
         if branch is None or self._reads is None or self.isolation == "snapshot" or self._lock is not None:
             return
-        if not self._explicit and self._autocommit and not branch.is_writing:
+        if (not self._explicit and self._autocommit and not branch.is_writing) or words_of(sql, 1) == ("EXPLAIN",):
             return
-        with contextlib.suppress(apsw.SQLError):
-            self._read_set.update(self._reads.tables_of(sql, bindings) if failed else self._reads.of(sql, bindings))
+        self._read_set.update(self._reads.tables_of(sql, bindings) if failed else self._reads.of(sql, bindings))
 
     # ---- the schema
 
@@ -555,29 +585,8 @@ class Connection:
         """SQLite's errors as PEP 249 has them."""
         try:
             yield
-        except apsw.ExecutionCompleteError:
-            raise
         except apsw.Error as error:
             raise mapped(error) from error
-
-
-def mapped(error: apsw.Error) -> Error:
-    """An exception of apsw as one of the driver's."""
-    for kind, result in _MAPPED:
-        if isinstance(error, kind):
-            return result(str(error))
-    return OperationalError(str(error))
-
-
-_MAPPED: Final[tuple[tuple[type[apsw.Error] | tuple[type[apsw.Error], ...], type[Error]], ...]] = (
-    (apsw.ConstraintError, IntegrityError),
-    ((apsw.TooBigError, apsw.RangeError), DataError),
-    (apsw.MismatchError, IntegrityError),
-    ((apsw.BindingsError, apsw.MisuseError, apsw.IncompleteExecutionError), ProgrammingError),
-    (apsw.CursorClosedError, ProgrammingError),
-    ((apsw.CorruptError, apsw.NotADBError), InternalError),
-    ((apsw.AuthError, apsw.ReadOnlyError), NotSupportedError),
-)
 
 
 def _description(cursor: apsw.Cursor) -> tuple[tuple[Any, ...], ...] | None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
+import apsw
+
 from ..branch import Bindings
 from ..errors import ProgrammingError
+from .mapping import mapped
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -75,8 +78,10 @@ class Cursor:
 
     def __next__(self) -> Row:
         self._check()
-        with self.connection._mapped():
+        try:
             row = next(self._rows)
+        except apsw.Error as error:
+            raise mapped(error) from error
         return row if self.row_factory is None else self.row_factory(self, row)
 
     def close(self) -> None:

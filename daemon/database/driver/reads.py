@@ -224,7 +224,13 @@ class Reads:
         self._connection = connection
         self._schema: Schema | None = None
         self._version = -1
+        self._is_present = False
+        """The schema is the one of the transaction."""
         self._found: dict[str, Found] = {}
+
+    def begin(self) -> None:
+        """Another transaction begins, perhaps with another schema."""
+        self._is_present = False
 
     def of(self, sql: str, bindings: Bindings = None) -> Iterator[bytes]:
         """Hashes of the rows and tables that a statement reads (``certify``). The statement has been prepared before."""
@@ -248,10 +254,12 @@ class Reads:
         return list(self._schema.tables) if self._schema is not None else []
 
     def _find(self, sql: str, bindings: Bindings) -> Found:
-        version = self._connection.pragma("schema_version")
-        if version != self._version or self._schema is None:
-            self._schema, self._version = Schema(self._connection), version
-            self._found.clear()
+        if not self._is_present or self._schema is None:
+            version = self._connection.pragma("schema_version")
+            if version != self._version or self._schema is None:
+                self._schema, self._version = Schema(self._connection), version
+                self._found.clear()
+            self._is_present = True
         found = self._found.get(sql)
         if found is None:
             if len(self._found) >= CACHE_MAX:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
+CACHE_MAX: Final = 1000
+"""Texts whose kind is kept."""
 _BLANK: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$)|;)+", re.DOTALL)
 _WORD: Final = re.compile(r"[A-Za-z_]+")
 
@@ -42,7 +45,8 @@ _KINDS: Final = {
 }
 
 
-def words_of(sql: str, number: int = 3) -> list[str]:
+@lru_cache(CACHE_MAX)
+def words_of(sql: str, number: int = 3) -> tuple[str, ...]:
     """The first words, in capitals; fewer if there are no more. Comments between them are left out."""
     at = 0
     found: list[str] = []
@@ -53,10 +57,12 @@ def words_of(sql: str, number: int = 3) -> list[str]:
             break
         found.append(word[0].upper())
         at = word.end()
-    return found
+    return tuple(found)
 
 
+@lru_cache(CACHE_MAX)
 def kind_of(sql: str) -> Kind:
+    """What kind a statement is."""
     words = words_of(sql)
     if not words:
         blank = _BLANK.match(sql)
@@ -71,4 +77,4 @@ def kind_of(sql: str) -> Kind:
 
 def is_exclusive(sql: str) -> bool:
     """BEGIN EXCLUSIVE."""
-    return words_of(sql)[1:2] == ["EXCLUSIVE"]
+    return words_of(sql)[1:2] == ("EXCLUSIVE",)

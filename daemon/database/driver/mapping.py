@@ -1,0 +1,36 @@
+"""SQLite's errors, which apsw raises, as those of PEP 249."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+
+from ..errors import (
+    DataError,
+    Error,
+    IntegrityError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+)
+
+
+def mapped(error: apsw.Error) -> Error:
+    """An exception of apsw as one of the driver's."""
+    for kind, result in _MAPPED:
+        if isinstance(error, kind):
+            return result(str(error))
+    return OperationalError(str(error))
+
+
+_MAPPED: Final[tuple[tuple[type[apsw.Error] | tuple[type[apsw.Error], ...], type[Error]], ...]] = (
+    (apsw.ConstraintError, IntegrityError),
+    ((apsw.TooBigError, apsw.RangeError), DataError),
+    (apsw.MismatchError, IntegrityError),
+    ((apsw.BindingsError, apsw.MisuseError, apsw.IncompleteExecutionError), ProgrammingError),
+    (apsw.CursorClosedError, ProgrammingError),
+    ((apsw.CorruptError, apsw.NotADBError), InternalError),
+    ((apsw.AuthError, apsw.ReadOnlyError), NotSupportedError),
+)

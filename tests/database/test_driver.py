@@ -1,0 +1,270 @@
+"""The driver on a file without an order: reading, rows, errors, transactions that are not sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from zenjun import db
+from zenjun.daemon.database.copy import FileRows, open_copy
+from zenjun.daemon.database.driver.connection import Connection
+from zenjun.daemon.database.files import Files
+from zenjun.proto.service.database.certify import table_hash
+from zenjun.proto.service.database.messages import Position, Segment, Txid, decode_body, encode_body, next_digest
+from zenjun.proto.service.database.rows import Entry, Verdict
+
+UUID = bytes(16)
+
+
+class Local:
+    """A database process that has the order alone: what it is sent is applied at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = Files(folder, "shop")
+        self.rows, _ = open_copy(self.files, UUID)
+        self.rows.create(UUID)
+        self.sent: list[dict[str, Any]] = []
+        self.refuse: list[db.Error] = []
+        """What the next commits are refused with."""
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        if do == "open":
+            return {"path": str(self.files.link)}
+        if do == "lock":
+            return {"version": self.rows.position().version}
+        if do == "commit":
+            self.sent.append(arguments)
+            if self.refuse:
+                raise self.refuse.pop(0)
+            return {"version": commit(self.rows, arguments)}
+        return {}
+
+    @property
+    def reads(self) -> set[bytes]:
+        """Of the last transaction that was sent."""
+        from zenjun.daemon.database.wire import to_bytes
+
+        data = to_bytes(self.sent[-1]["reads"])
+        return {data[i : i + 8] for i in range(0, len(data), 8)}
+
+    @property
+    def kinds(self) -> list[Segment]:
+        from zenjun.daemon.database.wire import to_bytes
+
+        return [kind for kind, _ in decode_body(to_bytes(self.sent[-1]["body"]))]
+
+
+def commit(rows: FileRows, arguments: dict[str, Any]) -> int:
+    from zenjun.daemon.database.wire import to_bytes
+
+    txid, body = Txid.decode(to_bytes(arguments["txid"])), to_bytes(arguments["body"])
+    last = rows.position()
+    digest = next_digest(last.digest, last.version + 1, txid, body)
+    assert rows.write(Entry(Position(last.epoch, last.version + 1, digest), txid, body)) is Verdict.DONE
+    return last.version + 1
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
+    here = Local(tmp_path)
+    monkeypatch.setattr(Connection, "_ask", lambda self, do, *, seconds=None, **arguments: here.ask(do, **arguments))
+    with db.connect("shop") as c:
+        c.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT)")
+        c.executemany("INSERT INTO t VALUES(?, ?)", [(1, "a"), (2, "b"), (3, "c")])
+    c.close()
+    yield here
+    here.rows.close()
+
+
+def test_the_module_is_what_pep_249_says() -> None:
+    assert (db.apilevel, db.threadsafety, db.paramstyle) == ("2.0", 1, "qmark")
+    for name in ("Warning", "Error", "InterfaceError", "DatabaseError", "DataError", "OperationalError", "IntegrityError",
+                 "InternalError", "ProgrammingError", "NotSupportedError"):  # fmt: skip
+        assert issubclass(getattr(db, name), Exception)
+    assert db.STRING == "VARCHAR(10)" and db.NUMBER == "INTEGER" and db.STRING != "INTEGER"
+    assert db.DateFromTicks(0.0) and db.TimeFromTicks(0.0) and db.TimestampFromTicks(0.0) and db.Binary(b"x") == b"x"
+
+
+def test_cursors(local: Local) -> None:
+    c = db.connect("shop")
+    cursor = c.cursor()
+    assert cursor.description is None and cursor.rowcount == -1
+    assert cursor.execute("SELECT id, v AS name FROM t ORDER BY id").fetchone() == (1, "a")
+    assert cursor.description is not None and [d[0] for d in cursor.description] == ["id", "name"]
+    assert len(cursor.description[0]) == 7
+    assert cursor.fetchmany() == [(2, "b")] and cursor.fetchmany(5) == [(3, "c")] and cursor.fetchone() is None
+    cursor.execute("SELECT v FROM t WHERE 0")
+    assert cursor.description is not None and cursor.fetchall() == []
+    cursor.execute("UPDATE t SET v = :new WHERE id > :low", {"new": "z", "low": 1})
+    assert (cursor.rowcount, cursor.description) == (2, None)
+    cursor.execute("INSERT INTO t(v) VALUES(?) RETURNING id", ("d",))
+    assert cursor.fetchall() == [(4,)] and cursor.lastrowid == 4
+    assert cursor.executemany("DELETE FROM t WHERE id = ?", [(1,), (2,), (99,)]).rowcount == 2
+    c.row_factory = lambda cursor, row: dict(zip((d[0] for d in cursor.description or ()), row, strict=True))
+    assert c.execute("SELECT id FROM t WHERE id = 3").fetchall() == [{"id": 3}]
+    c.rollback()
+    assert len(c.execute("SELECT * FROM t").fetchall()) == 3, "nothing was sent"
+    cursor.close()
+    with pytest.raises(db.ProgrammingError):
+        cursor.execute("SELECT 1")
+    c.close()
+    c.close()
+    with pytest.raises(db.ProgrammingError):
+        c.execute("SELECT 1")
+
+
+def test_errors(local: Local) -> None:
+    with db.connect("shop") as c:
+        for sql, parameters, kind in (
+            ("SELECT nonsense", (), db.OperationalError),
+            ("nonsense", (), db.OperationalError),
+            ("SELECT * FROM t WHERE id = ?", (), db.ProgrammingError),
+            ("INSERT INTO t VALUES(1, 'again')", (), db.IntegrityError),
+            ("INSERT INTO t VALUES('x', 'no number')", (), db.IntegrityError),
+            ("SELECT 1; SELECT 2", (), db.ProgrammingError),
+            ("ATTACH 'x' AS y", (), db.NotSupportedError),
+            ("CREATE TABLE u AS SELECT * FROM t", (), db.NotSupportedError),
+            ("CREATE TABLE zenjun_x(x)", (), db.NotSupportedError),
+            ("BEGIN", (), db.OperationalError),
+        ):
+            with pytest.raises(kind):
+                c.execute(sql, parameters)
+        with pytest.raises(db.ProgrammingError):
+            c.executemany("SELECT ?", [(1,)])
+        c.rollback()
+        with pytest.raises(db.ProgrammingError):
+            db.connect("shop", isolation="none")
+    c.close()
+
+
+def test_what_was_read_is_sent(local: Local) -> None:
+    table = table_hash("t")
+    with db.connect("shop") as c:
+        c.execute("SELECT v FROM t WHERE id = 2").fetchall()
+        c.execute("INSERT INTO t VALUES(10, 'x')")
+    assert len(local.reads) == 1 and table not in local.reads and local.kinds == [Segment.CHANGESET]
+    with c:
+        c.execute("CREATE TEMP TABLE kept AS SELECT * FROM t")
+        c.execute("INSERT INTO t SELECT id + 100, v FROM kept")
+        assert c.execute("EXPLAIN SELECT * FROM t").fetchone()
+    assert local.reads == {table}
+    with c, pytest.raises(db.IntegrityError):
+        c.execute("INSERT INTO t VALUES(1, 'there is one')")
+    with c:
+        with pytest.raises(db.IntegrityError):
+            c.execute("INSERT INTO t VALUES(1, 'there is one')")
+        c.execute("INSERT INTO t VALUES(11, 'x')")
+    assert table in local.reads, "the program knows that there is a row 1"
+    sent = len(local.sent)
+    with c:
+        c.execute("SELECT * FROM t").fetchall()
+    assert len(local.sent) == sent, "who only reads sends nothing"
+    with db.connect("shop", isolation="snapshot") as other:
+        other.execute("SELECT * FROM t").fetchall()
+        other.execute("INSERT INTO t VALUES(12, 'x')")
+    assert local.reads == set()
+    other.close()
+    c.close()
+
+
+def test_a_schema_change_among_rows(local: Local) -> None:
+    """One transaction of rows, a new table, rows of it, a column, rows again."""
+    with db.connect("shop") as c:
+        c.execute("INSERT INTO t VALUES(20, 'x')")
+        c.execute("CREATE TABLE u(id INTEGER PRIMARY KEY, t INTEGER REFERENCES t(id))")
+        c.execute("INSERT INTO u VALUES(1, 20)")
+        c.execute("ALTER TABLE t ADD COLUMN more")
+        c.execute("UPDATE t SET more = 1 WHERE id = 20")
+        with pytest.raises(db.NotSupportedError):
+            c.execute("SAVEPOINT s")
+    assert local.kinds == [Segment.CHANGESET, Segment.SQL, Segment.CHANGESET, Segment.SQL, Segment.CHANGESET]
+    assert c.execute("SELECT t.more FROM u JOIN t ON t.id = u.t").fetchall() == [(1,)]
+    c.rollback()
+    c.execute("CREATE TABLE gone(x)")
+    c.rollback()
+    with pytest.raises(db.OperationalError, match="no such table"):
+        c.execute("SELECT * FROM gone")
+    c.close()
+
+
+def test_a_transaction_is_run_again(local: Local) -> None:
+    c = db.connect("shop")
+    seen: list[int] = []
+
+    def add(c: Connection) -> str:
+        seen.append(1)
+        c.execute("INSERT INTO t VALUES(30, 'x')")
+        return "done"
+
+    local.refuse = [db.SerializationError("conflict"), db.SerializationError("read")]
+    assert c.run(add) == "done" and len(seen) == 3
+    local.refuse = [db.SerializationError("conflict")] * 3
+    with pytest.raises(db.SerializationError):
+        c.run(lambda c: c.execute("INSERT INTO t VALUES(31, 'x')"), tries=3)
+    with pytest.raises(ValueError, match="of its own"):
+
+        def fails(c: Connection) -> None:
+            c.execute("INSERT INTO t VALUES(32, 'x')")
+            raise ValueError("an error of its own")
+
+        c.run(fails)
+    assert not c.in_transaction
+    c.autocommit = True
+    local.refuse = [db.SerializationError("conflict")]
+    c.execute("INSERT INTO t VALUES(33, 'x')")
+    assert c.execute("SELECT id FROM t WHERE id >= 30 ORDER BY id").fetchall() == [(30,), (33,)]
+    local.refuse = [db.NoQuorum("too few")]
+    with pytest.raises(db.NoQuorum):
+        c.execute("INSERT INTO t VALUES(34, 'x')")
+    assert not c.in_transaction
+    c.close()
+
+
+def test_more_than_pep_249(local: Local, tmp_path: Path) -> None:
+    c = db.connect("shop", autocommit=True)
+    c.create_function("twice", 1, lambda x: 2 * x)
+    assert c.execute("SELECT twice(id) FROM t WHERE id = 2").fetchall() == [(4,)]
+    c.executescript("INSERT INTO t VALUES(40, 'a;b'); -- a remark; with a semicolon\nINSERT INTO t VALUES(41, NULL);")
+    c.execute("BEGIN")
+    c.execute("SAVEPOINT s")
+    c.execute("DELETE FROM t")
+    c.execute("ROLLBACK TO s")
+    c.execute("UPDATE t SET v = 'new' WHERE id = 41")
+    c.execute("COMMIT")
+    dumped = list(c.iterdump())
+    assert dumped[0] == "BEGIN;" and """INSERT INTO "t"("id", "v") VALUES(40, 'a;b');""" in dumped
+    assert not any("zenjun_" in line for line in dumped)
+    c.backup(tmp_path / "copy.db")
+    assert (tmp_path / "copy.db").stat().st_size
+    before = c.token()
+    c.execute("INSERT INTO t VALUES(42, 'x')")
+    assert c.token() != before
+    db.connect("shop", at_least=c.token()).close()
+    for token, kind in (("9.9", db.PositionLost), ("x", db.ProgrammingError)):
+        with pytest.raises(kind):
+            db.connect("shop", at_least=token)
+    c.close()
+
+
+def test_another_copy_takes_the_place_of_the_file(local: Local) -> None:
+    """A connection that is open reads the new one, with its next transaction."""
+    c = db.connect("shop", autocommit=True)
+    assert c.execute("SELECT count(*) FROM t").fetchone() == (3,)
+    path = local.files.next()
+    c.backup(path)
+    other = FileRows(local.files, UUID, path)
+    local.files.point(path)
+    local.rows.close()
+    local.rows = other
+    c.execute("INSERT INTO t VALUES(50, 'x')")
+    assert c.execute("SELECT count(*) FROM t").fetchone() == (4,)
+    c.close()
+
+
+def test_too_large(local: Local) -> None:
+    with pytest.raises(db.DataError), db.connect("shop") as c:
+        c.execute("INSERT INTO t VALUES(60, zeroblob(9000000))")
+    assert encode_body([]) == b""
+    c.close()
