@@ -9,7 +9,7 @@ import click
 
 from ...daemon.terminal import json_text, printable
 from .common import FAILED, Failure
-from .dbcommon import CODES, ask, database_option, failures, json_option, timeout_option
+from .dbcommon import CODES, ask, connected, database_option, json_option, timeout_option
 from .lazy import Overview
 
 
@@ -143,17 +143,9 @@ def check(name: str, timeout: float, path: str | None) -> None:
     Example:
       zenjun db check shop
     """
-    from ...daemon.database.driver import connect
-
-    with failures("db"):
-        c = connect(name, socket=path, timeout=timeout, autocommit=True)
-        try:
-            found = [str(text) for (text,) in c.execute("PRAGMA integrity_check") if text != "ok"]
-            found += [
-                f"foreign key of {row[0]}, rowid {row[1]}: no row in {row[2]}" for row in c.execute("PRAGMA foreign_key_check")
-            ]
-        finally:
-            c.close()
+    with connected(name, path, timeout) as c:
+        found = [str(text) for (text,) in c.execute("PRAGMA integrity_check") if text != "ok"]
+        found += [f"foreign key of {row[0]}, rowid {row[1]}: no row in {row[2]}" for row in c.execute("PRAGMA foreign_key_check")]
     for line in found:
         click.echo(printable(line))
     if found:
@@ -173,14 +165,8 @@ def backup(name: str, target: Path, timeout: float, path: str | None) -> None:
     Example:
       zenjun db backup shop shop-monday.db
     """
-    from ...daemon.database.driver import connect
-
     if target.exists():
         raise Failure(f"{target} is there already", FAILED, "db")
-    with failures("db"):
-        c = connect(name, socket=path, timeout=timeout)
-        try:
-            c.backup(target)
-        finally:
-            c.close()
+    with connected(name, path, timeout) as c:
+        c.backup(target)
     click.echo(f"{target}: {target.stat().st_size:,} bytes")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from ...daemon.database import errors
 from ...daemon.database.wire import SOCKET, SOCKET_ENV
 from ...daemon.jsonframes import Frame
-from .common import FAILED, NO_SERVICE, UNREACHABLE, USAGE, Failure, socket_option_of
+from .common import FAILED, NO_SERVICE, UNREACHABLE, USAGE, Failure, lacking, socket_option_of
+
+if TYPE_CHECKING:
+    from ...daemon.database.driver import Connection
 
 F = TypeVar("F", bound=Callable[..., Any])
 CODES: Final = "Exit codes: 0 done · 1 refused · 2 usage · 3 no process · 5 no quorum, or not decided (docs/cli.md)."
@@ -48,6 +51,23 @@ def _code(error: errors.Error) -> int:
     if isinstance(error, errors.NoQuorum | errors.Undecided):
         return NO_SERVICE
     return USAGE if error.code in ("name", "malformed") else FAILED
+
+
+@contextmanager
+def connected(name: str, path: str | None, timeout: float) -> Iterator[Connection]:
+    """A connection of the driver, for ``zenjun db``."""
+    try:
+        from ...daemon.database.driver import connect
+    except ImportError as error:
+        if (error.name or "").startswith("zenjun"):
+            raise
+        raise lacking(error.name, "zenjun[db]", "db") from None
+    with failures("db"):
+        connection = connect(name, socket=path, timeout=timeout, autocommit=True)
+        try:
+            yield connection
+        finally:
+            connection.close()
 
 
 def ask(path: str | None, do: str, timeout: float, **arguments: Any) -> Frame:
