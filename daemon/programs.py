@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
+from ..proto.errors import UsageError
 from .jsonframes import Frame, FrameError, Frames, pack
 from .listening import Listener, peer
 from .observe import Journal
@@ -19,10 +20,10 @@ WRITE_HIGH: Final = 256 * 1024
 
 
 class Refused(Exception):
-    """A request that is answered with an error: one word, and a text."""
+    """A request that is not done. code: one word, which the program gets with the text."""
 
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
+    def __init__(self, code: str, text: str = "") -> None:
+        super().__init__(text or code)
         self.code = code
 
 
@@ -73,6 +74,9 @@ class Programs:
 class Program(asyncio.Protocol):
     """One connection. A subclass has a method ``_do_NAME`` for each request, and says what it is in ``hello``."""
 
+    errors: tuple[type[Exception], ...] = ()
+    """What a request may raise besides Refused and ValueError; ``refusal`` says what the program gets."""
+
     version = 1
     """Of the protocol."""
     frame_max = 1 << 20
@@ -93,6 +97,18 @@ class Program(asyncio.Protocol):
 
     def ended(self) -> None:
         """The program has gone."""
+
+    def at_once(self, do: str, frame: Frame) -> Callable[[Frame], Frame] | None:
+        """What answers this request without waiting for anything, so that it needs no task; None: nothing."""
+        return None
+
+    def completed(self, answer: Frame) -> Frame:
+        """An answer on its way to the program."""
+        return answer
+
+    def refusal(self, error: Exception) -> Refused:
+        """What the program gets for one of ``errors``."""
+        return Refused("failed", str(error))
 
     # ---- the transport
 
@@ -147,27 +163,42 @@ class Program(asyncio.Protocol):
         number, do = frame.get("id"), frame.get("do")
         if type(number) is not int or type(do) is not str:
             raise FrameError("a request without id or do")
+        if (answers := self.at_once(do, frame)) is not None:
+            try:
+                self.write({"id": number, "ok": self.completed(answers(frame))})
+            except Exception as error:
+                self._refuse_for(number, error)
+            return
         request: Callable[[Frame], Awaitable[Frame]] | None = getattr(self, f"_do_{do.replace('-', '_')}", None)
         if request is None:
             self.refuse(number, Refused("unknown-request", f"unknown request {do[:40]!r}"))
             return
         task = asyncio.get_running_loop().create_task(self._run(number, request(frame)))
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._task_ended)
         if len(self._tasks) >= self.under_way_max and self._transport is not None:
             self._transport.pause_reading()
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._read_on()
 
     async def _run(self, number: int, request: Awaitable[Frame]) -> None:
         try:
-            self.write({"id": number, "ok": await request})
-        except Refused as refused:
-            self.refuse(number, refused)
-        except ValueError as error:
+            self.write({"id": number, "ok": self.completed(await request)})
+        except Exception as error:
+            self._refuse_for(number, error)
+
+    def _refuse_for(self, number: int, error: Exception) -> None:
+        """Tell the program what is wrong; an exception that no request may raise is raised again."""
+        if isinstance(error, Refused):
+            self.refuse(number, error)
+        elif isinstance(error, ValueError | UsageError):
             self.refuse(number, Refused("malformed", str(error)[:500]))
+        elif isinstance(error, self.errors):
+            self.refuse(number, self.refusal(error))
+        else:
+            raise error
 
     def refuse(self, number: int, refused: Refused) -> None:
         self.write({"id": number, "error": {"code": refused.code, "text": str(refused)}})

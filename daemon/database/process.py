@@ -33,7 +33,7 @@ TRIES: Final = 10
 
 
 class OrderLost(ClientError):
-    """The order has ended for this station: whoever connects again is another member."""
+    """The order has ended for this station; a new connection is another member."""
 
 
 class Process:

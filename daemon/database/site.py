@@ -526,7 +526,7 @@ class Site:
             except OSError as error:
                 machine = self.machine
                 if machine is not None:
-                    # What a failed sync has lost nobody knows, and the next one would not tell.
+                    # It is not known what a failed sync has lost, and the next one would not report it.
                     self._carry_out(await self._work(machine.fail, f"{rows.wal}: {error.strerror}"))
                 continue
             self.sync_seconds = time.monotonic() - began

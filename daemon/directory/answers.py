@@ -8,19 +8,12 @@ from typing import Any, Final
 from ...proto.service.directory import lookup, selection
 from ...proto.service.directory.entries import Entry, Target, place_text, read_entry
 from ...proto.service.directory.store import Table
+from ..programs import Refused
 from .copy import Copy, Facts
 from .store import Rows
 
 CACHE_MAX: Final = 20_000
 """Entries kept decoded."""
-
-
-class Refused(Exception):
-    """A request that is not done. code: one word, as docs/directory.md has them."""
-
-    def __init__(self, code: str, text: str = "") -> None:
-        super().__init__(text or code)
-        self.code = code
 
 
 class Answers:

@@ -18,7 +18,7 @@ from ...proto.service.directory.entries import Entry, Target
 from ...proto.service.directory.lookup import Found
 from ..config import DirectoryOptions, loopback
 from ..listening import BACKLOG, SocketError
-from .answers import Refused
+from ..programs import Refused
 from .copy import DATABASE_ERRORS
 from .dnsanswer import Failed, Unanswerable, Zone
 from .process import Process

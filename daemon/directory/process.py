@@ -39,8 +39,9 @@ from ..client import Message as GroupMessage
 from ..client.aio import Connection, StateGroup
 from ..config import Config
 from ..observe import Journal
+from ..programs import Refused
 from ..slots import next_instant
-from .answers import Answers, Refused
+from .answers import Answers
 from .copy import DATABASE_ERRORS, Applied, Copy, Facts, Heard, Input, Seen
 from .leases import Lease, Leases
 from .store import CARRY_ROWS, what_to_do

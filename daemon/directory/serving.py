@@ -7,11 +7,10 @@ import contextlib
 import grp
 import os
 import pwd
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from ...proto.errors import UsageError
 from ...proto.service.directory.entries import Entry, entry_row, parse_place, place_text, zone_row
@@ -20,23 +19,20 @@ from ...proto.service.directory.names import OPERATOR, is_name, lower
 from ...proto.service.directory.operations import Operation, Register, SetSchedule, read_operation
 from ...proto.service.directory.store import Table
 from ...proto.service.directory.watch import Changed, Event, Listed, Watch
-from ..listening import Listener, peer
+from ..listening import Listener
 from ..observe import Journal
+from ..programs import Program, Programs, Refused
 from ..slots import first_instant
-from .answers import Refused
 from .copy import DATABASE_ERRORS
 from .leases import Lease
 from .process import Process, bounds
 from .report import status
 from .updates import FLAGS, Pending
-from .wire import FRAME_MAX, LIST_MAX, UNDER_WAY_MAX, VERSION, WAITS, Frame, FrameError, Frames, beside, pack
+from .wire import FRAME_MAX, LIST_MAX, UNDER_WAY_MAX, VERSION, WAITS, Frame, beside
 
-CONNECTIONS_MAX: Final = 1000
 WATCHES_MAX: Final = 10_000
 LEASES_MAX: Final = 100_000
 EVENTS_AT_ONCE: Final = 100
-WRITE_HIGH: Final = 256 * 1024
-"""Bytes not taken by a program above which its watches wait."""
 ROLES_S: Final = 5.0
 """How long a change of a user's groups may go unnoticed by a program that is connected."""
 TIMEOUT_S: Final = 30.0
@@ -79,174 +75,70 @@ def _refused(code: str, problem: str) -> Refused:
     return Refused(code, f"refused before it was sent: {WHY.get(problem, problem) or 'malformed'}"[:300])
 
 
-class Server:
+class Server(Programs):
     """Accepts programs."""
 
     def __init__(self, process: Process, listener: Listener, journal: Journal) -> None:
+        super().__init__(lambda uid, gid: Client(self, uid, gid), listener, journal)
         self.process = process
-        self.connections: set[Program] = set()
-        self._listener = listener
-        self._journal = journal
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(listener.fileno(), self._accept)
-
-    def _accept(self) -> None:
-        taken, error = self._listener.accept()
-        for sock in taken:
-            if len(self.connections) >= CONNECTIONS_MAX:
-                sock.close()
-                self._journal.event(30, "busy", f"{CONNECTIONS_MAX} programs are connected", now=time.monotonic_ns())
-                continue
-            sock.setblocking(False)
-            self._loop.create_task(self._take(sock))
-        if error is not None:
-            self._journal.event(40, "accept", str(error), now=time.monotonic_ns())
-
-    async def _take(self, sock: socket.socket) -> None:
-        _, uid, gid = peer(sock)
-        with contextlib.suppress(OSError):
-            await self._loop.connect_accepted_socket(lambda: Program(self, uid, gid), sock)
-
-    async def close(self) -> None:
-        """No more programs; those that are here are cut off, and their leases end with the process."""
-        self._loop.remove_reader(self._listener.fileno())
-        self._listener.close()
-        for program in list(self.connections):
-            program.cut()
-        await asyncio.sleep(0)
 
 
-class Program(asyncio.Protocol):
-    """One connection."""
+class Client(Program):
+    """One program."""
+
+    version = VERSION
+    frame_max = FRAME_MAX
+    under_way_max = UNDER_WAY_MAX
+    errors = DATABASE_ERRORS
 
     def __init__(self, server: Server, uid: int, gid: int) -> None:
+        super().__init__()
         self._server = server
         self._process = server.process
         self._uid, self._gid = uid, gid
-        self._frames = Frames(FRAME_MAX)
-        self._transport: asyncio.Transport | None = None
-        self._greeted = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self._watches: dict[int, Watch] = {}
         self._leases: set[int] = set()
-        self._writable = True
         self._roles_are: tuple[str, ...] = ()
         self._roles_named: frozenset[str] = frozenset()
         self._roles_until = 0.0
 
-    # ---- the transport
+    # ---- the connection
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another base
-        self._transport.set_write_buffer_limits(WRITE_HIGH)
-        self._server.connections.add(self)
+    def hello(self) -> Frame:
+        config = self._process.config
+        return {
+            "station": config.station.id,
+            "stations": config.cluster.stations,
+            "cluster": config.cluster.name,
+            "place": place_text(self._process.facts.place),
+        }
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._server.connections.discard(self)
-        self._transport = None
-        for task in list(self._tasks):
-            task.cancel()
+    def ended(self) -> None:
         for watch in self._watches.values():
             self._process.watches.pop(watch, None)
         self._process.tracking.remove(self._forget)
         ended = [number for number in self._leases if self._process.leases.remove(number)]
         self._process.end_leases(ended)
 
-    def pause_writing(self) -> None:
-        self._writable = False
-        if self._transport is not None:
-            self._transport.pause_reading()
-
     def resume_writing(self) -> None:
-        self._writable = True
-        self._read_on()
+        super().resume_writing()
         for number in list(self._watches):
             self._tell(number)
 
-    def cut(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+    def at_once(self, do: str, frame: Frame) -> Callable[[Frame], Frame] | None:
+        """The most frequent request is answered without a task."""
+        is_lookup = do == "lookup" and not frame.get("fresh") and "after" not in frame
+        return self._lookup if is_lookup and not self._process.closed else None
 
-    def _read_on(self) -> None:
-        if self._transport is not None and self._writable and len(self._tasks) < UNDER_WAY_MAX:
-            self._transport.resume_reading()
-
-    def _write(self, frame: Frame) -> None:
-        if self._transport is not None:
-            self._transport.write(pack(frame))
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for frame in self._frames.feed(data):
-                self._take(frame)
-        except FrameError as error:
-            self._write({"error": {"code": "protocol", "text": str(error)}})
-            self.cut()
-
-    def _take(self, frame: Frame) -> None:
-        if not self._greeted:
-            self._greet(frame)
-            return
-        number, do = frame.get("id"), frame.get("do")
-        if type(number) is not int or type(do) is not str:
-            raise FrameError("a request without id or do")
-        at_once = do == "lookup" and not frame.get("fresh") and "after" not in frame and not self._process.closed
-        if at_once:  # the most frequent one, without a task
-            try:
-                self._answer(number, self._lookup(frame))
-            except Refused as refused:
-                self._refuse(number, refused)
-            except DATABASE_ERRORS as error:
-                self._refuse(number, Refused("failed", f"{self._process.copy.file.path}: {error}"))
-            return
-        request: Callable[[Frame], Awaitable[Frame]] | None = getattr(self, f"_do_{do.replace('-', '_')}", None)
-        if request is None:
-            self._refuse(number, Refused("unknown-request", f"unknown request {do[:40]!r}"))
-            return
-        task = asyncio.get_running_loop().create_task(self._run(number, request(frame)))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        if len(self._tasks) >= UNDER_WAY_MAX and self._transport is not None:
-            self._transport.pause_reading()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._read_on()
-
-    def _greet(self, frame: Frame) -> None:
-        if frame.get("hello") != VERSION:
-            raise FrameError(f"this process speaks version {VERSION}, not {frame.get('hello')!r}"[:200])
-        self._greeted = True
-        config = self._process.config
-        self._write(
-            {
-                "hello": VERSION,
-                "station": config.station.id,
-                "stations": config.cluster.stations,
-                "cluster": config.cluster.name,
-                "place": place_text(self._process.facts.place),
-            }
-        )
-
-    async def _run(self, number: int, request: Awaitable[Frame]) -> None:
-        try:
-            self._answer(number, await request)
-        except Refused as refused:
-            self._refuse(number, refused)
-        except (ValueError, UsageError) as error:
-            self._refuse(number, Refused("malformed", str(error)[:500]))
-        except DATABASE_ERRORS as error:
-            self._refuse(number, Refused("failed", f"{self._process.copy.file.path}: {error}"))
-
-    def _answer(self, number: int, answer: Frame) -> None:
+    def completed(self, answer: Frame) -> Frame:
         facts, stale = self._process.facts, self._process.stale_ms()
         answer["place"] = answer.get("place") or place_text(facts.place)
         if stale:
             answer["stale_ms"] = stale
-        self._write({"id": number, "ok": answer})
+        return answer
 
-    def _refuse(self, number: int, refused: Refused) -> None:
-        self._write({"id": number, "error": {"code": refused.code, "text": str(refused)}})
+    def refusal(self, error: Exception) -> Refused:
+        return Refused("failed", f"{self._process.copy.file.path}: {error}")
 
     # ---- look-ups
 
@@ -265,7 +157,7 @@ class Program(asyncio.Protocol):
         return answer
 
     def _forget(self, names: list[str] | None) -> None:
-        self._write({"forget": names})
+        self.write({"forget": names})
 
     async def _do_lookup(self, frame: Frame) -> Frame:
         await self._readable(frame)
@@ -412,7 +304,7 @@ class Program(asyncio.Protocol):
     def _tell_lease(self, number: int, event: str) -> None:
         if event == "ended":
             self._leases.discard(number)
-        self._write({"lease": number, "event": event, "place": place_text(self._process.facts.place)})
+        self.write({"lease": number, "event": event, "place": place_text(self._process.facts.place)})
 
     async def _do_renew(self, frame: Frame) -> Frame:
         number = frame.get("lease")
@@ -458,7 +350,7 @@ class Program(asyncio.Protocol):
         while watch is not None and self._writable and self._transport is not None and len(watch):
             events = [_event(event) for event in watch.read(EVENTS_AT_ONCE)]
             self._process.counters["gaps"] += sum(event[0] == "gap" for event in events)
-            self._write({"watch": number, "events": events})
+            self.write({"watch": number, "events": events})
 
     # ---- for operators
 
