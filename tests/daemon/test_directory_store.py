@@ -201,6 +201,17 @@ def test_damage_is_found_and_moved_away(tmp_path: Path) -> None:
     assert file.moved.endswith("directory.db.bad-2")
 
 
+def test_an_entry_under_another_name_is_damage(tmp_path: Path) -> None:
+    """Its row has its name, and the sum is that of the rows."""
+    close(filled(tmp_path))
+    with sqlite3.connect(tmp_path / "directory.db") as rows:
+        rows.execute("UPDATE rows SET key = 'n999' WHERE key = 'n7' AND tbl = ?", (int(Table.ENTRY),))
+    rows.close()
+    file = File(tmp_path, "c", 1)
+    close(Copy(file))
+    assert file.moved and "n999" in file.why
+
+
 def test_another_stations_file_is_refused_and_named(tmp_path: Path) -> None:
     close(copy_at(tmp_path, station=1))
     for station, cluster in ((2, "c"), (1, "d")):

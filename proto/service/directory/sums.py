@@ -6,6 +6,7 @@ again. With exclusive or in place of the addition two equal rows would cancel.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
@@ -21,3 +22,17 @@ def row_sum(table: Table, key: str, row: bytes) -> int:
     if table in MAIN:
         return int.from_bytes(blake2b(row, digest_size=16).digest(), "big")
     return int.from_bytes(blake2b(b"%d:%s:%s" % (table, key.encode("ascii"), row), digest_size=16).digest(), "big")
+
+
+def sums_of(rows: Iterable[tuple[Table, str, bytes]]) -> tuple[int, int]:
+    """The main sum and the rest of a store's summed rows. Raises ValueError for an entry under another name than its own, which
+    the sum does not see."""
+    main = rest = 0
+    for table, key, row in rows:
+        if table is Table.ENTRY and f'"n":"{key}"'.encode("ascii") not in row:
+            raise ValueError(f"the row of {key} is none of this entry")
+        if table in MAIN:
+            main += row_sum(table, key, row)
+        else:
+            rest += row_sum(table, key, row)
+    return main % MODULUS, rest % MODULUS
