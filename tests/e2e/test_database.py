@@ -374,6 +374,7 @@ def test_programs_that_collide(shop: Databases) -> None:
     shop.until_equal()
 
 
+@pytest.mark.slow
 @rule("W2", "K5")
 def test_stations_that_come_back(shop: Databases) -> None:
     """By the log, by pages, without quorum, and after all were killed: nothing that was committed is lost."""

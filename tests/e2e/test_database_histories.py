@@ -21,7 +21,7 @@ from ..rules import rule
 from .cluster import wait_for
 from .test_database import Databases, databases
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 CUSTOMERS = 4
 BEGIN = 100
