@@ -41,6 +41,8 @@ int report_new(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac
         if (places != ZJ_PLACES_OPEN || !*waits)
             return ZJ_DROP_CONTROL_FULL;
         at = s->shown.open_last;
+        if (p->incarnation < get32(c->mailbox.queue[at % ZJ_CTL].data + ZJW_HEADER_INCARNATION))
+            return ZJ_DROP_CONTROL_FULL; /* an old copy: what waits is news */
     } else {
         c->mailbox.tail++;
         ++*waits;

@@ -84,3 +84,13 @@ def test_a_vote_for_a_joiner_repeated_does_not_fill_the_queue() -> None:
     vote = vote_pdu(N, 2, Kind.RCV_ACK, ChangeProposal(False, (1, 2), ((1, 1),)), incarnation=7, instance=5)
     votes = [vote, poke(vote, "seq", 3)]
     assert len(told(victim, votes, 10 * US, 10_000, batch=1_000)) <= 2 * 12
+
+
+def test_a_recorded_word_of_a_former_life_does_not_displace_the_present_one() -> None:
+    """A station that has paused reads all at once; what its peer said last must be shown, whatever old copy follows it
+    (simulation, seed 1795986986)."""
+    victim = core()
+    asks = open_pdu(N, 4, 3, recovering=True)
+    for pdu in (open_pdu(N, 4, 2), open_pdu(N, 4, 3), asks, open_pdu(N, 4, 1)):
+        victim.rx(MS, pdu, MAC)
+    assert [control.pdu for control in victim.control()][-1] == asks
