@@ -13,6 +13,7 @@ from urllib.parse import quote
 import apsw
 
 from ...proto.service.database.messages import DIGEST_BYTES, Position, Txid
+from ...proto.service.database.roll import NOTHING
 from ...proto.service.database.rows import Entry, RowsFailed
 from .applier import WAL_BYTES_MAX, Applier
 from .errors import DatabaseError
@@ -132,7 +133,7 @@ class Frozen:
 
     def pieces(self) -> Iterator[bytes]:
         """The rows: entries, or the file, in pieces."""
-        return self._entries() if self.goes_on else self._pages()
+        return self._entries() if self.goes_on else self.pages()
 
     def _entries(self) -> Iterator[bytes]:
         query = "SELECT epoch, version, digest, txid, body FROM zenjun_log WHERE version > ? ORDER BY version"
@@ -144,7 +145,8 @@ class Frozen:
                 piece = b""
         yield piece
 
-    def _pages(self) -> Iterator[bytes]:
+    def pages(self) -> Iterator[bytes]:
+        """The file, in pieces."""
         self._beside = self._part
         target = apsw.Connection(str(self._beside))
         target.pragma("synchronous", "OFF")
@@ -164,6 +166,28 @@ class Frozen:
         self.reader.close(True)
         if self._beside is not None:
             remove(self._beside)
+
+
+def rewritten(rows: FileRows, uuid: bytes) -> FileRows:
+    """The same copy in another file, on the disk. After a sync that failed it is not known what of this one is there: Linux takes
+    for written what it could not write, and a later sync says nothing of it. Raises RowsFailed; then ``rows`` is as it was."""
+    hashed = blake2b(digest_size=DIGEST_BYTES)
+    try:
+        frozen = Frozen(rows, NOTHING, b"")
+        try:
+            builder = Builder(rows.files)
+            try:
+                for piece in frozen.pages():
+                    hashed.update(piece)
+                    builder.add(piece)
+                return builder.finish(hashed.digest(), uuid, type(rows))
+            except BaseException:
+                builder.abort()
+                raise
+        finally:
+            frozen.close()
+    except (apsw.Error, OSError) as error:
+        raise RowsFailed(f"cannot write {rows.path} anew: {error}") from error
 
 
 def encode_entry(entry: Entry) -> bytes:

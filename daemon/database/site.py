@@ -23,7 +23,7 @@ from ...proto.service.database.rows import RowsFailed, Verdict
 from ..client import ClientError, Message, View
 from ..client.aio import Connection, Group
 from ..observe import Journal
-from .copy import CatalogueRows, FileRows, Frozen, open_copy
+from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
 from .files import CATALOGUE, Files
 from .moving import Kind, Piece, Receiving, Sending
 
@@ -111,6 +111,8 @@ class Site:
         self._compared: tuple[int, float] = (0, 0.0)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure = ""
+        self._is_unsafe = False
+        """A sync has failed: what is on the disk is not known."""
         self._failing = asyncio.Event()
 
     # ---- what others may ask
@@ -285,6 +287,12 @@ class Site:
         self.prepare()
         rows = self._rows
         assert rows is not None
+        if self._is_unsafe and not rows.blank():
+            self._rows = rewritten(rows, self.uuid)
+            rows.close()
+            rows = self._rows
+            self.journal.info("rewritten", f"database {self.name}: all of it is in a new file, {rows.path}")
+        self._is_unsafe = False
         if self.machine is None:
             release = apsw.SQLITE_VERSION_NUMBER
             self.machine = Machine(me, self.sites, rows, release=release)
@@ -524,9 +532,9 @@ class Site:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._syncer, _sync_file, rows)
             except OSError as error:
+                self._is_unsafe = True  # the next one would not report what this one has lost
                 machine = self.machine
                 if machine is not None:
-                    # It is not known what a failed sync has lost, and the next one would not report it.
                     self._carry_out(await self._work(machine.fail, f"{rows.wal}: {error.strerror}"))
                 continue
             self.sync_seconds = time.monotonic() - began

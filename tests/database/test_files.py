@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import apsw
 import pytest
-from zenjun.daemon.database.copy import Builder, Entries, FileRows, Frozen, open_copy
+from zenjun.daemon.database.copy import Builder, Entries, FileRows, Frozen, open_copy, rewritten
 from zenjun.daemon.database.files import Files, FilesError, claim, is_name
 from zenjun.daemon.database.moving import Kind, Piece, Receiving, pieces_of
 from zenjun.daemon.jsonframes import FrameError, Frames, pack
@@ -219,3 +220,30 @@ def test_pieces_that_are_not_those_that_were_sent(folders: Path) -> None:
     assert not list(joiner.files.folder.glob("*.part*"))
     joiner.close()
     donor.close()
+
+
+def test_after_a_failed_sync_all_is_written_anew(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To another file, which is synced before it is the database's; and if that fails as well, the former one stays."""
+    rows = _source(folders)
+    position, before = rows.position(), rows.path
+    synced: list[str] = []
+    real = os.fsync
+
+    def fails(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    def counts(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(RowsFailed, match=r"cannot write .* anew"):
+        rewritten(rows, UUID)
+    assert rows.files.link.resolve() == before and not list(rows.files.folder.glob("*.part*"))
+    monkeypatch.setattr(os, "fsync", counts)
+    new = rewritten(rows, UUID)
+    rows.close()
+    assert new.position() == position and new.path != before and new.files.link.resolve() == new.path
+    assert synced[0] == "came.part", "the file first, then what its name is in"
+    _commit(new, 500)
+    new.close()
