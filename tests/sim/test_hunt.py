@@ -22,7 +22,7 @@ from .rare import CHANGES, MORE, RARE, apply
 from .shrink import shrink, smaller
 from .violation import Violation
 
-CORPUS_SECONDS = 60
+CORPUS_SECONDS = 300
 """Of processor time."""
 STILL_MET = 0.8
 """Share of what the corpus met when it was written that it must still meet; else a hunt makes a new one."""
