@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import os
-import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,15 +11,14 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from .. import config as configuration
+from .. import companion
 from ..__main__ import version
 from ..client import ClientError
 from ..config import ConfigError, Problem
 from ..exits import Exit
 from ..listening import Listener, SocketError
-from ..manager import adapted, journal_handler
-from ..metrics import SWITCH_S, MetricsServer
-from ..observe import LEVELS, Journal, Notifier, set_up
+from ..metrics import MetricsServer
+from ..observe import Journal
 from . import metrics, report
 from .copy import Copy
 from .process import Process
@@ -37,19 +33,8 @@ if TYPE_CHECKING:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(
-        prog="zenjun-directory",
-        description="The directory of one station of a zenjun cluster: names that give addresses (docs/directory-service.md).",
-        epilog="exit codes: 0 stopped in order, 1 bug, 2 command line, 3 configuration, 5 its file, 6 its socket, or zenjund's",
-    )
-    default = f"${configuration.CONFIG_ENV}, else {configuration.CONFIG_PATH}"
-    p.add_argument("--config", metavar="FILE", type=Path, help=f"zenjund's configuration (default: {default})")
-    p.add_argument(
-        "--daemon-socket", metavar="PATH", help="zenjund's socket, where a socket unit makes it (default: as configured)"
-    )
-    p.add_argument("--log-level", choices=list(LEVELS), help="instead of the configuration's log.level")
-    p.add_argument("--version", action="version", version=f"zenjun-directory {version()}")
-    return p
+    text = "The directory of one station of a zenjun cluster: names that give addresses (docs/directory-service.md)."
+    return companion.parser("zenjun-directory", text, "its file")
 
 
 def _dns(process: Process) -> DnsServer | None:
@@ -69,55 +54,30 @@ def _dns(process: Process) -> DnsServer | None:
 
 async def serve(process: Process, listener: Listener, monitoring: MetricsServer, dns: DnsServer | None, journal: Journal) -> int:
     """Run until a signal, or an error that waiting does not repair."""
-    sys.setswitchinterval(SWITCH_S)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = companion.stop_signals()
     server = Server(process, listener, journal)
     monitoring.status = lambda: report.measured(process, len(server.connections))
     await monitoring.start()
     if dns is not None:
         process.dns_status = dns.status
         await dns.start()
-    notifier = Notifier(os.environ, os.getpid())
-    running = asyncio.create_task(process.run())
-    stopping = asyncio.create_task(stop.wait())
-    notifier.ready("serving")
-    await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
-    notifier.stopping()
-    monitoring.close()
-    if dns is not None:
-        dns.close()
-    await server.close()
-    code = Exit.OK
-    if running.done():
-        error = running.exception()
-        if isinstance(error, ClientError):
-            journal.error("exit", str(error))
-            code = Exit.SOCKET
-        elif error is not None:
-            journal.error("exit", f"{type(error).__name__}: {error}")
-            raise error
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError, ClientError):
-        await running
-    notifier.close()
-    return code
+
+    async def close() -> None:
+        monitoring.close()
+        if dns is not None:
+            dns.close()
+        await server.close()
+
+    return await companion.until_ended(process.run(), stop, close, journal, ClientError)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the process; returns its exit code (see ``Exit``)."""
-    arguments = parser().parse_args(argv)
     try:
-        config = adapted(
-            configuration.load(arguments.config), environ=dict(os.environ), socket_path=arguments.daemon_socket or ""
-        )
+        config, journal = companion.configured(parser().parse_args(argv))
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return Exit.CONFIG
-    entries = journal_handler(os.environ, {"cluster": config.cluster.name, "own_station": config.station.id})
-    journal = set_up(config.log.format, arguments.log_level or config.log.level, entries=entries)
     station = config.station
     seven = config.directory.update == "seven"
     file = File(Path(station.state_dir), config.cluster.name, station.id)

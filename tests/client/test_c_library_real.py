@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from zenjun.daemon.client import connect_sync
-from zenjun.tools.lab import Lab, LabUnsupported
+from zenjun.tools.lab import Lab
 
 from .clibrary import Failed, Library, Link, build, compiled, link
+from .reallab import MIB, path, real_lab
 from .test_c_library import EXAMPLE
 
 pytestmark = pytest.mark.lab
-MIB = 1 << 20
-OPTIONS = {
-    "clients": {"queue_bytes_max": 4 * MIB},
-    # On a busy machine only those are to be taken for dead that are.
-    "cluster": {"fail_timeout_ms": 1500, "progress_timeout_ms": 5000},
-}
 
 
 @pytest.fixture(scope="module")
@@ -41,23 +34,8 @@ def library(built: Path) -> Library:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    folder = Path(tempfile.mkdtemp(prefix="zl", dir="/tmp"))
-    made = Lab(3, loss=0.01, options=OPTIONS, directory=folder / "lab")
-    try:
-        try:
-            made.up()
-        except LabUnsupported as error:
-            pytest.skip(str(error))
-        made.start_daemons()
-        made.wait_open(30)
+    with real_lab() as made:
         yield made
-    finally:
-        made.down(grace_s=0.5)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def path(lab: Lab, station: int) -> str:
-    return str(lab.station(station).socket_path)
 
 
 def test_two_libraries_see_one_sequence(library: Library, lab: Lab) -> None:

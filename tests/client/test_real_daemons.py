@@ -6,11 +6,9 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,41 +37,21 @@ from zenjun.daemon.client import (
     connect,
     connect_sync,
 )
-from zenjun.tools.lab import Lab, LabUnsupported
+from zenjun.tools.lab import Lab
 
 from .fake_daemon import fill
+from .reallab import MIB, path, real_lab
 
 pytestmark = pytest.mark.lab
 ROOT = Path(__file__).resolve().parents[2]
-MIB = 1 << 20
 PROGRAM = [sys.executable, "-c", "from zenjun.tools.cli import main; main()"]
 T = TypeVar("T", bound=Event)
-OPTIONS = {
-    "clients": {"queue_bytes_max": 4 * MIB},
-    # On a busy machine only those are to be taken for dead that are.
-    "cluster": {"fail_timeout_ms": 1500, "progress_timeout_ms": 5000},
-}
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    folder = Path(tempfile.mkdtemp(prefix="zc", dir="/tmp"))
-    made = Lab(3, loss=0.01, options=OPTIONS, directory=folder / "lab")
-    try:
-        try:
-            made.up()
-        except LabUnsupported as error:
-            pytest.skip(str(error))
-        made.start_daemons()
-        made.wait_open(30)
+    with real_lab() as made:
         yield made
-    finally:
-        made.down(grace_s=0.5)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def path(lab: Lab, station: int) -> str:
-    return str(lab.station(station).socket_path)
 
 
 def at(lab: Lab, station: int, **options: Any) -> SyncConnection:
