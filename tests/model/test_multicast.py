@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from zenjun.proto.multicast.tables import TokenTable
 
 from ..rules import rule
 from ..sim.history_asserts import assert_holds, block
@@ -15,7 +16,6 @@ from .multicast import broken
 from .multicast.checks import CHECKERS, token_problem
 from .multicast.net import MS
 from .multicast.printed import PRINTED, BothLose, HolderWins, JoinerWins, NoLeave, Tokens, play
-from .multicast.tables import TokenTable
 from .multicast.world import Plan, simulate
 
 SEEDS = 120

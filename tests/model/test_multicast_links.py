@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from zenjun.proto.multicast.records import Joined
+from zenjun.proto.multicast.tables import Program
 
 from ..rules import rule
 from ..sim.history_asserts import assert_holds
@@ -12,8 +14,6 @@ from .multicast.counts import SIZES, Count, count, printed, table
 from .multicast.link import LinkEnd
 from .multicast.lossy import LossyWorld
 from .multicast.net import MS
-from .multicast.records import Joined
-from .multicast.tables import Program
 from .multicast.world import Plan, simulate
 
 SEEDS = 60

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from zenjun.proto.multicast.records import Deliver, Effect, Joined, ViewEvent
+from zenjun.proto.multicast.station import Station
+from zenjun.proto.multicast.tables import Program
+
 from ..rules import rule
 from ..sim.violation import Violation
 from .multicast import broken
 from .multicast.checks import CHECKERS
 from .multicast.net import MS, US, Host, Net
-from .multicast.records import Deliver, Effect, Joined, ViewEvent
-from .multicast.station import Station
-from .multicast.tables import Program
 
 
 class Schedule(Net):
@@ -35,7 +36,7 @@ class Schedule(Net):
         self.run_until(self.now + time)
 
     def apply(self, host: Host, effects: list[Effect]) -> None:
-        self.got[host.station] += [e.content for e in effects if isinstance(e, Deliver)]
+        self.got[host.station] += [int(e.content) for e in effects if isinstance(e, Deliver)]
         super().apply(host, effects)
 
     def stop(self, station: int) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from zenjun.proto.multicast.records import Data, Decide, Deliver, Effect, Joined, Record, Report, ViewEvent
+from zenjun.proto.multicast.tables import Program, TokenTable
 
 from ..rules import rule
 from .multicast.net import MS, US, Host, Net
-from .multicast.records import Data, Decide, Deliver, Effect, Joined, Record, Report, ViewEvent
-from .multicast.tables import Program, TokenTable
 
 A, B, C = 1, 2, 3
 Groups = dict[int, tuple[int, ...]]

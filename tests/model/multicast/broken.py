@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from zenjun.proto.multicast.main import Decision, MainOrder
+from zenjun.proto.multicast.ordering import Message
+from zenjun.proto.multicast.records import Data, Decide, DeliverView, Effect, Entry, Flush, Id, Left, Listed, Record, Relay
+from zenjun.proto.multicast.station import Station
+from zenjun.proto.multicast.tables import Era, TokenTable
+
 from .link import Frame, LinkEnd
-from .main import Decision, MainOrder
 from .net import Host
-from .ordering import Message
-from .records import Data, Decide, DeliverView, Effect, Entry, Flush, Id, Left, Listed, Record, Relay
-from .station import Station
-from .tables import Era, TokenTable
 from .world import World
 
 # ---- what the paper prints

@@ -8,10 +8,11 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from zenjun.proto.multicast.ordering import Message
+from zenjun.proto.multicast.records import Data, Decide, Deliver, DeliverView, Effect, Fenced, Id, Opened, Record, Release, Report
+from zenjun.proto.multicast.tables import Era, EraNumber, TokenTable
+
 from ...sim.violation import Violation
-from .ordering import Message
-from .records import Data, Decide, Deliver, DeliverView, Effect, Fenced, Id, Opened, Record, Release, Report
-from .tables import Era, EraNumber, TokenTable
 
 if TYPE_CHECKING:
     from .net import Host, Net

@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from zenjun.proto.multicast.records import Data, Decide, Deliver, Effect, Joined, Record, Report
+from zenjun.proto.multicast.tables import Program
+
 from .net import MS, Host, Net
-from .records import Data, Decide, Deliver, Effect, Joined, Record, Report
-from .tables import Program
 
 SIZES: Final = range(2, 9)
 KINDS: Final = (Data, Report, Decide)

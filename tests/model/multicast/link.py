@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from .records import Record
+from zenjun.proto.multicast.records import Record
 
 MS: Final = 1_000_000
 PDU_RECORDS: Final = 8

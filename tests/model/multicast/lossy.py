@@ -13,10 +13,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from zenjun.proto.multicast.records import Record, ViewEvent
+from zenjun.proto.multicast.station import Station
+
 from .link import Frame, LinkEnd, LinkId
 from .net import Host, Life
-from .records import Record, ViewEvent
-from .station import Station
 from .world import Plan, World
 
 FAULTS: Final = ("crash", "cut", "pause", "join", "leave", "hole", "one_way")

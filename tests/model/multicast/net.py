@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from zenjun.proto.multicast.main import MainOrder
+from zenjun.proto.multicast.records import Broadcast, Effect, Entry, Id, Joined, Record, Send, Synced, ViewEvent
+from zenjun.proto.multicast.station import Station
+from zenjun.proto.multicast.tables import Program
+
 from .checks import Checks
-from .main import MainOrder
-from .records import Broadcast, Effect, Entry, Id, Joined, Record, Send, Synced, ViewEvent
-from .station import Station
-from .tables import Program
 
 US: Final = 1_000
 MS: Final = 1_000_000
@@ -268,7 +269,7 @@ class Net:
         return self.send_from(self.hosts[station, self.members[station]], groups, safe, client)
 
     def send_from(self, host: Host, groups: Iterable[int], safe: bool, client: int) -> Id | None:
-        machine, content = host.machine, len(self.checks.sent) + 1
+        machine, content = host.machine, b"%d" % (len(self.checks.sent) + 1)
         assert machine is not None
         self.checks.before_send(host)
         name = machine.send(self.now, Program(*host.life, client), groups, content, safe)

@@ -11,14 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from zenjun.proto.multicast.main import MainOrder
+from zenjun.proto.multicast.records import Deliver, Effect, Entry, Joined, Left, Synced, ViewEvent
+from zenjun.proto.multicast.station import Station
+from zenjun.proto.multicast.tables import Program
+
 from ...sim.violation import Violation
 from .checks import CHECKERS
 from .link import LinkEnd
-from .main import MainOrder
 from .net import MS, US, Host, Life, Net
-from .records import Deliver, Effect, Entry, Joined, Left, Synced, ViewEvent
-from .station import Station
-from .tables import Program
 
 REST_NS: Final = 5_000 * MS
 """After the repair everything is finished within this time."""

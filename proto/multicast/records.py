@@ -27,7 +27,7 @@ class Data:
     """The addressed groups, lowest first."""
     seen: int
     """The originator's clock when it sent."""
-    content: int
+    content: bytes
     safe: bool = False
     """A program waits for level preack: HELD and STABLE are sent at once (rule S3)."""
     finished: int = 0
@@ -187,7 +187,7 @@ class Deliver:
     program: Program
     order: str
     groups: tuple[int, ...]
-    content: int
+    content: bytes
     time: int
 
 

@@ -112,7 +112,7 @@ class Ordering:
 
     # ---- inputs; each returns its effects in their order
 
-    def send(self, now: int, program: Program, groups: Iterable[int], content: int, safe: bool = False) -> Id | None:
+    def send(self, now: int, program: Program, groups: Iterable[int], content: bytes, safe: bool = False) -> Id | None:
         """Rule O1. Returns the message's name, or None if the window is full or the groups are empty."""
         groups = tuple(sorted(set(groups)))
         order = self.era.order_of[groups[0]]
@@ -322,7 +322,7 @@ class Ordering:
         self.sequence[m.order].append(m.id)
         for group in m.groups:
             self.digests[m.id.era, group].append(m.id)
-        content = m.data.content if m.data is not None else -1
+        content = m.data.content if m.data is not None else b""
         self.effects.append(Deliver(m.id, m.program, m.order, m.groups, content, m.time or 0))
 
     # ---- level preack
