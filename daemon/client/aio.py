@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
+from ...proto.service.roster import Awaited
 from ...proto.service.stateapi import State
 from ...proto.service.transferwire import companion_of
 from ...proto.timers import NEVER
@@ -409,6 +410,7 @@ class Connection(BaseConnection):
         receive: bool = True,
         state: State | None = None,
         persistent: bool = False,
+        holders: int = 0,
         timeout: Seconds = DEFAULT,
     ) -> Group:
         """Become a member of a group (made by its first member) and get its messages from here on.
@@ -425,6 +427,7 @@ class Connection(BaseConnection):
                     state is complete; the first message read is the one after it. A large state takes longer than the default
                     ``timeout``. Level preack or ack. Raises StateFailed.
         persistent: with ``state``: the group starts only with what a quorum of the stations has, or all of them.
+        holders:    with ``persistent``: number of stations that keep the state; 0: all of the cluster.
         Returns after the first view, which waits until the cluster is open. Raises Timeout, BadName, NameCollision,
         OrderMismatch, BadLevel, ClosedGroup.
         """
@@ -434,7 +437,10 @@ class Connection(BaseConnection):
                 self._link.flush()
                 await self._wait(gone, left(deadline), f"leaving group {name!r} before joining it again")
         if state is not None:
-            agent = Agent(self._protocol, name, state, level, persistent=persistent, open_group=open_group, no_self=no_self)
+            agent = Agent(
+                self._protocol, name, state, level,
+                persistent=persistent, holders=holders, open_group=open_group, no_self=no_self,
+            )  # fmt: skip
             self._link.flush()
             try:
                 await self._wait(agent.ready, left(deadline), f"getting the state of group {name!r}")
@@ -537,6 +543,10 @@ class Connection(BaseConnection):
         for agent in self._agents_of(group):
             agent.force_start()
         self._link.flush()
+
+    def start_awaited(self, group: str) -> Awaited | None:
+        """What the START of a persistent group waits for; None: it has started, or that is not known here."""
+        return next((agent.awaited() for agent in self._agents_of(group)), None)
 
     def _agents_of(self, group: str) -> list[Agent]:
         return [agent for agent in self._protocol.agents if isinstance(agent, Agent) and agent.membership.name == group]

@@ -276,6 +276,7 @@ class SyncConnection(BaseConnection):
         receive: bool = True,
         state: State | None = None,
         persistent: bool = False,
+        holders: int = 0,
         timeout: Seconds = DEFAULT,
     ) -> SyncGroup:
         """Become a member of a group and get its messages from here on. Arguments and errors are those of ``Connection.join``.
@@ -288,7 +289,10 @@ class SyncConnection(BaseConnection):
                 while (gone := self._protocol.leaving(part)) is not None:
                     self._complete(gone, left(deadline), f"leaving group {name!r} before joining it again")
             if state is not None:
-                agent = Agent(self._protocol, name, state, level, persistent=persistent, open_group=open_group, no_self=no_self)
+                agent = Agent(
+                    self._protocol, name, state, level,
+                    persistent=persistent, holders=holders, open_group=open_group, no_self=no_self,
+                )  # fmt: skip
                 try:
                     self._complete(agent.ready, left(deadline), f"getting the state of group {name!r}")
                 except (Timeout, KeyboardInterrupt):

@@ -20,6 +20,7 @@ from functools import partial
 from typing import IO, Any, Final
 
 from ...proto.errors import UsageError
+from ...proto.service.roster import Awaited
 from ...proto.service.stateapi import State
 from ...proto.service.transfer import Transfer
 from ...proto.service.transfertypes import (
@@ -202,6 +203,7 @@ class Agent:
         level: JoinLevel | None,
         *,
         persistent: bool,
+        holders: int = 0,
         open_group: bool,
         no_self: bool,
     ) -> None:
@@ -219,8 +221,7 @@ class Agent:
         self._bus = welcome.medium == "bus"
         self._name = name
         self._queue = SpillQueue()
-        holders = welcome.stations if persistent else 0
-        options = Options(welcome.message_max, secrets.randbits(64), holders)
+        options = Options(welcome.message_max, secrets.randbits(64), (holders or welcome.stations) if persistent else 0)
         try:
             self.transfer: Transfer[Item] = Transfer(self.me, state, options, self._queue)
         except UsageError as error:
@@ -272,6 +273,10 @@ class Agent:
         """The state may be asked for now (``stateapi.Gated``)."""
         self.transfer.allow(time.monotonic_ns())
         self._carry_out()
+
+    def awaited(self) -> Awaited | None:
+        """What a START waits for; None: the group has active members, or that is not known."""
+        return self.transfer.roster.awaited()
 
     def force_start(self) -> None:
         """Start with what the members here have, without a quorum of a persistent group's holders."""

@@ -77,9 +77,11 @@ class Process:
         self.copy = copy
         self.journal = journal
         self.facts: Facts = copy.facts()
+        self.holders: tuple[int, ...] = tuple(range(1, config.cluster.stations + 1))
+        """The stations that keep these names."""
         self.answers = Answers(copy, config.station.id)
         self.leases = Leases()
-        self.updates = Updates(self.send_raw, config.cluster.stations // 2 + 1)
+        self.updates = Updates(self.send_raw, len(self.holders) // 2 + 1)
         self.watches: dict[Watch, Callable[[], None]] = {}
         self.me: Who = (config.station.id, 0)
         self.counters: Counter[str] = Counter()
@@ -230,7 +232,7 @@ class Process:
         self._connection = connection
         self.me = (connection.welcome.station, connection.welcome.client)
         self.step = "waiting for the others"
-        group = await connection.join(GROUP, state=self.copy, persistent=True, timeout=None)
+        group = await connection.join(GROUP, state=self.copy, persistent=True, holders=len(self.holders), timeout=None)
         assert isinstance(group, StateGroup)
         self._group = group
         while True:
@@ -347,6 +349,14 @@ class Process:
         self.step = "active"
         self._again()
         self._tasks.append(asyncio.get_running_loop().create_task(self._renew_leases()))
+
+    def awaited(self) -> dict[str, Any] | None:
+        """The stations that the START waits for: ``missing``, and whether a quorum of all is enough; None: it waits for none."""
+        found = self._connection.start_awaited(self.group_name) if self._connection is not None else None
+        if found is None:
+            return None
+        missing = [k for k in self.holders if k not in found.present]
+        return {"missing": missing, "quorum": found.known} if missing else None
 
     def force_start(self) -> None:
         """For an operator: start with what the members here have."""

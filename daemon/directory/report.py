@@ -17,6 +17,7 @@ def status(process: Process, programs: int) -> dict[str, Any]:
         "cluster": process.config.cluster.name,
         "active": process.active,
         "step": process.step,
+        "awaited": process.awaited(),
         "stale_ms": process.stale_ms(),
         "place": place_text(facts.place) if facts.place != NOWHERE else "",
         "names": facts.names,

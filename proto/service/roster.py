@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..timers import NEVER
 from .transferwire import (
@@ -42,6 +42,15 @@ QUORUM_WAIT_NS: Final = 2 * S
 """Persistent groups: from the HAVEs of a quorum to the START."""
 TRANSFERS_MAX: Final = 4
 """Transfers that one donor serves at a time."""
+
+
+class Awaited(NamedTuple):
+    """A START that has not come. present: stations with a member. holders: stations in all. known: a member has an earlier state:
+    then the reports of a quorum are enough, else all have to report."""
+
+    present: frozenset[int]
+    holders: int
+    known: bool
 
 
 class RosterState:
@@ -252,6 +261,13 @@ class RosterState:
             return True
         whole = {w[0] for w, h in self.haves.items() if h.have is not None and not h.damaged}
         return 2 * len(whole) > self.holders or len({w[0] for w in self.haves}) >= self.holders
+
+    def awaited(self) -> Awaited | None:
+        """What a START waits for; None: there are active members, or it is not known yet whether there are."""
+        if not self.vacant:
+            return None
+        whole = {w[0] for w, h in self.haves.items() if h.have is not None and not h.damaged}
+        return Awaited(frozenset(w[0] for w in self.members), self.holders, bool(whole))
 
     def _most(self) -> bool:
         return 2 * len(self.haves) > len(self.members)

@@ -201,6 +201,8 @@ def test_a_start_without_the_others() -> None:
         names.start(1)
         wait_for(lambda: names.run(1, "get", "n0").returncode == 0, "it answers from its file", 40)
         assert not names.active(1)
+        waits = "waits    for zenjun-directory at stations 2, 3 (those of most stations are enough)"
+        wait_for(lambda: waits in done(names, 1, "status"), "it names those that are missing", 40)
         assert names.run(1, "start").returncode == 2, "it says what --force is for"
         assert "proposes to begin" in done(names, 1, "start", "--force")
         wait_for(lambda: names.active(1), "it has begun with what is here", 40)

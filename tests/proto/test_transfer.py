@@ -9,7 +9,7 @@ import pytest
 from zenjun.proto.errors import UsageError
 from zenjun.proto.service.donor import Donation
 from zenjun.proto.service.joiner import Attempt
-from zenjun.proto.service.roster import RosterState
+from zenjun.proto.service.roster import Awaited, RosterState
 from zenjun.proto.service.stateapi import Snapshot
 from zenjun.proto.service.transfer import Transfer
 from zenjun.proto.service.transfertypes import MemoryQueue, Options
@@ -181,3 +181,17 @@ def test_a_digest_out_of_bounds_is_refused(digest: bytes) -> None:
     donation.open(Snapshot([]))
     with pytest.raises(UsageError, match="64 bytes"):
         donation.complete(digest)
+
+
+def test_what_a_start_waits_for() -> None:
+    """``zenjun name status`` names the stations that are missing."""
+    r = RosterState((1, 1), 3, Counter())
+    assert r.awaited() is None, "it is not known whether a member is active"
+    r.on_view(0, (1, 1, 0), [(1, 1)], [(1, 1)], [])
+    r.on_control(0, (1, 1), Holding((1, 1, 0), None, False))
+    assert r.awaited() == Awaited(frozenset({1}), 3, False), "the first start: all have to report"
+    r.on_view(0, (2, 1, 0), [(1, 1), (3, 1)], [(3, 1)], [])
+    r.on_control(0, (3, 1), Holding((2, 1, 0), Have((1, 1, 0), b""), False))
+    assert r.awaited() == Awaited(frozenset({1, 3}), 3, True), "a quorum that knows what was"
+    r.on_control(0, (3, 1), Start((2, 1, 0), ((3, 1),)))
+    assert r.awaited() is None

@@ -386,6 +386,10 @@ def status(as_json: bool, timeout: float, path: str | None) -> int:
         return 0
     state = "active" if s["active"] else f"not active: {s['step']}"
     click.echo(f"station {s['station']} of {s['cluster']}: {state}")
+    if found := s["awaited"]:
+        stations = ", ".join(map(str, found["missing"]))
+        enough = "those of most stations are enough" if found["quorum"] else "at the first start all have to run"
+        click.echo(f"waits    for zenjun-directory at stations {stations} ({enough})")
     if s["stale_ms"]:
         click.echo(f"stale    for {s['stale_ms'] / 1000:.1f} s")
     click.echo(f"names    {s['names']}, {s['leases']} with leases ({s['leases_here']} of programs here)")
