@@ -12,14 +12,13 @@ from urllib.parse import quote
 
 import apsw
 
-from ...proto.service.database.messages import DIGEST_BYTES, Position, Txid
+from ...proto.service.database.messages import BODY_MAX, DIGEST_BYTES, Position, Txid
 from ...proto.service.database.roll import NOTHING
 from ...proto.service.database.rows import Entry, RowsFailed
 from .applier import WAL_BYTES_MAX, Applier
 from .errors import DatabaseError
 from .files import Files, remove, sync_folder
 from .rows import SqliteRows
-from .wire import BODY_MAX
 
 FILE_MODE: Final = 0o640
 CHUNK_BYTES: Final = 256 * 1024
@@ -128,8 +127,10 @@ class Frozen:
         uri = f"file:{quote(str(rows.path))}?mode=ro"
         self.reader = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
         self.reader.execute("BEGIN")
-        query = "SELECT 1 FROM zenjun_log WHERE version = ? AND epoch = ? AND digest = ?"
-        self.goes_on = bool(self.reader.execute(query, (have.version, have.epoch, have.digest)).fetchall())
+        query = """
+            SELECT 1 FROM zenjun_log WHERE version = ? AND epoch = ? AND digest = ?
+            AND NOT EXISTS (SELECT 1 FROM zenjun_log WHERE version > ? AND body IS NULL)"""
+        self.goes_on = bool(self.reader.execute(query, (have.version, have.epoch, have.digest, have.version)).fetchall())
 
     def pieces(self) -> Iterator[bytes]:
         """The rows: entries, or the file, in pieces."""

@@ -23,7 +23,8 @@ from ..observe import Journal
 from ..programs import Refused
 from .branch import Branch
 from .files import CATALOGUE, Files
-from .site import NotHere, Site, Undecided
+from .site import Site
+from .waiting import NotHere, Undecided
 
 FOLDER: Final = "db"
 DATABASES_MAX: Final = 64
@@ -237,7 +238,7 @@ class Process:
                 raise Refused("no-quorum", f"nothing has been done: {site.why_not()}")
             write = await asyncio.to_thread(self._written, sql, bindings)
             try:
-                answer = await site.commit(write, Durability.MAJORITY, max(0.0, deadline - time.monotonic()))
+                answer = await site.waiting.commit(write, Durability.MAJORITY, max(0.0, deadline - time.monotonic()))
             except NotHere as error:
                 raise Refused("no-quorum", f"nothing has been done: {error}") from None
             except Undecided as error:

@@ -7,6 +7,7 @@ only.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ __all__ = ["LOG_VERSIONS_MIN", "SqliteRows"]
 
 LOG_VERSIONS_MIN: Final = 1000
 """Versions whose entries are kept."""
+LOG_BYTES_MAX: Final = 256 << 20
+"""Bytes of their bodies; of the oldest ones beyond that the ids are kept, and the bodies are not."""
 _SCHEMA: Final = """
 CREATE TABLE zenjun_meta(
     one INTEGER PRIMARY KEY CHECK(one = 1), uuid BLOB, epoch INTEGER, version INTEGER, digest BLOB, format INTEGER) STRICT;
@@ -41,6 +44,8 @@ class SqliteRows:
         self.connection = applier.connection
         self._uuid = uuid
         self._position: Position | None = None
+        self._bodies: deque[tuple[int, int]] = deque()
+        """Version and size of the bodies that are kept."""
         with self._guarded():
             query = "SELECT count(*) FROM main.sqlite_schema WHERE name = 'zenjun_meta'"
             if self._one(query):
@@ -48,6 +53,9 @@ class SqliteRows:
                 if format_ != _FORMAT:
                     raise RowsFailed(f"format {format_} of the file is not known; this release knows {_FORMAT}")
                 self._uuid, self._position = uuid, Position(epoch, version, digest)
+                query = "SELECT version, length(body) FROM zenjun_log WHERE body IS NOT NULL ORDER BY version"
+                self._bodies.extend(self.connection.execute(query))
+        self._body_bytes = sum(size for _, size in self._bodies)
 
     def blank(self) -> bool:
         return self._position is None
@@ -138,6 +146,12 @@ class SqliteRows:
         values = (version, epoch, digest, entry.txid.encode(), entry.body)
         self.connection.execute("INSERT INTO zenjun_log VALUES(?, ?, ?, ?, ?)", values)
         self.connection.execute("DELETE FROM zenjun_log WHERE version <= ?", (version - self.log_versions,))
+        self._bodies.append((version, len(entry.body)))
+        self._body_bytes += len(entry.body)
+        while self._bodies and (self._body_bytes > LOG_BYTES_MAX or self._bodies[0][0] <= version - self.log_versions):
+            oldest, size = self._bodies.popleft()
+            self._body_bytes -= size
+            self.connection.execute("UPDATE zenjun_log SET body = NULL WHERE version = ?", (oldest,))
 
     def _row(self, query: str, *bindings: Any) -> tuple[Any, ...]:
         (row,) = self.connection.execute(query, bindings).fetchall()

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Final
 
 from ...proto.service.database.machine import Durability
-from ...proto.service.database.messages import HASH_BYTES, READS_MAX, Txid, Write
+from ...proto.service.database.messages import BODY_MAX, HASH_BYTES, READS_MAX, Txid, Write
 from ...proto.service.database.rows import Verdict
 from ..jsonframes import Frame
 from ..programs import Program, Refused, seconds_of
 from .files import CATALOGUE, is_name
 from .process import Process
-from .site import NotHere, Site, TooLarge, Undecided
-from .wire import BODY_MAX, FRAME_MAX, TIMEOUT_S, UNDER_WAY_MAX, VERSION, beside, to_bytes
+from .site import Site
+from .waiting import NotHere, Undecided
+from .wire import FRAME_MAX, TIMEOUT_S, UNDER_WAY_MAX, VERSION, beside, to_bytes
 
+PIECES_MAX: Final = 4 * BODY_MAX
+"""Bytes of transactions that all programs have given in pieces, and that are not sent yet."""
 TEXTS: Final = {
     Verdict.STALE: "its snapshot is too old, or from before the database was opened anew",
     Verdict.SCHEMA: "the schema has changed since its snapshot",
@@ -40,14 +43,17 @@ class Client(Program):
         self._process = process
         self._uid = uid
         self._locks: dict[Txid, Site] = {}
+        self._pieces: tuple[Txid, bytearray] | None = None
+        """Of the transaction that is given in pieces."""
 
     def hello(self) -> Frame:
         config = self._process.config
         return {"station": config.station.id, "stations": config.cluster.stations, "cluster": config.cluster.name}
 
     def ended(self) -> None:
+        self._pieces = None
         for txid, site in self._locks.items():
-            site.end_lock(txid)
+            site.waiting.end_lock(txid)
 
     # ---- of one database
 
@@ -62,18 +68,43 @@ class Client(Program):
         path = site.files.link
         return {"path": str(path), "uuid": site.uuid.hex(), "version": site.position.version}
 
+    async def _do_piece(self, frame: Frame) -> Frame:
+        """A piece of a long transaction, whose ``commit`` comes after the last one. number: from 0, which begins it anew."""
+        txid, number, data = _txid(frame), frame.get("number"), to_bytes(frame.get("body"))
+        if number == 0:
+            self._pieces = (txid, bytearray())
+        if self._pieces is None or self._pieces[0] != txid:
+            raise Refused("malformed", "the first piece is missing")
+        held = self._pieces[1]
+        if len(held) + len(data) > BODY_MAX:
+            self._pieces = None
+            raise Refused("too-large", f"a transaction changes {BODY_MAX} bytes at most")
+        others = sum(len(p._pieces[1]) for p in self.connections if isinstance(p, Client) and p._pieces is not None)
+        if others + len(data) > PIECES_MAX:
+            self._pieces = None
+            raise Refused("busy", "not committed: other programs of this station have long transactions under way")
+        held.extend(data)
+        return {"bytes": len(held)}
+
+    def _take_pieces(self, frame: Frame) -> bytes:
+        """What a transaction has besides its own frame."""
+        pieces, self._pieces = self._pieces, None
+        if frame.get("pieces") is None:
+            return b""
+        if pieces is None or pieces[0] != _txid(frame) or len(pieces[1]) != frame["pieces"]:
+            raise Refused("malformed", "pieces of the transaction are missing")
+        return bytes(pieces[1])
+
     async def _do_commit(self, frame: Frame) -> Frame:
         site = self._site(frame)
         if site.name == CATALOGUE:
             raise Refused("not-permitted", "the catalogue is changed by zenjun db create and drop")
-        write, durability = _write(frame)
+        write, durability = _write(frame, self._take_pieces(frame))
         seconds = seconds_of(frame, TIMEOUT_S)
         try:
-            answer = await site.commit(write, durability, seconds, again=frame.get("again") is True)
+            answer = await site.waiting.commit(write, durability, seconds, again=frame.get("again") is True)
         except NotHere as error:
             raise Refused("no-quorum", f"not committed: {error}") from None
-        except TooLarge as error:
-            raise Refused("too-large", f"not committed: {error}") from None
         except Undecided as error:
             raise Refused("undecided", f"not decided in time: {error}; it may be committed, or may still be") from None
         finally:
@@ -87,7 +118,7 @@ class Client(Program):
         if site.name == CATALOGUE:
             raise Refused("not-permitted", "the catalogue is changed by zenjun db create and drop")
         try:
-            version = await site.lock(txid, seconds_of(frame, TIMEOUT_S))
+            version = await site.waiting.lock(txid, seconds_of(frame, TIMEOUT_S))
         except NotHere as error:
             raise Refused("no-quorum" if not site.can_write else "busy", str(error)) from None
         self._locks[txid] = site
@@ -97,14 +128,14 @@ class Client(Program):
         txid = _txid(frame)
         site = self._locks.pop(txid, None)
         if site is not None:
-            await site.unlock(txid)
+            await site.waiting.unlock(txid)
         return {}
 
     async def _do_barrier(self, frame: Frame) -> Frame:
         """Everything that was acknowledged before is here."""
         durable = _durability(frame) is not Durability.MEMORY
         try:
-            return {"version": await self._site(frame).barrier(seconds_of(frame, TIMEOUT_S), durable=durable)}
+            return {"version": await self._site(frame).waiting.barrier(seconds_of(frame, TIMEOUT_S), durable=durable)}
         except NotHere as error:
             raise Refused("no-quorum", str(error)) from None
 
@@ -157,11 +188,11 @@ def _durability(frame: Frame) -> Durability:
         raise Refused("malformed", f"durability is one of {', '.join(d.value for d in Durability)}") from None
 
 
-def _write(frame: Frame) -> tuple[Write, Durability]:
+def _write(frame: Frame, pieces: bytes) -> tuple[Write, Durability]:
     epoch, snapshot = frame.get("epoch"), frame.get("snapshot")
     if type(epoch) is not int or type(snapshot) is not int or not 0 <= epoch < 1 << 64 or not 0 <= snapshot < 1 << 64:
         raise Refused("malformed", "a transaction needs epoch and snapshot")
-    reads, body = to_bytes(frame.get("reads", "")), to_bytes(frame.get("body"))
+    reads, body = to_bytes(frame.get("reads", "")), pieces + to_bytes(frame.get("body"))
     if len(reads) % HASH_BYTES or len(reads) > READS_MAX * HASH_BYTES:
         raise Refused("malformed", f"reads are at most {READS_MAX} hashes of {HASH_BYTES} bytes")
     if len(body) > BODY_MAX:

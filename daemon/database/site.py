@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,16 +16,18 @@ import apsw
 
 from ...proto.service.base import Effect, Emit, Place, Source
 from ...proto.service.database.given import encode_given
-from ...proto.service.database.machine import Answer, Durability, Failed, Give, Granted, Machine, Reached
-from ...proto.service.database.messages import Position, Txid, Want, Write, decode, encode
+from ...proto.service.database.machine import Answer, Failed, Give, Granted, Machine, Reached
+from ...proto.service.database.messages import BODY_MAX, PART_HEAD_BYTES, Position, Want, decode
+from ...proto.service.database.parts import PART_BYTES
 from ...proto.service.database.roll import NOTHING, Sites
-from ...proto.service.database.rows import RowsFailed, Verdict
+from ...proto.service.database.rows import RowsFailed
 from ..client import ClientError, Message, View
 from ..client.aio import Connection, Group
 from ..observe import Journal
 from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
 from .files import CATALOGUE, Files
 from .moving import Kind, Piece, Receiving, Sending
+from .waiting import NotHere, Waiting
 
 GROUP: Final = "zenjun.db"
 BATCH_MAX: Final = 64
@@ -37,10 +39,8 @@ LEAVE_S: Final = 2.0
 """For what is still to be sent."""
 STALLED_S: Final = 30.0
 """Without a piece of the state that was asked for: it is asked for again."""
-KEPT_BYTES_MAX: Final = 64 << 20
-"""What comes meanwhile; with more a later state is asked for."""
-LOCK_S: Final = 60.0
-"""A program has the database alone for that long at most."""
+KEPT_BYTES_MAX: Final = 4 * BODY_MAX
+"""What comes meanwhile, a few of the longest transactions; with more a later state is asked for."""
 CHECK_S: Final = 10.0
 """After the last commit, until the sites compare their positions."""
 CHECK_VERSIONS: Final = 256
@@ -48,18 +48,6 @@ CHECK_VERSIONS: Final = 256
 
 class SiteFailed(Exception):
     """The copy here cannot be used; one line for the operator."""
-
-
-class NotHere(Exception):
-    """What a program wants cannot be done now, and has not been done."""
-
-
-class TooLarge(Exception):
-    """The order does not take it; nothing has been done."""
-
-
-class Undecided(Exception):
-    """It is not known what became of a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +83,7 @@ class Site:
         self._rows: FileRows | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"db-{name}")
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix=f"sync-{name}")
-        self._answers: dict[Txid, asyncio.Future[Answer]] = {}
-        self._grants: dict[Txid, asyncio.Future[Granted]] = {}
-        self._ends: dict[Txid, asyncio.TimerHandle] = {}
-        self._reads: dict[int, asyncio.Future[Reached]] = {}
-        self._numbers = 0
+        self.waiting = Waiting(self)
         self._changed = asyncio.Condition()
         self._unsaid: Position = NOTHING
         self._said: tuple[int, int] = (0, 0)
@@ -184,7 +168,7 @@ class Site:
         me = (connection.welcome.station, connection.welcome.client)
         self.message_max = connection.welcome.message_max
         try:
-            await self._work(self._open, me)
+            await self.work(self._open, me)
         except RowsFailed as failure:
             raise SiteFailed(str(failure)) from failure
         self._out = asyncio.Queue()
@@ -229,19 +213,11 @@ class Site:
     async def _leave(self, groups: Sequence[Group]) -> None:
         machine = self.machine
         if machine is not None:
-            self._carry_out(await self._work(machine.on_lost), sends=False)
-        waiting: list[asyncio.Future[Any]] = [*self._grants.values(), *self._reads.values()]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(NotHere("this station has left the order meanwhile"))
-        self._grants.clear()
-        self._reads.clear()
-        for handle in self._ends.values():
-            handle.cancel()
-        self._ends.clear()
+            self.carry_out(await self.work(machine.on_lost), sends=False)
+        self.waiting.order_lost()
         self._pieces.clear()
         if self.receiving is not None:
-            await self._work(self.receiving.abort)
+            await self.work(self.receiving.abort)
             self.receiving = None
         for group in groups:
             with contextlib.suppress(ClientError, RuntimeError):
@@ -249,7 +225,7 @@ class Site:
         if machine is not None and machine.has_failed:
             self.machine = None
             if self._rows is not None:
-                await self._work(self._rows.close)
+                await self.work(self._rows.close)
                 self._rows = None
         await self._tell()
 
@@ -257,14 +233,14 @@ class Site:
         """Once, when nothing serves it any more."""
         self.closed = True
         if self._rows is not None:
-            await self._work(self._rows.close)
+            await self.work(self._rows.close)
             self._rows = None
         self.machine = None
         self._worker.shutdown(wait=False)
         self._syncer.shutdown(wait=False)
         await self._tell()
 
-    async def _work(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run something in the thread that has the copy, after what it was given before."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
@@ -297,6 +273,7 @@ class Site:
             release = apsw.SQLITE_VERSION_NUMBER
             self.machine = Machine(me, self.sites, rows, release=release)
         self.machine.me = me
+        self.machine.long.part_bytes = min(PART_BYTES, self.message_max - PART_HEAD_BYTES)
 
     def _take(self, items: Sequence[Message | View]) -> list[Effect]:
         machine, rows = self.machine, self._rows
@@ -369,7 +346,7 @@ class Site:
         while True:
             items = [item for item in await group.recv_items(timeout=None) if isinstance(item, Message | View)]
             for at in range(0, len(items), BATCH_MAX):
-                self._carry_out(await self._work(self._take, items[at : at + BATCH_MAX]))
+                self.carry_out(await self.work(self._take, items[at : at + BATCH_MAX]))
                 await self._pump()
 
     async def _read_pieces(self, group: Group) -> None:
@@ -399,7 +376,7 @@ class Site:
                 if wanted is None or piece.place < wanted:
                     continue
                 self._piece_at = time.monotonic()
-                self._carry_out(await self._work(self._take_piece, piece))
+                self.carry_out(await self.work(self._take_piece, piece))
                 self._out.put_nowait((True, Piece(Kind.ACK, piece.to, piece.place, piece.number).encode()))
 
     async def _write(self, group: Group, beside: Group) -> None:
@@ -410,18 +387,14 @@ class Site:
 
     # ---- effects
 
-    def _carry_out(self, effects: Sequence[Effect], *, sends: bool = True) -> None:
+    def carry_out(self, effects: Sequence[Effect], *, sends: bool = True) -> None:
         failed = ""
         for effect in effects:
             if isinstance(effect, Emit):
                 if sends:
                     self._out.put_nowait((False, effect.data))
-            elif isinstance(effect, Answer):
-                self._settle(self._answers.pop(effect.txid, None), effect)
-            elif isinstance(effect, Granted):
-                self._on_granted(effect)
-            elif isinstance(effect, Reached):
-                self._settle(self._reads.pop(effect.number, None), effect)
+            elif isinstance(effect, Answer | Granted | Reached):
+                self.waiting.on_effect(effect)
             elif isinstance(effect, _Give):
                 self._give(effect)
             elif isinstance(effect, Failed):
@@ -430,11 +403,6 @@ class Site:
         if failed:
             self._failure = failed
             self._failing.set()
-
-    @staticmethod
-    def _settle(future: asyncio.Future[Any] | None, value: Any) -> None:
-        if future is not None and not future.done():
-            future.set_result(value)
 
     def _look(self) -> None:
         """What has changed with the last inputs."""
@@ -458,7 +426,11 @@ class Site:
             self._unsaid = self.position
             self._compared = (self._compared[0], time.monotonic())
             self.on_version()
-        task = asyncio.get_running_loop().create_task(self._tell())
+        self.soon(self._tell())
+
+    def soon(self, what: Coroutine[Any, Any, None]) -> None:
+        """Run it beside everything else."""
+        task = asyncio.get_running_loop().create_task(what)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -474,9 +446,7 @@ class Site:
             effect.frozen, effect.to, effect.place, self.message_max, lambda data: self._out.put_nowait((True, data))
         )
         self.sending[effect.to] = sending
-        task = asyncio.get_running_loop().create_task(self._send_copy(sending))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.soon(self._send_copy(sending))
 
     async def _send_copy(self, sending: Sending) -> None:
         what = "the log" if sending.frozen.goes_on else "pages"
@@ -501,12 +471,12 @@ class Site:
             now = time.monotonic_ns()
             due = machine.next_deadline_ns()
             if due is not None and due <= now:
-                self._carry_out(await self._work(machine.on_timer, now))
+                self.carry_out(await self.work(machine.on_timer, now))
             if machine.wanted_from is not None:
                 late = time.monotonic() - self._piece_at > STALLED_S
                 if late or machine.kept_bytes > KEPT_BYTES_MAX:
                     self._piece_at = time.monotonic()
-                    self._carry_out(await self._work(machine.ask_again))
+                    self.carry_out(await self.work(machine.ask_again))
             await self._compare(machine)
 
     async def _compare(self, machine: Machine) -> None:
@@ -518,7 +488,7 @@ class Site:
         ahead = self.position.version - version
         if ahead >= CHECK_VERSIONS or (ahead and time.monotonic() - since > CHECK_S):
             self._compared = (self.position.version, time.monotonic())
-            self._carry_out(await self._work(machine.compare))
+            self.carry_out(await self.work(machine.compare))
 
     async def _sync(self) -> None:
         """Bring commits to the disk, those that have come meanwhile at once, and say so."""
@@ -535,13 +505,13 @@ class Site:
                 self._is_unsafe = True  # the next one would not report what this one has lost
                 machine = self.machine
                 if machine is not None:
-                    self._carry_out(await self._work(machine.fail, f"{rows.wal}: {error.strerror}"))
+                    self.carry_out(await self.work(machine.fail, f"{rows.wal}: {error.strerror}"))
                 continue
             self.sync_seconds = time.monotonic() - began
             if rows is self._rows:
-                self._carry_out(await self._work(self._say_synced, position))
+                self.carry_out(await self.work(self._say_synced, position))
 
-    # ---- programs
+    # ---- for programs
 
     async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait until it holds; False: not in time."""
@@ -551,44 +521,6 @@ class Site:
         except TimeoutError:
             return False
         return not self.closed
-
-    async def commit(self, write: Write, durability: Durability, seconds: float, *, again: bool = False) -> Answer:
-        """What became of a transaction. again: it may have been sent before. Raises NotHere, Undecided."""
-        deadline = time.monotonic() + seconds
-        sent = again
-        while True:
-            left = max(0.0, deadline - time.monotonic())
-            if not await self.until(lambda: self.can_write, left):
-                if sent:
-                    raise Undecided(self.why_not())
-                raise NotHere(self.why_not())
-            machine = self.machine
-            if machine is None:
-                continue
-            if (size := len(encode(write))) > self.message_max:
-                raise TooLarge(f"the transaction is a message of {size} bytes; zenjund takes {self.message_max}")
-            future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-            self._answers[write.txid] = future
-            # Its log is asked before it is sent, so that "stale" can be told from "forgotten".
-            forgotten = sent and await self._work(self._has_forgotten, write.snapshot)
-            self._carry_out(await self._work(machine.submit, write, durability))
-            try:
-                answer = await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))
-            except TimeoutError:
-                self._answers.pop(write.txid, None)
-                raise Undecided(self.why_not()) from None
-            if answer.verdict is Verdict.UNDECIDED:
-                sent = True
-                await asyncio.sleep(TURN_S)
-                continue
-            if answer.verdict is not Verdict.DONE and forgotten:
-                raise Undecided("the history does not go back so far")
-            self.counters[f"verdict_{answer.verdict.value}"] += 1
-            return answer
-
-    def _has_forgotten(self, snapshot: int) -> bool:
-        """Whether a transaction on this snapshot may be in a part of the history that is not kept."""
-        return self._rows is None or self._rows.log_begin() > snapshot + 1
 
     def why_not(self) -> str:
         """Why nothing is committed here now."""
@@ -601,62 +533,12 @@ class Site:
             )
         return self.step
 
-    async def lock(self, txid: Txid, seconds: float) -> int:
-        """Wait until this transaction has the database alone; returns the last version. Raises NotHere."""
-        deadline = time.monotonic() + seconds
-        if not await self.until(lambda: self.can_write, seconds) or self.machine is None:
-            raise NotHere(self.why_not())
-        future: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
-        self._grants[txid] = future
-        self._carry_out(await self._work(self.machine.lock, txid))
-        try:
-            return (await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))).version
-        except TimeoutError:
-            self._grants.pop(txid, None)
-            await self.unlock(txid)
-            raise NotHere("another program has the database alone") from None
-
-    def _on_granted(self, granted: Granted) -> None:
-        future = self._grants.pop(granted.txid, None)
-        loop = asyncio.get_running_loop()
-        if future is None or future.done():
-            self.end_lock(granted.txid)
-            return
-        self._ends[granted.txid] = loop.call_later(LOCK_S, self.end_lock, granted.txid)
-        future.set_result(granted)
-
-    def end_lock(self, txid: Txid) -> None:
-        """The program has gone, or has had it for too long."""
-        task = asyncio.get_running_loop().create_task(self.unlock(txid))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def unlock(self, txid: Txid) -> None:
-        """The program has given up."""
-        if (handle := self._ends.pop(txid, None)) is not None:
-            handle.cancel()
-        if self.machine is not None and self.follows:
-            self._carry_out(await self._work(self.machine.unlock, txid))
-
-    async def barrier(self, seconds: float, *, durable: bool) -> int:
-        """Wait until all is here that was committed before; returns the version. Raises NotHere."""
-        deadline = time.monotonic() + seconds
-        if not await self.until(lambda: self.can_write, seconds) or self.machine is None:
-            raise NotHere(self.why_not())
-        self._numbers += 1
-        future: asyncio.Future[Reached] = asyncio.get_running_loop().create_future()
-        self._reads[self._numbers] = future
-        self._carry_out(await self._work(self.machine.barrier, self._numbers))
-        try:
-            version = (await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))).version
-        except TimeoutError:
-            raise NotHere(self.why_not()) from None
-        if durable and not await self.until(lambda: self.durable() >= version, max(0.01, deadline - time.monotonic())):
-            raise NotHere("too few disks have it in time")
-        return version
-
     def durable(self) -> int:
         return self.machine.durable_version() if self.machine is not None else 0
+
+    def log_begin(self) -> int:
+        """The first version whose entry is kept here. In the thread of the applier."""
+        return self._rows.log_begin() if self._rows is not None else 1 << 63
 
     async def query(self, sql: str) -> list[tuple[Any, ...]]:
         """Rows of the copy as it is. Raises NotHere."""
@@ -667,7 +549,7 @@ class Site:
             return self._rows.query(sql)
 
         try:
-            found: list[tuple[Any, ...]] = await self._work(run)
+            found: list[tuple[Any, ...]] = await self.work(run)
         except RowsFailed as failure:
             raise NotHere(str(failure)) from failure
         return found

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 VERSION: Final = 1
-BODY_MAX: Final = 8 << 20
-"""Bytes that a transaction may change: its rows before and after."""
-FRAME_MAX: Final = 2 * BODY_MAX
+PIECE_BYTES: Final = 1 << 20
+"""A transaction with more than that is given to the process in pieces of this size."""
+FRAME_MAX: Final = 16 << 20
 UNDER_WAY_MAX: Final = 1024
 """Requests of one connection that are not answered yet; more are read when there are fewer."""
 SOCKET: Final = "/run/zenjun/db.sock"

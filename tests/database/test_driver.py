@@ -11,6 +11,7 @@ from zenjun import db
 from zenjun.daemon.database.copy import FileRows, open_copy
 from zenjun.daemon.database.driver.connection import Connection
 from zenjun.daemon.database.files import Files
+from zenjun.daemon.database.wire import to_bytes, to_text
 from zenjun.proto.service.database.certify import table_hash
 from zenjun.proto.service.database.messages import Position, Segment, Txid, decode_body, encode_body, next_digest
 from zenjun.proto.service.database.rows import Entry, Verdict
@@ -28,13 +29,20 @@ class Local:
         self.sent: list[dict[str, Any]] = []
         self.refuse: list[db.Error] = []
         """What the next commits are refused with."""
+        self.pieces = b""
+        """Of a long transaction."""
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         if do == "open":
             return {"path": str(self.files.link)}
         if do == "lock":
             return {"version": self.rows.position().version}
+        if do == "piece":
+            self.pieces = self.pieces * bool(arguments["number"]) + to_bytes(arguments["body"])
         if do == "commit":
+            if "pieces" in arguments:
+                assert arguments["pieces"] == len(self.pieces) and not arguments["body"]
+                arguments["body"] = to_text(self.pieces)
             self.sent.append(arguments)
             if self.refuse:
                 raise self.refuse.pop(0)
@@ -44,21 +52,15 @@ class Local:
     @property
     def reads(self) -> set[bytes]:
         """Of the last transaction that was sent."""
-        from zenjun.daemon.database.wire import to_bytes
-
         data = to_bytes(self.sent[-1]["reads"])
         return {data[i : i + 8] for i in range(0, len(data), 8)}
 
     @property
     def kinds(self) -> list[Segment]:
-        from zenjun.daemon.database.wire import to_bytes
-
         return [kind for kind, _ in decode_body(to_bytes(self.sent[-1]["body"]))]
 
 
 def commit(rows: FileRows, arguments: dict[str, Any]) -> int:
-    from zenjun.daemon.database.wire import to_bytes
-
     txid, body = Txid.decode(to_bytes(arguments["txid"])), to_bytes(arguments["body"])
     last = rows.position()
     digest = next_digest(last.digest, last.version + 1, txid, body)
@@ -263,8 +265,16 @@ def test_another_copy_takes_the_place_of_the_file(local: Local) -> None:
     c.close()
 
 
+def test_a_long_transaction_goes_in_pieces(local: Local) -> None:
+    with db.connect("shop") as c:
+        c.execute("INSERT INTO t VALUES(60, ?)", ("x" * 3_000_000,))
+    assert len(local.pieces) > 3_000_000
+    assert c.execute("SELECT length(v) FROM t WHERE id = 60").fetchone() == (3_000_000,)
+    c.close()
+
+
 def test_too_large(local: Local) -> None:
     with pytest.raises(db.DataError), db.connect("shop") as c:
-        c.execute("INSERT INTO t VALUES(60, zeroblob(9000000))")
+        c.execute("INSERT INTO t VALUES(60, zeroblob(68000000))")
     assert encode_body([]) == b""
     c.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from zenjun.daemon.database import rows as storing
 from zenjun.daemon.database.copy import Builder, Entries, FileRows, Frozen, open_copy, rewritten
 from zenjun.daemon.database.files import Files, FilesError, claim, is_name
 from zenjun.daemon.database.moving import Kind, Piece, Receiving, pieces_of
@@ -192,6 +193,32 @@ def test_a_copy_by_the_log(folders: Path) -> None:
         assert _move(frozen, joiner, message_max=message_max) is joiner and joiner.position() == donor.position()
         frozen.close()
         joiner.close()
+    donor.close()
+
+
+@rule("W2")
+def test_a_log_whose_bodies_are_too_many(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids of the oldest transactions are kept, their bodies are not: a site that lacks these gets pages."""
+    monkeypatch.setattr(storing, "LOG_BYTES_MAX", 100)
+    donor = _source(folders)
+    sql = "CREATE TABLE a_table_with_a_name_of_forty_letters_{}(id INTEGER)"
+    for number in (30, 31):
+        _commit(donor, number, sql.format(number))
+    last = donor.position()
+    for again in (False, True):
+        found = donor.query("SELECT version FROM zenjun_log WHERE body IS NULL ORDER BY version")
+        assert found == [(v,) for v in range(1, last.version)], "the last one fits by itself"
+        assert donor.version_of(_txid(1)) == 1
+        for behind, goes_on in ((2, False), (1, True)):
+            version = last.version - behind
+            frozen = Frozen(donor, m.Position(0, version, donor.digest_at(version) or b""), b"")
+            assert frozen.goes_on == goes_on
+            frozen.close()
+        if not again:
+            donor.close()
+            donor, _ = open_copy(Files(folders / "donor", "shop"), UUID)
+    _commit(donor, 40, sql.format(40))
+    assert donor.query("SELECT count(*) FROM zenjun_log WHERE body IS NOT NULL") == [(1,)]
     donor.close()
 
 

@@ -93,6 +93,28 @@ class CommitsAlone(Machine):
     certifier_class = NoQuorum
 
 
+class PartsKept(Machine):
+    """K6: parts from before the place of a WANT count."""
+
+    def drop_parts(self, shared: Shared) -> None:
+        pass
+
+
+class PartsForgotten(Machine):
+    """K6: parts that have become void are not sent again."""
+
+    def drop_parts(self, shared: Shared) -> None:
+        shared.parts.clear()
+
+
+class PartsTwice(Machine):
+    """K6: a transaction is sent again though nothing of it is void."""
+
+    def drop_parts(self, shared: Shared) -> None:
+        shared.parts.clear()
+        self._emit_all(self.long.again())
+
+
 # ---- rows
 
 
@@ -255,6 +277,7 @@ PARTS: dict[str, dict[str, Any]] = {
     },
     **{c.__name__: {"machine": c} for c in (OpensAlone, ByVersion)},
     **{c.__name__: {"machine": c} for c in (SchemaIgnored, LockIgnored, LockSurvives, FitsAll)},
+    **{c.__name__: {"machine": c} for c in (PartsKept, PartsForgotten, PartsTwice)},
     **{c.__name__: {"copy": c} for c in (Twice, TriggersOn, CascadesOn)},
     "TwoFiles": {"disk": TwoFiles},
     **{c.__name__: {"world": c} for c in (NoBarrier, KeepsBranch, GivesOld)},

@@ -109,6 +109,7 @@ class Site:
         self.cursor = 0
         self.connected = False
         self.machine: Machine = world.machine_class((station, 0), world.sites, rows, open_wait_ns=world.plan.open_wait_ns)
+        self.machine.long.part_bytes = world.plan.part_bytes
         self.drafts: dict[Txid, tuple[load.Draft, Durability]] = {}
         """Under way."""
         self.undecided: list[tuple[load.Draft, Durability]] = []
@@ -207,6 +208,7 @@ class World:
                 self.carry_out(site, site.machine.on_view(item.place, item.members), item.place)
             else:
                 self.carry_out(site, site.machine.on_message(item.place, item.source, item.data), item.place)
+                self.met["part dropped"] += site.machine.dropped.pop("part", 0)
             self.history.on_item(site, item)
 
     # ---- effects

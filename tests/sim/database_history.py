@@ -204,6 +204,7 @@ class History:
             [lock.txid for _, lock in shared.locks],
             [write.txid for _, write in shared.waiting],
             sorted(shared.check.items()),
+            shared.parts.facts(),
             site.rows.position(),
         )
         first, station = self._shared.setdefault(item.place, (state, site.station))

@@ -33,6 +33,8 @@ class Plan:
     back: float = 0.1
     """How soon those come again that have gone."""
     open_wait_ns: int = 2_000_000_000
+    part_bytes: int = 256 * 1024
+    """Longer transactions are sent in parts."""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
@@ -50,6 +52,7 @@ class Plan:
             syncs=r.choice([0.1, 0.4]),
             back=r.choice([0.1, 0.04]),
             open_wait_ns=r.choice([2_000_000_000, 50_000_000]),
+            part_bytes=r.choice([256 * 1024, 100, 40]),
         )
 
 

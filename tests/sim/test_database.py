@@ -65,6 +65,10 @@ JOINS = stage(
     stations=5, steps=250, kinds=EASY, faulty=("crash", "power", "expel"), faults=0.12, locks=0, required=False, lag=0.3
 )
 
+PARTS = stage(
+    stations=3, steps=250, kinds=EASY, faulty=("crash", "power", "expel"), faults=0.12, locks=0, required=False, lag=0.5,
+    versions_max=65536, back=0.12, part_bytes=40,
+)  # fmt: skip
 CALM = stage(stations=3, steps=250, kinds=EASY, faults=0, locks=0, required=False, lag=0.85, syncs=0.6)
 
 STAGES: dict[str, Callable[[Plan], Plan]] = {
@@ -74,6 +78,9 @@ STAGES: dict[str, Callable[[Plan], Plan]] = {
     "FitsAll": JOINS,
     "GivesOld": JOINS,
     "NoBarrier": CALM,
+    "PartsKept": PARTS,
+    "PartsForgotten": PARTS,
+    "PartsTwice": PARTS,
 }
 """Plans in which the broken rule matters often."""
 
@@ -97,11 +104,14 @@ CAUGHT_BY: dict[str, set[str]] = {
     "KeepsBranch": {"rows"},
     "GivesOld": {"shared", "rows", "fork", "told"},
     "FitsAll": {"shared", "rows", "told"},
+    "PartsKept": {"shared", "fork"},
+    "PartsForgotten": {"rest"},
+    "PartsTwice": {"told"},
 }
 """Broken rule to the checkers that may catch it first."""
 
 
-@rule("K1", "K2", "K3", "K4", "K5", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "W1", "W2")
+@rule("K1", "K2", "K3", "K4", "K5", "K6", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "W1", "W2")
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
     def plan(seed: int) -> Plan:
@@ -166,12 +176,12 @@ def test_the_situations_are_met() -> None:
     """Every verdict, states from the log and as pages, and all faults."""
     met: Counter[str] = Counter()
     for seed in range(16):
-        for make in (honest, POWER, JOINS):
+        for make in (honest, POWER, JOINS, PARTS):
             world = World(make(Plan.draw(seed)))
             world.run()
             met += world.met
     wanted = "done conflict read schema stale constraint no-quorum undecided again log transfer granted failed blank reopen"
-    for situation in (*wanted.split(), "power-all", "expel", "read behind a barrier"):
+    for situation in (*wanted.split(), "power-all", "expel", "read behind a barrier", "part dropped"):
         assert met[situation], met
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Self, TypeVar
 import apsw
 
 from ....proto.service.database.certify import table_hash
-from ....proto.service.database.messages import READS_MAX, Txid, encode_body
+from ....proto.service.database.messages import BODY_MAX, READS_MAX, Txid, encode_body
 from ..branch import Bindings, Branch
 from ..errors import (
     DataError,
@@ -33,7 +33,7 @@ from ..errors import (
     SerializationError,
     Undecided,
 )
-from ..wire import BODY_MAX, TIMEOUT_S, to_text
+from ..wire import PIECE_BYTES, TIMEOUT_S, to_text
 from .cursor import Cursor
 from .dump import dump
 from .mapping import mapped
@@ -357,9 +357,9 @@ class Connection:
                 "epoch": self._snapshot[0],
                 "snapshot": self._snapshot[1],
                 "reads": to_text(b"".join(sorted(reads))),
-                "body": to_text(body),
                 "durability": self.durability,
-            }
+            },
+            body,
         )
         self._lock = None
         self._seen = max(self._seen, (self._snapshot[0], version))
@@ -375,13 +375,18 @@ class Connection:
         names: list[Any] = self._branch.reader.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'").fetchall()
         return {table_hash(name) for (name,) in names}
 
-    def _send(self, write: dict[str, Any]) -> int:
+    def _send(self, write: dict[str, Any], body: bytes) -> int:
         """The version that the transaction makes. When the process is lost, its next one is asked under the transaction's id."""
+        if is_long := len(body) > PIECE_BYTES:
+            write = {**write, "pieces": len(body)}
+        write["body"] = "" if is_long else to_text(body)
         deadline = time.monotonic() + self.timeout
         again = False
         while True:
             left = max(0.1, deadline - time.monotonic())
             try:
+                if is_long:
+                    self._send_pieces(write["txid"], body, deadline)
                 return int(self._ask("commit", seconds=left, again=again or None, **write)["version"])
             except Lost as error:
                 if time.monotonic() > deadline:
@@ -397,6 +402,11 @@ class Connection:
                     raise NotCommitted(f"the database process was lost, and the transaction is not committed: {error}") from None
                 raise
             time.sleep(RETRY_S)
+
+    def _send_pieces(self, txid: str, body: bytes, deadline: float) -> None:
+        for number, at in enumerate(range(0, len(body), PIECE_BYTES)):
+            left = max(0.1, deadline - time.monotonic())
+            self._ask("piece", seconds=left, txid=txid, number=number, body=to_text(body[at : at + PIECE_BYTES]))
 
     # ---- statements
 

@@ -9,6 +9,7 @@ from typing import Final
 from ..base import Source
 from .changeset import parse, row_hash
 from .messages import Lock, Position, Segment, Write, decode_body, next_digest
+from .parts import Incoming
 from .rows import Entry, Rows, Verdict
 from .window import Window
 
@@ -53,6 +54,8 @@ class Shared:
     synced: dict[Source, int] = field(default_factory=dict)
     check: dict[Source, Position | None] = field(default_factory=dict)
     """A comparison of positions that is under way."""
+    parts: Incoming = field(default_factory=Incoming)
+    """Of transactions that are not whole yet; not given to others."""
 
     def copy(self) -> Shared:
         """Another one, for a snapshot."""

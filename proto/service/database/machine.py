@@ -11,6 +11,7 @@ ended, ``on_synced`` when the disk has a version, ``submit``, ``lock``, ``releas
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
@@ -29,6 +30,7 @@ from .messages import (
     Lock,
     Message,
     Open,
+    Part,
     Position,
     Release,
     Stand,
@@ -41,6 +43,7 @@ from .messages import (
     epoch_txid,
     next_digest,
 )
+from .parts import Outgoing
 from .roll import NOTHING, Opening, Roll, Sites
 from .rows import Entry, Rows, RowsFailed, Verdict
 from .window import Window
@@ -137,6 +140,8 @@ class Machine:
         """The durability asked for by this site's transactions that have no verdict yet."""
         self._durable: dict[Txid, tuple[Durability, int]] = {}
         """This site's committed transactions that wait for disks, with their versions."""
+        self.long = Outgoing()
+        """This site's transactions that are sent in parts."""
         self._effects: list[Effect] = []
 
     # ---- what others may ask
@@ -206,12 +211,14 @@ class Machine:
     # ---- programs
 
     def submit(self, write: Write, durability: Durability) -> list[Effect]:
-        """Send a transaction; its Answer comes with a later input."""
+        """Send a transaction, in parts if it is long; its Answer comes with a later input."""
         self._answers[write.txid] = durability
         if self.shared is None:
             self._answer(write.txid, Verdict.UNDECIDED, 0)
+        elif len(data := encode(write)) > self.long.part_bytes:
+            self._emit_all(self.long.add(write.txid, data))
         else:
-            self._emit(write)
+            self._effects.append(Emit(data))
         return self._take()
 
     def lock(self, txid: Txid) -> list[Effect]:
@@ -413,6 +420,8 @@ class Machine:
                 self._left(shared, members)
             elif isinstance(message, Write):
                 self._write(shared, source, message)
+            elif isinstance(message, Part):
+                self._part(shared, source, message)
             elif isinstance(message, Lock):
                 self._lock(shared, source, message)
             elif isinstance(message, Release):
@@ -437,6 +446,7 @@ class Machine:
                 shared.synced[source] = max(message.version, shared.synced.get(source, 0))
                 self._settle()
         elif isinstance(message, Want):
+            self.drop_parts(shared)
             if self.me == min(shared.active, default=None) and source != self.me:
                 self._effects.append(Give(source))
         elif isinstance(message, Barrier):
@@ -467,6 +477,29 @@ class Machine:
         self._decided(source, write.txid, verdict, version)
         if holder is not None:
             self._end_lock(shared, [shared.locks[0][1]])
+
+    def _part(self, shared: Shared, source: Source, part: Part) -> None:
+        """A transaction stands at the place of its last part."""
+        data = shared.parts.take(source, part)
+        if data is None:
+            self.dropped["part"] += 1
+            return
+        if source == self.me:
+            self._emit_all(self.long.came(part))
+        if part.is_last:
+            write = decode(data)
+            if isinstance(write, Write) and write.txid == part.txid:
+                self._write(shared, source, write)
+            else:
+                self.dropped["malformed"] += 1
+
+    def drop_parts(self, shared: Shared) -> None:
+        """A site gets the state of this place, in which parts are not: they are void everywhere, and sent again. Of a transaction
+        whose parts are all still to come nothing is void."""
+        is_mine = shared.parts.has(self.me)
+        shared.parts.clear()
+        if is_mine:
+            self._emit_all(self.long.again())
 
     def _enough(self, shared: Shared) -> bool:
         return self.sites.sufficient(s for s, _ in shared.active)
@@ -529,6 +562,7 @@ class Machine:
     def _left(self, shared: Shared, members: frozenset[Source]) -> None:
         self._deactivate(shared, shared.active - members)
         shared.synced = {source: version for source, version in shared.synced.items() if source in members}
+        shared.parts.keep(members)
         self._end_lock(shared, [lock for source, lock in shared.locks if source not in members])
 
     def _deactivate(self, shared: Shared, gone: set[Source]) -> None:
@@ -566,6 +600,7 @@ class Machine:
         self._kept = None
         self._asked = False
         self._open_waits, self._open_at_ns = False, None
+        self.long.clear()
         for txid in [*self._answers, *self._durable]:
             self._answer(txid, Verdict.UNDECIDED, 0)
         self._durable.clear()
@@ -575,6 +610,10 @@ class Machine:
     def _answer(self, txid: Txid, verdict: Verdict, version: int) -> None:
         self._answers.pop(txid, None)
         self._effects.append(Answer(txid, verdict, version))
+
+    def _emit_all(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self._emit(message)
 
     def _emit(self, message: Message) -> None:
         self._effects.append(Emit(encode(message)))

@@ -15,6 +15,8 @@ DIGEST_BYTES: Final = 16
 HASH_BYTES: Final = 8
 """Size of the hash of a row or table that was read (``changeset.row_hash``)."""
 READS_MAX: Final = 4096
+BODY_MAX: Final = 64 << 20
+"""Bytes of a transaction: its rows before and after, and its changes of the schema."""
 FORMAT: Final = 1
 
 
@@ -146,7 +148,17 @@ class Answered(NamedTuple):
     position: Position
 
 
-Message: TypeAlias = Write | Lock | Release | Stand | Open | Active | Leave | Synced | Want | Barrier | Check | Answered
+class Part(NamedTuple):
+    """A part of an encoded ``Write`` that is too long for one message."""
+
+    txid: Txid
+    number: int
+    """From 0."""
+    is_last: bool
+    data: bytes
+
+
+Message: TypeAlias = Write | Lock | Release | Stand | Open | Active | Leave | Synced | Want | Barrier | Check | Answered | Part
 _KINDS: Final[tuple[type[Message], ...]] = (
     Write,
     Lock,
@@ -160,9 +172,13 @@ _KINDS: Final[tuple[type[Message], ...]] = (
     Barrier,
     Check,
     Answered,
+    Part,
 )
 """A message's kind is its number here, from 1."""
 _WRITE: Final = struct.Struct("!16sQQH")
+_PART: Final = struct.Struct("!16sIB")
+PART_HEAD_BYTES: Final = 1 + _PART.size
+"""Of a ``Part``, besides its data."""
 _POSITION: Final = struct.Struct("!QQ16s")
 _STAND: Final = struct.Struct("!QBB16sQQ16sHI")
 _PLAIN: Final[dict[type[Message], str]] = {Open: "!Q", Leave: "!Q", Synced: "!QQ", Barrier: "!Q", Check: "!Q"}
@@ -175,6 +191,8 @@ def encode(message: Message) -> bytes:
             raise ValueError(f"more than {READS_MAX} rows and tables read")
         head = _WRITE.pack(message.txid.encode(), message.epoch, message.snapshot, len(message.reads))
         return kind + head + b"".join(message.reads) + message.body
+    if isinstance(message, Part):
+        return kind + _PART.pack(message.txid.encode(), message.number, message.is_last) + message.data
     if isinstance(message, Stand):
         p = message.position
         known = (message.roll, message.active, message.disk, message.uuid, *p, message.format, message.release)
@@ -196,6 +214,9 @@ def decode(data: bytes) -> Message | None:
     try:
         if kind is Write:
             return _decode_write(rest)
+        if kind is Part:
+            txid, number, is_last = _PART.unpack_from(rest)
+            return Part(Txid.decode(txid), number, bool(is_last), rest[_PART.size :]) if is_last <= 1 else None
         if kind is Stand:
             roll, active, disk, uuid, epoch, version, digest, format_, release = _STAND.unpack(rest)
             if active > 1:

@@ -1,0 +1,154 @@
+"""What programs at this station wait for: verdicts on their transactions, the database alone, a place to read from."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from ...proto.service.database.machine import Answer, Durability, Granted, Reached
+from ...proto.service.database.messages import Txid, Write
+from ...proto.service.database.rows import Verdict
+
+if TYPE_CHECKING:
+    from .site import Site
+
+LOCK_S: Final = 60.0
+"""A program has the database alone for that long at most."""
+RETRY_S: Final = 0.05
+
+
+class NotHere(Exception):
+    """What a program wants cannot be done now, and has not been done."""
+
+
+class Undecided(Exception):
+    """It is not known what became of a transaction."""
+
+
+class Waiting:
+    """The requests of programs that a site has not answered yet."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._answers: dict[Txid, asyncio.Future[Answer]] = {}
+        self._grants: dict[Txid, asyncio.Future[Granted]] = {}
+        self._ends: dict[Txid, asyncio.TimerHandle] = {}
+        self._reads: dict[int, asyncio.Future[Reached]] = {}
+        self._numbers = 0
+
+    def on_effect(self, effect: Answer | Granted | Reached) -> None:
+        """What the machine has for a program."""
+        if isinstance(effect, Answer):
+            _settle(self._answers.pop(effect.txid, None), effect)
+        elif isinstance(effect, Reached):
+            _settle(self._reads.pop(effect.number, None), effect)
+        else:
+            self._on_granted(effect)
+
+    def order_lost(self) -> None:
+        """Locks and barriers are not to be had in this order any more. Answers come from the machine."""
+        waiting: list[asyncio.Future[Any]] = [*self._grants.values(), *self._reads.values()]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(NotHere("this station has left the order meanwhile"))
+        self._grants.clear()
+        self._reads.clear()
+        for handle in self._ends.values():
+            handle.cancel()
+        self._ends.clear()
+
+    async def commit(self, write: Write, durability: Durability, seconds: float, *, again: bool = False) -> Answer:
+        """What became of a transaction. again: it may have been sent before. Raises NotHere, Undecided."""
+        deadline = time.monotonic() + seconds
+        sent = again
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            if not await self._site.until(lambda: self._site.can_write, left):
+                if sent:
+                    raise Undecided(self._site.why_not())
+                raise NotHere(self._site.why_not())
+            machine = self._site.machine
+            if machine is None:
+                continue
+            future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            self._answers[write.txid] = future
+            # Its log is asked before it is sent, so that "stale" can be told from "forgotten".
+            forgotten = sent and await self._site.work(self._has_forgotten, write.snapshot)
+            self._site.carry_out(await self._site.work(machine.submit, write, durability))
+            try:
+                answer = await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))
+            except TimeoutError:
+                self._answers.pop(write.txid, None)
+                raise Undecided(self._site.why_not()) from None
+            if answer.verdict is Verdict.UNDECIDED:
+                sent = True
+                await asyncio.sleep(RETRY_S)
+                continue
+            if answer.verdict is not Verdict.DONE and forgotten:
+                raise Undecided("the history does not go back so far")
+            self._site.counters[f"verdict_{answer.verdict.value}"] += 1
+            return answer
+
+    def _has_forgotten(self, snapshot: int) -> bool:
+        """Whether a transaction on this snapshot may be in a part of the history that is not kept."""
+        return self._site.log_begin() > snapshot + 1
+
+    async def lock(self, txid: Txid, seconds: float) -> int:
+        """Wait until this transaction has the database alone; returns the last version. Raises NotHere."""
+        deadline = time.monotonic() + seconds
+        if not await self._site.until(lambda: self._site.can_write, seconds) or self._site.machine is None:
+            raise NotHere(self._site.why_not())
+        future: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
+        self._grants[txid] = future
+        self._site.carry_out(await self._site.work(self._site.machine.lock, txid))
+        try:
+            return (await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))).version
+        except TimeoutError:
+            self._grants.pop(txid, None)
+            await self.unlock(txid)
+            raise NotHere("another program has the database alone") from None
+
+    def _on_granted(self, granted: Granted) -> None:
+        future = self._grants.pop(granted.txid, None)
+        loop = asyncio.get_running_loop()
+        if future is None or future.done():
+            self.end_lock(granted.txid)
+            return
+        self._ends[granted.txid] = loop.call_later(LOCK_S, self.end_lock, granted.txid)
+        future.set_result(granted)
+
+    def end_lock(self, txid: Txid) -> None:
+        """The program has gone, or has had it for too long."""
+        self._site.soon(self.unlock(txid))
+
+    async def unlock(self, txid: Txid) -> None:
+        """The program has given up."""
+        if (handle := self._ends.pop(txid, None)) is not None:
+            handle.cancel()
+        if self._site.machine is not None and self._site.follows:
+            self._site.carry_out(await self._site.work(self._site.machine.unlock, txid))
+
+    async def barrier(self, seconds: float, *, durable: bool) -> int:
+        """Wait until all is here that was committed before; returns the version. Raises NotHere."""
+        deadline = time.monotonic() + seconds
+        if not await self._site.until(lambda: self._site.can_write, seconds) or self._site.machine is None:
+            raise NotHere(self._site.why_not())
+        self._numbers += 1
+        future: asyncio.Future[Reached] = asyncio.get_running_loop().create_future()
+        self._reads[self._numbers] = future
+        self._site.carry_out(await self._site.work(self._site.machine.barrier, self._numbers))
+        try:
+            version = (await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))).version
+        except TimeoutError:
+            raise NotHere(self._site.why_not()) from None
+        if durable and not await self._site.until(
+            lambda: self._site.durable() >= version, max(0.01, deadline - time.monotonic())
+        ):
+            raise NotHere("too few disks have it in time")
+        return version
+
+
+def _settle(future: asyncio.Future[Any] | None, value: Any) -> None:
+    if future is not None and not future.done():
+        future.set_result(value)
