@@ -134,8 +134,8 @@ def validate(config: EngineConfig, incarnation: int, instance: int) -> None:
         raise UsageError("heartbeat_ns must be shorter than fail_timeout_ns")
 
 
-def make_core(config: EngineConfig) -> Core:
-    """The C core for this configuration. MemoryError if it does not fit."""
+def make_core(config: EngineConfig, pair: tuple[int, int] = (0, 0)) -> Core:
+    """The C core for this configuration. pair: of a link, the numbers of its two stations. MemoryError if it does not fit."""
     return Core(
         stations=config.stations,
         self_index=config.station - 1,
@@ -157,4 +157,5 @@ def make_core(config: EngineConfig) -> Core:
         medium=int(config.medium),
         answer_each=int(config.answer_each),
         own_timeout_ns=config.own_timeout_ns,
+        pair=pair,
     )

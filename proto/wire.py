@@ -80,6 +80,9 @@ class Flag(IntFlag):
     """DATA: some message in it is delivered on acceptance (message flag OP)."""
     RELAYED = 0x40
     """CONFIRM: sent again by another station, for one that does not receive from its source (without POLL and target)."""
+    PAIR = 0x80
+    """Of a link of two stations, sent to one address: the vectors have two entries, that of the lower station number first. Not
+    of the instance that all stations share."""
 
 
 class MessageType(IntEnum):
@@ -89,6 +92,12 @@ class MessageType(IntEnum):
     GROUP = 1
     """Process-group control (join, leave): handled by the daemons at its place in the order."""
     SERVICE = 2
+    REPORT = 3
+    """3 to 7 only in PDUs of a link (PAIR); there USER is a message to groups (layout MULTICAST_DATA)."""
+    DECIDE = 4
+    HELD = 5
+    STABLE = 6
+    RELAY = 7
     VIEW = 255
     """Never on the wire: the core delivers a view event (layout VIEW) at its position in the order."""
 
@@ -171,7 +180,7 @@ HEADER: Final = Layout(
         Field("version", 1, "protocol version, 1"),
         Field("kind", 1, "PDU kind"),
         Field("flags", 1, "header flags"),
-        Field("stations", 1, "n, length of the vectors: stations of the roster", "n"),
+        Field("stations", 1, "n, length of the vectors: stations of the roster; PAIR: 2", "n"),
         Field("src", 1, "source station, 1..n", "p.SRC"),
         Field("target", 1, "NAK: station asked to retransmit; POLL: station asked to answer, or 0; otherwise 0"),
         Field("length", 2, "payload bytes after the vectors; what follows is padding"),

@@ -206,7 +206,7 @@ uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target)
     uint32_t counted;
 
     c->confirm.sent_free = pdu_header(c, b, ZJW_KIND_CONFIRM, flags | ZJW_FLAG_PACK, c->send.next, c->clock, ZJW_SIZEOF_CONFIRM);
-    b[ZJW_HEADER_TARGET] = (uint8_t)target;
+    b[ZJW_HEADER_TARGET] = wire_number(c, target);
     al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
     digest_said(c, &counted, &position, &digest);
     uint8_t *p = b + ZJW_SIZEOF_HEADER + 8 * c->n;
@@ -232,7 +232,7 @@ void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
     }
     if (c->confirm.queued) { /* not sent yet: this one says all that one would have said */
         flags |= b[ZJW_HEADER_FLAGS] & (ZJW_FLAG_POLL | ZJW_FLAG_BYE);
-        uint32_t other = b[ZJW_HEADER_TARGET]; /* one CONFIRM asks one station: which, chance decides */
+        uint32_t other = wire_place(c, b[ZJW_HEADER_TARGET]); /* one CONFIRM asks one station: which, chance decides */
         target = !target || (other && zj_random(c, 2)) ? other : target;
     }
     if (c->fence.raised)

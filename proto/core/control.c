@@ -101,7 +101,7 @@ void report_rival(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size,
     uint32_t n = bytes[ZJW_HEADER_STATIONS];
     if (n < 1 || n > ZJW_STATIONS_MAX || c->mailbox.tail - c->mailbox.head >= ZJ_CTL / 2)
         return;
-    if (pdu_read(bytes, size, c->cfg.cluster, n, !faulty(c, ZJ_FAULT_NO_CHECK), &p))
+    if (pdu_read(bytes, size, c->cfg.cluster, n, c->cfg.pair, !faulty(c, ZJ_FAULT_NO_CHECK), &p))
         return;
     int opens = p.kind == ZJW_KIND_OPEN || p.kind == ZJW_KIND_RCV;
     if (opens || p.instance)

@@ -30,6 +30,10 @@ static int valid(const struct zj_config *f)
         return 0;
     if (f->frame_max < 512 || f->frame_max > 65535 || f->frame_max < ZJW_SIZEOF_HEADER + 8 * f->stations + 64)
         return 0;
+    if (f->pair[1] && (f->stations != 2 || f->medium != ZJ_SWITCHED || f->pair[1] > ZJW_STATIONS_MAX))
+        return 0;
+    if (f->pair[0] >= f->pair[1] && f->pair[1] + f->pair[0])
+        return 0;
     return f->message_max <= ZJW_MESSAGE_MAX && f->message_max >= 1;
 }
 
@@ -104,6 +108,7 @@ static void enter(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, ui
     c->txq.last = now;
     c->send.next = c->cfg.first_seq;
     bus_open(c);
+    pair_open(c);
     member_set(c, members);
     order_reset(c);
 }
@@ -198,7 +203,7 @@ static int dropped(zj_core *c, int drop)
 int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const uint8_t *mac)
 {
     struct pdu p;
-    int drop = pdu_read(bytes, size, c->cfg.cluster, c->n, !faulty(c, ZJ_FAULT_NO_CHECK), &p);
+    int drop = pdu_read(bytes, size, c->cfg.cluster, c->n, c->cfg.pair, !faulty(c, ZJ_FAULT_NO_CHECK), &p);
 
     c->count.rx_frames++;
     c->count.rx_bytes += size;
@@ -267,6 +272,7 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
     order_levels(c); /* own broadcast may have completed a level */
     stream_free(c);
     poll_step(c, now);
+    pair_step(c);
     bus_watch(c, now);
     if (c->votes.head != c->votes.tail || c->report.bye || c->bus.phase == ZJ_P_LOST || c->bus.reset_news ||
         (c->report.on && c->progress != c->report.seen))

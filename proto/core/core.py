@@ -64,7 +64,7 @@ _starves: Final = lib.zj_starves
 _unpack: Final = ffi.unpack
 
 
-def _create(fields: dict[str, int]) -> Any:
+def _create(fields: dict[str, Any]) -> Any:
     """A ``zj_core`` that goes with its last reference. UsageError, MemoryError."""
     try:
         config = ffi.new("struct zj_config *", {"size": ffi.sizeof("struct zj_config"), **fields})
@@ -106,6 +106,7 @@ class Core:
         medium: int = 0,
         answer_each: int = 0,
         own_timeout_ns: int = 20_000_000,
+        pair: tuple[int, int] = (0, 0),
     ) -> None:
         """Fields of ``struct zj_config`` (``self_index`` is its ``self``), same bounds. UsageError if one is out of bounds,
         MemoryError."""
@@ -132,7 +133,7 @@ class Core:
         }
         self.stations = stations
         self.index = self_index
-        self._core = _create(fields | {"self": self_index})
+        self._core = _create(fields | {"self": self_index, "pair": list(pair)})
         self._now = 0
         self._allocate()
 
@@ -256,6 +257,15 @@ class Core:
     def rx(self, now: int, pdu: bytes, mac: bytes) -> int:
         """Take one PDU that came from ``mac`` (6 bytes). Returns a ``Drop`` number, 0: processed."""
         return int(_rx(self._core, now, pdu, len(pdu), mac))
+
+    def pair_rx(self, now: int, pdu: bytes, mac: bytes, to_group: bool) -> int:
+        """The same of a link, whose frames come to the group address or to the own one."""
+        return int(lib.zj_pair_rx(self._core, now, pdu, len(pdu), mac, to_group))
+
+    @property
+    def pair_to_group(self) -> bool:
+        """A link's frames go to the group address now (docs/multicast.md, rule L2)."""
+        return bool(lib.zj_pair_to_group(self._core))
 
     def step(self, now: int, drained: bool) -> int:
         """After a batch; ``drained``: nothing more is waiting to be received. Returns ``Status`` bits."""

@@ -121,7 +121,7 @@ static int nak_stream(zj_core *c, uint32_t h, uint64_t now)
     put32(payload + ZJW_NAK_STREAM_INCARNATION, s->incarnation);
     uint32_t length = ZJW_SIZEOF_NAK + r.count * ZJW_SIZEOF_RANGE;
     c->confirm.sent_free = pdu_header(c, b, ZJW_KIND_NAK, ZJW_FLAG_PACK, c->st[c->self].req, c->clock, length);
-    b[ZJW_HEADER_TARGET] = (uint8_t)(target + 1);
+    b[ZJW_HEADER_TARGET] = wire_number(c, target + 1);
     al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
     zj_add_checksum(b, at + length);
     small_send(c, at + length, 0);

@@ -21,7 +21,7 @@ static int data_fits(const uint8_t *p, uint32_t size, uint32_t header_flags)
         if (size < ZJW_SIZEOF_MESSAGE)
             return 0;
         uint32_t len = get32(p + ZJW_MESSAGE_SIZE), flags = p[ZJW_MESSAGE_MFLAGS];
-        if (p[ZJW_MESSAGE_TYPE] > ZJW_TYPE_SERVICE || flags & ~known)
+        if (p[ZJW_MESSAGE_TYPE] > (header_flags & ZJW_FLAG_PAIR ? ZJW_TYPE_RELAY : ZJW_TYPE_SERVICE) || flags & ~known)
             return 0;
         p += ZJW_SIZEOF_MESSAGE;
         size -= ZJW_SIZEOF_MESSAGE;
@@ -102,7 +102,11 @@ static int payload_fits(const struct pdu *p, uint32_t stations)
     }
 }
 
-int pdu_read(const uint8_t *b, uint32_t size, uint32_t cluster, uint32_t stations, int check, struct pdu *p)
+/* Station number to place within the pair: 1, 2; beyond: none of the two. */
+static uint32_t place_in(const uint32_t pair[2], uint32_t number) { return number == pair[0] ? 1 : number == pair[1] ? 2 : 3; }
+
+int pdu_read(const uint8_t *b, uint32_t size, uint32_t cluster, uint32_t stations, const uint32_t pair[2], int check,
+             struct pdu *p)
 {
     if (size < ZJW_SIZEOF_HEADER)
         return ZJ_DROP_SHORT;
@@ -112,12 +116,19 @@ int pdu_read(const uint8_t *b, uint32_t size, uint32_t cluster, uint32_t station
         return ZJ_DROP_VERSION;
     p->kind = b[ZJW_HEADER_KIND];
     p->flags = b[ZJW_HEADER_FLAGS];
-    if (p->kind < ZJW_KIND_DATA || p->kind > ZJW_KIND_RSTC)
+    const int is_link = pair && pair[1];
+    if (p->kind < ZJW_KIND_DATA || p->kind > ZJW_KIND_RSTC ||
+        ((p->flags & ZJW_FLAG_PAIR) != 0) != is_link)
         return ZJ_DROP_KIND;
     if (b[ZJW_HEADER_STATIONS] != stations)
         return ZJ_DROP_STATIONS;
     uint32_t src = b[ZJW_HEADER_SRC];
-    p->target = b[ZJW_HEADER_TARGET];
+    uint32_t target = b[ZJW_HEADER_TARGET];
+    if (is_link) {
+        src = place_in(pair, src);
+        target = target ? place_in(pair, target) : 0;
+    }
+    p->target = (uint8_t)target;
     if (src < 1 || src > stations || p->target > stations)
         return ZJ_DROP_SOURCE;
     p->src = (uint8_t)(src - 1);
@@ -149,7 +160,7 @@ int pdu_read(const uint8_t *b, uint32_t size, uint32_t cluster, uint32_t station
 int zj_check(const uint8_t *bytes, uint32_t size, uint32_t cluster, uint32_t stations)
 {
     struct pdu p;
-    return pdu_read(bytes, size, cluster, stations, 1, &p);
+    return pdu_read(bytes, size, cluster, stations, NULL, 1, &p);
 }
 
 void zj_add_checksum(uint8_t *b, uint32_t size)
@@ -168,9 +179,9 @@ uint32_t pdu_header(zj_core *c, uint8_t *b, uint32_t kind, uint32_t flags, uint6
     put32(b + ZJW_HEADER_CLUSTER, c->cfg.cluster);
     b[ZJW_HEADER_VERSION] = ZJW_VERSION;
     b[ZJW_HEADER_KIND] = (uint8_t)kind;
-    b[ZJW_HEADER_FLAGS] = (uint8_t)flags;
+    b[ZJW_HEADER_FLAGS] = (uint8_t)(c->cfg.pair[1] ? flags | ZJW_FLAG_PAIR : flags);
     b[ZJW_HEADER_STATIONS] = (uint8_t)c->n;
-    b[ZJW_HEADER_SRC] = (uint8_t)(c->self + 1);
+    b[ZJW_HEADER_SRC] = wire_number(c, c->self + 1);
     put16(b + ZJW_HEADER_LENGTH, payload);
     put32(b + ZJW_HEADER_INCARNATION, c->st[c->self].incarnation);
     put32(b + ZJW_HEADER_INSTANCE, c->instance);

@@ -154,7 +154,7 @@ uint32_t zj_payload_max(const zj_core *c)
 
 int zj_offer(zj_core *c, struct zj_offer *m)
 {
-    if (m->size > c->cfg.message_max || m->type > ZJW_TYPE_SERVICE || !order_available(c, m->ordering))
+    if (m->size > c->cfg.message_max || m->type > (c->cfg.pair[1] ? ZJW_TYPE_RELAY : ZJW_TYPE_SERVICE) || !order_available(c, m->ordering))
         return -1;
     if (!c->is_open || c->fence.raised || c->send.blocked)
         return 0;

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 6u
+#define ZJ_API_VERSION 7u
 
 typedef struct zj_core zj_core;
 
@@ -38,7 +38,7 @@ enum zj_drop {
     ZJ_DROP_SHORT,         /* shorter than header and vectors */
     ZJ_DROP_CLUSTER,       /* another cluster's */
     ZJ_DROP_VERSION,       /* another protocol version */
-    ZJ_DROP_KIND,          /* a kind we do not know */
+    ZJ_DROP_KIND,          /* a kind we do not know; of a link (PAIR) where none is expected, or the reverse */
     ZJ_DROP_STATIONS,      /* another number of stations */
     ZJ_DROP_SOURCE,        /* source or target out of range */
     ZJ_DROP_OWN,           /* bears our own station number */
@@ -131,6 +131,7 @@ struct zj_config {
     uint32_t answer_each;       /* bus, to measure the paper's worst case: every reception is answered at once, by a CONFIRM of its
                                  * own; answers to answers are not */
     uint64_t own_timeout_ns;    /* bus: own PDUs that have not come back for so long are lost */
+    uint32_t pair[2];           /* a link: numbers on the wire of its two stations, ascending; frames have flag PAIR. 0, 0: none */
 };
 
 /* How the messages of a process group are ordered on delivery (wire.Ordering). */
@@ -374,6 +375,12 @@ int zj_too_long(const zj_core *c);                       /* 1: an own PDU that n
 uint64_t zj_last_tx(const zj_core *c);                   /* when a frame was last handed out by zj_tx_done */
 uint32_t zj_payload_max(const zj_core *c);               /* bytes of the largest message that is not fragmented now */
 
+/* ---- a link of two stations (zj_config.pair; docs/multicast.md, rule L2) ---- */
+/* zj_rx of a frame that came to the group address (1) or to the own one (0). */
+int zj_pair_rx(zj_core *c, uint64_t now, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t to_group);
+/* 1: frames go to the group address; 0: to the address from which the other station last sent. */
+int zj_pair_to_group(const zj_core *c);
+
 /* ---- codec ---- */
 /* Write header and vectors' checksums of a PDU whose other bytes are in place. */
 void zj_add_checksum(uint8_t *pdu, uint32_t size);
@@ -395,6 +402,9 @@ struct zj_api {
     uint64_t (*poll_due)(const zj_core *);
     uint64_t (*confirm_due)(const zj_core *);
     uint32_t (*nak)(zj_core *, uint64_t);
+    uint32_t (*poll)(zj_core *, uint64_t);
+    int (*pair_rx)(zj_core *, uint64_t, const uint8_t *, uint32_t, const uint8_t *, uint32_t);
+    int (*pair_to_group)(const zj_core *);
 };
 const struct zj_api *zj_api(void);
 

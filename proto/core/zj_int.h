@@ -271,6 +271,11 @@ struct zj_core {
         int stalled;          /* a stream does not accept a vote because the queue is full */
     } votes;
 
+    struct {                  /* of a link (pair.c); all 0 when it opens */
+        uint32_t polls;       /* in a row that nothing has answered */
+        uint8_t heard, falls_back, called; /* called: the other's last frame came to the group address */
+    } pair;
+
     uint64_t rng;
     uint64_t memory;
     struct zj_counters count;
@@ -321,7 +326,18 @@ int report_new(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac
 int report_foreign(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac, uint32_t drop);
 void report_rival(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const uint8_t *mac);
 /* pdu.c */
-int pdu_read(const uint8_t *bytes, uint32_t size, uint32_t cluster, uint32_t stations, int check, struct pdu *p);
+/* pair: numbers of the two stations of a link, NULL or 0, 0: no link. p->src and p->target then count within the pair. */
+int pdu_read(const uint8_t *bytes, uint32_t size, uint32_t cluster, uint32_t stations, const uint32_t pair[2], int check,
+             struct pdu *p);
+/* A station's number on the wire, from its place (index + 1, or 0 for none), and the reverse. */
+static inline uint8_t wire_number(const zj_core *c, uint32_t place)
+{
+    return (uint8_t)(c->cfg.pair[1] && place ? c->cfg.pair[place - 1] : place);
+}
+static inline uint32_t wire_place(const zj_core *c, uint32_t number)
+{
+    return c->cfg.pair[1] && number ? 1u + (number == c->cfg.pair[1]) : number;
+}
 /* The header of an own PDU; returns the free buffers that it reports. */
 uint32_t pdu_header(zj_core *c, uint8_t *out, uint32_t kind, uint32_t flags, uint64_t seq, uint64_t clock, uint32_t payload);
 /* al.c */
@@ -369,6 +385,10 @@ void confirm_step(zj_core *c, uint64_t now, uint32_t drained); /* queue the CONF
 void confirm_clear(zj_core *c); /* nothing is owed */
 uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target); /* a CONFIRM into b; its size */
 void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target); /* target: station to answer a POLL, or 0 */
+/* pair.c */
+void pair_open(zj_core *c);
+void pair_polled(zj_core *c);
+void pair_step(zj_core *c);   /* after the poll timer */
 /* poll.c */
 void poll_step(zj_core *c, uint64_t now);
 /* txq.c */

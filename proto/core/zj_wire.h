@@ -27,10 +27,16 @@
 #define ZJW_FLAG_FENCED 16u
 #define ZJW_FLAG_OP 32u
 #define ZJW_FLAG_RELAYED 64u
+#define ZJW_FLAG_PAIR 128u
 
 #define ZJW_TYPE_USER 0u
 #define ZJW_TYPE_GROUP 1u
 #define ZJW_TYPE_SERVICE 2u
+#define ZJW_TYPE_REPORT 3u
+#define ZJW_TYPE_DECIDE 4u
+#define ZJW_TYPE_HELD 5u
+#define ZJW_TYPE_STABLE 6u
+#define ZJW_TYPE_RELAY 7u
 #define ZJW_TYPE_VIEW 255u
 
 #define ZJW_MFLAG_FRAGMENT 1u
@@ -49,7 +55,7 @@
 #define ZJW_HEADER_VERSION 4u /* u8: protocol version, 1 */
 #define ZJW_HEADER_KIND 5u /* u8: PDU kind */
 #define ZJW_HEADER_FLAGS 6u /* u8: header flags */
-#define ZJW_HEADER_STATIONS 7u /* u8: n, length of the vectors: stations of the roster */
+#define ZJW_HEADER_STATIONS 7u /* u8: n, length of the vectors: stations of the roster; PAIR: 2 */
 #define ZJW_HEADER_SRC 8u /* u8: source station, 1..n */
 #define ZJW_HEADER_TARGET 9u /* u8: NAK: station asked to retransmit; POLL: station asked to answer, or 0; otherwise 0 */
 #define ZJW_HEADER_LENGTH 10u /* u16: payload bytes after the vectors; what follows is padding */

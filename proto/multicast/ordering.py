@@ -6,9 +6,11 @@ until none of them changes anything.
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
 from .main import MainOrder
 from .records import Data, Decide, Deliver, Effect, Finished, Held, Id, Record, Release, Report, Send, Stable, Timed
@@ -81,7 +83,7 @@ class Ordering:
         self.counts = Counts()
         self.sequence: defaultdict[str, list[Id]] = defaultdict(list)
         """Delivered and not released at level preack, by order."""
-        self.digests: defaultdict[tuple[EraNumber, int], list[Id]] = defaultdict(list)
+        self.digests: defaultdict[tuple[EraNumber, int], int] = defaultdict(int)
         self.due: dict[int, int] = {}
         """When HELD and STABLE go to a station at the latest (rule S3)."""
         self.effects: list[Effect] = []
@@ -321,7 +323,7 @@ class Ordering:
         self.last[m.program, m.order] = m.id.number
         self.sequence[m.order].append(m.id)
         for group in m.groups:
-            self.digests[m.id.era, group].append(m.id)
+            self.digests[m.id.era, group] = _digest(self.digests[m.id.era, group], m.id)
         content = m.data.content if m.data is not None else b""
         self.effects.append(Deliver(m.id, m.program, m.order, m.groups, content, m.time or 0))
 
@@ -466,6 +468,12 @@ class Ordering:
         """Before what goes to the station already: who learns of the next message knows what is stable (rule M11)."""
         at = next((i for i, e in enumerate(self.effects) if isinstance(e, Send) and e.to == station), len(self.effects))
         self.effects[at:at] = [Send(station, record) for record in records]
+
+
+def _digest(before: int, name: Id) -> int:
+    """The digest of a group's messages, 64 bits, after one more."""
+    data = struct.pack(">QIIII", before, *name.era, name.origin, name.number)
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
 def _prefix(flags: Iterable[bool]) -> int:

@@ -123,8 +123,18 @@ class Closed:
 
     opens: EraNumber
     station: int
-    digests: tuple[tuple[EraNumber, int, tuple[Id, ...]], ...]
-    """(era, group, its messages in the order of their delivery) for the groups that the station was in."""
+    digests: tuple[tuple[EraNumber, int, int], ...]
+    """(era, group, digest of its messages in the order of their delivery) for the groups that the station was in."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a station that was admitted needs to take part: sent by one that does, while no era before this one is open."""
+
+    era: EraNumber
+    clock: int
+    part: tuple[tuple[int, int], ...]
+    """All stations that take part from this place on, each with its incarnation."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from .records import (
     Fenced,
     Finished,
     Flush,
-    Id,
     Listed,
     Opened,
     Record,
@@ -205,9 +204,9 @@ class Station(Ordering):
         for source, record in waiting:
             self._take(source, record)
 
-    def _own_digests(self) -> tuple[tuple[EraNumber, int, tuple[Id, ...]], ...]:
+    def _own_digests(self) -> tuple[tuple[EraNumber, int, int], ...]:
         return tuple(
-            (era.number, group, tuple(self.digests[era.number, group]))
+            (era.number, group, self.digests[era.number, group])
             for era in self.main.eras[:-1]
             for table in era.tables.values()
             for group in sorted(table.groups_of(self.me))
@@ -222,10 +221,10 @@ class Station(Ordering):
                 self._finish(m)
                 del self.messages[name]
         self.main.forget()
-        self.digests = defaultdict(list, {k: v for k, v in self.digests.items() if k[0] >= self.era.number})
+        self.digests = defaultdict(int, {k: v for k, v in self.digests.items() if k[0] >= self.era.number})
 
     def _compare_digests(self) -> None:
-        seen: dict[tuple[EraNumber, int], tuple[int, tuple[Id, ...]]] = {}
+        seen: dict[tuple[EraNumber, int], tuple[int, int]] = {}
         for station, closed in sorted((self.main.closed or {}).items()):
             for era, group, digest in closed.digests:
                 first, other = seen.setdefault((era, group), (station, digest))

@@ -107,7 +107,7 @@ def test_the_core_passes_what_scapy_builds(pdu: Zenjun) -> None:
 
 def test_scapy_reads_what_the_core_sends() -> None:
     """The other way: DATA packed and fragmented, CONFIRM, NAK of a real core."""
-    options = {
+    options: dict[str, Any] = {
         "stations": 2,
         "cluster": CLUSTER,
         "window": 8,

@@ -1,0 +1,33 @@
+/* The address of a link's frames (docs/multicast.md, rule L2): that of the other station, or the group address where its own may not be
+ * reached. Everything else of a link is what any core of two stations does. */
+#include "zj_int.h"
+
+#define FALLBACK_POLLS 2u
+
+void pair_open(zj_core *c) { memset(&c->pair, 0, sizeof c->pair); }
+
+void pair_polled(zj_core *c)
+{
+    if (++c->pair.polls >= FALLBACK_POLLS)
+        c->pair.falls_back = 1;
+}
+
+/* Nothing is pending: what is sent next tries the address again. */
+void pair_step(zj_core *c)
+{
+    if (c->poll.at == ZJ_NEVER)
+        c->pair.falls_back = 0;
+}
+
+int zj_pair_rx(zj_core *c, uint64_t now, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t to_group)
+{
+    const int drop = zj_rx(c, now, pdu, size, mac);
+    if (drop == ZJ_DROP_NONE) {
+        c->pair.heard = 1;
+        c->pair.polls = 0;
+        c->pair.called = to_group != 0;
+    }
+    return drop;
+}
+
+int zj_pair_to_group(const zj_core *c) { return !c->pair.heard || c->pair.falls_back || c->pair.called; }

@@ -1,0 +1,157 @@
+"""Links: for each other station a core of two, which carries records to it and from it (rules L1 to L5 of docs/multicast.md).
+
+Frames are the driver's part: it feeds ``Pair.core``, steps it, sends what it queues to the address that ``pair_to_group``
+chooses, and calls ``take`` and ``pump`` after that. A message waits once for all links that it is for: their queues hold the
+same bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from ..core import Core, Stage
+from ..engineconfig import EngineConfig, make_core
+from ..wire import Ordering, view_hash
+from .codec import Encoded, decode
+from .records import Record
+
+WINDOW: Final = 32
+SLOTS: Final = 128
+"""Of a link, PDUs."""
+MESSAGE_MAX: Final = 1024 * 1024
+"""Bytes of the largest message of a program to such groups, and of all messages of an originator that are not finished."""
+MESSAGE_EXTRA: Final = 256
+"""Bytes of a record besides the program's message, at most."""
+
+
+class LinkLife(NamedTuple):
+    """Rule L3: the first instance that has both incarnations, and the two, the lower station first."""
+
+    instance: int
+    lower: tuple[int, int]
+    higher: tuple[int, int]
+
+
+class Pair:
+    """This station's end of a link. MemoryError if its core does not fit."""
+
+    def __init__(self, life: LinkLife, station: int, config: EngineConfig, frame_max: int, now: int) -> None:
+        """config: the cluster's; frame_max: largest PDU that all members take, bytes."""
+        low, high = life.lower[0], life.higher[0]
+        self.life = life
+        self.other, self.incarnation = life.higher if station == low else life.lower
+        self.core: Core = make_core(
+            replace(
+                config,
+                stations=2,
+                station=1 if station == low else 2,
+                window_frames=min(WINDOW, config.window_frames),
+                slots=SLOTS,
+                message_max=MESSAGE_MAX + MESSAGE_EXTRA,
+            ),
+            pair=(low, high),
+        )
+        incarnations = (life.lower[1], life.higher[1])
+        self.core.open(now, life.instance, view_hash(life.instance, incarnations), incarnations, frame_max)
+        self._index = 1 if station == low else 0
+        self._queue: deque[Encoded] = deque()
+        self._since = now
+        self.malformed = 0
+        """Messages of the other station that are no records."""
+
+    @property
+    def waits(self) -> bool:
+        """Records wait for room: call ``pump`` when the core has some."""
+        return bool(self._queue)
+
+    def send(self, record: Encoded) -> None:
+        """Give the link a record, after those that it has."""
+        self._queue.append(record)
+
+    def pump(self, now: int) -> bool:
+        """Give the core what it has room for. Returns whether it has taken something: step it then."""
+        taken = False
+        if self._queue and not self.core.unstable:
+            self._since = now
+        while self._queue:
+            record = self._queue[0]
+            if not self.core.offer(
+                record.data, group=record.group, client=record.client, type=record.type, ordering=Ordering.FIFO
+            ):
+                break
+            self._queue.popleft()
+            taken = True
+        return taken
+
+    def take(self) -> list[list[Record]]:
+        """Records that have been accepted, by PDU."""
+        arrived = [m for m in self.core.deliver() if m.src == self._index and m.stage == Stage.ACCEPTED]
+        out: list[list[Record]] = []
+        for _, messages in groupby(arrived, lambda m: m.clock):
+            records: list[Record] = []
+            for m in messages:
+                record = decode(Encoded(m.type, m.group, m.client, m.data), self.other, self.incarnation)
+                if record is None:
+                    self.malformed += 1
+                else:
+                    records.append(record)
+            out.append(records)
+        self.core.positions()
+        return out
+
+    def is_stuck(self, now: int, timeout_ns: int) -> bool:
+        """Rule L4: something is pending, and nothing was confirmed for this time."""
+        moved = max(self._since, self.core.peer(self._index).ack_moved_ns)
+        return (self.core.unstable or bool(self._queue)) and now - moved >= timeout_ns
+
+
+class Links:
+    """The links of one station in one instance and those that follow from it by votes."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.station = config.station
+        self.frame_max = config.frame_max
+        self.pairs: dict[int, Pair] = {}
+        """Open links, by the other station."""
+        self._since: dict[int, tuple[int, int]] = {}
+        """Of each member its incarnation, and the first instance here that has it."""
+
+    def begin(self, instance: int, incarnations: Sequence[int], frame_max: int) -> None:
+        """An instance has started. incarnations: of stations 1..n, 0: no member."""
+        self.end()
+        self.frame_max = frame_max
+        self.change(instance, incarnations)
+
+    def change(self, instance: int, incarnations: Sequence[int]) -> list[int]:
+        """A view event. Returns the stations whose links are closed by it."""
+        lives = {station: life for station, life in enumerate(incarnations, 1) if life}
+        self._since = {z: s for z, s in self._since.items() if lives.get(z) == s[0]}
+        for station, life in lives.items():
+            self._since.setdefault(station, (life, instance))
+        closed = [z for z, pair in self.pairs.items() if lives.get(z) != pair.incarnation]
+        for station in closed:
+            del self.pairs[station]
+        return closed
+
+    def end(self) -> None:
+        """The instance has ended: all links are closed."""
+        self.pairs.clear()
+        self._since.clear()
+
+    def is_member(self, station: int) -> bool:
+        return station in self._since
+
+    def pair(self, station: int, now: int) -> Pair:
+        """The link to a member, opened if it is not."""
+        pair = self.pairs.get(station)
+        if pair is None:
+            (life, since), (own, own_since) = self._since[station], self._since[self.station]
+            lower, higher = sorted(((station, life), (self.station, own)))
+            pair = Pair(LinkLife(max(since, own_since), lower, higher), self.station, self.config, self.frame_max, now)
+            self.pairs[station] = pair
+        return pair

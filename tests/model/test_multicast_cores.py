@@ -1,0 +1,127 @@
+"""The links of the product, cores of two stations, under the orders of groups that overlap (tests/model/multicast/cores.py)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from zenjun.proto.multicast.codec import (
+    Encoded,
+    decode,
+    decode_digests,
+    decode_listed,
+    decode_lives,
+    decode_part,
+    encode,
+    encode_closed,
+    encode_flush,
+    encode_state,
+)
+from zenjun.proto.multicast.records import Closed, Data, Decide, Flush, Held, Id, Listed, Record, Relay, Report, Stable, State
+from zenjun.proto.multicast.tables import EraNumber, Program
+
+from ..rules import rule
+from ..sim.history_asserts import assert_holds
+from .multicast import cores
+from .multicast.cores import CoreEnd, CoreWorld
+from .multicast.world import simulate
+from .test_multicast_links import three, unfinished
+
+SEEDS = 25
+VARIANT_SEEDS = 60
+
+
+def test_seeds_on_cores() -> None:
+    """Frames that are lost, late, repeated; holes and one-way cuts: the orders' properties hold, and each record comes once."""
+    assert_holds(lambda seed: simulate(seed, kind=CoreWorld), range(SEEDS))
+
+
+CAUGHT: dict[type[CoreEnd], tuple[str, int]] = {
+    cores.CoreNoPoll: ("complete", 0),
+    cores.CoreSkipsGaps: ("link", 0),
+    cores.CoreNoFallback: ("link", 0),
+    cores.CoreAnswersByAddress: ("link", 0),
+    cores.CoreOneLife: ("link", 0),
+}
+"""Each broken rule with the checker that catches it, and the first seed."""
+
+
+@pytest.mark.parametrize("defect", CAUGHT, ids=lambda defect: defect.__name__)
+@rule("L1", "L2", "L3")
+def test_a_broken_rule_of_cores_is_caught(defect: type[CoreEnd]) -> None:
+    checker, first = CAUGHT[defect]
+    seeds = range(first, first + VARIANT_SEEDS)
+    assert any(simulate(seed, defect, None, frozenset({checker}), CoreWorld) for seed in seeds)
+
+
+@rule("L4")
+def test_a_core_that_gets_no_confirmation_has_the_other_end_removed() -> None:
+    run = three(CoreEnd, {(1, 2)}, set())
+    assert run.stuck >= 1 and not unfinished(run)
+    run = three(cores.CoreNeverStuck, {(1, 2)}, set())
+    assert run.stuck == 0 and unfinished(run) == 4, "a full window, for ever"
+
+
+@rule("L2")
+@pytest.mark.parametrize("hole", [(1, 2), (2, 1)])
+def test_cores_use_the_group_address_where_a_hole_swallows_others(hole: tuple[int, int]) -> None:
+    run = three(CoreEnd, set(), {hole})
+    assert run.stuck == 0 and not unfinished(run)
+
+
+# ---- bytes
+
+ERA = EraNumber(7, 3)
+PROGRAM = Program(2, 9, 12)
+MESSAGE = Data(Id(ERA, 2, 5), PROGRAM, "token", (3, 8, 70_000), 2**40, b"content", True, 4)
+RECORDS: tuple[Record, ...] = (
+    MESSAGE,
+    Data(Id(ERA, 2, 6), PROGRAM, "abcast", (3,), 0, b""),
+    Relay(MESSAGE),
+    Report(ERA, "token", 4, 17, 300, 2**45),
+    Decide(ERA, "abcast", 4, 17, 1, 2**45),
+    Held(ERA, "token", 8),
+    Stable(ERA, "token", 8, True),
+    Stable(ERA, "abcast", 9, False),
+)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_a_record_survives_its_bytes(record: Record) -> None:
+    assert decode(encode(record), 2, 9) == record
+
+
+def test_bytes_that_are_no_record() -> None:
+    """Cut, longer or random bytes give None, or another record: never an exception."""
+    chance = random.Random(1)
+    for record in RECORDS:
+        message = encode(record)
+        for cut in range(len(message.data)):
+            decode(message._replace(data=message.data[:cut]), 2, 9)
+        for _ in range(200):
+            noise = bytearray(message.data)
+            for _ in range(chance.randint(1, 3)):
+                if noise:
+                    noise[chance.randrange(len(noise))] = chance.randrange(256)
+            decode(message._replace(data=bytes(noise), type=chance.choice((0, 3, 4, 5, 6, 7, message.type))), 2, 9)
+    assert decode(Encoded(1, 0, 0, b""), 2, 9) is None
+
+
+def test_group_messages_survive_their_bytes_in_parts() -> None:
+    entries = tuple(
+        Listed(Id(ERA, 2, k), PROGRAM, "token", (1, 2), frozenset({1, 64}), k % 2 == 0, k if k % 3 else None)
+        for k in range(1, 60)
+    )
+    parts = [decode_part(p) for p in encode_flush(Flush(ERA, 3, 2**40, entries))]
+    assert len(parts) > 1 and [p.last for p in parts if p] == [False] * (len(parts) - 1) + [True]
+    assert all(p is not None and (p.operation, p.opens, p.clock) == (4, ERA, 2**40) for p in parts)
+    assert decode_listed(b"".join(p.body for p in parts if p)) == entries
+
+    (closed,) = encode_closed(Closed(ERA, 3, ((ERA, 5, 2**63),)))
+    part = decode_part(closed)
+    assert part is not None and part.operation == 5 and decode_digests(part.body) == ((ERA, 5, 2**63),)
+
+    (state,) = encode_state(State(ERA, 77, ((1, 4), (2, 9))))
+    part = decode_part(state)
+    assert part is not None and (part.operation, part.clock) == (6, 77) and decode_lives(part.body) == ((1, 4), (2, 9))
+    assert decode_part(state[:10]) is None and decode_listed(b"x") is None and decode_lives(b"x") is None
