@@ -261,19 +261,31 @@ class Continuity(Checker):
 
 
 class Blameless(Checker):
-    """Where one station is late and loses much, and nothing else is wrong, no other one is removed."""
+    """Where one station is late and loses much, and nothing else is wrong, no other one is removed, and that one once at most."""
 
     name = "blameless"
 
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.removals: set[int] = set()
+        """Numbers of the instances that others have begun without the late one."""
+
     def changed(self, stay: Stay, before: Instance) -> None:
-        healthy = [s for s in stay.instance.left if s != self.facts.starved]
-        if self.facts.starved >= 0 and healthy:
+        late, left = self.facts.starved, stay.instance.left
+        if late < 0:
+            return
+        healthy = [s for s in left if s != late]
+        if healthy:
             self.fail(
                 f"station {stay.station + 1} goes on to instance {stay.instance.number} without {[s + 1 for s in healthy]},"
-                f" and only s{self.facts.starved + 1} is not well",
+                f" and only s{late + 1} is not well",
                 stay.station,
                 *healthy,
             )
+        if late in left:
+            self.removals.add(stay.instance.number)
+            if len(self.removals) > 1:
+                self.fail(f"s{late + 1} is removed again and again: {sorted(self.removals)}", stay.station, late)
 
 
 class Claims(Checker):

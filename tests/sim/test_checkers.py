@@ -31,7 +31,7 @@ from .checkers import (
     TotalOrder,
     Views,
 )
-from .checkers_membership import GoingOn, Instances, Quorum
+from .checkers_membership import Blameless, GoingOn, Instances, Quorum
 from .facts import ACK, AT_ONCE, ORDERED, PREACK, VIEW, CoreView, Delivery, Facts, Instance, Message, PeerView, Stay
 from .frames import Frame
 from .violation import Violation
@@ -428,6 +428,20 @@ def test_op_order_of_a_removed_station() -> None:
 
 
 # ---- view events
+def test_a_starved_station_is_removed_once_at_most_and_no_other_one() -> None:
+    h = History(Blameless, 3)
+    h.facts.starved = 2
+    h.change(0, (1, 1, 0))
+    h.change(1, (1, 1, 0))
+    h.change(0, (1, 1, 2))
+    with fails("blameless"):
+        h.change(0, (1, 1, 0))
+    h = History(Blameless, 3)
+    h.facts.starved = 2
+    with fails("blameless"):
+        h.change(0, (1, 0, 1))
+
+
 def removal(checker: Callable[[Facts], Checker]) -> tuple[History, Instance]:
     """Station 3 of three is removed."""
     h = History(checker, 3)
