@@ -1,4 +1,4 @@
-"""Look-ups at a process: entries from what was last committed, targets in use, their order (rules L1, E5, E6)."""
+"""Look-ups at a process: entries from what was last applied, targets in use, their order (rules L1, E5, E6)."""
 
 from __future__ import annotations
 
@@ -48,10 +48,13 @@ class Answers:
             self._rows = self._copy.file.reader()
         return self._rows
 
+    def _row(self, table: Table, key: str) -> bytes | None:
+        return self._copy.rows.settled(table, key, self._reading)
+
     def entry(self, name: str) -> Entry | None:
         if name in self._known:
             return self._known[name]
-        row = self._reading.get(Table.ENTRY, name)
+        row = self._row(Table.ENTRY, name)
         if len(self._known) >= CACHE_MAX:
             self._known.clear()
         found = self._known[name] = read_entry(row) if row is not None else None
@@ -60,7 +63,7 @@ class Answers:
     def is_out(self, facts: Facts) -> Callable[[str], bool]:
         if not facts.outs:
             return lambda address: False
-        return lambda address: self._reading.get(Table.OUT, address) is not None
+        return lambda address: self._row(Table.OUT, address) is not None
 
     def follow(self, name: str) -> lookup.Found:
         """Where a name leads."""

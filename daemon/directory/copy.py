@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from ...proto.service.directory import copying
 from ...proto.service.directory.entries import NOWHERE, Entry, Place, Who
-from ...proto.service.directory.messages import ONDISK, Check, Digest, Id, Update
+from ...proto.service.directory.messages import ONDISK, Check, Digest, Id, Message, Update
 from ...proto.service.directory.state import Outcome, Result, State
 from ...proto.service.directory.store import Table
 from ...proto.service.stateapi import Have, Offer, Restore, Snapshot
@@ -25,11 +25,12 @@ COMMON_LAST: Final = "~"
 
 
 class Heard(NamedTuple):
-    """A message of the group."""
+    """A message of the group; ``message``: what it decodes to, if that is known."""
 
     place: Place
     sender: Who
     data: bytes
+    message: Message | None = None
 
 
 class Seen(NamedTuple):
@@ -105,8 +106,9 @@ class Copy:
 
     # ---- the worker
 
-    def apply(self, inputs: Sequence[Input]) -> Applied:
-        """All inputs in one transaction. Raises what SQLite raises, with nothing changed.
+    def apply(self, inputs: Sequence[Input], later: bool = False) -> Applied:
+        """All inputs, or none: raises what SQLite raises, with nothing changed. later: SQLite gets the rows by ``write``; else in
+        a transaction of their own.
 
         Inputs that change no row move the place only, and that is written with the next row: to see them again does nothing."""
         with self.lock:
@@ -115,17 +117,26 @@ class Copy:
                 results = [self._apply(i, sums) for i in inputs if not self.state.stopped]
                 durable = any(isinstance(r.message, Update) and r.message.flags & ONDISK for r in results)
                 if self.rows.dirty:
-                    with self.commits["no"].took():
-                        self._save()
+                    if later:
+                        self.state.save()
+                        self.rows.settle()
+                        self._saved = self.state.place
+                    else:
+                        with self.commits["no"].took():
+                            self._save()
             except BaseException:
                 self._undo()
                 raise
             return Applied(results, self.facts(), durable, sums)
 
-    def sync(self) -> None:
-        """In another thread: return when all that is applied is on disk. Raises OSError."""
-        with self.commits["yes"].took():
-            self.file.sync()
+    def write(self, rows: Writing, durable: bool) -> None:
+        """In another thread: commit what ``rows.take`` has taken. durable: return when it is on disk, with all before it. Raises
+        what SQLite raises, OSError."""
+        with self.commits["no"].took():
+            rows.write_out()
+        if durable:
+            with self.commits["yes"].took():
+                self.file.sync()
 
     def rewrite(self) -> None:
         """Write all rows again, to a new file: after a sync that failed. Raises what a broken disk raises."""
@@ -147,14 +158,14 @@ class Copy:
 
     def _apply(self, i: Input, sums: list[Digest]) -> Result:
         if isinstance(i, Heard):
-            result = self.state.apply(i.place, i.sender, i.data)
+            result = self.state.apply(i.place, i.sender, i.data, i.message)
             if isinstance(result.message, Check):
                 sums.append(Digest(i.place, self.state.main, self.state.rest))
             return result
         return self.state.on_view(i.place, i.members, i.joined)
 
     def _save(self) -> None:
-        """Commit, with the place."""
+        """Commit, with the place and all before it."""
         self.state.save()
         self.rows.commit()
         self._saved = self.state.place
@@ -209,6 +220,7 @@ class Copy:
         with self.lock:
             if self._saved != self.state.place:
                 self._save()
+            self.rows.flush()
             frozen = self.file.frozen()
         state = State(frozen)
         if have is not None and copying.delta_possible(state, have.place):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from secrets import token_hex
 from typing import Any, Final
@@ -50,10 +50,14 @@ from .tracking import Tracking
 from .updates import Updates
 
 GROUP: Final = "zenjun.dir"
-BATCH_MAX: Final = 1000
-"""Messages in one transaction."""
-INLINE_MAX: Final = 8
-"""Messages up to which a transaction runs in the loop itself: some milliseconds, in which no program is answered."""
+BATCH_MAX: Final = 64
+BATCH_BYTES: Final = 64 * 1024
+"""Messages, and bytes of them, that are applied at once: some milliseconds, in which no program is answered."""
+PENDING_MAX: Final = 20_000
+"""Rows that wait to be written above which no message is applied."""
+WRITE_ROWS: Final = 1000
+WRITE_S: Final = 0.05
+"""Rows that are applied are given to SQLite when there are so many, or so old ones, or when a program wants them on disk."""
 TURN_S: Final = 0.1
 """Between looks at leases, due instants and the like."""
 CHECK_S: Final = 60.0
@@ -102,10 +106,10 @@ class Process:
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix="directory-disk")
         self._working = 0
         """Calls of ``work`` under way."""
-        self._log_anew = False
-        """The next commit starts SQLite's log again, and waits for the disk."""
         self._want_disk = False
         self._disk_wanted = asyncio.Event()
+        self._write_due: asyncio.TimerHandle | None = None
+        self._written = asyncio.Event()
         self._states = 0
         """Times that the state has become another one."""
         self._reached: list[tuple[Place, asyncio.Future[None]]] = []
@@ -214,6 +218,8 @@ class Process:
             self.answers.close()
             self._worker.shutdown()
             self._syncer.shutdown()
+            with contextlib.suppress(*DATABASE_ERRORS):
+                self.copy.rows.flush()
 
     def _leave(self) -> None:
         self._forget_said()
@@ -240,23 +246,30 @@ class Process:
             inputs: list[Input] = []
             for item in items:
                 if isinstance(item, GroupMessage):
-                    inputs.append(Heard(item.place, (item.station, item.client), item.data))
+                    sender = (item.station, item.client)
+                    known = self.updates.message(item.data) if sender == self.me else None
+                    inputs.append(Heard(item.place, sender, item.data, known))
                 elif isinstance(item, View):
                     inputs.append(Seen(item.place, _whos(item.members), _whos(item.joined)))
             self._behind, self._behind_since = len(inputs), time.monotonic()
-            for at in range(0, len(inputs), BATCH_MAX):
-                if not await self._apply(group, inputs[at : at + BATCH_MAX]):
+            for batch in _batches(inputs):
+                if not await self._apply(group, batch):
                     break
-                self._behind = max(0, self._behind - BATCH_MAX)
+                self._behind -= len(batch)
+                if self._behind:
+                    await asyncio.sleep(0)
             self._behind = 0
 
     async def _apply(self, group: StateGroup, inputs: Sequence[Input]) -> bool:
+        while self.copy.rows.pending >= PENDING_MAX:
+            self._written.clear()
+            self._disk_wanted.set()
+            await self._written.wait()
         try:
-            if len(inputs) <= INLINE_MAX and not self._working and not self._log_anew:
-                applied = self.copy.apply(inputs)  # two changes of the thread cost more
+            if not self._working:
+                applied = self.copy.apply(inputs, later=True)  # two changes of the thread cost more
             else:
-                self._log_anew = False
-                applied = await asyncio.get_running_loop().run_in_executor(self._worker, self.copy.apply, inputs)
+                applied = await asyncio.get_running_loop().run_in_executor(self._worker, self.copy.apply, inputs, True)
         except DATABASE_ERRORS as error:
             self._on_disk_error(error)
             await asyncio.sleep(BROKEN_S)
@@ -273,28 +286,34 @@ class Process:
         return True
 
     async def _syncing(self) -> None:
-        """Sync what is committed, and send ONDISK; one fsync for all commits during the last one (rule W4)."""
+        """Give SQLite what is applied, sync it if that is wanted, and send ONDISK; one transaction and one fsync for all that was
+        applied during the last one (rule W4)."""
         loop = asyncio.get_running_loop()
         while True:
             await self._disk_wanted.wait()
             self._disk_wanted.clear()
             place, wanted, self._want_disk = self.facts.place, self._want_disk, False
-            states = self._states
+            states, rows = self._states, self.copy.rows
+            if self._write_due is not None:
+                self._write_due.cancel()
+                self._write_due = None
             try:
-                if wanted:
-                    if self.copy.file.failed:
-                        await self.work(self.copy.rewrite)
-                        self._replaced()
-                        continue
-                    await loop.run_in_executor(self._syncer, self.copy.sync)
-                    if states == self._states:  # else the place is of a state that is no longer this copy's
-                        self._durable = place
-                        self.send(OnDisk(place))
-                if self.copy.rows.written >= CARRY_ROWS:
-                    self.copy.rows.written = 0
+                if wanted and self.copy.file.failed:
+                    await self.work(self.copy.rewrite)
+                    self._replaced()
+                    continue
+                rows.take()
+                await loop.run_in_executor(self._syncer, self.copy.write, rows, wanted)
+                rows.written_out()
+                self._written.set()
+                if wanted and states == self._states:  # else the place is of a state that is no longer this copy's
+                    self._durable = place
+                    self.send(OnDisk(place))
+                if rows.written >= CARRY_ROWS:
+                    rows.written = 0
                     await loop.run_in_executor(self._syncer, self.copy.file.carry_over)
-                    self._log_anew = True
             except DATABASE_ERRORS as error:
+                self._written.set()
                 if wanted:
                     self._want_disk = True
                     self._disk_wanted.set()
@@ -467,8 +486,11 @@ class Process:
                 self.counters["updates_malformed"] += 1
             self._on_changes(result)
         self._want_disk |= applied.durable
-        if self._want_disk or self.copy.rows.written >= CARRY_ROWS:
+        pending = self.copy.rows.pending
+        if self._want_disk or pending >= WRITE_ROWS or self.copy.rows.written >= CARRY_ROWS:
             self._disk_wanted.set()
+        elif pending and self._write_due is None:
+            self._write_due = asyncio.get_running_loop().call_later(WRITE_S, self._disk_wanted.set)
         if want_applied:
             self._say_applied()
         for digest in applied.sums:
@@ -659,6 +681,18 @@ class Process:
             return
         self._active = False
         self._group.state_wrong("repair asked for by an operator")
+
+
+def _batches(inputs: Sequence[Input]) -> Iterator[Sequence[Input]]:
+    """Messages in turn, within BATCH_MAX and BATCH_BYTES."""
+    start = size = 0
+    for at, each in enumerate(inputs):
+        if at - start >= BATCH_MAX or size >= BATCH_BYTES:
+            yield inputs[start:at]
+            start, size = at, 0
+        size += len(each.data) if isinstance(each, Heard) else 0
+    if inputs:
+        yield inputs[start:]
 
 
 def bounds(subject: str) -> tuple[str, str]:

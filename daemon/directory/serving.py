@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ...proto.errors import UsageError
 from ...proto.service.directory.entries import Entry, entry_row, parse_place, place_text, zone_row
-from ...proto.service.directory.messages import Id, Update, check
+from ...proto.service.directory.messages import Id, Update, seal
 from ...proto.service.directory.names import OPERATOR, is_name, lower
 from ...proto.service.directory.operations import Operation, Register, SetSchedule, read_operation
 from ...proto.service.directory.store import Table
@@ -219,9 +219,10 @@ class Client(Program):
             raise Refused("malformed", "an update needs an id: c and n")
         roles = self._roles()
         update = Update(Id(client, counter), roles, operations, FLAGS[wait])
-        if problem := check(update):
+        data, problem = seal(update)
+        if problem:
             raise _refused(code_of(problem), problem)
-        return self._process.updates.start(update, wait)
+        return self._process.updates.start(update, wait, data)
 
     def _roles(self) -> tuple[str, ...]:
         """Kept for a while: the groups of a user are read from files."""

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from ...proto.service.directory.canon import encode, load
 from ...proto.service.directory.copying import KeyedRow
@@ -57,6 +57,10 @@ def what_to_do(path: Path, error: Exception) -> str:
     if code in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else code == sqlite3.SQLITE_FULL:
         return f"{path}: {error}: make room in {path.parent}"
     return f"{path}: {error}: see what the kernel says of the disk of {path.parent}"
+
+
+_Layer: TypeAlias = dict[Table, dict[str, tuple[bytes, Place] | None]]
+"""Rows that were written, by table and key; None: removed."""
 
 
 class Rows:
@@ -118,75 +122,116 @@ class Rows:
 
 
 class Writing(Rows):
-    """The connection that writes. Its caller has one thread at a time in it.
+    """The connections of the one that writes. Its caller has one thread at a time in it, besides ``write_out``.
 
-    What a transaction writes is kept here and given to SQLite at its end in two calls: each call lets go of the interpreter,
-    which a loop that is busy gives back only after a while.
+    What is written goes through layers: the rows of the batch under way, which can be rolled back; those that are ``settled`` and
+    that SQLite has not got; those that ``write_out`` gives it. So a batch costs no call of SQLite, and a row that is written
+    often is given to it once. Each way of reading knows all layers.
+
+    Within ``begin`` and ``commit`` there is one transaction of SQLite, and a batch is written into it.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, reading: sqlite3.Connection | None = None) -> None:
+        """reading: for reads outside a transaction, so that they do not wait for ``write_out``."""
         super().__init__(connection)
-        self._new: dict[Table, dict[str, tuple[bytes, Place] | None]] = {}
-        """Rows of this transaction that SQLite has not got; None: removed."""
+        self._reading = Rows(reading if reading is not None else connection)
+        self._batch: _Layer = {}
+        self._settled: _Layer = {}
+        self._going: _Layer = {}
         self._kept = 0
+        """Rows in ``_batch``."""
+        self._inside = False
+        """Between ``begin`` and ``commit``."""
+        self._lock = threading.Lock()
+        """Held by who writes what was taken."""
+        self.pending = 0
+        """Rows that are settled and that SQLite has not got; one that was written twice may count twice."""
         self.written = 0
         """Rows since the last carrying over."""
 
     @property
     def dirty(self) -> bool:
-        """Something has been written since the last commit."""
-        return bool(self._new) or self.connection.in_transaction
+        """Something has been written since the last commit, or ``settle``."""
+        return bool(self._batch) or self._inside
 
     def get(self, table: Table, key: str) -> bytes | None:
-        new = self._new.get(table)
+        new = self._batch.get(table)
         if new is not None and key in new:
             found = new[key]
             return found[0] if found is not None else None
-        return super().get(table, key)
+        if self._inside:
+            return super().get(table, key)
+        return self.settled(table, key, self._reading)
+
+    def settled(self, table: Table, key: str, reader: Rows) -> bytes | None:
+        """A row as it was when ``settle`` was called last. reader: a connection of the caller's."""
+        for layer in (self._settled, self._going):
+            new = layer.get(table)
+            if new is not None and key in new:
+                found = new[key]
+                return found[0] if found is not None else None
+        return reader.get(table, key)
 
     def put(self, table: Table, key: str, row: bytes, place: Place) -> None:
-        self._new.setdefault(table, {})[key] = (row, place)
+        self._batch.setdefault(table, {})[key] = (row, place)
         self._kept += 1
-        if self._kept >= KEPT_MAX:
-            self.hand_over()
+        if self._kept >= KEPT_MAX and self._inside:
+            self._hand_over()
 
     def delete(self, table: Table, key: str) -> None:
-        self._new.setdefault(table, {})[key] = None
+        self._batch.setdefault(table, {})[key] = None
         self._kept += 1
 
     def scan(self, table: Table, start: str, end: str) -> Iterator[tuple[str, bytes]]:
-        if table in self._new:
-            self.hand_over()
-        return super().scan(table, start, end)
+        if self._inside:
+            self._hand_over()
+            return super().scan(table, start, end)
+        new: dict[str, tuple[bytes, Place] | None] = {}
+        for layer in (self._going, self._settled, self._batch):
+            for key, found in layer.get(table, {}).items():
+                if start <= key < end:
+                    new[key] = found
+        stored = self._reading.scan(table, start, end)
+        return _merged(stored, new) if new else stored
 
     def count(self, table: Table) -> int:
-        self.hand_over()
+        if self._inside:
+            self._hand_over()
+        else:
+            self.flush()
         return super().count(table)
 
+    # ---- a transaction
+
     def begin(self) -> None:
+        """Begin a transaction. What is settled is committed before."""
+        self.flush()
         self.connection.execute("BEGIN IMMEDIATE")
+        self._inside = True
 
     def commit(self) -> None:
         """The rows are the operating system's then; ``File.sync`` brings them to the disk."""
-        self.hand_over()
-        if self.connection.in_transaction:
-            self.connection.execute("COMMIT")
+        if not self._inside:
+            self.begin()
+        self._hand_over()
+        self.connection.execute("COMMIT")
+        self._inside = False
 
     def roll_back(self) -> None:
-        self._new.clear()
+        """Nothing has been written since the last commit, or ``settle``."""
+        self._batch.clear()
         self._kept = 0
-        if self.connection.in_transaction:
+        if self._inside and self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
+        self._inside = False
 
-    def hand_over(self) -> None:
-        """Pass the kept rows to SQLite; the transaction continues, or begins."""
-        if not self._new:
-            return
-        if not self.connection.in_transaction:
-            self.begin()
-        self.written += self._kept
+    def _hand_over(self) -> None:
+        """Pass the batch's rows to SQLite; the transaction continues."""
         self._kept = 0
-        new, self._new = self._new, {}
+        new, self._batch = self._batch, {}
+        self._write(new)
+
+    def _write(self, new: _Layer) -> None:
         gone, rows = [], []
         for table, by_key in new.items():
             summed = table in SUMMED
@@ -195,10 +240,86 @@ class Writing(Rows):
                     gone.append((int(table), key))
                 else:
                     rows.append((int(table), key, found[0], place_key(found[1]), bucket(table, key) if summed else -1))
+        self.written += len(gone) + len(rows)
         if gone:
             self.connection.executemany("DELETE FROM rows WHERE tbl = ? AND key = ?", gone)
         if rows:
             self.connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", rows)
+
+    # ---- without one: what is settled, and written later
+
+    def settle(self) -> None:
+        """The batch is complete: nothing of it is rolled back any more."""
+        self.pending += self._kept
+        self._kept = 0
+        batch, self._batch = self._batch, {}
+        _put_over(self._settled, batch)
+
+    def take(self) -> None:
+        """What is settled now is what ``write_out`` writes. Not while it runs."""
+        settled, self._settled = self._settled, {}
+        if self._going:
+            _put_over(self._going, settled)  # the last ``write_out`` has failed
+        else:
+            self._going = settled
+
+    def write_out(self) -> None:
+        """In any thread: commit what was taken. Raises what SQLite raises; nothing is lost then, and it can be called again."""
+        with self._lock:
+            if not self._going:
+                return
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._write(self._going)
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    def written_out(self) -> None:
+        """What was taken has been committed."""
+        self._going = {}
+        self.pending = sum(map(len, self._settled.values()))
+
+    def flush(self) -> None:
+        """Commit all that is settled, here and now. Waits for a ``write_out`` that runs. Raises what SQLite raises."""
+        if self._settled or self._going:
+            with self._lock:
+                self.take()
+            self.write_out()
+            self.written_out()
+
+    def close(self) -> None:
+        with self._lock:
+            self._reading.close()
+            super().close()
+
+
+def _put_over(layer: _Layer, newer: _Layer) -> None:
+    for table, rows in newer.items():
+        below = layer.get(table)
+        if below is None:
+            layer[table] = rows
+        else:
+            below.update(rows)
+
+
+def _merged(stored: Iterator[tuple[str, bytes]], new: dict[str, tuple[bytes, Place] | None]) -> Iterator[tuple[str, bytes]]:
+    """Rows of SQLite with newer ones over them, in the order of their keys."""
+    over = iter(sorted(new))
+    following = next(over, None)
+    for key, row in stored:
+        while following is not None and following < key:
+            if (found := new[following]) is not None:
+                yield following, found[0]
+            following = next(over, None)
+        if key not in new:
+            yield key, row
+    while following is not None:
+        if (found := new[following]) is not None:
+            yield following, found[0]
+        following = next(over, None)
 
 
 class File:
@@ -324,6 +445,7 @@ class File:
     def rewritten(self, old: Writing) -> Writing:
         """Write all rows again, to a new file, and sync it. No other write happens meanwhile. Raises OSError, and what SQLite
         raises."""
+        old.flush()
         self._remove(self._beside)
         old.connection.execute("VACUUM INTO ?", (str(self._beside),))
         file = os.open(self._beside, os.O_RDWR | os.O_CLOEXEC)
@@ -367,10 +489,11 @@ class File:
             connection.execute("PRAGMA synchronous = NORMAL")
             # ``carry_over`` does it, and the one that writes waits for no disk.
             connection.execute("PRAGMA wal_autocheckpoint = 0")
+            reading = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
         except BaseException:
             connection.close()
             raise
-        return Writing(connection)
+        return Writing(connection, reading)
 
     def _make(self, rows: Writing) -> None:
         rows.connection.executescript(_SCHEMA)

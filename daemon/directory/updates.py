@@ -16,10 +16,10 @@ FLAGS = {"memory": 0, "disk": ONDISK, "everywhere": APPLIED}
 class Pending:
     """One update that a program waits for."""
 
-    def __init__(self, update: Update, wait: str) -> None:
+    def __init__(self, update: Update, wait: str, data: bytes) -> None:
         self.update = update
         self.wait = wait
-        self.data = encode(update)
+        self.data = data
         self.sent = False
         """It has been given to the group, so it may happen."""
         self.outcome: Outcome | None = None
@@ -40,6 +40,7 @@ class Updates:
         self._send = send
         self._quorum = quorum
         self._pending: dict[Id, Pending] = {}
+        self._by_data: dict[bytes, Pending] = {}
         self._placed: dict[Id, Pending] = {}
         """Those of them that have taken effect, and wait for other stations."""
         self._disks: dict[int, Place] = {}
@@ -50,11 +51,12 @@ class Updates:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def start(self, update: Update, wait: str) -> Pending:
-        """Send an update; one that is under way under this id already continues."""
+    def start(self, update: Update, wait: str, data: bytes | None = None) -> Pending:
+        """Send an update; one that is under way under this id already continues. data: its message, if that is made already."""
         found = self._pending.get(update.id)
         if found is None:
-            found = self._pending[update.id] = Pending(update, wait)
+            found = Pending(update, wait, encode(update) if data is None else data)
+            self._pending[update.id] = self._by_data[found.data] = found
             found.sent = self._send(found.data)
         return found
 
@@ -62,7 +64,13 @@ class Updates:
         """No program waits for it any more; it may still take effect."""
         if self._pending.get(pending.update.id) is pending:
             del self._pending[pending.update.id]
+            del self._by_data[pending.data]
             self._placed.pop(pending.update.id, None)
+
+    def message(self, data: bytes) -> Update | None:
+        """The update of an own message that has come back, so that it need not be decoded."""
+        found = self._by_data.get(data)
+        return found.update if found is not None else None
 
     def again(self) -> None:
         """What was under way may have been lost with the instance, or the connection."""

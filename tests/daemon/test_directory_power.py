@@ -69,13 +69,24 @@ class Power:
             operation = Remove(name) if self.r.random() < 0.2 else Set(name, (target,))
             update = Update(Id("0" * 16, self.clock), ("user:root",), (operation,), ONDISK)
             inputs.append(Heard((self.clock, 1, 0), WHO, encode(update)))
-        self.copy.apply(inputs)
+        self.copy.apply(inputs, later=self.r.random() < 0.7)
         self._note()
 
+    def write(self, durable: bool = False) -> None:
+        """What has been applied is given to SQLite, while more is applied."""
+        place, rows = self.copy.state.place, self.copy.rows
+        rows.take()
+        if self.r.random() < 0.5:
+            self.apply()
+        self.copy.write(rows, durable)
+        if self.r.random() < 0.5:
+            self.apply()
+        rows.written_out()
+        if durable:
+            self.said = place
+
     def sync(self) -> None:
-        place = self.copy.state.place
-        self.copy.sync()
-        self.said = place
+        self.write(durable=True)
 
     def carry_over(self) -> None:
         self._bring(f"{FILE}-wal")
@@ -121,8 +132,8 @@ class Power:
 def test_the_power_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     power = Power(tmp_path, seed, os.fdatasync)
     monkeypatch.setattr(os, "fdatasync", power.synced)
-    steps = [power.apply, power.apply, power.apply, power.sync, power.sync, power.carry_over, power.replace, power.rewrite]
-    weights = [6, 6, 6, 3, 3, 3, 1, 1]
+    steps = [power.apply, power.write, power.sync, power.carry_over, power.replace, power.rewrite]
+    weights = [18, 3, 6, 3, 1, 1]
     for step in power.r.choices(steps, weights, k=power.r.randint(1, STEPS)):
         step()
     power.fail()

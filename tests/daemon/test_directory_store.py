@@ -131,9 +131,51 @@ def test_a_transaction_keeps_a_bounded_number_of_rows(tmp_path: Path, monkeypatc
     copy.rows.begin()
     for number in range(25):
         copy.rows.put(Table.OUT, f"{number:02}", b"0", (900, 1, 0))
-        assert len(copy.rows._new.get(Table.OUT, ())) < 10
+        assert len(copy.rows._batch.get(Table.OUT, ())) < 10
     assert copy.rows.count(Table.OUT) == 25
     copy.rows.roll_back()
+    close(copy)
+
+
+def test_what_is_written_later_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way of reading knows the rows that SQLite has not got, before and while it gets them; another connection does not."""
+    copy = filled(tmp_path, 5)
+    rows = copy.rows
+    before = filled_row(1)
+
+    def apply(clock: int, *operations: Set | Remove) -> None:
+        (result,) = copy.apply([Heard((clock, 1, 0), WHO, update(clock, *operations))], later=True).results
+        assert result.outcome is not None and not result.outcome.code
+
+    apply(600, set_name("n1", 9), Remove("n2"), set_name("n10"))
+    rows.take()
+    apply(601, set_name("n3", 9), Remove("n10"), set_name("n11"))
+    names = ["n0", "n1", "n11", "n3", "n4"]
+    with closing(copy.file.reader().connection) as other:
+
+        def look() -> tuple[list[str], bytes | None, bytes | None]:
+            """The names in SQLite; the row of n1 there, and as it is."""
+            assert [name for name, _ in rows.scan(Table.ENTRY, "", "~")] == names
+            assert [e.name for e in copy.entries()[1]] == names
+            reader = Rows(other)
+            row = rows.settled(Table.ENTRY, "n1", reader)
+            assert row == rows.get(Table.ENTRY, "n1") and rows.settled(Table.ENTRY, "n10", reader) is None
+            return [name for name, _ in reader.scan(Table.ENTRY, "", "~")], reader.get(Table.ENTRY, "n1"), row
+
+        stored, old, new = look()
+        assert stored == ["n0", "n1", "n2", "n3", "n4"] and old == before != new
+        copy.write(rows, durable=False)
+        rows.written_out()
+        stored, old, again = look()
+        assert stored == ["n0", "n1", "n10", "n3", "n4"] and old == new == again
+        assert rows.pending
+        monkeypatch.setattr(copy.state, "save", lambda: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            apply(602, Remove("n0"))
+        monkeypatch.undo()
+        look()
+        rows.flush()
+        assert look()[0] == names and not rows.pending
     close(copy)
 
 

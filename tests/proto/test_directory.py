@@ -32,6 +32,7 @@ from zenjun.proto.service.directory.messages import (
     check,
     decode,
     encode,
+    seal,
 )
 from zenjun.proto.service.directory.names import is_name, is_role, lower, patterns_of
 from zenjun.proto.service.directory.operations import (
@@ -47,6 +48,8 @@ from zenjun.proto.service.directory.operations import (
     SetSchedule,
     SetZone,
     Take,
+    operation_row,
+    read_operation,
 )
 from zenjun.proto.service.directory.selection import effective, minus_log2, select
 from zenjun.proto.service.directory.state import Result, State
@@ -158,6 +161,40 @@ def test_the_sender_is_told_before_it_sends() -> None:
     assert check(update) == "too-large"
     assert check(update._replace(operations=(Set("A"),))) == "name"
     assert check(update._replace(operations=(Set("a", (Target("no address"),)),))) == "address"
+
+
+def test_a_sealed_update_is_taken_exactly_if_it_is_checked_so() -> None:
+    """``seal`` looks at less than ``check``, because the operations have been read already."""
+    r = random.Random(13)
+    sealed = 0
+    for message in messages(300):
+        if not isinstance(message, Update):
+            continue
+        rows = [operation_row(op) for op in message.operations]
+        for row in rows:  # as programs write them: what is usual, or without a meaning, is there too
+            if r.random() < 0.1:
+                row[r.choice(["t", "w", "p", "e", "z", "s", "x", "none"])] = r.choice([0, 1, "", "all", "a", A, [A], []])
+        try:
+            operations = tuple([read_operation(row) for row in rows])
+        except ValueError:
+            continue
+        for update in (
+            message._replace(operations=operations),
+            message._replace(
+                operations=operations, id=Id(r.choice(["", "0" * 15, "G" * 16, "f" * 16]), r.choice([-1, 0, 1 << 64]))
+            ),
+            message._replace(
+                operations=operations, roles=r.choice([(), ("user:a", "user:b"), ("user:b", "group:a"), ("user:",)])
+            ),
+            message._replace(operations=(*operations, Take("a"), Take("b"))),
+            message._replace(operations=(*operations, *[Set("a", (Target(f"x:{'y' * 500}"),))] * 130)),
+            message._replace(operations=()),
+        ):
+            data, problem = seal(update)
+            assert data == encode(update)
+            assert bool(problem) == bool(check(update)), (update, problem, check(update))
+            sealed += not problem
+    assert sealed > 100
 
 
 # ---- rows

@@ -14,7 +14,7 @@ from zenjun.proto.service.directory.draft import Draft, Waiting
 from zenjun.proto.service.directory.entries import NOWHERE, Place, Who, lease_text
 from zenjun.proto.service.directory.leases import end
 from zenjun.proto.service.directory.lookup import Answer, Ask, Copy, Decision, NotHere, decide
-from zenjun.proto.service.directory.messages import Id, Next
+from zenjun.proto.service.directory.messages import Id, Message, Next
 from zenjun.proto.service.directory.operate import Operating, Refused
 from zenjun.proto.service.directory.state import Outcome, Result, State
 from zenjun.proto.service.directory.store import Table
@@ -202,7 +202,7 @@ class LeasesSurvive(State):
 class Forgives(State):
     """W1: a message that is not in its one form counts all the same."""
 
-    def apply(self, place: Place, sender: Who, data: bytes) -> Result:
+    def apply(self, place: Place, sender: Who, data: bytes, message: Message | None = None) -> Result:
         return super().apply(place, sender, data.strip())
 
 

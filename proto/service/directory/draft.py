@@ -15,7 +15,6 @@ from .entries import (
     entry_row,
     lease_text,
     parse_place,
-    read_entry,
 )
 from .names import ANYBODY
 from .store import Store, Table
@@ -50,6 +49,9 @@ class Facts(Protocol):
     names_max: int
 
     def stations_up(self) -> Collection[int]: ...
+
+    def known(self, name: str) -> tuple[Entry | None, bytes | None]:
+        """An entry and its row."""
 
 
 def place_key(place: Place) -> str:
@@ -100,8 +102,7 @@ class Draft:
             return self.new[name]
         found = self.old.get(name)
         if found is None:
-            row = self.facts.store.get(Table.ENTRY, name)
-            found = self.old[name] = (read_entry(row) if row is not None else None, row)
+            found = self.old[name] = self.facts.known(name)
         return found[0]
 
     def put(self, entry: Entry) -> int:

@@ -32,6 +32,8 @@ DEFAULT_ZONE: Final = "default"
 TIME_MAX: Final = 1 << 40
 """Seconds since 1970, exclusive."""
 _NUMBER: Final = "(0|[1-9][0-9]{0,19})"
+_META_KEY: Final = re.compile("[!-~]{1,63}", re.ASCII)
+_META_VALUE: Final = re.compile("[^\\x00-\\x1f\\x7f]*")
 _PLACE: Final = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}", re.ASCII)
 
 
@@ -252,11 +254,10 @@ def is_target(target: Target) -> bool:
 
 def is_meta(pairs: tuple[tuple[str, str], ...]) -> bool:
     """Pairs in the order of their keys, printable or beyond ASCII, in ``META_MAX`` bytes. Keys are 1 to 63 ASCII characters."""
-    if len(pairs) > META_PAIRS_MAX or len(encode(dict(pairs))) > META_MAX:
+    if len(pairs) > META_PAIRS_MAX:
         return False
-    for key, value in pairs:
-        if not (0 < len(key) <= 63 and all("!" <= c <= "~" for c in key)):
-            return False
-        if any(c < " " or c == "\x7f" for c in value):
-            return False
-    return True
+    # A character has at most 12 bytes as JSON, and what is around a pair 6: most need not be encoded.
+    length = sum(len(key) + len(value) for key, value in pairs)
+    if 12 * length + 6 * len(pairs) + 2 > META_MAX and len(encode(dict(pairs))) > META_MAX:
+        return False
+    return all(_META_KEY.fullmatch(key) and _META_VALUE.fullmatch(value) for key, value in pairs)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from . import canon
 from .entries import SLOTS_MAX, TIME_MAX, Place, parse_place, place_text
 from .names import is_name, is_stamp, is_user
-from .operations import Operation, Row, Take, operation_row, read_int, read_list, read_operation
+from .operations import Operation, Row, SetSchedule, Take, operation_row, read_int, read_list, read_operation
 
 MAGIC: Final = b"ZD"
 FORMAT: Final = 1
@@ -165,22 +166,34 @@ def _place(row: Row, key: str) -> Place:
     return parse_place(value)
 
 
-def _read_update(row: Row) -> Update:
-    client, roles = row.get("i"), read_list(row, "r", ROLES_MAX)
-    if type(client) is not str or _ID.fullmatch(client) is None:
+@lru_cache(maxsize=1024)
+def _wrong_roles(roles: tuple[str, ...]) -> str:
+    """What is wrong with an update's roles; most updates have the same ones."""
+    if not all(is_stamp(role) for role in roles) or list(roles) != sorted(set(roles)):
+        return "roles"
+    return "" if sum(is_user(role) for role in roles) == 1 else "roles without exactly one user"
+
+
+def _check_update(update: Update) -> Update:
+    """Raises ValueError for what is wrong besides the operations."""
+    if type(update.id.client) is not str or _ID.fullmatch(update.id.client) is None:
         raise ValueError("id")
-    if not all(is_stamp(role) for role in roles) or roles != sorted(set(roles)):
+    if not all(type(role) is str for role in update.roles):
         raise ValueError("roles")
-    if sum(is_user(role) for role in roles) != 1:
-        raise ValueError("roles without exactly one user")
-    rows = read_list(row, "o", OPERATIONS_MAX)
-    operations = tuple([read_operation(item) for item in rows])
-    if not operations:
+    if problem := _wrong_roles(update.roles):
+        raise ValueError(problem)
+    if not update.operations:
         raise ValueError("no operation")
-    if len(operations) > 1 and sum(type(op) is Take for op in operations) > 1:
+    if len(update.operations) > 1 and sum(type(op) is Take for op in update.operations) > 1:
         raise ValueError("an outcome has room for one address")
+    return update
+
+
+def _read_update(row: Row) -> Update:
+    roles = tuple(read_list(row, "r", ROLES_MAX))
+    operations = tuple([read_operation(item) for item in read_list(row, "o", OPERATIONS_MAX)])
     flags = read_int(row, "f", 0, ONDISK | APPLIED, 0)
-    return Update(Id(client, read_int(row, "c")), tuple(roles), operations, flags)
+    return _check_update(Update(Id(row.get("i"), read_int(row, "c")), roles, operations, flags))  # type: ignore[arg-type]
 
 
 def _read_end(row: Row) -> End:
@@ -250,3 +263,18 @@ def check(message: Message) -> str:
         return "too-large"
     decoded = decode(data)
     return decoded.reason if isinstance(decoded, Malformed) else ""
+
+
+def seal(update: Update) -> tuple[bytes, str]:
+    """The bytes of an update whose operations ``read_operation`` has made, and what ``check`` says of it."""
+    data = encode(update)
+    if len(data) > MESSAGE_MAX:
+        return data, "too-large"
+    if any(type(op) is SetSchedule for op in update.operations):
+        return data, check(update)  # a sender computes its instants after it was read
+    try:
+        read_int({"c": update.id.counter}, "c")
+        _check_update(update)
+    except ValueError as error:
+        return data, str(error)[:200]
+    return data, ""

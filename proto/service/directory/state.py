@@ -6,6 +6,7 @@ places.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -37,6 +38,8 @@ from .timers import FIRST_DUE, Member, fire, majority_time, out_key, take_next, 
 
 OUTCOMES_MAX: Final = 65536
 GONE_MAX: Final = 65536
+KNOWN_MAX: Final = 10_000
+"""Entries kept decoded, beside their rows."""
 _LAST: Final = "~"
 """Larger than every key."""
 
@@ -105,21 +108,47 @@ class State:
         self._up: frozenset[int] = frozenset()
         self._time = 0
         self._next_due: int | None = None
+        self._known: dict[str, tuple[Entry | None, bytes | None]] = {}
+        self._outcomes: tuple[set[str], deque[str]] | None = None
+        """Keys of the outcomes, and these in the order of their places. None: not read yet."""
         self._load()
 
     # ---- reading
 
     def entry(self, name: str) -> Entry | None:
-        row = self.store.get(Table.ENTRY, name)
-        return read_entry(row) if row is not None else None
+        return self.known(name)[0]
+
+    def known(self, name: str) -> tuple[Entry | None, bytes | None]:
+        """An entry and its row. What changes is often changed again soon, so the latest are kept."""
+        found = self._known.get(name)
+        if found is None:
+            row = self.store.get(Table.ENTRY, name)
+            if row is None:
+                return None, None
+            found = (read_entry(row), row)
+            self._keep(name, found)
+        return found
+
+    def _keep(self, name: str, found: tuple[Entry | None, bytes | None]) -> None:
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[name] = found
 
     def zone(self, name: str) -> Zone | None:
         return self.zones.get(name)
 
     def outcome(self, update: Id) -> Outcome | None:
         """What has become of an update; None: it is not among the last ``OUTCOMES_MAX`` (rule W5)."""
-        row = self.store.get(Table.OUTCOME, f"{update.client}.{update.counter}")
+        key = f"{update.client}.{update.counter}"
+        row = self.store.get(Table.OUTCOME, key) if key in self._outcome_keys()[0] else None
         return _read_outcome(row) if row is not None else None
+
+    def _outcome_keys(self) -> tuple[set[str], deque[str]]:
+        """Nearly every update is a new one, for which the store is not asked."""
+        if self._outcomes is None:
+            found = sorted((parse_place(canon.load(row)["p"]), key) for key, row in self.store.scan(Table.OUTCOME, "", _LAST))
+            self._outcomes = ({key for _, key in found}, deque(key for _, key in found))
+        return self._outcomes
 
     def is_out(self, address: str) -> bool:
         """Whether an address, or ``station:k``, is out of use."""
@@ -172,22 +201,25 @@ class State:
 
     # ---- inputs
 
-    def apply(self, place: Place, sender: Who, data: bytes) -> Result:
-        """A message of ``zenjun.dir`` at its place. Raises UsageError if the state has stopped; nothing that others send
-        raises."""
+    def apply(self, place: Place, sender: Who, data: bytes, message: Message | None = None) -> Result:
+        """A message of ``zenjun.dir`` at its place; ``message`` is what ``decode`` makes of it, if the caller knows that. Raises
+        UsageError if the state has stopped; nothing that others send raises."""
         if self.stopped:
             raise UsageError(f"too-old: a message has format {self.stopped}")
         if place <= self.place:
             return Result(place, skipped=True)
-        message = decode(data)
-        if isinstance(message, TooNew):
-            self.stopped = message.format
-            return Result(place, message)
+        found = decode(data) if message is None else message
+        if isinstance(found, TooNew):
+            self.stopped = found.format
+            return Result(place, found)
         self.place = place
-        if isinstance(message, Update):
-            return self._update(place, sender, message)
-        if isinstance(message, Malformed):
-            return Result(place, message, Outcome(place, "malformed"))
+        if isinstance(found, Update):
+            return self._update(place, sender, found)
+        if isinstance(found, Malformed):
+            return Result(place, found, Outcome(place, "malformed"))
+        return self._other(place, sender, found)
+
+    def _other(self, place: Place, sender: Who, message: Message) -> Result:
         draft = self.draft_class(self, place)
         if isinstance(message, End):
             self._end(draft, leases_numbered(draft, sender, message.numbers))
@@ -280,9 +312,7 @@ class State:
         key = f"{update.client}.{update.counter}"
         draft.rows[(Table.OUTCOME, key)] = _outcome_row(outcome)
         if self.outcomes >= OUTCOMES_MAX:
-            for _, old in self.store.scan(Table.AGE, "", _LAST):
-                draft.rows[(Table.OUTCOME, old.decode("ascii"))] = None
-                break
+            draft.rows[(Table.OUTCOME, self._outcome_keys()[1][0])] = None
 
     # ---- members and time
 
@@ -334,7 +364,10 @@ class State:
             new = draft.new[name]
             if old is None and new is None:
                 continue
-            self._write(Table.ENTRY, name, old_row, draft.entry_rows.get(name), draft.place)
+            row = draft.entry_rows.get(name)
+            self._write(Table.ENTRY, name, old_row, row, draft.place)
+            if new is not None:
+                self._keep(name, (new, row))
             self._index(old, new, draft.place)
             changes.append(Change(name, old, new))
         for zone, number in draft.counts.items():
@@ -350,7 +383,8 @@ class State:
             )
             self._set_zone(zone_name, new_zone)
         for (table, key), row in draft.rows.items():
-            before = self.store.get(table, key)
+            is_new = table is Table.OUTCOME and key not in self._outcome_keys()[0]
+            before = None if is_new else self.store.get(table, key)
             if before != row:
                 self._write(table, key, before, row, draft.place)
                 self._index_row(table, key, before, row)
@@ -367,6 +401,8 @@ class State:
             self.store.delete(table, key)
             if table is not Table.OUTCOME:  # the oldest go by themselves
                 self._bury(table, key, place)
+        if table is Table.ENTRY:
+            self._known.pop(key, None)
         if table in MAIN:
             self.main = (self.main + change) % MODULUS
         else:
@@ -403,10 +439,16 @@ class State:
             self._retime(_out_keys(key, old), _out_keys(key, new), self.place)
         elif table is Table.OUTCOME:
             self.outcomes += (new is not None) - (old is not None)
-            if old is not None:
-                self.store.delete(Table.AGE, place_key(_read_outcome(old).place))
-            if new is not None:
-                self.store.put(Table.AGE, place_key(_read_outcome(new).place), key.encode("ascii"), self.place)
+            if self._outcomes is not None:
+                keys, ages = self._outcomes
+                if old is None:
+                    keys.add(key)
+                    ages.append(key)
+                elif new is None and ages[0] == key:
+                    keys.discard(key)
+                    ages.popleft()
+                else:
+                    self._outcomes = None
 
     def _index_waiting(self, key: str, row: bytes | None, number: int) -> None:
         if row is None:
@@ -500,10 +542,9 @@ class State:
             self._replace_row(table, key, None, place)
         for table, key, row in rows:
             self._replace_row(table, key, row, place)
+        self._outcomes = None  # a delta's rows are in no order
         while self.outcomes > OUTCOMES_MAX:
-            for _, oldest in self.store.scan(Table.AGE, "", _LAST):
-                self._replace_row(Table.OUTCOME, oldest.decode("ascii"), None, place)
-                break
+            self._replace_row(Table.OUTCOME, self._outcome_keys()[1][0], None, place)
         for key, _ in list(self.store.scan(Table.GONE, "", _LAST)):
             self.store.delete(Table.GONE, key)
         self.gone, self.place, self.floor = 0, place, place
@@ -566,6 +607,8 @@ def _out_keys(address: str, row: bytes | None) -> list[str]:
 
 
 def _outcome_row(outcome: Outcome) -> bytes:
+    if not outcome.code and not outcome.text:
+        return b'{"c":"","i":0,"p":"%d.%d.%d","t":""}' % outcome.place
     return canon.encode({"p": place_text(outcome.place), "c": outcome.code, "i": outcome.operation, "t": outcome.text})
 
 

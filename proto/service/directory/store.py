@@ -43,8 +43,6 @@ class Table(IntEnum):
     """lease and name: what goes with it"""
     TIMER = 17
     """due instant, kind, name: what ends or begins then"""
-    AGE = 18
-    """place of an outcome: its key in OUTCOME, the oldest first"""
     # The station's own.
     META = 32
     """``state``: place, sums, counts"""
