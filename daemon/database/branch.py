@@ -4,7 +4,7 @@ Any number of branches write side by side, in one process and in several, while 
 changed is a changeset: rows before and after, of all tables. It travels, is certified at every site, and comes back through the
 applier. The branch itself never changes the file. docs/database.md has the rules; those named here are its.
 
-Not thread-safe: the thread that makes a branch uses it. Not to be used after a fork in the child.
+Not thread-safe: one thread at a time uses a branch. Not to be used after a fork in the child.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import apsw
 from ...proto.service.database.messages import Segment
 from . import vfs
 from .errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
-from .guarding import Guard, SchemaGuard, is_recorded
+from .guarding import Guard, SchemaGuard, is_recorded, uneven_functions
 
 __all__ = ["BUSY_TIMEOUT_MS", "Bindings", "Branch"]
 
@@ -152,22 +152,30 @@ class Branch:
         is wrong is apsw's exception, and the transaction goes on."""
         if bindings:
             raise NotSupportedError("a statement that changes the schema has no parameters")
+        guard = SchemaGuard(sql)
+        if not guard.is_schema:
+            raise NotSupportedError("not a statement that changes the schema")
         before = self.changeset()
         self._open_write()
         self._close_session()
         if before:
             self._segments.append((Segment.CHANGESET, before))
-        guard = SchemaGuard(sql)
         cursor = self.writer.cursor()
         cursor.exec_trace = guard.trace
+        self._run("SAVEPOINT zenjun_schema")
         self.writer.set_authorizer(guard)
         try:
             cursor.execute(sql)
+            self.writer.set_authorizer(None)
+            if uneven := uneven_functions(self.writer):
+                self.writer.execute("ROLLBACK TO zenjun_schema")
+                raise NotSupportedError(f"{uneven}: not in what every site computes itself (indexes, generated columns, CHECK)")
         except (apsw.AuthError, apsw.ExecTraceAbort) as error:
             raise NotSupportedError("a change of the schema that not every site would make alike, or more than one") from error
         finally:
             self.writer.set_authorizer(self._guard)
             cursor.close(True)
+            self._run("RELEASE zenjun_schema")
         self._segments.append((Segment.SQL, sql.encode()))
 
     def segments(self) -> list[tuple[Segment, bytes]]:
@@ -188,6 +196,11 @@ class Branch:
             self._run("COMMIT")
         finally:
             self._may_commit = False
+
+    def interrupt(self) -> None:
+        """Have a statement that runs in another thread fail with apsw.InterruptError."""
+        self.reader.interrupt()
+        self.writer.interrupt()
 
     def end(self) -> None:
         """End the transaction; what was not kept is gone, temporary tables' rows included. Without a transaction nothing happens.

@@ -6,6 +6,8 @@ so it is refused when the statement is prepared, with the reason.
 
 from __future__ import annotations
 
+import contextlib
+from functools import cache
 from typing import Final
 
 import apsw
@@ -48,6 +50,72 @@ _NOT_IN_SCHEMA: Final = frozenset(
     }
 )
 _NEVER: Final = {apsw.SQLITE_ATTACH: "ATTACH", apsw.SQLITE_DETACH: "DETACH"}
+
+
+_LIBM: Final = frozenset(
+    [
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cos",
+        "cosh",
+        "exp",
+        "ln",
+        "log",
+        "log10",
+        "log2",
+        "pow",
+        "power",
+        "sin",
+        "sinh",
+        "tan",
+        "tanh",
+    ]
+)
+"""Functions whose last bits differ between C libraries."""
+_TABLES: Final = """
+    SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"""
+
+
+@cache
+def _alike() -> frozenset[str]:
+    """Functions that give the same at every site: SQLite's own, deterministic, without the C library."""
+    connection = apsw.Connection(":memory:")
+    found = connection.execute("SELECT name FROM pragma_function_list WHERE builtin AND flags & 0x800").fetchall()
+    connection.close()
+    return frozenset(str(name) for (name,) in found) - _LIBM
+
+
+def uneven_functions(connection: apsw.Connection) -> str:
+    """Functions in what every site computes by itself (generated columns, indexes, CHECK) that need not give the same everywhere;
+    empty: there are none. SQLite's authorizer does not see all of them, so the programs of an INSERT and an UPDATE of each table
+    are looked at."""
+    names: set[str] = set()
+    # What triggers and defaults compute is in changesets.
+    triggers = connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, -1)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+    try:
+        for (table,) in connection.execute(_TABLES).fetchall():
+            query = "SELECT name FROM pragma_table_xinfo(?, 'main') WHERE hidden = 0"
+            columns = [_quoted(str(column)) for (column,) in connection.execute(query, (table,))]
+            sets = ", ".join(f"{column} = ?" for column in columns)
+            values = f"({', '.join(columns)}) VALUES({', '.join('?' * len(columns))})"
+            quoted = f"main.{_quoted(str(table))}"
+            for sql in (f"INSERT INTO {quoted}{values}", f"UPDATE {quoted} SET {sets}"):
+                with contextlib.suppress(apsw.SQLError):  # of a foreign key's table that comes later: then it is looked at again
+                    program = connection.execute(f"EXPLAIN {sql}", (None,) * len(columns), can_cache=False).fetchall()
+                    names.update(str(op[5]).partition("(")[0].lower() for op in program if op[1] in ("Function", "PureFunc"))
+    finally:
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, triggers)
+    return ", ".join(sorted(names - _alike()))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def is_recorded(table: str) -> bool:

@@ -17,7 +17,7 @@ from ...proto.service.database.messages import Position, Segment, Txid, decode_b
 from ...proto.service.database.rows import Entry, RowsFailed, Verdict
 from .applier import Applied, Applier
 from .errors import DatabaseError
-from .guarding import SchemaGuard
+from .guarding import SchemaGuard, uneven_functions
 
 __all__ = ["LOG_VERSIONS_MIN", "SqliteRows"]
 
@@ -138,7 +138,7 @@ class SqliteRows:
         finally:
             self.connection.set_authorizer(None)
             cursor.close(True)
-        return True
+        return not uneven_functions(self.connection)
 
     def _record(self, entry: Entry) -> None:
         epoch, version, digest = entry.position

@@ -7,9 +7,11 @@ says what a program can rely on.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -34,6 +36,8 @@ from ..errors import (
     Undecided,
 )
 from ..wire import PIECE_BYTES, TIMEOUT_S, to_text
+from . import ageing
+from .ageing import TooOld, watch
 from .cursor import Cursor
 from .dump import dump
 from .mapping import mapped
@@ -49,8 +53,6 @@ PAUSE_S: Final = 0.002
 PAUSE_MAX_S: Final = 0.25
 RETRY_S: Final = 0.1
 """Between two tries to reach the database process again."""
-TRANSACTION_S: Final = 60.0
-"""A transaction that is open for longer is ended: its snapshot keeps the WAL growing."""
 ISOLATIONS: Final = ("serializable", "snapshot")
 READS: Final = ("local", "linearizable")
 DURABILITIES: Final = ("memory", "majority-disk", "all-disk")
@@ -83,6 +85,11 @@ class Connection:
         self._explicit = False
         """A BEGIN of the program's has begun the transaction."""
         self._began = 0.0
+        self._mutex = threading.RLock()
+        """Held while the connection is in use: another thread ends a transaction that is too old."""
+        self._is_committing = False
+        self._has_expired = False
+        """That thread has ended the transaction, and the program does not know it yet."""
         self._touched = False
         """Something has been run in the transaction."""
         self._snapshot = (0, 0)
@@ -99,6 +106,7 @@ class Connection:
         self._path = Path(opened["path"])
         if at_least is not None:
             self._reach(at_least)
+        watch.add(self)
 
     # ---- PEP 249
 
@@ -122,29 +130,34 @@ class Connection:
         """Commit the transaction, if there is one, and return when it is as durable as the connection wants. Whatever it raises,
         the transaction is over: SerializationError (another one came before: run it again), IntegrityError, NoQuorum (nothing is
         committed), Undecided (not known)."""
-        self._check()
-        if self._branch is None or self._branch.begun is None:
-            return
-        try:
+        with self._mutex:
+            self._check()
             self._check_age()
-            self._commit(self._branch)
-        finally:
-            self._end()
+            if self._branch is None or self._branch.begun is None:
+                return
+            self._is_committing = True
+            try:
+                self._commit(self._branch)
+            finally:
+                self._is_committing = False
+                self._end()
 
     def rollback(self) -> None:
         """End the transaction, if there is one; nothing of it is left."""
         self._check()
-        self._end()
+        self._abandon()
 
     def close(self) -> None:
         """Close; an open transaction is rolled back. Again: nothing happens."""
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(Error):
-            self._end()
-        if self._branch is not None:
-            self._branch.close()
+        watch.remove(self)
+        with self._mutex:
+            with contextlib.suppress(Error):
+                self._end()
+            if self._branch is not None:
+                self._branch.close()
         if self._service is not None:
             self._service.close()
 
@@ -181,18 +194,18 @@ class Connection:
         before. So it may run more than once, and must do nothing besides that cannot be repeated. Returns what it returned."""
         for number in range(1, tries + 1):
             try:
-                self._check()
-                self._end()
-                self._start_transaction(explicit=True)
+                self.rollback()
+                with self._mutex:
+                    self._start_transaction(explicit=True)
                 result = function(self)
                 self.commit()
                 return result
             except Error as error:
-                self._end()
+                self._abandon()
                 if not error.retryable or number == tries:
                     raise
             except BaseException:
-                self._end()
+                self._abandon()
                 raise
             _pause(number)
         raise ProgrammingError("tries is at least 1")
@@ -319,8 +332,43 @@ class Connection:
             raise ProgrammingError("the connection is closed")
 
     def _check_age(self) -> None:
-        if time.monotonic() - self._began > TRANSACTION_S:
-            raise OperationalError(f"the transaction was open for more than {TRANSACTION_S:g} s: it is rolled back")
+        """The program learns once that its transaction is over."""
+        if self._has_expired or self._is_old():
+            self._has_expired = False
+            self._end()
+            raise TooOld
+
+    def _ended_or(self, error: Error) -> Error:
+        """What the program gets for this error: a statement that was interrupted has ended its transaction, and rows of one that
+        has ended are gone."""
+        if isinstance(error, TooOld):
+            self._end()
+        return TooOld() if self._has_expired else error
+
+    def _abandon(self) -> None:
+        with self._mutex:
+            self._has_expired = False
+            self._end()
+
+    def _is_old(self) -> bool:
+        return self.in_transaction and time.monotonic() - self._began > ageing.TRANSACTION_S
+
+    def _end_if_old(self) -> None:
+        """In another thread. A statement that runs is interrupted; a commit is not, it has a time-out of its own."""
+        if not self._is_old():
+            return
+        if not self._mutex.acquire(blocking=False):
+            branch = self._branch
+            if branch is not None and not self._is_committing:
+                branch.interrupt()
+            return
+        try:
+            if not self._closed and self._is_old():
+                self._lock = None  # the process ends it, as old as it is
+                self._end()
+                self._has_expired = True
+        finally:
+            self._mutex.release()
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Branch]:
@@ -330,6 +378,7 @@ class Connection:
             yield self._branch
             return
         branch = self._start_transaction(explicit=False)
+        self._began = math.inf  # as long as it takes
         try:
             yield branch
         finally:
@@ -412,6 +461,17 @@ class Connection:
 
     def _execute(self, cursor: Cursor, sql: str, bindings: Bindings) -> None:
         kind = kind_of(sql)
+        if kind is Kind.ROLLBACK:
+            self.rollback()
+            return
+        with self._mutex:
+            self._check_age()
+            try:
+                self._run(cursor, kind, sql, bindings)
+            except Error as error:
+                raise self._ended_or(error) from error.__cause__
+
+    def _run(self, cursor: Cursor, kind: Kind, sql: str, bindings: Bindings) -> None:
         if kind is Kind.BEGIN:
             if self.in_transaction:
                 raise OperationalError("cannot start a transaction within a transaction")
@@ -420,12 +480,9 @@ class Connection:
                 self._take_lock()
         elif kind is Kind.COMMIT:
             self.commit()
-        elif kind is Kind.ROLLBACK:
-            self.rollback()
         elif kind is Kind.EMPTY:
             return
         elif self.in_transaction:
-            self._check_age()
             self._in_transaction(cursor, kind, sql, bindings)
         elif (not self._autocommit and kind is not Kind.READ) or not self._autocommit:
             self._start_transaction(explicit=False)
@@ -445,13 +502,15 @@ class Connection:
                 changed += max(0, cursor.rowcount)
             cursor.rowcount = changed
 
-        if self.in_transaction or not self._autocommit:
-            if not self.in_transaction:
-                self._start_transaction(explicit=False)
-            run()
-        else:
-            kept = list(many)
-            self._alone(lambda: run(kept), cursor)
+        with self._mutex:
+            self._check_age()
+            if self.in_transaction or not self._autocommit:
+                if not self.in_transaction:
+                    self._start_transaction(explicit=False)
+                run()
+            else:
+                kept = list(many)
+                self._alone(lambda: run(kept), cursor)
 
     def _read_alone(self, cursor: Cursor, sql: str, bindings: Bindings) -> bool:
         """A statement that only reads, as its own snapshot of the file. False: it has to be a transaction."""

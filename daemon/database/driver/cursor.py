@@ -78,10 +78,11 @@ class Cursor:
 
     def __next__(self) -> Row:
         self._check()
-        try:
-            row = next(self._rows)
-        except apsw.Error as error:
-            raise mapped(error) from error
+        with self.connection._mutex:
+            try:
+                row = next(self._rows)
+            except apsw.Error as error:
+                raise self.connection._ended_or(mapped(error)) from error
         return row if self.row_factory is None else self.row_factory(self, row)
 
     def close(self) -> None:

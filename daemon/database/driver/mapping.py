@@ -15,10 +15,13 @@ from ..errors import (
     OperationalError,
     ProgrammingError,
 )
+from .ageing import TooOld
 
 
 def mapped(error: apsw.Error) -> Error:
     """An exception of apsw as one of the driver's."""
+    if isinstance(error, apsw.InterruptError):
+        return TooOld()
     for kind, result in _MAPPED:
         if isinstance(error, kind):
             return result(str(error))

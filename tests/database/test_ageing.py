@@ -1,0 +1,105 @@
+"""A transaction that is open for too long ends by itself, whatever its program is doing."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from zenjun import db
+from zenjun.daemon.database.driver import ageing
+
+from .test_driver import Local, local
+
+__all__ = ["local"]
+
+FOREVER = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+@pytest.fixture
+def c(local: Local, monkeypatch: pytest.MonkeyPatch) -> Iterator[db.Connection]:
+    monkeypatch.setattr(ageing, "TICK_S", 0.02)
+    monkeypatch.setattr(ageing, "TRANSACTION_S", 2.0)
+    with contextlib.closing(db.connect("shop")) as connection:
+        yield connection
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_it_ends_while_its_program_does_nothing(local: Local, c: db.Connection) -> None:
+    """The WAL can begin again, and the program is told once."""
+    c.execute("INSERT INTO t VALUES(10, 'x')")
+    rows = c.execute("SELECT * FROM t")
+    with db.connect("shop") as other:
+        other.execute("INSERT INTO t VALUES(11, 'y')")
+    other.close()
+    assert not local.rows.applier.restart_wal(0.0), "its snapshot needs it"
+    until(lambda: not c.in_transaction)
+    assert local.rows.applier.restart_wal(0.0)
+    for use in (rows.fetchone, c.commit):
+        with pytest.raises(db.OperationalError, match=r"open for more than 2 s"):
+            use()
+    c.commit()
+    assert c.execute("SELECT id FROM t WHERE id > 9").fetchall() == [(11,)]
+    assert len(local.sent) == 2, "nothing of it was sent"
+
+
+@pytest.mark.parametrize("end", ["rollback", "ROLLBACK"])
+def test_a_program_that_gives_up_is_told_nothing(c: db.Connection, end: str) -> None:
+    c.execute("INSERT INTO t VALUES(10, 'x')")
+    until(lambda: not c.in_transaction)
+    if end == "rollback":
+        c.rollback()
+    else:
+        c.execute(end)
+    assert c.execute("SELECT count(*) FROM t").fetchone() == (3,)
+
+
+@pytest.mark.parametrize("sql", [FOREVER, f"UPDATE t SET v = ({FOREVER})"])
+def test_a_statement_is_interrupted(c: db.Connection, sql: str) -> None:
+    with pytest.raises(db.OperationalError, match="open for more than"):
+        c.execute(sql).fetchall()
+    assert not c.in_transaction
+    assert c.execute("SELECT count(*) FROM t").fetchone() == (3,)
+
+
+def test_a_commit_is_not(local: Local, c: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a time-out of its own."""
+    ask = local.ask
+
+    def slow(do: str, **arguments: Any) -> dict[str, Any]:
+        if do == "commit":
+            time.sleep(3.0)
+        return ask(do, **arguments)
+
+    monkeypatch.setattr(local, "ask", slow)
+    c.execute("INSERT INTO t VALUES(10, 'x')")
+    c.commit()
+    assert c.execute("SELECT count(*) FROM t").fetchone() == (4,)
+
+
+def test_what_reads_all_is_left_alone(c: db.Connection) -> None:
+    """A dump takes as long as it takes."""
+    dump = c.iterdump()
+    lines = [next(dump)]
+    time.sleep(2.5)
+    assert len([*lines, *dump]) > 3
+
+
+def test_there_is_a_thread_while_there_are_connections(c: db.Connection) -> None:
+    def there() -> bool:
+        return any(thread.name == "zenjun-db-ageing" for thread in threading.enumerate())
+
+    assert there()
+    c.close()
+    until(lambda: not there())
+    with contextlib.closing(db.connect("shop")):
+        assert there()
