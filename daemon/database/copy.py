@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -64,15 +65,14 @@ class FileRows(SqliteRows):
             raise RowsFailed(str(error)) from error
         return "" if found == [("ok",)] else str(found[0][0])
 
-    def tend(self) -> None:
-        """Let the WAL begin again when it has grown. Raises RowsFailed."""
-        with self._guarded():
-            try:
-                size = self.wal.stat().st_size
-            except OSError as error:
-                raise RowsFailed(str(error)) from error
-            if size > WAL_BYTES_MAX:
-                self.applier.restart_wal()
+    def tend(self, syncing: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """Let the WAL begin again when it has grown. syncing: around what syncs. Raises RowsFailed."""
+        try:
+            if self.wal.stat().st_size > WAL_BYTES_MAX:
+                with self._guarded(), syncing():
+                    self.applier.restart_wal()
+        except OSError as error:
+            raise RowsFailed(str(error)) from error
 
     def log_begin(self) -> int:
         """The first version whose entry is kept; 0: none is."""

@@ -82,6 +82,10 @@ class Files:
         self.point(path)
         return path
 
+    def present(self) -> Path:
+        """The file that programs open; it need not be there."""
+        return self.path(self._pointed() or 1)
+
     def path(self, generation: int) -> Path:
         return self.folder / f"{generation}.db"
 

@@ -25,6 +25,7 @@ from ..client import ClientError, Message, View
 from ..client.aio import Connection, Group
 from ..observe import Journal
 from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
+from .doubt import Doubt, Doubts, write_again
 from .files import CATALOGUE, Files
 from .moving import Kind, Piece, Receiving, Sending
 from .waiting import NotHere, Waiting
@@ -95,8 +96,8 @@ class Site:
         self._compared: tuple[int, float] = (0, 0.0)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure = ""
-        self._is_unsafe = False
-        """A sync has failed: what is on the disk is not known."""
+        self._doubts: Doubts | None = None
+        """Whether it is known what is on the disk."""
         self._failing = asyncio.Event()
 
     # ---- what others may ask
@@ -236,6 +237,8 @@ class Site:
             await self.work(self._rows.close)
             self._rows = None
         self.machine = None
+        if self._doubts is not None:
+            self._doubts.close()
         self._worker.shutdown(wait=False)
         self._syncer.shutdown(wait=False)
         await self._tell()
@@ -249,6 +252,7 @@ class Site:
     def prepare(self) -> None:
         """Open the file before there is an order: it can be read. Raises RowsFailed."""
         if self._rows is None:
+            self._settle_doubt()
             kind = CatalogueRows if self.name == CATALOGUE else FileRows
             self._rows, damaged = open_copy(self.files, self.uuid, kind)
             if damaged:
@@ -259,16 +263,46 @@ class Site:
                 self._rows, _ = open_copy(self.files, self.uuid, kind)
             self.position = NOTHING if self._rows.blank() else self._rows.position()
 
+    @property
+    def doubts(self) -> Doubts:
+        """Raises RowsFailed: the folder cannot be used."""
+        try:
+            if self._doubts is None:
+                self.files.folder.mkdir(mode=0o750, exist_ok=True)
+                self._doubts = Doubts(self.files.folder)
+        except OSError as error:
+            raise RowsFailed(f"{self.files.folder}: {error.strerror}") from error
+        return self._doubts
+
+    def _settle_doubt(self) -> None:
+        """A process was killed during a sync, which may have failed: bring what it has written to the disk once more."""
+        doubts = self.doubts
+        if doubts.found is not Doubt.SYNCING:
+            return
+        path = self.files.present()
+        wal = path.with_name(path.name + "-wal")
+        try:
+            if wal.exists():
+                write_again(wal)
+                self.journal.info(
+                    "synced", f"database {self.name}: the process before was killed during a sync; it is done again"
+                )
+            doubts.settled()
+        except OSError as error:
+            doubts.failed()
+            self.journal.error("sync", f"{wal}: {error.strerror}")
+
     def _open(self, me: Source) -> None:
         self.prepare()
         rows = self._rows
         assert rows is not None
-        if self._is_unsafe and not rows.blank():
-            self._rows = rewritten(rows, self.uuid)
-            rows.close()
-            rows = self._rows
-            self.journal.info("rewritten", f"database {self.name}: all of it is in a new file, {rows.path}")
-        self._is_unsafe = False
+        if self.doubts.has_failed:
+            if not rows.blank():
+                self._rows = rewritten(rows, self.uuid)
+                rows.close()
+                rows = self._rows
+                self.journal.info("rewritten", f"database {self.name}: all of it is in a new file, {rows.path}")
+            self.doubts.settled()
         if self.machine is None:
             release = apsw.SQLITE_VERSION_NUMBER
             self.machine = Machine(me, self.sites, rows, release=release)
@@ -295,7 +329,7 @@ class Site:
 
     def _after(self, machine: Machine, rows: FileRows) -> list[Effect]:
         try:
-            rows.tend()
+            rows.tend(self.doubts.syncing)
             self.position = NOTHING if rows.blank() else rows.position()
         except RowsFailed as failure:
             return machine.fail(str(failure))
@@ -411,13 +445,15 @@ class Site:
             return
         step = (
             "active" if machine.is_active
+            else f"refused: {machine.unlike}" if machine.unlike
             else "becoming active" if machine.shared is not None
             else "getting the state" if machine.wanted_from is not None
             else f"waiting for enough sites; here are {', '.join(str(s) for s, _ in sorted(machine.members)) or 'none'}"
         )  # fmt: skip
         if step != self.step:
             self.step = step
-            self.journal.info("step", f"database {self.name}: {step}", version=self.position.version)
+            say = self.journal.warning if machine.unlike else self.journal.info
+            say("step", f"database {self.name}: {step}", version=self.position.version)
             if machine.wanted_from is not None:
                 self._piece_at = time.monotonic()
         if machine.shared is not None and self.position[:2] != self._said:
@@ -500,9 +536,8 @@ class Site:
                 continue
             began = time.monotonic()
             try:
-                await asyncio.get_running_loop().run_in_executor(self._syncer, _sync_file, rows)
+                await asyncio.get_running_loop().run_in_executor(self._syncer, _sync_file, rows, self.doubts)
             except OSError as error:
-                self._is_unsafe = True  # the next one would not report what this one has lost
                 machine = self.machine
                 if machine is not None:
                     self.carry_out(await self.work(machine.fail, f"{rows.wal}: {error.strerror}"))
@@ -555,13 +590,14 @@ class Site:
         return found
 
 
-def _sync_file(rows: FileRows) -> None:
+def _sync_file(rows: FileRows, doubts: Doubts) -> None:
     """Bring what is committed to the disk. SQLite locks neither the WAL nor its descriptor, so another one does no harm."""
-    fd = os.open(rows.wal, os.O_RDONLY)
-    try:
-        os.fdatasync(fd)
-    finally:
-        os.close(fd)
+    with doubts.syncing():
+        fd = os.open(rows.wal, os.O_RDONLY)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
 
 
 def _size(path: Any) -> int:

@@ -42,7 +42,7 @@ def _given() -> Given:
     window.add(5, [])
     write = m.Write(_txid(9), 7, 4, (bytes(8),), b"body")
     shared = Shared(
-        7, {(1, 2), (3, 4)}, window, 4, [((1, 2), m.Lock(_txid(8), 7))], [((3, 4), write)], {(1, 2): 5},
+        7, {(1, 2), (3, 4)}, window, 4, 3054000, [((1, 2), m.Lock(_txid(8), 7))], [((3, 4), write)], {(1, 2): 5},
         {(1, 2): None, (3, 4): m.Position(7, 5, bytes(16))},
     )  # fmt: skip
     return Given((1 << 33, 2, 0), shared)

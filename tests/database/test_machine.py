@@ -312,6 +312,38 @@ def test_a_disk_that_fails_is_left_and_the_others_go_on() -> None:
     assert shared is not None and shared.active == {(1, 1), (3, 1)}
 
 
+@rule("Q7")
+def test_another_release_of_sqlite_is_refused_and_named() -> None:
+    """It gets no state and is not active, and the others go on; with their release it is."""
+    order = opened()
+    order.view((1, 1), (2, 1))
+    order.machines[3, 2] = Machine((3, 2), ALL, MemoryRows(), release=3054001)
+    order.view((1, 1), (2, 1), (3, 2))
+    order.deliver()
+    other = order.machines[3, 2]
+    assert other.shared is None and other.wanted_from is None and not order.take_effects(Give)
+    assert other.unlike == "the active sites have SQLite 0.0.0; here it is 3.54.1"
+    order.write((1, 1), 1)
+    order.deliver()
+    assert order.verdicts() == [(1, "done")]
+    order.waiting = [((3, 2), m.encode(m.Active(order.machines[1, 1].rows.position(), 3054001)))]
+    order.deliver()
+    assert (shared := order.machines[1, 1].shared) is not None and shared.active == {(1, 1), (2, 1)}
+    order.view((1, 1), (2, 1), (3, 3))
+    order.deliver()
+    order.give()
+    order.deliver()
+    assert all(machine.is_active for machine in order.machines.values())
+
+
+@rule("Q7")
+def test_an_epoch_has_the_release_that_most_have() -> None:
+    opening = Roll(1, {(k, 1): stand(3, 9)._replace(release=release) for k, release in ((1, 7), (2, 8), (3, 8))}).opening(ALL)
+    assert opening is not None and opening.release == 8 and opening.equal == {(2, 1), (3, 1)}
+    roll = Roll(1, {(1, 1): stand(3, 9)._replace(active=True, format=2)})
+    assert roll.unlike(0) == "the database has format 2; this release of zenjun-db knows 1"
+
+
 def test_who_differs_from_most_leaves() -> None:
     order = opened()
     odd = order.machines[3, 1].rows
@@ -328,9 +360,13 @@ def test_who_differs_from_most_leaves() -> None:
 
 def test_what_is_no_message_or_comes_from_strangers_changes_nothing() -> None:
     order = opened()
-    order.waiting = [((1, 1), b"\xff"), ((9, 9), m.encode(m.Leave(0)))]
+    shared = order.machines[2, 1].shared
+    assert shared is not None
+    later = m.encode(m.Synced(shared.epoch, order.machines[2, 1].rows.position().version + 1))
+    order.waiting = [((1, 1), b"\xff"), ((9, 9), m.encode(m.Leave(0))), ((1, 1), later), ((1, 1), later[:-1])]
     order.deliver()
-    assert order.machines[2, 1].dropped == {"malformed": 1, "stranger": 1}
+    assert order.machines[2, 1].dropped == {"malformed": 2, "stranger": 1, "future": 1}
+    assert shared.active == {(1, 1), (2, 1), (3, 1)} and not shared.synced
 
 
 def test_what_is_under_way_when_the_order_ends_is_undecided() -> None:

@@ -40,7 +40,7 @@ class Place:
         self.rows = SqliteRows(Applier(apsw.Connection(":memory:")), UUID)
         self.rows.create(UUID)
         self.rows.connection.execute(TABLES)
-        self.shared = Shared(0, {(1, 1)}, Window(0), schema=0)
+        self.shared = Shared(0, {(1, 1)}, Window(0), schema=0, release=0)
 
     def decide(self, station: int, snapshot: int, body: bytes, reads: tuple[bytes, ...] = (), number: int = 1) -> tuple[str, int]:
         write = m.Write(txid(station, number), 0, snapshot, reads, body)
@@ -185,7 +185,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Release(txid(1)),
     m.Stand(9, True, m.Disk.COPY, bytes(16), POSITION, m.FORMAT, 3054001),
     m.Open(9),
-    m.Active(POSITION),
+    m.Active(POSITION, 3054000),
     m.Leave(5),
     m.Synced(5, 7),
     m.Want(POSITION),

@@ -44,10 +44,12 @@ class Databases:
     def log(self, station: int) -> Path:
         return self.lab.station(station).directory / "db.log"
 
-    def start(self, station: int, file_bytes_max: int = 0) -> None:
-        """file_bytes_max: no file of the process may grow above it (0: no bound), as if the disk were full."""
+    def start(self, station: int, file_bytes_max: int = 0, failing: str = "") -> None:
+        """file_bytes_max: no file of the process may grow above it (0: no bound), as if the disk were full. failing: a variant of
+        ``failing_disks``."""
         at = self.lab.station(station)
         module = ["tests.e2e.broken_databases", self.variant] if self.variant else ["zenjun.daemon.database"]
+        module = ["tests.e2e.failing_disks", failing] if failing else module
         argv = [sys.executable, "-m", *module, "--config", str(at.config_path)]
         if file_bytes_max:
             argv = ["prlimit", f"--fsize={file_bytes_max}", *argv]

@@ -209,6 +209,18 @@ class ByVersion(Machine):
     roll_class = Longest
 
 
+class Alike(Roll):
+    """Q7: sites with any releases of SQLite decide together."""
+
+    @staticmethod
+    def fits(release: int, other: int) -> bool:
+        return True
+
+
+class AnyRelease(Machine):
+    roll_class = Alike
+
+
 # ---- the schema's lock
 
 
@@ -275,7 +287,7 @@ PARTS: dict[str, dict[str, Any]] = {
         c.__name__: {"machine": c}
         for c in (NoConflicts, SeesEqual, ReadsIgnored, EmptyWindow, NoHorizon, CommitsAlone, AnswersEarly)
     },
-    **{c.__name__: {"machine": c} for c in (OpensAlone, ByVersion)},
+    **{c.__name__: {"machine": c} for c in (OpensAlone, ByVersion, AnyRelease)},
     **{c.__name__: {"machine": c} for c in (SchemaIgnored, LockIgnored, LockSurvives, FitsAll)},
     **{c.__name__: {"machine": c} for c in (PartsKept, PartsForgotten, PartsTwice)},
     **{c.__name__: {"copy": c} for c in (Twice, TriggersOn, CascadesOn)},

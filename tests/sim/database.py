@@ -108,7 +108,9 @@ class Site:
         rows.on_write = self.committed
         self.cursor = 0
         self.connected = False
-        self.machine: Machine = world.machine_class((station, 0), world.sites, rows, open_wait_ns=world.plan.open_wait_ns)
+        self.machine: Machine = world.machine_class(
+            (station, 0), world.sites, rows, release=world.release(), open_wait_ns=world.plan.open_wait_ns
+        )
         self.machine.long.part_bytes = world.plan.part_bytes
         self.drafts: dict[Txid, tuple[load.Draft, Durability]] = {}
         """Under way."""
@@ -158,6 +160,8 @@ class World:
         self.numbers = 0
         self.forgot: int | None = None
         """The station whose disk was new last."""
+        self.is_resting = False
+        """Everything works again."""
         self.history = History(self)
         self.trace: list[str] = []
         self.met: Counter[str] = Counter()
@@ -380,6 +384,11 @@ class World:
         site.connect(self.clients[station])
         self.view(set(self.members) | {site.machine.me})
 
+    def release(self) -> int:
+        """Of SQLite, for a service that starts."""
+        releases = self.plan.releases
+        return releases[0] if self.is_resting or len(set(releases)) == 1 else self.r.choice(releases)
+
     def crash(self, station: int) -> None:
         """The process ends; what it has committed stays."""
         site = self.live.pop(station)
@@ -496,6 +505,7 @@ class World:
 
     def create(self) -> None:
         """``zenjun db create`` returns when all sites have the empty database on their disks; before that nothing is promised."""
+        self.is_resting = True
         for station in self.disks:
             self.start(station)
         while not all(site.machine.is_active for site in self.live.values()):
@@ -504,6 +514,7 @@ class World:
                 self.advance(site, -1)
         for site in self.live.values():
             self.sync(site)
+        self.is_resting = False
 
     def run(self) -> None:
         self.create()
@@ -513,8 +524,13 @@ class World:
 
     def heal(self) -> None:
         """Everything works again: it comes to rest, with all copies equal."""
+        self.is_resting = True
         for site in list(self.live.values()):
             site.rows.fails = False
+            if site.machine.release != self.plan.releases[0]:
+                self.met["other release"] += 1
+                self.crash(site.station)
+                continue
             for txid in list(site.locking):
                 self.carry_out(site, site.machine.unlock(txid))
             site.locking.clear()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .database_plan import Item
 
 CHECKERS: Final = frozenset(
-    "fork serial rows verdict shared once told durable quorum linearizable lock rest".split()  # noqa: SIM905
+    "fork serial rows verdict shared once told durable quorum release linearizable lock rest".split()  # noqa: SIM905
 )
 """
 fork          one epoch and version has one history
@@ -34,6 +34,7 @@ once          a transaction is in a history once
 told          what was told is so
 durable       what was acknowledged as durable is in every later epoch
 quorum        who commits suffices
+release       who decides in one epoch has one release of SQLite
 linearizable  a read behind a barrier sees what was acknowledged before
 lock          who has the database alone sees nothing committed between
 rest          in the end all are active and equal, and everything has an answer
@@ -97,6 +98,9 @@ class History:
     def on_commit(self, site: Site, entry: Entry) -> None:
         """A site makes a version."""
         shared = site.machine.shared
+        if shared is not None and site.machine.release != shared.release:
+            text = f"site {site.station} commits version {entry.position.version} with another release than the active sites"
+            raise Violation("release", text)
         if entry.body and shared is not None and not self.world.sites.sufficient(station for station, _ in shared.active):
             raise Violation(
                 "quorum", f"site {site.station} commits version {entry.position.version} with {sorted(shared.active)}"
@@ -195,8 +199,12 @@ class History:
     # ---- what all have alike
 
     def _check_shared(self, site: Site, item: Item, shared: Shared) -> None:
+        for other in self.world.live.values():
+            if other.connected and other.machine.me in shared.active and other.machine.release != shared.release:
+                raise Violation("release", f"site {other.station} is active with another release than that of its epoch")
         state = (
             shared.epoch,
+            shared.release,
             sorted(shared.active),
             shared.window.horizon,
             shared.window.entries(),

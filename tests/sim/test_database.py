@@ -104,6 +104,7 @@ CAUGHT_BY: dict[str, set[str]] = {
     "KeepsBranch": {"rows"},
     "GivesOld": {"shared", "rows", "fork", "told"},
     "FitsAll": {"shared", "rows", "told"},
+    "AnyRelease": {"release"},
     "PartsKept": {"shared", "fork"},
     "PartsForgotten": {"rest"},
     "PartsTwice": {"told"},
@@ -111,7 +112,7 @@ CAUGHT_BY: dict[str, set[str]] = {
 """Broken rule to the checkers that may catch it first."""
 
 
-@rule("K1", "K2", "K3", "K4", "K5", "K6", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "W1", "W2")
+@rule("K1", "K2", "K3", "K4", "K5", "K6", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "W1", "W2")
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
     def plan(seed: int) -> Plan:
@@ -181,7 +182,7 @@ def test_the_situations_are_met() -> None:
             world.run()
             met += world.met
     wanted = "done conflict read schema stale constraint no-quorum undecided again log transfer granted failed blank reopen"
-    for situation in (*wanted.split(), "power-all", "expel", "read behind a barrier", "part dropped"):
+    for situation in (*wanted.split(), "power-all", "expel", "read behind a barrier", "part dropped", "other release"):
         assert met[situation], met
 
 

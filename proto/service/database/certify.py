@@ -47,6 +47,8 @@ class Shared:
     window: Window
     schema: int
     """The version that changed the schema last. What was made before it does not fit."""
+    release: int
+    """Of SQLite, at all that are active in this epoch."""
     locks: list[tuple[Source, Lock]] = field(default_factory=list)
     """The holder of the database's lock, and the services that wait for it."""
     waiting: list[tuple[Source, Write]] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Shared:
             set(self.active),
             self.window.copy(),
             self.schema,
+            self.release,
             list(self.locks),
             list(self.waiting),
             dict(self.synced),

@@ -16,8 +16,8 @@ from .messages import DIGEST_BYTES, HASH_BYTES, Lock, Position, Write, decode, e
 from .window import Window
 
 _MessageT = TypeVar("_MessageT", Lock, Write)
-_HEAD: Final = struct.Struct("!QIIQQ")
-"""Place, epoch, version of the last change of the schema."""
+_HEAD: Final = struct.Struct("!QIIQQI")
+"""Place, epoch, version of the last change of the schema, SQLite's release."""
 _SOURCE: Final = struct.Struct("!II")
 _POSITION: Final = struct.Struct(f"!QQ{DIGEST_BYTES}s")
 _WINDOW: Final = struct.Struct("!QIII")
@@ -26,7 +26,7 @@ _VERSION: Final = struct.Struct("!QI")
 
 def encode_given(given: Given) -> bytes:
     shared = given.shared
-    out = [_HEAD.pack(*given.place, shared.epoch, shared.schema)]
+    out = [_HEAD.pack(*given.place, shared.epoch, shared.schema, shared.release)]
     out.append(_count(len(shared.active)))
     out += [_SOURCE.pack(*source) for source in sorted(shared.active)]
     out.append(_count(len(shared.synced)))
@@ -101,12 +101,12 @@ class _Reader:
 def decode_given(data: bytes) -> Given:
     """Raises ValueError."""
     reader = _Reader(data)
-    clock, station, index, epoch, schema = reader.unpack(_HEAD)
+    clock, station, index, epoch, schema, release = reader.unpack(_HEAD)
     active = {reader.source() for _ in range(reader.count())}
     synced = {reader.source(): int.from_bytes(reader.take(8), "big") for _ in range(reader.count())}
     check = {reader.source(): reader.position() for _ in range(reader.count())}
     locks, waiting = reader.messages(Lock), reader.messages(Write)
-    shared = Shared(epoch, active, reader.window(), schema, locks, waiting, synced, check)
+    shared = Shared(epoch, active, reader.window(), schema, release, locks, waiting, synced, check)
     if reader.at != len(data):
         raise ValueError("the state has more bytes than it may")
     return Given((clock, station, index), shared)

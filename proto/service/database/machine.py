@@ -126,6 +126,8 @@ class Machine:
         """State that all following sites share; None: this site does not follow."""
         self.dropped: Counter[str] = Counter()
         self.has_failed = False
+        self.unlike = ""
+        """Why this site cannot take part with those that are active; empty: it can."""
         self._kept: list[_Item] | None = None
         """The messages since the place of the WANT; None: no state is wanted."""
         self._kept_from: Place = (0, 0, 0)
@@ -278,13 +280,16 @@ class Machine:
         since."""
         if self._kept is None or not self.fits(given):
             return []
+        if not self.roll.fits(given.shared.release, self.release):
+            self._kept = None
+            return []
         kept, self._kept = self._kept, None
         self.shared = given.shared
         for item in kept[1:]:  # the first is the WANT itself
             if self.shared is not None:
                 self._follow(item, self.shared)
         if self.shared is not None:
-            self._emit(Active(self.rows.position()))
+            self._emit(Active(self.rows.position(), self.release))
         return self._take()
 
     def fits(self, given: Given) -> bool:
@@ -365,8 +370,11 @@ class Machine:
         self._open_waits = False
         if not self.roll.is_over:
             return
+        self.unlike = self.roll.unlike(self.release) if self.shared is None else ""
         if self.roll.active():
-            if self.shared is None and self._kept is None and not self._asked:
+            if self.unlike:
+                self._kept, self._asked = None, False
+            elif self.shared is None and self._kept is None and not self._asked:
                 self._want()
         elif self.opening() is not None:
             if self.roll.is_whole(self.sites):
@@ -386,7 +394,7 @@ class Machine:
             self.roll.set_active(member, epoch)
         self._stop_following()
         if self.me not in opening.equal:
-            self._want()
+            self._roll_changed(place)
             return
         try:
             if self.rows.blank():
@@ -399,7 +407,7 @@ class Machine:
         except RowsFailed as failure:
             self._give_up(str(failure))
             return
-        self.shared = Shared(epoch, set(opening.equal), self.window(version), schema=version)
+        self.shared = Shared(epoch, set(opening.equal), self.window(version), version, opening.release)
 
     def window(self, version: int) -> Window:
         """The window of an epoch that begins: nothing of the past is known."""
@@ -433,7 +441,8 @@ class Machine:
 
     def _about_sites(self, shared: Shared, place: Place, source: Source, message: Message) -> None:
         if isinstance(message, Active):
-            if shared.active and self.is_here(message.position, shared):
+            is_alike = self.roll.fits(shared.release, message.release)
+            if shared.active and is_alike and self.is_here(message.position, shared):
                 shared.active.add(source)
             elif source == self.me:
                 self._stop_following()
@@ -442,7 +451,9 @@ class Machine:
             if message.epoch == shared.epoch:
                 self._deactivate(shared, {source})
         elif isinstance(message, Synced):
-            if message.epoch == shared.epoch:
+            if message.version > self.rows.position().version:
+                self.dropped["future"] += 1
+            elif message.epoch == shared.epoch:
                 shared.synced[source] = max(message.version, shared.synced.get(source, 0))
                 self._settle()
         elif isinstance(message, Want):

@@ -113,6 +113,8 @@ class Active(NamedTuple):
     """The sender has the state at this position, and applies later messages."""
 
     position: Position
+    release: int
+    """SQLite's version number there."""
 
 
 class Leave(NamedTuple):
@@ -181,6 +183,7 @@ PART_HEAD_BYTES: Final = 1 + _PART.size
 """Of a ``Part``, besides its data."""
 _POSITION: Final = struct.Struct("!QQ16s")
 _STAND: Final = struct.Struct("!QBB16sQQ16sHI")
+_ACTIVE: Final = struct.Struct("!QQ16sI")
 _PLAIN: Final[dict[type[Message], str]] = {Open: "!Q", Leave: "!Q", Synced: "!QQ", Barrier: "!Q", Check: "!Q"}
 
 
@@ -197,7 +200,9 @@ def encode(message: Message) -> bytes:
         p = message.position
         known = (message.roll, message.active, message.disk, message.uuid, *p, message.format, message.release)
         return kind + _STAND.pack(*known)
-    if isinstance(message, Active | Want | Answered):
+    if isinstance(message, Active):
+        return kind + _ACTIVE.pack(*message.position, message.release)
+    if isinstance(message, Want | Answered):
         return kind + _POSITION.pack(*message.position)
     if isinstance(message, Lock):
         return kind + message.txid.encode() + struct.pack("!Q", message.epoch)
@@ -222,7 +227,10 @@ def decode(data: bytes) -> Message | None:
             if active > 1:
                 return None
             return Stand(roll, bool(active), Disk(disk), uuid, Position(epoch, version, digest), format_, release)
-        if kind in (Active, Want, Answered):
+        if kind is Active:
+            *position, release = _ACTIVE.unpack(rest)
+            return Active(Position(*position), release)
+        if kind in (Want, Answered):
             return kind(Position(*_POSITION.unpack(rest)))
         if kind is Lock:
             *txid, epoch = struct.unpack("!4IQ", rest)

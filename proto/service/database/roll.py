@@ -12,9 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from ..base import Source
-from .messages import Disk, Position, Stand
+from .messages import FORMAT, Disk, Position, Stand
 
 NOTHING: Final = Position(0, 0, bytes(16))
+
+
+def named(release: int) -> str:
+    """A release of SQLite as people write it: 3054001 is 3.54.1."""
+    return f"{release // 1_000_000}.{release // 1000 % 1000}.{release % 1000}"
 
 
 class Sites(NamedTuple):
@@ -42,7 +47,9 @@ class Opening(NamedTuple):
     """The winner's."""
     uuid: bytes
     equal: frozenset[Source]
-    """The sites that have exactly this position, and are active from here on."""
+    """The sites that have exactly this position and this release, and are active from here on."""
+    release: int
+    """Of SQLite, in the epoch that begins."""
 
 
 @dataclass(slots=True)
@@ -78,6 +85,16 @@ class Roll:
     def is_over(self) -> bool:
         return bool(self.stands) and None not in self.stands.values()
 
+    def unlike(self, release: int) -> str:
+        """Why a site with this release and our format cannot become active now; empty: it can."""
+        for member in self.active():
+            stand = self.stands[member]
+            if stand is not None and stand.format != FORMAT:
+                return f"the database has format {stand.format}; this release of zenjun-db knows {FORMAT}"
+            if stand is not None and not self.fits(release, stand.release):
+                return f"the active sites have SQLite {named(stand.release)}; here it is {named(release)}"
+        return ""
+
     def active(self) -> list[Source]:
         return [member for member, stand in self.stands.items() if stand is not None and stand.active]
 
@@ -96,16 +113,23 @@ class Roll:
         speakers = {m: s for m, s in stands.items() if s.disk is Disk.COPY}
         if not speakers:
             speakers = stands if all(s.disk is Disk.BLANK for s in stands.values()) else {}
-            return self._first(speakers) if sites.sufficient(m[0] for m in speakers) else None
+            return self._of(speakers) if sites.sufficient(m[0] for m in speakers) else None
         if not sites.sufficient(m[0] for m in speakers) or len({s.uuid for s in speakers.values()}) > 1:
             return None
         position = self.winner(speakers)
-        equal = frozenset(m for m, s in speakers.items() if s.position == position)
-        return Opening(position, speakers[min(equal)].uuid, equal)
+        return self._of({m: s for m, s in speakers.items() if s.position == position})
+
+    def _of(self, equal: dict[Source, Stand]) -> Opening:
+        """The opening by sites with one position: those of the release that most of them have, or the lowest site."""
+        counts = Counter(stand.release for stand in equal.values())
+        release = max((stand.release for _, stand in sorted(equal.items())), key=lambda release: counts[release])
+        same = {m: s for m, s in equal.items() if self.fits(release, s.release)}
+        return Opening(same[min(same)].position, same[min(same)].uuid, frozenset(same), release)
 
     @staticmethod
-    def _first(speakers: dict[Source, Stand]) -> Opening:
-        return Opening(NOTHING, speakers[min(speakers)].uuid, frozenset(speakers))
+    def fits(release: int, other: int) -> bool:
+        """Sites with these releases of SQLite decide alike."""
+        return release == other
 
     @staticmethod
     def winner(speakers: dict[Source, Stand]) -> Position:

@@ -1,0 +1,152 @@
+"""A station whose disk or library cannot be relied on, beside two others: what it does not know it does not promise."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from zenjun.daemon.database.wire import to_text
+from zenjun.db import Connection, InternalError, ProgrammingError, SerializationError
+from zenjun.proto.service.database.messages import Segment, Txid, encode_body
+
+from ..rules import rule
+from .cluster import wait_for
+from .test_database import Databases, shop
+
+__all__ = ["shop"]
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+
+
+def generation(shop: Databases, station: int) -> str:
+    """The file in use."""
+    return (shop.lab.station(station).state_directory / "db" / "shop.db").readlink().name
+
+
+def count(shop: Databases, station: int) -> int:
+    with contextlib.closing(shop.connect(station)) as c:
+        ((n,),) = c.execute("SELECT count(*) FROM t").fetchall()
+    return int(n)
+
+
+def begun(shop: Databases, failing: str) -> tuple[Connection, Path]:
+    """A table with a row, and station 3 with this fault; the switch for its syncs."""
+    c = shop.connect(1)
+    c.execute("CREATE TABLE t(id INTEGER PRIMARY KEY)")
+    c.execute("INSERT INTO t VALUES(1)")
+    c.commit()
+    shop.until_equal()
+    shop.stop(3)
+    shop.start(3, failing=failing)
+    shop.until_equal()
+    return c, shop.lab.station(3).state_directory / "fail-sync"
+
+
+def insert(c: Connection, key: int) -> None:
+    c.execute("INSERT INTO t VALUES(?)", (key,))
+    c.commit()
+
+
+@rule("D4")
+def test_after_a_failed_sync_all_is_written_anew(shop: Databases) -> None:
+    """To a new file; also if the process ends before it has done so, and the next one finds a sync that works."""
+    c, switch = begun(shop, "sync-fails")
+    before = generation(shop, 3)
+    switch.touch()
+    insert(c, 2)
+    wait_for(lambda: shop.facts(3)["counters"].get("failed"), "station 3 has failed", 60)
+    shop.until_equal()
+    after = generation(shop, 3)
+    assert after != before and count(shop, 3) == 2
+    assert "all of it is in a new file" in shop.log(3).read_text()
+
+    switch.touch()
+    insert(c, 3)
+    wait_for(lambda: shop.facts(3)["counters"].get("failed") == 2, "station 3 has failed again", 60)
+    shop.kill(3)
+    assert generation(shop, 3) == after, "it had no time"
+    shop.start(3)
+    shop.until_equal()
+    assert generation(shop, 3) != after and count(shop, 3) == 3
+    again = generation(shop, 3)
+    shop.kill(3)
+    shop.start(3)
+    shop.until_equal()
+    assert generation(shop, 3) == again, "nothing is in doubt any more"
+    c.close()
+
+
+@rule("D4")
+def test_a_process_that_is_killed_during_a_sync(shop: Databases) -> None:
+    """The next one brings what it has written to the disk once more, before it says that it is there."""
+    c, switch = begun(shop, "killed-in-sync")
+    before = generation(shop, 3)
+    switch.touch()
+    insert(c, 2)
+    assert shop.processes[3].wait(60) == -9
+    assert "killed during a sync" not in shop.log(3).read_text()
+    shop.start(3)
+    shop.until_equal()
+    assert "shop: the process before was killed during a sync" in shop.log(3).read_text()
+    assert generation(shop, 3) == before and count(shop, 3) == 2
+    c.close()
+
+
+@rule("Q7")
+def test_another_release_of_sqlite(shop: Databases) -> None:
+    """It does not take part and says why; its copy can be read; the others go on."""
+    c = shop.connect(1)
+    c.execute("CREATE TABLE t(id INTEGER PRIMARY KEY)")
+    insert(c, 1)
+    shop.until_equal()
+    shop.stop(3)
+    shop.start(3, failing="other-release")
+
+    def refused() -> dict[str, Any]:
+        facts = shop.facts(3)
+        return facts if facts.get("step", "").startswith("refused: the active sites have SQLite 3.") else {}
+
+    wait_for(refused, "station 3 is refused", 60)
+    insert(c, 2)
+    assert shop.facts(1)["active_sites"] == [1, 2] and count(shop, 3) == 1
+    shop.stop(3)
+    shop.start(3)
+    shop.until_equal()
+    assert count(shop, 3) == 2
+    c.close()
+
+
+def test_a_program_that_sends_nonsense(shop: Databases) -> None:
+    """All sites reject it alike, or its process does, with the reason; the database goes on."""
+    c = shop.connect(1)
+    c.execute("CREATE TABLE t(id INTEGER PRIMARY KEY)")
+    insert(c, 1)
+    good = shop.until_equal()
+    txid: dict[str, Any] = {"txid": to_text(Txid(1, 2, 3, 4).encode())}
+    write = {"db": "shop", **txid, "epoch": good["epoch"], "snapshot": good["version"]}
+    for asked, kind in (
+        ({**write, "body": to_text(b"\xff")}, InternalError),
+        (
+            {**write, "body": to_text(encode_body([(Segment.CHANGESET, b"T\x01\x01nowhere\0\x12\0\x01" + bytes(8))]))},
+            InternalError,
+        ),
+        ({**write, "body": to_text(encode_body([(Segment.SQL, b"DROP TABLE t")]))}, SerializationError),
+        ({**write, "body": "", "pieces": 5}, ProgrammingError),
+        ({**write, "body": "no base64"}, ProgrammingError),
+        ({**write, "body": "", "reads": to_text(b"odd")}, ProgrammingError),
+        ({**write, "body": "", "snapshot": -1}, ProgrammingError),
+        ({**write, "body": "", "snapshot": good["version"] + 9}, SerializationError),
+        ({**write, "body": "", "epoch": good["epoch"] + 9}, SerializationError),
+        ({**write, "body": "", "txid": to_text(b"short")}, ProgrammingError),
+        ({**write, "body": "", "durability": "none"}, ProgrammingError),
+        ({**write, "body": "", "db": "nowhere"}, ProgrammingError),
+    ):
+        with pytest.raises(kind):
+            shop.ask(2, "commit", **asked)
+    with pytest.raises(ProgrammingError, match="first piece"):
+        shop.ask(2, "piece", **txid, number=1, body="")
+    insert(c, 2)
+    assert shop.until_equal()["version"] == good["version"] + 1 and count(shop, 3) == 2
+    c.close()
