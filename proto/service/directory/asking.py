@@ -184,16 +184,22 @@ class Terminal:
     ``answered`` as in ``Desk``.
     """
 
-    def __init__(self, zone: Iterable[int] = ()) -> None:
+    def __init__(self, zone: Iterable[int] = (), first: int = 0) -> None:
+        """first: number before that of the first request."""
         self.answered: dict[int, Answer] = {}
         self._zone = frozenset(zone)
         self._active: tuple[Who, ...] = ()
         self._asked: dict[int, _Asked] = {}
         self._kept: dict[str, tuple[Answer, int]] = {}
-        self._requests = 0
+        self._requests = first
 
     def __len__(self) -> int:
         return len(self._asked)
+
+    def number(self) -> int:
+        """A number for a request that is not a look-up."""
+        self._requests += 1
+        return self._requests
 
     def manager(self) -> Who | None:
         """The process to ask: the own zone's manager, or, if it has none, the lowest active holder of all (rule Z3)."""
@@ -208,8 +214,7 @@ class Terminal:
 
     def look_up(self, name: str, after: Place, now_ns: int) -> tuple[int, list[Sent]]:
         """Ask for a name: the request's number, and the message. after: the place of the program's last answer."""
-        self._requests += 1
-        ask = Ask(self._requests, name, NOWHERE, after)
+        ask = Ask(self.number(), name, NOWHERE, after)
         return ask.request, self._ask(ask, now_ns)
 
     def on_message(self, sender: Who, message: AskMessage, now_ns: int) -> None:
@@ -239,6 +244,10 @@ class Terminal:
         """Ask again what has had no answer for ``RETRY_NS``."""
         late = [asked.ask for asked in self._asked.values() if asked.sent_ns + RETRY_NS <= now_ns]
         return [s for ask in late for s in self._ask(ask, now_ns)]
+
+    def under_way(self) -> list[int]:
+        """The look-ups that have no answer."""
+        return list(self._asked)
 
     def drop(self, request: int) -> None:
         """No program waits for this look-up any more."""

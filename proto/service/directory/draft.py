@@ -7,7 +7,6 @@ from typing import NamedTuple, Protocol
 
 from .canon import encode, load
 from .entries import (
-    DEFAULT_ZONE,
     Entry,
     Lease,
     Place,
@@ -16,7 +15,6 @@ from .entries import (
     lease_text,
     parse_place,
 )
-from .names import ANYBODY
 from .store import Store, Table
 
 
@@ -47,6 +45,7 @@ class Facts(Protocol):
     leases: int
     outs: int
     names_max: int
+    home_zone: Zone
 
     def stations_up(self) -> Collection[int]: ...
 
@@ -70,9 +69,6 @@ def waiting_row(w: Waiting) -> bytes:
 def read_waiting(row: bytes) -> Waiting:
     r = load(row)
     return Waiting(Lease(*parse_place(r["l"])), r["x"], r["p"], r["w"])
-
-
-_ROOT_ZONE = Zone(DEFAULT_ZONE, writers=(ANYBODY,))
 
 
 class Draft:
@@ -142,9 +138,9 @@ class Draft:
     # ---- zones
 
     def zone(self, name: str) -> Zone | None:
-        """A zone's row. The zone ``default`` exists of itself, and every program may write there until it has a row."""
+        """A zone's row. The home zone exists of itself, and every program may write there until it has a row."""
         found = self.zones[name] if name in self.zones else self.facts.zones.get(name)
-        return _ROOT_ZONE if found is None and name == DEFAULT_ZONE else found
+        return self.facts.home_zone if found is None and name == self.facts.home_zone.name else found
 
     def owner_of_pattern(self, pattern: str) -> str | None:
         """The zone that alone may use the names of a pattern."""

@@ -246,7 +246,7 @@ def _read_target(item: object) -> Target:
     return target
 
 
-def _read_who(row: Row) -> Who:
+def read_who(row: Row) -> Who:
     station, client = read_list(row, "d", 2)
     if type(station) is not int or type(client) is not int or not 0 < station <= STATIONS_MAX or client < 0:
         raise ValueError("who")
@@ -273,7 +273,7 @@ def decode(data: bytes) -> tuple[Who, AskMessage] | None:
         return None
     try:
         row = canon.load(data[3:])
-        to, message = _read_who(row), _read(row)
+        to, message = read_who(row), _read(row)
     except ValueError:
         return None
     return (to, message) if encode(to, message) == data else None

@@ -9,7 +9,6 @@ from typing import Final
 
 from .draft import Draft, Waiting
 from .entries import (
-    DEFAULT_ZONE,
     NOWHERE,
     ROW_MAX,
     TARGETS_MAX,
@@ -95,14 +94,14 @@ class Operating:
             raise Refused("not-permitted", f"{entry.name} is {entry.owner}'s in zone {entry.zone}")
 
     def _may_make(self, name: str, wanted: str) -> str:
-        """The zone of a new name: ``wanted``, else the one that its pattern belongs to, else ``default``."""
+        """The zone of a new name: ``wanted``, else the one that its pattern belongs to, else the home zone."""
         claimed = ""
         for pattern in patterns_of(name):
             found = self.draft.owner_of_pattern(pattern)
             if found is not None:
                 claimed = found
                 break
-        zone_name = wanted or claimed or DEFAULT_ZONE
+        zone_name = wanted or claimed or self.draft.facts.home_zone.name
         zone = self.draft.zone(zone_name)
         if zone is None:
             raise Refused("no-zone", zone_name)
@@ -352,7 +351,7 @@ class Operating:
     def _remove_zone(self, op: SetZone, zone: Zone | None) -> None:
         if zone is None or zone.version == NOWHERE:
             raise Refused("no-zone", op.name)
-        if op.name != DEFAULT_ZONE and self.draft.names_in(op.name):
+        if op.name != self.draft.facts.home_zone.name and self.draft.names_in(op.name):
             raise Refused("exists", "the zone has names")
         self.draft.zones[op.name] = None
 

@@ -15,6 +15,7 @@ from ...errors import UsageError, invariant
 from . import canon
 from .draft import Change, Draft, lease_key, place_key, read_waiting
 from .entries import (
+    DEFAULT_ZONE,
     NOWHERE,
     Entry,
     Place,
@@ -30,6 +31,7 @@ from .entries import (
 )
 from .leases import end, leases_numbered, leases_of
 from .messages import Due, End, Holding, Id, Malformed, Message, Next, TooNew, Update, decode
+from .names import ANYBODY
 from .operate import Operating, Refused
 from .operations import NAMES_MAX
 from .store import SUMMED, Store, Table
@@ -81,14 +83,17 @@ class State:
     store:     its rows. After an input, and before ``save``, the store has changes that ``META`` does not describe; the caller's
                transaction takes both. When a transaction is rolled back, make a new State on the store.
     names_max: cluster option.
+    home:      the zone that new names are in unless another one is named.
     """
 
     draft_class: type[Draft] = Draft
     operating_class: type[Operating] = Operating
 
-    def __init__(self, store: Store, names_max: int = NAMES_MAX) -> None:
+    def __init__(self, store: Store, names_max: int = NAMES_MAX, home: str = DEFAULT_ZONE) -> None:
         self.store = store
         self.names_max = names_max
+        self.home_zone = Zone(home, writers=(ANYBODY,))
+        """While it has no row of its own."""
         self.place: Place = NOWHERE
         """Place of the last input."""
         self.main = self.rest = 0
@@ -317,9 +322,12 @@ class State:
     # ---- members and time
 
     def _hear(self, draft: Draft, sender: Who, message: Due | Holding) -> None:
-        """DUE counts from active holders only, and one that has just become active has not reported its time."""
+        """DUE counts from active holders only, and one that has just become active has not reported its time. HOLDING(no) of a
+        process that is no member yet: the group has it, but the state has begun by a START, which knows the processes with a
+        state only."""
         member = self.members.get(sender)
         if member is None:
+            self._hear_stranger(draft, sender, message)
             return
         if isinstance(message, Holding):
             new = member if member.active == message.active else Member(message.active, 0)
@@ -329,6 +337,10 @@ class State:
             return
         if new != member:
             self._set_members(draft, {**self.members, sender: new})
+
+    def _hear_stranger(self, draft: Draft, sender: Who, message: Due | Holding) -> None:
+        if isinstance(message, Holding) and not message.active:
+            self._set_members(draft, {**self.members, sender: Member(False, 0)})
 
     def _set_members(self, draft: Draft, members: dict[Who, Member]) -> None:
         self.members = members
@@ -521,13 +533,13 @@ class State:
         self._time = self._majority()
 
     @classmethod
-    def rebuild(cls, store: Store, place: Place, names_max: int = NAMES_MAX) -> State:
+    def rebuild(cls, store: Store, place: Place, names_max: int = NAMES_MAX, home: str = DEFAULT_ZONE) -> State:
         """The state at ``place`` of a store that has the summed rows only, as a snapshot brings them: sums, counts and the other
         tables are made from these. Compare ``main`` and ``rest`` with the sums that came along. Raises ValueError for rows that
         are none of a directory."""
         for table in Table:
             invariant(table in SUMMED or store.count(table) == 0, "the store has rows beside those of a snapshot")
-        state = cls(store, names_max)
+        state = cls(store, names_max, home)
         state.place = state.floor = place
         state._load_scalars()
         for table in sorted(SUMMED):
