@@ -44,26 +44,20 @@ from ..slots import next_instant
 from .answers import Answers
 from .copy import DATABASE_ERRORS, Applied, Copy, Facts, Heard, Input, Seen
 from .leases import Lease, Leases
-from .store import CARRY_ROWS, what_to_do
+from .store import what_to_do
 from .timing import Clocks
 from .tracking import Tracking
 from .updates import Updates
+from .writing import BROKEN_S, DiskWriter
 
 GROUP: Final = "zenjun.dir"
 BATCH_MAX: Final = 64
 BATCH_BYTES: Final = 64 * 1024
 """Messages, and bytes of them, that are applied at once: some milliseconds, in which no program is answered."""
-PENDING_MAX: Final = 20_000
-"""Rows that wait to be written above which no message is applied."""
-WRITE_ROWS: Final = 1000
-WRITE_S: Final = 0.05
-"""Rows that are applied are given to SQLite when there are so many, or so old ones, or when a program wants them on disk."""
 TURN_S: Final = 0.1
 """Between looks at leases, due instants and the like."""
 CHECK_S: Final = 60.0
 """Between comparisons of all copies, if anything has changed."""
-BROKEN_S: Final = 10.0
-"""After a disk error, until the state is asked for again."""
 RETRY_S: Final = 0.5
 UNSENT_MAX: Final = 1 << 20
 """Bytes that wait for zenjund above which no further update is taken from programs."""
@@ -103,15 +97,8 @@ class Process:
         self._stale_since = time.monotonic()
         self._stale = True
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="directory")
-        self._syncer = ThreadPoolExecutor(1, thread_name_prefix="directory-disk")
         self._working = 0
         """Calls of ``work`` under way."""
-        self._want_disk = False
-        self._disk_wanted = asyncio.Event()
-        self._write_due: asyncio.TimerHandle | None = None
-        self._written = asyncio.Event()
-        self._states = 0
-        """Times that the state has become another one."""
         self._reached: list[tuple[Place, asyncio.Future[None]]] = []
         """Requests that wait for a place."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,7 +112,7 @@ class Process:
         self._room = asyncio.Event()
         self._ending: set[int] = set()
         """Leases whose END has not come back."""
-        self._durable: Place = NOWHERE
+        self._disk = DiskWriter(copy, lambda: self.facts.place, self._on_disk, self._rewrite, self._on_disk_error)
         self._behind = 0
         self._behind_since = 0.0
         copy.on_replaced = self._replaced
@@ -196,7 +183,7 @@ class Process:
 
     async def run(self) -> None:
         """Serve the group, with one connection to zenjund after the other."""
-        beside = [asyncio.create_task(each) for each in (self._turns(), self._syncing())]
+        beside = [asyncio.create_task(each) for each in (self._turns(), self._disk.run())]
         try:
             while True:
                 try:
@@ -217,9 +204,7 @@ class Process:
             await asyncio.gather(*beside, return_exceptions=True)
             self.answers.close()
             self._worker.shutdown()
-            self._syncer.shutdown()
-            with contextlib.suppress(*DATABASE_ERRORS):
-                self.copy.rows.flush()
+            self._disk.close()
 
     def _leave(self) -> None:
         self._forget_said()
@@ -261,10 +246,7 @@ class Process:
             self._behind = 0
 
     async def _apply(self, group: StateGroup, inputs: Sequence[Input]) -> bool:
-        while self.copy.rows.pending >= PENDING_MAX:
-            self._written.clear()
-            self._disk_wanted.set()
-            await self._written.wait()
+        await self._disk.room()
         try:
             if not self._working:
                 applied = self.copy.apply(inputs, later=True)  # two changes of the thread cost more
@@ -285,40 +267,13 @@ class Process:
             await asyncio.Event().wait()
         return True
 
-    async def _syncing(self) -> None:
-        """Give SQLite what is applied, sync it if that is wanted, and send ONDISK; one transaction and one fsync for all that was
-        applied during the last one (rule W4)."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._disk_wanted.wait()
-            self._disk_wanted.clear()
-            place, wanted, self._want_disk = self.facts.place, self._want_disk, False
-            states, rows = self._states, self.copy.rows
-            if self._write_due is not None:
-                self._write_due.cancel()
-                self._write_due = None
-            try:
-                if wanted and self.copy.file.failed:
-                    await self.work(self.copy.rewrite)
-                    self._replaced()
-                    continue
-                rows.take()
-                await loop.run_in_executor(self._syncer, self.copy.write, rows, wanted)
-                rows.written_out()
-                self._written.set()
-                if wanted and states == self._states:  # else the place is of a state that is no longer this copy's
-                    self._durable = place
-                    self.send(OnDisk(place))
-                if rows.written >= CARRY_ROWS:
-                    rows.written = 0
-                    await loop.run_in_executor(self._syncer, self.copy.file.carry_over)
-            except DATABASE_ERRORS as error:
-                self._written.set()
-                if wanted:
-                    self._want_disk = True
-                    self._disk_wanted.set()
-                self._on_disk_error(error)
-                await asyncio.sleep(BROKEN_S)
+    def _on_disk(self, place: Place) -> None:
+        self.send(OnDisk(place))
+
+    async def _rewrite(self) -> None:
+        """After a sync that failed."""
+        await self.work(self.copy.rewrite)
+        self._replaced()
 
     def _on_disk_error(self, error: Exception) -> None:
         """Rule S5: answers are stale from here on; the others continue, and give what is missing when the disk works again."""
@@ -433,18 +388,15 @@ class Process:
             return
         self.send(Holding(True))
         self._say_applied()
-        if self._durable != NOWHERE:
-            self.send(OnDisk(self._durable))
+        if self._disk.durable != NOWHERE:
+            self.send(OnDisk(self._disk.durable))
 
     # ---- what the worker has done
 
     def _replaced(self) -> None:
-        """The whole state has been replaced: determine again what of it is on disk, and report that."""
+        """The whole state has been replaced."""
         self.facts = self.copy.facts()
-        self._states += 1
-        self._durable = NOWHERE
-        self._want_disk = True
-        self._disk_wanted.set()
+        self._disk.replaced()
         self._tell_place(self.facts.place)
         self.answers.forget()
         self._forget_all()
@@ -485,12 +437,7 @@ class Process:
             elif isinstance(message, Malformed):
                 self.counters["updates_malformed"] += 1
             self._on_changes(result)
-        self._want_disk |= applied.durable
-        pending = self.copy.rows.pending
-        if self._want_disk or pending >= WRITE_ROWS or self.copy.rows.written >= CARRY_ROWS:
-            self._disk_wanted.set()
-        elif pending and self._write_due is None:
-            self._write_due = asyncio.get_running_loop().call_later(WRITE_S, self._disk_wanted.set)
+        self._disk.look(applied.durable)
         if want_applied:
             self._say_applied()
         for digest in applied.sums:

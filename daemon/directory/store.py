@@ -140,10 +140,13 @@ class Writing(Rows):
         self._going: _Layer = {}
         self._kept = 0
         """Rows in ``_batch``."""
+        self._closed = False
         self._inside = False
         """Between ``begin`` and ``commit``."""
         self._lock = threading.Lock()
         """Held by who writes what was taken."""
+        self._layers = threading.Lock()
+        """Held while rows go from one layer to another."""
         self.pending = 0
         """Rows that are settled and that SQLite has not got; one that was written twice may count twice."""
         self.written = 0
@@ -187,10 +190,11 @@ class Writing(Rows):
             self._hand_over()
             return super().scan(table, start, end)
         new: dict[str, tuple[bytes, Place] | None] = {}
-        for layer in (self._going, self._settled, self._batch):
-            for key, found in layer.get(table, {}).items():
-                if start <= key < end:
-                    new[key] = found
+        with self._layers:  # before SQLite is read: what goes there meanwhile is in both
+            for layer in (self._going, self._settled, self._batch):
+                for key, found in layer.get(table, {}).items():
+                    if start <= key < end:
+                        new[key] = found
         stored = self._reading.scan(table, start, end)
         return _merged(stored, new) if new else stored
 
@@ -250,23 +254,25 @@ class Writing(Rows):
 
     def settle(self) -> None:
         """The batch is complete: nothing of it is rolled back any more."""
-        self.pending += self._kept
-        self._kept = 0
         batch, self._batch = self._batch, {}
-        _put_over(self._settled, batch)
+        with self._layers:
+            self.pending += self._kept
+            self._kept = 0
+            _put_over(self._settled, batch)
 
     def take(self) -> None:
         """What is settled now is what ``write_out`` writes. Not while it runs."""
-        settled, self._settled = self._settled, {}
-        if self._going:
-            _put_over(self._going, settled)  # the last ``write_out`` has failed
-        else:
-            self._going = settled
+        with self._layers:
+            settled, self._settled = self._settled, {}
+            if self._going:
+                _put_over(self._going, settled)  # the last ``write_out`` has failed
+            else:
+                self._going = settled
 
     def write_out(self) -> None:
         """In any thread: commit what was taken. Raises what SQLite raises; nothing is lost then, and it can be called again."""
         with self._lock:
-            if not self._going:
+            if self._closed or not self._going:
                 return
             self.connection.execute("BEGIN IMMEDIATE")
             try:
@@ -279,8 +285,9 @@ class Writing(Rows):
 
     def written_out(self) -> None:
         """What was taken has been committed."""
-        self._going = {}
-        self.pending = sum(map(len, self._settled.values()))
+        with self._layers:
+            self._going = {}
+            self.pending = sum(map(len, self._settled.values()))
 
     def flush(self) -> None:
         """Commit all that is settled, here and now. Waits for a ``write_out`` that runs. Raises what SQLite raises."""
@@ -292,6 +299,7 @@ class Writing(Rows):
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             self._reading.close()
             super().close()
 

@@ -111,7 +111,7 @@ def test_the_end_of_a_lease_is_said_until_it_is_heard(tmp_path: Path) -> None:
 def test_what_a_holder_has_said_is_said_again_in_the_next_instance(tmp_path: Path) -> None:
     async def story(process: Process, group: Group) -> None:
         process._active = True
-        beside = asyncio.create_task(process._syncing())
+        beside = asyncio.create_task(process._disk.run())
         heard(process, 4, Update(Id("0" * 16, 1), ("user:root",), (Remove("x"),), ONDISK))
         while group.sent != [OnDisk((4, 1, 0))]:
             await asyncio.sleep(0.001)
@@ -141,7 +141,7 @@ def test_on_disk_is_said_of_what_was_committed_before_the_sync_began(tmp_path: P
             go_on.clear()
 
         process.copy.file.sync = slow  # type: ignore[method-assign]
-        beside = asyncio.create_task(process._syncing())
+        beside = asyncio.create_task(process._disk.run())
         heard(process, 4, on_disk(4))
         await asyncio.to_thread(begun.wait, 20)
         begun.clear()
@@ -169,7 +169,7 @@ def test_a_disk_that_fails_at_the_sync_is_no_disk(tmp_path: Path) -> None:
 
         process._active = True
         process.copy.file.sync = broken  # type: ignore[method-assign]
-        beside = asyncio.create_task(process._syncing())
+        beside = asyncio.create_task(process._disk.run())
         heard(process, 4, on_disk(4))
         while not group.wrong:
             await asyncio.sleep(0.001)
@@ -185,7 +185,7 @@ def test_after_a_sync_that_failed_all_rows_are_written_anew(tmp_path: Path, monk
 
     async def story(process: Process, group: Group) -> None:
         file = process.copy.file
-        monkeypatch.setattr("zenjun.daemon.directory.process.BROKEN_S", 0.001)
+        monkeypatch.setattr("zenjun.daemon.directory.writing.BROKEN_S", 0.001)
         real, calls = os.fdatasync, 0
 
         def once(descriptor: int) -> None:
@@ -197,7 +197,7 @@ def test_after_a_sync_that_failed_all_rows_are_written_anew(tmp_path: Path, monk
 
         monkeypatch.setattr(os, "fdatasync", once)
         inode = file.path.stat().st_ino
-        beside = asyncio.create_task(process._syncing())
+        beside = asyncio.create_task(process._disk.run())
         heard(process, 4, on_disk(4))
         while not file.failed:
             await asyncio.sleep(0.001)
@@ -225,7 +225,7 @@ def test_on_disk_is_not_said_of_a_state_that_another_has_replaced(tmp_path: Path
             real()
 
         process.copy.file.sync = slow  # type: ignore[method-assign]
-        beside = asyncio.create_task(process._syncing())
+        beside = asyncio.create_task(process._disk.run())
         heard(process, 4, on_disk(4))
         await asyncio.to_thread(begun.wait, 20)
         process.copy.state.place = (9, 1, 0)
