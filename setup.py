@@ -5,6 +5,7 @@ from setuptools import setup
 setup(
     cffi_modules=[
         "tools/cmodules.py:core",
+        "tools/cmodules.py:corosync",
         "tools/cmodules.py:database",
         "tools/cmodules.py:datapath",
         "tools/cmodules.py:load",

@@ -120,7 +120,7 @@ fi
 [ -z "$wanted" ] || say "zenjun: GOING ON WITHOUT$wanted: WHAT NEEDS IT DOES NOT RUN HERE"
 
 stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py tools/cmodules.py; find proto daemon tools -name '*.c' -o -name '*.h' | sort |
-    grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_load\.c$' -e '/_pcap\.c$' -e '/_vfs\.c$' | xargs cat; } | cksum)
+    grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_ipc\.c$' -e '/_load\.c$' -e '/_pcap\.c$' -e '/_vfs\.c$' | xargs cat; } | cksum)
 ready=$(cat .venv/ready 2>/dev/null || :)
 # What is ready for the tests is ready to run.
 if [ "$ready" != "$stamp test" ] && { [ "$want" = test ] || [ "$ready" != "$stamp run" ]; }; then
@@ -136,6 +136,10 @@ fi
 # The tests of the compose file take both versions of compose; Debian 12 has one.
 if [ "$want" = test ] && command -v docker >/dev/null 2>&1 && ! docker compose version >/dev/null 2>&1; then
     docker/compose-v2 .venv/docker || say "zenjun: GOING ON WITHOUT docker compose 2: THE COMPOSE FILE IS TRIED WITH docker-compose ONLY"
+fi
+# Debian's corosync programs, unpacked for the tests of zenjun-corosync.
+if [ "$want" = test ]; then
+    tests/corosync-packages .venv/corosync || say "zenjun: GOING ON WITHOUT corosync'S PROGRAMS: WHAT NEEDS THEM DOES NOT RUN HERE"
 fi
 # mypy does not see setuptools' package-dir map: links stand in for it.
 mkdir -p .typing/zenjun

@@ -1,6 +1,7 @@
 """The C modules, built by cffi in API mode: what each consists of, and how it is compiled.
 
-``setup.py`` takes the builders ``core``, ``database``, ``datapath``, ``load`` and ``pcap`` from here. By hand, in the checkout:
+``setup.py`` takes the builders ``core``, ``corosync``, ``database``, ``datapath``, ``load`` and ``pcap`` from here. By hand, in
+the checkout:
 
     python -m tools.cmodules [MODULE…]                   build into the modules' own folders; all of them by default
     python -m tools.cmodules --sanitize DIR [MODULE…]    build with address and undefined-behaviour sanitizers into DIR/zenjun/…,
@@ -187,6 +188,19 @@ def _pcap() -> Module:
     )
 
 
+def _corosync() -> Module:
+    """The server of libqb's IPC. It loads libqb when it is made, and needs neither the library nor its headers to be built."""
+    here = Path("daemon/corosync/ipc")
+    return Module(
+        "zenjun.daemon.corosync.ipc._ipc",
+        here,
+        ("ipc.h",),
+        _declarations(here, "ipc.h"),
+        _sources(here),
+        flags=("-std=gnu11",),
+    )
+
+
 def _database() -> Module:
     """The branch VFS. SQLite loads the same file as an extension, which gives it the library's functions: it links none, and
     needs the header only (ADR 18)."""
@@ -201,12 +215,17 @@ def _database() -> Module:
     )
 
 
-MODULES = {"core": _core, "database": _database, "datapath": _datapath, "load": _load, "pcap": _pcap}
+MODULES = {"core": _core, "corosync": _corosync, "database": _database, "datapath": _datapath, "load": _load, "pcap": _pcap}
 
 
 def core() -> Any:
     """For setup.py."""
     return _core().builder()
+
+
+def corosync() -> Any:
+    """For setup.py."""
+    return _corosync().builder()
 
 
 def database() -> Any:
