@@ -130,7 +130,7 @@ ORDER_NAMES: Final[dict[Ordering, Order]] = {Ordering.TOTAL: "total", Ordering.F
 
 @dataclass(frozen=True)
 class Field:
-    """One field: ``width`` bytes; ``symbol`` is the papers' notation where they have one."""
+    """One field: ``width`` bytes, a number if there are 1, 2, 4 or 8; ``symbol`` is the papers' notation where they have one."""
 
     name: str
     width: int
@@ -139,7 +139,7 @@ class Field:
 
     @property
     def code(self) -> str:
-        return {1: "B", 2: "H", 4: "I", 8: "Q"}[self.width]
+        return {1: "B", 2: "H", 4: "I", 8: "Q"}.get(self.width, f"{self.width}s")
 
 
 @dataclass(frozen=True)

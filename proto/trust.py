@@ -1,0 +1,357 @@
+"""Sessions: which random number each station seals its frames under, and how the others know that it is alive now.
+
+A recorded frame has a right tag for ever. It is worthless because frames count only under a *session* that has been proven to
+this life of this daemon: the station sent a HELLO for it that *echoes* a challenge which this daemon drew within the last
+CHALLENGE_NS. Only who has the key and is alive now can make such a HELLO. A session is random, made anew by each life, and never
+stored: whatever is restored, copied or lost, no session comes twice.
+
+``Trust`` is one station's part, without I/O: time, wall clock and received HELLOs come in, effects go out, random bytes come from
+the function that its constructor takes. Tags are made and checked by the driver; only a HELLO whose tag is right reaches this
+module.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from .envelope import SESSION_BYTES, Echo, Hello
+from .timers import Timers
+
+MS: Final = 1_000_000
+CHALLENGE_NS: Final = 2_000 * MS
+"""An echo of an older challenge proves nothing. A session that has ended is not proven again for so long: the HELLO that would do
+it may be a recorded one, and its window would begin below numbers that were seen."""
+SILENT_NS: Final = 2_000 * MS
+"""The former session of a station is read until nothing has come under it for so long."""
+HELLO_GAP_NS: Final = 10 * MS
+"""Between two HELLOs, whatever arrives: all that an attacker can cause by sending old ones."""
+JITTER_NS: Final = 2 * MS
+RETRY_FIRST_NS: Final = 20 * MS
+RETRY_MAX_NS: Final = 640 * MS
+ROUND_NS: Final = 10_000 * MS
+"""Between two HELLOs of a station that everybody believes."""
+SWITCH_NS: Final = 1_000 * MS
+"""A session that has been announced is used after this, also if somebody has not proven it."""
+SESSION_AGE_NS: Final = 24 * 3600 * 1_000 * MS
+SESSION_FRAMES: Final = 2**32
+OWN_MAX: Final = 64
+"""Own sessions remembered: a HELLO of one of them is an own one that came back."""
+CHALLENGES_MAX: Final = CHALLENGE_NS // HELLO_GAP_NS + 1
+
+
+class Name(Enum):
+    """Deadlines of this module."""
+
+    HELLO = auto()
+    SWITCH = auto()
+    AGE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a station says of itself. Numbers as in ``envelope.HELLO``."""
+
+    station: int
+    stations: int
+    suite: int
+    boot: int
+    fingerprint: int
+    keys: tuple[int, ...]
+    """Ids of the keys it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a HELLO says besides, at the time of its sending."""
+
+    clock: int = 0
+    """Wall clock, ns."""
+    next: int = 1
+    """Number of the next frame under the session that is in use."""
+    incarnation: int = 0
+    instance: int = 0
+    age_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendHello:
+    """Send a HELLO now, on every link, each of its parts with a tag."""
+
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class SealUnder:
+    """Seal under this session from the next frame on, from number 1."""
+
+    session: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSession:
+    """A session has been proven: open frames that this station seals under it, from this number on."""
+
+    tx: int
+    session: bytes
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSession:
+    """Read nothing of this session any more."""
+
+    tx: int
+    session: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """Another daemon that has the key and is alive now uses this station's number."""
+
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """A station has the key but seals otherwise: nothing of it is read."""
+
+    tx: int
+    suite: int
+
+
+Effect: TypeAlias = SendHello | SealUnder | ReadSession | ForgetSession | Twin | Unlike
+
+
+@dataclass(slots=True)
+class Partner:
+    """What this station knows of another one; of its own number, about a daemon that uses it as well."""
+
+    last: int = 0
+    """Challenge of the HELLO heard last."""
+    latest: int = 0
+    """Challenge of the HELLO with the latest clock: recorded ones cannot crowd it out of ``last`` and here."""
+    latest_clock: int = -1
+    sessions: list[bytes] = field(default_factory=list)
+    """That are proven here, the present one first; at most two."""
+    ended: list[tuple[bytes, int]] = field(default_factory=list)
+    """Sessions that are read no more, and since when; of the last CHALLENGE_NS."""
+    has_proven: bytes = b""
+    """First bytes of this station's session that is proven there."""
+    waits: bool = False
+    """It has been heard, and has not said that this station's session is proven there."""
+
+    def has_ended(self, session: bytes, now: int) -> bool:
+        self.ended = [(gone, at) for gone, at in self.ended if now - at <= CHALLENGE_NS]
+        return any(gone == session for gone, _ in self.ended)
+
+
+class Trust:
+    """The sessions of one station. Each input returns effects, to be applied in their order; none raises for what it receives."""
+
+    def __init__(self, config: Config, *, entropy: Callable[[int], bytes]) -> None:
+        """entropy: so many random bytes, of the kernel's in a daemon."""
+        self.config = config
+        self._entropy = entropy
+        self._timers = Timers(Name)
+        self._partners = {station: Partner() for station in range(1, config.stations + 1)}
+        self._challenges: deque[tuple[int, int]] = deque(maxlen=CHALLENGES_MAX)
+        self._said_ns = -HELLO_GAP_NS
+        self._retry_ns = RETRY_FIRST_NS
+        self.members: frozenset[int] = frozenset()
+        """Stations whose proof a new session waits for."""
+        self.session = b""
+        """That is sealed under."""
+        self.announced: bytes | None = None
+        """That will be, when the members have proven it."""
+        self._own: deque[bytes] = deque(maxlen=OWN_MAX)
+
+    # ---- inputs
+
+    def start(self, now: int, facts: Facts) -> list[Effect]:
+        """Begin with a session of this life; nobody is believed."""
+        self.session = self._new_session()
+        self._timers.set(Name.AGE, now + SESSION_AGE_NS)
+        return [SealUnder(self.session), *self._say(now, facts)]
+
+    def on_hello(self, now: int, facts: Facts, hello: Hello) -> list[Effect]:
+        """A HELLO with a right tag. It may be years old."""
+        own = self.config.station
+        if not 1 <= hello.tx <= self.config.stations or hello.stations != self.config.stations:
+            return []
+        if hello.tx == own and hello.session in self._own:
+            return []  # an own one that came back
+        said = hello.said_to(own)
+        if said is None:
+            return []
+        if hello.suite != self.config.suite:
+            return [Unlike(hello.tx, hello.suite)]
+        partner = self._partners[hello.tx]
+        is_fresh = self._is_fresh(now, said)
+        partner.last = hello.challenge
+        if is_fresh or hello.clock > partner.latest_clock:
+            partner.latest, partner.latest_clock = hello.challenge, hello.clock
+        effects: list[Effect] = []
+        if is_fresh and hello.tx == own:
+            effects.append(Twin(hello))
+        elif is_fresh:
+            effects += self._prove(now, partner, hello)
+        self._note(now, partner, hello, said)
+        if not is_fresh or effects or partner.waits:
+            self._hello_at(now + int.from_bytes(self._entropy(4), "big") % JITTER_NS)
+        return effects
+
+    def on_timeout(self, now: int, facts: Facts) -> list[Effect]:
+        """Early calls are harmless."""
+        effects = self._switch() if self._timers.due(Name.SWITCH, now) else []
+        if effects:
+            facts = replace(facts, next=1)
+        if self._timers.due(Name.AGE, now):
+            effects += self.renew(now)
+        if self._timers.due(Name.HELLO, now):
+            effects += self._say(now, facts)
+        return effects
+
+    def on_silent(self, now: int, tx: int, session: bytes) -> list[Effect]:
+        """Nothing has come under this session for SILENT_NS: if it is a former one, it has ended."""
+        partner = self._partners[tx]
+        if session not in partner.sessions[1:]:
+            return []
+        return self._end(now, tx, session)
+
+    def renew(self, now: int) -> list[Effect]:
+        """Take another session, in peace: after SESSION_FRAMES frames, or SESSION_AGE_NS (by itself). It is announced, and used
+        when all members have proven it."""
+        if self.announced is None:
+            self.announced = self._new_session()
+            self._timers.set(Name.SWITCH, now + SWITCH_NS)
+            self._hello_at(now)
+        self._timers.set(Name.AGE, now + SESSION_AGE_NS)
+        return []
+
+    def restart(self, now: int, facts: Facts) -> list[Effect]:
+        """This process did not run for a while: a copy of it may be running elsewhere, and no frame more may leave under the
+        session that both have."""
+        self.announced = None
+        self._timers.stop(Name.SWITCH)
+        self._timers.set(Name.AGE, now + SESSION_AGE_NS)
+        self.session = self._new_session()
+        self._hello_at(now)
+        return [SealUnder(self.session), *self.on_timeout(now, replace(facts, next=1))]
+
+    # ---- reads
+
+    def deadline_ns(self) -> int:
+        return self._timers.next_ns()
+
+    def session_of(self, station: int) -> bytes | None:
+        """The station's present session, if one is proven here."""
+        sessions = self._partners[station].sessions
+        return sessions[0] if sessions else None
+
+    def former(self) -> list[tuple[int, bytes]]:
+        """Sessions that are read only until they fall silent."""
+        return [(tx, session) for tx, partner in self._partners.items() for session in partner.sessions[1:]]
+
+    def is_proven_at(self, station: int) -> bool:
+        """Whether the station has said that it reads this one's session."""
+        return self._partners[station].has_proven == self._saying[:4]
+
+    # ---- sessions
+
+    @property
+    def _saying(self) -> bytes:
+        """The session that HELLO is about."""
+        return self.announced if self.announced is not None else self.session
+
+    def _new_session(self) -> bytes:
+        """Random, and its first bytes unlike those of the others of this life: by them frames name it. 0 is no session."""
+        while True:
+            session = self._entropy(SESSION_BYTES)
+            if session[:4] != bytes(4) and all(session[:4] != other[:4] for other in self._own):
+                break
+        self._own.append(session)
+        self._retry_ns = RETRY_FIRST_NS
+        for partner in self._partners.values():
+            partner.waits = partner.waits or partner.has_proven != b""
+            partner.has_proven = b""
+        return session
+
+    def _is_fresh(self, now: int, said: Echo) -> bool:
+        """Whether it echoes a challenge that this life has drawn lately."""
+        return any(now - at <= CHALLENGE_NS and challenge in (said.echo, said.other) for challenge, at in self._challenges)
+
+    def _prove(self, now: int, partner: Partner, hello: Hello) -> list[Effect]:
+        session = hello.session
+        if partner.has_ended(session, now) or any(session[:4] == known[:4] for known in partner.sessions):
+            return []  # where it is read already, its window stays where it is
+        effects = [effect for gone in partner.sessions[1:] for effect in self._end(now, hello.tx, gone)]
+        partner.sessions.insert(0, session)
+        return [*effects, ReadSession(hello.tx, session, max(1, hello.next))]
+
+    def _end(self, now: int, tx: int, session: bytes) -> list[Effect]:
+        partner = self._partners[tx]
+        partner.sessions.remove(session)
+        partner.ended.append((session, now))
+        return [ForgetSession(tx, session)]
+
+    def _switch(self) -> list[Effect]:
+        self._timers.stop(Name.SWITCH)
+        if self.announced is None:
+            return []
+        self.session, self.announced = self.announced, None
+        return [SealUnder(self.session)]
+
+    # ---- HELLO
+
+    def _note(self, now: int, partner: Partner, hello: Hello, said: Echo) -> None:
+        """Whether the station reads what is sealed here; the last member that had to ends the wait of a new session."""
+        proven = hello.session in partner.sessions
+        if proven:
+            partner.has_proven = said.proven.to_bytes(4, "big") if said.proven else b""
+        believed = proven and partner.has_proven == self._saying[:4]
+        if not believed and not partner.waits:
+            self._retry_ns = RETRY_FIRST_NS
+        partner.waits = not believed
+        if self.announced is not None and all(self.is_proven_at(s) for s in self.members if s != self.config.station):
+            self._timers.set(Name.SWITCH, now)
+
+    def _hello_at(self, at: int) -> None:
+        self._timers.set_earlier(Name.HELLO, max(at, self._said_ns + HELLO_GAP_NS))
+
+    def _say(self, now: int, facts: Facts) -> list[Effect]:
+        challenge = int.from_bytes(self._entropy(8), "big") | 1  # 0 is none
+        self._challenges.append((challenge, now))
+        self._said_ns = now
+        waits = any(partner.waits for partner in self._partners.values())
+        self._timers.set(Name.HELLO, now + (self._retry_ns if waits or not self._is_known() else ROUND_NS))
+        self._retry_ns = min(2 * self._retry_ns, RETRY_MAX_NS)
+        c = self.config
+        hello = Hello(
+            tx=c.station,
+            suite=c.suite,
+            session=self._saying,
+            challenge=challenge,
+            clock=facts.clock,
+            next=1 if self.announced is not None else facts.next,
+            boot=c.boot,
+            incarnation=facts.incarnation,
+            instance=facts.instance,
+            fingerprint=c.fingerprint,
+            age_ms=min(facts.age_ms, 2**32 - 1),
+            keys=c.keys,
+            echoes=tuple(self._echo(partner) for partner in self._partners.values()),
+            stations=c.stations,
+        )
+        return [SendHello(hello)]
+
+    def _is_known(self) -> bool:
+        """Whether anybody believes this station: until then it says HELLO as often as while somebody waits."""
+        return self.config.stations == 1 or any(partner.has_proven for partner in self._partners.values())
+
+    def _echo(self, partner: Partner) -> Echo:
+        proven = int.from_bytes(partner.sessions[0][:4], "big") if partner.sessions else 0
+        return Echo(proven, partner.last, partner.latest if partner.latest != partner.last else 0)

@@ -1,0 +1,250 @@
+"""Sessions and envelopes, one rule at a time; under random networks and attacks they are in tests/sim/test_trust.py."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from zenjun.proto.envelope import (
+    ECHOES_PER_PART,
+    ENVELOPE,
+    HELLO_BYTES_MAX,
+    TAG_BYTES,
+    WINDOW,
+    Drop,
+    Echo,
+    Envelope,
+    Hello,
+    Window,
+)
+from zenjun.proto.trust import (
+    CHALLENGE_NS,
+    HELLO_GAP_NS,
+    JITTER_NS,
+    MS,
+    ROUND_NS,
+    SWITCH_NS,
+    Config,
+    Effect,
+    Facts,
+    ForgetSession,
+    ReadSession,
+    SealUnder,
+    SendHello,
+    Trust,
+    Twin,
+    Unlike,
+)
+from zenjun.proto.wire import MTU_MIN
+
+SUITE = 1
+
+
+def station(number: int, stations: int = 3, seed: int = 0, suite: int = SUITE) -> Trust:
+    trust = Trust(Config(number, stations, suite, number, 1, (7,)), entropy=random.Random(100 * seed + number).randbytes)
+    trust.members = frozenset(range(1, stations + 1))
+    return trust
+
+
+def said(effects: list[Effect]) -> Hello:
+    """The HELLO among the effects, as its receivers read it (one part)."""
+    (hello,) = [e.hello for e in effects if isinstance(e, SendHello)]
+    (body,) = hello.bodies()
+    read = Hello.read(Envelope(1, 2, hello.tx, hello.suite, len(body), hello.session[:4], 0), body)
+    assert read == hello
+    return read
+
+
+def meet(a: Trust, b: Trust, now: int = 0) -> list[Effect]:
+    """Both start and prove each other; the last effects."""
+    first, second = said(a.start(now, Facts())), said(b.start(now, Facts()))
+    a.on_hello(now, Facts(), second)
+    b.on_hello(now, Facts(), first)
+    later = now + HELLO_GAP_NS + JITTER_NS
+    proven = b.on_hello(later, Facts(), said(a.on_timeout(later, Facts())))
+    a.on_hello(later, Facts(), said(b.on_timeout(later, Facts())))
+    return proven
+
+
+def test_a_hello_proves_nothing_until_it_echoes() -> None:
+    a, b = station(1), station(2)
+    first = said(a.start(0, Facts()))
+    assert said(b.start(0, Facts())).session != first.session
+    assert b.on_hello(0, Facts(), first) == []
+    assert b.session_of(1) is None
+    assert b.deadline_ns() <= HELLO_GAP_NS + JITTER_NS, "it answers at once"
+
+
+def test_three_frames_and_both_believe() -> None:
+    a, b = station(1), station(2)
+    assert meet(a, b) == [ReadSession(1, a.session, 1)]
+    assert b.session_of(1) == a.session
+    assert a.session_of(2) == b.session
+
+
+def test_a_recorded_hello_with_an_old_challenge_proves_nothing() -> None:
+    a, b = station(1), station(2)
+    meet(a, b)
+    last = said(a.on_timeout(ROUND_NS * 2, Facts()))
+    late = CHALLENGE_NS + HELLO_GAP_NS + JITTER_NS + 1
+    again = replace(last, session=bytes(range(32)), echoes=tuple(Echo(0, e.echo, e.other) for e in last.echoes))
+    assert b.on_hello(late, Facts(), again) == []
+    assert b.session_of(1) == a.session
+
+
+def test_what_was_sealed_before_the_proof_is_not_read() -> None:
+    a, b = station(1), station(2)
+    first, second = said(a.start(0, Facts())), said(b.start(0, Facts()))
+    a.on_hello(0, Facts(), second)
+    b.on_hello(0, Facts(), first)
+    later = HELLO_GAP_NS + JITTER_NS
+    hello = said(a.on_timeout(later, Facts(next=41)))
+    assert b.on_hello(later, Facts(), hello) == [ReadSession(1, a.session, 41)]
+    assert b.on_hello(later, Facts(), replace(hello, next=1)) == [], "and its window never goes back"
+
+
+def test_a_session_that_has_ended_is_not_proven_again_by_what_proved_it() -> None:
+    a, b = station(1), station(2)
+    meet(a, b)
+    now = 100 * MS
+    old = said(a.on_timeout(now, Facts()))
+    b.on_hello(now, Facts(), old)
+    first_session = a.session
+    for _ in range(2):
+        now += HELLO_GAP_NS
+        a.restart(now, Facts())
+        b.on_timeout(now, Facts())
+        fresh = said(b.on_timeout(now + HELLO_GAP_NS, Facts()) or b.restart(now + HELLO_GAP_NS, Facts()))
+        a.on_hello(now, Facts(), fresh)
+        now += 2 * HELLO_GAP_NS + JITTER_NS
+        effects = b.on_hello(now, Facts(), said(a.on_timeout(now, Facts())))
+    assert ForgetSession(1, first_session) in effects
+    assert b.on_hello(now, Facts(), old) == []
+    assert b.session_of(1) == a.session
+
+
+def test_an_announced_session_is_used_when_the_members_have_proven_it() -> None:
+    a, b = station(1, stations=2), station(2, stations=2)
+    meet(a, b)
+    before = a.session
+    now = 200 * MS
+    a.renew(now)
+    hello = said(a.on_timeout(now, Facts(next=90)))
+    assert hello.session == a.announced != before
+    assert hello.next == 1
+    assert b.on_hello(now, Facts(), hello) == [ReadSession(1, hello.session, 1)], "it echoes what b has said lately"
+    assert b.former() == [(1, before)], "both are read"
+    now += JITTER_NS
+    a.on_hello(now, Facts(), said(b.on_timeout(now, Facts())))
+    assert a.session == before
+    assert SealUnder(hello.session) in a.on_timeout(now, Facts())
+    assert b.on_silent(now, 1, before) == [ForgetSession(1, before)]
+    assert b.on_silent(now, 1, a.session) == [], "the present one stays, however long it is silent"
+
+
+def test_a_session_that_nobody_proves_is_used_after_a_second() -> None:
+    a = station(1)
+    a.start(0, Facts())
+    a.renew(5 * MS)
+    announced = a.announced
+    assert not [e for e in a.on_timeout(5 * MS + SWITCH_NS - 1, Facts()) if isinstance(e, SealUnder)]
+    assert SealUnder(announced or b"") in a.on_timeout(5 * MS + SWITCH_NS, Facts())
+
+
+def test_after_a_pause_no_frame_leaves_under_the_old_session() -> None:
+    a = station(1)
+    a.start(0, Facts())
+    before = a.session
+    effects = a.restart(MS, Facts(next=7))
+    assert effects[0] == SealUnder(a.session)
+    assert a.session != before
+
+
+def test_hellos_at_line_rate_cause_a_hundred_a_second() -> None:
+    a, b = station(1), station(2)
+    a.start(0, Facts())
+    hello = said(b.start(0, Facts()))
+    sent = 0
+    for now in range(0, 1000 * MS, MS // 10):
+        a.on_hello(now, Facts(), hello)
+        sent += len(a.on_timeout(now, Facts()))
+    assert 70 <= sent <= 100
+
+
+def test_a_flood_of_recorded_hellos_does_not_crowd_out_a_new_one() -> None:
+    """Of the two challenges that are echoed one is that of the latest clock."""
+    a, b = station(1), station(2)
+    a.start(0, Facts())
+    old = said(station(2, seed=1).start(0, Facts(clock=10)))
+    new = said(b.start(0, Facts(clock=20)))
+    a.on_hello(0, Facts(), new)
+    for _ in range(100):
+        a.on_hello(0, Facts(), old)
+    answer = said(a.on_timeout(HELLO_GAP_NS + JITTER_NS, Facts()))
+    echo = answer.said_to(2)
+    assert echo is not None
+    assert {echo.echo, echo.other} == {old.challenge, new.challenge}
+
+
+def test_only_a_living_twin_is_one() -> None:
+    a, twin = station(1), station(1, seed=1)
+    own = said(a.start(0, Facts()))
+    assert a.on_hello(0, Facts(), own) == [], "an own one that came back"
+    earlier = said(station(1, seed=2).start(0, Facts()))
+    assert a.on_hello(0, Facts(), earlier) == [], "a recorded one of an earlier life"
+    twin.start(0, Facts())
+    now = HELLO_GAP_NS + JITTER_NS
+    twin.on_hello(now, Facts(), own)
+    now += JITTER_NS
+    found = said(twin.on_timeout(now, Facts()))
+    assert a.on_hello(now, Facts(), found) == [Twin(found)]
+
+
+def test_another_suite_is_named_and_not_believed() -> None:
+    a, b = station(1), station(2, suite=SUITE + 16)
+    a.start(0, Facts())
+    assert a.on_hello(0, Facts(), said(b.start(0, Facts()))) == [Unlike(2, SUITE + 16)]
+
+
+def test_a_hello_of_many_stations_has_parts_that_fit_the_least_mtu() -> None:
+    hello = replace(
+        said(station(1).start(0, Facts())), echoes=tuple(Echo(i, i, i) for i in range(64)), stations=64, keys=(1, 2, 3, 4)
+    )
+    bodies = hello.bodies()
+    assert len(bodies) == 64 // ECHOES_PER_PART
+    assert max(map(len, bodies)) + ENVELOPE.size + TAG_BYTES == HELLO_BYTES_MAX <= MTU_MIN
+    envelope = Envelope(1, 2, 1, SUITE, 0, hello.session[:4], 0)
+    for part, body in enumerate(bodies):
+        read = Hello.read(envelope, body)
+        assert read is not None
+        assert [read.said_to(s) for s in range(1, 65)].count(None) == 64 - ECHOES_PER_PART
+        assert read.said_to(part * ECHOES_PER_PART + 3) == Echo(*[part * ECHOES_PER_PART + 2] * 3)
+
+
+def test_no_bytes_make_reading_a_hello_raise() -> None:
+    rng = random.Random(1)
+    good = said(station(1).start(0, Facts())).bodies()[0]
+    envelope = Envelope(1, 2, 1, SUITE, len(good), good[:4], 0)
+    for size in range(len(good)):
+        assert Hello.read(envelope, good[:size]) is None
+    for _ in range(2000):
+        changed = bytearray(good)
+        changed[rng.randrange(len(changed))] = rng.randrange(256)
+        hello = Hello.read(envelope, bytes(changed))
+        if hello is not None:
+            station(2).on_hello(0, Facts(), hello)
+
+
+def test_the_window() -> None:
+    window = Window(10)
+    assert window.look(9) is Drop.LATE
+    for number in (10, 12, 10 + WINDOW):
+        assert window.look(number) is None
+        window.mark(number)
+        assert window.look(number) is (Drop.LATE if number == 10 and window.top > 12 else Drop.REPLAYED)
+    assert window.look(10) is Drop.LATE
+    assert window.look(11) is None, "the oldest that still counts"
+    assert window.look(12) is Drop.REPLAYED
+    window.mark(2**50)
+    assert window.look(2**50 - WINDOW) is Drop.LATE
+    assert window.look(2**50 - WINDOW + 1) is None

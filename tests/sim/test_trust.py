@@ -1,0 +1,47 @@
+"""Sessions while somebody records and repeats frames: the rules hold, and a station without one of them is caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from .broken_trust import BROKEN
+from .trust import World
+from .trust_checks import Violation
+
+SEEDS = 14
+TRIES = 40
+"""Worlds in which a broken variant is looked for."""
+
+
+def test_the_rules_hold_whatever_is_sent_again() -> None:
+    accepted, dropped = 0, set()
+    for seed in range(SEEDS):
+        checks = World(seed).run()
+        accepted += checks.accepted
+        dropped |= {why for why, count in checks.dropped.items() if count}
+    assert accepted > 1000 * SEEDS
+    assert len(dropped) == 10, f"the worlds of {SEEDS} seeds meet each check: {sorted(dropped)}"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_daemons_with_one_number_find_each_other(seed: int) -> None:
+    assert World(seed, twin=True).run().twins
+
+
+def test_one_seed_is_one_run() -> None:
+    first, second = World(3).run(), World(3).run()
+    assert (first.accepted, first.dropped, first.hellos) == (second.accepted, second.dropped, second.hellos)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_station_without_the_rule_is_caught(name: str) -> None:
+    parts, rules = BROKEN[name]
+    found = set()
+    for seed in range(TRIES):
+        try:
+            World(seed, parts).run()
+        except Violation as broken:
+            found.add(broken.rule)
+            if broken.rule in rules:
+                return
+    pytest.fail(f"none of {sorted(rules)} in {TRIES} worlds, only {sorted(found)}")

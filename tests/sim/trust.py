@@ -1,0 +1,329 @@
+"""A world in which stations prove who they are to each other, and somebody on the segment records everything and sends it again.
+
+Virtual time; what decides is the product's (``proto/trust.py``, the checks of ``proto/envelope.py``), the tags are toys. Each
+station sends frames, restarts, sleeps, and changes its session; the network loses, delays and re-orders; the
+attacker sends recorded frames again (at once, after restarts, a HELLO with what followed it, to whom they were meant for and to
+whoever sent them), and makes what can be made without the key. The checks are in ``trust_checks.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from zenjun.proto.envelope import ENVELOPE, TAG_BYTES, Drop, Envelope, Hello, Reader, Suite, What
+from zenjun.proto.trust import (
+    MS,
+    SILENT_NS,
+    Config,
+    Effect,
+    Facts,
+    ForgetSession,
+    ReadSession,
+    SealUnder,
+    SendHello,
+    Trust,
+    Twin,
+)
+from zenjun.proto.wire import HEADER, Flag, Kind
+
+from .trust_checks import Checks, Sealed, Who
+
+CLUSTER: Final = 7
+STORM_NS: Final = 5_000 * MS
+"""Faults and attacks go on for so long; then the world is quiet for QUIET_NS."""
+QUIET_NS: Final = 3_000 * MS
+RESTART_GAP_NS: Final = 1_500 * MS
+"""Between two changes of one station's session: two are read at a time."""
+
+
+def tag(purpose: str, *parts: bytes) -> bytes:
+    """Of the one key of this world."""
+    made = hashlib.blake2s(key=b"the key", digest_size=TAG_BYTES, person=purpose.encode())
+    for part in parts:
+        made.update(part)
+    return made.digest()
+
+
+def open_toy(session: bytes, number: int, head: bytes, body: bytes, given: bytes) -> bytes | None:
+    return body if tag("frame", session, number.to_bytes(8, "big"), head, body) == given else None
+
+
+def pdu(kind: Kind, src: int, mark: int, flags: int = 0) -> bytes:
+    """A PDU as far as the checks of a receiver look at it; the mark tells one from another."""
+    return HEADER.struct.pack(CLUSTER, 1, kind, flags, 3, src, 0, 0, 1, 1, 0, mark, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the stations of a world are made of; a broken variant has another part in one place (``broken_trust.py``)."""
+
+    trust: type[Trust] = Trust
+    reader: type[Reader] = Reader
+    stored_session: bool = False
+    """Sessions are made from what is on the disk."""
+    seal_per_link: bool = False
+    """Each link's copy of a frame is sealed for itself."""
+
+
+@dataclass
+class Station:
+    """One station, of which one life at a time runs (or two, where its number is used twice)."""
+
+    number: int
+    mac: bytes
+    life: int = 0
+    began_ns: int = 0
+    trust: Trust | None = None
+    reader: Reader | None = None
+    session: bytes = b""
+    next: int = 1
+    changed_ns: int = -RESTART_GAP_NS
+
+    @property
+    def who(self) -> Who:
+        return Who(self.number, self.mac, self.life)
+
+
+@dataclass
+class World:
+    """One run. ``seed`` decides everything."""
+
+    seed: int
+    parts: Parts = field(default_factory=Parts)
+    twin: bool = False
+    """A second daemon uses station 1's number from the beginning of the quiet time on."""
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.count = 18 if self.rng.random() < 0.05 else self.rng.choice((2, 3, 3, 4))
+        self.links = self.rng.choice((1, 2))
+        self.loss = self.rng.choice((0.0, 0.02, 0.2))
+        self.now = 0
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+        self.checks = Checks()
+        self.recorded: list[tuple[int, bytes]] = []
+        self.marks = 0
+        self.stations = [Station(i + 1, bytes([2, 0, 0, 0, 0, i + 1])) for i in range(self.count)]
+
+    # ---- time
+
+    def at(self, when: int, action: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, (when, self._order, action))
+
+    def run(self) -> Checks:
+        """All of it; raises ``trust_checks.Violation``."""
+        for station in self.stations:
+            self.at(self.rng.randrange(300 * MS), lambda s=station: self.start(s))  # type: ignore[misc]
+        for _ in range(self.rng.randrange(4, 16)):
+            self.at(self.rng.randrange(200 * MS, STORM_NS), self.fault)
+        for _ in range(self.rng.randrange(10, 40)):
+            self.at(self.rng.randrange(100 * MS, STORM_NS), self.attack)
+        self.at(STORM_NS, self.calm)
+        while self._heap and self._heap[0][0] <= STORM_NS + QUIET_NS:
+            self.now, _, action = heapq.heappop(self._heap)
+            action()
+        self.checks.at_the_end(self.now, [(s.number, s.trust) for s in self.stations if s.trust is not None], self.twin)
+        return self.checks
+
+    def calm(self) -> None:
+        """The last part: everybody runs, nothing is lost, and nobody attacks."""
+        self.loss = 0.0
+        for station in self.stations:
+            if station.trust is None:
+                self.start(station)
+        if self.twin:
+            other = Station(1, b"\x02twins")
+            self.stations.append(other)
+            self.start(other)
+
+    # ---- stations
+
+    def start(self, station: Station) -> None:
+        if station.trust is not None:
+            return
+        station.life += 1
+        station.began_ns = station.changed_ns = self.now
+        config = Config(station.number, self.count, Suite.AES_256_GCM, self.rng.getrandbits(64), 1, (5,))
+        stored = random.Random(station.number) if self.parts.stored_session else None
+        station.trust = self.parts.trust(config, entropy=stored.randbytes if stored else self.rng.randbytes)
+        station.trust.members = frozenset(range(1, self.count + 1))
+        station.reader = self.parts.reader(station.number, self.count, Suite.AES_256_GCM, open_toy)
+        self.apply(station, station.trust.start(self.now, self.facts(station)))
+        self.at(self.now, lambda life=station.life: self.talk(station, life))  # type: ignore[misc]
+
+    def stop(self, station: Station) -> None:
+        station.trust = station.reader = None
+
+    def facts(self, station: Station) -> Facts:
+        return Facts(clock=self.now, next=station.next, incarnation=station.life, age_ms=(self.now - station.began_ns) // MS)
+
+    def talk(self, station: Station, life: int) -> None:
+        """Send a few frames, one kind after the other, now and then many at once."""
+        if station.trust is None or station.life != life:
+            return
+        for _ in range(200 if self.rng.random() < 0.02 and self.count < 5 else 1):
+            self.marks += 1
+            kind = self.rng.choice((Kind.DATA, Kind.CONFIRM))
+            self.send(station, pdu(kind, station.number, self.marks))
+        if self.rng.random() < 0.02:  # a station with a defect speaks as another one; passing on what another one said is right
+            self.marks += 1
+            other = station.number % self.count + 1
+            self.send(station, pdu(Kind.CONFIRM, other, self.marks, self.rng.choice((0, Flag.RELAYED))))
+        self.at(self.now + self.rng.randrange(3 * MS, 20 * MS * self.count), lambda: self.talk(station, life))
+
+    def send(self, station: Station, body: bytes) -> None:
+        number, station.next = station.next, station.next + 1
+        for link in range(self.links):
+            piece = link if self.parts.seal_per_link else 0
+            envelope = Envelope(
+                CLUSTER, What.PDU, station.number, Suite.AES_256_GCM, len(body), station.session[:4], number, piece=piece
+            )
+            head = envelope.packed()
+            frame = head + body + tag("frame", station.session, number.to_bytes(8, "big"), head, body)
+            sealed = Sealed(station.session, number, body, self.now)
+            self.checks.on_sealed(sealed, frame)
+            self.broadcast(station, frame, sealed)
+
+    def broadcast(self, station: Station, frame: bytes, sealed: Sealed | None) -> None:
+        self.recorded.append((station.number, frame))
+        for other in self.stations:
+            if other is station or self.rng.random() < self.loss:
+                continue
+            delay = self.rng.randrange(50_000, 1 * MS) + (self.rng.randrange(5 * MS) if self.rng.random() < 0.1 else 0)
+            self.checks.on_sent_to(other.who, other.reader, sealed)
+            self.at(self.now + delay, lambda o=other: self.receive(o, frame, station.mac, sealed))  # type: ignore[misc]
+
+    def receive(self, station: Station, frame: bytes, mac: bytes, sealed: Sealed | None = None) -> None:
+        """sealed: of a frame that comes from its sender; None: from the attacker, or HELLO."""
+        if station.trust is None or station.reader is None:
+            return
+        envelope = Envelope.read(frame)
+        if envelope is not None and envelope.version == 2 and envelope.what == What.HELLO:
+            self.on_hello(station, envelope, frame, mac)
+            return
+        before = {key: read.unsequenced for key, read in station.reader.sessions.items()}
+        taken = station.reader.take(frame, self.now)
+        self.checks.on_taken(station.who, station.began_ns, envelope, frame, taken, before)
+        if sealed is not None and isinstance(taken, Drop):
+            self.checks.on_good_dropped(station.who, sealed, taken)
+
+    def on_hello(self, station: Station, envelope: Envelope, frame: bytes, mac: bytes) -> None:
+        end = ENVELOPE.size + envelope.length
+        if len(frame) < end + TAG_BYTES or tag("hello", frame[:end]) != frame[end : end + TAG_BYTES]:
+            return
+        hello = Hello.read(envelope, frame[ENVELOPE.size : end])
+        if hello is None or station.trust is None:
+            return
+        seen = getattr(station.trust, "see_mac", None)  # a broken variant's
+        effects = seen(hello, mac, station.mac) if seen is not None else []
+        self.apply(station, effects + station.trust.on_hello(self.now, self.facts(station), hello))
+
+    def apply(self, station: Station, effects: Iterable[Effect]) -> None:
+        trust, reader = station.trust, station.reader
+        if trust is None or reader is None:
+            return
+        for effect in effects:
+            match effect:
+                case SendHello(hello):
+                    self.checks.on_hello_sent(station.who, self.now)
+                    for body in hello.bodies():
+                        envelope = Envelope(CLUSTER, What.HELLO, station.number, hello.suite, len(body), hello.session[:4], 0)
+                        head = envelope.packed()
+                        self.broadcast(station, head + body + tag("hello", head, body), None)
+                case SealUnder(session):
+                    station.session, station.next = session, 1
+                case ReadSession(tx, session, first):
+                    reader.add(tx, session, first, self.now)
+                case ForgetSession(tx, session):
+                    reader.forget(tx, session)
+                case Twin():
+                    self.checks.on_twin(self.now, self.twin and self.now >= STORM_NS)
+        self.at(max(self.now + 1, trust.deadline_ns()), lambda: self.wake(station, trust))
+
+    def wake(self, station: Station, trust: Trust) -> None:
+        """A timer, also of the sessions that have fallen silent."""
+        if station.trust is not trust or station.reader is None:
+            return
+        effects: list[Effect] = []
+        for tx, session in trust.former():
+            read: Any = station.reader.sessions.get((tx, session[:4]))
+            if read is not None and self.now - read.heard_ns > SILENT_NS:
+                effects += trust.on_silent(self.now, tx, session)
+        if self.now >= trust.deadline_ns():
+            effects += trust.on_timeout(self.now, self.facts(station))
+        if effects:
+            self.apply(station, effects)
+
+    def fault(self) -> None:
+        station = self.rng.choice(self.stations)
+        if station.trust is None or self.now - station.changed_ns < RESTART_GAP_NS:
+            return
+        station.changed_ns = self.now
+        match self.rng.randrange(4):
+            case 0 | 1:
+                self.stop(station)
+                self.at(self.now + self.rng.randrange(1 * MS, 1_500 * MS), lambda: self.start(station))
+            case 2:
+                station.trust.renew(self.now)
+                self.apply(station, [])
+            case _:
+                self.apply(station, station.trust.restart(self.now, self.facts(station)))
+
+    # ---- the attacker
+
+    def attack(self) -> None:
+        """One of the things that can be done without the key, against one station."""
+        if not self.recorded:
+            return
+        victim = self.rng.choice(self.stations)
+        mac = self.rng.choice((b"\x02evil!", *(s.mac for s in self.stations)))
+        at = self.rng.randrange(len(self.recorded))
+        match self.rng.randrange(7):
+            case 0 | 1:  # what was recorded from some moment on, in its order, fast
+                frames = [frame for _, frame in self.recorded[at : at + 200]]
+            case 2 | 3:  # a HELLO with what followed it, after all the other HELLOs of that station
+                frames = self._story(at)
+            case 4:  # without its envelope, without a suite, from another station, with a number far ahead
+                frames = [self._changed(frame) for _, frame in self.recorded[-100:]]
+            case 5:  # damaged
+                frames = [self._flipped(frame) for _, frame in self.recorded[at : at + 100]]
+            case _:  # to their own sender
+                frames = [frame for number, frame in self.recorded if number == victim.number][-150:]
+        when = self.now
+        for frame in frames:
+            when += self.rng.randrange(1_000, 20_000)
+            self.at(when, lambda f=frame: self.receive(victim, f, mac))  # type: ignore[misc]
+
+    def _story(self, at: int) -> list[bytes]:
+        sender, _ = self.recorded[at]
+        own = [frame for number, frame in self.recorded if number == sender]
+        hellos = [i for i, frame in enumerate(own) if frame[5] == What.HELLO]
+        first = self.rng.choice(hellos)
+        return [own[i] for i in hellos[-100:]] + own[first : first + 150]
+
+    def _changed(self, frame: bytes) -> bytes:
+        """Valid in form, as far as that can be without the key."""
+        body, out = frame[ENVELOPE.size : -TAG_BYTES], bytearray(frame)
+        match self.rng.randrange(4):
+            case 0:
+                return body if frame[5] == What.PDU else frame
+            case 1:
+                out[7] = Suite.NONE
+            case 2:
+                out[6] = self.rng.randrange(1, self.count + 1)
+            case _:
+                out[16:24] = (2**40 + self.rng.randrange(2**20)).to_bytes(8, "big")
+        return bytes(out)
+
+    def _flipped(self, frame: bytes) -> bytes:
+        out = bytearray(frame)
+        bit = self.rng.randrange(8 * len(out))
+        out[bit // 8] ^= 1 << bit % 8
+        return bytes(out)
