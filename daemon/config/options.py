@@ -426,6 +426,11 @@ class DatabaseOptions:
         help="where zenjun-db answers GET /metrics (OpenMetrics); not the same place as other metrics; empty: nowhere",
         reason="not every site needs it, and any process that may connect can read the names of databases",
     )  # fmt: skip
+    scrub_hours: int = option(
+        24, unit="h", low=0, high=8760,
+        help="time from one comparison of all rows with the other stations to the next; 0: only by zenjun db scrub",
+        reason="it reads each file from its beginning to its end",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from .wire import NAME_PATTERN
 CATALOGUE: Final = "zenjun"
 """The database that has the names of all."""
 _FILE: Final = re.compile(r"(\d+)\.db")
+_DAMAGED: Final = "damaged"
 _OWNER: Final = "owner.json"
 
 
@@ -100,6 +101,23 @@ class Files:
         beside.symlink_to(path.relative_to(self.link.parent))
         beside.rename(self.link)
         sync_folder(self.link.parent)
+
+    @property
+    def distrusted(self) -> str:
+        """Why the present file must not be used for another one, however whole it looks; empty: it may."""
+        try:
+            return (self.folder / _DAMAGED).read_text()
+        except OSError:
+            return ""
+
+    def distrust(self, reason: str) -> None:
+        """Remember it, also for the next process. Raises OSError."""
+        (self.folder / _DAMAGED).write_text(reason)
+        sync_folder(self.folder)
+
+    def trust(self) -> None:
+        """There is another file. Raises OSError."""
+        (self.folder / _DAMAGED).unlink(missing_ok=True)
 
     def set_aside(self, path: Path) -> Path:
         """Keep a damaged file under another name. Raises OSError."""

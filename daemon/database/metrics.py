@@ -25,6 +25,8 @@ GAUGES: Final = (
 """Name after ``zenjun_db_``, help, unit, member of ``Site.facts``; each with the label ``database``."""
 COUNTERS: Final = (
     ("failures", "Times that the copy here was given up", "failed"),
+    ("scrubs", "Comparisons of all rows with the other stations'", "scrubs"),
+    ("damaged", "Times that the copy here was found to be damaged", "damaged"),
     ("transfers_log", "Copies received as entries of the log", "transfers_log"),
     ("transfers_pages", "Copies received as pages", "transfers_pages"),
 )

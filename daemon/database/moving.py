@@ -17,7 +17,7 @@ from ...proto.service.base import Place, Source
 from ...proto.service.database.given import decode_given
 from ...proto.service.database.machine import Given
 from ...proto.service.database.messages import DIGEST_BYTES, next_digest
-from ...proto.service.database.rows import RowsFailed, Verdict
+from ...proto.service.database.rows import RowsDamaged, RowsFailed, Verdict
 from .copy import CHUNK_BYTES, Builder, Entries, FileRows, Frozen
 
 WINDOW: Final = 8
@@ -163,7 +163,7 @@ class Receiving:
             if entry.position.version != last.version + 1 or entry.position.digest != expected:
                 raise RowsFailed("the entries that came do not go on from the copy here")
             if rows.write(entry) is not Verdict.DONE:
-                raise RowsFailed(f"version {entry.position.version} does not apply to the copy here")
+                raise RowsDamaged(f"version {entry.position.version} does not apply to the copy here")
 
     def abort(self) -> None:
         if self._builder is not None:

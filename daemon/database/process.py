@@ -59,7 +59,7 @@ class Process:
         self.catalogue.on_version = lambda: self._soon(self._look())
 
     def _add(self, name: str, uuid: bytes) -> Site:
-        site = Site(name, Files(self.root, name), self.stations, self.journal, uuid)
+        site = Site(name, Files(self.root, name), self.stations, self.journal, uuid, self.config.database.scrub_hours * 3600.0)
         site.quorum = self.has_quorum
         self.sites[name] = site
         return site

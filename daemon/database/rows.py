@@ -14,9 +14,9 @@ from typing import Any, Final
 import apsw
 
 from ...proto.service.database.messages import Position, Segment, Txid, decode_body, first_digest
-from ...proto.service.database.rows import Entry, RowsFailed, Verdict
+from ...proto.service.database.rows import Entry, RowsDamaged, RowsFailed, Verdict
 from .applier import Applied, Applier
-from .errors import DatabaseError
+from .errors import DatabaseError, InternalError
 from .guarding import SchemaGuard, uneven_functions
 
 __all__ = ["LOG_VERSIONS_MIN", "SqliteRows"]
@@ -175,5 +175,7 @@ class SqliteRows:
         """An error that SQLite reports about the file ends the use of this copy."""
         try:
             yield
+        except (apsw.CorruptError, InternalError) as error:
+            raise RowsDamaged(str(error)) from error
         except (apsw.Error, DatabaseError) as error:
             raise RowsFailed(str(error)) from error

@@ -164,6 +164,14 @@ class Client(Program):
         await self._process.create(name, seconds_of(frame, TIMEOUT_S))
         return {}
 
+    async def _do_scrub(self, frame: Frame) -> Frame:
+        """Compare all rows with those of the other stations."""
+        self._need_operator()
+        try:
+            return await self._site(frame).scrubs.ask(seconds_of(frame, TIMEOUT_S))
+        except NotHere as error:
+            raise Refused("no-quorum", str(error)) from None
+
     async def _do_drop(self, frame: Frame) -> Frame:
         self._need_operator()
         name = str(frame.get("db") or "")

@@ -20,7 +20,8 @@ from ...proto.service.database.machine import Answer, Failed, Give, Granted, Mac
 from ...proto.service.database.messages import BODY_MAX, PART_HEAD_BYTES, Position, Want, decode
 from ...proto.service.database.parts import PART_BYTES
 from ...proto.service.database.roll import NOTHING, Sites
-from ...proto.service.database.rows import RowsFailed
+from ...proto.service.database.rows import RowsDamaged, RowsFailed
+from ...proto.service.database.scrub import Compared, Sum
 from ..client import ClientError, Message, View
 from ..client.aio import Connection, Group
 from ..observe import Journal
@@ -28,6 +29,7 @@ from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
 from .doubt import Doubt, Doubts, write_again
 from .files import CATALOGUE, Files
 from .moving import Kind, Piece, Receiving, Sending
+from .scrubbing import Scrubs, Summing, pin
 from .waiting import NotHere, Waiting
 
 GROUP: Final = "zenjun.db"
@@ -63,7 +65,7 @@ class _Give(Effect):
 class Site:
     """Everything of one database but the socket for programs."""
 
-    def __init__(self, name: str, files: Files, sites: Sites, journal: Journal, uuid: bytes) -> None:
+    def __init__(self, name: str, files: Files, sites: Sites, journal: Journal, uuid: bytes, scrub_s: float = 0.0) -> None:
         self.name, self.files, self.sites, self.journal, self.uuid = name, files, sites, journal, uuid
         self.machine: Machine | None = None
         self.counters: Counter[str] = Counter()
@@ -85,6 +87,7 @@ class Site:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"db-{name}")
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix=f"sync-{name}")
         self.waiting = Waiting(self)
+        self.scrubs = Scrubs(self, scrub_s)
         self._changed = asyncio.Condition()
         self._unsaid: Position = NOTHING
         self._said: tuple[int, int] = (0, 0)
@@ -148,6 +151,7 @@ class Site:
             "transfer_bytes": self.receiving.came_bytes if self.receiving is not None else 0,
             "serving": len(self.sending),
             "dropped": sum(machine.dropped.values()) if machine is not None else 0,
+            "scrub": self.scrubs.last,
             "counters": dict(self.counters),
         }
 
@@ -216,6 +220,7 @@ class Site:
         if machine is not None:
             self.carry_out(await self.work(machine.on_lost), sends=False)
         self.waiting.order_lost()
+        self.scrubs.order_lost()
         self._pieces.clear()
         if self.receiving is not None:
             await self.work(self.receiving.abort)
@@ -261,6 +266,8 @@ class Site:
                 self._rows.close()  # another database of this name, which was dropped while this station was away
                 self.files.remove()
                 self._rows, _ = open_copy(self.files, self.uuid, kind)
+            if self._rows.blank() and self.files.distrusted:
+                self.files.trust()  # there is nothing of it left
             self.position = NOTHING if self._rows.blank() else self._rows.position()
 
     @property
@@ -307,6 +314,7 @@ class Site:
             release = apsw.SQLITE_VERSION_NUMBER
             self.machine = Machine(me, self.sites, rows, release=release)
         self.machine.me = me
+        self.machine.distrusts = bool(self.files.distrusted)
         self.machine.long.part_bytes = min(PART_BYTES, self.message_max - PART_HEAD_BYTES)
 
     def _take(self, items: Sequence[Message | View]) -> list[Effect]:
@@ -323,6 +331,8 @@ class Site:
             for effect in found:
                 if isinstance(effect, Give) and isinstance(wanted, Want):
                     effects += self._freeze(machine, rows, item.place, effect.to, wanted.position)
+                elif isinstance(effect, Sum):
+                    effects.append(pin(rows, effect.number))
                 else:
                     effects.append(effect)
         return effects + self._after(machine, rows)
@@ -332,7 +342,7 @@ class Site:
             rows.tend(self.doubts.syncing)
             self.position = NOTHING if rows.blank() else rows.position()
         except RowsFailed as failure:
-            return machine.fail(str(failure))
+            return machine.fail(str(failure), is_damaged=isinstance(failure, RowsDamaged))
         return []
 
     def _freeze(self, machine: Machine, rows: FileRows, place: Place, to: Source, have: Position) -> list[Effect]:
@@ -361,18 +371,31 @@ class Site:
         except RowsFailed as failure:
             self.receiving.abort()
             self.receiving = None
-            return machine.fail(str(failure))
+            return machine.fail(str(failure), is_damaged=isinstance(failure, RowsDamaged))
         if came is None:
             return []
         self.receiving = None
         new, given = came
         if new is not rows:
-            rows.close()
+            self._replace(rows)
             self._rows = machine.rows = new
             self.counters["transfers_pages"] += 1
         else:
             self.counters["transfers_log"] += 1
         return machine.restore(given) + self._after(machine, new)
+
+    def _replace(self, rows: FileRows) -> None:
+        """Another copy has come; one that was found to be damaged is kept beside it."""
+        rows.close()
+        try:
+            if (reason := self.files.distrusted) and rows.path.exists():
+                kept = self.files.set_aside(rows.path)
+                self.journal.warning(
+                    "mended", f"database {self.name}: another copy has come; the damaged one is {kept}: {reason}"
+                )
+            self.files.trust()
+        except OSError as error:
+            self.journal.error("mended", f"database {self.name}: {error}")
 
     # ---- the order
 
@@ -431,12 +454,25 @@ class Site:
                 self.waiting.on_effect(effect)
             elif isinstance(effect, _Give):
                 self._give(effect)
+            elif isinstance(effect, Summing) and self.machine is not None:
+                self.soon(self.scrubs.run(effect, self.machine))
+            elif isinstance(effect, Compared):
+                self.scrubs.on_compared(effect)
             elif isinstance(effect, Failed):
                 failed = effect.reason
+                if effect.is_damaged:
+                    self._distrust(failed)
         self._look()
         if failed:
             self._failure = failed
             self._failing.set()
+
+    def _distrust(self, reason: str) -> None:
+        self.journal.error("damaged", f"database {self.name}: {reason}: another station's copy is needed")
+        try:
+            self.files.distrust(reason)
+        except OSError as error:
+            self.journal.error("damaged", f"database {self.name}: {error}")
 
     def _look(self) -> None:
         """What has changed with the last inputs."""
@@ -514,6 +550,7 @@ class Site:
                     self._piece_at = time.monotonic()
                     self.carry_out(await self.work(machine.ask_again))
             await self._compare(machine)
+            await self.scrubs.turn(machine)
 
     async def _compare(self, machine: Machine) -> None:
         """The lowest active site has all of them compare their positions, now and then."""

@@ -17,6 +17,7 @@ from zenjun.proto.service.database.certify import Shared
 from zenjun.proto.service.database.given import decode_given, encode_given
 from zenjun.proto.service.database.machine import Given
 from zenjun.proto.service.database.rows import Entry, RowsFailed, Verdict
+from zenjun.proto.service.database.scrub import Scrubbing
 from zenjun.proto.service.database.window import Window
 
 from ..rules import rule
@@ -43,7 +44,7 @@ def _given() -> Given:
     write = m.Write(_txid(9), 7, 4, (bytes(8),), b"body")
     shared = Shared(
         7, {(1, 2), (3, 4)}, window, 4, 3054000, [((1, 2), m.Lock(_txid(8), 7))], [((3, 4), write)], {(1, 2): 5},
-        {(1, 2): None, (3, 4): m.Position(7, 5, bytes(16))},
+        {(1, 2): None, (3, 4): m.Position(7, 5, bytes(16))}, Scrubbing(7, {(1, 2): None, (3, 4): bytes(16)}),
     )  # fmt: skip
     return Given((1 << 33, 2, 0), shared)
 
@@ -113,6 +114,20 @@ def test_a_damaged_file_is_kept_and_a_blank_one_begun(tmp_path: Path) -> None:
     rows, damaged = open_copy(files, UUID)
     assert rows.blank() and "bad-1.db" in damaged and (files.folder / "bad-1.db").exists()
     rows.close()
+
+
+@rule("W3")
+def test_a_file_that_is_not_to_be_used(tmp_path: Path) -> None:
+    """The next process knows it, too."""
+    files = Files(tmp_path, "shop")
+    rows, _ = open_copy(files, UUID)
+    rows.close()
+    assert not files.distrusted
+    files.distrust("a row differs")
+    assert Files(tmp_path, "shop").distrusted == "a row differs"
+    files.trust()
+    files.trust()
+    assert not files.distrusted
 
 
 def test_a_file_that_is_no_copy_of_ours_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from zenjun.proto.service.database import messages as m
 from zenjun.proto.service.database.machine import Answer, Durability, Failed, Give, Granted, Machine, Reached
 from zenjun.proto.service.database.roll import NOTHING, Roll, Sites
 from zenjun.proto.service.database.rows import Entry, RowsFailed, Verdict
+from zenjun.proto.service.database.scrub import Compared, Sum
 
 from ..rules import rule
 
@@ -356,6 +357,63 @@ def test_who_differs_from_most_leaves() -> None:
     order.take((1, 1), order.machines[1, 1].compare())
     order.deliver()
     assert not order.take_effects(Failed)
+
+
+@rule("W3")
+@pytest.mark.parametrize(
+    ("sums", "outside", "tied"), [("aab", [3], False), ("aaa", [], False), ("abc", [], True), ("baa", [1], False)]
+)
+def test_rows_are_compared(sums: str, outside: list[int], tied: bool) -> None:
+    """Who differs from most leaves with a copy that is not to be used; if there is no most, nobody does."""
+    order = opened()
+    order.take((2, 1), order.machines[2, 1].scrub(5))
+    order.deliver()
+    assert [who for who, effect in order.take_effects(Sum) if effect.number == 5] == [(1, 1), (2, 1), (3, 1)]
+    for station, letter in enumerate(sums, 1):
+        order.take((station, 1), order.machines[station, 1].on_sum(5, letter.encode() * 16))
+    order.deliver()
+    compared = order.take_effects(Compared)
+    assert len(compared) == 3 and all(
+        (sorted(s for s, _ in c.outside), c.tied, c.number) == (outside, tied, 5) for _, c in compared
+    )
+    assert [(who[0], e.is_damaged) for who, e in order.take_effects(Failed)] == [(station, True) for station in outside]
+    assert [k for (k, _), machine in order.machines.items() if not machine.is_active] == outside
+    order.take((2, 1), order.machines[2, 1].on_sum(4, bytes(16)))
+    order.waiting.append(((9, 9), m.encode(m.Summed(5, bytes(16)))))
+    order.deliver()
+    assert not order.take_effects(Compared)
+
+
+@rule("W3")
+def test_a_damaged_copy_is_replaced_by_all_pages() -> None:
+    """It promises nothing in a roll call, and asks for everything."""
+    order = opened()
+    order.view((1, 1), (2, 1))
+    damaged = Machine((3, 2), ALL, order.machines[1, 1].rows)
+    damaged.distrusts = True
+    order.machines[3, 2] = damaged
+    stood = damaged.stand()
+    assert (stood.disk, stood.position) == (m.Disk.UNABLE, NOTHING)
+    order.view((1, 1), (2, 1), (3, 2))
+    order.deliver(m.Stand)
+    assert [m.decode(data) for who, data in order.waiting if who == (3, 2)] == [m.Want(NOTHING)]
+    order.deliver()
+    order.give()
+    order.deliver()
+    assert damaged.is_active and not damaged.distrusts
+
+
+@rule("W3")
+def test_who_goes_during_a_comparison_is_not_waited_for() -> None:
+    order = opened()
+    order.take((2, 1), order.machines[2, 1].scrub(5))
+    order.deliver()
+    for station in (1, 2):
+        order.take((station, 1), order.machines[station, 1].on_sum(5, bytes(16)))
+    order.deliver()
+    assert not order.take_effects(Compared)
+    order.view((1, 1), (2, 1))
+    assert [c for _, c in order.take_effects(Compared)] == [Compared(5, frozenset(), False)] * 2
 
 
 def test_what_is_no_message_or_comes_from_strangers_changes_nothing() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from zenjun.daemon.database.wire import to_text
 from zenjun.db import Connection, InternalError, ProgrammingError, SerializationError
@@ -116,6 +118,48 @@ def test_another_release_of_sqlite(shop: Databases) -> None:
     shop.until_equal()
     assert count(shop, 3) == 2
     c.close()
+
+
+@rule("W3")
+def test_a_flipped_byte_is_found_and_mended(shop: Databases) -> None:
+    """In a row's content, of which SQLite says nothing; and in a page that it cannot read any more."""
+    with contextlib.closing(shop.connect(1)) as c:
+        c.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, name TEXT)")
+        c.executemany("INSERT INTO t VALUES(?, ?)", [(i, f"a name that is row number {i}") for i in range(300)])
+        c.commit()
+    shop.until_equal()
+    fine = shop.run(1, "db", "scrub", "shop")
+    assert (fine.returncode, fine.stderr) == (0, "") and "is equal at stations 1, 2, 3" in fine.stdout
+    for number in (1, 2):
+        shop.stop(3)
+        path = (shop.lab.station(3).state_directory / "db" / "shop.db").resolve()
+        with contextlib.closing(apsw.Connection(str(path))) as file:
+            assert file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall() == [(0, 0, 0)]
+        data = bytearray(path.read_bytes())
+        # The one in a leaf of the table; the other is in the log, on pages of another kind.
+        (at,) = (m.start() for m in re.finditer(b"row number 77", data) if data[m.start() - m.start() % 4096] == 0x0D)
+        if number == 1:
+            data[at] ^= 1
+        else:
+            data[at - at % 4096] = 0  # what kind of page it is
+        path.write_bytes(data)
+        shop.start(3)
+        if number == 1:
+            shop.until_equal()
+            with contextlib.closing(shop.connect(3)) as c:
+                assert c.execute("SELECT name FROM t WHERE id = 77").fetchone() == ("a name that is sow number 77",)
+            found = shop.run(1, "db", "scrub", "shop")
+            assert found.returncode == 1 and "the copy at station 3 is damaged" in found.stderr, found
+            wait_for(lambda: shop.facts(3)["counters"].get("damaged"), "station 3 knows", 20)
+        shop.until_equal()
+        with contextlib.closing(shop.connect(3)) as c:
+            assert c.execute("SELECT name FROM t WHERE id = 77").fetchone() == ("a name that is row number 77",)
+        assert (path.parent / f"bad-{number}.db").exists()
+    log = shop.log(3).read_text()
+    assert "the rows differ from those of most sites" in log and "another copy has come" in log and "is damaged" in log
+    assert "comparison of all rows: the copy at station 3 was damaged" in shop.log(1).read_text()
+    assert shop.run(2, "db", "scrub", "shop").returncode == 0
+    assert "last comparison of all rows: equal" in shop.run(2, "db", "status", "shop").stdout
 
 
 def test_a_program_that_sends_nonsense(shop: Databases) -> None:

@@ -263,8 +263,41 @@ class LockSurvives(Machine):
 class KeepsBranch(World):
     """W2: a site keeps what it has, and gets the versions behind it."""
 
-    def goes_on(self, donor: apsw.Connection, rows: Copy) -> bool:
-        return not rows.blank()
+    def goes_on(self, donor: apsw.Connection, site: Site) -> bool:
+        return not site.rows.blank()
+
+
+class TrustsItself(World):
+    """W3: a copy that was found to be damaged goes on by the log."""
+
+    def install(self, site: Site, image: bytes, given: Given) -> None:
+        site.machine.distrusts = False
+        super().install(site, image, given)
+
+
+class SumsLater(World):
+    """W3: rows are summed when there is time."""
+
+    def pinned(self, site: Site) -> apsw.Connection:
+        self.sum_one()
+        return Later(site)  # type: ignore[return-value]
+
+
+class Later:
+    """The rows as they are when they are asked for."""
+
+    def __init__(self, site: Site) -> None:
+        self.execute = lambda *words: site.rows.connection.execute(*words)
+
+    def close(self) -> None:
+        pass
+
+
+class NobodyLeaves(Machine):
+    """W3: a site whose rows differ goes on."""
+
+    def _compare_sums(self, shared: Shared) -> None:
+        shared.scrub.sums = {}
 
 
 class GivesOld(World):
@@ -289,9 +322,9 @@ PARTS: dict[str, dict[str, Any]] = {
     },
     **{c.__name__: {"machine": c} for c in (OpensAlone, ByVersion, AnyRelease)},
     **{c.__name__: {"machine": c} for c in (SchemaIgnored, LockIgnored, LockSurvives, FitsAll)},
-    **{c.__name__: {"machine": c} for c in (PartsKept, PartsForgotten, PartsTwice)},
+    **{c.__name__: {"machine": c} for c in (PartsKept, PartsForgotten, PartsTwice, NobodyLeaves)},
     **{c.__name__: {"copy": c} for c in (Twice, TriggersOn, CascadesOn)},
     "TwoFiles": {"disk": TwoFiles},
-    **{c.__name__: {"world": c} for c in (NoBarrier, KeepsBranch, GivesOld)},
+    **{c.__name__: {"world": c} for c in (NoBarrier, KeepsBranch, GivesOld, TrustsItself, SumsLater)},
 }
 """Broken rule to what a world is made of in place of the honest parts."""

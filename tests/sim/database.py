@@ -36,6 +36,7 @@ from zenjun.proto.service.database.machine import (
 from zenjun.proto.service.database.messages import Position, Txid, Write
 from zenjun.proto.service.database.roll import Sites
 from zenjun.proto.service.database.rows import Entry, RowsFailed, Verdict
+from zenjun.proto.service.database.scrub import Compared, Sum
 from zenjun.proto.service.database.window import Window
 
 from . import database_load as load
@@ -112,6 +113,7 @@ class Site:
             (station, 0), world.sites, rows, release=world.release(), open_wait_ns=world.plan.open_wait_ns
         )
         self.machine.long.part_bytes = world.plan.part_bytes
+        self.machine.distrusts = station in world.distrusted
         self.drafts: dict[Txid, tuple[load.Draft, Durability]] = {}
         """Under way."""
         self.undecided: list[tuple[load.Draft, Durability]] = []
@@ -154,6 +156,12 @@ class World:
         self.pending: list[tuple[Site, Source, bytes]] = []
         self.transfers: list[tuple[Source, Source, Given, bytes]] = []
         """(from, to, state, rows) on the way."""
+        self.sums: list[tuple[Site, int, apsw.Connection]] = []
+        """Rows that are still to be summed, as they were at the place."""
+        self.rotten: int | None = None
+        """The station whose copy is damaged."""
+        self.distrusted: set[int] = set()
+        """Stations whose copies were found to be."""
         self.disks = {k: disk_class() for k in sorted(stations)}
         self.live: dict[int, Site] = {}
         self.clients = dict.fromkeys(sorted(stations), 0)
@@ -230,8 +238,15 @@ class World:
                 self.granted(site, effect)
             elif isinstance(effect, Reached):
                 self.history.on_read(site, effect.version, site.barriers.pop(effect.number, 0))
+            elif isinstance(effect, Sum):
+                self.sums.append((site, effect.number, self.pinned(site)))
+            elif isinstance(effect, Compared):
+                self.met["scrub"] += 1
+                self.history.on_compared(site, effect)
             elif isinstance(effect, Failed):
                 self.met["failed"] += 1
+                if effect.is_damaged:
+                    self.distrusted.add(site.station)
                 self.crash(site.station)
                 return
 
@@ -315,6 +330,37 @@ class World:
             site.barriers[self.numbers] = self.history.acknowledged_version()
             self.carry_out(site, site.machine.barrier(self.numbers))
 
+    # ---- comparisons of all rows
+
+    def scrub(self, site: Site) -> None:
+        if site.connected and site.machine.is_active:
+            self.numbers += 1
+            self.carry_out(site, site.machine.scrub(self.numbers))
+
+    def pinned(self, site: Site) -> apsw.Connection:
+        """The rows as they are now."""
+        connection = apsw.Connection(":memory:")
+        connection.deserialize("main", site.rows.image())
+        return connection
+
+    def sum_one(self) -> None:
+        """A site has summed its rows."""
+        if self.sums:
+            site, number, connection = self.sums.pop(self.r.randrange(len(self.sums)))
+            if self.live.get(site.station) is site and site.connected:
+                self.carry_out(site, site.machine.on_sum(number, load.content(connection)))
+            connection.close()
+
+    def rot(self) -> None:
+        """A row changes that nobody has written, at one station of three or more."""
+        sites = [site for _, site in sorted(self.live.items())]
+        if len(sites) > 2 and all(site.machine.is_active for site in sites):
+            site, other = self.r.sample(sites, 2)
+            self.rotten = site.station
+            site.rows.connection.execute("INSERT INTO total(id, v) VALUES(-1000, 7)")
+            site.rows.disk.images = [(site.rows.position().version, site.rows.image())]
+            self.scrub(other)
+
     # ---- disks and state transfer
 
     def sync(self, site: Site) -> None:
@@ -348,7 +394,7 @@ class World:
         was left behind is gone."""
         donor = apsw.Connection(":memory:")
         donor.deserialize("main", image)
-        if self.goes_on(donor, site.rows):
+        if self.goes_on(donor, site):
             self.met["log"] += 1
             query = "SELECT epoch, version, digest, txid, body FROM zenjun_log WHERE version > ? ORDER BY version"
             rows: list[Any] = donor.execute(query, (site.rows.position().version,)).fetchall()
@@ -363,11 +409,16 @@ class World:
             site.rows = self.copy_class(old.disk, old.uuid())
             site.rows.on_write = site.committed
             old.disk.images = [(site.rows.position().version, image)]
+            self.distrusted.discard(site.station)
+            if self.rotten == site.station:
+                self.met["mended"] += 1
+                self.rotten = None
         site.machine.rows = site.rows
 
-    def goes_on(self, donor: apsw.Connection, rows: Copy) -> bool:
+    def goes_on(self, donor: apsw.Connection, site: Site) -> bool:
         """The donor's history has the last version that is here."""
-        if rows.blank():
+        rows = site.rows
+        if rows.blank() or site.machine.distrusts:
             return False
         query = "SELECT digest FROM zenjun_log WHERE version = ?"
         return donor.execute(query, (rows.position().version,)).fetchall() == [(rows.position().digest,)]
@@ -479,11 +530,11 @@ class World:
         elif x < plan.faults + plan.locks and sites:
             self.change_schema(r.choice(sites))
         else:
-            choices: list[Callable[[], None]] = [self.deliver, self.pass_time]
+            choices: list[Callable[[], None]] = [self.deliver, self.pass_time, self.sum_one, self.sum_one]
             if sites:
                 site = r.choice(sites)
                 choices += [lambda: self.transact(site)] * 4
-                choices += [lambda: self.read(site), lambda: self.again(site)]
+                choices += [lambda: self.read(site), lambda: self.again(site), lambda: self.scrub(site)]
             r.choice(choices)()
         for _ in range(r.randint(0, 3)):
             self.order_one()
@@ -544,6 +595,10 @@ class World:
                 self.order_one()
             for _ in range(len(self.transfers)):
                 self.deliver()
+            while self.sums:
+                self.sum_one()
+            if round_ == 45 and self.plan.rots:
+                self.rot()
             for site in [site for _, site in sorted(self.live.items())]:
                 self.advance(site, -1)
                 if self.live.get(site.station) is site:

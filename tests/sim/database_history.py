@@ -13,6 +13,7 @@ from zenjun.proto.service.database.certify import Shared, Written
 from zenjun.proto.service.database.machine import Answer, Durability
 from zenjun.proto.service.database.messages import Position, Txid, Write, decode, epoch_txid, first_digest
 from zenjun.proto.service.database.rows import Entry, Verdict
+from zenjun.proto.service.database.scrub import Compared
 
 from . import database_load as load
 from .violation import Violation
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .database_plan import Item
 
 CHECKERS: Final = frozenset(
-    "fork serial rows verdict shared once told durable quorum release linearizable lock rest".split()  # noqa: SIM905
+    "fork serial rows verdict shared once told durable quorum release linearizable lock scrub rest".split()  # noqa: SIM905
 )
 """
 fork          one epoch and version has one history
@@ -37,6 +38,7 @@ quorum        who commits suffices
 release       who decides in one epoch has one release of SQLite
 linearizable  a read behind a barrier sees what was acknowledged before
 lock          who has the database alone sees nothing committed between
+scrub         a comparison of rows finds the copy that is damaged, and no other
 rest          in the end all are active and equal, and everything has an answer
 """
 
@@ -213,6 +215,7 @@ class History:
             [write.txid for _, write in shared.waiting],
             sorted(shared.check.items()),
             shared.parts.facts(),
+            (shared.scrub.number, sorted(shared.scrub.sums.items())),
             site.rows.position(),
         )
         first, station = self._shared.setdefault(item.place, (state, site.station))
@@ -277,7 +280,15 @@ class History:
         if version < before:
             raise Violation("linearizable", f"site {site.station} reads version {version}, {before} was acknowledged before")
 
+    def on_compared(self, site: Site, compared: Compared) -> None:
+        """All have said what they have."""
+        found = sorted(station for station, _ in compared.outside)
+        if compared.tied or found != ([] if self.world.rotten is None else [self.world.rotten]):
+            raise Violation("scrub", f"site {site.station}: {compared}, and the damaged copy is that of {self.world.rotten}")
+
     def on_rest(self) -> None:
+        if self.world.rotten is not None:
+            raise Violation("scrub", f"the copy of site {self.world.rotten} is damaged, and nobody has found it")
         live = [site for _, site in sorted(self.world.live.items())]
         idle = [site.station for site in live if not site.machine.is_active]
         if idle or len(live) < len(self.world.disks):

@@ -33,6 +33,8 @@ class Plan:
     back: float = 0.1
     """How soon those come again that have gone."""
     open_wait_ns: int = 2_000_000_000
+    rots: bool = False
+    """In the end a row of one copy changes by itself, and a comparison finds it."""
     releases: tuple[int, ...] = (3054000,)
     """Of SQLite: a service that starts has one of them; in the end all have the first one."""
     part_bytes: int = 256 * 1024
@@ -55,6 +57,7 @@ class Plan:
             back=r.choice([0.1, 0.04]),
             open_wait_ns=r.choice([2_000_000_000, 50_000_000]),
             releases=r.choice([(3054000,), (3054000,), (3054000, 3054000, 3055000)]),
+            rots=r.random() < 0.3,
             part_bytes=r.choice([256 * 1024, 100, 40]),
         )
 

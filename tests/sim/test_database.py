@@ -101,10 +101,13 @@ CAUGHT_BY: dict[str, set[str]] = {
     "SchemaIgnored": {"verdict"},
     "LockIgnored": {"lock"},
     "LockSurvives": {"rest"},
-    "KeepsBranch": {"rows"},
+    "KeepsBranch": {"rows", "scrub"},
     "GivesOld": {"shared", "rows", "fork", "told"},
     "FitsAll": {"shared", "rows", "told"},
     "AnyRelease": {"release"},
+    "TrustsItself": {"scrub", "rows"},
+    "SumsLater": {"scrub"},
+    "NobodyLeaves": {"scrub"},
     "PartsKept": {"shared", "fork"},
     "PartsForgotten": {"rest"},
     "PartsTwice": {"told"},
@@ -112,7 +115,7 @@ CAUGHT_BY: dict[str, set[str]] = {
 """Broken rule to the checkers that may catch it first."""
 
 
-@rule("K1", "K2", "K3", "K4", "K5", "K6", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "W1", "W2")
+@rule("K1", "K2", "K3", "K4", "K5", "K6", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "W1", "W2", "W3")
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
     def plan(seed: int) -> Plan:
@@ -182,7 +185,16 @@ def test_the_situations_are_met() -> None:
             world.run()
             met += world.met
     wanted = "done conflict read schema stale constraint no-quorum undecided again log transfer granted failed blank reopen"
-    for situation in (*wanted.split(), "power-all", "expel", "read behind a barrier", "part dropped", "other release"):
+    for situation in (
+        *wanted.split(),
+        "power-all",
+        "expel",
+        "read behind a barrier",
+        "part dropped",
+        "other release",
+        "scrub",
+        "mended",
+    ):
         assert met[situation], met
 
 

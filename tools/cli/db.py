@@ -127,9 +127,32 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"  active at {_stations(facts['active_sites'])} of {_stations(facts['sites'])}"
         + (f"; disks: {', '.join(lags)}" if lags else ""),
         f"  file {facts['file_bytes']:,} bytes, log {facts['wal_bytes']:,} bytes, {facts['path']}",
+        *([f"  last comparison of all rows: {printable(facts['scrub'])}"] if facts["scrub"] else []),
         *([f"  state: {facts['transfer_bytes']:,} bytes have come"] if facts["transfer_bytes"] else []),
         *([f"  gives the state to {facts['serving']} stations"] if facts["serving"] else []),
     ]
+
+
+@db.command(epilog=CODES)
+@click.argument("name")
+@timeout_option
+@database_option
+def scrub(name: str, timeout: float, path: str | None) -> None:
+    """Compare all rows with those of the other stations, and replace a copy that differs from most.
+
+    For root and the daemon's user.
+
+    \b
+    Example:
+      zenjun db scrub shop -t 600
+    """
+    found = ask(path, "scrub", timeout, db=name)
+    if found["tied"]:
+        raise Failure(f"{name}: the copies differ, and no kind is that of most stations", FAILED, "db")
+    if found["damaged"]:
+        stations = _stations(found["damaged"])
+        raise Failure(f"{name}: the copy at station {stations} is damaged: it is kept, and another one comes", FAILED, "db")
+    click.echo(f"{name}: version {found['version']} is equal at stations {_stations(found['stations'])}")
 
 
 @db.command(epilog=CODES)

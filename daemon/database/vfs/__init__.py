@@ -15,7 +15,7 @@ from ..errors import NotSupportedError
 from . import _vfs
 from ._vfs import ffi, lib
 
-__all__ = ["NAME", "SQLITE_MIN", "Begun", "begin", "bind", "drop", "load"]
+__all__ = ["NAME", "SQLITE_MIN", "Begun", "add_sum", "begin", "bind", "drop", "load"]
 
 NAME: Final = "zenjun-branch"
 """What the writer of a branch is opened with."""
@@ -82,3 +82,8 @@ def drop(writer: apsw.Connection) -> None:
     """Take the snapshot from the writer, before the reader's transaction ends. apsw.MisuseError: it has a transaction, or a
     statement that is not finished."""
     _check(lib.zb_drop(_pointer(writer)))
+
+
+def add_sum(connection: apsw.Connection) -> None:
+    """Give a connection the aggregate ``zenjun_sum(value, ...)``: bytes that are equal for equal sets of rows, in any order."""
+    _check(lib.zb_add_sum(_pointer(connection)))

@@ -36,4 +36,7 @@ int zb_begin(void *writer, struct zb_begun *out);
  * at the writer fails with SQLITE_IOERR from now on, until the next zb_begin. */
 int zb_drop(void *writer);
 
+/* Gives a connection the aggregate zenjun_sum(value, ...): 24 bytes that are equal for equal sets of rows, in any order. */
+int zb_add_sum(void *connection);
+
 #endif

@@ -11,6 +11,7 @@ from .changeset import parse, row_hash
 from .messages import Lock, Position, Segment, Write, decode_body, next_digest
 from .parts import Incoming
 from .rows import Entry, Rows, Verdict
+from .scrub import Scrubbing
 from .window import Window
 
 WAITING_MAX: Final = 10_000
@@ -56,6 +57,7 @@ class Shared:
     synced: dict[Source, int] = field(default_factory=dict)
     check: dict[Source, Position | None] = field(default_factory=dict)
     """A comparison of positions that is under way."""
+    scrub: Scrubbing = field(default_factory=Scrubbing)
     parts: Incoming = field(default_factory=Incoming)
     """Of transactions that are not whole yet; not given to others."""
 
@@ -71,6 +73,7 @@ class Shared:
             list(self.waiting),
             dict(self.synced),
             dict(self.check),
+            self.scrub.copy(),
         )
 
 

@@ -13,6 +13,7 @@ from ..base import Source
 from .certify import Shared
 from .machine import Given
 from .messages import DIGEST_BYTES, HASH_BYTES, Lock, Position, Write, decode, encode
+from .scrub import Scrubbing
 from .window import Window
 
 _MessageT = TypeVar("_MessageT", Lock, Write)
@@ -34,6 +35,9 @@ def encode_given(given: Given) -> bytes:
     out.append(_count(len(shared.check)))
     for source, position in sorted(shared.check.items()):
         out.append(_SOURCE.pack(*source) + (b"\0" if position is None else b"\1" + _POSITION.pack(*position)))
+    out.append(struct.pack("!QI", shared.scrub.number, len(shared.scrub.sums)))
+    for source, sums in sorted(shared.scrub.sums.items()):
+        out.append(_SOURCE.pack(*source) + (b"\0" if sums is None else b"\1" + sums))
     for messages in (shared.locks, shared.waiting):
         out.append(_count(len(messages)))
         for source, message in messages:
@@ -105,8 +109,10 @@ def decode_given(data: bytes) -> Given:
     active = {reader.source() for _ in range(reader.count())}
     synced = {reader.source(): int.from_bytes(reader.take(8), "big") for _ in range(reader.count())}
     check = {reader.source(): reader.position() for _ in range(reader.count())}
+    scrub = Scrubbing(int.from_bytes(reader.take(8), "big"))
+    scrub.sums = {reader.source(): reader.take(DIGEST_BYTES) if reader.take(1)[0] else None for _ in range(reader.count())}
     locks, waiting = reader.messages(Lock), reader.messages(Write)
-    shared = Shared(epoch, active, reader.window(), schema, release, locks, waiting, synced, check)
+    shared = Shared(epoch, active, reader.window(), schema, release, locks, waiting, synced, check, scrub)
     if reader.at != len(data):
         raise ValueError("the state has more bytes than it may")
     return Given((clock, station, index), shared)

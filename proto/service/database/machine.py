@@ -33,7 +33,9 @@ from .messages import (
     Part,
     Position,
     Release,
+    Scrub,
     Stand,
+    Summed,
     Synced,
     Txid,
     Want,
@@ -45,7 +47,8 @@ from .messages import (
 )
 from .parts import Outgoing
 from .roll import NOTHING, Opening, Roll, Sites
-from .rows import Entry, Rows, RowsFailed, Verdict
+from .rows import Entry, Rows, RowsDamaged, RowsFailed, Verdict
+from .scrub import Compared, Scrubbing, Sum, minority
 from .window import Window
 
 OPEN_WAIT_NS: Final = 2_000_000_000
@@ -96,6 +99,8 @@ class Failed(Effect):
     """The copy here is given up; the site has to get another one."""
 
     reason: str
+    is_damaged: bool = False
+    """What it has is not right: nothing of it may be used for another one."""
 
 
 class Given(NamedTuple):
@@ -126,6 +131,8 @@ class Machine:
         """State that all following sites share; None: this site does not follow."""
         self.dropped: Counter[str] = Counter()
         self.has_failed = False
+        self.distrusts = False
+        """The copy here was found to be damaged: another site's takes its place, all of it."""
         self.unlike = ""
         """Why this site cannot take part with those that are active; empty: it can."""
         self._kept: list[_Item] | None = None
@@ -245,10 +252,22 @@ class Machine:
             self._emit(Check(self.shared.epoch))
         return self._take()
 
-    def fail(self, reason: str) -> list[Effect]:
+    def scrub(self, number: int) -> list[Effect]:
+        """Begin a comparison of the active sites' rows. Compared comes when all have summed theirs."""
+        if self.shared is not None:
+            self._emit(Scrub(self.shared.epoch, number))
+        return self._take()
+
+    def on_sum(self, number: int, sums: bytes) -> list[Effect]:
+        """The sum of the rows at the place where Sum came."""
+        if self.shared is not None and self.shared.scrub.number == number:
+            self._emit(Summed(number, sums))
+        return self._take()
+
+    def fail(self, reason: str, *, is_damaged: bool = False) -> list[Effect]:
         """The copy's disk has failed: give it up."""
         if not self.has_failed:
-            self._give_up(reason)
+            self._give_up(reason, is_damaged=is_damaged)
         return self._take()
 
     # ---- state transfer
@@ -284,7 +303,7 @@ class Machine:
             self._kept = None
             return []
         kept, self._kept = self._kept, None
-        self.shared = given.shared
+        self.shared, self.distrusts = given.shared, False
         for item in kept[1:]:  # the first is the WANT itself
             if self.shared is not None:
                 self._follow(item, self.shared)
@@ -345,8 +364,8 @@ class Machine:
                 position = self.rows.position()
         except RowsFailed:
             disk = Disk.UNABLE
-        if self.has_failed:
-            disk = Disk.UNABLE
+        if self.has_failed or self.distrusts:
+            disk, position = Disk.UNABLE, NOTHING
         return Stand(self.roll.number, self.is_active, disk, uuid, position, FORMAT, self.release)
 
     def _roll_message(self, place: Place, source: Source, message: Stand | Open | Active | Leave) -> None:
@@ -437,7 +456,7 @@ class Machine:
             else:
                 self._about_sites(shared, place, source, message)
         except RowsFailed as failure:
-            self._give_up(str(failure))
+            self._give_up(str(failure), is_damaged=isinstance(failure, RowsDamaged))
 
     def _about_sites(self, shared: Shared, place: Place, source: Source, message: Message) -> None:
         if isinstance(message, Active):
@@ -471,6 +490,14 @@ class Machine:
         elif isinstance(message, Answered) and source in shared.check:
             shared.check[source] = message.position
             self._compare(shared)
+        elif isinstance(message, Scrub):
+            if message.epoch == shared.epoch and source in shared.active:
+                shared.scrub = Scrubbing(message.number, dict.fromkeys(sorted(shared.active)))
+                if self.is_active:
+                    self._effects.append(Sum(message.number))
+        elif isinstance(message, Summed) and message.number == shared.scrub.number and source in shared.scrub.sums:
+            shared.scrub.sums[source] = message.sums
+            self._compare_sums(shared)
 
     def is_here(self, position: Position, shared: Shared) -> bool:
         """This position is in the history here, and in its present epoch."""
@@ -578,10 +605,12 @@ class Machine:
 
     def _deactivate(self, shared: Shared, gone: set[Source]) -> None:
         shared.active -= gone
-        for source in gone & set(shared.check):
-            del shared.check[source]
+        for source in gone:
+            shared.check.pop(source, None)
+            shared.scrub.sums.pop(source, None)
         if gone:
             self._compare(shared)
+            self._compare_sums(shared)
             self._settle()
 
     def _compare(self, shared: Shared) -> None:
@@ -593,17 +622,30 @@ class Machine:
         most = max(found, key=lambda position: Counter(found)[position])
         outside = {source for source, position in shared.check.items() if position != most}
         shared.check = {}
-        if self.me in outside:
-            self._give_up("the copy differs from those of most sites")
+        self._leave(shared, outside, "the copy differs from those of most sites")
+
+    def _compare_sums(self, shared: Shared) -> None:
+        """All have summed their rows. If no sum is that of most sites, nobody leaves: the right one might."""
+        sums = shared.scrub.sums
+        if sums and None not in sums.values() and self.shared is shared:
+            outside, tied = minority(sums)
+            shared.scrub = Scrubbing(shared.scrub.number)
+            self._effects.append(Compared(shared.scrub.number, outside, tied))
+            self._leave(shared, set(outside), "the rows differ from those of most sites")
+
+    def _leave(self, shared: Shared, outside: set[Source], reason: str) -> None:
+        """These sites have a copy that is not right."""
+        if self.me in outside and self.shared is shared:
+            self._give_up(reason, is_damaged=True)
         elif outside:
             self._deactivate(shared, outside)
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str, *, is_damaged: bool = False) -> None:
         self.has_failed = True
         epoch = self.shared.epoch if self.shared is not None else 0
         self._stop_following()
         self._emit(Leave(epoch))
-        self._effects.append(Failed(reason))
+        self._effects.append(Failed(reason, is_damaged))
 
     def _stop_following(self) -> None:
         """What programs here wait for cannot be learned here any more."""

@@ -160,7 +160,23 @@ class Part(NamedTuple):
     data: bytes
 
 
-Message: TypeAlias = Write | Lock | Release | Stand | Open | Active | Leave | Synced | Want | Barrier | Check | Answered | Part
+class Scrub(NamedTuple):
+    """All active sites sum their rows at this place, and compare the sums."""
+
+    epoch: int
+    number: int
+
+
+class Summed(NamedTuple):
+    """The sum of the sender's rows at the SCRUB of this number."""
+
+    number: int
+    sums: bytes
+
+
+Message: TypeAlias = (
+    Write | Lock | Release | Stand | Open | Active | Leave | Synced | Want | Barrier | Check | Answered | Part | Scrub | Summed
+)
 _KINDS: Final[tuple[type[Message], ...]] = (
     Write,
     Lock,
@@ -175,6 +191,8 @@ _KINDS: Final[tuple[type[Message], ...]] = (
     Check,
     Answered,
     Part,
+    Scrub,
+    Summed,
 )
 """A message's kind is its number here, from 1."""
 _WRITE: Final = struct.Struct("!16sQQH")
@@ -184,7 +202,15 @@ PART_HEAD_BYTES: Final = 1 + _PART.size
 _POSITION: Final = struct.Struct("!QQ16s")
 _STAND: Final = struct.Struct("!QBB16sQQ16sHI")
 _ACTIVE: Final = struct.Struct("!QQ16sI")
-_PLAIN: Final[dict[type[Message], str]] = {Open: "!Q", Leave: "!Q", Synced: "!QQ", Barrier: "!Q", Check: "!Q"}
+_PLAIN: Final[dict[type[Message], str]] = {
+    Open: "!Q",
+    Leave: "!Q",
+    Synced: "!QQ",
+    Barrier: "!Q",
+    Check: "!Q",
+    Scrub: "!QQ",
+    Summed: "!Q16s",
+}
 
 
 def encode(message: Message) -> bytes:

@@ -34,6 +34,10 @@ class RowsFailed(Exception):
     """The copy cannot be written, or is damaged: this site gives it up."""
 
 
+class RowsDamaged(RowsFailed):
+    """What the copy has is not right."""
+
+
 class Entry(NamedTuple):
     """One version of the history."""
 
