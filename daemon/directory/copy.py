@@ -16,8 +16,9 @@ from ...proto.service.directory.entries import NOWHERE, Entry, Place, Who
 from ...proto.service.directory.messages import ONDISK, Check, Digest, Id, Message, Update
 from ...proto.service.directory.state import Outcome, Result, State
 from ...proto.service.directory.store import Table
+from ...proto.service.directory.tally import Tally
 from ...proto.service.stateapi import Have, Offer, Restore, Snapshot
-from .store import File, Rows, Writing
+from .store import MARK, File, Rows, Writing
 from .timing import Timing
 
 COMMON_LAST: Final = "~"
@@ -226,34 +227,44 @@ class Copy:
         if have is not None and copying.delta_possible(state, have.place):
             chunks = copying.delta_chunks(state, have.place, frozen.changed_since(have.place))
             return Snapshot(chunks, delta=True, digest=copying.digest(state), close=frozen.close)
-        buckets = frozen.buckets()
+        bounds = frozen.chunk_bounds()
+        starts = {copying.chunk_key(start, 0).partition(b".")[0]: at for at, start in enumerate(bounds[:-1])}
 
         def read(key: bytes) -> bytes:
             if key == copying.HEAD:
                 return copying.encode_head(state)
-            found = frozen.bucket_rows(int(key, 16))
-            if not found:
-                raise KeyError(key)
-            return copying.encode_rows(found)
+            start, _, part = key.partition(b".")
+            for number, data in enumerate(frozen.chunks(bounds, starts[start])):
+                if number == int(part, 16):
+                    return data
+            raise KeyError(key)
 
         def every() -> Iterator[tuple[bytes, bytes]]:
-            for key in (copying.HEAD, *map(copying.bucket_key, buckets)):
-                yield key, read(key)
+            yield copying.HEAD, read(copying.HEAD)
+            for at, start in enumerate(bounds[:-1]):
+                for part, data in enumerate(frozen.chunks(bounds, at)):
+                    yield copying.chunk_key(start, part), data
 
-        return Snapshot(every(), read=read, digest=copying.digest(state), count=len(buckets) + 1, close=frozen.close)
+        return Snapshot(every(), read=read, digest=copying.digest(state), count=len(bounds), close=frozen.close)
 
     def restore(self, offer: Offer) -> Restore:
         return DeltaBuilding(self) if offer.delta else FullBuilding(self)
 
 
 class FullBuilding:
-    """A whole state in a file of its own."""
+    """A whole state in a file of its own.
+
+    Each row has the mark of the chunk that brought it last, where others have a place. So a chunk that is dropped takes no row
+    with it that a later one has brought, too.
+    """
 
     def __init__(self, copy: Copy) -> None:
         self._copy = copy
         self._rows = copy.file.fresh()
         self._rows.begin()
-        self._keys: dict[bytes, list[tuple[Table, str]]] = {}
+        self._parts: dict[bytes, tuple[str, Tally]] = {}
+        self._dropped: list[str] = []
+        self._marks = 0
         self._head: Place = NOWHERE
 
     def kept(self) -> Iterable[tuple[bytes, bytes]]:
@@ -265,16 +276,23 @@ class FullBuilding:
             self._head = copying.decode_head(data)
             return
         rows = copying.decode_rows(data)
-        self._keys[key] = [(r.table, r.key) for r in rows]
-        for r in rows:
-            self._rows.put(r.table, r.key, r.row, NOWHERE)
+        tally = Tally()
+        tally.take(rows)
+        self._marks += 1
+        mark = f"{MARK}{self._marks:x}"
+        self._parts[key] = (mark, tally)
+        self._rows.load(rows, mark)
 
     def drop(self, key: bytes) -> None:
-        for table, name in self._keys.pop(key, ()):
-            self._rows.delete(table, name)
+        if key in self._parts:
+            self._dropped.append(self._parts.pop(key)[0])
 
     def end(self) -> bytes:
-        state = State.rebuild(self._rows, self._head)
+        self._rows.complete(self._dropped)
+        whole = Tally()
+        for _, tally in self._parts.values():
+            whole.add(tally)
+        state = State.rebuild(self._rows, self._head, tally=whole)
         state.save()
         return copying.digest(state)
 
@@ -287,7 +305,6 @@ class FullBuilding:
             self._copy.on_replaced()
 
     def abort(self) -> None:
-        self._rows.roll_back()
         self._rows.close()
 
 

@@ -11,40 +11,49 @@ import errno
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from ...proto.service.directory.canon import encode, load
-from ...proto.service.directory.copying import KeyedRow
+from ...proto.service.directory.copying import CHUNK_BYTES, KeyedRow, begins_chunk
 from ...proto.service.directory.draft import place_key
-from ...proto.service.directory.entries import Place
+from ...proto.service.directory.entries import NOWHERE, Place
 from ...proto.service.directory.state import State
-from ...proto.service.directory.store import SUMMED, Table, bucket
+from ...proto.service.directory.store import SUMMED, Table
 from ...proto.service.directory.sums import sums_of
 
 FILE: Final = "directory.db"
 APPLICATION_ID: Final = 0x5A444952
 """Marks the file as ours (``ZDIR``)."""
-FORMAT: Final = 1
+FORMAT: Final = 2
 SCAN_ROWS: Final = 256
 """Rows that a scan reads at once, after a first look at ``SCAN_FIRST``; between two such reads rows may be written."""
 SCAN_FIRST: Final = 4
 KEPT_MAX: Final = 10_000
 """Rows that a transaction keeps before SQLite gets them."""
+BUILD_KIB: Final = 16 * 1024
+"""Memory of SQLite while a whole copy comes."""
 CARRY_ROWS: Final = 2000
 """Rows written after which the pages of SQLite's log are carried over to the file. A row touches at most one page of the table
 and of each of two indices, so the log has at most some 24 MiB if no reader holds an older state."""
 _SUMMED: Final = ",".join(str(int(table)) for table in sorted(SUMMED))
+_NO_PLACE: Final = place_key(NOWHERE)
+MARK: Final = "!"
+"""Begins what a row of a full copy has in place of a place: it is less than every place, so no delta has it."""
 _SCHEMA: Final = """
 CREATE TABLE rows (
     tbl INTEGER NOT NULL, key TEXT NOT NULL, row BLOB NOT NULL, place TEXT NOT NULL, bucket INTEGER NOT NULL,
     PRIMARY KEY (tbl, key)
 ) WITHOUT ROWID;
-CREATE INDEX rows_place ON rows (place);
-CREATE INDEX rows_bucket ON rows (bucket);
 CREATE TABLE owner (what BLOB NOT NULL);
 """
+_INDICES: Final = f"""
+CREATE INDEX IF NOT EXISTS rows_changed ON rows (place) WHERE bucket >= 0 AND place > '{_NO_PLACE}';
+CREATE INDEX IF NOT EXISTS rows_first ON rows (tbl, key) WHERE bucket = 0;
+"""
+"""Indices of the summed rows: by place, of those that were written since a full copy came; and of those that begin a chunk.
+bucket is 0 of these, 1 of other summed rows, -1 of the rest."""
 
 
 class StoreError(Exception):
@@ -97,7 +106,7 @@ class Rows:
 
     def changed_since(self, place: Place) -> Iterator[KeyedRow]:
         """The summed rows written after a place."""
-        query = f"SELECT tbl, key, row FROM rows WHERE place > ? AND tbl IN ({_SUMMED})"
+        query = f"SELECT tbl, key, row FROM rows WHERE bucket >= 0 AND place > '{_NO_PLACE}' AND place > ?"
         for table, key, row in self.connection.execute(query, (place_key(place),)):
             yield KeyedRow(Table(table), key, row)
 
@@ -107,15 +116,26 @@ class Rows:
             for key, row in self.connection.execute("SELECT key, row FROM rows WHERE tbl = ?", (int(table),)):
                 yield table, key, row
 
-    def buckets(self) -> list[int]:
-        """The buckets that have rows, in their order."""
-        query = "SELECT DISTINCT bucket FROM rows WHERE bucket >= 0 ORDER BY bucket"
-        return [number for (number,) in self.connection.execute(query)]
+    def chunk_bounds(self) -> list[tuple[Table, str]]:
+        """Where chunks of the summed rows begin; behind it, the end of the last one."""
+        query = "SELECT tbl, key FROM rows WHERE bucket = 0 ORDER BY tbl, key"
+        starts = [(Table(table), key) for table, key in self.connection.execute(query)]
+        return [(min(SUMMED), ""), *starts, (max(SUMMED), "\x7f")]
 
-    def bucket_rows(self, number: int) -> list[KeyedRow]:
-        """The rows of one bucket."""
-        query = "SELECT tbl, key, row FROM rows WHERE bucket = ?"
-        return [KeyedRow(Table(table), key, row) for table, key, row in self.connection.execute(query, (number,))]
+    def chunks(self, bounds: list[tuple[Table, str]], at: int) -> Iterator[bytes]:
+        """The chunks from one bound to the next: one, if it is not many bytes."""
+        query = """SELECT tbl || char(9) || key || char(9) || CAST(row AS TEXT) FROM rows
+                   WHERE (tbl, key) >= (?, ?) AND (tbl, key) < (?, ?) ORDER BY tbl, key"""
+        lines: list[str] = []
+        size = 0
+        for (line,) in self.connection.execute(query, (*bounds[at], *bounds[at + 1])):
+            lines.append(line)
+            size += len(line)
+            if size > CHUNK_BYTES:
+                yield "\n".join(lines).encode("ascii")
+                lines, size = [], 0
+        if lines:
+            yield "\n".join(lines).encode("ascii")
 
     def close(self) -> None:
         self.connection.close()
@@ -243,12 +263,29 @@ class Writing(Rows):
                 if found is None:
                     gone.append((int(table), key))
                 else:
-                    rows.append((int(table), key, found[0], place_key(found[1]), bucket(table, key) if summed else -1))
+                    first = -1 if not summed else 0 if begins_chunk(table, key) else 1
+                    rows.append((int(table), key, found[0], place_key(found[1]), first))
         self.written += len(gone) + len(rows)
         if gone:
             self.connection.executemany("DELETE FROM rows WHERE tbl = ? AND key = ?", gone)
         if rows:
             self.connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", rows)
+
+    # ---- a whole copy, in a new file
+
+    def load(self, rows: Sequence[KeyedRow], mark: str) -> None:
+        """Within a transaction: write rows as they come, in turn as far as possible; ``mark`` is in place of their places."""
+        values = [(table, key, row, mark, 0 if begins_chunk(table, key) else 1) for table, key, row in rows]
+        self.connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", values)
+
+    def complete(self, dropped: Sequence[str]) -> None:
+        """All rows are here: remove those with these marks, and make the indices."""
+        if dropped:
+            self.connection.execute("CREATE TEMP TABLE IF NOT EXISTS dropped (mark TEXT PRIMARY KEY)")
+            self.connection.executemany("INSERT OR IGNORE INTO dropped VALUES (?)", ((mark,) for mark in dropped))
+            self.connection.execute("DELETE FROM rows WHERE place IN (SELECT mark FROM dropped)")
+        for statement in _INDICES.strip().splitlines():
+            self.connection.execute(statement)
 
     # ---- without one: what is settled, and written later
 
@@ -330,6 +367,15 @@ def _merged(stored: Iterator[tuple[str, bytes]], new: dict[str, tuple[bytes, Pla
         following = next(over, None)
 
 
+def _sync(path: Path) -> None:
+    """Bring a file or folder to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class File:
     """The file of one station of one cluster.
 
@@ -385,11 +431,7 @@ class File:
                 raise
 
     def _sync_folder(self) -> None:
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(self.path.parent)
 
     def carry_over(self) -> None:
         """Copy the log's pages to the file, as far as no reader holds an older state, so that the log can start again. May run
@@ -430,16 +472,17 @@ class File:
         """A blank file beside this one, for a state that is being built."""
         path = self._beside
         self._remove(path)
-        rows = self._connect(path)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        for option in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{BUILD_KIB}"):
+            connection.execute(f"PRAGMA {option}")
+        rows = Writing(connection)
         self._make(rows)
-        rows.connection.execute("PRAGMA synchronous = OFF")
         return rows
 
     def replace(self, old: Writing, new: Writing) -> Writing:
         """Put the file of ``fresh``, whose transaction is committed, in the place of this one. It is on disk then."""
-        new.connection.execute("PRAGMA synchronous = FULL")
-        new.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         new.close()
+        _sync(self._beside)
         with self._disk:
             old.close()
             self._forget_log()
@@ -456,11 +499,7 @@ class File:
         old.flush()
         self._remove(self._beside)
         old.connection.execute("VACUUM INTO ?", (str(self._beside),))
-        file = os.open(self._beside, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+        _sync(self._beside)
         new = self._connect(self._beside)
         if damage := self._damage(new):
             new.close()
@@ -514,10 +553,13 @@ class File:
         run = rows.connection.execute
         if not run("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             self._make(rows)
+            rows.complete(())
             return ""
         if run("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
             raise StoreError(f"{self.path} is no file of zenjun-directory")
-        if (version := run("PRAGMA user_version").fetchone()[0]) != FORMAT:
+        if (version := run("PRAGMA user_version").fetchone()[0]) == 1:
+            self._upgrade(rows)
+        elif version != FORMAT:
             raise StoreError(f"{self.path} has format {version}; this program knows format {FORMAT}")
         (owner,) = run("SELECT what FROM owner").fetchone()
         if owner != self._owner:
@@ -528,6 +570,18 @@ class File:
             )
         verdict = run("PRAGMA quick_check(1)").fetchone()[0]
         return self._wrong_sums(rows) if verdict == "ok" else str(verdict)
+
+    @staticmethod
+    def _upgrade(rows: Writing) -> None:
+        """From format 1, whose chunks began elsewhere."""
+        rows.connection.create_function("first", 2, lambda table, key: 0 if begins_chunk(table, key) else 1)
+        rows.begin()
+        rows.connection.execute("DROP INDEX rows_place")
+        rows.connection.execute("DROP INDEX rows_bucket")
+        rows.connection.execute("UPDATE rows SET bucket = first(tbl, key) WHERE bucket >= 0")
+        rows.complete(())
+        rows.connection.execute(f"PRAGMA user_version = {FORMAT}")
+        rows.commit()
 
     @staticmethod
     def _wrong_sums(rows: Writing) -> str:

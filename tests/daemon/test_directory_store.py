@@ -13,7 +13,18 @@ from zenjun.daemon.directory.store import File, Rows, StoreError
 from zenjun.proto.service.directory import copying
 from zenjun.proto.service.directory.entries import Entry, Target, entry_row
 from zenjun.proto.service.directory.messages import ONDISK, Id, OnDisk, Update, encode
-from zenjun.proto.service.directory.operations import Remove, Set
+from zenjun.proto.service.directory.operations import (
+    Alias,
+    Drop,
+    Operation,
+    Out,
+    Register,
+    Remove,
+    Set,
+    SetZone,
+    Switch,
+    Take,
+)
 from zenjun.proto.service.directory.state import State
 from zenjun.proto.service.directory.store import Table
 from zenjun.proto.service.stateapi import Offer, Snapshot
@@ -26,7 +37,7 @@ def copy_at(folder: Path, station: int = 1, cluster: str = "c") -> Copy:
     return Copy(File(folder, cluster, station))
 
 
-def update(counter: int, *operations: Set | Remove, flags: int = 0) -> bytes:
+def update(counter: int, *operations: Operation, flags: int = 0) -> bytes:
     return encode(Update(Id(CLIENT, counter), ("operator", "user:root"), operations, flags))
 
 
@@ -143,7 +154,7 @@ def test_what_is_written_later_is_read_at_once(tmp_path: Path, monkeypatch: pyte
     rows = copy.rows
     before = filled_row(1)
 
-    def apply(clock: int, *operations: Set | Remove) -> None:
+    def apply(clock: int, *operations: Operation) -> None:
         (result,) = copy.apply([Heard((clock, 1, 0), WHO, update(clock, *operations))], later=True).results
         assert result.outcome is not None and not result.outcome.code
 
@@ -280,6 +291,96 @@ def test_a_whole_state_is_carried_over(tmp_path: Path) -> None:
     again = copy_at(tmp_path / "b", station=2)
     assert copying.digest(again.state) == frozen
     close(source, again)
+
+
+def test_two_copies_list_the_same_chunks_and_a_change_makes_few_other_ones(tmp_path: Path) -> None:
+    source, other = filled(tmp_path / "a", 1500), filled(tmp_path / "b", 1500)
+    # Rows of which few make a chunk of too many bytes.
+    long = tuple(Target(f"tcp://{'x' * 480}:{number:04}") for number in range(64))
+    for copy in (source, other):
+        copy.apply([Heard((5000 + k, 1, 0), WHO, update(5000 + k, Set(f"long{k}", long))) for k in range(60)])
+    snapshot, same = source.snapshot(source.state.place, None), other.snapshot(other.state.place, None)
+    chunks = dict(snapshot.chunks)
+    assert chunks == dict(same.chunks) and len(chunks) > 10
+    assert (
+        max(map(len, chunks.values())) < copying.CHUNK_BYTES + 50_000 and len(max(chunks.values(), key=len)) > copying.CHUNK_BYTES
+    )
+    assert same.read is not None and all(same.read(key) == data for key, data in reversed(chunks.items()))
+    with pytest.raises(KeyError):
+        same.read(b"none.0")
+    other.apply([Heard((6000, 1, 0), WHO, update(6000, set_name("n700", 9)))])
+    later = other.snapshot(other.state.place, None)
+    after = dict(later.chunks)
+    assert sum(after.get(key) != data for key, data in chunks.items()) <= 3, "that of the row, of the outcome, and the place"
+    for each in (snapshot, same, later):
+        assert each.close is not None
+        each.close()
+    close(source, other)
+
+
+def test_chunks_of_an_earlier_listing_take_nothing_with_them(tmp_path: Path) -> None:
+    """A donor goes, and the next one lists a later state: what of the first one's is not listed is dropped."""
+    source, target = filled(tmp_path / "a", 600), copy_at(tmp_path / "b", station=2)
+    first = dict(source.snapshot(source.state.place, None).chunks)
+    source.apply([Heard((7000 + k, 1, 0), WHO, update(7000 + k, Remove(f"n{k}"), set_name(f"m{k}"))) for k in range(0, 600, 7)])
+    snapshot = source.snapshot(source.state.place, None)
+    second = dict(snapshot.chunks)
+    assert isinstance(snapshot.digest, bytes)
+    offer = Offer(source.state.place, WHO, False, snapshot.digest, -1, -1)
+    building = target.restore(offer)
+    for key, data in first.items():
+        building.chunk(key, data)
+    for key, data in second.items():
+        if first.get(key) != data:
+            building.chunk(key, data)
+    for key in first.keys() - second.keys():
+        building.drop(key)
+    assert building.end() == snapshot.digest
+    building.commit(offer)
+    assert (target.state.counts, target.state.outcomes) == (source.state.counts, source.state.outcomes)
+    close(target)
+    again = copy_at(tmp_path / "b", station=2)
+    assert not again.file.moved and copying.digest(again.state) == snapshot.digest
+    close(source, again)
+
+
+def test_leases_and_timers_come_with_a_full_copy(tmp_path: Path) -> None:
+    source, target = filled(tmp_path / "a", 300), copy_at(tmp_path / "b", station=2)
+    operations: list[Operation] = [
+        Register("lease", "tcp://10.0.0.2:1", 5),
+        Register("alone", "tcp://10.0.0.2:1", 6, exclusive=True),
+    ]
+    operations += [Register("alone", "tcp://10.0.0.2:2", 7, exclusive=True), Out("tcp://10.0.0.3:1", 99), Take("n1")]
+    operations += [Switch("n2", ("tcp://10.0.0.9:1",), 77), Alias("other", "n3"), SetZone("plant", writers=("*",))]
+    operations += [Set("p", meta=(("k", 'a"\\\u00e9'),), zone="plant"), Drop("n4", ("tcp://10.0.0.1:1",))]
+    outcomes = source.apply([Heard((900 + k, 1, 0), WHO, update(900 + k, op)) for k, op in enumerate(operations)]).results
+    assert all(r.outcome is not None and not r.outcome.code for r in outcomes), outcomes
+    restored(source, target, source.snapshot(source.state.place, None))
+
+    def made(copy: Copy) -> list[tuple[str, bytes]]:
+        return [row for table in (Table.LEASE, Table.TIMER) for row in copy.rows.scan(table, "", "~")]
+
+    assert made(target) == made(source) and len(made(source)) == 5
+    for name in ("counts", "leases", "outs", "outcomes", "members", "zones"):
+        assert getattr(target.state, name) == getattr(source.state, name), name
+    assert target.state.next_due() == 77
+    close(source, target)
+
+
+def test_a_file_of_format_1_is_taken_over(tmp_path: Path) -> None:
+    source, other = filled(tmp_path / "a", 500), filled(tmp_path / "b", 500)
+    close(source)
+    with closing(sqlite3.connect(tmp_path / "a" / "directory.db")) as rows, rows:
+        rows.executescript(
+            """DROP INDEX rows_changed; DROP INDEX rows_first; UPDATE rows SET bucket = 7 WHERE bucket >= 0;
+               CREATE INDEX rows_place ON rows (place); CREATE INDEX rows_bucket ON rows (bucket); PRAGMA user_version = 1;"""
+        )
+    again = copy_at(tmp_path / "a")
+    assert not again.file.moved and copying.digest(again.state) == copying.digest(other.state)
+    place = again.state.place
+    assert dict(again.snapshot(place, None).chunks) == dict(other.snapshot(place, None).chunks)
+    close(again, other)
+    close(copy_at(tmp_path / "a"))
 
 
 def test_a_delta_carries_what_has_changed(tmp_path: Path) -> None:

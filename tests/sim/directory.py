@@ -21,7 +21,7 @@ from typing import Any, Final
 from zenjun.proto.service.directory import operations as ops
 from zenjun.proto.service.directory.copying import (
     KeyedRow,
-    bucket_key,
+    begins_chunk,
     decode_removed,
     decode_rows,
     delta_chunks,
@@ -34,7 +34,8 @@ from zenjun.proto.service.directory.lookup import follow
 from zenjun.proto.service.directory.messages import Due, End, Holding, Next, Update, encode
 from zenjun.proto.service.directory.selection import effective
 from zenjun.proto.service.directory.state import Result, State
-from zenjun.proto.service.directory.store import MemoryStore, bucket
+from zenjun.proto.service.directory.store import MemoryStore
+from zenjun.proto.service.directory.tally import Tally
 from zenjun.proto.service.directory.ttl import Ttls
 from zenjun.proto.service.directory.watch import Watch
 
@@ -283,14 +284,19 @@ class World:
         if p.state.place != donor.state.place or digest(p.state) != digest(donor.state):
             # Nothing to build on, or its past is not the group's: it has gone further than those who have started without it.
             self.met["full"] += 1
-            full: dict[bytes, list[KeyedRow]] = {}
+            full: list[list[KeyedRow]] = [[]]
             for table, key, row in store.changed_since((0, 0, 0)):
-                full.setdefault(bucket_key(bucket(table, key)), []).append(KeyedRow(table, key, row))
-            new = MemoryStore()
-            for chunk in full.values():
-                for keyed in decode_rows(encode_rows(chunk)):
+                if begins_chunk(table, key):
+                    full.append([])
+                full[-1].append(KeyedRow(table, key, row))
+            self.r.shuffle(full)
+            new, tally = MemoryStore(), Tally()
+            for chunk in full:
+                rows = decode_rows(encode_rows(chunk))
+                tally.take(rows)
+                for keyed in rows:
                     new.put(*keyed, donor.state.place)
-            p.state = self.state_class.rebuild(new, donor.state.place)
+            p.state = self.state_class.rebuild(new, donor.state.place, tally=tally)
         if digest(p.state) != digest(donor.state):
             raise Violation("copy", f"{p.who} has another state than its donor at {donor.state.place}")
         p.cursor = donor.cursor

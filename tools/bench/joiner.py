@@ -11,18 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ...daemon.directory.copy import Copy, Heard, Seen
+from ...daemon.directory.copy import Copy, FullBuilding, Seen
 from ...daemon.directory.store import File
 from ...daemon.names import calls, connect_directory_sync
+from ...proto.service.directory import copying
 from ...proto.service.directory.canon import encode as canonical
-from ...proto.service.directory.entries import Target
-from ...proto.service.directory.messages import Id, Update, encode
-from ...proto.service.directory.operations import Set
+from ...proto.service.directory.copying import KeyedRow
+from ...proto.service.directory.entries import NOWHERE, Entry, Target, entry_row
+from ...proto.service.directory.store import Table
+from ...proto.service.stateapi import Offer
 from ..lab import Lab
 from .cell import BenchError, Json
 from .names_systems import OurNames, resident_mb
 
-PER_UPDATE: Final = 64
 BATCH: Final = 500
 JOIN_S: Final = 300.0
 STEADY_S: Final = 3.0
@@ -38,12 +39,13 @@ def fill(lab: Lab, stations: list[int], names: int) -> float:
     first = lab.station(stations[0]).state_directory
     copy = Copy(File(first, f"lab-{lab.name}", stations[0]))
     copy.apply([Seen((1, 1, 0), (WHO,), (WHO,))])
-    messages = [
-        Heard((2 + at, 1, 0), WHO, encode(Update(Id("f" * 16, at), ("operator", "user:root"), _sets(at, names))))
-        for at in range(0, names, PER_UPDATE)
-    ]
-    for start in range(0, len(messages), BATCH):
-        copy.apply(messages[start : start + BATCH])
+    rows = [*copy.rows.changed_since(NOWHERE), *(KeyedRow(Table.ENTRY, *_named(number)) for number in range(names))]
+    building = FullBuilding(copy)
+    building.chunk(copying.HEAD, copying.encode_head(copy.state))
+    for at in range(0, len(rows), BATCH):
+        building.chunk(b"%d" % at, copying.encode_rows(rows[at : at + BATCH]))
+    building.end()
+    building.commit(Offer(copy.state.place, WHO, False, None, -1, -1))
     copy.rows.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     data = copy.file.path
     copy.rows.close()
@@ -54,11 +56,11 @@ def fill(lab: Lab, stations: list[int], names: int) -> float:
     return time.monotonic() - began
 
 
-def _sets(at: int, names: int) -> tuple[Set, ...]:
-    return tuple(
-        Set(f"host-{number}.example", (Target(f"tcp://10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}:5432"),))
-        for number in range(at, min(at + PER_UPDATE, names))
-    )
+def _named(number: int) -> tuple[str, bytes]:
+    """A name and its row."""
+    target = Target(f"tcp://10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}:5432")
+    entry = Entry(f"host-{number}.example", "user:root", (1, 1, 0), targets=(target,))
+    return entry.name, entry_row(entry)
 
 
 def _copy(source: Path, target: Path, owner: bytes) -> None:

@@ -5,8 +5,8 @@ least), keeps the rows in a store of its own and answers look-ups from them. It 
 
 ``store.Store``
     The process implements it (get, put, delete, scan, count) over one table ``(table, key, row, place)``. Keys are ASCII;
-    ``scan`` goes in the order of their bytes. ``MemoryStore`` is for tests. Index ``place`` for deltas, ``store.bucket`` for
-    chunks.
+    ``scan`` goes in the order of their bytes. ``MemoryStore`` is for tests. Index ``place`` for deltas, and the rows
+    that begin chunks (``copying.begins_chunk``).
 ``state.State(store, names_max)``
     Loads what ``save`` wrote. ``apply(place, sender, data)`` for each message and ``on_view(place, members, joined)`` for each
     view of the group, in their order; the members are (station, client) of directory processes. ``on_start(place, members)``

@@ -3,14 +3,18 @@
 The joiner of a full state fills an empty store and calls ``State.rebuild``; that of a delta calls ``State.merge``, in a
 transaction or on a copy. Both compare ``digest`` with the offer's before they give up what they had.
 
-A chunk is the rows of a bucket, so two stations at one place list the same chunks, and one change makes one chunk another one. A
-delta is the rows written since the joiner's place and the keys removed since. Its digest is that of the whole state.
+Rows go in their order, in chunks that begin where a hash of the row's key says so. So two stations at one place list the same
+chunks, one change makes one or two chunks other ones, and both sides read and write their files from front to end.
+
+A delta is the rows written since the joiner's place and the keys removed since. Its digest is that of the whole state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from . import canon
 from .draft import place_key
@@ -22,11 +26,16 @@ HEAD: Final = b"head"
 """Key of the chunk with the place."""
 REMOVED: Final = b"gone"
 """Key of the chunk with what was removed, in a delta."""
+ROWS_OF_CHUNK: Final = 128
+"""Rows of a chunk of a full state, in the mean."""
 ROWS_MAX: Final = 1024
 """Rows in one chunk of a delta."""
 CHUNK_BYTES: Final = 1 << 20
-"""A chunk of a delta ends with the row that exceeds this. A row has at most 48 KiB and little more, so a chunk has at most 4
+"""A chunk ends with the row that exceeds this. A row has at most 48 KiB and little more, so a chunk has at most 4
 MiB."""
+
+
+_TABLES: Final = {b"%d" % table: table for table in SUMMED}
 
 
 class KeyedRow(NamedTuple):
@@ -42,24 +51,31 @@ def digest(state: State) -> bytes:
     return state.main.to_bytes(16, "big") + state.rest.to_bytes(16, "big")
 
 
-def bucket_key(number: int) -> bytes:
-    return b"%04x" % number
+def begins_chunk(table: Table, key: str) -> bool:
+    """Whether a chunk of a full state begins with this row: with one of ``ROWS_OF_CHUNK``, by a hash of table and key."""
+    return crc32(b"%d:%s" % (table, key.encode("ascii"))) % ROWS_OF_CHUNK == 0
+
+
+def chunk_key(start: tuple[Table, str], part: int) -> bytes:
+    """The key of a chunk. part: of the rows from ``start`` to the next one that begins a chunk, 0 unless they are many bytes."""
+    text = b"%d:%s" % (start[0], start[1].encode("ascii"))
+    return b"%s.%x" % (blake2b(text, digest_size=16).hexdigest().encode("ascii"), part)
 
 
 def encode_rows(rows: Iterable[KeyedRow]) -> bytes:
-    """The data of a chunk; the rows are sorted."""
-    return canon.encode({"r": [[int(r.table), r.key, r.row.decode("ascii")] for r in sorted(rows)]})
+    """The data of a chunk: a line for each row, in their order. Neither keys nor rows have tabs or ends of lines."""
+    return b"\n".join([b"%d\t%s\t%s" % (table, key.encode("ascii"), row) for table, key, row in sorted(rows)])
 
 
 def decode_rows(data: bytes) -> list[KeyedRow]:
     """The rows of a chunk. Raises ValueError."""
-    out = []
-    for item in canon.load(data).get("r", ()):
-        table, key, row = item
-        if table not in SUMMED:
-            raise ValueError("a row of a table that is not transferred")
-        out.append(KeyedRow(Table(table), str(key), str(row).encode("ascii")))
-    return out
+    if not data:
+        return []
+    try:
+        lines = [line.split(b"\t") for line in data.split(b"\n")]
+        return [KeyedRow(_TABLES[table], key.decode("ascii"), row) for table, key, row in lines]
+    except KeyError:
+        raise ValueError("a row of a table that is not transferred") from None
 
 
 def encode_head(state: State) -> bytes:

@@ -36,6 +36,7 @@ from .operate import Operating, Refused
 from .operations import NAMES_MAX
 from .store import SUMMED, Store, Table
 from .sums import MAIN, MODULUS, row_sum
+from .tally import Tally
 from .timers import FIRST_DUE, Member, fire, majority_time, out_key, take_next, timer_keys
 
 OUTCOMES_MAX: Final = 65536
@@ -533,18 +534,33 @@ class State:
         self._time = self._majority()
 
     @classmethod
-    def rebuild(cls, store: Store, place: Place, names_max: int = NAMES_MAX, home: str = DEFAULT_ZONE) -> State:
+    def rebuild(
+        cls, store: Store, place: Place, names_max: int = NAMES_MAX, home: str = DEFAULT_ZONE, tally: Tally | None = None
+    ) -> State:
         """The state at ``place`` of a store that has the summed rows only, as a snapshot brings them: sums, counts and the other
-        tables are made from these. Compare ``main`` and ``rest`` with the sums that came along. Raises ValueError for rows that
-        are none of a directory."""
+        tables are made from these. Compare ``main`` and ``rest`` with the sums that came along.
+
+        tally: of all these rows, if the caller has counted them as they came. Raises ValueError for rows that are none of a
+        directory."""
         for table in Table:
             invariant(table in SUMMED or store.count(table) == 0, "the store has rows beside those of a snapshot")
+        if tally is None:
+            tally = Tally()
+            for table in sorted(SUMMED):
+                tally.take((table, key, row) for key, row in store.scan(table, "", _LAST))
         state = cls(store, names_max, home)
         state.place = state.floor = place
         state._load_scalars()
-        for table in sorted(SUMMED):
-            for key, row in store.scan(table, "", _LAST):
-                state._take_row(table, key, row)
+        state.main, state.rest, state.outcomes = tally.main % MODULUS, tally.rest % MODULUS, tally.outcomes
+        for zone, number in tally.names.items():
+            state._count(zone, number)
+        for table, key, row in sorted(tally.special):
+            if table is Table.ENTRY:
+                entry = _check_entry(key, row)
+                state._index(None, entry, place)
+                state._count(entry.zone)
+            else:
+                state._index_row(table, key, None, row)
         return state
 
     def merge(self, place: Place, removed: Iterable[tuple[Table, str]], rows: Iterable[tuple[Table, str, bytes]]) -> None:
@@ -577,21 +593,9 @@ class State:
         else:
             self._index_row(table, key, before, row)
 
-    def _count(self, zone: str, number: int) -> None:
+    def _count(self, zone: str, number: int = 1) -> None:
         self.counts[zone] = self.counts.get(zone, 0) + number
         self.counts[""] = self.counts.get("", 0) + number
-
-    def _take_row(self, table: Table, key: str, row: bytes) -> None:
-        if table in MAIN:
-            self.main = (self.main + row_sum(table, key, row)) % MODULUS
-        else:
-            self.rest = (self.rest + row_sum(table, key, row)) % MODULUS
-        if table is Table.ENTRY:
-            entry = _check_entry(key, row)
-            self._index(None, entry, self.place)
-            self._count(entry.zone, 1)
-        else:
-            self._index_row(table, key, None, row)
 
 
 def _check_entry(key: str, row: bytes) -> Entry:

@@ -13,12 +13,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, Protocol
-from zlib import crc32
 
 from .entries import NOWHERE, Place
-
-BUCKETS: Final = 65536
-"""Chunks of a full state: rows by a hash of table and key."""
 
 
 class Table(IntEnum):
@@ -124,8 +120,3 @@ class MemoryStore:
         other.rows = {table: dict(rows) for table, rows in self.rows.items()}
         other._keys = {table: list(keys) for table, keys in self._keys.items()}
         return other
-
-
-def bucket(table: Table, key: str) -> int:
-    """The chunk of a full state that a row is in, 0 to ``BUCKETS`` - 1."""
-    return crc32(b"%d:%s" % (table, key.encode("ascii"))) % BUCKETS
