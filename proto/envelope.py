@@ -342,3 +342,25 @@ class Reader:
             return Drop.REORDERED
         read.unsequenced = envelope.number
         return pdu
+
+
+def c_header() -> str:
+    """Text of ``daemon/datapath/zj_envelope.h``: sizes, offsets and numbers, all from the tables above."""
+    out = [
+        "/* Generated from proto/envelope.py by `python -m zenjun.tools.generate`; a test fails when it is stale. */",
+        "#ifndef ZJ_ENVELOPE_H",
+        "#define ZJ_ENVELOPE_H",
+        "",
+        f"#define ZJE_VERSION {VERSION}u",
+        f"#define ZJE_TAG_BYTES {TAG_BYTES}u",
+        f"#define ZJE_ECHOES_PER_PART {ECHOES_PER_PART}u",
+        *(f"#define ZJE_WHAT_{what.name} {int(what)}u" for what in What),
+        *(f"#define ZJE_SUITE_{suite.name} {int(suite)}u" for suite in Suite),
+    ]
+    for layout in LAYOUTS:
+        out += [f"\n/* {layout.help} */", f"#define ZJE_SIZEOF_{layout.name.upper()} {layout.size}u"]
+        for f in layout.fields:
+            out.append(
+                "#define " + f"ZJE_{layout.name}_{f.name}".upper() + f" {layout.offset(f.name)}u /* {f.width} bytes: {f.help} */"
+            )
+    return "\n".join([*out, "", "#endif", ""])

@@ -46,6 +46,7 @@ command -v gcc >/dev/null 2>&1 || need gcc
 [ -e /usr/include/stdlib.h ] || need libc6-dev
 [ -e /usr/include/linux/if_packet.h ] || need linux-libc-dev
 [ -e /usr/include/sqlite3ext.h ] || need libsqlite3-dev # the header only: the library comes with apsw
+[ -e /usr/include/openssl/evp.h ] || need libssl-dev # 3.0 or later; the library, libcrypto, comes with python3
 command -v nft >/dev/null 2>&1 || [ -x /usr/sbin/nft ] || need nftables
 command -v nsenter >/dev/null 2>&1 || need util-linux
 if [ "$want" = test ]; then

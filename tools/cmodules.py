@@ -73,6 +73,9 @@ class Module(NamedTuple):
     flags: tuple[str, ...] = ("-std=c11",)
     """Besides ``HIDDEN`` and the warnings."""
 
+    libraries: tuple[str, ...] = ()
+    """Of the system, linked dynamically."""
+
     @property
     def unit(self) -> str:
         """The last part of its name, which its file begins with."""
@@ -94,6 +97,7 @@ class Module(NamedTuple):
             sources=[str(root / p) for p in self.sources],
             include_dirs=[str(root / p) for p in (self.folder, *self.include)],
             depends=[str(root / p) for p in (*own, *self.depends)],
+            libraries=list(self.libraries),
             extra_compile_args=[*arguments, *(SANITIZE if sanitize else [])],
             extra_link_args=SANITIZE if sanitize else [],
         )
@@ -150,6 +154,7 @@ def _datapath() -> Module:
         include=(CORE,),
         depends=(CORE / "zj.h", CORE / "zj_wire.h"),
         flags=("-std=gnu11",),
+        libraries=("crypto",),
     )
 
 

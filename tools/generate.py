@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..daemon import clientwire, config
-from ..proto import wire
+from ..proto import envelope, wire
 from . import clientlibrary, clienttables, frametables, imports, rules
 from .pcap.tables import schema
 
@@ -35,6 +35,7 @@ class Artefact(NamedTuple):
 
 ARTEFACTS: Final = (
     Artefact("proto/core/zj_wire.h", lambda _text: wire.c_header()),
+    Artefact("daemon/datapath/zj_envelope.h", lambda _text: envelope.c_header()),
     Artefact("daemon/datapath/dp_client.h", lambda _text: clientwire.c_header()),
     Artefact("daemon/client/c/zenjun.h", clientlibrary.header),
     Artefact("daemon/client/c/codes.h", lambda _text: clientlibrary.codes()),

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
 
 from ...proto.core import Message
+from ...proto.envelope import Drop
 from ...proto.wire import Ordering
 from ._datapath import ffi, lib
 
@@ -29,7 +30,8 @@ E_SLOW: Final[int] = lib.DP_E_SLOW
 LINKS_MAX: Final[int] = lib.DP_LINKS_MAX
 KEY_BYTES: Final[int] = lib.DP_KEY_BYTES
 SEAL_BYTES: Final[int] = lib.DP_SEAL_BYTES
-"""Behind every PDU of a cluster that has a key."""
+"""Behind every PDU of a cluster that has a key of KEY_BYTES."""
+SESSION_KEY_BYTES: Final = 32
 TIME_MAX: Final = 2**64 - 1
 TURN: Final = struct.Struct("=IIQQ")
 """``struct dp_turn_result``."""
@@ -45,6 +47,7 @@ class Want(IntFlag):
     CLIENT = lib.DP_W_CLIENT
     DEADLINE = lib.DP_W_DEADLINE
     LINK = lib.DP_W_LINK
+    TRUST = lib.DP_W_TRUST
     FENCED = lib.DP_W_FENCED
     MORE = lib.DP_W_MORE
 
@@ -67,6 +70,17 @@ class Turn(NamedTuple):
     status: int
     now: int
     next_due: int
+
+
+class Sealing(NamedTuple):
+    """How frames prove their sender (``struct dp_config``, guard SESSIONS)."""
+
+    stations: int
+    suite: int
+    """``Suite`` of proto/envelope.py, and ``ENCRYPTED``."""
+    hello_key: bytes
+    """SESSION_KEY_BYTES."""
+    pause_ns: int
 
 
 class LinkInfo(NamedTuple):
@@ -149,12 +163,14 @@ def seal(key: bytes, pdu: bytes) -> bytes:
     return int(lib.dp_seal(key, pdu, len(pdu))).to_bytes(SEAL_BYTES, "big")
 
 
-def guard_overhead(key: bytes) -> int:
-    """Bytes of a frame besides its PDU, as a ``DataPath`` with this key makes them."""
-    return int(lib.dp_overhead(_guard(key)))
+def guard_overhead(key: bytes, sealing: Sealing | None = None) -> int:
+    """Bytes of a frame besides its PDU, as a ``DataPath`` with these makes them."""
+    return int(lib.dp_overhead(_guard(key, sealing)))
 
 
-def _guard(key: bytes) -> int:
+def _guard(key: bytes, sealing: Sealing | None) -> int:
+    if sealing is not None:
+        return int(lib.DP_GUARD_SESSIONS)
     return int(lib.DP_GUARD_SIPHASH if key else lib.DP_GUARD_NONE)
 
 
@@ -185,6 +201,7 @@ class DataPath:
         slice_ns: int = 5_000_000,
         stay_ns: int = 0,
         key: bytes = b"",
+        sealing: Sealing | None = None,
     ) -> None:
         """core: must exist as long as this object, which alone uses it while ``turn`` runs.
         cluster: first word of every PDU; group_mac: six bytes with the multicast bit.
@@ -195,6 +212,8 @@ class DataPath:
         slice_ns: longest stay in one turn with work left; stay_ns: while events follow each other, time from its beginning for
         which a turn waits for the next one, 0 never.
         key: KEY_BYTES, or none: then every frame sent has a seal under it, and frames without one are dropped and counted.
+        sealing: then every frame sent proves its sender, and others are dropped and counted; instead of a key. No frame leaves
+        before ``seal_under``.
         Raises OSError: EINVAL for values out of range, ENOMEM, EMFILE.
         """
         config = ffi.new("struct dp_config *")
@@ -212,7 +231,10 @@ class DataPath:
         config.linger_ns = linger_ns
         config.slice_ns = slice_ns
         config.stay_ns = stay_ns
-        config.guard = _guard(key)
+        config.guard = _guard(key, sealing)
+        if sealing is not None:
+            config.stations, config.suite, config.pause_ns = sealing.stations, sealing.suite, sealing.pause_ns
+            config.hello_key = sealing.hello_key
         if key:
             if len(key) != KEY_BYTES:
                 raise OSError(errno.EINVAL, f"a key of {len(key)} bytes, not {KEY_BYTES}")
@@ -290,12 +312,66 @@ class DataPath:
         """``struct dp_link_counters``, kernel drops up to now included. Raises OSError: EINVAL no such link."""
         counters = ffi.new("struct dp_link_counters *")
         _check(lib.dp_link_counters(self._dp, link, counters))
-        return {name: int(getattr(counters, name)) for name in LINK_COUNTERS}
+        return _numbers(counters, LINK_COUNTERS)
 
     def links_send(self, pdu: Bytes) -> bool:
         """Send one PDU now on every link. False: none has taken it (no link, link dead, full queue, too long), which is counted;
         try again later."""
         return bool(lib.dp_links_send(self._dp, ffi.from_buffer(pdu), len(pdu)) == 0)
+
+    # ---- sessions, of a data path with ``sealing``: named by their first four bytes
+
+    def seal_under(self, session: bytes, key: bytes) -> None:
+        """Seal with this key from the next frame on, from number 1. Raises OSError."""
+        _check(lib.dp_seal_under(self._dp, session[:4], key))
+
+    def session_read(self, station: int, session: bytes, key: bytes, first: int) -> None:
+        """Take frames of the station (1..n) sealed under the session, from this number on. OSError: ENOSPC two are read."""
+        _check(lib.dp_session_read(self._dp, station - 1, session[:4], key, first))
+
+    def session_forget(self, station: int, session: bytes) -> None:
+        """Raises OSError: ENOENT it is not read."""
+        _check(lib.dp_session_forget(self._dp, station - 1, session[:4]))
+
+    def session_heard_ns(self, station: int, session: bytes) -> int:
+        """When the last frame of the session came, or it was begun to be read; 0: it is not read."""
+        return int(lib.dp_session_heard(self._dp, station - 1, session[:4]))
+
+    @property
+    def next_number(self) -> int:
+        """Of the next frame that is sealed."""
+        return int(lib.dp_next_number(self._dp))
+
+    def seal_frame(self, pdu: Bytes) -> bytes:
+        """The frame of a PDU as it would be sent, for tests. Raises OSError: EAGAIN nothing can be sealed now."""
+        out = ffi.new("uint8_t[]", len(pdu) + 64)
+        size = _check(lib.dp_seal_frame(self._dp, ffi.from_buffer(pdu), len(pdu), out))
+        return bytes(ffi.buffer(out, size))
+
+    def open_frame(self, frame: Bytes, now: int) -> bytes | str:
+        """The PDU of a received frame, or the counter of its refusal, for tests."""
+        out, size = ffi.new("uint8_t[]", max(1, len(frame))), ffi.new("uint32_t *")
+        refusal = lib.dp_open_frame(self._dp, ffi.from_buffer(frame), len(frame), now, out, size)
+        if refusal:
+            return next(name for name, at in REFUSALS.items() if at == refusal)
+        return bytes(ffi.buffer(out, size[0]))
+
+    def hello_send(self, body: bytes) -> bool:
+        """Send a HELLO with this body now on every link. False: none has taken it."""
+        return bool(lib.dp_hello_send(self._dp, body, len(body)) == 0)
+
+    def hello_take(self) -> bytes | None:
+        """Envelope and body of a HELLO that has come and whose tag is right: of each station the last one, and that with the
+        latest clock."""
+        return self._hello(lib.dp_hello_take)
+
+    def hello_strange(self) -> bytes | None:
+        """Envelope and body of the last HELLO whose tag is wrong, once."""
+        return self._hello(lib.dp_hello_strange)
+
+    def _hello(self, take: Any) -> bytes | None:
+        out = ffi.new("struct dp_hello *")
+        return bytes(ffi.buffer(out.data, out.size)) if take(self._dp, out) == 1 else None
 
     # ---- clients
 
@@ -432,14 +508,31 @@ class DataPath:
         """``struct dp_counters``, kernel drops up to now included; of all links together."""
         counters = ffi.new("struct dp_counters *")
         lib.dp_counters(self._dp, counters)
-        return {name: int(getattr(counters, name)) for name in COUNTERS}
+        return _numbers(counters, COUNTERS)
 
     def memory(self) -> int:
         """Bytes reserved: rings, input buffers, queues."""
         return int(lib.dp_memory(self._dp))
 
 
-COUNTERS: Final = tuple(name for name, _ in ffi.typeof("struct dp_counters").fields)
-LINK_COUNTERS: Final = tuple(name for name, _ in ffi.typeof("struct dp_link_counters").fields)
+REFUSALS: Final = {
+    "rx_unsealed": int(lib.DP_R_SEAL),
+    **{f"rx_{drop}": int(getattr(lib, f"DP_R_{drop.name}")) for drop in Drop},
+    "rx_hello": int(lib.DP_R_HELLO),
+}
+"""Counters of frames that the guard has not passed on, each with its place in ``rx_refused``."""
+
+
+def _names(struct_name: str) -> tuple[str, ...]:
+    return tuple(name for name, _ in ffi.typeof(struct_name).fields if name != "rx_refused")
+
+
+def _numbers(counters: Any, names: tuple[str, ...]) -> dict[str, int]:
+    refused = {name: int(counters.rx_refused[at]) for name, at in REFUSALS.items()}
+    return {name: int(getattr(counters, name)) for name in names} | refused
+
+
+COUNTERS: Final = _names("struct dp_counters")
+LINK_COUNTERS: Final = _names("struct dp_link_counters")
 _CLIENT_GONE: Final = frozenset({-errno.EPIPE, -errno.ENOBUFS})
 _FULL: Final = -errno.ENOBUFS

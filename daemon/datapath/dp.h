@@ -20,8 +20,18 @@ struct dp;
 struct zj_core;
 struct zj_api;
 
-/* What a frame bears besides its PDU. SIPHASH: a seal under the cluster's key; frames without are dropped. */
-enum dp_guard_kind { DP_GUARD_NONE = 0, DP_GUARD_SIPHASH = 1 };
+/* What a frame bears besides its PDU. SIPHASH: a seal under the cluster's key; frames without are dropped.
+ * SESSIONS: envelope and tag, which prove who sends it now. */
+enum dp_guard_kind { DP_GUARD_NONE = 0, DP_GUARD_SIPHASH = 1, DP_GUARD_SESSIONS = 2 };
+
+/* Why a guard does not pass a frame on, in the order of its checks (`Drop` of proto/envelope.py). SEAL: of SIPHASH; HELLO: none, it
+ * is kept for dp_hello_take. */
+enum dp_refusal {
+    DP_R_SEAL = 1, DP_R_SIZE, DP_R_VERSION, DP_R_SUITE, DP_R_OWN, DP_R_UNPROVEN, DP_R_LATE, DP_R_REPLAYED, DP_R_TAG, DP_R_SPOOFED,
+    DP_R_REORDERED, DP_R_HELLO
+};
+#define DP_REFUSALS 13
+#define DP_HELLO_MAX 576         /* bytes of a frame with a HELLO, at most */
 
 struct dp_config {
     uint32_t size;               /* sizeof */
@@ -33,7 +43,10 @@ struct dp_config {
     uint32_t message_max;
     uint32_t send_bytes;         /* send buffer of each link's socket; 0: large */
     uint32_t guard;              /* enum dp_guard_kind */
-    uint8_t key[16];             /* DP_KEY_BYTES, of a guard that has one */
+    uint8_t key[16];             /* DP_KEY_BYTES, of SIPHASH */
+    uint32_t stations, suite;    /* of SESSIONS: n, and what frames are sealed with (`Suite` of proto/envelope.py) */
+    uint8_t hello_key[32];
+    uint64_t pause_ns;           /* of SESSIONS: a turn that did not run for so long seals no frame until there is a new session */
     uint64_t queue_bytes_max;    /* per client, undelivered frames */
     uint64_t rest_ns;            /* rest between batches under load; 0: never */
     uint64_t linger_ns;          /* wait inside the call for more while something is pending */
@@ -48,6 +61,7 @@ enum dp_want {                   /* why dp_turn came back; bits */
     DP_W_DEADLINE = 8,           /* the deadline given is over */
     DP_W_LINK = 16,              /* a link has reported an error: dp_link_error(); told once */
     DP_W_FENCED = 32,            /* the core has just become fenced; told once, the status keeps saying it */
+    DP_W_TRUST = 128,            /* dp_hello_take() has something, or a new session is needed: sealing has stopped */
     DP_W_MORE = 64               /* slice over with work left: call again soon */
 };
 
@@ -72,15 +86,17 @@ struct dp_take { uint8_t *data; uint32_t size; uint32_t slot; uint8_t type, flag
 /* Of one link since dp_create, also while it was closed and opened again. tx_missed: frames that another link took while this one
  * waited for room or had failed. */
 struct dp_link_counters {
-    uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing, rx_unsealed;
+    uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing;
     uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors, tx_missed;
+    uint64_t rx_refused[13];     /* by enum dp_refusal */
 };
 
 /* rx_, tx_: of all links together. */
 struct dp_counters {
-    uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing, rx_unsealed;
+    uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing;
     uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors;
     uint64_t turns, rests, lingers, waits, client_reads, client_writes, client_bytes_in, client_bytes_out, slow_disconnects;
+    uint64_t rx_refused[13];
 };
 
 int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_core *core, struct dp **out);
@@ -105,6 +121,18 @@ int dp_link_error(const struct dp *d, uint32_t link);
 int dp_link_counters(struct dp *d, uint32_t link, struct dp_link_counters *out); /* the kernel's drops up to now included */
 /* One PDU now (OPEN), on every link. 0: at least one has taken it; else the first one's negative errno, -ENOTCONN without any. */
 int dp_links_send(struct dp *d, const uint8_t *pdu, uint32_t size);
+
+/* ---- sessions, of guard SESSIONS; otherwise -EINVAL ---- tx: station index; id: the session's first bytes; key: derived from it.
+ * A session's numbers begin with 1 when it is sealed under, and are taken from `first` on when it is read. */
+struct dp_hello { uint32_t size; uint8_t data[576]; }; /* envelope and body */
+int dp_seal_under(struct dp *d, const uint8_t id[4], const uint8_t key[32]);                 /* -ENOMEM */
+int dp_session_read(struct dp *d, uint32_t tx, const uint8_t id[4], const uint8_t key[32], uint64_t first); /* -ENOSPC: two are */
+int dp_session_forget(struct dp *d, uint32_t tx, const uint8_t id[4]);                       /* -ENOENT */
+uint64_t dp_session_heard(struct dp *d, uint32_t tx, const uint8_t id[4]); /* when a frame of it came last, or it was added; 0: none */
+uint64_t dp_next_number(const struct dp *d);         /* of the next frame that is sealed */
+int dp_hello_send(struct dp *d, const uint8_t *body, uint32_t size); /* now, on every link, with envelope and tag; as dp_links_send */
+int dp_hello_take(struct dp *d, struct dp_hello *out);    /* 1: one whose tag is right; 0: none */
+int dp_hello_strange(struct dp *d, struct dp_hello *out); /* 1: the last one whose tag is wrong, given once; 0: none */
 
 /* ---- clients ---- slot numbers 0..DP_CLIENTS_MAX-1 */
 /* fd: a connected stream socket, owned (and closed) by the data path from then on. client: not that of another slot, and not
@@ -154,6 +182,11 @@ uint64_t dp_memory(const struct dp *d);
 /* ---- tests and tools ---- */
 uint64_t dp_seal(const uint8_t key[16], const uint8_t *data, uint32_t size); /* SipHash-2-4 */
 uint32_t dp_overhead(uint32_t guard);                /* bytes of a frame besides its PDU under this guard (enum dp_guard_kind) */
+/* One frame as it would be sent (behind the Ethernet header), its size; -EAGAIN: nothing can be sealed now. out: room for the PDU and
+ * dp_overhead. */
+int dp_seal_frame(struct dp *d, const uint8_t *pdu, uint32_t size, uint8_t *out);
+/* One frame as if received: 0 and its PDU in out (room for the frame), or why it is dropped (enum dp_refusal). */
+int dp_open_frame(struct dp *d, const uint8_t *frame, uint32_t size, uint64_t now, uint8_t *out, uint32_t *out_size);
 /* The classic BPF program that dp_link_open attaches; returns the number of instructions (each 8 bytes: u16 code, u8 jt, jf,
  * u32 k). */
 uint32_t dp_filter(uint32_t ethertype, uint32_t cluster, uint8_t *out, uint32_t max);

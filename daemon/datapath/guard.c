@@ -4,26 +4,31 @@
  * SipHash  eight bytes behind the PDU, SipHash-2-4 of all of it under the cluster's key. A station without a key takes them for
  *          padding; one with a key takes nothing without them. SipHash: a fast short-input PRF, J.-P. Aumasson, D. J. Bernstein,
  *          2012, section 2.
+ * sessions an envelope before the PDU and a tag behind it, which prove who sends it now (sealed.c).
  *
- * A third one is a row of `guards`, its two functions, and an overhead of at most DP_OVERHEAD_MAX.
+ * Another one is a row of `guards`, its two functions, and an overhead of at most DP_OVERHEAD_MAX.
  */
 #include "internal.h"
 
+#include "zj_envelope.h"
+
 /* ---- none ---- */
-static uint32_t none_seal(const struct dp_guard *g, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
+static uint32_t none_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
                           struct iovec parts[DP_GUARD_PARTS])
 {
     (void)g;
+    (void)slot;
     (void)room;
     parts[0] = (struct iovec){(void *)(uintptr_t)pdu->data, pdu->size};
     return 1;
 }
 
-static int none_open(const struct dp_guard *g, struct zj_frame *frame)
+static int none_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
 {
     (void)g;
     (void)frame;
-    return 1;
+    (void)now;
+    return 0;
 }
 
 /* ---- SipHash ---- */
@@ -76,9 +81,10 @@ uint64_t dp_seal(const uint8_t key[DP_KEY_BYTES], const uint8_t *data, uint32_t 
     return s.a ^ s.b ^ s.c ^ s.d;
 }
 
-static uint32_t siphash_seal(const struct dp_guard *g, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
+static uint32_t siphash_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
                              struct iovec parts[DP_GUARD_PARTS])
 {
+    (void)slot;
     const uint64_t v = htobe64(dp_seal(g->key, pdu->data, pdu->size));
     memcpy(room, &v, sizeof v);
     parts[0] = (struct iovec){(void *)(uintptr_t)pdu->data, pdu->size};
@@ -87,33 +93,64 @@ static uint32_t siphash_seal(const struct dp_guard *g, const struct zj_frame *pd
 }
 
 /* The PDU's end is where its header says; what is too short for that has no seal. The core takes the seal for padding. */
-static int siphash_open(const struct dp_guard *g, struct zj_frame *frame)
+static int siphash_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
 {
+    (void)now;
     const uint8_t *pdu = frame->data;
     if (frame->size < ZJW_SIZEOF_HEADER + DP_SEAL_BYTES)
-        return 0;
+        return DP_R_SEAL;
     const uint32_t vectors = pdu[ZJW_HEADER_FLAGS] & ZJW_FLAG_PACK ? 2u : 1u;
     const uint32_t payload = (uint32_t)pdu[ZJW_HEADER_LENGTH] << 8 | pdu[ZJW_HEADER_LENGTH + 1];
     const uint32_t end = ZJW_SIZEOF_HEADER + 4 * vectors * pdu[ZJW_HEADER_STATIONS] + payload;
     uint64_t v;
     if (end > frame->size - DP_SEAL_BYTES)
-        return 0;
+        return DP_R_SEAL;
     memcpy(&v, pdu + end, sizeof v);
-    return be64toh(v) == dp_seal(g->key, pdu, end); /* one comparison of words: its time says nothing */
+    return be64toh(v) == dp_seal(g->key, pdu, end) ? 0 : DP_R_SEAL; /* one comparison of words: its time says nothing */
 }
 
 /* ---- the choice ---- */
 static const struct dp_guard_ops guards[] = {
     [DP_GUARD_NONE] = {.overhead = 0, .seal = none_seal, .open = none_open},
     [DP_GUARD_SIPHASH] = {.overhead = DP_SEAL_BYTES, .seal = siphash_seal, .open = siphash_open},
+    [DP_GUARD_SESSIONS] = {.overhead = ZJE_SIZEOF_ENVELOPE + ZJE_TAG_BYTES, .seal = sealed_seal, .open = sealed_open},
 };
 
-int guard_init(struct dp_guard *g, uint32_t kind, const uint8_t key[DP_KEY_BYTES])
+int guard_init(struct dp_guard *g, const struct dp_config *cfg)
 {
-    if (kind >= sizeof guards / sizeof *guards)
+    if (cfg->guard >= sizeof guards / sizeof *guards)
         return -EINVAL;
-    g->ops = &guards[kind];
-    memcpy(g->key, key, DP_KEY_BYTES);
+    g->ops = &guards[cfg->guard];
+    memcpy(g->key, cfg->key, DP_KEY_BYTES);
+    return cfg->guard == DP_GUARD_SESSIONS ? sealed_init(g, cfg) : 0;
+}
+
+void guard_free(struct dp_guard *g) { sealed_free(g); }
+
+int dp_seal_frame(struct dp *d, const uint8_t *pdu, uint32_t size, uint8_t *out)
+{
+    const struct zj_frame frame = {.data = pdu, .size = size};
+    uint8_t room[DP_OVERHEAD_MAX];
+    struct iovec parts[DP_GUARD_PARTS];
+    uint32_t total = 0;
+    if (!guard_can_seal(&d->guard))
+        return -EAGAIN;
+    const uint32_t count = guard_seal(&d->guard, DP_TX_BATCH, &frame, room, parts);
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(out + total, parts[i].iov_base, parts[i].iov_len);
+        total += (uint32_t)parts[i].iov_len;
+    }
+    return (int)total;
+}
+
+int dp_open_frame(struct dp *d, const uint8_t *frame, uint32_t size, uint64_t now, uint8_t *out, uint32_t *out_size)
+{
+    struct zj_frame pdu = {.data = frame, .size = size};
+    const int refusal = guard_open(&d->guard, &pdu, now);
+    if (refusal)
+        return refusal;
+    memcpy(out, pdu.data, pdu.size);
+    *out_size = pdu.size;
     return 0;
 }
 

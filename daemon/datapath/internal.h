@@ -3,7 +3,8 @@
  * From the bottom up: each file calls only what is listed before it, which tests/test_tidy.py checks.
  *
  * kernel.c   clock and memory
- * guard.c    what a frame carries besides its PDU: none, or a SipHash seal
+ * sealed.c   frames that prove their sender: envelope and tag under a session
+ * guard.c    what a frame carries besides its PDU: none, a SipHash seal, or envelope and tag
  * link.c     one link: packet socket, ring, batched sends
  * links.c    the set of links: send on all, receive from any
  * queue.c    what is to be written to one client: byte ring, release marks, DONE counts
@@ -118,26 +119,51 @@ static inline uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 /* ---- guard ---- */
 #define DP_OVERHEAD_MAX 64u                    /* bytes of a frame besides its PDU, under any guard */
 #define DP_GUARD_PARTS 3u                      /* before the PDU, the PDU, behind it */
+#define DP_TX_SLOTS (DP_TX_BATCH + 1u)         /* frames on their way out: a batch, and one by itself */
 
 struct dp_guard;
 struct dp_guard_ops {
     uint32_t overhead;           /* bytes of a frame besides its PDU */
     /* The frame of a PDU, behind the Ethernet header, in 1..DP_GUARD_PARTS parts; returns how many. They point into the PDU and
      * into room, which must both stay until the frame has been sent. */
-    uint32_t (*seal)(const struct dp_guard *g, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
+    uint32_t (*seal)(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
                      struct iovec parts[DP_GUARD_PARTS]);
-    /* 1: the frame may be believed, and is now its PDU (and padding); 0: it is to be dropped. */
-    int (*open)(const struct dp_guard *g, struct zj_frame *frame);
+    /* 0: the frame may be believed, and is now its PDU (and padding); otherwise it is to be dropped (enum dp_refusal). */
+    int (*open)(const struct dp_guard *g, struct zj_frame *frame, uint64_t now);
 };
-struct dp_guard { const struct dp_guard_ops *ops; uint8_t key[DP_KEY_BYTES]; };
+struct sealed;
+struct dp_guard { const struct dp_guard_ops *ops; uint8_t key[DP_KEY_BYTES]; struct sealed *sealed; };
 
-int guard_init(struct dp_guard *g, uint32_t kind, const uint8_t key[DP_KEY_BYTES]); /* -EINVAL: no such kind */
-static inline uint32_t guard_seal(const struct dp_guard *g, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
-                                  struct iovec parts[DP_GUARD_PARTS])
+int guard_init(struct dp_guard *g, const struct dp_config *cfg); /* -EINVAL: no such kind, or not with these settings; -ENOMEM */
+void guard_free(struct dp_guard *g);
+/* slot: 0..DP_TX_SLOTS - 1, one for each frame that has not been sent yet. */
+static inline uint32_t guard_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu,
+                                  uint8_t room[DP_OVERHEAD_MAX], struct iovec parts[DP_GUARD_PARTS])
 {
-    return g->ops->seal(g, pdu, room, parts);
+    return g->ops->seal(g, slot, pdu, room, parts);
 }
-static inline int guard_open(const struct dp_guard *g, struct zj_frame *frame) { return g->ops->open(g, frame); }
+static inline int guard_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now) { return g->ops->open(g, frame, now); }
+
+/* ---- sealed.c ---- */
+int sealed_init(struct dp_guard *g, const struct dp_config *cfg);
+void sealed_free(struct dp_guard *g);
+int sealed_can_seal(const struct dp_guard *g);
+uint32_t sealed_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
+                     struct iovec parts[DP_GUARD_PARTS]);
+int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now);
+/* The frame of a HELLO with this body into out; its size, 0: it is none. */
+uint32_t sealed_hello(const struct dp_guard *g, const uint8_t *body, uint32_t size, uint8_t out[DP_HELLO_MAX]);
+uint64_t sealed_due(const struct dp_guard *g);  /* when Python is wanted for a HELLO, or (0) for a new session */
+/* This process runs. begins: a turn, whose sleep before it Python has judged. Within one it is asleep if it did not for long. */
+void sealed_awake(const struct dp_guard *g, uint64_t now, int begins);
+
+static inline int guard_can_seal(const struct dp_guard *g) { return !g->sealed || sealed_can_seal(g); }
+static inline uint64_t guard_due(const struct dp_guard *g) { return g->sealed ? sealed_due(g) : UINT64_MAX; }
+static inline void guard_awake(const struct dp_guard *g, uint64_t now, int begins)
+{
+    if (g->sealed)
+        sealed_awake(g, now, begins);
+}
 
 /* ---- links ---- */
 /* Where received PDUs go, and where those to be sent come from. */

@@ -282,10 +282,11 @@ uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t 
         } else if (length >= ETH_HLEN && (uint32_t)h->tp_mac + length <= l->slot_bytes) {
             const uint8_t *frame = slot + h->tp_mac;
             struct zj_frame pdu = {.data = frame + ETH_HLEN, .size = length - ETH_HLEN};
-            if (guard_open(above->guard, &pdu))
+            const int refusal = guard_open(above->guard, &pdu, now);
+            if (refusal == 0)
                 (void)above->api->rx(above->core, now, pdu.data, pdu.size, frame + ETH_ALEN);
             else
-                l->counters.rx_unsealed++;
+                l->counters.rx_refused[refusal]++;
         }
         __atomic_store_n(&h->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
         slot = next;

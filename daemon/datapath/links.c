@@ -29,6 +29,7 @@ void links_close(struct dp_links *ls)
 uint32_t links_receive(struct dp_links *ls, uint64_t now, uint32_t *drained)
 {
     uint32_t frames = 0;
+    guard_awake(ls->above.guard, now, 0);
     *drained = 1;
     EACH_LINK(l, ls)
         frames += link_receive(l, &ls->above, now, drained);
@@ -46,7 +47,7 @@ static int any_ready(const struct dp_links *ls, uint64_t now)
 static void seal_batch(struct dp_batch *b, const struct dp_guard *g)
 {
     for (uint32_t i = 0; i < b->count; i++)
-        b->messages[i].msg_hdr.msg_iovlen = 1 + guard_seal(g, &b->frames[i], b->room[i], b->parts[i] + 1);
+        b->messages[i].msg_hdr.msg_iovlen = 1 + guard_seal(g, i, &b->frames[i], b->room[i], b->parts[i] + 1);
 }
 
 /* Returns how many frames, from the front, the link that has come furthest is done with: sent or dropped. */
@@ -70,7 +71,7 @@ uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more)
     struct dp_batch *b = &ls->batch;
     uint32_t total = 0;
     for (uint32_t batch = 0; batch < DP_TX_BATCHES;) {
-        if (!any_ready(ls, now))
+        if (!any_ready(ls, now) || !guard_can_seal(ls->above.guard))
             return total;
         b->count = ls->above.api->tx(ls->above.core, b->frames, DP_TX_BATCH);
         if (b->count == 0) {
@@ -164,13 +165,8 @@ int dp_link_counters(struct dp *d, uint32_t link, struct dp_link_counters *out)
     return 0;
 }
 
-int dp_links_send(struct dp *d, const uint8_t *pdu, uint32_t size)
+static int send_now(struct dp_links *ls, const struct iovec *parts, uint32_t count)
 {
-    struct dp_links *ls = &d->links;
-    const struct zj_frame frame = {.data = pdu, .size = size};
-    uint8_t room[DP_OVERHEAD_MAX];
-    struct iovec parts[DP_GUARD_PARTS];
-    const uint32_t count = guard_seal(&d->guard, &frame, room, parts);
     int first_error = -ENOTCONN, sent = 0;
     EACH_LINK(l, ls) {
         const int error = link_send(l, parts, count);
@@ -179,6 +175,24 @@ int dp_links_send(struct dp *d, const uint8_t *pdu, uint32_t size)
             first_error = error;
     }
     return sent ? 0 : first_error;
+}
+
+int dp_links_send(struct dp *d, const uint8_t *pdu, uint32_t size)
+{
+    const struct zj_frame frame = {.data = pdu, .size = size};
+    uint8_t room[DP_OVERHEAD_MAX];
+    struct iovec parts[DP_GUARD_PARTS];
+    if (!guard_can_seal(&d->guard))
+        return -EAGAIN;
+    return send_now(&d->links, parts, guard_seal(&d->guard, DP_TX_BATCH, &frame, room, parts));
+}
+
+int dp_hello_send(struct dp *d, const uint8_t *body, uint32_t size)
+{
+    uint8_t frame[DP_HELLO_MAX];
+    const uint32_t bytes = d->guard.sealed ? sealed_hello(&d->guard, body, size, frame) : 0;
+    const struct iovec part = {frame, bytes};
+    return bytes ? send_now(&d->links, &part, 1) : -EINVAL;
 }
 
 void links_add_counters(struct dp_links *ls, struct dp_counters *sum)
@@ -191,7 +205,8 @@ void links_add_counters(struct dp_links *ls, struct dp_counters *sum)
         sum->rx_kernel_drops += c->rx_kernel_drops;
         sum->rx_truncated += c->rx_truncated;
         sum->rx_losing += c->rx_losing;
-        sum->rx_unsealed += c->rx_unsealed;
+        for (uint32_t i = 0; i < DP_REFUSALS; i++)
+            sum->rx_refused[i] += c->rx_refused[i];
         sum->tx_batches += c->tx_batches;
         sum->tx_frames += c->tx_frames;
         sum->tx_bytes += c->tx_bytes;

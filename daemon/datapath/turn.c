@@ -28,9 +28,10 @@ int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_c
     struct dp *d = calloc(1, sizeof *d);
     if (!d)
         return -ENOMEM;
-    if (guard_init(&d->guard, cfg->guard, cfg->key)) {
+    const int unguarded = guard_init(&d->guard, cfg);
+    if (unguarded) {
         free(d);
-        return -EINVAL;
+        return unguarded;
     }
     d->cfg = *cfg;
     d->api = api;
@@ -62,6 +63,7 @@ void dp_destroy(struct dp *d)
         return;
     links_close(&d->links);
     clients_free(d);
+    guard_free(&d->guard);
     if (d->timer >= 0)
         close(d->timer);
     if (d->epoll >= 0)
@@ -110,6 +112,7 @@ static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
     due = min64(due, max64(d->api->confirm_due(d->core), now + DP_CONFIRM_GUARD_NS));
     due = min64(due, d->api->nak_due(d->core));
     due = min64(due, links_retry_at(&d->links));
+    due = min64(due, guard_due(&d->guard));
     return min64(due, clients_due(d));
 }
 
@@ -220,7 +223,7 @@ static uint32_t hold_control(struct dp *d, uint32_t status, uint32_t undelivered
     return status;
 }
 
-static uint32_t wants(struct dp *d, uint32_t status)
+static uint32_t wants(struct dp *d, uint32_t status, uint64_t now)
 {
     uint32_t want = 0;
     if (status & ZJ_S_CONTROL)
@@ -229,6 +232,8 @@ static uint32_t wants(struct dp *d, uint32_t status)
         want |= DP_W_GROUP;
     if (d->take_count)
         want |= DP_W_CLIENT;
+    if (guard_due(&d->guard) <= now)
+        want |= DP_W_TRUST;
     if (links_error_is_new(&d->links))
         want |= DP_W_LINK;
     if (status & ZJ_S_FENCED && !d->fenced)
@@ -243,6 +248,7 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     const uint64_t stay_end = may_stay(d, now) ? now + d->cfg.stay_ns : 0;
     uint32_t want, status;
     d->counters.turns++;
+    guard_awake(&d->guard, now, 1);
     for (;;) {
         uint32_t drained, more = 0, undelivered = 0;
         const uint32_t received = links_receive(&d->links, now, &drained);
@@ -261,7 +267,7 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         clients_release(d);
         now = dp_now();
         clients_write(d, now);
-        want = wants(d, status);
+        want = wants(d, status, now);
         const int over = now >= slice_end;
         if (now >= engine_due(d, deadline) && (drained || over))
             want |= DP_W_DEADLINE; /* judged only once the ring is empty: a silent peer's frames may lie in it */

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from zenjun.daemon import metrics
 from zenjun.daemon.config import ConfigError, parse
-from zenjun.daemon.datapath._datapath import ffi as dp_ffi
+from zenjun.daemon.datapath.datapath import COUNTERS, REFUSALS
 from zenjun.daemon.listening import SocketError
 from zenjun.daemon.metrics import CONTENT_TYPE, READERS_MAX, REQUEST_BYTES_MAX, MetricsServer, counter_name, openmetrics
 from zenjun.daemon.observe import set_up
@@ -33,7 +33,7 @@ def real() -> dict[str, Any]:
     """The example with every counter that the C structures have."""
     s = example()
     core = [name for name, _ in core_ffi.typeof("struct zj_counters").fields if name != "drops"]
-    datapath = [name for name, _ in dp_ffi.typeof("struct dp_counters").fields]
+    datapath = [*COUNTERS, *REFUSALS]
     s["counters"] = {"core": {n: 7 + i for i, n in enumerate(core)}, "datapath": {n: 1000 + i for i, n in enumerate(datapath)}}
     return s
 

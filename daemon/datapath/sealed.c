@@ -1,0 +1,404 @@
+/* The guard of a cluster whose frames prove their sender: envelope and tag under a session, HELLO, and the checks of a receiver.
+ *
+ * Which sessions there are is Python's to say (proto/trust.py); here is what happens to each frame. The layout is that of
+ * proto/envelope.py, whose `Reader` has the same checks in the same order. AES-256-GCM is libcrypto's, fetched once; a context per
+ * session has its key, and only the nonce is set per frame: fetching in each call halves the speed (openssl#20625).
+ */
+#include "internal.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <stdlib.h>
+
+#include "zj_envelope.h"
+
+#define WINDOW 8192u
+#define WORDS 256u                             /* of bits, a ring over twice the window: a jump clears what it passes */
+#define IV_BYTES 12
+#define FRAME_MAX 65536u
+#define HELLO_REST_NS 1000000ull               /* between two visits of Python's for HELLO */
+#define ENCRYPTED 16u
+#define READ_PER_STATION 2u
+
+/* A session that is read. */
+struct session_read {
+    EVP_CIPHER_CTX *cipher;                    /* NULL: none */
+    uint8_t id[4];
+    uint64_t first, top, unsequenced, heard;
+    uint64_t seen[WORDS];
+};
+
+/* The last HELLO of a station, and that with the latest clock where that is another: recorded ones cannot crowd it out. */
+struct hello_place { uint32_t size; uint64_t clock; uint8_t data[DP_HELLO_MAX]; };
+
+struct sealed {
+    EVP_CIPHER *suite;
+    EVP_CIPHER_CTX *cipher;                    /* of the own session; NULL: none yet */
+    uint8_t id[4];
+    uint64_t next;                             /* number */
+    uint32_t cluster, self, stations;
+    uint8_t suite_number, encrypts;
+    uint8_t hello_key[32];
+    uint64_t pause_ns, awake;
+    uint8_t asleep;                            /* this process did not run for a while: nothing is sealed until there is a new session */
+    uint64_t hello_due, hellos;                /* by bit: stations whose HELLO waits */
+    uint8_t strange_is_new;
+    struct hello_place strange;                /* the last one whose tag was wrong */
+    struct hello_place hello[ZJW_STATIONS_MAX][2];
+    struct session_read read[ZJW_STATIONS_MAX][READ_PER_STATION];
+    uint8_t plain[FRAME_MAX];                  /* of the frame being opened */
+    uint8_t *hidden;                           /* DP_TX_SLOTS bodies of FRAME_MAX bytes, of frames on their way out */
+};
+
+static void be16(uint8_t *p, uint32_t v) { v = htobe16((uint16_t)v); memcpy(p, &v, 2); }
+static void be32(uint8_t *p, uint32_t v) { v = htobe32(v); memcpy(p, &v, 4); }
+static void be64(uint8_t *p, uint64_t v) { v = htobe64(v); memcpy(p, &v, 8); }
+static uint32_t from16(const uint8_t *p) { return (uint32_t)p[0] << 8 | p[1]; }
+static uint64_t from64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return be64toh(v); }
+
+/* ---- the cipher ---- */
+static EVP_CIPHER_CTX *keyed(const EVP_CIPHER *suite, const uint8_t key[32], int seals)
+{
+    EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
+    if (c && EVP_CipherInit_ex2(c, suite, key, NULL, seals, NULL) == 1)
+        return c;
+    EVP_CIPHER_CTX_free(c);
+    return NULL;
+}
+
+/* Envelope and body, as associated data; the body as text where out is not NULL. */
+static int run(EVP_CIPHER_CTX *c, uint64_t number, const uint8_t *envelope, const uint8_t *body, uint32_t size, uint8_t *out)
+{
+    uint8_t iv[IV_BYTES] = {0};
+    int n;
+    be64(iv + 4, number);
+    return EVP_CipherInit_ex2(c, NULL, NULL, iv, -1, NULL) == 1 &&
+           EVP_CipherUpdate(c, NULL, &n, envelope, ZJE_SIZEOF_ENVELOPE) == 1 && EVP_CipherUpdate(c, out, &n, body, (int)size) == 1;
+}
+
+/* ---- sending ---- */
+static void put_envelope(const struct sealed *s, uint8_t *p, uint32_t what, const uint8_t id[4], uint32_t length, uint64_t number)
+{
+    be32(p + ZJE_ENVELOPE_CLUSTER, s->cluster);
+    p[ZJE_ENVELOPE_VERSION] = ZJE_VERSION;
+    p[ZJE_ENVELOPE_WHAT] = (uint8_t)what;
+    p[ZJE_ENVELOPE_TX] = (uint8_t)(s->self + 1);
+    p[ZJE_ENVELOPE_SUITE] = s->suite_number;
+    be16(p + ZJE_ENVELOPE_LENGTH, length);
+    be16(p + ZJE_ENVELOPE_PIECE, 0);
+    memcpy(p + ZJE_ENVELOPE_SESSION, id, 4);
+    be64(p + ZJE_ENVELOPE_NUMBER, number);
+}
+
+int sealed_can_seal(const struct dp_guard *g) { return g->sealed->cipher && !g->sealed->asleep; }
+
+uint32_t sealed_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
+                     struct iovec parts[DP_GUARD_PARTS])
+{
+    struct sealed *s = g->sealed;
+    uint8_t *tag = room + ZJE_SIZEOF_ENVELOPE, *hidden = s->encrypts ? s->hidden + (uint64_t)slot * FRAME_MAX : NULL;
+    uint8_t rest[16];
+    int n;
+    put_envelope(s, room, ZJE_WHAT_PDU, s->id, pdu->size, s->next);
+    /* A number is used up whatever becomes of the frame: two seals under one break the cipher. */
+    if (!run(s->cipher, s->next++, room, pdu->data, pdu->size, hidden) || EVP_EncryptFinal_ex(s->cipher, rest, &n) != 1 ||
+        EVP_CIPHER_CTX_ctrl(s->cipher, EVP_CTRL_AEAD_GET_TAG, ZJE_TAG_BYTES, tag) != 1)
+        memset(tag, 0, ZJE_TAG_BYTES); /* nobody takes it */
+    parts[0] = (struct iovec){room, ZJE_SIZEOF_ENVELOPE};
+    parts[1] = (struct iovec){hidden ? hidden : (void *)(uintptr_t)pdu->data, pdu->size};
+    parts[2] = (struct iovec){tag, ZJE_TAG_BYTES};
+    return 3;
+}
+
+static int hello_tag(const struct sealed *s, const uint8_t *frame, uint32_t size, uint8_t out[ZJE_TAG_BYTES])
+{
+    uint8_t whole[EVP_MAX_MD_SIZE];
+    unsigned n = 0;
+    if (!HMAC(EVP_sha256(), s->hello_key, sizeof s->hello_key, frame, size, whole, &n) || n < ZJE_TAG_BYTES)
+        return 0;
+    memcpy(out, whole, ZJE_TAG_BYTES);
+    return 1;
+}
+
+uint32_t sealed_hello(const struct dp_guard *g, const uint8_t *body, uint32_t size, uint8_t out[DP_HELLO_MAX])
+{
+    const uint32_t end = ZJE_SIZEOF_ENVELOPE + size;
+    if (size < ZJE_SIZEOF_HELLO || end + ZJE_TAG_BYTES > DP_HELLO_MAX)
+        return 0;
+    put_envelope(g->sealed, out, ZJE_WHAT_HELLO, body + ZJE_HELLO_HELLO_SESSION, size, 0);
+    memcpy(out + ZJE_SIZEOF_ENVELOPE, body, size);
+    return hello_tag(g->sealed, out, end, out + end) ? end + ZJE_TAG_BYTES : 0;
+}
+
+/* ---- the window: RFC 6479 ---- */
+static int window_look(const struct session_read *r, uint64_t number)
+{
+    if (number < r->first || (r->top >= WINDOW && number <= r->top - WINDOW))
+        return DP_R_LATE;
+    if (number > r->top)
+        return 0;
+    return r->seen[number / 64 % WORDS] >> number % 64 & 1 ? DP_R_REPLAYED : 0;
+}
+
+static void window_mark(struct session_read *r, uint64_t number)
+{
+    if (number > r->top) {
+        const uint64_t words = number / 64 - r->top / 64;
+        for (uint64_t i = 1; i <= min64(words, WORDS); i++) /* bound: WORDS */
+            r->seen[(r->top / 64 + i) % WORDS] = 0;
+        r->top = number;
+    }
+    r->seen[number / 64 % WORDS] |= 1ull << number % 64;
+}
+
+/* ---- receiving ---- */
+static struct session_read *find(struct sealed *s, uint32_t tx, const uint8_t id[4])
+{
+    for (uint32_t i = 0; tx < s->stations && i < READ_PER_STATION; i++)
+        if (s->read[tx][i].cipher && !memcmp(s->read[tx][i].id, id, 4))
+            return &s->read[tx][i];
+    return NULL;
+}
+
+static void keep(struct hello_place *place, const uint8_t *frame, uint32_t size)
+{
+    place->size = size;
+    place->clock = from64(frame + ZJE_SIZEOF_ENVELOPE + ZJE_HELLO_CLOCK);
+    memcpy(place->data, frame, size);
+}
+
+/* Of each station the last one is kept for Python, and the one with the latest clock; its tag is looked at here, so that a flood
+ * costs no more than that. */
+static int take_hello(struct sealed *s, const uint8_t *frame, uint32_t end)
+{
+    uint8_t tag[ZJE_TAG_BYTES];
+    const uint32_t tx = frame[ZJE_ENVELOPE_TX] - 1u;
+    if (end < ZJE_SIZEOF_ENVELOPE + ZJE_SIZEOF_HELLO || end > DP_HELLO_MAX)
+        return DP_R_SIZE;
+    if (!hello_tag(s, frame, end, tag) || CRYPTO_memcmp(tag, frame + end, sizeof tag)) {
+        keep(&s->strange, frame, end);
+        s->strange_is_new = 1;
+        return DP_R_TAG;
+    }
+    if (tx >= s->stations || frame[ZJE_SIZEOF_ENVELOPE + ZJE_HELLO_PART] != s->self / ZJE_ECHOES_PER_PART)
+        return DP_R_HELLO; /* a part that is about others */
+    struct hello_place *last = &s->hello[tx][0], *latest = &s->hello[tx][1];
+    if (!(s->hellos >> tx & 1))
+        last->size = latest->size = 0;
+    const uint64_t clock = from64(frame + ZJE_SIZEOF_ENVELOPE + ZJE_HELLO_CLOCK);
+    if (last->size && last->clock > clock && (!latest->size || last->clock > latest->clock))
+        *latest = *last;
+    else if (latest->size && clock >= latest->clock)
+        latest->size = 0;
+    keep(last, frame, end);
+    s->hellos |= 1ull << tx;
+    return DP_R_HELLO;
+}
+
+/* A PDU of another station than the frame's: only what is in a stream, or a CONFIRM that is passed on. And an unsequenced PDU is
+ * not taken after a later one: what it says has been said anew. */
+static int of_sender(struct session_read *r, uint32_t tx, uint64_t number, const uint8_t *pdu, uint32_t size)
+{
+    if (size < ZJW_SIZEOF_HEADER)
+        return DP_R_SIZE;
+    switch (pdu[ZJW_HEADER_KIND]) {
+    case ZJW_KIND_DATA: case ZJW_KIND_STOP: case ZJW_KIND_STOP_ACK: case ZJW_KIND_RCV_ACK: case ZJW_KIND_SERVICE:
+        return 0;
+    case ZJW_KIND_CONFIRM:
+        if (pdu[ZJW_HEADER_FLAGS] & ZJW_FLAG_RELAYED)
+            break;
+        /* fall through */
+    default:
+        if (pdu[ZJW_HEADER_SRC] != tx + 1)
+            return DP_R_SPOOFED;
+    }
+    if (number < r->unsequenced)
+        return DP_R_REORDERED;
+    r->unsequenced = number;
+    return 0;
+}
+
+int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
+{
+    struct sealed *s = g->sealed;
+    const uint8_t *p = frame->data;
+    uint8_t rest[16];
+    int n, error;
+    if (frame->size < ZJE_SIZEOF_ENVELOPE)
+        return DP_R_SIZE;
+    if (p[ZJE_ENVELOPE_VERSION] != ZJE_VERSION)
+        return DP_R_VERSION;
+    const uint32_t size = from16(p + ZJE_ENVELOPE_LENGTH), end = ZJE_SIZEOF_ENVELOPE + size, tx = p[ZJE_ENVELOPE_TX] - 1u;
+    if (end + ZJE_TAG_BYTES > frame->size)
+        return DP_R_SIZE;
+    if (p[ZJE_ENVELOPE_WHAT] == ZJE_WHAT_HELLO)
+        return take_hello(s, p, end);
+    if (p[ZJE_ENVELOPE_WHAT] != ZJE_WHAT_PDU || from16(p + ZJE_ENVELOPE_PIECE) || p[ZJE_ENVELOPE_SUITE] != s->suite_number)
+        return DP_R_SUITE;
+    if (tx == s->self)
+        return DP_R_OWN;
+    struct session_read *r = find(s, tx, p + ZJE_ENVELOPE_SESSION);
+    if (!r)
+        return DP_R_UNPROVEN;
+    const uint64_t number = from64(p + ZJE_ENVELOPE_NUMBER);
+    if ((error = window_look(r, number)) != 0)
+        return error;
+    uint8_t tag[ZJE_TAG_BYTES], *plain = s->encrypts ? s->plain : NULL;
+    memcpy(tag, p + end, sizeof tag);
+    if (!run(r->cipher, number, p, p + ZJE_SIZEOF_ENVELOPE, size, plain) ||
+        EVP_CIPHER_CTX_ctrl(r->cipher, EVP_CTRL_AEAD_SET_TAG, ZJE_TAG_BYTES, tag) != 1 ||
+        EVP_DecryptFinal_ex(r->cipher, rest, &n) != 1)
+        return DP_R_TAG;
+    window_mark(r, number);
+    r->heard = now;
+    *frame = (struct zj_frame){.data = plain ? plain : p + ZJE_SIZEOF_ENVELOPE, .size = size};
+    return of_sender(r, tx, number, frame->data, size);
+}
+
+/* ---- sessions ---- */
+static void forget(struct session_read *r)
+{
+    EVP_CIPHER_CTX_free(r->cipher); /* which clears the key */
+    memset(r, 0, sizeof *r);
+}
+
+int dp_seal_under(struct dp *d, const uint8_t id[4], const uint8_t key[32])
+{
+    struct sealed *s = d->guard.sealed;
+    EVP_CIPHER_CTX *cipher = s ? keyed(s->suite, key, 1) : NULL;
+    if (!cipher)
+        return s ? -ENOMEM : -EINVAL;
+    EVP_CIPHER_CTX_free(s->cipher);
+    s->cipher = cipher;
+    memcpy(s->id, id, 4);
+    s->next = 1;
+    s->asleep = 0;
+    s->awake = 0;
+    return 0;
+}
+
+int dp_session_read(struct dp *d, uint32_t tx, const uint8_t id[4], const uint8_t key[32], uint64_t first)
+{
+    struct sealed *s = d->guard.sealed;
+    if (!s || tx >= s->stations || !first || find(s, tx, id))
+        return -EINVAL;
+    for (uint32_t i = 0; i < READ_PER_STATION; i++) {
+        struct session_read *r = &s->read[tx][i];
+        if (r->cipher)
+            continue;
+        r->cipher = keyed(s->suite, key, 0);
+        if (!r->cipher)
+            return -ENOMEM;
+        memcpy(r->id, id, 4);
+        r->first = first;
+        r->top = first - 1;
+        r->heard = dp_now();
+        return 0;
+    }
+    return -ENOSPC;
+}
+
+int dp_session_forget(struct dp *d, uint32_t tx, const uint8_t id[4])
+{
+    struct session_read *r = d->guard.sealed ? find(d->guard.sealed, tx, id) : NULL;
+    if (!r)
+        return -ENOENT;
+    forget(r);
+    return 0;
+}
+
+uint64_t dp_session_heard(struct dp *d, uint32_t tx, const uint8_t id[4])
+{
+    const struct session_read *r = d->guard.sealed ? find(d->guard.sealed, tx, id) : NULL;
+    return r ? r->heard : 0;
+}
+
+uint64_t dp_next_number(const struct dp *d) { return d->guard.sealed ? d->guard.sealed->next : 0; }
+
+/* ---- HELLO, for Python ---- */
+static void give(struct dp_hello *out, const struct hello_place *place)
+{
+    memcpy(out->data, place->data, place->size);
+    out->size = place->size;
+}
+
+int dp_hello_take(struct dp *d, struct dp_hello *out)
+{
+    struct sealed *s = d->guard.sealed;
+    if (!s || !s->hellos)
+        return 0;
+    const uint32_t tx = (uint32_t)__builtin_ctzll(s->hellos);
+    struct hello_place *place = s->hello[tx][1].size ? &s->hello[tx][1] : &s->hello[tx][0];
+    give(out, place);
+    if (place == &s->hello[tx][0])
+        s->hellos &= s->hellos - 1;
+    place->size = 0;
+    s->hello_due = dp_now() + HELLO_REST_NS;
+    return 1;
+}
+
+int dp_hello_strange(struct dp *d, struct dp_hello *out)
+{
+    struct sealed *s = d->guard.sealed;
+    if (!s || !s->strange_is_new)
+        return 0;
+    give(out, &s->strange);
+    s->strange_is_new = 0;
+    return 1;
+}
+
+uint64_t sealed_due(const struct dp_guard *g)
+{
+    const struct sealed *s = g->sealed;
+    return s->asleep ? 0 : s->hellos ? s->hello_due : UINT64_MAX;
+}
+
+void sealed_awake(const struct dp_guard *g, uint64_t now, int begins)
+{
+    struct sealed *s = g->sealed;
+    if (!begins && s->pause_ns && s->awake && now > s->awake + s->pause_ns)
+        s->asleep = 1;
+    s->awake = now;
+}
+
+/* ---- start and end ---- */
+int sealed_init(struct dp_guard *g, const struct dp_config *cfg)
+{
+    if (cfg->stations < 1 || cfg->stations > ZJW_STATIONS_MAX || cfg->self >= cfg->stations ||
+        (cfg->suite & ~ENCRYPTED) != ZJE_SUITE_AES_256_GCM)
+        return -EINVAL;
+    struct sealed *s = g->sealed = calloc(1, sizeof *s);
+    if (!s)
+        return -ENOMEM;
+    s->cluster = cfg->cluster;
+    s->self = cfg->self;
+    s->stations = cfg->stations;
+    s->suite_number = (uint8_t)cfg->suite;
+    s->encrypts = (cfg->suite & ENCRYPTED) != 0;
+    s->pause_ns = cfg->pause_ns;
+    memcpy(s->hello_key, cfg->hello_key, sizeof s->hello_key);
+    s->suite = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
+    s->hidden = s->encrypts ? dp_map((size_t)DP_TX_SLOTS * FRAME_MAX) : NULL;
+    if (s->suite && (s->hidden || !s->encrypts))
+        return 0;
+    sealed_free(g);
+    return -ENOMEM;
+}
+
+void sealed_free(struct dp_guard *g)
+{
+    struct sealed *s = g->sealed;
+    if (!s)
+        return;
+    for (uint32_t h = 0; h < ZJW_STATIONS_MAX; h++)
+        for (uint32_t i = 0; i < READ_PER_STATION; i++)
+            forget(&s->read[h][i]);
+    EVP_CIPHER_CTX_free(s->cipher);
+    EVP_CIPHER_free(s->suite);
+    if (s->hidden)
+        dp_unmap(s->hidden, (size_t)DP_TX_SLOTS * FRAME_MAX);
+    OPENSSL_cleanse(s, sizeof *s);
+    free(s);
+    g->sealed = NULL;
+}

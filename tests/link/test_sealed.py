@@ -1,0 +1,272 @@
+"""Frames that prove their sender, in the data path: bytes as the standards say, checks as those of ``proto/envelope.py``."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from zenjun.daemon.datapath import DataPath, Sealing, Want
+from zenjun.proto.envelope import (
+    ECHO,
+    ENCRYPTED,
+    ENVELOPE,
+    HELLO_BYTES_MAX,
+    OVERHEAD,
+    TAG_BYTES,
+    WINDOW,
+    Drop,
+    Echo,
+    Envelope,
+    Hello,
+    Reader,
+    Suite,
+    What,
+)
+from zenjun.proto.wire import HEADER, Flag, Kind
+
+from . import gcm
+from .net import Peer, Wire, ethernet, isolated
+from .rig import CLUSTER, Bench, grown
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+STATIONS = 3
+HELLO_KEY = bytes(range(100, 132))
+SESSION = b"own-session" + bytes(21)
+THEIRS = b"their-session" + bytes(19)
+MS = 1_000_000
+
+
+def key_of(session: bytes) -> bytes:
+    return hashlib.sha256(session).digest()
+
+
+def sealing(suite: int = Suite.AES_256_GCM, pause_ns: int = 0) -> Sealing:
+    return Sealing(STATIONS, suite, HELLO_KEY, pause_ns)
+
+
+def pdu(mark: int, src: int, kind: Kind = Kind.DATA, flags: int = 0, payload: bytes = b"") -> bytes:
+    """The mark stands where the double looks for it, too."""
+    head = bytearray(HEADER.struct.pack(CLUSTER, 1, kind, flags, 3, src, 0, len(payload), 1, 1, 0, 0, 0, 0, 0, 0))
+    head[HEADER.offset("clock") : HEADER.offset("clock") + 8] = mark.to_bytes(8, "big")
+    return bytes(head) + payload
+
+
+def sealed(body: bytes, number: int, *, tx: int = 2, suite: int = Suite.AES_256_GCM, session: bytes = THEIRS) -> bytes:
+    """A frame of another station, made by the slow cipher."""
+    head = Envelope(CLUSTER, What.PDU, tx, suite, len(body), session[:4], number).packed()
+    nonce = bytes(4) + number.to_bytes(8, "big")
+    if suite & ENCRYPTED:
+        hidden, tag = gcm.seal(key_of(session), nonce, head, body)
+        return head + hidden + tag
+    return head + body + gcm.seal(key_of(session), nonce, head + body, b"")[1]
+
+
+def hello(tx: int, *, clock: int = 1, challenge: int = 5, key: bytes = HELLO_KEY) -> bytes:
+    body = Hello(
+        tx=tx, suite=Suite.AES_256_GCM, session=THEIRS, challenge=challenge, clock=clock, next=1, boot=1, incarnation=1,
+        instance=0, fingerprint=1, age_ms=0, keys=(7,), echoes=(Echo(),) * STATIONS, stations=STATIONS,
+    ).bodies()[0]  # fmt: skip
+    frame = Envelope(CLUSTER, What.HELLO, tx, Suite.AES_256_GCM, len(body), THEIRS[:4], 0).packed() + body
+    return frame + hmac.digest(key, frame, "sha256")[:TAG_BYTES]
+
+
+def test_the_slow_cipher_gives_what_its_paper_prints() -> None:
+    """The Galois/Counter Mode of Operation, D. McGrew, J. Viega, test cases 13 and 14."""
+    assert gcm.seal(bytes(32), bytes(12), b"", b"")[1].hex() == "530f8afbc74536b9a963b4f1c4cb738b"
+    hidden, tag = gcm.seal(bytes(32), bytes(12), b"", bytes(16))
+    assert (hidden.hex(), tag.hex()) == ("cea7403d4d606b6e074ec5d3baf39d18", "d0d1c8a799996bf0265b98b5d48ab919")
+
+
+@pytest.mark.parametrize("suite", [Suite.AES_256_GCM, Suite.AES_256_GCM + ENCRYPTED])
+def test_frames_are_what_the_standard_says(make_bench: Callable[..., Bench], suite: int) -> None:
+    dp = make_bench(sealing=sealing(suite)).dp
+    with pytest.raises(BlockingIOError):
+        dp.seal_frame(pdu(1, 1))
+    dp.seal_under(SESSION, key_of(SESSION))
+    rng = random.Random(3)
+    for number, size in enumerate((0, 1, 15, 16, 17, 200, 1300), 1):
+        body = pdu(number, 1, payload=rng.randbytes(size))
+        assert dp.seal_frame(body) == sealed(body, number, tx=1, suite=suite, session=SESSION), size
+    assert dp.next_number == 8
+    dp.session_read(2, THEIRS, key_of(THEIRS), 1)
+    body = pdu(1, 2, payload=b"x" * 100)
+    assert dp.open_frame(sealed(body, 1, suite=suite) + bytes(30), 0) == body, "padding stands behind the tag"
+
+
+def open_slowly(session: bytes, number: int, head: bytes, body: bytes, tag: bytes) -> bytes | None:
+    made = gcm.seal(key_of(session), bytes(4) + number.to_bytes(8, "big"), head + body, b"")[1]
+    return body if made == tag else None
+
+
+def other(rng: random.Random, frame: bytes) -> bytes:
+    """One field or bit of it changed, or its end cut off."""
+    out = bytearray(frame)
+    match rng.randrange(6):
+        case 0:
+            out[rng.randrange(len(out))] ^= 1 << rng.randrange(8)
+        case 1:
+            return bytes(out[: rng.randrange(len(out))])
+        case 2:
+            out[ENVELOPE.offset("tx")] = rng.randrange(5)
+        case 3:
+            out[ENVELOPE.offset("suite")] = rng.choice((0, 1, 2, 17))
+        case 4:
+            out[ENVELOPE.offset("version")] = rng.choice((0, 1, 3))
+        case _:
+            out[ENVELOPE.offset("number") :][:8] = rng.randbytes(8)
+            out[ENVELOPE.offset("number") : ENVELOPE.size] = rng.choice((0, 9, 20_000, 2**63)).to_bytes(8, "big")
+    return bytes(out)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_checks_as_those_of_the_simulation(make_bench: Callable[..., Bench], seed: int) -> None:
+    """The same frames to both: right ones in any order, repeated, changed, of sessions that are proven and others."""
+    dp = make_bench(sealing=sealing()).dp
+    reader = Reader(1, STATIONS, Suite.AES_256_GCM, open_slowly)
+    rng = random.Random(seed)
+    sessions = {(tx, i): bytes([tx, i]) * 16 for tx in (2, 3) for i in range(3)}
+    for (tx, i), session in sessions.items():
+        if i < 2:
+            first = 5 * i + 1
+            dp.session_read(tx, session, key_of(session), first)
+            reader.add(tx, session, first, 0)
+    frames: list[bytes] = []
+    seen = set()
+    for _ in range(400):
+        tx, i = rng.choice(list(sessions))
+        number = rng.choice((rng.randrange(1, 40), rng.randrange(WINDOW - 60, WINDOW + 90), rng.randrange(2**20)))
+        kind, flags = rng.choice(((Kind.DATA, 0), (Kind.CONFIRM, 0), (Kind.CONFIRM, Flag.RELAYED), (Kind.NAK, 0)))
+        src = rng.choice((tx, tx, tx, 1, 2))
+        frames.append(sealed(pdu(number, src, kind, flags), number, tx=tx, session=sessions[tx, i]))
+        for frame in (rng.choice(frames), other(rng, rng.choice(frames)), frames[-1]):
+            if len(frame) > 5 and frame[5] == What.HELLO:
+                continue
+            expected, got = reader.take(frame, 0), dp.open_frame(frame, 0)
+            assert got == (f"rx_{expected}" if isinstance(expected, Drop) else expected), frame.hex()
+            seen.add(expected if isinstance(expected, Drop) else None)
+    assert len(seen) >= 10, f"the frames meet the checks: {seen}"
+
+
+def test_a_session_is_read_until_it_is_forgotten(make_bench: Callable[..., Bench]) -> None:
+    dp = make_bench(sealing=sealing()).dp
+    frame = sealed(pdu(1, 2), 1)
+    assert dp.open_frame(frame, 0) == "rx_unproven"
+    dp.session_read(2, THEIRS, key_of(THEIRS), 1)
+    dp.session_read(2, SESSION, key_of(SESSION), 1)
+    with pytest.raises(OSError, match="No space"):
+        dp.session_read(2, b"third", key_of(THEIRS), 1)
+    assert dp.open_frame(frame, 77) == pdu(1, 2)
+    assert dp.session_heard_ns(2, THEIRS) == 77
+    assert dp.open_frame(frame, 78) == "rx_replayed"
+    dp.session_forget(2, THEIRS)
+    assert dp.session_heard_ns(2, THEIRS) == 0
+    assert dp.open_frame(frame, 79) == "rx_unproven"
+    with pytest.raises(FileNotFoundError):
+        dp.session_forget(2, THEIRS)
+
+
+def test_settings_that_cannot_be(make_bench: Callable[..., Bench]) -> None:
+    for wrong in (sealing(suite=0), sealing(suite=2), sealing()._replace(stations=0), sealing()._replace(stations=65)):
+        with pytest.raises(OSError, match="Invalid argument"):
+            make_bench(sealing=wrong)
+    dp = make_bench().dp
+    with pytest.raises(OSError, match="Invalid argument"):
+        dp.seal_under(SESSION, key_of(SESSION))
+    assert dp.hello_take() is None
+
+
+def test_of_many_hellos_the_last_and_the_latest_are_kept(make_bench: Callable[..., Bench]) -> None:
+    dp = make_bench(sealing=sealing()).dp
+    for clock in (5, 9, 3, 4):
+        assert dp.open_frame(hello(2, clock=clock), 0) == "rx_hello"
+    taken = [dp.hello_take(), dp.hello_take(), dp.hello_take()]
+    assert taken == [hello(2, clock=9)[:-TAG_BYTES], hello(2, clock=4)[:-TAG_BYTES], None]
+    assert dp.open_frame(hello(3, key=bytes(32)), 0) == "rx_tag"
+    assert dp.hello_take() is None
+    assert dp.hello_strange() == hello(3)[:-TAG_BYTES]
+    assert dp.hello_strange() is None
+
+
+def opened(make_bench: Callable[..., Bench], suite: int) -> tuple[Bench, Peer, Peer]:
+    link = Wire()
+    bench = make_bench(sealing=sealing(suite))
+    bench.core.c.tx_cluster = CLUSTER
+    bench.dp.link_open(link.a)
+    return bench, Peer(link.b), Peer(link.b, receive=True)
+
+
+@isolated
+@pytest.mark.parametrize("suite", [Suite.AES_256_GCM, Suite.AES_256_GCM + ENCRYPTED])
+def test_on_a_wire(make_bench: Callable[..., Bench], suite: int) -> None:
+    """Nothing leaves before there is a session; then every frame has its own number, and what comes is checked and counted."""
+    bench, peer, listener = opened(make_bench, suite)
+    bench.core.c.tx_left, bench.core.c.tx_size = 130, 100
+    bench.turn()
+    assert bench.core.c.tx_sent == 0
+    assert not bench.dp.links_send(pdu(5, 1))
+    bench.dp.seal_under(SESSION, key_of(SESSION))
+    bench.until(lambda: bench.core.c.tx_sent == 130, what="the batch goes out")
+    assert bench.dp.links_send(pdu(5, 1))
+    frames: list[bytes] = []
+    bench.until(lambda: grown(frames, listener.receive()) >= 131, what="all come out at the other end")
+    numbers = [int.from_bytes(f[14 + 16 : 14 + 24], "big") for f in frames]
+    assert numbers == list(range(1, 132))
+    assert frames[-1][14:] == sealed(pdu(5, 1), 131, tx=1, suite=suite, session=SESSION)
+    bench.dp.session_read(2, THEIRS, key_of(THEIRS), 1)
+    for frame in (sealed(pdu(9, 2), 1, suite=suite), sealed(pdu(9, 2), 1, suite=suite), pdu(9, 2), sealed(pdu(9, 3), 7, tx=3)):
+        peer.send(ethernet(frame))
+    refused = ("rx_replayed", "rx_version", "rx_suite" if suite & ENCRYPTED else "rx_unproven")
+    bench.until(lambda: all(bench.dp.counters()[name] == 1 for name in refused), what="three are counted")
+    assert bench.core.c.rx_frames == 1
+
+
+@isolated
+def test_a_hello_brings_python_in(make_bench: Callable[..., Bench]) -> None:
+    bench, peer, listener = opened(make_bench, Suite.AES_256_GCM)
+    peer.send(ethernet(hello(2)))
+    bench.until(lambda: False, want=Want.TRUST, what="the turn comes back")
+    assert bench.dp.hello_take() == hello(2)[:-TAG_BYTES]
+    assert not bench.turn().want & Want.TRUST
+    body = hello(1)[ENVELOPE.size : -TAG_BYTES]
+    assert bench.dp.hello_send(body)
+    frames: list[bytes] = []
+    bench.until(lambda: grown(frames, listener.receive()) >= 1, what="it goes out without a session")
+    assert frames[0][14:] == hello(1)
+    assert not bench.dp.hello_send(body + bytes(HELLO_BYTES_MAX))
+
+
+HARNESS = ROOT / "tests" / "link" / "sealed_frames.c"
+
+
+def test_changed_frames_under_sanitizers(tmp_path: Path) -> None:
+    """A million random changes of right frames: no wrong read or write, and none of them is believed."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler is not None, "this test needs a C compiler"
+    program = tmp_path / "sealed_frames"
+    datapath, core = ROOT / "daemon" / "datapath", ROOT / "proto" / "core"
+    sources = [str(HARNESS), *(str(datapath / name) for name in ("sealed.c", "guard.c", "kernel.c"))]
+    flags = [
+        "-std=gnu11",
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=undefined",
+    ]
+    command = [compiler, *flags, f"-I{datapath}", f"-I{core}", *sources, "-lcrypto", "-o", str(program)]
+    subprocess.run(command, check=True, timeout=120)
+    done = subprocess.run([str(program), "200000"], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
+def test_sizes() -> None:
+    assert (ENVELOPE.size, ECHO.size, OVERHEAD) == (24, 20, 40)
+    assert DataPath is not None
