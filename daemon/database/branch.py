@@ -22,7 +22,7 @@ import apsw
 from ...proto.service.database.messages import Segment
 from . import vfs
 from .errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
-from .guarding import Guard, SchemaGuard, is_recorded, uneven_functions
+from .guarding import Guard, Looking, SchemaGuard, is_recorded, uneven_functions
 
 __all__ = ["BUSY_TIMEOUT_MS", "Bindings", "Branch"]
 
@@ -131,6 +131,30 @@ class Branch:
         except apsw.AuthError as error:
             raise NotSupportedError(self._guard.refusal or str(error)) from error
         return cursor
+
+    @property
+    def has_temporary(self) -> bool:
+        """The program has had temporary tables or views. ``reader`` knows none, and may have a table of the same name."""
+        return self._guard.has_temporary
+
+    def is_temporary(self, sql: str) -> bool:
+        """A CREATE, ALTER or DROP that changes temporary tables alone, whether it says so or not. ``execute`` runs it: no other
+        site has them, and one of them may have the name of a table of the database."""
+        if not self.has_temporary:
+            return False
+        looking = Looking()
+        cursor = self.writer.cursor()
+        cursor.exec_trace = lambda *_: False
+        self.writer.set_authorizer(looking)
+        try:
+            with contextlib.suppress(apsw.ExecTraceAbort):
+                cursor.execute(sql, can_cache=False)
+        except apsw.Error:
+            return False  # running it tells why
+        finally:
+            self.writer.set_authorizer(self._guard)
+            cursor.close(True)
+        return looking.databases == {"temp"}
 
     def changeset(self) -> bytes:
         """What was changed since ``begin``, rows before and after; empty if nothing. The transaction continues.

@@ -44,6 +44,10 @@ _NOT_IN_SCHEMA: Final = frozenset(
         apsw.SQLITE_CREATE_TEMP_TABLE,
         apsw.SQLITE_CREATE_TEMP_TRIGGER,
         apsw.SQLITE_CREATE_TEMP_VIEW,
+        apsw.SQLITE_DROP_TEMP_INDEX,
+        apsw.SQLITE_DROP_TEMP_TABLE,
+        apsw.SQLITE_DROP_TEMP_TRIGGER,
+        apsw.SQLITE_DROP_TEMP_VIEW,
         apsw.SQLITE_PRAGMA,
         apsw.SQLITE_SAVEPOINT,
         apsw.SQLITE_TRANSACTION,
@@ -131,6 +135,8 @@ class Guard:
         """A statement of the branch itself is being prepared."""
         self.refusal = ""
         """Why the last statement was refused."""
+        self.has_temporary = False
+        """The program has had a temporary table or view."""
         self.written: set[str] = set()
         """Tables of the database that a statement has ever been prepared to write. It only grows: a statement that SQLite has
         prepared already does not come here again."""
@@ -141,6 +147,8 @@ class Guard:
             return _DENY
         if action in _ROWS and database == "main":
             self.written.add(first or "")
+        if action in (apsw.SQLITE_CREATE_TEMP_TABLE, apsw.SQLITE_CREATE_TEMP_VIEW):
+            self.has_temporary = True
         return _OK
 
     @staticmethod
@@ -159,6 +167,19 @@ class Guard:
         if action in _ROWS and database == "main" and not is_recorded(first):
             return f"{_ROWS[action]} {first}: not a table of the program's"
         return ""
+
+
+class Looking:
+    """The authorizer for a statement that is prepared to see what it changes, and not run."""
+
+    def __init__(self) -> None:
+        self.databases: set[str] = set()
+        """Whose tables it writes, those of the schema included."""
+
+    def __call__(self, action: int, first: str | None, second: str | None, database: str | None, cause: str | None) -> int:
+        if action in _ROWS and database:
+            self.databases.add(database)
+        return _OK
 
 
 class SchemaGuard:
@@ -182,6 +203,8 @@ class SchemaGuard:
         if action == apsw.SQLITE_CREATE_VTABLE and (second or "").lower() not in _MODULES:
             return _DENY
         if action in _NEVER or (not self.is_virtual and action in _NOT_IN_SCHEMA):
+            return _DENY
+        if action == apsw.SQLITE_ALTER_TABLE and first == "temp":
             return _DENY
         if action == apsw.SQLITE_SELECT and self.word == "CREATE" and not self.is_virtual:
             return _DENY

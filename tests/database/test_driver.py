@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,38 @@ def test_too_large(local: Local) -> None:
         c.execute("INSERT INTO t VALUES(60, zeroblob(68000000))")
     assert encode_body([]) == b""
     c.close()
+
+
+def test_a_temporary_table_may_have_the_name_of_another_table(local: Local) -> None:
+    """What is said of it concerns it alone, and stays here."""
+    with contextlib.closing(db.connect("shop", autocommit=True)) as c:
+        c.execute("CREATE TEMP TABLE t(id, v, w)")
+        c.execute("INSERT INTO t VALUES(7, 'temporary', 0)")
+        sent = len(local.sent)
+        for statement in ("CREATE INDEX i ON t(v)", "ALTER TABLE t ADD COLUMN x", "DROP INDEX i", "ALTER TABLE t RENAME w TO y"):
+            c.execute(statement)
+        assert c.execute("SELECT id, v, y, x FROM t").fetchall() == [(7, "temporary", 0, None)]
+        c.execute("DROP TABLE t")
+        assert len(local.sent) == sent
+        assert len(c.execute("SELECT * FROM t").fetchall()) == 3
+        c.execute("DROP TABLE t")
+        assert local.kinds == [Segment.SQL]
+
+
+def test_a_schema_is_changed_beside_a_temporary_table(local: Local) -> None:
+    with contextlib.closing(db.connect("shop", autocommit=True)) as c:
+        c.execute("CREATE TEMP TABLE s(id)")
+        c.execute("CREATE INDEX i ON t(v)")
+        assert local.kinds == [Segment.SQL]
+        with pytest.raises(db.OperationalError, match="no such table"):
+            c.execute("DROP TABLE nowhere")
+
+
+@pytest.mark.parametrize("pragma", ["table_info(t)", "temp.table_info(t)", "main.index_list('t')", 'table_xinfo("t")'])
+def test_a_pragma_about_the_schema_reads_no_table(local: Local, pragma: str) -> None:
+    """Two programs that look at a schema do not collide."""
+    with contextlib.closing(db.connect("shop")) as c:
+        c.execute(f"PRAGMA {pragma}").fetchall()
+        c.execute("INSERT INTO t VALUES(4, 'd')")
+        c.commit()
+    assert table_hash("t") not in local.reads

@@ -8,6 +8,8 @@ from datetime import datetime as Timestamp
 from datetime import time as Time
 from typing import Final
 
+import apsw
+
 from ..errors import (
     DatabaseError,
     DataError,
@@ -33,6 +35,9 @@ from .cursor import Cursor
 apilevel: Final = "2.0"
 threadsafety: Final = 1
 paramstyle: Final = "qmark"
+sqlite_version: Final = apsw.sqlite_lib_version()
+sqlite_version_info: Final = tuple(int(part) for part in sqlite_version.split("."))
+"""Of the SQLite library, as in ``sqlite3``."""
 
 
 class _Type:
@@ -108,5 +113,7 @@ __all__ = [
     "apilevel",
     "connect",
     "paramstyle",
+    "sqlite_version",
+    "sqlite_version_info",
     "threadsafety",
 ]

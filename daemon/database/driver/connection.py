@@ -546,7 +546,7 @@ class Connection:
     def _in_transaction(self, cursor: Cursor, kind: Kind, sql: str, bindings: Bindings) -> None:
         branch = self._branch
         assert branch is not None
-        if kind is Kind.SCHEMA:
+        if kind is Kind.SCHEMA and not branch.is_temporary(sql):
             self._change_schema(branch, sql, bindings)
             return
         if kind is Kind.SAVEPOINT and branch.changes_schema:
@@ -563,7 +563,9 @@ class Connection:
         self._touched = True
 
     def _read(self, branch: Branch, cursor: Cursor, sql: str, bindings: Bindings) -> bool:
-        """Run it on the reader; False: it is not only a read, or names what is only on the writer."""
+        """Run it on the reader; False: it is not only a read, or names what is only on the writer, or may."""
+        if branch.has_temporary:
+            return False
         writes = False
 
         def trace(each: apsw.Cursor, text: str, values: object) -> bool:
@@ -591,7 +593,7 @@ class Connection:
             return self._is_one(sql, text)
 
         word = "".join(words_of(sql, 1))
-        changes_temporary = word in ("CREATE", "DROP")
+        changes_temporary = word in ("ALTER", "CREATE", "DROP")
         if changes_temporary:
             self._note(sql, bindings)  # afterwards it is an error
         before = branch.writer.total_changes()

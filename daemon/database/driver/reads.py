@@ -18,6 +18,7 @@ import apsw
 
 from ....proto.service.database.certify import table_hash
 from ....proto.service.database.changeset import row_hash
+from .statements import is_about_schema
 
 __all__ = ["Reads"]
 
@@ -270,6 +271,8 @@ class Reads:
     def _explain(self, sql: str, bindings: Bindings, schema: Schema) -> Found:
         frames: list[list[Op]] = []
         found = Found()
+        if is_about_schema(sql):
+            return found  # and EXPLAIN would run it
 
         def trace(cursor: apsw.Cursor, sql: str, bindings: object) -> bool:
             found.names = tuple(cursor.bindings_names)

@@ -11,6 +11,26 @@ CACHE_MAX: Final = 1000
 """Texts whose kind is kept."""
 _BLANK: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$)|;)+", re.DOTALL)
 _WORD: Final = re.compile(r"[A-Za-z_]+")
+_PRAGMA: Final = re.compile(r"PRAGMA\s+(?:(?:\w+|\"[^\"]*\")\s*\.\s*)?(\w+)", re.IGNORECASE)
+_OF_SCHEMA: Final = frozenset(
+    [
+        "collation_list",
+        "compile_options",
+        "database_list",
+        "foreign_key_list",
+        "function_list",
+        "index_info",
+        "index_list",
+        "index_xinfo",
+        "module_list",
+        "pragma_list",
+        "schema_version",
+        "table_info",
+        "table_list",
+        "table_xinfo",
+    ]
+)
+"""Pragmas that read no rows of tables."""
 
 
 class Kind(Enum):
@@ -78,3 +98,13 @@ def kind_of(sql: str) -> Kind:
 def is_exclusive(sql: str) -> bool:
     """BEGIN EXCLUSIVE."""
     return words_of(sql)[1:2] == ("EXCLUSIVE",)
+
+
+@lru_cache(CACHE_MAX)
+def is_about_schema(sql: str) -> bool:
+    """A PRAGMA that reads the schema alone. No other transaction that changes it can come in between (rule H2)."""
+    if words_of(sql, 1) != ("PRAGMA",):
+        return False
+    blank = _BLANK.match(sql)
+    found = _PRAGMA.match(sql, blank.end() if blank is not None else 0)
+    return found is not None and found[1].lower() in _OF_SCHEMA

@@ -1,0 +1,3 @@
+"""The tests, all of them."""
+
+from sqlalchemy.testing.suite import *  # noqa: F403
