@@ -224,7 +224,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             medium=config.cluster.medium,
         )
         report = StatusReport(config, engine, dp, groups, rights, version(), present.fingerprint, mark(key) if key else None)
-        clients = Sessions(dp, groups, facts, journal, report.status, engine.core.want_ack, host_of=engine.opening.host_of)
+        clients = _sessions(dp, groups, facts, journal, report, engine)
         runtime = Runtime(
             engine=engine,
             dp=dp,
@@ -309,6 +309,19 @@ def _engine(config: Config, incarnation: int, instance: int, frame_max: int, fin
     )
     # A file of a daemon that believed every number it received: this one starts all the same, and reports that they are used up.
     return Engine(wanted, incarnation=incarnation, instance=min(instance, INSTANCE_MAX))
+
+
+def _sessions(dp: DataPath, groups: Groups, facts: Facts, journal: Journal, report: StatusReport, engine: Engine) -> Sessions:
+    return Sessions(
+        dp,
+        groups,
+        facts,
+        journal,
+        report.status,
+        engine.core.want_ack,
+        host_of=engine.opening.host_of,
+        config=engine.config if facts.medium == "switched" else None,
+    )
 
 
 def _datapath(config: Config, engine: Engine, mtu: int, key: bytes) -> DataPath:

@@ -87,7 +87,9 @@ class Applier:
         self._store.note_ran()
         self._clients.payload_max = self._engine.core.payload_max
         # The data path forgets the last instance only now: its counts jump with that, and `reopened` has to come before them.
-        self._clients.on_opened(effect.instance, effect.incarnations, self._dp.reset(), joined=effect.joined)
+        self._clients.on_opened(
+            effect.instance, effect.incarnations, self._dp.reset(), joined=effect.joined, frame_max=effect.frame_max
+        )
         if self._host.is_running:
             self._dp.hold(False)
         self._announcer.opened(effect)
@@ -106,6 +108,7 @@ class Applier:
         self._announcer.blocked(effect, now_ns())
         if self._announcer.instance or effect.stations:
             self._clients.on_blocked(effect.stations, effect.quorum)
+            self._clients.multicast.on_quorum()
 
     def _on_fenced(self, effect: Fenced) -> None:
         self.has_fenced = True

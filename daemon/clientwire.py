@@ -49,6 +49,7 @@ class Frame(IntEnum):
     MEMBERS = 7
     ADMIN = 8
     REQUEST = 9
+    SEND_TO = 10
     WELCOME = 65
     MESSAGE = 66
     VIEW = 67
@@ -190,6 +191,11 @@ JOIN: Final = Layout(
     (Field("ordering", "B", "order of delivery, table below"), Field("pad", "3x", "0")),
     "The body of JOIN begins with this from version 3 on; the group's name follows.",
 )
+SEND_TO: Final = Layout(
+    "send_to",
+    (Field("count", "H", "handles that follow, 1..16"),),
+    "The body of SEND_TO begins with this.",
+)
 REQUEST: Final = Layout(
     "request",
     (
@@ -226,7 +232,7 @@ DONE: Final = Layout(
     "The body of DONE: how many of this client's messages (all groups, in order of sending) have reached each level since it "
     "connected.",
 )
-LAYOUTS: Final = (HEADER, HELLO, JOIN, REQUEST, REPLY, MESSAGE, DONE)
+LAYOUTS: Final = (HEADER, HELLO, JOIN, SEND_TO, REQUEST, REPLY, MESSAGE, DONE)
 MESSAGE_FRAME: Final = struct.Struct("<" + HEADER.code + MESSAGE.code)
 """Header of a MESSAGE frame and of its body in one: what the library reads once per message."""
 
@@ -268,10 +274,16 @@ FRAMES: Final = (
     ),
     Row(Frame.REQUEST, 3, "layout *request*, then what its kind needs; answered by REPLY"),
     Row(
+        Frame.SEND_TO,
+        3,
+        "layout *send_to*, that many handles (u16 each), then the message: one message to several groups of order `abcast` or "
+        "`token`, only if WELCOME has `orders`. Flags as SEND; `handle` is 0",
+    ),
+    Row(
         Frame.WELCOME,
         1,
         "JSON: `version`, `station`, `stations`, `cluster`, `client` (own number), `message_max`, `queue_bytes_max`, `instance` "
-        "(0: not open), `mtu`, `payload_max`, `medium` (`switched` or `bus`)",
+        "(0: not open), `mtu`, `payload_max`, `medium` (`switched` or `bus`), `orders` (those that this daemon has)",
     ),
     Row(Frame.MESSAGE, 1, "layout *message*, then the message"),
     Row(
@@ -310,6 +322,7 @@ FLAGS: Final[tuple[tuple[Frame, int, str, str], ...]] = (
     (Frame.JOIN, JoinFlag.OP, "OP", "versions 1 and 2: order of delivery `op`, level 0 only"),
     (Frame.SEND, LEVEL_MASK, "", f"level at which the message counts as done, {LEVEL_HELP}"),
     (Frame.SEND, SendFlag.NOTIFY, "NOTIFY", "report progress by DONE"),
+    (Frame.SEND_TO, LEVEL_MASK | SendFlag.NOTIFY, "", "as SEND"),
     (Frame.MESSAGE, MessageFlag.OWN, "OWN", "the client's own message"),
     (Frame.ERROR, ErrorFlag.CLOSES, "CLOSES", "the connection is closed after this"),
 )
@@ -337,6 +350,7 @@ CODES: Final = {
     "too-large": "a message above `message_max`, or one that cannot be sent",
     "bad-handle": "the handle is not joined, or in use, or out of bounds",
     "not-member": "the handle is not for sending",
+    "groups": "SEND_TO without handles, with more than 16, or with groups of another order than `abcast` or `token`",
     "closed-group": "the group is not open to programs that are not in it",
     "name": f"no group name (1–{GROUP_NAME_MAX} bytes of UTF-8), or joined already",
     "name-collision": "another group with members, or another one of this station, has the same number",

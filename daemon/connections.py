@@ -71,6 +71,8 @@ class Standing:
     instance: int = 0
     incarnations: tuple[int, ...] = ()
     """Of the stations of the instance as agreed, 0: no member."""
+    frame_max: int = 0
+    """Largest PDU that all its members take, bytes; 0: not known."""
     view_instance: int = 0
     """Instance at the place up to which messages have been delivered."""
     open: bool = False

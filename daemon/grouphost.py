@@ -11,12 +11,17 @@ again, it joins its clients' groups again by itself; after an admission only whe
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, TypeAlias
 
+from ..proto.engineconfig import EngineConfig
+from ..proto.multicast.codec import GROUPS_MAX, OPERATIONS
+from ..proto.multicast.links import MESSAGE_MAX as MULTICAST_BYTES
+from ..proto.multicast.member import MULTICAST
 from ..proto.service.base import Effect, Emit, Place, Reply, ViewEvent
-from ..proto.service.groups import NAME_BOUNDS, Change, Groups, group_name
+from ..proto.service.groups import LEVEL_OF, NAME_BOUNDS, Change, Groups, group_name
 from ..proto.wire import ORDER_NAMES, MessageType, Ordering, group_id
 from .clientwire import (
     HANDLES_MAX,
@@ -27,20 +32,23 @@ from .clientwire import (
     LEVEL_MAX,
     LEVELS,
     RESERVED_PREFIX,
+    SEND_TO,
     STATE_PREFIX,
     VERSION_REQUESTS,
     Frame,
     JoinFlag,
     Kind,
+    SendFlag,
 )
 from .connections import Connection, Connections, Facts, Handle, Standing, as_json
 from .datapath import DataPath, MaySend, Take
+from .multicast import MulticastHost
 from .requests import privileged
 from .services import ServiceHost, Services
 
 Refusal: TypeAlias = tuple[str, str] | None
 """Code and text of an ERROR; None: nothing is in the way."""
-ORDERINGS: Final = frozenset(int(ordering) for ordering in Ordering)
+MULTICAST_OPERATIONS: Final = frozenset(bytes([operation]) for operation in OPERATIONS)
 REFUSED: Final = {
     "name-collision": "group {!r} has the same number as another group with members: use another name",
     "order-mismatch": "group {!r} has another order: its first member has said which",
@@ -63,13 +71,19 @@ class GroupHost(ServiceHost):
         standing: Standing,
         facts: Facts,
         reply: Callable[[Reply], None],
+        config: EngineConfig | None = None,
     ) -> None:
+        """config: the engine's, for groups of orders ``abcast`` and ``token``; None: there are none."""
         self._dp = dp
         self._groups = groups
         self._connections = connections
         self._standing = standing
         self._facts = facts
         self._reply = reply
+        self.multicast = MulticastHost(dp, groups, connections, standing, facts, config)
+        self.multicast.emit = self._emit
+        self.multicast.unbind = self._unbind_now
+        self.multicast.on_ready = self.begin
         self._by_group: dict[str, dict[tuple[int, int], tuple[Connection, Handle]]] = {}
         """Handles of each group by (client, handle): what a view costs must not grow with the other groups."""
         self._names: dict[int, str] = {}
@@ -82,10 +96,12 @@ class GroupHost(ServiceHost):
     def open(self, instance: int, *, joined: bool) -> None:
         """An instance begins; joined: the others have groups already. Call ``begin`` when the programs have got the event."""
         self._groups.open(instance, joined=joined)
+        self.multicast.open(instance, joined=joined)
 
     def suspend(self) -> None:
         """This station is in no instance now; what is delivered of the last one before the next begins still counts."""
         self._groups.suspend()
+        self.multicast.suspend()
         self._outbox.clear()
 
     def end(self) -> None:
@@ -95,7 +111,7 @@ class GroupHost(ServiceHost):
         self._groups.close()
         for connection in list(self._connections.by_slot.values()):
             for handle in list(connection.handles.values()):
-                if handle.member:
+                if handle.member and handle.ordering not in MULTICAST:
                     self._dp.leave(connection.slot, handle.group_id)
                 if handle.leaving or connection.bye:
                     self._unbind(connection, handle)
@@ -115,15 +131,27 @@ class GroupHost(ServiceHost):
 
     def on_message(self, place: Place, client: int, data: bytes, position: int) -> None:
         """A group message of a client of station ``place[1]``. position: of its PDU."""
-        known = self._groups.known
-        self._apply(self._groups.on_message(place, (place[1], client), data), place, client, position)
+        if not client and data[:1] in MULTICAST_OPERATIONS:
+            self.multicast.on_group_message(place[1], data)
+            return
+        known, kept = self._groups.known, self._groups.kept
+        effects = self._groups.on_message(place, (place[1], client), data)
+        if self._groups.kept > kept:
+            self.multicast.on_kept()
+        self._apply(effects, place, client, position)
         self._if_known(known)
+        self.multicast.on_groups()
 
     def on_view(self, place: Place, view: ViewEvent, position: int) -> None:
         """Stations have come or gone at this place of the order."""
-        known = self._groups.known
-        self._apply(self._groups.on_view(place, view), place, 0, position)
+        known, syncing = self._groups.known, self._groups.syncing
+        self._groups.uses_multicast = self.multicast.member.is_used
+        effects = self._groups.on_view(place, view)
+        gone = [e for e in effects if isinstance(e, Change) and e.ordering in MULTICAST]
+        self._apply([e for e in effects if e not in gone], place, 0, position)
+        self.multicast.on_view(view, gone, syncing)
         self._if_known(known)
+        self.multicast.on_groups()
 
     def on_request(self, request: Hashable, body: bytes) -> None:
         """A program asks the groups something; the answer goes to ``reply``."""
@@ -136,7 +164,10 @@ class GroupHost(ServiceHost):
             if isinstance(effect, Change):
                 if own:
                     self._own_change(effect, client)
-                if not effect.refused:
+                if not effect.refused and effect.ordering in MULTICAST:
+                    self.multicast.on_change(effect)
+                    self._allow_others(effect.group)
+                elif not effect.refused:
                     self._show(effect, place, position)
             elif isinstance(effect, Emit):
                 self._outbox.append((effect.client, 0, effect.data))
@@ -162,7 +193,8 @@ class GroupHost(ServiceHost):
             self._unbind(connection, handle)
         elif change.reason == "join":
             handle.member = True
-            self._dp.join(connection.slot, handle.number, handle.group_id, handle.level, handle.no_self, handle.ordering)
+            if handle.ordering not in MULTICAST:
+                self._dp.join(connection.slot, handle.number, handle.group_id, handle.level, handle.no_self, handle.ordering)
             self._allow(connection, handle)
 
     def _show(self, change: Change, place: Place, position: int) -> None:
@@ -188,9 +220,22 @@ class GroupHost(ServiceHost):
                 self._dp.leave(connection.slot, identity)
                 self._unbind(connection, handle)
         self._dp.need_ack(identity, self._groups.needs_ack(change.group))
-        for _, (connection, handle) in bound:
+        self._allow_others(change.group)
+
+    def _allow_others(self, group: str) -> None:
+        """Whether programs may send that are not in the group can be another matter now."""
+        for _, (connection, handle) in sorted(self._by_group.get(group, {}).items()):
             if handle.send_only:
                 self._allow(connection, handle)
+
+    def _emit(self, data: bytes) -> None:
+        """A message of this station to all."""
+        self._outbox.append((0, 0, data))
+        self.flush()
+
+    def _unbind_now(self, connection: Connection, handle: Handle) -> None:
+        if connection.handles.get(handle.number) is handle:
+            self._unbind(connection, handle)
 
     # ---- what programs want
 
@@ -218,8 +263,8 @@ class GroupHost(ServiceHost):
             ordering = Ordering.FIFO if take.flags & JoinFlag.OP else Ordering.TOTAL
         else:
             (number,) = JOIN.struct.unpack_from(take.data)
-            if number not in ORDERINGS:
-                known = ", ".join(f"{int(s)} ({ORDER_NAMES[s]})" for s in Ordering)
+            if number not in self.multicast.orderings:
+                known = ", ".join(f"{int(s)} ({ORDER_NAMES[s]})" for s in self.multicast.orderings)
                 return "unknown-order", f"this daemon knows no order of delivery number {number}; it knows {known}"
             ordering = Ordering(number)
         handle = Handle(
@@ -270,12 +315,57 @@ class GroupHost(ServiceHost):
                 return "bus-level", f"{what} cannot be had: {why}"
             if fifo and handle.level:
                 return "level", "a group of order op delivers on acceptance: it has no level above ordered"
+            if handle.level > LEVEL_OF[handle.ordering]:
+                return "level", f"a group of order {ORDER_NAMES[handle.ordering]} has no level {LEVELS[handle.level]}"
         if self._standing.fence is not None:
             return "fenced", "the order here differs from another station's"
         if not handle.send_only and name in connection.joined:
             return "name", f"group {name!r} is joined already"
         if handle.send_only and not self._groups.may_send(name):
             return "closed-group", f"group {name!r} is not open to programs that are not in it"
+        return None
+
+    def on_send(self, connection: Connection, take: Take) -> str:
+        """A SEND on a handle of a group of order abcast or token, or a SEND_TO. Returns why it is a violation of the protocol."""
+        handles, data = [take.handle], take.data
+        if take.type == Frame.SEND_TO:
+            if take.size < SEND_TO.size:
+                return "a SEND_TO without its handles"
+            (count,) = SEND_TO.struct.unpack_from(data)
+            end = SEND_TO.size + 2 * count
+            if take.size < end:
+                return "a SEND_TO that is shorter than its handles"
+            handles = list(struct.unpack_from(f"<{count}H", data, SEND_TO.size))
+            data = data[end:]
+        if refusal := self._refusal_of_send(connection, handles, data, take.flags & LEVEL_MASK):
+            self._dp.refuse(connection.slot, *refusal, handle=take.handle)
+            return ""
+        groups = tuple(sorted({connection.handles[h].group_id for h in handles}))
+        notify = bool(take.flags & SendFlag.NOTIFY)
+        self.multicast.send(connection, groups, data, take.flags & LEVEL_MASK, notify)
+        return ""
+
+    def _refusal_of_send(self, connection: Connection, handles: list[int], data: bytes, level: int) -> Refusal:
+        """Whether a message to the groups of these handles cannot be."""
+        if not 1 <= len(handles) <= GROUPS_MAX:
+            return "groups", f"a message to {len(handles)} groups; allowed: 1..{GROUPS_MAX}"
+        orders: set[Ordering] = set()
+        for number in handles:
+            handle = connection.handles.get(number)
+            if handle is None or handle.leaving:
+                return "bad-handle", f"no group is joined as handle {number}"
+            if handle.send_only and not self._groups.may_send(handle.group):
+                return "closed-group", f"group {handle.group!r} is not open to programs that are not in it"
+            if self._groups.members(handle.group) or not handle.send_only:
+                orders.add(handle.ordering if not handle.send_only else self._groups.ordering(handle.group))
+        if len(orders) > 1:
+            return "order-mismatch", "one message cannot go to groups of different orders"
+        if orders - MULTICAST:
+            return "groups", "only groups of orders abcast and token can be addressed together"
+        if level > LEVEL_OF[Ordering.TOKEN]:
+            return "level", "messages to groups of orders abcast and token have no level ack"
+        if len(data) > MULTICAST_BYTES:
+            return "too-large", f"a message of {len(data)} bytes; to such groups {MULTICAST_BYTES} can be sent"
         return None
 
     def on_leave(self, connection: Connection, number: int) -> None:
@@ -344,6 +434,8 @@ class GroupHost(ServiceHost):
         """Send the join of a handle in the present instance, if it can be sent yet."""
         if handle.send_only or handle.asked or connection.bye or not self._standing.open or not self._groups.known:
             return
+        if handle.ordering in MULTICAST and not self.multicast.is_ready:
+            return
         handle.asked = True
         data = self._groups.encode_join(
             handle.group, connection.name, level=handle.level, open=handle.open, ordering=handle.ordering
@@ -361,6 +453,8 @@ class GroupHost(ServiceHost):
         elif self._standing.open and self._groups.known:
             may = MaySend.YES if self._groups.may_send(handle.group) else MaySend.NO
             ordering = self._groups.ordering(handle.group)
+            if ordering in MULTICAST and not self.multicast.is_ready:
+                may = MaySend.WAIT
         else:
             may = MaySend.WAIT
         self._dp.handle(connection.slot, handle.number, handle.group_id, may_send=may, ordering=ordering)

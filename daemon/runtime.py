@@ -14,6 +14,7 @@ chores of a tenth of a second and more use the loop's clock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
@@ -49,7 +50,7 @@ PAUSE_NS: Final = 200_000_000
 CATCH_UP_MAX: Final = 256
 TICK_S: Final = 1.0
 # Plain integers: enum arithmetic would be the dearest thing in a turn.
-GROUP, CLIENT, LINK, MORE = int(Want.GROUP), int(Want.CLIENT), int(Want.LINK), int(Want.MORE)
+GROUP, CLIENT, LINK, MORE, PAIR = int(Want.GROUP), int(Want.CLIENT), int(Want.LINK), int(Want.MORE), int(Want.PAIR)
 SOMETHING: Final = ~int(Want.FENCED)
 
 
@@ -91,6 +92,7 @@ class Runtime:
             self, engine, dp=dp, clients=clients, journal=journal, notifier=notifier, drain_timeout_ns=drain_timeout_ns
         )
         self._acceptor = Acceptor(self, listener, clients, journal)
+        clients.multicast.accuse = self._accuse
         self._done: asyncio.Future[int] | None = None
         self._turning = False
         self._again = False
@@ -213,13 +215,18 @@ class Runtime:
 
     def _deadline(self) -> int:
         """Of Python; the core's own are in the data path's timer anyway."""
-        return min(self._engine.own_deadline_ns(), self.stopping.deadline_ns) if self.has_begun else self.stopping.deadline_ns
+        own = min(self.stopping.deadline_ns, self._clients.multicast.deadline)
+        return min(self._engine.own_deadline_ns(), own) if self.has_begun else own
 
     def _serve(self, turn: Turn) -> None:
         now = turn.now
         want = turn.want
+        if want & PAIR:
+            self._clients.multicast.on_pairs()
+            self._again = True
         if want & GROUP:
             self._serve_group(now)
+        self._clients.multicast.on_time(now)
         if self.has_begun:
             self._applier.apply(self._engine.poll(now, turn.status))
         if want & CLIENT:
@@ -251,6 +258,12 @@ class Runtime:
         # Perhaps of the instance that has ended: its groups stay until the next one begins.
         self._clients.on_delivered(message)
         self._dp.group_done()
+
+    def _accuse(self, station: int) -> None:
+        """A link to this station is blocked."""
+        with contextlib.suppress(UsageError):
+            self._applier.apply(self._engine.expel(now_ns(), station, "deaf"))
+            self._again = True
 
     # ---- commands
 
@@ -346,6 +359,7 @@ class Runtime:
     def _chores(self) -> None:
         now = now_ns()
         self._clients.tick(now)
+        self._clients.multicast.tick(now)
         self._journal.tell_held(now)
         self._announcer.look_for_others(now, self._links)
         self._links.tick(now)

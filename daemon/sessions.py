@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from ..proto.core import Message
+from ..proto.engineconfig import EngineConfig
 from ..proto.service.base import Place, ViewEvent, decode_view
 from ..proto.service.groups import Groups
-from ..proto.wire import MessageType
+from ..proto.wire import ORDER_NAMES, MessageType
 from .clientwire import (
     DONE,
     HEADER,
@@ -61,10 +62,12 @@ class Sessions:
         want_ack: Callable[[bool], None],
         admin: Callable[[str, dict[str, Any]], str] | None = None,
         host_of: Callable[[int], str | None] = lambda station: None,
+        config: EngineConfig | None = None,
     ) -> None:
         """``want_ack(yes)``: a program here waits for level ack. ``host_of``: the host name of a station, None if it is not
         known.
-        ``status`` and ``admin``: as in ``Requests``."""
+        ``status`` and ``admin``: as in ``Requests``. ``config``: the engine's, for groups of orders abcast and token; None: there
+        are none."""
         self._dp = dp
         self._facts = facts
         self.clients_max = facts.clients_max
@@ -77,7 +80,9 @@ class Sessions:
         self._services = Services()
         self.requests = Requests(dp, self.connections, self._standing, facts, journal, status, self._services, admin)
         # The services, each of which registers itself.
-        self._groups = GroupHost(self._services, dp, groups, self.connections, self._standing, facts, self.requests.reply)
+        self._groups = GroupHost(self._services, dp, groups, self.connections, self._standing, facts, self.requests.reply, config)
+        self.multicast = self._groups.multicast
+        self.multicast.fenced = self._on_multicast_fenced
         self.refused = 0
         """Connections turned away (full, closing)."""
         self.mtu = 0
@@ -129,6 +134,9 @@ class Sessions:
         if take.type == Frame.JOIN:
             if violation := self._groups.on_join(connection, take):
                 self._cut_off(connection, "protocol", violation, now)
+        elif take.type in (Frame.SEND, Frame.SEND_TO):
+            if violation := self._groups.on_send(connection, take):
+                self._cut_off(connection, "protocol", violation, now)
         elif take.type == Frame.LEAVE:
             self._groups.on_leave(connection, take.handle)
         elif take.type == Frame.REQUEST and connection.version >= VERSION_REQUESTS:
@@ -179,15 +187,20 @@ class Sessions:
 
     # ---- the cluster's news
 
-    def on_opened(self, instance: int, incarnations: Iterable[int], lost: dict[int, Lost], *, joined: bool = False) -> None:
+    def on_opened(
+        self, instance: int, incarnations: Iterable[int], lost: dict[int, Lost], *, joined: bool = False, frame_max: int = 0
+    ) -> None:
         """This station has started in an instance, and everything of the last one is delivered: report it to all programs, and
         join their groups (again), now or (joined: it has been admitted) as soon as the others' groups are known.
 
-        incarnations: of stations 1..n, 0: no member. lost: what ``DataPath.reset`` has returned. The data path counts undecided
-        messages as done from its next turn on, so this must come before it.
+        incarnations: of stations 1..n, 0: no member. frame_max: largest PDU that all members take, bytes. lost: what
+        ``DataPath.reset`` has returned. The data path counts undecided messages as done from its next turn on, so this must come
+        before it.
         """
         standing = self._standing
         again = standing.ever_open
+        losses = {c: self._loss(c, lost) for c in self.connections.in_order()} if again else {}
+        standing.frame_max = frame_max
         self._services.end()
         standing.instance = standing.view_instance = instance
         standing.incarnations = tuple(incarnations)
@@ -202,13 +215,15 @@ class Sessions:
                 "joined": joined,
             }
             if again:
-                event.update(self._loss(connection, lost))
+                event.update(losses[connection])
             self.connections.event(connection, event)
         self._services.begin()
 
     def _loss(self, connection: Connection, lost: dict[int, Lost]) -> dict[str, object]:
         """What the end of an instance costs a client, as its events report it."""
         undecided, forgotten, unsafe = lost.get(connection.slot, NOTHING_LOST)
+        held, risky = self.multicast.lost(connection)
+        forgotten, unsafe = forgotten + held, unsafe or risky
         first = self._dp.client_info(connection.slot).sent - undecided + 1
         return {"undecided": undecided, "first": first, "forgotten": forgotten, "unsafe": unsafe}
 
@@ -248,6 +263,10 @@ class Sessions:
             return {"event": "unblocked"}
         stations = [{"station": s, "reason": r} for s, r in self._standing.blocked]
         return {"event": "blocked", "stations": stations, "quorum": self._standing.quorum}
+
+    def _on_multicast_fenced(self, text: str) -> None:
+        """A station has delivered other messages of groups of order abcast or token than another one."""
+        self._journal.error("bug", f"messages of groups differ between stations: {text}")
 
     def on_fenced(self, station: int, position: int) -> None:
         """The order differs from ``station``'s: nothing more is delivered."""
@@ -336,6 +355,7 @@ class Sessions:
             "mtu": self.mtu,
             "payload_max": self.payload_max,
             "medium": facts.medium,
+            "orders": [ORDER_NAMES[o] for o in self.multicast.orderings],
         }
         self.connections.put(connection, Frame.WELCOME, welcome, urgent=True)
         if standing.blocked:

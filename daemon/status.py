@@ -71,6 +71,7 @@ class StatusReport:
         out["kernel"] = {"drops": counters["rx_kernel_drops"]}
         out["clients"] = self.clients.status()
         out["groups"] = self._groups.as_list()
+        out["multicast"] = self.clients.multicast.status()
         out["memory_bytes"]["datapath"] = self._dp.memory()
         out["rights"] = asdict(self._rights)
         out["options"] = {**self._config.values()["cluster"], "fingerprint": self._fingerprint}

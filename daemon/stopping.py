@@ -102,7 +102,7 @@ class Stopping:
     def advance(self, now: int) -> None:
         """Move on when the phase's aim is reached or its time is over. Harmless while the daemon is not stopping."""
         if self.phase is Phase.DRAINING:
-            unstable = self._engine.core.is_open and self._engine.core.unstable
+            unstable = self._engine.core.is_open and (self._engine.core.unstable or not self._clients.multicast.is_stable)
             hopeless = not self._engine.membership.has_quorum
             if unstable and not hopeless and now < self.deadline_ns:
                 return

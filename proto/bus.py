@@ -128,7 +128,7 @@ class BusRules(MediumRules):
         """No station votes on a bus: the instance ends by the first of them."""
         return self._opening.renew(now, f"station {stations[0]} is deaf", stations[0])
 
-    def expel(self, now: int, station: int) -> Sequence[Outcome]:
+    def expel(self, now: int, station: int, reason: str) -> Sequence[Outcome]:
         raise UsageError("on a bus nobody is expelled: an instance has all who are there")
 
     def find_silent(self, now: int) -> Steps:

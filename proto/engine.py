@@ -217,11 +217,11 @@ class Engine:
         self._tick(now)
         return self.core.offer(data, group=group, client=client, type=type, need_ack=need_ack, ordering=ordering)
 
-    def expel(self, now: int, station: int) -> list[Effect]:
+    def expel(self, now: int, station: int, reason: str = "expelled") -> list[Effect]:
         """An operator wants a member out: its removal is proposed. It may come back as a new incarnation. UsageError if it is no
         member, this station itself, or if the rest would have no quorum."""
         now = self._tick(now)
-        return self._absorb(now, self.medium.expel(now, station)) + self._serve(now)
+        return self._absorb(now, self.medium.expel(now, station, reason)) + self._serve(now)
 
     def leave(self, now: int) -> list[Effect]:
         """Leave on purpose: queues a CONFIRM with BYE, and two more by the next deadlines; ``left`` is True after the last. The

@@ -70,8 +70,8 @@ class MediumRules(ABC):
         """These members, at least one, do not receive what this station sends, and the instance can continue without them."""
 
     @abstractmethod
-    def expel(self, now: int, station: int) -> Sequence[Outcome]:
-        """An operator wants a member out. UsageError if that cannot be."""
+    def expel(self, now: int, station: int, reason: str) -> Sequence[Outcome]:
+        """An operator wants a member out, or a link to it is blocked. UsageError if that cannot be."""
 
     @abstractmethod
     def find_silent(self, now: int) -> Steps:

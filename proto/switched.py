@@ -131,7 +131,7 @@ class SwitchedRules(MediumRules):
         """They are removed."""
         return self._membership.suspect(now, *((k, "deaf") for k in stations))
 
-    def expel(self, now: int, station: int) -> Sequence[Outcome]:
+    def expel(self, now: int, station: int, reason: str) -> Sequence[Outcome]:
         """Propose its removal."""
         if not self._membership.instance:
             raise UsageError("this station is in no instance")
@@ -141,7 +141,7 @@ class SwitchedRules(MediumRules):
             raise UsageError(f"station {station} is no member of instance {self._membership.instance}")
         if not self._quorum(k for k in self._membership.target if k != station):
             raise UsageError(f"without station {station} there would be no quorum")
-        return self._membership.suspect(now, (station, "expelled"))
+        return self._membership.suspect(now, (station, reason))
 
     def find_silent(self, now: int) -> Steps:
         """Probe quiet members; suspect, adopt what others report, take back, give up."""

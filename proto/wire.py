@@ -121,11 +121,21 @@ class Ordering(IntEnum):
     FIFO = 1
     """FIFO order (OP in the papers, ``op`` for clients): on acceptance, in each source's order. Messages of it carry message
     flag OP, their PDU header flag OP."""
+    ABCAST = 2
+    """Only the members' stations receive a message, and those of several groups in one order: ISIS' ABCAST. Never in the streams
+    that all stations share (docs/multicast.md)."""
+    TOKEN = 3
+    """The same, ordered by token hosts."""
 
 
-Order: TypeAlias = Literal["total", "op"]
+Order: TypeAlias = Literal["total", "op", "abcast", "token"]
 """What programs and the status call an ordering."""
-ORDER_NAMES: Final[dict[Ordering, Order]] = {Ordering.TOTAL: "total", Ordering.FIFO: "op"}
+ORDER_NAMES: Final[dict[Ordering, Order]] = {
+    Ordering.TOTAL: "total",
+    Ordering.FIFO: "op",
+    Ordering.ABCAST: "abcast",
+    Ordering.TOKEN: "token",
+}
 
 
 @dataclass(frozen=True)
@@ -182,7 +192,11 @@ HEADER: Final = Layout(
         Field("flags", 1, "header flags"),
         Field("stations", 1, "n, length of the vectors: stations of the roster; PAIR: 2", "n"),
         Field("src", 1, "source station, 1..n", "p.SRC"),
-        Field("target", 1, "NAK: station asked to retransmit; POLL: station asked to answer, or 0; otherwise 0"),
+        Field(
+            "target",
+            1,
+            "NAK: station asked to retransmit; POLL: station asked to answer, or 0; PAIR: the other; otherwise 0",
+        ),
         Field("length", 2, "payload bytes after the vectors; what follows is padding"),
         Field("incarnation", 4, "of the source: grows with each restart of its daemon"),
         Field("instance", 4, "instance that the source was in when it sent this"),

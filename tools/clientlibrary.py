@@ -52,6 +52,7 @@ NUMBERS: Final = {
     "unknown-request": -119,
     "too-many-requests": -120,
     "refused": -121,
+    "groups": -122,
 }
 """Numbers of the protocol's error codes."""
 DISCARD: Final = 256
@@ -84,7 +85,12 @@ def header(text: str) -> str:
     }
     meaning = ("the order is fixed", "every station has it and its place is final", "every station knows that")
     levels = [("SENT", -1, "handed to the daemon"), *((name.upper(), n, meaning[n]) for n, name in enumerate(LEVELS))]
-    orders = [("TOTAL", "one order for all"), ("OP", "each sender's order, delivered on acceptance")]
+    orders = [
+        ("TOTAL", "one order for all"),
+        ("OP", "each sender's order, delivered on acceptance"),
+        ("ABCAST", "only members' stations receive; one order wherever groups meet"),
+        ("TOKEN", "the same, ordered by token hosts"),
+    ]
     assert [name.lower() for name, _ in orders] == list(ORDER_NAMES.values())
     errors = [(f"E_{code.upper().replace('-', '_')}", number, said) for code, number, said in _errors()]
     block = "\n".join(

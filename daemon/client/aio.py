@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
@@ -466,6 +466,16 @@ class Connection(BaseConnection):
         ticket = self._protocol.status()
         self._link.flush()
         return await self._wait(ticket, timeout, "asking for the status")
+
+    async def send(self, data: bytes, groups: Sequence[Group], level: SendLevel = "preack", timeout: Seconds = DEFAULT) -> None:
+        """Send one message to several groups, all of order ``abcast`` or all of order ``token`` (docs/groups.md). A program that
+        is in several of them gets it once. Otherwise like ``Group.send``; also ValueError for no group."""
+        ticket = self._protocol.send_to([group._membership for group in groups], data, level)
+        self._link.flush()
+        if self._link.full:
+            await self._drain(timeout)
+        if ticket is not None:
+            await self._wait(ticket, timeout, "sending")
 
     async def members(self, group: str = "", timeout: Seconds = DEFAULT) -> tuple[Member, ...]:
         """Members of a group as this daemon knows them; for the empty name, the stations of the instance (client 0, name of the

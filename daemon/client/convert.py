@@ -54,6 +54,8 @@ def join_level(level: JoinLevel | None, order: Order) -> Level:
         return "ordered"
     if level is None:
         return "preack"
+    if order in ("abcast", "token") and level == "ack":
+        raise BadLevel(f"level {level!r}: a group of order {order} has the levels ordered and preack")
     if level == "accepted" or level not in LEVELS:
         raise ValueError(f"level {level!r}: expected one of {', '.join(LEVELS)}")
     return level

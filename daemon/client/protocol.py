@@ -30,6 +30,7 @@ from ..clientwire import (
     MESSAGE,
     MESSAGE_FRAME,
     PROGRAM_NAME_MAX,
+    SEND_TO,
     VERSION,
     ErrorFlag,
     Frame,
@@ -302,6 +303,23 @@ class ClientProtocol:
         self._put(Frame.SEND, number | _NOTIFY, membership.handle, data)
         return self._wait_done(number)
 
+    def send_to(self, memberships: Sequence[Membership], data: bytes, level: SendLevel) -> Ticket[None] | None:
+        """Queue one message to several groups, of order ``abcast`` or of order ``token``. As ``send``; also ValueError without
+        groups, ClientError if the daemon has no such orders."""
+        number = level_number(level)
+        if not memberships:
+            raise ValueError("a message to no group")
+        for membership in memberships:
+            self._check_send(membership, len(data))
+        if self.welcome is not None and "token" not in self.welcome.orders:
+            raise ClientError("this daemon has no orders abcast and token: a message cannot go to several groups")
+        self.sent += 1
+        self._ordinal += 1
+        handles = [membership.handle for membership in memberships]
+        body = SEND_TO.struct.pack(len(handles)) + struct.pack(f"<{len(handles)}H", *handles) + data
+        self._put(Frame.SEND_TO, 0 if number is None else number | _NOTIFY, 0, body)
+        return None if number is None else self._wait_done(number)
+
     def send_run(self, membership: Membership, run: Sequence[bytes], level: SendLevel) -> Ticket[None] | None:
         """Queue several messages; the ticket is the last one's, which implies all others. Only that one asks for DONE.
 
@@ -524,6 +542,7 @@ class ClientProtocol:
             mtu=int(w.get("mtu", 0)),
             payload_max=int(w.get("payload_max", 0)),
             medium=str(w.get("medium", "switched")),
+            orders=tuple(map(str, w.get("orders", ("total", "op")))),
         )
         if self.welcome.version != VERSION:
             raise ProtocolError(f"the daemon chose protocol version {self.welcome.version}; {VERSION} was offered")

@@ -7,7 +7,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -315,6 +315,12 @@ class SyncConnection(BaseConnection):
         """The daemon's status, the object of docs/status.md."""
         with self._alone:
             return self._answer(self._protocol.status(), timeout, "asking for the status")
+
+    def send(self, data: bytes, groups: Sequence[SyncGroup], level: SendLevel = "preack", timeout: Seconds = DEFAULT) -> None:
+        """Send one message to several groups. Arguments and errors are those of ``Connection.send``."""
+        with self._alone:
+            ticket = self._protocol.send_to([group._membership for group in groups], data, level)
+            self._complete(ticket, timeout, "sending")
 
     def members(self, group: str = "", timeout: Seconds = DEFAULT) -> tuple[Member, ...]:
         """Members of a group as this daemon knows them; for the empty name, the stations of the instance (client 0, name of the

@@ -195,3 +195,5 @@ class Welcome:
     """Bytes of the largest message that travels in one frame."""
     medium: str = "switched"
     """``switched``, or ``bus``: then there is only level ack."""
+    orders: tuple[str, ...] = ("total", "op")
+    """Orders of groups that the daemon has."""

@@ -159,7 +159,7 @@ int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint
     struct dp_client *c = client_live(d, slot);
     if (!c)
         return -ENOENT;
-    if (handle == 0 || handle >= DP_HANDLES_MAX || may_send > DP_MAY_WAIT || ordering >= ZJ_ORDERINGS)
+    if (handle == 0 || handle >= DP_HANDLES_MAX || may_send > DP_MAY_WAIT || ordering > ZJW_ORDERING_TOKEN)
         return -EINVAL;
     c->handles[handle] =
         (struct dp_bound){.group = group, .bound = 1, .may_send = (uint8_t)may_send, .ordering = (uint8_t)ordering};
@@ -176,6 +176,26 @@ int dp_handle_drop(struct dp *d, uint32_t slot, uint16_t handle)
 }
 
 /* ---- for Python ---- */
+int dp_refuse(struct dp *d, uint32_t slot, const char *code, const char *text, uint16_t handle)
+{
+    struct dp_client *c = client_live(d, slot);
+    if (!c)
+        return -ENOENT;
+    client_refuse(d, c, code, text, handle);
+    return 0;
+}
+
+int dp_client_hold(struct dp *d, uint32_t slot, uint32_t yes)
+{
+    struct dp_client *c = client_live(d, slot);
+    if (!c)
+        return -ENOENT;
+    c->held = yes != 0;
+    if (!yes && !c->closing && !c->end)
+        set_add(&d->work, slot);
+    return 0;
+}
+
 int dp_take(struct dp *d, struct dp_take *out)
 {
     while (d->take_count) {
@@ -256,10 +276,7 @@ int dp_reset(struct dp *d, struct dp_lost lost[DP_CLIENTS_MAX])
             lost[i] = what_is_lost(d, c, forgotten);
         c->ordered_end = 0;
         /* Counts go on behind the undecided ones, so that a number means the same message at both ends. */
-        for (uint32_t level = 0; level < ZJ_LEVELS; level++)
-            c->done[level] = c->sent;
-        c->own_counts[0].head = c->own_counts[0].tail = c->own_counts[1].head = c->own_counts[1].tail = 0;
-        set_add(&d->owning, i);
+        queue_forget_own(d, c);
     }
     groups_reset(d);
     input_reset(d);

@@ -50,6 +50,7 @@ class Want(IntFlag):
     TRUST = lib.DP_W_TRUST
     FENCED = lib.DP_W_FENCED
     MORE = lib.DP_W_MORE
+    PAIR = lib.DP_W_PAIR
 
 
 class MaySend(IntEnum):
@@ -250,6 +251,7 @@ class DataPath:
         self._message = ffi.new("struct dp_group *")
         self._info = ffi.new("struct dp_client_info *")
         self._slot = ffi.new("uint32_t *")
+        self._pairs = ffi.new("uint64_t[]", 2)
 
     # ---- start and end
 
@@ -456,6 +458,40 @@ class DataPath:
             return False
         _check(code)
         return True
+
+    # ---- cores of two stations, and what is sent by them
+
+    def pair(self, station: int, core_pointer: int | None) -> None:
+        """Frames with flag PAIR of this station (1..n) go to this core, whose timers run in ``turn``; None: to none. The core
+        must exist until then."""
+        core = ffi.NULL if core_pointer is None else ffi.cast("struct zj_core *", core_pointer)
+        _check(lib.dp_pair(self._dp, station, core))
+
+    def pair_waits(self, station: int, yes: bool) -> None:
+        """Room in the core's window is news."""
+        _check(lib.dp_pair_waits(self._dp, station, yes))
+
+    def pairs(self) -> tuple[int, int]:
+        """Bitmaps (bit k: station k + 1), cleared: cores with news, and stations whose frames came while there was no core."""
+        lib.dp_pairs(self._dp, self._pairs, self._pairs + 1)
+        return self._pairs[0], self._pairs[1]
+
+    def client_hold(self, slot: int, yes: bool) -> None:
+        """Read nothing more from this client, or go on."""
+        _check(lib.dp_client_hold(self._dp, slot, yes))
+
+    def own_sent(self, slot: int, level: int, notify: bool) -> int:
+        """A message that ``take`` has given has been sent. Returns its number among the client's messages, from 1."""
+        _check(lib.dp_own_sent(self._dp, slot, level, notify, self._pairs))
+        return int(self._pairs[0])
+
+    def own_done(self, slot: int, number: int, level: int) -> None:
+        """It has reached this level and those below. Raises OSError: ENOENT no such message."""
+        _check(lib.dp_own_done(self._dp, slot, number, level))
+
+    def refuse(self, slot: int, code: str, text: str, *, handle: int) -> None:
+        """Refuse a message that ``take`` has given."""
+        _check(lib.dp_refuse(self._dp, slot, code.encode(), text.encode(), handle))
 
     def lost(self) -> dict[int, Lost]:
         """What ``reset`` would cost each client now, by slot; clients without a cost are left out."""

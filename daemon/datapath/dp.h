@@ -62,7 +62,8 @@ enum dp_want {                   /* why dp_turn came back; bits */
     DP_W_LINK = 16,              /* a link has reported an error: dp_link_error(); told once */
     DP_W_FENCED = 32,            /* the core has just become fenced; told once, the status keeps saying it */
     DP_W_TRUST = 128,            /* dp_hello_take() has something, or a new session is needed: sealing has stopped */
-    DP_W_MORE = 64               /* slice over with work left: call again soon */
+    DP_W_MORE = 64,              /* slice over with work left: call again soon */
+    DP_W_PAIR = 256              /* dp_pairs() has something */
 };
 
 struct dp_turn_result { uint32_t want; uint32_t status; uint64_t now; uint64_t next_due; };
@@ -178,6 +179,23 @@ int dp_clients(const struct dp *d);                  /* slots in use, also those
 int dp_client_info(const struct dp *d, uint32_t slot, struct dp_client_info *out);
 void dp_counters(struct dp *d, struct dp_counters *out); /* the kernel's drops up to now included */
 uint64_t dp_memory(const struct dp *d);
+
+/* ---- cores of two stations ---- */
+/* Frames with flag PAIR of this station (1..n) go to this core, which must exist until it is replaced (NULL: none). Its timers run in
+ * dp_turn; messages that it has accepted, and others offered to it, are Python's. */
+int dp_pair(struct dp *d, uint32_t station, struct zj_core *core);
+int dp_pair_waits(struct dp *d, uint32_t station, uint32_t yes); /* 1: room in its window is news */
+/* Bitmaps (bit k: station k + 1), which are cleared: cores with news, and stations whose frames came while there was none. */
+void dp_pairs(struct dp *d, uint64_t *news, uint64_t *asked);
+
+/* ---- multicast messages of clients ---- */
+int dp_client_hold(struct dp *d, uint32_t slot, uint32_t yes); /* 1: nothing more is read from this client */
+/* Python has taken a message that dp_take has given it; its number among the client's messages, from 1, is *number. */
+int dp_own_sent(struct dp *d, uint32_t slot, uint32_t level, uint32_t notify, uint64_t *number);
+/* Such a message is refused: an ERROR with this code and text. */
+int dp_refuse(struct dp *d, uint32_t slot, const char *code, const char *text, uint16_t handle);
+/* It has reached all levels up to this one. */
+int dp_own_done(struct dp *d, uint32_t slot, uint64_t number, uint32_t level);
 
 /* ---- tests and tools ---- */
 uint64_t dp_seal(const uint8_t key[16], const uint8_t *data, uint32_t size); /* SipHash-2-4 */

@@ -21,6 +21,7 @@
 #define DP_F_MEMBERS 7u
 #define DP_F_ADMIN 8u
 #define DP_F_REQUEST 9u
+#define DP_F_SEND_TO 10u
 #define DP_F_WELCOME 65u
 #define DP_F_MESSAGE 66u
 #define DP_F_VIEW 67u
@@ -62,6 +63,10 @@
 #define DP_JOIN 4u /* bytes */
 #define DP_JOIN_ORDERING 0u /* u8: order of delivery, table below */
 #define DP_JOIN_PAD 1u /* 3 bytes: 0 */
+
+/* The body of SEND_TO begins with this. */
+#define DP_SEND_TO 2u /* bytes */
+#define DP_SEND_TO_COUNT 0u /* u16: handles that follow, 1..16 */
 
 /* The body of REQUEST begins with this; what follows depends on the kind. */
 #define DP_REQUEST 8u /* bytes */

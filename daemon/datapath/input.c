@@ -116,7 +116,9 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
         const uint8_t type = frame_type(p), flags = frame_flags(p);
         const uint16_t handle = frame_handle(p);
         *size = frame_size(p);
-        if (*size > DP_FRAME_MAX || (type != DP_F_SEND && *size > DP_CONTROL_MAX))
+        if (*size > DP_FRAME_MAX || (type != DP_F_SEND && type != DP_F_SEND_TO && *size > DP_CONTROL_MAX))
+            return HEAD_BAD;
+        if (type == DP_F_SEND_TO && (flags & DP_LEVEL) >= ZJ_LEVELS)
             return HEAD_BAD;
         if (type == DP_F_SEND && !c->begun) {
             const struct dp_bound *b = handle < DP_HANDLES_MAX ? &c->handles[handle] : NULL;
@@ -143,9 +145,13 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
             }
             if (b->may_send == DP_MAY_WAIT)
                 return HEAD_WAIT;
+            if (b->ordering >= ZJ_ORDERINGS && have - DP_HEADER >= *size)
+                return d->hold ? HEAD_WAIT : HEAD_CONTROL; /* of an order that Python drives */
         }
         if (have - DP_HEADER < *size)
             return HEAD_PART;
+        if (type == DP_F_SEND_TO && d->hold)
+            return HEAD_WAIT;
         return type == DP_F_SEND ? HEAD_SEND : HEAD_CONTROL;
     }
 }
@@ -203,7 +209,7 @@ static enum served serve(struct dp *d, struct dp_client *c, int only_partial, ui
             c->quantum = 0;
             return SERVED_QUANTUM;
         }
-        if (c->taking || c->closing || c->end)
+        if (c->taking || c->closing || c->end || c->held)
             return SERVED_DRY;
         if (!c->paused && input_must_pause(d, c))
             c->paused = 1;

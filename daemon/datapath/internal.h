@@ -5,6 +5,7 @@
  * kernel.c   clock and memory
  * sealed.c   frames that prove their sender: envelope and tag under a session
  * guard.c    what a frame carries besides its PDU: none, a SipHash seal, or envelope and tag
+ * pairs.c    cores of two stations (header flag PAIR): which one gets a frame, and their timers
  * link.c     one link: packet socket, ring, batched sends
  * links.c    the set of links: send on all, receive from any
  * queue.c    what is to be written to one client: byte ring, release marks, DONE counts
@@ -165,9 +166,15 @@ static inline void guard_awake(const struct dp_guard *g, uint64_t now, int begin
         sealed_awake(g, now, begins);
 }
 
+/* ---- pairs ---- */
+/* The link of two stations to one other. mac: its address on each of our links, known: bit of the link. */
+struct dp_pair { zj_core *core; uint8_t mac[DP_LINKS_MAX][6]; uint8_t known, waits; };
+/* Bits are station numbers - 1. asked: frames came and there is no core; news: something to be taken, or room. */
+struct dp_pairs { uint32_t self; uint64_t open, asked, news; struct dp_pair at[ZJW_STATIONS_MAX]; };
+
 /* ---- links ---- */
 /* Where received PDUs go, and where those to be sent come from. */
-struct dp_above { const struct zj_api *api; zj_core *core; const struct dp_guard *guard; };
+struct dp_above { const struct zj_api *api; zj_core *core; const struct dp_guard *guard; struct dp_pairs *pairs; };
 
 /* Frames on their way out, the same for every link but for the Ethernet header in the first part. */
 struct dp_batch {
@@ -209,6 +216,8 @@ struct dp_release_mark { uint64_t position, end; uint32_t level, pad; };
 /* So many own messages are done when the position has been passed. */
 struct dp_own { uint64_t position, count; };
 struct dp_own_count { struct dp_own *at; uint32_t cap; uint64_t head, tail; };
+/* An own message that is in no stream of all stations (dp_own_sent): its number among all of the client, and levels reached. */
+struct dp_between { uint64_t number; uint32_t levels, pad; };
 /* Frames written at a place between the ring's frames: urgent ones, and the DONE frame. */
 struct dp_side_buffer { uint8_t *data; uint32_t cap, size, off; uint64_t at; };
 
@@ -237,6 +246,7 @@ struct dp_client {
     uint8_t can_read, can_write, hung_up, eof;
     uint8_t out_armed;           /* EPOLLOUT is asked for */
     uint8_t paused;              /* its queue is over half: its sends are not read */
+    uint8_t held;                /* by Python (dp_client_hold): nothing is read */
     uint8_t taking;              /* a control frame stands at the head of the input, for dp_take */
     uint8_t in_take;             /* the slot stands in the list of dp_take */
     uint8_t end;                 /* its end is to be told by dp_take */
@@ -258,6 +268,10 @@ struct dp_client {
     uint64_t sends;              /* SEND frames, also refused ones */
     struct dp_own_count own_counts[2]; /* towards preack, towards ack */
     uint64_t sent, delivered, done[ZJ_LEVELS], reported[ZJ_LEVELS], notify[ZJ_LEVELS];
+    uint64_t counted[ZJ_LEVELS]; /* as done, but only messages of the streams of all stations, whatever stands between them */
+    struct dp_between *between;  /* ring: those that stand between them */
+    uint32_t between_cap;
+    uint64_t between_tail, between_head[ZJ_ACK]; /* how many there have been, and are counted in done[level] */
     uint64_t ordered_end;        /* one past the position of the last message given at level ordered */
 };
 
@@ -288,6 +302,7 @@ struct dp {
     uint64_t active_at;                 /* when a turn last had something to do */
     struct dp_counters counters;
     struct dp_guard guard;
+    struct dp_pairs pairs;
     struct dp_links links;
     uint8_t fenced;              /* that the core is has been reported */
     uint8_t hold;
@@ -342,6 +357,16 @@ static inline void input_consume(struct dp_client *c, uint32_t bytes)
 void *dp_map(size_t size); /* zeroed; NULL: none left */
 void dp_unmap(void *p, size_t size);
 
+/* ---- pairs.c ---- */
+static inline int is_pair(const struct zj_frame *pdu)
+{
+    return pdu->size >= ZJW_SIZEOF_HEADER && pdu->data[ZJW_HEADER_FLAGS] & ZJW_FLAG_PAIR;
+}
+/* A frame that came on a link (index), with its Ethernet header. */
+void pairs_receive(const struct dp_above *above, uint32_t link, uint64_t now, const struct zj_frame *pdu, const uint8_t *frame);
+void pairs_step(const struct dp_above *above, uint64_t now, uint32_t drained);
+uint64_t pairs_due(const struct dp_above *above);
+
 /* ---- link.c ---- */
 /* Of one link; nothing here knows another one. */
 void link_init(struct dp_link *l, int epoll, uint64_t event);
@@ -353,10 +378,12 @@ void link_count_drops(struct dp_link *l);          /* the kernel's, into the cou
 /* At most DP_RX_BATCH frames to the core; returns how many. *drained becomes 0 if more are there. */
 uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t now, uint32_t *drained);
 int link_ready(const struct dp_link *l, uint64_t now);          /* open, well, and not waiting for room in its queue */
+void link_wait(struct dp_link *l, uint64_t now);   /* its transmit queue is full: it waits, longer each time */
 void link_rested(struct dp_link *l);               /* it waits no longer */
 /* Returns how many frames, from the front, it is done with: sent, or dropped because they never will be. */
 uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint64_t now);
-int link_send(struct dp_link *l, const struct iovec *parts, uint32_t count); /* one frame now; 0 or a negative errno, counted */
+/* One frame now, to an address or (NULL) to all; 0 or a negative errno, counted. */
+int link_send(struct dp_link *l, const uint8_t *to, const struct iovec *parts, uint32_t count);
 /* While resting by the clock nobody waits for frames: out of the epoll, each of them is spared the call of two epolls' wake-up. */
 void link_mute(struct dp_link *l);
 void link_unmute(struct dp_link *l);
@@ -367,6 +394,8 @@ void links_close(struct dp_links *ls);
 uint32_t links_receive(struct dp_links *ls, uint64_t now, uint32_t *drained);
 /* Frames of the core that at least one link is done with. *more becomes 1 if there may be others to send at once. */
 uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more);
+/* The same of the cores of two stations. */
+uint32_t links_transmit_pairs(struct dp_links *ls, uint64_t now);
 void links_mute(struct dp_links *ls);
 void links_unmute(struct dp_links *ls);
 uint64_t links_retry_at(const struct dp_links *ls); /* when the first link that waits may try again, UINT64_MAX: none waits */
@@ -383,6 +412,7 @@ int queue_urgent(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_
                  uint32_t body_size);           /* -ENOBUFS beyond DP_URGENT_MAX_BYTES */
 void queue_release(struct dp *d, struct dp_client *c);
 int queue_count_own(struct dp *d, struct dp_client *c, uint64_t position);
+void queue_forget_own(struct dp *d, struct dp_client *c); /* all are done, as far as anybody will say */
 void queue_done(struct dp *d, struct dp_client *c);
 void queue_cut(struct dp *d, struct dp_client *c, int released);
 uint64_t queue_forget(struct dp *d, struct dp_client *c);

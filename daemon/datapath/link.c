@@ -283,10 +283,12 @@ uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t 
             const uint8_t *frame = slot + h->tp_mac;
             struct zj_frame pdu = {.data = frame + ETH_HLEN, .size = length - ETH_HLEN};
             const int refusal = guard_open(above->guard, &pdu, now);
-            if (refusal == 0)
-                (void)above->api->rx(above->core, now, pdu.data, pdu.size, frame + ETH_ALEN);
-            else
+            if (refusal)
                 l->counters.rx_refused[refusal]++;
+            else if (is_pair(&pdu))
+                pairs_receive(above, (uint32_t)(l->event - EVENT_LINK), now, &pdu, frame);
+            else
+                (void)above->api->rx(above->core, now, pdu.data, pdu.size, frame + ETH_ALEN);
         }
         __atomic_store_n(&h->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
         slot = next;
@@ -299,9 +301,8 @@ uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t 
 }
 
 /* ---- sending ---- */
-static void wait_for_queue(struct dp_link *l, uint64_t now)
+void link_wait(struct dp_link *l, uint64_t now)
 {
-    l->counters.tx_busy++;
     l->retry_ns = l->retry_ns ? min64(2 * l->retry_ns, DP_BUSY_MAX_NS) : DP_BUSY_FIRST_NS;
     l->retry_at = now + l->retry_ns;
 }
@@ -314,7 +315,8 @@ static int refused(struct dp_link *l, uint64_t now, int error)
     /* A queue that stays full for so long may be one that swallows just this frame (a veth whose peer has a smaller MTU says so
      * in this way): the next in line may be the word that keeps this station a member. */
     if ((error == EAGAIN || error == ENOBUFS) && ++l->tries < DP_BUSY_TRIES) {
-        wait_for_queue(l, now);
+        l->counters.tx_busy++;
+        link_wait(l, now);
         return 0;
     }
     l->tries = 0;
@@ -364,13 +366,17 @@ uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint64_t now)
     return done;
 }
 
-int link_send(struct dp_link *l, const struct iovec *parts, uint32_t count)
+int link_send(struct dp_link *l, const uint8_t *to, const struct iovec *parts, uint32_t count)
 {
     if (l->fd < 0)
         return -ENOTCONN;
     if (l->error)
         return l->error;
-    struct iovec all[1 + DP_GUARD_PARTS] = {{l->header, sizeof l->header}};
+    uint8_t header[sizeof l->header];
+    memcpy(header, l->header, sizeof header);
+    if (to)
+        memcpy(header, to, ETH_ALEN);
+    struct iovec all[1 + DP_GUARD_PARTS] = {{header, sizeof header}};
     memcpy(all + 1, parts, count * sizeof *parts);
     const struct msghdr message = {.msg_iov = all, .msg_iovlen = 1 + count};
     ssize_t sent;

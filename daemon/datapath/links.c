@@ -91,6 +91,52 @@ uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more)
     return total;
 }
 
+/* One frame of a pair on every link; 0: no link has room for it now. */
+static int transmit_pair(struct dp_links *ls, const struct dp_pair *p, const struct zj_frame *pdu, uint64_t now)
+{
+    uint8_t room[DP_OVERHEAD_MAX];
+    struct iovec parts[DP_GUARD_PARTS];
+    const uint32_t count = guard_seal(ls->above.guard, DP_TX_BATCH, pdu, room, parts);
+    const int to_group = ls->above.api->pair_to_group(p->core);
+    int done = 0, waits = 0;
+    for (uint32_t i = 0; i < ls->count; i++) {
+        if (!link_ready(&ls->link[i], now)) {
+            waits |= ls->link[i].fd >= 0 && !ls->link[i].error;
+            continue;
+        }
+        const int error = link_send(&ls->link[i], to_group || !(p->known >> i & 1) ? NULL : p->mac[i], parts, count);
+        if (error == -EAGAIN || error == -ENOBUFS) {
+            link_wait(&ls->link[i], now);
+            waits = 1;
+        } else {
+            done = 1;
+        }
+    }
+    return done || !waits; /* what no link will ever take is dropped: it is asked for again */
+}
+
+uint32_t links_transmit_pairs(struct dp_links *ls, uint64_t now)
+{
+    const struct zj_api *api = ls->above.api;
+    uint32_t total = 0;
+    if (!any_ready(ls, now) || !guard_can_seal(ls->above.guard))
+        return 0;
+    for (uint64_t rest = ls->above.pairs->open; rest; rest &= rest - 1) {
+        const struct dp_pair *p = &ls->above.pairs->at[__builtin_ctzll(rest)];
+        struct zj_frame frames[16];
+        uint32_t count, done;
+        do {
+            count = api->tx(p->core, frames, 16);
+            for (done = 0; done < count && transmit_pair(ls, p, &frames[done], now); done++)
+                ;
+            if (done)
+                api->tx_done(p->core, now, done);
+            total += done;
+        } while (count && done == count);
+    }
+    return total;
+}
+
 void links_mute(struct dp_links *ls)
 {
     EACH_LINK(l, ls)
@@ -169,7 +215,7 @@ static int send_now(struct dp_links *ls, const struct iovec *parts, uint32_t cou
 {
     int first_error = -ENOTCONN, sent = 0;
     EACH_LINK(l, ls) {
-        const int error = link_send(l, parts, count);
+        const int error = link_send(l, NULL, parts, count);
         sent |= error == 0;
         if (error && first_error == -ENOTCONN)
             first_error = error;

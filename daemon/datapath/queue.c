@@ -202,16 +202,103 @@ static int own_count_push(struct dp_own_count *l, uint64_t position)
 /* One of the client's messages stands at this place of the order. */
 int queue_count_own(struct dp *d, struct dp_client *c, uint64_t position)
 {
-    if (c->done[ZJ_ORDERED] == c->sent)
+    if (c->counted[ZJ_ORDERED] == c->sent - c->between_tail)
         return 0; /* not one of this connection's */
     for (uint32_t i = 0; i < 2; i++) {
         const int error = own_count_push(&c->own_counts[i], position);
         if (error)
             return error;
     }
-    c->done[ZJ_ORDERED]++;
+    c->counted[ZJ_ORDERED]++;
     set_add(&d->owning, c->slot);
     return 0;
+}
+
+/* How many of the first own messages have reached a level, with those between. */
+static uint64_t done_at(struct dp_client *c, uint32_t level)
+{
+    uint64_t *head = &c->between_head[level];
+    for (; *head != c->between_tail; ++*head) {
+        const struct dp_between *m = &c->between[*head & (c->between_cap - 1u)];
+        if (c->counted[level] + *head < m->number - 1)
+            break;
+        if (m->levels <= level)
+            return m->number - 1;
+    }
+    return c->counted[level] + *head;
+}
+
+static void count_done(struct dp_client *c)
+{
+    if (!c->between_tail) {
+        memcpy(c->done, c->counted, sizeof c->done);
+        return;
+    }
+    c->done[ZJ_ORDERED] = done_at(c, ZJ_ORDERED);
+    c->done[ZJ_PREACK] = done_at(c, ZJ_PREACK);
+    /* Those between have no level ack. Where others lag there, counting late is right. */
+    const uint64_t acked = c->counted[ZJ_ACK];
+    const uint64_t done = acked == c->counted[ZJ_PREACK] ? c->done[ZJ_PREACK] : min64(acked, c->done[ZJ_PREACK]);
+    c->done[ZJ_ACK] = max64(c->done[ZJ_ACK], done);
+}
+
+int dp_own_sent(struct dp *d, uint32_t slot, uint32_t level, uint32_t notify, uint64_t *number)
+{
+    struct dp_client *c = client_live(d, slot);
+    if (!c || level >= ZJ_LEVELS)
+        return -ENOENT;
+    const uint64_t first = min64(c->between_head[ZJ_ORDERED], c->between_head[ZJ_PREACK]);
+    if (c->between_tail - first == c->between_cap) {
+        const uint32_t cap = c->between_cap ? c->between_cap * 2 : 64;
+        struct dp_between *between = malloc(cap * sizeof *between);
+        if (!between)
+            return -ENOMEM;
+        for (uint64_t i = first; i < c->between_tail; i++)
+            between[i & (cap - 1u)] = c->between[i & (c->between_cap - 1u)];
+        free(c->between);
+        c->between = between;
+        c->between_cap = cap;
+    }
+    *number = ++c->sent;
+    c->sends++;
+    c->between[c->between_tail++ & (c->between_cap - 1u)] = (struct dp_between){.number = *number};
+    if (notify && c->notify[level] < *number)
+        c->notify[level] = *number;
+    set_add(&d->owning, slot);
+    return 0;
+}
+
+int dp_own_done(struct dp *d, uint32_t slot, uint64_t number, uint32_t level)
+{
+    struct dp_client *c = client_live(d, slot);
+    if (!c || level >= ZJ_LEVELS)
+        return -ENOENT;
+    uint64_t low = min64(c->between_head[ZJ_ORDERED], c->between_head[ZJ_PREACK]), high = c->between_tail;
+    while (low < high) { /* numbers ascend */
+        const uint64_t middle = low + (high - low) / 2;
+        struct dp_between *m = &c->between[middle & (c->between_cap - 1u)];
+        if (m->number == number) {
+            m->levels = m->levels > level + 1 ? m->levels : level + 1;
+            set_add(&d->owning, slot);
+            return 0;
+        }
+        if (m->number < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return -ENOENT;
+}
+
+void queue_forget_own(struct dp *d, struct dp_client *c)
+{
+    for (uint32_t level = 0; level < ZJ_LEVELS; level++) {
+        c->done[level] = c->sent;
+        c->counted[level] = c->sent - c->between_tail;
+    }
+    c->between_head[ZJ_ORDERED] = c->between_head[ZJ_PREACK] = c->between_tail;
+    c->own_counts[0].head = c->own_counts[0].tail = c->own_counts[1].head = c->own_counts[1].tail = 0;
+    set_add(&d->owning, c->slot);
 }
 
 /* Take the counts on to the positions reached, and have a DONE frame written if one changed that somebody asked for. It stands
@@ -223,8 +310,9 @@ void queue_done(struct dp *d, struct dp_client *c)
         struct dp_own_count *l = &c->own_counts[i];
         const uint64_t position = d->positions[i + 1];
         for (; l->head != l->tail && l->at[l->head & (l->cap - 1u)].position < position; l->head++)
-            c->done[i + 1] += l->at[l->head & (l->cap - 1u)].count;
+            c->counted[i + 1] += l->at[l->head & (l->cap - 1u)].count;
     }
+    count_done(c);
     int news = 0;
     for (uint32_t level = 0; level < ZJ_LEVELS; level++)
         news |= c->done[level] > c->reported[level] && c->reported[level] < c->notify[level];
@@ -458,12 +546,15 @@ void queue_free(struct dp_client *c)
     free(c->q.urgent.data);
     free(c->own_counts[0].at);
     free(c->own_counts[1].at);
+    free(c->between);
+    c->between = NULL;
+    c->between_cap = 0;
     memset(&c->q, 0, sizeof c->q);
     memset(c->own_counts, 0, sizeof c->own_counts);
 }
 
 uint64_t queue_memory(const struct dp_client *c)
 {
-    return c->q.cap + c->q.urgent.cap + (uint64_t)c->q.mark_cap * sizeof(struct dp_release_mark) +
+    return c->q.cap + c->q.urgent.cap + (uint64_t)c->between_cap * sizeof(struct dp_between) + (uint64_t)c->q.mark_cap * sizeof(struct dp_release_mark) +
            ((uint64_t)c->own_counts[0].cap + c->own_counts[1].cap) * sizeof(struct dp_own);
 }

@@ -36,10 +36,11 @@ int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_c
     d->cfg = *cfg;
     d->api = api;
     d->core = core;
+    d->pairs.self = cfg->self;
     clients_init(d);
     d->epoll = epoll_create1(EPOLL_CLOEXEC);
     d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    links_init(&d->links, cfg->links, d->epoll, (struct dp_above){.api = api, .core = core, .guard = &d->guard});
+    links_init(&d->links, cfg->links, d->epoll, (struct dp_above){.api = api, .core = core, .guard = &d->guard, .pairs = &d->pairs});
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = EVENT_TIMER};
     if (d->epoll < 0 || d->timer < 0 || epoll_ctl(d->epoll, EPOLL_CTL_ADD, d->timer, &event)) {
         const int error = -errno;
@@ -113,6 +114,8 @@ static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
     due = min64(due, d->api->nak_due(d->core));
     due = min64(due, links_retry_at(&d->links));
     due = min64(due, guard_due(&d->guard));
+    if (d->pairs.open)
+        due = min64(due, max64(pairs_due(&d->links.above), now + DP_CONFIRM_GUARD_NS));
     return min64(due, clients_due(d));
 }
 
@@ -238,6 +241,8 @@ static uint32_t wants(struct dp *d, uint32_t status, uint64_t now)
         want |= DP_W_LINK;
     if (status & ZJ_S_FENCED && !d->fenced)
         want |= DP_W_FENCED;
+    if (d->pairs.news | d->pairs.asked)
+        want |= DP_W_PAIR;
     return want;
 }
 
@@ -259,7 +264,11 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         if (drained && d->api->nak_due(d->core) <= now)
             d->api->nak(d->core, now); /* thousands a second where frames are lost: too many for the engine's timer */
         /* Frames first: other stations wait for them, our clients only for us. */
-        const uint32_t sent = links_transmit(&d->links, now, &more);
+        uint32_t sent = links_transmit(&d->links, now, &more);
+        if (d->pairs.open) {
+            pairs_step(&d->links.above, now, drained);
+            sent += links_transmit_pairs(&d->links, now);
+        }
         clients_release(d);
         progress += sent + deliver(d, &undelivered);
         more |= undelivered;
@@ -331,6 +340,8 @@ int dp_flush(struct dp *d)
         links_transmit(&d->links, now, &more);
         now = dp_now();
     }
+    if (d->pairs.open)
+        links_transmit_pairs(&d->links, now);
     const uint64_t retry_at = links_retry_at(&d->links);
     if (more)
         arm(d, 1);

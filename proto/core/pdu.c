@@ -102,8 +102,8 @@ static int payload_fits(const struct pdu *p, uint32_t stations)
     }
 }
 
-/* Station number to place within the pair: 1, 2; beyond: none of the two. */
-static uint32_t place_in(const uint32_t pair[2], uint32_t number) { return number == pair[0] ? 1 : number == pair[1] ? 2 : 3; }
+/* Station number to place within the pair: 1, 2; far beyond: none of the two. */
+static uint32_t place_in(const uint32_t pair[2], uint32_t number) { return number == pair[0] ? 1 : number == pair[1] ? 2 : 8; }
 
 int pdu_read(const uint8_t *b, uint32_t size, uint32_t cluster, uint32_t stations, const uint32_t pair[2], int check,
              struct pdu *p)
@@ -126,7 +126,9 @@ int pdu_read(const uint8_t *b, uint32_t size, uint32_t cluster, uint32_t station
     uint32_t target = b[ZJW_HEADER_TARGET];
     if (is_link) {
         src = place_in(pair, src);
-        target = target ? place_in(pair, target) : 0;
+        if (src + place_in(pair, target) != 3)
+            return ZJ_DROP_SOURCE;
+        target = p->flags & ZJW_FLAG_POLL || p->kind == ZJW_KIND_NAK ? 3 - src : 0;
     }
     p->target = (uint8_t)target;
     if (src < 1 || src > stations || p->target > stations)
@@ -182,6 +184,7 @@ uint32_t pdu_header(zj_core *c, uint8_t *b, uint32_t kind, uint32_t flags, uint6
     b[ZJW_HEADER_FLAGS] = (uint8_t)(c->cfg.pair[1] ? flags | ZJW_FLAG_PAIR : flags);
     b[ZJW_HEADER_STATIONS] = (uint8_t)c->n;
     b[ZJW_HEADER_SRC] = wire_number(c, c->self + 1);
+    b[ZJW_HEADER_TARGET] = wire_number(c, 0);
     put16(b + ZJW_HEADER_LENGTH, payload);
     put32(b + ZJW_HEADER_INCARNATION, c->st[c->self].incarnation);
     put32(b + ZJW_HEADER_INSTANCE, c->instance);

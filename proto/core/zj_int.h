@@ -329,14 +329,15 @@ void report_rival(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size,
 /* pair: numbers of the two stations of a link, NULL or 0, 0: no link. p->src and p->target then count within the pair. */
 int pdu_read(const uint8_t *bytes, uint32_t size, uint32_t cluster, uint32_t stations, const uint32_t pair[2], int check,
              struct pdu *p);
-/* A station's number on the wire, from its place (index + 1, or 0 for none), and the reverse. */
+/* What stands in a header for a station's place (index + 1, or 0 for none), and the reverse. On a link the target is always the
+ * other station: at the group address frames of other links come, too. */
 static inline uint8_t wire_number(const zj_core *c, uint32_t place)
 {
-    return (uint8_t)(c->cfg.pair[1] && place ? c->cfg.pair[place - 1] : place);
+    return (uint8_t)(c->cfg.pair[1] ? c->cfg.pair[place ? place - 1 : 1 - c->self] : place);
 }
 static inline uint32_t wire_place(const zj_core *c, uint32_t number)
 {
-    return c->cfg.pair[1] && number ? 1u + (number == c->cfg.pair[1]) : number;
+    return c->cfg.pair[1] ? 1u + (number == c->cfg.pair[1]) : number;
 }
 /* The header of an own PDU; returns the free buffers that it reports. */
 uint32_t pdu_header(zj_core *c, uint8_t *out, uint32_t kind, uint32_t flags, uint64_t seq, uint64_t clock, uint32_t payload);

@@ -48,6 +48,8 @@
 
 #define ZJW_ORDERING_TOTAL 0u
 #define ZJW_ORDERING_FIFO 1u
+#define ZJW_ORDERING_ABCAST 2u
+#define ZJW_ORDERING_TOKEN 3u
 
 /* Common header of every PDU; ack[n] follows, then pack[n] if the PACK flag is set, then the payload. */
 #define ZJW_SIZEOF_HEADER 48u
@@ -57,7 +59,7 @@
 #define ZJW_HEADER_FLAGS 6u /* u8: header flags */
 #define ZJW_HEADER_STATIONS 7u /* u8: n, length of the vectors: stations of the roster; PAIR: 2 */
 #define ZJW_HEADER_SRC 8u /* u8: source station, 1..n */
-#define ZJW_HEADER_TARGET 9u /* u8: NAK: station asked to retransmit; POLL: station asked to answer, or 0; otherwise 0 */
+#define ZJW_HEADER_TARGET 9u /* u8: NAK: station asked to retransmit; POLL: station asked to answer, or 0; PAIR: the other; otherwise 0 */
 #define ZJW_HEADER_LENGTH 10u /* u16: payload bytes after the vectors; what follows is padding */
 #define ZJW_HEADER_INCARNATION 12u /* u32: of the source: grows with each restart of its daemon */
 #define ZJW_HEADER_INSTANCE 16u /* u32: instance that the source was in when it sent this */

@@ -186,7 +186,7 @@ class Send:
 class Broadcast:
     """Effect: give this a place in the main order."""
 
-    entry: Flush | Closed
+    entry: Flush | Closed | State
 
 
 @dataclass(frozen=True)
@@ -237,4 +237,11 @@ class Fenced:
     text: str
 
 
-Effect = Send | Broadcast | Deliver | DeliverView | Release | Finished | Opened | Fenced
+@dataclass(frozen=True)
+class Settled:
+    """Effect: all that the eras before the present one have left is stable, and so are the views that begin it."""
+
+    era: EraNumber
+
+
+Effect = Send | Broadcast | Deliver | DeliverView | Release | Finished | Opened | Fenced | Settled

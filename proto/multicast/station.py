@@ -23,6 +23,7 @@ from .records import (
     Record,
     Relay,
     Send,
+    Settled,
     era_of,
 )
 from .tables import EraNumber
@@ -221,6 +222,7 @@ class Station(Ordering):
                 self._finish(m)
                 del self.messages[name]
         self.main.forget()
+        self.effects.append(Settled(self.era.number))
         self.digests = defaultdict(int, {k: v for k, v in self.digests.items() if k[0] >= self.era.number})
 
     def _compare_digests(self) -> None:

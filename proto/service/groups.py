@@ -30,6 +30,8 @@ NAME_BOUNDS: Final = f"a group's name is 1 to {GROUP_NAME_MAX} bytes of UTF-8"
 PROGRAM_NAME_MAX: Final = 64
 LEVEL_MAX: Final = 2
 """Levels of delivery: 0 ordered, 1 preack, 2 ack."""
+LEVEL_OF: Final = {Ordering.TOTAL: 2, Ordering.FIFO: 0, Ordering.ABCAST: 1, Ordering.TOKEN: 1}
+"""The highest level of each order."""
 SNAPSHOT_BYTES_MAX: Final = 1000
 """Size of one SNAPSHOT message; a longer SNAPSHOT is sent in parts. Smaller than the smallest message_max that can be
 configured."""
@@ -55,9 +57,20 @@ class GroupFlag(IntFlag):
     """JOIN, entry: the group's order is ``op``. Counts for who finds the group empty; others must ask for the same."""
     LAST = 0x08
     """SNAPSHOT: the last part."""
+    ABCAST = 0x10
+    """JOIN, entry: as OP, order ``abcast``."""
+    TOKEN = 0x20
+    """JOIN, entry: as OP, order ``token``."""
+    MULTICAST = 0x40
+    """SNAPSHOT, last part: its station takes part in the orders ``abcast`` and ``token``, which are in use."""
 
 
-_ORDERING_FLAG: Final[dict[Ordering, int]] = {Ordering.TOTAL: 0, Ordering.FIFO: GroupFlag.OP}
+_ORDERING_FLAG: Final[dict[Ordering, int]] = {
+    Ordering.TOTAL: 0,
+    Ordering.FIFO: GroupFlag.OP,
+    Ordering.ABCAST: GroupFlag.ABCAST,
+    Ordering.TOKEN: GroupFlag.TOKEN,
+}
 _ORDERING_OF: Final = {flag: ordering for ordering, flag in _ORDERING_FLAG.items()}
 _ORDERING_FLAGS: Final[int] = sum(_ORDERING_FLAG.values())
 """In a JOIN and in an entry of a SNAPSHOT at most one of these flags is set."""
@@ -149,6 +162,7 @@ class SnapshotPart(NamedTuple):
     instance: int
     last: bool
     entries: tuple[SnapshotEntry, ...]
+    multicast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +176,8 @@ class Change(Effect):
     left: tuple[Member, ...]
     members: tuple[Member, ...]
     reason: str
+    ordering: Ordering = Ordering.TOTAL
+    """The group's."""
 
     @property
     def refused(self) -> bool:
@@ -192,11 +208,15 @@ def encode(request: Request) -> bytes:
         raise UsageError(f"level is {request.level}; allowed: 0..{LEVEL_MAX}")
     if request.ordering is Ordering.FIFO and request.level:
         raise UsageError("a group of order op delivers on acceptance: no level above that can be asked for")
+    if request.level > LEVEL_OF[request.ordering]:
+        raise UsageError(f"a group of order {ORDER_NAMES[request.ordering]} has no level {request.level}")
     flags = _flags(request.open, request.ordering) | (GroupFlag.DEATH if request.death else 0)
     return CONTROL.struct.pack(request.operation, flags, request.level, 0, len(group), len(program)) + group + program
 
 
-def encode_snapshot(instance: int, entries: Iterable[SnapshotEntry], bytes_max: int = SNAPSHOT_BYTES_MAX) -> list[bytes]:
+def encode_snapshot(
+    instance: int, entries: Iterable[SnapshotEntry], bytes_max: int = SNAPSHOT_BYTES_MAX, *, multicast: bool = False
+) -> list[bytes]:
     """A SNAPSHOT in parts of at most ``bytes_max`` bytes (each has at least one entry, so a part may be larger than a very small
     limit); one part without entries if there are none. The names of the entries are within their bounds."""
     parts: list[list[bytes]] = [[]]
@@ -212,7 +232,7 @@ def encode_snapshot(instance: int, entries: Iterable[SnapshotEntry], bytes_max: 
         size += len(data)
     out = []
     for number, part in enumerate(parts, 1):
-        last = GroupFlag.LAST if number == len(parts) else 0
+        last = GroupFlag.LAST | (GroupFlag.MULTICAST if multicast else 0) if number == len(parts) else 0
         out.append(SNAPSHOT.struct.pack(Operation.SNAPSHOT, last, len(part), instance) + b"".join(part))
     return out
 
@@ -224,7 +244,7 @@ def _flags(open: bool, ordering: Ordering) -> int:
 def _ordering(flags: int, level: int) -> Ordering | None:
     """The ordering that the flags of a JOIN or of an entry name. None: two of them, or one that does not have the level."""
     ordering = _ORDERING_OF.get(flags & _ORDERING_FLAGS)
-    return None if ordering is Ordering.FIFO and level else ordering
+    return None if ordering is not None and level > LEVEL_OF[ordering] else ordering
 
 
 def decode(data: bytes) -> Request | SnapshotPart | None:
@@ -261,7 +281,7 @@ def _decode_snapshot(data: bytes) -> SnapshotPart | None:
     if len(data) < SNAPSHOT.size:
         return None
     _, flags, count, instance = SNAPSHOT.struct.unpack_from(data)
-    if flags & ~int(GroupFlag.LAST):
+    if flags & ~int(GroupFlag.LAST | GroupFlag.MULTICAST):
         return None
     at = SNAPSHOT.size
     entries: list[SnapshotEntry] = []
@@ -281,7 +301,7 @@ def _decode_snapshot(data: bytes) -> SnapshotPart | None:
         at = end + program_length
     if at != len(data):
         return None
-    return SnapshotPart(instance, bool(flags & GroupFlag.LAST), tuple(entries))
+    return SnapshotPart(instance, bool(flags & GroupFlag.LAST), tuple(entries), bool(flags & GroupFlag.MULTICAST))
 
 
 # ---- the tables
@@ -331,6 +351,12 @@ class Groups(StateMachine[ViewEvent]):
         """Stations whose SNAPSHOT as of the view of ``_sync_instance`` has not come, at this place of the order."""
         self._told: dict[int, list[SnapshotEntry]] = {}
         self._kept: list[tuple[int, int, Request]] = []
+        self.uses_multicast = False
+        """Set by the host before each view event: this station's SNAPSHOT has flag MULTICAST."""
+        self.multicast_stations: set[int] = set()
+        """Stations whose SNAPSHOT as of the last view that has asked for them had flag MULTICAST."""
+        self.caught_up: list[list[Change]] = []
+        """What each message that was kept has changed, where the groups have become known; the host takes it."""
 
     # ---- start and end of an instance
     def open(self, instance: int, *, joined: bool = False) -> None:
@@ -378,6 +404,11 @@ class Groups(StateMachine[ViewEvent]):
 
     # ---- delivery
     @property
+    def kept(self) -> int:
+        """Messages that wait until the groups are known."""
+        return len(self._kept)
+
+    @property
     def syncing(self) -> bool:
         """Whether SNAPSHOTs are awaited at this place of the order; equal at all stations."""
         return bool(self._awaited)
@@ -388,6 +419,7 @@ class Groups(StateMachine[ViewEvent]):
         self.instance = view.instance
         if view.joined or self._awaited:
             self._end_sync()
+            self.multicast_stations.clear()
             self._sync_instance = view.instance
             self._awaited = set(view.members) - set(view.joined)
             self._finish_sync()
@@ -396,11 +428,13 @@ class Groups(StateMachine[ViewEvent]):
         for identity, group in sorted(self._by_id.items(), key=lambda item: item[1].name):
             left = tuple(group.remove(*at) for at in sorted(group.programs) if at[0] in gone)
             if left:
-                effects.append(Change(group.name, (), left, group.members(), "death"))
+                effects.append(Change(group.name, (), left, group.members(), "death", group.ordering))
             if not group.programs:
                 del self._by_id[identity]
         if self.active and self._awaited and self.station not in view.joined:
-            effects += [Emit(part) for part in encode_snapshot(self._sync_instance, self._entries(self.station))]
+            entries = self._entries(self.station)
+            parts = encode_snapshot(self._sync_instance, entries, multicast=self.uses_multicast)
+            effects += [Emit(part) for part in parts]
         return effects
 
     def on_message(self, place: Place, source: Source, data: bytes) -> list[Effect]:
@@ -444,7 +478,7 @@ class Groups(StateMachine[ViewEvent]):
         elif group.ordering != request.ordering:
             return [Change(request.group, (), (), (), "order-mismatch")]
         group.add(station, client, request.program, request.level)
-        return [Change(group.name, ((station, client, request.program),), (), group.members(), "join")]
+        return [Change(group.name, ((station, client, request.program),), (), group.members(), "join", group.ordering)]
 
     def _leave(self, station: int, client: int, request: Request) -> list[Change]:
         identity = group_id(request.group)
@@ -456,7 +490,7 @@ class Groups(StateMachine[ViewEvent]):
             del self._by_id[identity]
         invariant(group.programs.keys() == group.levels.keys(), "every member has a level")
         reason = "death" if request.death else "leave"
-        return [Change(group.name, (), (left,), group.members(), reason)]
+        return [Change(group.name, (), (left,), group.members(), reason, group.ordering)]
 
     # ---- what a station that was admitted learns
     def _on_snapshot(self, station: int, state: SnapshotPart) -> None:
@@ -464,6 +498,8 @@ class Groups(StateMachine[ViewEvent]):
             return  # of an earlier view
         if not self.known:
             self._told.setdefault(station, []).extend(state.entries)
+        if state.multicast:
+            self.multicast_stations.add(station)
         if state.last:
             self._awaited.discard(station)
             self._finish_sync()
@@ -476,8 +512,7 @@ class Groups(StateMachine[ViewEvent]):
         for station, entries in sorted(self._told.items()):
             for entry in entries:
                 self._add(station, entry)
-        for station, client, request in self._kept:
-            self._do(station, client, request)
+        self.caught_up = [self._do(station, client, request) for station, client, request in self._kept]
         self._end_sync()
 
     def _add(self, station: int, entry: SnapshotEntry) -> None:
@@ -552,6 +587,11 @@ class Groups(StateMachine[ViewEvent]):
         Goes by the group's number, as messages do."""
         group = self._by_id.get(group_id(name))
         return group is not None and LEVEL_MAX in group.levels.values()
+
+    def wants_preack(self, identity: int) -> bool:
+        """Does some member of the group with this number, at any station, want delivery above level ordered?"""
+        group = self._by_id.get(identity)
+        return group is not None and any(group.levels.values())
 
     def as_list(self) -> list[dict[str, object]]:
         """``groups`` of docs/status.md."""

@@ -181,7 +181,7 @@ def test_large_messages_and_their_limits(c: Link) -> None:
     ("arguments", "error"),
     [
         (("",), "name"), (("x" * 129,), "name"), (("g", 3), "level"), (("g", -2), "level"), (("g", 1, 1), "level"),
-        (("g", 0, 2), "invalid"), (("g", 0, 0, 32), "invalid"),
+        (("g", 0, 4), "invalid"), (("g", 0, 0, 32), "invalid"), (("g", 2, 2), "level"), (("g", 2, 3), "level"),
     ],
 )  # fmt: skip
 def test_joins_that_cannot_be(c: Link, arguments: tuple[object, ...], error: str) -> None:

@@ -35,7 +35,7 @@ def test_layouts_are_what_clients_out_there_speak() -> None:
     )
     assert DONE.struct.pack(1, 2, 3) == b"".join(bytes([n, *[0] * 7]) for n in (1, 2, 3))
     assert MESSAGE_FRAME.size == HEADER.size + MESSAGE.size == 24
-    numbers = [1, 2, 3, 4, 5, 6, 7, 8, 9, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74]
+    numbers = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74]
     assert [int(frame) for frame in Frame] == numbers
     assert clientwire.BODY_MAX == 16 * 2**20 + 64 * 2**10
 
@@ -58,7 +58,7 @@ def test_every_bit_of_join_has_its_meaning() -> None:
 def test_every_code_is_known_to_the_library() -> None:
     """What it has no class for is a plain ``Refused`` to a program."""
     assert set(BY_CODE) <= set(CODES)
-    assert set(CODES) - set(BY_CODE) <= {"refused", "too-many-groups", "unknown-request", "too-many-requests"}
+    assert set(CODES) - set(BY_CODE) <= {"refused", "too-many-groups", "unknown-request", "too-many-requests", "groups"}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)

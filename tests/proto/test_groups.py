@@ -14,6 +14,7 @@ from zenjun.proto.errors import UsageError
 from zenjun.proto.service.base import Effect, Emit, Place, Reply, ViewEvent, decode_view
 from zenjun.proto.service.groups import (
     CONTROL,
+    LEVEL_OF,
     SNAPSHOT,
     SNAPSHOT_BYTES_MAX,
     Change,
@@ -45,7 +46,7 @@ leaves = st.builds(lambda group, death: Request(Operation.LEAVE, group, "", 0, F
 requests = st.one_of(joins, op_joins, leaves)
 entries = st.builds(
     lambda client, group, program, level, open, ordering: SnapshotEntry(
-        client, group, program, 0 if ordering is FIFO else level, open, ordering
+        client, group, program, min(level, LEVEL_OF[ordering]), open, ordering
     ),
     st.integers(0, 65535),
     names,
@@ -59,7 +60,7 @@ entries = st.builds(
 def join(
     groups: Groups, station: int, client: int, group: str, *, level: int = 1, open: bool = False, ordering: Ordering = TOTAL
 ) -> list[Effect]:
-    data = Groups.encode_join(group, f"p{client}", level=0 if ordering is FIFO else level, open=open, ordering=ordering)
+    data = Groups.encode_join(group, f"p{client}", level=min(level, LEVEL_OF[ordering]), open=open, ordering=ordering)
     return groups.on_message(HERE, (station, client), data)
 
 
@@ -159,7 +160,7 @@ def test_decoding_damaged_requests(request: Request, data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("bit", range(8))
 def test_a_flag_that_is_not_declared_makes_no_request(bit: int) -> None:
-    for operation, declared in ((Operation.JOIN, 0b101), (Operation.LEAVE, 0b10)):
+    for operation, declared in ((Operation.JOIN, 0b110101), (Operation.LEAVE, 0b10)):
         data = bytearray(encode(Request(operation, "g", "", 0, False, False)))
         data[1] |= 1 << bit
         assert (decode(bytes(data)) is not None) == bool(declared >> bit & 1)

@@ -18,7 +18,7 @@ from ...daemon.client.common import SOCKET, SOCKET_ENV
 from ...daemon.client.errors import ClientError, NotReachable, ProtocolError, Timeout, VersionMismatch
 from ...daemon.client.sync import SyncConnection, connect_sync
 from ...daemon.client.types import Event
-from ...proto.wire import GROUP_NAME_MAX
+from ...proto.wire import GROUP_NAME_MAX, ORDER_NAMES, Ordering
 
 OK: Final = 0
 FAILED: Final = 1
@@ -99,6 +99,33 @@ def group_option(f: F) -> F:
         callback=_group_name,
         shell_complete=complete_groups,
         help="Process group.",
+    )(f)
+
+
+def groups_option(f: F) -> F:
+    """-g/--group, once or several times: which process groups."""
+    return click.option(
+        "-g",
+        "--group",
+        "groups",
+        default=(GROUP,),
+        show_default=True,
+        multiple=True,
+        metavar="NAME",
+        callback=lambda context, parameter, names: tuple(_group_name(context, parameter, name) for name in names),
+        shell_complete=complete_groups,
+        help="Process group; several times: one message to all of them (orders abcast, token).",
+    )(f)
+
+
+def order_option(f: F) -> F:
+    """--order: of a group."""
+    return click.option(
+        "--order",
+        type=click.Choice(list(ORDER_NAMES.values())),
+        default=ORDER_NAMES[Ordering.TOTAL],
+        show_default=True,
+        help="Order of the group, which its first member chooses (docs/groups.md).",
     )(f)
 
 

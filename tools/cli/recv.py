@@ -11,9 +11,21 @@ import click
 
 from ...daemon.client.errors import ClientError, ConnectionClosed, NotReachable, Timeout
 from ...daemon.client.sync import SyncConnection, SyncGroup
-from ...daemon.client.types import Event, Item, Level, Member, Message, View
+from ...daemon.client.types import Event, Item, Level, Member, Message, Order, View
 from ...daemon.terminal import json_text, printable
-from .common import NEVER_AGAIN, OK, TIMED_OUT, daemon, group_option, on_terminal, plural, say, socket_option, wait_for_news
+from .common import (
+    NEVER_AGAIN,
+    OK,
+    TIMED_OUT,
+    daemon,
+    group_option,
+    on_terminal,
+    order_option,
+    plural,
+    say,
+    socket_option,
+    wait_for_news,
+)
 from .events import describe
 
 FORMATS: Final = ("text", "hex", "json", "raw")
@@ -42,6 +54,7 @@ NEWS_S: Final = 60.0
 )
 @click.option("-v", "--verbose", is_flag=True, help="Begin text and hex lines with sender and place in the order.")
 @click.option("--open", "open_group", is_flag=True, help="If the group is new, make it open to programs that are not members.")
+@order_option
 @click.option("--retry", is_flag=True, help="When the daemon ends, wait for it, join again and continue.")
 @socket_option
 def recv(
@@ -53,6 +66,7 @@ def recv(
     views: bool,
     verbose: bool,
     open_group: bool,
+    order: str,
     retry: bool,
     path: str | None,
 ) -> int:
@@ -82,9 +96,9 @@ def recv(
             patience = WAIT_S if timeout is None else min(timeout, WAIT_S)
             with daemon(path, "recv", timeout=patience, wait=wait) as connection:
                 # With --retry, once it was there: the daemon comes back before its cluster is open.
-                g = connection.join(
-                    group, cast("Level | None", level), open_group=open_group, timeout=patience if wait == 0.0 else reader.left()
-                )
+                left = patience if wait == 0.0 else reader.left()
+                wanted, ordering = cast("Level | None", level), cast("Order", order)
+                g = connection.join(group, wanted, order=ordering, open_group=open_group, timeout=left)
                 if on_terminal() and not count and sys.stdout.isatty():
                     say(f"group {group}, {plural(len(g.members), 'member')}; Ctrl-C ends")
                 return reader.read(connection, g)

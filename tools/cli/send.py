@@ -7,14 +7,15 @@ import select
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import click
 
-from ...daemon.client.sync import SyncConnection, SyncPipeline
-from ...daemon.client.types import SendLevel
-from .common import Failure, daemon, group_option, on_terminal, plural, say, size_option, socket_option
+from ...daemon.client.sync import SyncConnection, SyncGroup, SyncPipeline
+from ...daemon.client.types import Order, SendLevel
+from .common import Failure, daemon, groups_option, on_terminal, order_option, plural, say, size_option, socket_option
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -30,7 +31,7 @@ RATE_BATCH_MAX: Final = 1024
     epilog="Returns when the last message has reached the level. Exit codes: docs/cli.md.",
 )
 @click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
-@group_option
+@groups_option
 @click.option(
     "-l", "--level", type=click.Choice(["sent", "ordered", "preack", "ack"]), default="preack", show_default=True,
     help="When a message counts as done: handed over; place in the order fixed; every station has it; every station knows that.",
@@ -52,11 +53,12 @@ RATE_BATCH_MAX: Final = 1024
 )
 @click.option("--send-only", is_flag=True, help="Do not join the group; works for groups that are open.")
 @click.option("--open", "open_group", is_flag=True, help="If the group is new, make it open to programs that are not members.")
+@order_option
 @click.option("-t", "--timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds without progress.")
 @socket_option
 def send(
     messages: tuple[str, ...],
-    group: str,
+    groups: tuple[str, ...],
     level: str,
     count: int | None,
     repeat: int | None,
@@ -66,6 +68,7 @@ def send(
     chunk: int | None,
     send_only: bool,
     open_group: bool,
+    order: str,
     timeout: float,
     path: str | None,
 ) -> None:
@@ -79,22 +82,19 @@ def send(
       zenjun send -g img -f photo.jpg              a file as one message
       tar c dir | zenjun send -g tar -b --chunk 64k
       zenjun send tick --rate 10 --repeat 0        ten a second until Ctrl-C
+      zenjun send -g a -g b --order token hello    one message to two groups
     """
     if messages == ("-",):
         messages = ()
-    if files and (messages or binary):
-        raise click.UsageError("give either MESSAGE arguments, or --file, or --binary")
-    if messages and binary:
-        raise click.UsageError("--binary takes standard input; give no MESSAGE with it")
-    if chunk and not (files or binary):
-        raise click.UsageError("--chunk goes with --file or --binary")
+    _check_usage(bool(messages), bool(files), binary, bool(chunk))
     stored = bool(messages or files)
     if repeat is not None and not stored:
         raise click.UsageError("--repeat goes with MESSAGE arguments or --file; standard input comes only once")
     passes = repeat if repeat is not None else (0 if count is not None else 1)
     with daemon(path, "send", timeout) as connection:
         # A member that receives nothing: the daemon need not queue for it, and closed groups take its messages.
-        g = connection.join(group, open_group=open_group, send_only=send_only, no_self=True, receive=False)
+        join = partial(connection.join, order=cast(Order, order), open_group=open_group, send_only=send_only)
+        joined = [join(group, no_self=True, receive=False) for group in dict.fromkeys(groups)]
         limit = connection.welcome.message_max
         if messages:
             source = _again([[os.fsencode(m)] for m in messages], passes)
@@ -107,7 +107,7 @@ def send(
         total = count if count is not None else len(messages) * passes if messages and passes else None
         sent = size = 0
         begin = time.monotonic()
-        with _progress(total, level) as progress, g.pipeline(cast(SendLevel, level)) as pipeline:
+        with _progress(total, level) as progress, _sink(connection, joined, cast(SendLevel, level)) as pipeline:
             for batch in _paced(source, rate, connection, stored):
                 if count is not None:
                     batch = batch[: count - sent]
@@ -124,6 +124,47 @@ def send(
         seconds = time.monotonic() - begin
     if on_terminal():
         say(f"{plural(sent, 'message')}, {plural(size, 'byte')}, level {level}, {seconds:.3f} s")
+
+
+def _check_usage(messages: bool, files: bool, binary: bool, chunk: bool) -> None:
+    """Which options go together."""
+    if files and (messages or binary):
+        raise click.UsageError("give either MESSAGE arguments, or --file, or --binary")
+    if messages and binary:
+        raise click.UsageError("--binary takes standard input; give no MESSAGE with it")
+    if chunk and not (files or binary):
+        raise click.UsageError("--chunk goes with --file or --binary")
+
+
+class _Several:
+    """Sends each message to several groups, one after the other; used like a pipeline."""
+
+    def __init__(self, connection: SyncConnection, groups: list[SyncGroup], level: SendLevel) -> None:
+        self._connection = connection
+        self._groups = groups
+        self._level = level
+        self.completed = 0
+
+    def __enter__(self) -> _Several:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def put(self, data: bytes) -> None:
+        self._connection.send(data, self._groups, self._level)
+        self.completed += 1
+
+    def flush(self) -> None:
+        pass
+
+    def wait(self) -> None:
+        pass
+
+
+def _sink(connection: SyncConnection, groups: list[SyncGroup], level: SendLevel) -> SyncPipeline | _Several:
+    """Where messages go."""
+    return groups[0].pipeline(level) if len(groups) == 1 else _Several(connection, groups, level)
 
 
 def _again(batches: object, passes: int) -> Iterator[list[bytes]]:
@@ -244,7 +285,7 @@ class _progress:
     def __enter__(self) -> _progress:
         return self
 
-    def __call__(self, pipeline: SyncPipeline, sent: int) -> None:
+    def __call__(self, pipeline: SyncPipeline | _Several, sent: int) -> None:
         now = time.monotonic()
         if not self._on or now - self._begin < self.MOMENT_S or now - self._shown < 0.1:
             return

@@ -129,13 +129,14 @@ int zenjun_join(struct zenjun *z, const char *group, int level, int order, unsig
         return error;
     if (!is_name(group))
         return ZENJUN_E_NAME;
-    if ((order != ZENJUN_ORDER_TOTAL && order != ZENJUN_ORDER_OP) || flags & ~(JOIN_FLAGS | (unsigned)ZENJUN_DISCARD))
+    if (order < ZENJUN_ORDER_TOTAL || order > ZENJUN_ORDER_TOKEN || flags & ~(JOIN_FLAGS | (unsigned)ZENJUN_DISCARD))
         return ZENJUN_E_INVALID;
     if (level == ZENJUN_DEFAULT)
         level = order == ZENJUN_ORDER_OP                 ? ZENJUN_ORDERED
                 : strcmp(z->welcome.medium, "bus") == 0 ? ZENJUN_ACK
                                                          : ZENJUN_PREACK;
-    if (level < 0 || level >= ZENJUN_LEVELS || (order == ZENJUN_ORDER_OP && level != ZENJUN_ORDERED))
+    if (level < 0 || level >= ZENJUN_LEVELS || (order == ZENJUN_ORDER_OP && level != ZENJUN_ORDERED) ||
+        (order > ZENJUN_ORDER_OP && level == ZENJUN_ACK))
         return ZENJUN_E_LEVEL;
     number = new_handle(z);
     if (!number)

@@ -24,6 +24,7 @@ static const struct code codes[] = {
     {-103, "too-large", "a message above message_max, or one that cannot be sent"},
     {-104, "bad-handle", "the handle is not joined, or in use, or out of bounds"},
     {-105, "not-member", "the handle is not for sending"},
+    {-122, "groups", "SEND_TO without handles, with more than 16, or with groups of another order than abcast or token"},
     {-106, "closed-group", "the group is not open to programs that are not in it"},
     {-107, "name", "no group name (1-128 bytes of UTF-8), or joined already"},
     {-108, "name-collision", "another group with members, or another one of this station, has the same number"},

@@ -52,8 +52,10 @@ enum zenjun_level {
 };
 
 enum zenjun_order {
-    ZENJUN_ORDER_TOTAL = 0, /* one order for all */
-    ZENJUN_ORDER_OP = 1     /* each sender's order, delivered on acceptance */
+    ZENJUN_ORDER_TOTAL = 0,  /* one order for all */
+    ZENJUN_ORDER_OP = 1,     /* each sender's order, delivered on acceptance */
+    ZENJUN_ORDER_ABCAST = 2, /* only members' stations receive; one order wherever groups meet */
+    ZENJUN_ORDER_TOKEN = 3   /* the same, ordered by token hosts */
 };
 
 enum zenjun_join_flag {
@@ -83,6 +85,7 @@ enum zenjun_error {
     ZENJUN_E_TOO_LARGE = -103,         /* a message above message_max, or one that cannot be sent */
     ZENJUN_E_BAD_HANDLE = -104,        /* the handle is not joined, or in use, or out of bounds */
     ZENJUN_E_NOT_MEMBER = -105,        /* the handle is not for sending */
+    ZENJUN_E_GROUPS = -122,            /* SEND_TO without handles, with more than 16, or with groups of another order than abcast or token */
     ZENJUN_E_CLOSED_GROUP = -106,      /* the group is not open to programs that are not in it */
     ZENJUN_E_NAME = -107,              /* no group name (1-128 bytes of UTF-8), or joined already */
     ZENJUN_E_NAME_COLLISION = -108,    /* another group with members, or another one of this station, has the same number */

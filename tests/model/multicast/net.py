@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from zenjun.proto.multicast.main import MainOrder
-from zenjun.proto.multicast.records import Broadcast, Effect, Entry, Id, Joined, Record, Send, Synced, ViewEvent
+from zenjun.proto.multicast.records import Broadcast, Effect, Entry, Id, Joined, Record, Send, State, Synced, ViewEvent
 from zenjun.proto.multicast.station import Station
 from zenjun.proto.multicast.tables import Program
 
@@ -249,7 +249,7 @@ class Net:
             self.checks.on_effect(host, effect)
             if isinstance(effect, Send):
                 self.transmit(host, effect.to, effect.record)
-            elif isinstance(effect, Broadcast):
+            elif isinstance(effect, Broadcast) and not isinstance(effect.entry, State):
                 self.broadcast(host, effect.entry)
         self.checks.on_input(host)
         if host.machine is not None and host.machine.deadline is not None and host.machine.deadline not in host.wakes:

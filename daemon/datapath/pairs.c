@@ -1,0 +1,82 @@
+/* Cores of two stations (header flag PAIR), one for each other station that this one exchanges messages to groups with. Python makes
+ * them; here their frames come in, and their timers run. links.c sends for them. */
+#include "internal.h"
+
+#define ETH_ALEN 6
+
+void pairs_receive(const struct dp_above *above, uint32_t link, uint64_t now, const struct zj_frame *pdu, const uint8_t *frame)
+{
+    struct dp_pairs *ps = above->pairs;
+    const uint32_t other = pdu->data[ZJW_HEADER_SRC] - 1u;
+    if (pdu->data[ZJW_HEADER_TARGET] != ps->self + 1 || other >= ZJW_STATIONS_MAX)
+        return; /* for another station: at the group address all come to all */
+    if (!(ps->open >> other & 1)) {
+        ps->asked |= 1ull << other;
+        return;
+    }
+    struct dp_pair *p = &ps->at[other];
+    if (above->api->pair_rx(p->core, now, pdu->data, pdu->size, frame + ETH_ALEN, frame[0] & 1) == ZJ_DROP_NONE) {
+        memcpy(p->mac[link], frame + ETH_ALEN, ETH_ALEN);
+        p->known |= (uint8_t)(1u << link);
+    }
+}
+
+void pairs_step(const struct dp_above *above, uint64_t now, uint32_t drained)
+{
+    const struct zj_api *api = above->api;
+    struct dp_pairs *ps = above->pairs;
+    for (uint64_t rest = ps->open; rest; rest &= rest - 1) {
+        const uint32_t other = (uint32_t)__builtin_ctzll(rest);
+        struct dp_pair *p = &ps->at[other];
+        uint32_t status = api->step(p->core, now, drained);
+        if (api->nak_due(p->core) <= now)
+            api->nak(p->core, now);
+        if (drained && api->poll_due(p->core) <= now) {
+            status = api->step(p->core, now, drained);
+            if (api->poll_due(p->core) <= now)
+                api->poll(p->core, now);
+        }
+        if (status & ZJ_S_DELIVER || (p->waits && status & ZJ_S_ROOM))
+            ps->news |= 1ull << other;
+    }
+}
+
+uint64_t pairs_due(const struct dp_above *above)
+{
+    const struct zj_api *api = above->api;
+    uint64_t due = UINT64_MAX;
+    for (uint64_t rest = above->pairs->open; rest; rest &= rest - 1) {
+        const zj_core *core = above->pairs->at[__builtin_ctzll(rest)].core;
+        due = min64(due, min64(api->nak_due(core), min64(api->poll_due(core), api->confirm_due(core))));
+    }
+    return due;
+}
+
+/* ---- for Python ---- */
+int dp_pair(struct dp *d, uint32_t station, struct zj_core *core)
+{
+    if (station < 1 || station > ZJW_STATIONS_MAX || station == d->cfg.self + 1)
+        return -EINVAL;
+    struct dp_pairs *ps = &d->pairs;
+    const uint64_t bit = 1ull << (station - 1);
+    ps->at[station - 1] = (struct dp_pair){.core = core};
+    ps->open = core ? ps->open | bit : ps->open & ~bit;
+    ps->news &= ~bit;
+    ps->asked &= ~bit;
+    return 0;
+}
+
+int dp_pair_waits(struct dp *d, uint32_t station, uint32_t yes)
+{
+    if (station < 1 || station > ZJW_STATIONS_MAX || !(d->pairs.open >> (station - 1) & 1))
+        return -ENOENT;
+    d->pairs.at[station - 1].waits = yes != 0;
+    return 0;
+}
+
+void dp_pairs(struct dp *d, uint64_t *news, uint64_t *asked)
+{
+    *news = d->pairs.news;
+    *asked = d->pairs.asked;
+    d->pairs.news = d->pairs.asked = 0;
+}
