@@ -52,6 +52,8 @@ TTL_NS: Final = 3 * S
 START: Final = 1_000_000
 """Wall clock at the beginning, seconds since 1970."""
 
+NEVER_S: Final = 1 << 62
+
 
 class Process:
     """A directory process."""
@@ -74,6 +76,8 @@ class Process:
         """When a message that may be lost was said last."""
         self.saved: tuple[MemoryStore, int] = (MemoryStore(), 0)
         self.epoch = 0
+        self.quiet: tuple[State | None, int, int, bool] = (None, 0, 0, False)
+        """In this state at this item it has nothing to say before its clock shows so much; it is the lowest active one."""
 
     @property
     def usable(self) -> bool:
@@ -400,23 +404,32 @@ class World:
         if not p.usable:
             return
         for lease in p.leases.values():
-            for _ in lease.mailbox:
-                p.ttls.renew(self.now, lease.number)
-            lease.mailbox.clear()
+            if lease.mailbox:
+                for _ in lease.mailbox:
+                    p.ttls.renew(self.now, lease.number)
+                lease.mailbox.clear()
         ended = p.ttls.on_turn(self.now)
         if ended:
             self.end(p, ended)
+        state, cursor, until, is_lowest = p.quiet
+        if state is p.state and cursor == p.cursor and p.wall() < until:
+            if is_lowest:
+                self._again(p, "next")
+            return
         due = p.state.due_message(p.who, p.wall())
         if due is not None and self._again(p, "due"):
             self.send(p, encode(due), due)
-        if p.state.active()[:1] == [p.who] and self._again(p, "next"):
-            for entry in p.state.without_next():
+        is_lowest, waiting = p.state.active()[:1] == [p.who], list(p.state.without_next())
+        if is_lowest and self._again(p, "next"):
+            for entry in waiting:
                 s = entry.schedule
                 assert s is not None
                 following = self.next_instant(p, s.last)
                 if following:
                     message = Next(entry.name, entry.version, following, self.r.randrange(len(s.slots)))
                     self.send(p, encode(message), message)
+        if due is None and not (is_lowest and waiting):
+            p.quiet = (p.state, p.cursor, p.state.next_due() or NEVER_S, is_lowest)
 
     def next_instant(self, p: Process, last: int) -> int:
         """Every slot of the simulation begins 20 s behind the former one, and never behind 200 s."""
@@ -446,9 +459,10 @@ class World:
         until = self.now + ns
         while self.now < until:
             self.now += S // 10
-            for lease in self.leases:
-                if lease.alive and lease.ttl and self.now % S == 0:
-                    lease.mailbox.append(self.now)
+            if self.now % S == 0:
+                for lease in self.leases:
+                    if lease.alive and lease.ttl:
+                        lease.mailbox.append(self.now)
             for p in self.live():
                 self.turn(p)
         self.leases = [lease for lease in self.leases if lease.alive or self.now - lease.gone_at < 100 * S]

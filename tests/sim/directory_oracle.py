@@ -19,6 +19,8 @@ Dict = dict[str, Any]
 NOWHERE: Final[Place] = (0, 0, 0)
 STATIONS: Final = {f"s{k}.station" for k in range(1, 65)}
 
+_MUTABLE: Final = frozenset((dict, list))
+
 
 class No(Exception):
     """An operation that is refused."""
@@ -31,9 +33,9 @@ def text(place: Sequence[int]) -> str:
 def copied(value: Any) -> Any:
     """A copy down to what cannot change; ``copy.deepcopy`` needs several times as long, half of a run."""
     if type(value) is dict:
-        return {k: copied(v) for k, v in value.items()}
+        return {k: copied(v) if type(v) in _MUTABLE else v for k, v in value.items()}
     if type(value) is list:
-        return [copied(v) for v in value]
+        return [copied(v) if type(v) in _MUTABLE else v for v in value]
     return value
 
 
