@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from ...proto.service.directory.parts import parse_zone
 from ...proto.wire import MTU_MIN, STATIONS_MAX
 from .source import shown
 
@@ -55,6 +56,8 @@ class Option:
     """Why it can be set at all."""
     live: bool
     """A change is taken over on SIGHUP; otherwise it needs a restart."""
+    item: Any = int
+    """Of the values in a list."""
 
     @property
     def scope(self) -> Scope:
@@ -70,7 +73,7 @@ class Option:
         if self.choices:
             words = " or ".join(f'"{c}"' for c in self.choices)
         elif self.type is list:
-            words = f"a list of {self.minimum}..{self.maximum} integers"
+            words = f"a list of {self.minimum}..{self.maximum} {'strings' if self.item is str else 'integers'}"
         elif self.type is int:
             words = f"an integer {self.minimum}..{self.maximum}" + (f" {self.unit}" if self.unit else "")
         else:
@@ -85,7 +88,7 @@ class Option:
         if self.choices and value not in self.choices:
             return f"is {shown(value)}: expected {self.allowed}" + did_you_mean(str(value), self.choices)
         if isinstance(value, list):
-            if any(type(item) is not int for item in value):
+            if any(type(item) is not self.item for item in value):
                 return f"is {shown(value)}: expected {self.allowed}"
             size = len(value)
         else:
@@ -131,6 +134,19 @@ def check_stations(value: list[int]) -> str:
     if len(set(value)) != len(value):
         return "a station is named twice"
     return next((f"{k} is no station number" for k in value if not 1 <= k <= STATIONS_MAX), "")
+
+
+def check_zones(value: list[str]) -> str:
+    zones = []
+    for text in value:
+        try:
+            zone, stations = parse_zone(text)
+        except ValueError as error:
+            return str(error)
+        zones.append(zone)
+        if problem := check_stations(list(stations)):
+            return f"{text}: {problem}"
+    return "a zone is named twice" if len(set(zones)) != len(zones) else ""
 
 
 def check_ethertype(value: int) -> str:

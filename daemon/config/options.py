@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast, overload
 
+from ...proto.service.directory.parts import PARTS_MAX
 from ...proto.wire import ETHERTYPE, GROUP_MAC, MESSAGE_MAX, MTU_MIN, STATIONS_MAX
 from .option import (
     KIB,
@@ -31,6 +32,7 @@ from .option import (
     check_stations,
     check_text,
     check_window,
+    check_zones,
     option,
 )
 
@@ -399,6 +401,23 @@ class DirectoryOptions:
         "(docs/directory-seven.md)",
         reason="for look-ups that never return an old address during a change, at a cost; and for study",
     )  # fmt: skip
+    placement: str = option(
+        "full", low=1, high=16, choices=("full", "zoned"),
+        help="where names are kept: \"full\", all of them at the holders; \"zoned\", those of each of `zones` at its own; "
+        "the same at all stations",
+        reason="a station need not keep, nor write to its disk, names that it does not use",
+    )  # fmt: skip
+    holders: tuple[int, ...] = option(
+        (), low=0, high=STATIONS_MAX, check=check_stations, note="station numbers; none: all stations",
+        help="stations that keep the names outside `zones`; the others ask them; the same at all stations",
+        reason="in a large cluster some stations use names only now and then",
+    )  # fmt: skip
+    zones: tuple[str, ...] = option(
+        (), low=0, high=PARTS_MAX, check=check_zones, note="each NAME=STATION,STATION,...",
+        help="with placement = \"zoned\": zones with holders of their own, as in [\"north=1,2,3\"], which keep the names that "
+        "end in .north; the same at all stations",
+        reason="the names of a plant are kept where it is",
+    )  # fmt: skip
     profile: str = option(
         "broadcast", low=1, high=16, choices=("broadcast", "unicast"),
         help="with update = \"seven\": \"unicast\" sends REQ, DATA and CONF to each manager by itself, as the paper counts them",
@@ -486,11 +505,12 @@ SECTIONS: Final[dict[str, Any]] = {
 
 
 def _table() -> Iterator[Option]:
-    types: dict[str, type] = {"int": int, "str": str, "tuple[int, ...]": list}
+    types: dict[str, type] = {"int": int, "str": str, "tuple[int, ...]": list, "tuple[str, ...]": list}
     for section, options in SECTIONS.items():
         for f in dataclasses.fields(options):
             row = cast(dict[str, Any], dict(f.metadata))
-            yield Option(section=section, name=f.name, type=types[str(f.type)], **row)
+            item = str if "str" in str(f.type) else int
+            yield Option(section=section, name=f.name, type=types[str(f.type)], item=item, **row)
 
 
 OPTIONS: Final[tuple[Option, ...]] = tuple(_table())

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ...proto.service.directory.parts import parse_zone
 from .option import did_you_mean
 from .options import OPTIONS, SECTIONS, Config
 from .source import FILE_BYTES_MAX, ConfigError, Problem, Source, quoted, shown
@@ -91,6 +92,7 @@ def _together(source: Source, config: Config) -> Iterator[Problem]:
             source.line("cluster", "quorum"), f"cluster.quorum is {c.quorum}: expected 0 or {low}..{c.stations} ({why})"
         )
     yield from _seven(source, config)
+    yield from _zoned(source, config)
     at_least = (
         ("fail_timeout_ms", 2 * c.heartbeat_ms, "2 × heartbeat_ms"),
         ("open_window_ms", 4 * c.open_interval_ms, "4 × open_interval_ms"),
@@ -117,6 +119,28 @@ def _seven(source: Source, config: Config) -> Iterator[Problem]:
         yield Problem(line, 'directory.update is "seven": it needs groups of order op, which cluster.medium = "bus" has not')
     if d.dns:
         yield Problem(line, 'directory.update is "seven": directory.dns has to be empty, for DNS answers cannot wait for a lock')
+
+
+def _zoned(source: Source, config: Config) -> Iterator[Problem]:
+    """What does not go together with where names are kept."""
+    d, stations = config.directory, config.cluster.stations
+    if d.zones and d.placement != "zoned":
+        yield Problem(source.line("directory", "zones"), 'directory.zones needs directory.placement = "zoned"')
+    named = [("holders", d.holders), *(("zones", parse_zone(text)[1]) for text in d.zones)]
+    for option, found in named:
+        for k in found:
+            if k > stations:
+                text = f"directory.{option} names station {k}: expected 1..{stations} (cluster.stations)"
+                yield Problem(source.line("directory", option), text)
+    if not (d.zones or d.holders):
+        return
+    line = source.line("directory", "zones" if d.zones else "holders")
+    if d.update == "seven":
+        yield Problem(line, 'directory.update is "seven": every station keeps all names, and holders and zones have to be empty')
+    if d.dns:
+        yield Problem(line, "directory.dns answers from a station that keeps all names: holders and zones have to be empty")
+    if d.metrics:
+        yield Problem(line, "directory.metrics is of a station that keeps all names: holders and zones have to be empty")
 
 
 def _unknown_section(name: str, value: object) -> str:

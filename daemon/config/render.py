@@ -50,7 +50,8 @@ def markdown() -> str:
         "An unknown option, a wrong type or a value out of bounds is an error that names file, line and the allowed values.",
         "",
         "Options of `[cluster]` must be equal at all stations: a CRC-32 of them travels in the OPEN frames, and a station whose",
-        "options differ is not admitted; both sides name it. All others may differ, except `update` in `[directory]`.",
+        "options differ is not admitted; both sides name it. All others may differ, except `update`, `placement`, `holders` and",
+        "`zones` in `[directory]`.",
         "Options without a default are required.",
         "A change needs a restart, unless the option says that a reload (SIGHUP, `systemctl reload`) takes it over.",
     ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from ...proto.service.directory.entries import DEFAULT_ZONE
 from .. import companion
 from ..__main__ import version
 from ..client import ClientError
@@ -21,11 +22,14 @@ from ..metrics import MetricsServer
 from ..observe import Journal
 from . import metrics, report
 from .copy import Copy
+from .node import Node
 from .process import Process
 from .serving import Server, socket_of
 from .sevencopy import SevenCopy
 from .sevenprocess import SevenProcess
 from .store import File, StoreError
+from .zonedserving import ZonedServer
+from .zones import file_of, parts_of
 
 if TYPE_CHECKING:
     from .dnsserver import DnsServer  # it needs dnspython, which is installed only where it is used
@@ -50,6 +54,13 @@ def _dns(process: Process) -> DnsServer | None:
         problem = Problem(0, "directory.dns needs dnspython: pip install 'zenjun[dns]'")
         raise ConfigError(process.config.file, (problem,)) from None
     return DnsServer(process, options)
+
+
+async def serve_zones(node: Node, listener: Listener, journal: Journal) -> int:
+    """``serve`` for zones with holders of their own, or names that this station does not keep."""
+    stop = companion.stop_signals()
+    server = ZonedServer(node, listener, journal)
+    return await companion.until_ended(node.run(), stop, server.close, journal, ClientError)
 
 
 async def serve(process: Process, listener: Listener, monitoring: MetricsServer, dns: DnsServer | None, journal: Journal) -> int:
@@ -80,17 +91,32 @@ def main(argv: list[str] | None = None) -> int:
         return Exit.CONFIG
     station = config.station
     seven = config.directory.update == "seven"
-    file = File(Path(station.state_dir), config.cluster.name, station.id)
-    try:
-        copy = SevenCopy(file) if seven else Copy(file)
-    except StoreError as error:
-        journal.error("exit", str(error), code=int(Exit.STATE))
-        return Exit.STATE
-    if file.moved:
-        journal.warning("damaged", f"{file.path} was damaged ({file.why}): it is {file.moved} now, and a blank one is begun")
+    parts = parts_of(config)
+    copies: dict[str, Copy] = {}
+    for zone in parts.kept_at(station.id):
+        file = File(Path(station.state_dir), config.cluster.name, station.id, file_of(zone))
+        try:
+            copies[zone] = SevenCopy(file) if seven else Copy(file, zone)
+        except StoreError as error:
+            journal.error("exit", str(error), code=int(Exit.STATE))
+            return Exit.STATE
+        if file.moved:
+            journal.warning("damaged", f"{file.path} was damaged ({file.why}): it is {file.moved} now, and a blank one is begun")
     path = socket_of(config.directory.socket, station.socket)
 
+    async def run_zones() -> int:
+        try:
+            listener = Listener(path, station.socket_bits, station.socket_group)
+        except SocketError as error:
+            journal.error("exit", str(error), code=int(Exit.SOCKET))
+            return Exit.SOCKET
+        kept = ", ".join(copies) or "none"
+        text = f"zenjun-directory {version()}: station {station.id} of {config.cluster.name!r}, keeps zones: {kept}"
+        journal.info("start", text, socket=str(path))
+        return await serve_zones(Node(config, parts, copies, journal), listener, journal)
+
     async def run() -> int:
+        copy = copies[DEFAULT_ZONE]
         try:
             process = SevenProcess(config, copy, journal) if isinstance(copy, SevenCopy) else Process(config, copy, journal)
             dns = _dns(process)
@@ -111,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
         journal.info("start", f"zenjun-directory {version()}: station {station.id} of {config.cluster.name!r}", socket=str(path))
         return await serve(process, listener, monitoring, dns, journal)
 
-    return uvloop.run(run())
+    return uvloop.run(run() if parts.full else run_zones())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from ...proto.service.directory import copying
-from ...proto.service.directory.entries import NOWHERE, Entry, Place, Who
+from ...proto.service.directory.entries import DEFAULT_ZONE, NOWHERE, Entry, Place, Who
 from ...proto.service.directory.messages import ONDISK, Check, Digest, Id, Message, Update
 from ...proto.service.directory.state import Outcome, Result, State
 from ...proto.service.directory.store import Table
@@ -76,11 +76,13 @@ class Facts(NamedTuple):
 class Copy:
     """The state, its file, and the lock for both."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, home: str = DEFAULT_ZONE) -> None:
+        """home: the zone that its names are in unless another one is named."""
         self.file = file
+        self.home = home
         self.lock = threading.Lock()
         self.rows: Writing = file.open()
-        self.state = State(self.rows)
+        self.state = State(self.rows, home=self.home)
         self._saved = self.state.place
         """Place in the file."""
         self.commits = {"no": Timing(), "yes": Timing()}
@@ -146,7 +148,7 @@ class Copy:
 
     def _rewrite(self) -> None:
         self.rows = self.file.rewritten(self.rows)
-        self.state = State(self.rows)
+        self.state = State(self.rows, home=self.home)
         self._saved = self.state.place
 
     def _to_disk(self) -> None:
@@ -186,7 +188,7 @@ class Copy:
         try:
             self.rows.roll_back()
         finally:
-            self.state = State(self.rows)
+            self.state = State(self.rows, home=self.home)
             self._saved = self.state.place
 
     def outcome(self, update: Id) -> Outcome | None:
@@ -223,7 +225,7 @@ class Copy:
                 self._save()
             self.rows.flush()
             frozen = self.file.frozen()
-        state = State(frozen)
+        state = State(frozen, home=self.home)
         if have is not None and copying.delta_possible(state, have.place):
             chunks = copying.delta_chunks(state, have.place, frozen.changed_since(have.place))
             return Snapshot(chunks, delta=True, digest=copying.digest(state), close=frozen.close)
@@ -249,6 +251,13 @@ class Copy:
 
     def restore(self, offer: Offer) -> Restore:
         return DeltaBuilding(self) if offer.delta else FullBuilding(self)
+
+
+def bounds(subject: str) -> tuple[str, str]:
+    """The names that a watch or a list is about, as a range of keys: a name, or the beginning of names with a dot; "": all."""
+    if not subject:
+        return "", "~"
+    return (subject, subject + "~") if subject.endswith(".") else (subject, subject + "\0")
 
 
 class FullBuilding:
@@ -292,7 +301,7 @@ class FullBuilding:
         whole = Tally()
         for _, tally in self._parts.values():
             whole.add(tally)
-        state = State.rebuild(self._rows, self._head, tally=whole)
+        state = State.rebuild(self._rows, self._head, home=self._copy.home, tally=whole)
         state.save()
         return copying.digest(state)
 
@@ -300,7 +309,7 @@ class FullBuilding:
         with self._copy.lock:
             self._rows.commit()
             self._copy.rows = self._copy.file.replace(self._copy.rows, self._rows)
-            self._copy.state = State(self._copy.rows)
+            self._copy.state = State(self._copy.rows, home=self._copy.home)
             self._copy._saved = self._copy.state.place
             self._copy.on_replaced()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 from ...proto.service.directory.draft import Change
@@ -28,17 +29,17 @@ class Lease:
 class Leases:
     """All leases of this process, by number. A number is not used twice by a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Iterator[int] | None = None) -> None:
+        """numbers: of the leases, where several such objects are in one process."""
         self.ttls = Ttls()
         self._leases: dict[int, Lease] = {}
-        self._next = 0
+        self._numbers = count(1) if numbers is None else numbers
 
     def __len__(self) -> int:
         return len(self._leases)
 
     def number(self) -> int:
-        self._next += 1
-        return self._next
+        return next(self._numbers)
 
     def add(self, lease: Lease, now_ns: int, ttl_ns: int) -> None:
         self._leases[lease.number] = lease

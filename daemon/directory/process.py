@@ -42,7 +42,7 @@ from ..observe import Journal
 from ..programs import Refused
 from ..slots import next_instant
 from .answers import Answers
-from .copy import DATABASE_ERRORS, Applied, Copy, Facts, Heard, Input, Seen
+from .copy import DATABASE_ERRORS, Applied, Copy, Facts, Heard, Input, Seen, bounds
 from .leases import Lease, Leases
 from .store import what_to_do
 from .timing import Clocks
@@ -70,16 +70,16 @@ class Process:
     lets_keep: bool = True
     """Programs may keep answers until the process reports a change."""
 
-    def __init__(self, config: Config, copy: Copy, journal: Journal) -> None:
+    def __init__(self, config: Config, copy: Copy, journal: Journal, holders: Sequence[int] = ()) -> None:
+        """holders: the stations that keep these names; (): all."""
         self.config = config
         self.copy = copy
         self.journal = journal
         self.facts: Facts = copy.facts()
-        self.holders: tuple[int, ...] = tuple(range(1, config.cluster.stations + 1))
-        """The stations that keep these names."""
+        self.holders: tuple[int, ...] = tuple(holders) or tuple(range(1, config.cluster.stations + 1))
         self.answers = Answers(copy, config.station.id)
         self.leases = Leases()
-        self.updates = Updates(self.send_raw, len(self.holders) // 2 + 1)
+        self.updates = Updates(self.send_raw, self.holders)
         self.watches: dict[Watch, Callable[[], None]] = {}
         self.me: Who = (config.station.id, 0)
         self.counters: Counter[str] = Counter()
@@ -223,7 +223,7 @@ class Process:
         self._connection = connection
         self.me = (connection.welcome.station, connection.welcome.client)
         self.step = "waiting for the others"
-        group = await connection.join(GROUP, state=self.copy, persistent=True, holders=len(self.holders), timeout=None)
+        group = await connection.join(self.group_name, state=self.copy, persistent=True, holders=len(self.holders), timeout=None)
         assert isinstance(group, StateGroup)
         self._group = group
         while True:
@@ -640,13 +640,6 @@ def _batches(inputs: Sequence[Input]) -> Iterator[Sequence[Input]]:
         size += len(each.data) if isinstance(each, Heard) else 0
     if inputs:
         yield inputs[start:]
-
-
-def bounds(subject: str) -> tuple[str, str]:
-    """The names that a watch or a list is about, as a range of keys: a name, or the beginning of names with a dot; "": all."""
-    if not subject:
-        return "", "~"
-    return (subject, subject + "~") if subject.endswith(".") else (subject, subject + "\0")
 
 
 def _whos(members: Sequence[Any]) -> tuple[Who, ...]:

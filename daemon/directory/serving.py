@@ -23,9 +23,9 @@ from ..listening import Listener
 from ..observe import Journal
 from ..programs import Program, Programs, Refused
 from ..slots import first_instant
-from .copy import DATABASE_ERRORS
+from .copy import DATABASE_ERRORS, bounds
 from .leases import Lease
-from .process import Process, bounds
+from .process import Process
 from .report import status
 from .updates import FLAGS, Pending
 from .wire import FRAME_MAX, LIST_MAX, UNDER_WAY_MAX, VERSION, WAITS, Frame, beside
@@ -245,8 +245,7 @@ class Client(Program):
                 raise Refused("no-quorum", f"not done: {self._process.step}") from None
             if pending.outcome is None:
                 raise Refused("undecided", f"not decided in time: {self._process.step}; it may still happen") from None
-            stations = self._process.config.cluster.stations
-            missing = self._process.updates.missing(pending, stations, {s for s, _ in self._process.facts.active})
+            missing = self._process.updates.missing(pending, {s for s, _ in self._process.facts.active})
             text = f"it is done, but not on the disks of enough stations in time; missing: {', '.join(map(str, missing))}"
             raise Refused("no-disk-quorum" if pending.wait == "disk" else "not-everywhere", text) from None
         finally:

@@ -382,8 +382,8 @@ class File:
     Raises StoreError from ``open``: it cannot be opened, or it belongs to another cluster or station (a copied folder).
     """
 
-    def __init__(self, folder: Path, cluster: str, station: int) -> None:
-        self.path = folder / FILE
+    def __init__(self, folder: Path, cluster: str, station: int, name: str = FILE) -> None:
+        self.path = folder / name
         self._owner = encode({"c": cluster, "n": station})
         self.moved = ""
         """Where a file that could not be used was moved to by ``open``."""
@@ -595,7 +595,7 @@ class File:
 
     def _move_away(self) -> Path:
         number = 1
-        while (target := self.path.with_name(f"{FILE}.bad-{number}")).exists():
+        while (target := self.path.with_name(f"{self.path.name}.bad-{number}")).exists():
             number += 1
         self.path.rename(target)
         self._remove(self.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from ...proto.service.directory.entries import Place
 from ...proto.service.directory.messages import APPLIED, ONDISK, Id, Update, encode
@@ -33,12 +33,13 @@ class Pending:
 class Updates:
     """send: gives a message to the group, False: not now. What is lost is sent again under the same id, so it is done once.
 
-    quorum: stations whose disks must have an update of ``wait`` disk.
+    holders: stations that keep these names; most of their disks must have an update of ``wait`` disk.
     """
 
-    def __init__(self, send: Callable[[bytes], bool], quorum: int) -> None:
+    def __init__(self, send: Callable[[bytes], bool], holders: Sequence[int]) -> None:
         self._send = send
-        self._quorum = quorum
+        self._holders = holders
+        self._quorum = len(holders) // 2 + 1
         self._pending: dict[Id, Pending] = {}
         self._by_data: dict[bytes, Pending] = {}
         self._placed: dict[Id, Pending] = {}
@@ -111,10 +112,27 @@ class Updates:
         for update in done_ids:
             del self._placed[update]
 
-    def missing(self, pending: Pending, stations: int, active: Collection[int]) -> list[int]:
+    def resend(self, update: Id) -> bool:
+        """It has not happened; False: no program waits for it."""
+        pending = self._pending.get(update)
+        if pending is None or pending.outcome is not None:
+            return False
+        pending.sent |= self._send(pending.data)
+        return True
+
+    def abandon(self, update: Id) -> None:
+        """No program waits for it any more, and it is not sent again."""
+        if (pending := self._pending.get(update)) is not None:
+            self.forget(pending)
+
+    def under_way(self) -> list[Id]:
+        """The updates without an outcome."""
+        return [update for update, pending in self._pending.items() if pending.outcome is None]
+
+    def missing(self, pending: Pending, active: Collection[int]) -> list[int]:
         """The stations that an update still waits for."""
         if pending.outcome is None:
             return []
         known = self._disks if pending.wait == "disk" else self._applied
-        wanted = range(1, stations + 1) if pending.wait == "disk" else sorted(active)
+        wanted = self._holders if pending.wait == "disk" else sorted(active)
         return [s for s in wanted if known.get(s, (0, 0, 0)) < pending.outcome.place]

@@ -19,6 +19,7 @@ from .errors import (
     Timeout,
     Undecided,
     VersionMismatch,
+    ZoneDown,
 )
 from .sync import SyncDirectory, SyncLease, SyncMirror, connect_directory_sync
 from .types import Answer, Done, NameChange
@@ -47,6 +48,7 @@ __all__ = [
     "Timeout",
     "Undecided",
     "VersionMismatch",
+    "ZoneDown",
     "connect_directory",
     "connect_directory_sync",
 ]

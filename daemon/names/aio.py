@@ -134,6 +134,8 @@ class Directory:
         self._protocol = link.protocol
         self._timeout = timeout
         self._path = path
+        self.zones_down: tuple[str, ...] = ()
+        """Zones whose names the last ``list`` lacks, because no holder is active."""
         self._hits = 0
         self._waiting: set[asyncio.Future[None]] = set()
         self._protocol.on_news = self._wake
@@ -157,6 +159,7 @@ class Directory:
         pages = Pages(prefix)
         while not pages.complete:
             pages.take(await self._call(pages.ask(self._protocol)))
+        self.zones_down = pages.down
         return pages.found
 
     async def status(self) -> dict[str, Any]:

@@ -101,6 +101,8 @@ class Pages:
     def __init__(self, prefix: str) -> None:
         self.found: list[Entry] = []
         self.complete = False
+        self.down: tuple[str, ...] = ()
+        """Zones without an active holder: their names are missing."""
         self._prefix = prefix
         self._start: str | None = None
 
@@ -109,6 +111,7 @@ class Pages:
 
     def take(self, answer: Frame) -> None:
         self.found += [read_entry(row.encode()) for row in answer["names"]]
+        self.down = tuple(sorted({*self.down, *answer.get("down", ())}))
         self._start = answer.get("next")
         self.complete = self._start is None
 

@@ -37,6 +37,10 @@ class NoQuorum(DirectoryError):
     """This station's copy is not in the order, or too few have it on their disks."""
 
 
+class ZoneDown(NoQuorum):
+    """No holder of the name's zone is active; names of other zones are not concerned."""
+
+
 UpdateId: TypeAlias = tuple[str, int]
 
 
@@ -61,6 +65,7 @@ CLASSES: dict[str, type[DirectoryError]] = {
     "no-quorum": NoQuorum,
     "no-disk-quorum": NoQuorum,
     "stale": NoQuorum,
+    "zone-down": ZoneDown,
     "undecided": Undecided,
     "malformed": Malformed,
     "name": Malformed,
@@ -92,5 +97,6 @@ __all__ = [
     "Timeout",
     "Undecided",
     "VersionMismatch",
+    "ZoneDown",
     "error_of",
 ]

@@ -65,6 +65,8 @@ class SyncDirectory:
         self._protocol = protocol
         self._timeout = timeout
         self._path = path
+        self.zones_down: tuple[str, ...] = ()
+        """Zones whose names the last ``list`` lacks, because no holder is active."""
         self._looked = 0.0
         self._lock = threading.RLock()
 
@@ -96,6 +98,7 @@ class SyncDirectory:
         pages = Pages(prefix)
         while not pages.complete:
             pages.take(self._call(pages.ask(self._protocol)))
+        self.zones_down = pages.down
         return pages.found
 
     def status(self) -> dict[str, Any]:

@@ -134,6 +134,8 @@ def list_(prefix: str, as_json: bool, timeout: float, path: str | None) -> None:
     """
     with directory(path, timeout) as d:
         found = d.list(prefix)
+        for zone in d.zones_down:
+            click.echo(f"zenjun name: zone {zone} is down: its names are missing", err=True)
     if as_json:
         click.echo(json_text([entry_json(entry) for entry in found]))
     else:
@@ -280,8 +282,15 @@ def load(file: TextIO, at_once: int, update: Update) -> None:
     operations = list(_operations(file))
     with directory(update.path, update.timeout) as d:
         for at in range(0, len(operations), at_once):
+            some = operations[at : at + at_once]
             try:
-                d.update(*operations[at : at + at_once], wait=update.wait)
+                try:
+                    d.update(*some, wait=update.wait)
+                except Malformed as error:
+                    if error.code != "zone" or len(some) == 1:
+                        raise
+                    for operation in some:  # an update is about names of one zone
+                        d.update(operation, wait=update.wait)
             except Malformed as error:
                 raise Failure(f"{error}; {at} of {len(operations)} names are set", USAGE, "name load") from error
     click.echo(json_text({"names": len(operations)}) if update.as_json else f"{len(operations)} names are set")
@@ -297,6 +306,8 @@ def _operations(file: TextIO) -> Iterator[Operation]:
     try:
         tree = json.loads(text)
         for entry in tree if isinstance(tree, list) else tree["names"]:
+            if entry.get("zone") == "default":
+                del entry["zone"]  # where the name belongs now, the directory decides
             if "alias" in entry:
                 yield calls.alias_of(entry["name"], entry["alias"], zone=entry.get("zone", ""))
                 continue
@@ -394,6 +405,12 @@ def status(as_json: bool, timeout: float, path: str | None) -> int:
         click.echo(f"stale    for {s['stale_ms'] / 1000:.1f} s")
     click.echo(f"names    {s['names']}, {s['leases']} with leases ({s['leases_here']} of programs here)")
     click.echo(f"holders  {', '.join(map(str, s['holders'])) or 'none'} active; at place {s['place'] or '-'}")
+    for each in s.get("zones", ()):
+        holders = ", ".join(map(str, each["holders"])) or "none"
+        kept = f"kept here, {each['names']} names" if each["keeps"] else "not kept here"
+        click.echo(f"zone     {each['zone']}: {kept}; holders {holders} active{'' if each['holders'] else ': ' + each['step']}")
+    for station, text in s.get("mixed", {}).items():
+        click.echo(f"mixed    station {station} has other zones: {text}")
     if found := s.get("attempts"):
         lock = f"station {found['lock']}'s" if found["lock"] else "free"
         waits = f", waits for {', '.join(map(str, found['waits_for']))}" if found["waits_for"] else ""

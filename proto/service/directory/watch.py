@@ -81,6 +81,11 @@ class Watch:
                 self._latest[event.name] = event
         return not before and len(self) > 0
 
+    def skip(self, place: Place) -> None:
+        """States up to ``place`` are not known here; the latest ones follow."""
+        if self._gap is None:
+            self._gap = Gap(place)
+
     def read(self, count: int) -> list[Event]:
         """The next events, at most ``count``, in the order of their places."""
         out = [self._events.popleft() for _ in range(min(count, len(self._events)))]
