@@ -5,7 +5,8 @@ committed (rules U5, U6, U9).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ...proto.service.directory import canon, copying
@@ -19,7 +20,11 @@ from .copy import Applied, Copy, Heard
 from .store import File
 
 LEFT: Final = b"ZL"
-"""Begins DATA that names processes which have left; any other is a message as in mode ordered."""
+"""Begins DATA that names processes which have left. Other DATA is a message as in mode ordered, or several."""
+INDEX_MAX: Final = 0xFFFF
+MANY: Final = b"ZM"
+"""Begins DATA that holds several messages: the length of each, four bytes, and the message."""
+_LENGTH: Final = struct.Struct(">I")
 _KEPT: Final = "kept"
 
 
@@ -31,8 +36,31 @@ def decode_left(data: bytes) -> list[Who]:
     return [(int(station), int(client)) for station, client in canon.load(data[len(LEFT) :])["w"]]
 
 
+def encode_many(messages: Sequence[bytes]) -> bytes:
+    """DATA of an attempt that commits these messages, at least one."""
+    if len(messages) == 1:
+        return messages[0]
+    return MANY + b"".join(part for m in messages for part in (_LENGTH.pack(len(m)), m))
+
+
+def decode_many(data: bytes) -> list[bytes]:
+    """The messages of DATA. What is no list of messages is one, and the state machine refuses it."""
+    found, at = [], len(MANY)
+    if data[:at] != MANY:
+        return [data]
+    while at < len(data):
+        if at + _LENGTH.size > len(data):
+            return [data]
+        (size,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        found.append(data[at : at + size])
+        at += size
+    return found if at == len(data) and 0 < len(found) <= INDEX_MAX else [data]
+
+
 def base_of(place: Place) -> Place:
-    """A state's place as the machine of the seven steps counts it: a START has an index of its own."""
+    """A state's place as the machine of the seven steps counts it: a START has an index of its own, and so has each message of an
+    attempt."""
     return (place[0], place[1], 0)
 
 
@@ -61,16 +89,18 @@ class SevenCopy(Copy):
             if keep.durable:
                 self._to_disk()
 
-    def carry_out(self, commit: Commit) -> tuple[Applied, Heard]:
+    def carry_out(self, commit: Commit) -> tuple[Applied, list[Heard]]:
         """Steps 6 and 7, in one transaction. Raises what SQLite raises."""
         with self.lock:
             with self._transaction():
-                result = self._change(commit)
+                results = self._change(commit)
                 self._forget_kept()
                 self.state.save()
                 self.rows.commit()
-            sums = [Digest(commit.place, self.state.main, self.state.rest)] if isinstance(result.message, Check) else []
-            return Applied([result], self.facts(), False, sums), Heard(commit.place, commit.owner, commit.data)
+            checked = any(isinstance(result.message, Check) for result in results)
+            sums = [Digest(commit.place, self.state.main, self.state.rest)] if checked else []
+            inputs = [Heard(result.place, commit.owner, b"") for result in results]
+            return Applied(results, self.facts(), False, sums), inputs
 
     def drop_kept(self) -> None:
         """Drop the stored DATA: the others have continued, with it or without it."""
@@ -78,12 +108,18 @@ class SevenCopy(Copy):
             self._forget_kept()
             self.rows.commit()
 
-    def _change(self, commit: Commit) -> Result:
+    def _change(self, commit: Commit) -> list[Result]:
         if commit.copying:
-            return self.state.on_enter(commit.place, commit.owner)
+            return [self.state.on_enter(commit.place, commit.owner)]
         if commit.data.startswith(LEFT):
-            return self.state.on_left(commit.place, decode_left(commit.data))
-        return self.state.apply(commit.place, commit.owner, commit.data)
+            return [self.state.on_left(commit.place, decode_left(commit.data))]
+        clock, station, _ = commit.place
+        results = []
+        for index, message in enumerate(decode_many(commit.data)):
+            if self.state.stopped:
+                break
+            results.append(self.state.apply((clock, station, index), commit.owner, message))
+        return results
 
     def _forget_kept(self) -> None:
         if self.rows.get(Table.META, _KEPT) is not None:

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from ...proto.service.directory.entries import NOWHERE, Place
@@ -38,14 +38,27 @@ from ..config import Config
 from ..observe import Journal
 from .copy import DATABASE_ERRORS, Applied, Heard
 from .process import Process
-from .sevencopy import LEFT, SevenCopy, base_of, encode_left
+from .sevencopy import INDEX_MAX, LEFT, SevenCopy, base_of, encode_left, encode_many
 from .store import what_to_do
 
 GROUP: Final = "zenjun.dir.copy"
 OTHERS: Final = "zenjun.dir"
 """Where the processes of ``update = "ordered"`` are."""
+MANY_MAX: Final = 256
+MANY_BYTES: Final = 48 * 1024
+MANY_OVERHEAD: Final = 4
+"""Updates that one attempt commits, and their bytes with what is added to each."""
 WARN_S: Final = 5.0
 """An attempt that waits for longer is reported (rule U7)."""
+
+
+decoded: Final = lru_cache(maxsize=2 * MANY_MAX)(decode)
+"""Own messages are looked at several times until they are committed."""
+
+
+def is_update(data: bytes) -> bool:
+    """Whether this is an update; other messages go by themselves."""
+    return isinstance(decoded(data), Update)
 
 
 class _Managers(Membership):
@@ -68,8 +81,10 @@ class SevenProcess(Process):
         self._seven = copy
         self._managers: _Managers | None = None
         self._wanted: deque[bytes] = deque()
-        """What is to be committed by attempts of this station, the present one's first."""
-        self._attempt = b""
+        """What is to be committed by attempts of this station after the present one."""
+        self._waiting: set[bytes] = set()
+        """The same, to be found."""
+        self._attempt: tuple[bytes, ...] = ()
         self._began = 0.0
         self._may_ask = self._state_wanted = False
         self._copied_at: Place = NOWHERE
@@ -113,7 +128,8 @@ class SevenProcess(Process):
         self.step = "waiting for the others"
         self.machine = Seven(self.me, unicast=self.config.directory.profile == "unicast")
         self._wanted.clear()
-        self._attempt = b""
+        self._waiting.clear()
+        self._attempt = ()
         self._broken = asyncio.get_running_loop().create_future()
         protocol = connection._protocol
         managers = protocol.join(MANAGERS, order="op", no_self=True, kind=partial(_Managers, self._take))
@@ -229,9 +245,9 @@ class SevenProcess(Process):
                 self._seven.keep(effect)
                 self.machine.kept(effect.asking)
             case Commit():
-                applied, heard = self._seven.carry_out(effect)
+                applied, inputs = self._seven.carry_out(effect)
                 self.counters["attempts"] += 1
-                self._publish(applied, [heard])
+                self._publish(applied, inputs)
                 if applied.facts.stopped:
                     self._fail(f"a message has format {applied.facts.stopped}: this program is too old for it")
             case Locked(copying, place):
@@ -239,7 +255,7 @@ class SevenProcess(Process):
             case Finished(place, durable):
                 self._on_finished(place, {station for station, _ in durable})
             case Lost():
-                self._attempt = b""
+                self._attempt = ()
             case Wrong(text):
                 self.journal.error("wrong", text)
                 self._fail(text)
@@ -248,14 +264,32 @@ class SevenProcess(Process):
 
     def send_raw(self, data: bytes) -> bool:
         """Whatever changes a row is an attempt (rule U10)."""
-        if isinstance(decode(data), OnDisk | HasApplied | Digest):
+        if isinstance(decoded(data), OnDisk | HasApplied | Digest):
             return super().send_raw(data)
         if not self._active:
             return False
-        if data != self._attempt and data not in self._wanted:
-            self._wanted.append(data)
+        if data not in self._attempt and data not in self._waiting:
+            self._want(data)
             self._go_on()
         return True
+
+    def _want(self, data: bytes) -> None:
+        self._wanted.append(data)
+        self._waiting.add(data)
+
+    def _next(self) -> tuple[bytes, ...]:
+        """What the next attempt commits: one message, or all updates that wait, up to its bounds. Each attempt costs five hops
+        and a turn of all locks, so what waits goes together."""
+        chosen: list[bytes] = []
+        size = 0
+        while self._wanted and len(chosen) < MANY_MAX:
+            data = self._wanted[0]
+            size += len(data) + MANY_OVERHEAD
+            if chosen and (size > MANY_BYTES or not (is_update(data) and is_update(chosen[0]))):
+                break
+            chosen.append(self._wanted.popleft())
+            self._waiting.discard(data)
+        return tuple(chosen)
 
     def _begin(self) -> list[Effect]:
         """Begin the next attempt, if there is one and it may begin."""
@@ -268,10 +302,10 @@ class SevenProcess(Process):
             m.request(copying=True)
         else:
             if not self._wanted and self._gone():
-                self._wanted.append(LEFT)
+                self._want(LEFT)
             if not self._wanted:
                 return []
-            self._attempt = self._wanted.popleft()
+            self._attempt = self._next()
             m.request()
         self._began = time.monotonic()
         return m.take()
@@ -287,12 +321,12 @@ class SevenProcess(Process):
         if m.standing is not Standing.LOCKED:
             return
         if not copying:
-            data = self._data(self._attempt)
-            if data:
-                message = decode(data)
-                m.data(data, durable=isinstance(message, Update) and bool(message.flags & ONDISK))
+            messages = [decoded(wanted) for wanted in self._attempt if wanted != LEFT]
+            parts = [data for wanted in self._attempt if (data := self._data(wanted))]
+            if parts:
+                m.data(encode_many(parts), durable=any(isinstance(u, Update) and u.flags & ONDISK for u in messages))
             else:
-                self._attempt = b""
+                self._attempt = ()
                 m.abandon()
         elif m.active:
             m.abandon()
@@ -309,7 +343,7 @@ class SevenProcess(Process):
             here = {self.me, *self.machine.members}
             gone = [who for who in state.members if who not in here]
             return encode_left(gone) if gone else b""
-        message = decode(wanted)
+        message = decoded(wanted)
         member = state.members.get(self.me)
         done = False
         if isinstance(message, Update):
@@ -325,6 +359,7 @@ class SevenProcess(Process):
         return b"" if done else wanted
 
     def _settle(self, place: Place, disks: set[int]) -> None:
+        place = (place[0], place[1], INDEX_MAX)  # of all messages of the attempt
         for station in disks:
             self.updates.on_disk(station, place)
         active = {station for station, _ in self.facts.active}
@@ -334,7 +369,7 @@ class SevenProcess(Process):
         self.updates.look(active)
 
     def _on_finished(self, place: Place, disks: set[int]) -> None:
-        entered, self._attempt = not self._active, b""
+        entered, self._attempt = not self._active, ()
         self._settle(place, disks)
         if entered:
             self._set_active()
@@ -383,7 +418,7 @@ class SevenProcess(Process):
             group.state_wrong(f"the state that has come is at {place}, the managers are at {self._copied_at}")
             return
         self._state_wanted = self._may_ask = False
-        self._attempt = b""
+        self._attempt = ()
         m.copied(place)
         m.data(b"", durable=True)
         self._go_on()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from zenjun.daemon.directory.sevencopy import SevenCopy, base_of, encode_left
+from zenjun.daemon.directory.sevencopy import SevenCopy, base_of, decode_many, encode_left, encode_many
 from zenjun.daemon.directory.store import File
+from zenjun.proto.service.directory import copying
 from zenjun.proto.service.directory.entries import NOWHERE, Place, Target, Who
 from zenjun.proto.service.directory.messages import Id, Update, encode
 from zenjun.proto.service.directory.operations import Register, Set
@@ -66,11 +67,34 @@ def test_a_commit_is_done_once_and_ends_what_is_kept(copy: SevenCopy, tmp_path: 
     copy.keep(keep(base, place, update(1, "db")))
     commit = Commit(place, TWO, False, update(1, "db"))
     applied, heard = copy.carry_out(commit)
-    assert [c.name for c in applied.results[0].changes] == ["db"] and heard.sender == TWO
+    assert [c.name for c in applied.results[0].changes] == ["db"] and heard[0].sender == TWO
     assert copy.carry_out(commit)[0].results[0].skipped
     copy = again(copy, tmp_path)
     have = copy.have()
     assert have is not None and have.place == place and names(copy) == ["db"]
+
+
+def test_an_attempt_commits_all_updates_that_wait(copy: SevenCopy, tmp_path: Path) -> None:
+    base, place = base_of(copy.state.place), (START[0] + 1, 2, 0)
+    updates = [update(1, "a"), update(2, "b"), update(1, "c"), update(3, "a")]
+    data = encode_many(updates)
+    assert decode_many(data) == updates and decode_many(encode_many(updates[:1])) == updates[:1]
+    for broken in (data[:-1], data + b"x", data[:2], b"", data[:3]):
+        assert decode_many(broken) == [broken]
+    copy.keep(keep(base, place, data))
+    copy = again(copy, tmp_path)
+    have = copy.have()
+    assert have is not None and have.place == (place[0], 2, 3) and base_of(have.place) == place
+    applied, inputs = copy.carry_out(Commit(place, TWO, False, data))
+    assert [r.place[2] for r in applied.results] == [0, 1, 2, 3] and [i.place for i in inputs] == [
+        r.place for r in applied.results
+    ]
+    assert [r.repeated for r in applied.results] == [False, False, True, False], "an id counts once"
+    assert names(copy) == ["a", "b"] and copy.state.place == (place[0], 2, 3)
+    assert all(r.skipped for r in copy.carry_out(Commit(place, TWO, False, data))[0].results)
+    copy = again(copy, tmp_path)
+    assert names(copy) == ["a", "b"] and copy.have() == have._replace(digest=copying.digest(copy.state)), "nothing is kept"
+    copy.rows.close()
 
 
 def test_what_is_kept_on_another_state_does_not_count(copy: SevenCopy) -> None:
