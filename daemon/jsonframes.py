@@ -12,6 +12,8 @@ from typing import Any, Final, TypeAlias
 
 Frame: TypeAlias = dict[str, Any]
 _LENGTH: Final = struct.Struct(">I")
+_text: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_value: Final = json.JSONDecoder().decode
 
 
 class FrameError(Exception):
@@ -20,7 +22,7 @@ class FrameError(Exception):
 
 def pack(frame: Frame) -> bytes:
     """The frame's bytes."""
-    data = json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    data = _text(frame).encode("utf-8", "surrogatepass")
     return _LENGTH.pack(len(data)) + data
 
 
@@ -53,7 +55,7 @@ class Frames:
 
 def _object(body: bytes) -> Frame:
     try:
-        value = json.loads(body)
+        value = _value(body.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise FrameError(f"a frame that is no JSON: {error}") from None
     if type(value) is not dict:

@@ -24,6 +24,9 @@ class Answers:
         self._station = station
         self._rows: Rows | None = None
         self._known: dict[str, Entry | None] = {}
+        self._ready: dict[str, dict[str, Any]] = {}
+        """Answers that hold until their name changes, or ``forget_choices``: to look-ups without a key, of names that are no
+        alias and not cyclic."""
         self._turns: dict[str, int] = {}
         self.by_code: dict[str, int] = {}
         """Number of look-ups by their answer; "ok": an address."""
@@ -32,12 +35,18 @@ class Answers:
         """These names have changed; None: the whole file is another one."""
         if names is None:
             self._known.clear()
+            self._ready.clear()
             if self._rows is not None:
                 self._rows.close()
                 self._rows = None
         else:
             for name in names:
                 self._known.pop(name, None)
+                self._ready.pop(name, None)
+
+    def forget_choices(self) -> None:
+        """Stations have come or gone, or something is out of use, or in use again."""
+        self._ready.clear()
 
     def close(self) -> None:
         self.forget()
@@ -78,14 +87,20 @@ class Answers:
         return selection.select(targets, entry.selection, self._station, turn, key)
 
     def lookup(self, name: str, key: bytes, facts: Facts) -> dict[str, Any]:
-        """The answer to a look-up. Raises Refused: ``no-name``, ``alias-loop``, ``no-address``."""
-        try:
-            answer = self._lookup(name, key, facts)
-        except Refused as refused:
-            self.count(refused.code)
-            raise
+        """The answer to a look-up, for the caller to add to. Raises Refused: ``no-name``, ``alias-loop``, ``no-address``."""
+        answer = self._ready.get(name) if not key else None
+        if answer is None:
+            try:
+                answer = self._lookup(name, key, facts)
+            except Refused as refused:
+                self.count(refused.code)
+                raise
+            if not key and len(answer["path"]) == 1 and answer["selection"] != "cyclic":
+                if len(self._ready) >= CACHE_MAX:
+                    self._ready.clear()
+                self._ready[name] = answer
         self.count("ok")
-        return answer
+        return answer.copy()
 
     def count(self, code: str) -> None:
         """A look-up was answered so."""

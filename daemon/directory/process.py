@@ -456,6 +456,7 @@ class Process:
 
     def _on_changes(self, result: Result) -> None:
         if result.anywhere:
+            self.answers.forget_choices()
             self._forget_all()
         if not result.changes:
             return

@@ -236,7 +236,7 @@ class Client(Program):
         began = time.perf_counter()
         try:
             # Not by ``_in_time``: the future may be another request's as well, and this is the way of every update.
-            await asyncio.wait((pending.done,), timeout=self._seconds(frame))
+            await _either(pending.done, self._seconds(frame))
             if not pending.done.done():
                 raise Refused("timeout", "")
             outcome = pending.done.result()
@@ -381,6 +381,26 @@ class Client(Program):
             return await asyncio.wait_for(what, seconds)
         except TimeoutError:
             raise Refused("timeout", f"nothing after {seconds:g} s: {self._process.step}") from None
+
+
+async def _either(future: asyncio.Future[Any], seconds: float) -> None:
+    """Return when a future is done, or after some seconds; without ``asyncio.wait``, which costs more."""
+    if future.done():
+        return
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    future.add_done_callback(wake)
+    expiry = loop.call_later(seconds, wake)
+    try:
+        await waiter
+    finally:
+        expiry.cancel()
+        future.remove_done_callback(wake)
 
 
 def _name(frame: Frame) -> str:

@@ -20,6 +20,8 @@ from .entries import NOWHERE, Place
 class Table(IntEnum):
     """The tables, and their keys."""
 
+    __hash__ = int.__hash__  # an enumeration's is a function in Python, and tables are keys everywhere
+
     ENTRY = 1
     """name: ``entries.entry_row``"""
     ZONE = 2

@@ -36,19 +36,22 @@ class Tally:
         """Count summed rows."""
         zones = []
         for table, key, row in rows:
-            if table not in MAIN:
+            if table is Table.ENTRY:
+                self.main += int.from_bytes(blake2b(row, digest_size=16).digest(), "big")  # as ``row_sum``
+                plain = _PLAIN.fullmatch(row)
+                if plain is not None and plain[1] == key.encode("ascii"):
+                    zones.append(plain[2])
+                else:
+                    self.special.append((table, key, row))
+            elif table in MAIN:
+                self.main += row_sum(table, key, row)
+                self.special.append((table, key, row))
+            else:
                 self.rest += row_sum(table, key, row)
                 if table is Table.OUTCOME:
                     self.outcomes += 1
                 else:
                     self.special.append((table, key, row))
-                continue
-            self.main += int.from_bytes(blake2b(row, digest_size=16).digest(), "big")
-            plain = _PLAIN.fullmatch(row) if table is Table.ENTRY else None
-            if plain is not None and plain[1] == key.encode("ascii"):
-                zones.append(plain[2])
-            else:
-                self.special.append((table, key, row))
         for zone, number in Counter(zones).items():
             self.names[zone.decode("ascii")] += number
 
