@@ -1,1 +1,4 @@
-"""What corosync's libraries say to their server over libqb, and what they expect of it. Nothing serves them yet."""
+"""``zenjun-corosync`` serves corosync's local services from a group of zenjun: programs of corosync run (docs/corosync.md).
+
+``process.py`` puts it together; ``ipc/`` is libqb's IPC, ``order.py`` the connection to zenjund.
+"""

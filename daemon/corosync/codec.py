@@ -10,7 +10,7 @@ from ...proto.service.base import Effect
 from ...proto.service.corosync import results
 from ...proto.service.corosync.messages import Part
 from ...proto.service.corosync.results import Address, Code, RingId
-from .table import ANSWERS, COUNTED, EVENTS, REQUEST_HEAD, REQUESTS, Layout, Tail, Type
+from .table import ANSWERS, COUNTED, EVENTS, REQUEST_HEAD, REQUESTS, RESPONSE_HEAD, Layout, Tail, Type
 
 Value: TypeAlias = int | bytes
 MapValue: TypeAlias = tuple[int, bytes]
@@ -64,6 +64,12 @@ def _read(message: bytes, kind: Type, offset: int) -> Value | None:
 def answer(service: str, name: str, code: Code = Code.OK, values: Mapping[str, Value] | None = None, tail: bytes = b"") -> bytes:
     """The answer to a request: ``name`` as in ``table.ANSWERS``. KeyError for one that is not there."""
     return _write(_ANSWERS[service, name], code, values or {}, tail)
+
+
+def refusal(message: bytes, code: Code) -> bytes:
+    """The answer to a request that is in no table: a header, from which the libraries take the error."""
+    number = _ID_SIZE.unpack_from(message)[0] if len(message) >= REQUEST_HEAD else 0
+    return _ID_SIZE.pack(number, RESPONSE_HEAD).ljust(REQUEST_HEAD, b"\0") + _ERROR.pack(code)
 
 
 def event(effect: Effect, *, model: int = 0, context: int = 0) -> bytes:

@@ -9,11 +9,13 @@ import sys
 import pytest
 
 from .. import corosyncs
+from ..rules import rule
 from .corosync_ipc_rig import CASES
 
 TIMEOUT_S = 120
 
 
+@rule("Y15", "Y18", "Y19", "Y20")
 @pytest.mark.parametrize("case", CASES)
 def test_the_server_and_a_program(case: str) -> None:
     if case == "rights" and os.geteuid() != 0:

@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "name": Entry("name", "name", "Names that give addresses: set, get, watch, hold."),
     "sql": Entry("sql", "sql", "SQL on a replicated database, or a prompt for it.", "zenjun[db]"),
     "db": Entry("db", "db", "Replicated databases: create, list, status, check.", "zenjun[db]"),
+    "corosync": Entry("corosync", "corosync", "Run corosync's programs on zenjun: enable, status, check."),
     "leave": Entry("operate", "leave", "Let this station leave the cluster; its daemon ends."),
     "expel": Entry("operate", "expel", "Remove a station from the cluster."),
     "config": Entry("config", "config", "Check a configuration file, or print an example."),

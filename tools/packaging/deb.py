@@ -38,6 +38,7 @@ SCRIPTS: Final = {
     "usr/sbin/zenjund": "zenjun.daemon.__main__",
     "usr/sbin/zenjun-directory": "zenjun.daemon.directory.__main__",
     "usr/sbin/zenjun-db": "zenjun.daemon.database.__main__",
+    "usr/sbin/zenjun-corosync": "zenjun.daemon.corosync.__main__",
 }
 MAINTAINER: Final = "The zenjun authors <zenjun@localhost>"
 BUILD_S: Final = 600

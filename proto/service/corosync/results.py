@@ -11,12 +11,15 @@ from .messages import Mcast, Process, Reason, Votes, Word
 
 
 class Code(IntEnum):
-    """``cs_error_t``, as far as these machines answer with it."""
+    """``cs_error_t``, as far as these machines and their host answer with it."""
 
     OK = 1
     TRY_AGAIN = 6
     INVALID_PARAM = 7
+    NO_MEMORY = 8
+    BAD_HANDLE = 9
     BUSY = 10
+    ACCESS = 11
     NOT_EXIST = 12
     NAME_TOO_LONG = 13
     EXIST = 14
@@ -24,6 +27,7 @@ class Code(IntEnum):
     NAME_NOT_FOUND = 17
     NO_RESOURCES = 18
     NOT_SUPPORTED = 19
+    NO_SECTIONS = 27
 
 
 class RingId(NamedTuple):

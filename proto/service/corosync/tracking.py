@@ -62,9 +62,9 @@ class Trackers:
         return [*effects, Answer(number, code)]
 
     def stop(self, number: int) -> list[Effect]:
-        """trackstop."""
+        """trackstop. libquorum's may be called without a trackstart, as in corosync; corosync-quorumtool does so."""
         tracker = self.handles[number]
-        code = Code.OK if tracker.on else Code.NOT_EXIST
+        code = Code.OK if tracker.on or not tracker.votes else Code.NOT_EXIST
         tracker.on = False
         return [Answer(number, code)]
 

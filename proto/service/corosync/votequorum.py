@@ -170,6 +170,7 @@ class Votequorum:
         return self._may_set(handle, Votes(node, votes), self._needed(self.expected, total), total)
 
     def _may_set(self, handle: int, votes: Votes, needed: int, total: int) -> tuple[Answer, Votes | None]:
-        if not total // 2 <= needed <= total or votes.number > 0xFFFFFFFF:
+        none = votes.node == 0 and votes.number == 0
+        if none or not total // 2 <= needed <= total or votes.number > 0xFFFFFFFF:
             return Answer(handle, Code.INVALID_PARAM), None
         return Answer(handle, Code.OK), votes

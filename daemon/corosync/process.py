@@ -1,0 +1,406 @@
+"""The process: the machines of one node, their programs by libqb's IPC, and their order by zenjund.
+
+Everything happens in one thread, an input at a time: what a program asks, what the order brings, the time. The machines answer an
+input with effects, which are applied in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from ...proto.service.base import Effect, Emit, Place, Source, Store
+from ...proto.service.corosync import results
+from ...proto.service.corosync.results import Code
+from ...proto.service.corosync.standin import StandIn
+from ..client.types import Welcome
+from ..config import Config, ConfigError
+from ..exits import Exit
+from ..observe import Journal
+from . import keys
+from .codec import Value, answer, event, refusal, request
+from .conf import Conf, check, load
+from .groups import Groups, pieces
+from .ipc import SERVICES, TEXTS, Asked, Ended, Opened, Reason, Refused, Server
+from .keys import Keys
+from .maps import STRING, U32, U64, Map, Track
+from .maps import Value as MapValue
+from .nodes import Nodes
+from .order import Order
+from .past import Past
+from .programs import Program, Service
+from .quorums import Quorums, Votequorums
+
+STATUS_ANSWER: Final = "status"
+"""libvotequorum's answer to all requests but getinfo."""
+PROGRAM_EVENTS: Final = (
+    results.Confchg,
+    results.Totem,
+    results.Deliver,
+    results.Nodelist,
+    results.Quorum,
+    results.VotesNodelist,
+    results.VotesQuorum,
+    results.VotesExpected,
+)
+NO_ANSWER: Final = "mcast"
+
+
+class Process:
+    """Implements ``programs.Host`` for the services and ``order.Ring`` for the connection to zenjund."""
+
+    def __init__(self, config: Config, conf: Conf, past: Past, server: Server, journal: Journal) -> None:
+        """Raises PastError, ValueError: what was kept cannot be used."""
+        self.config, self.conf, self.past, self.server, self.journal = config, conf, past, server, journal
+        self.mtu = config.station.mtu or 1500
+        self.maps = (Map(), Map())
+        self.standin = StandIn(
+            conf.ring_nodes(self.station), conf.quorum(), past.read(), alone_after_ns=conf.alone_after_ms * 1_000_000
+        )
+        cluster = config.cluster
+        keys.begin(conf, self.maps[0], self.station, cluster.fail_timeout_ms, cluster.adopt_timeout_ms)
+        self.programs: dict[int, Program] = {}
+        self.held: set[int] = set()
+        """Programs whose requests are not read: no room."""
+        self.refused = 0
+        self.malformed = 0
+        loop = asyncio.get_running_loop()
+        self.stopped: asyncio.Future[Exit] = loop.create_future()
+        loop.set_exception_handler(lambda _, context: self.on_bug(context.get("exception") or RuntimeError(context["message"])))
+        self.order = Order(conf.get("zenjun", "socket") or config.station.socket, self, journal)
+        self._groups = Groups(self)
+        self.services: dict[str, Service] = {
+            "cmap": Keys(self),
+            "cfg": Nodes(self),
+            "cpg": self._groups,
+            "quorum": Quorums(self),
+            "votequorum": Votequorums(self),
+        }
+        self._shown: tuple[int, ...] = ()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._why_alone = "starting"
+        self.maps[0].track(b"uidgid.", int(Track.ADD | Track.MODIFY | Track.DELETE | Track.PREFIX), lambda *_: self._allow())
+
+    @property
+    def station(self) -> int:
+        return self.config.station.id
+
+    # ---- the life of the process
+
+    def start(self) -> None:
+        """A ring of one begins, and programs may connect. Raises IpcError: a service is served already."""
+        self._allow()
+        self._input(lambda now: self.standin.ring.start(now))
+        for name in SERVICES:
+            self.server.serve(name)
+        asyncio.get_running_loop().add_reader(self.server.fileno(), self._turn)
+
+    async def run(self) -> Exit:
+        """Until a program or another node ends it."""
+        return await self.stopped
+
+    async def close(self) -> None:
+        """Programs see their connections end, and the others this node leave."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        asyncio.get_running_loop().remove_reader(self.server.fileno())
+        self.order.close()
+        self.server.close()
+        await self.order.closed()
+
+    def stop(self, reason: str, code: Exit = Exit.REFUSED) -> None:
+        """Nothing more happens here."""
+        self.journal.error("stop", reason, code=int(code))
+        if not self.stopped.done():
+            self.stopped.set_result(code)
+
+    def on_bug(self, error: BaseException) -> None:
+        if not self.stopped.done():
+            self.stopped.set_exception(error)
+
+    def after(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, call)
+
+    def _input(self, call: Callable[[int], list[Effect]]) -> None:
+        """An input to the ring, and what follows: effects, keys, the next time, programs that have room again."""
+        self.apply(call(time.monotonic_ns()))
+        self._show_ring()
+        self._set_alarm()
+        self._resume()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        due = self.standin.ring.next_deadline_ns()
+        if due is not None and not self.stopped.done():
+            self._alarm = self.after(max(0.0, (due - time.monotonic_ns()) / 1e9), self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        self._input(self.standin.ring.on_timer)
+
+    def _show_ring(self) -> None:
+        """The journal and libcmap hear of a new ring."""
+        members = self.standin.ring.members
+        if members == self._shown:
+            return
+        keys.show_ring(self.conf, self.maps[0], self._shown, members)
+        self._shown = members
+        ring, v = self.standin.ring, self.standin.votequorum
+        nodes = " ".join(map(str, members))
+        why = f" ({self._why_alone})" if len(members) == 1 else ""
+        quorum = "quorum" if v.quorate else "no quorum"
+        self.journal.info(
+            "ring", f"ring {ring.id.node}.{ring.id.seq:x} of nodes {nodes}{why}: {quorum}, {v.total} votes of {v.expected}"
+        )
+
+    # ---- the order
+
+    def on_connected(self, source: Source, welcome: Welcome) -> None:
+        if welcome.station != self.station:
+            self.stop(f"zenjund is station {welcome.station}, expected {self.station}")
+            return
+        self.mtu = welcome.mtu or self.mtu
+        self._input(lambda _: self.standin.ring.on_connected(source))
+
+    def on_lost(self, why: str) -> None:
+        self._why_alone = why
+        if self.standin.ring.phase.value == "out":
+            self.order.close()
+            self._set_alarm()
+            return
+        self._input(self.standin.ring.on_lost)
+
+    def on_blocked(self, quorum: bool) -> None:
+        self._why_alone = "no quorum in zenjun"
+        self._input(lambda now: self.standin.ring.on_blocked(now, quorum))
+
+    def on_unblocked(self) -> None:
+        self._input(lambda _: self.standin.ring.on_unblocked())
+
+    def on_fenced(self) -> None:
+        self._input(lambda _: self.standin.ring.on_fenced())
+
+    def on_view(self, place: Place, members: frozenset[Source]) -> None:
+        self._input(lambda _: self.standin.ring.on_view(place, members))
+
+    def on_message(self, source: Source, data: bytes) -> None:
+        self._input(lambda _: self.standin.ring.on_message(source, data))
+
+    def on_room(self) -> None:
+        self._resume()
+
+    # ---- effects
+
+    def apply(self, effects: Sequence[Effect]) -> None:
+        """Apply effects in their order; a message for several programs is written once."""
+        deliver: list[int] = []
+        before: results.Deliver | None = None
+        for effect in effects:
+            if self.stopped.done():
+                return
+            if before is not None and not (
+                isinstance(effect, results.Deliver) and effect.message is before.message and effect.node == before.node
+            ):
+                self.event(deliver, event(before))
+                deliver, before = [], None
+            if isinstance(effect, results.Deliver):
+                before = effect
+                deliver.append(effect.handle)
+            else:
+                self._apply(effect)
+        if before is not None:
+            self.event(deliver, event(before))
+
+    def _apply(self, effect: Effect) -> None:
+        match effect:
+            case results.Answer(handle, code):
+                self._answered(handle, code)
+            case Emit(data):
+                self.order.send(data)
+            case Store(_, data):
+                self._keep(data or b"")
+            case results.Connect():
+                self.order.open()
+            case results.Disconnect():
+                self.order.close()
+            case results.Apart(stations, here):
+                which = " ".join(map(str, stations))
+                if here:
+                    text = "another nodelist or other options of quorum than the ring has: this node stays alone"
+                else:
+                    text = f"stations {which} have another nodelist or other options of quorum: they stay alone"
+                self.journal.warning("apart", text, stations=which)
+            case results.Reread():
+                self._reread()
+            case results.Stop(reason):
+                self.stop(reason)
+            case results.Confchg():
+                for piece in pieces(effect, self._groups.own(effect.handle)):
+                    self.event([effect.handle], event(piece))
+            case results.Totem() | results.Nodelist() | results.Quorum() | results.VotesNodelist() | results.VotesQuorum():
+                self._event(effect.handle, effect)
+            case results.VotesExpected(handle):
+                self._event(handle, effect)
+
+    def _keep(self, data: bytes) -> None:
+        """A barrier: when it is not durable, nothing follows."""
+        try:
+            self.past.write(data)
+        except OSError as error:
+            self.stop(f"{self.past.path}: {error.strerror or error}", Exit.STATE)
+
+    def _event(self, handle: int, effect: Effect) -> None:
+        program = self.programs.get(handle)
+        if program is not None:
+            self.event([handle], event(effect, model=program.model, context=program.context))
+
+    def event(self, numbers: Sequence[int], message: bytes) -> None:
+        self.server.event(numbers, message)
+
+    def _answered(self, handle: int, code: Code) -> None:
+        """The machines answer what is asked now; a join, also later."""
+        program = self.programs.get(handle)
+        if program is None or program.asked == NO_ANSWER:
+            return
+        name = program.asked or "join"
+        self.answer(program, STATUS_ANSWER if program.service == "votequorum" else name, code)
+
+    def answer(
+        self, to: Program, name: str, code: Code = Code.OK, values: Mapping[str, Value] | None = None, tail: bytes = b""
+    ) -> None:
+        self.server.answer(to.number, answer(to.service, name, code, values, tail))
+
+    # ---- programs
+
+    def programs_of(self, service: str) -> list[Program]:
+        return [program for program in self.programs.values() if program.service == service]
+
+    def _turn(self) -> None:
+        """What programs ask, a batch of each."""
+        for item in self.server.turn():
+            match item:
+                case Asked():
+                    self._asked(item)
+                case Opened():
+                    program = Program(item.connection, item.service, item.pid, item.uid)
+                    self.programs[program.number] = program
+                    self.services[program.service].opened(program)
+                case Ended():
+                    self._ended(item)
+                case Refused():
+                    self.refused += 1
+                    text = f"a program of user {item.uid}, group {item.gid} was refused at {item.service}: {TEXTS[item.reason]}"
+                    self.journal.event(30, "refused", text, now=time.monotonic_ns(), key=item.service)
+        self._show_ring()
+        self._set_alarm()
+
+    def _ended(self, item: Ended) -> None:
+        program = self.programs.pop(item.connection, None)
+        self.held.discard(item.connection)
+        if program is None:
+            return
+        if item.reason is not Reason.BY_PROGRAM:
+            text = f"the connection of process {program.pid} to {program.service} was ended: {TEXTS[item.reason]}"
+            self.journal.warning("ended", text)
+        self.services[program.service].closed(program)
+
+    def _asked(self, item: Asked) -> None:
+        program = self.programs.get(item.connection)
+        if program is None:
+            return
+        if program.waiting or not self._has_room(program):
+            program.waiting.append(item.message)
+            self._hold(program)
+        else:
+            self._ask(program, item.message)
+
+    def _ask(self, program: Program, message: bytes) -> None:
+        found = request(program.service, message)
+        if found is None:
+            self.malformed += 1
+            if not is_silent(program.service, message):
+                self.server.answer(program.number, refusal(message, Code.NOT_SUPPORTED))
+            return
+        program.asked = found.name
+        try:
+            self.services[program.service].asked(program, found)
+        finally:
+            program.asked = ""
+
+    def _has_room(self, program: Program) -> bool:
+        if program.service != "cpg":
+            return True
+        return self.order.has_room and self.standin.cpg.accepts(program.number)
+
+    def _hold(self, program: Program) -> None:
+        if program.number not in self.held:
+            self.held.add(program.number)
+            self.server.pause(program.number, True)
+
+    def _resume(self) -> None:
+        """Programs that wait for room go on, each with what was read of it."""
+        for number in sorted(self.held):
+            program = self.programs[number]
+            while program.waiting and number in self.programs and self._has_room(program):
+                self._ask(program, program.waiting.popleft())
+            if not program.waiting and number in self.held:
+                self.held.discard(number)
+                self.server.pause(number, False)
+
+    def _allow(self) -> None:
+        self.server.allow(*keys.users(self.maps[0]))
+
+    # ---- configuration, statistics
+
+    def _reread(self) -> None:
+        """RELOAD, at all nodes: names, addresses, users, logging; the rest needs a restart, and the key says so."""
+        values = self.maps[0]
+        try:
+            conf = load(self.conf.path)
+            problems = check(conf, self.config.cluster.stations, self.station, self.config.cluster.message_max, "switched")
+            if found := list(problems):
+                raise ConfigError(str(conf.path), tuple(found))
+        except ConfigError as error:
+            values.put("config.reload_error_message", _text(str(error)))
+            self.journal.error("reload", str(error))
+            return
+        old, new = self.conf.ring_nodes(self.station), conf.ring_nodes(self.station)
+        text = "" if old == new else "nodes, stations and options of quorum change with a restart of all nodes only"
+        values.put("config.reload_error_message", _text(text))
+        if text:
+            self.journal.error("reload", text)
+            return
+        self.conf = conf
+        keys.configure(conf, values, self.station)
+        for service in self.services.values():
+            if isinstance(service, Nodes):
+                service.resolve()
+        self.journal.info("reload", f"{conf.path} was read again")
+
+    def measure(self) -> None:
+        values, ring = self.maps[1], self.standin.ring
+        values.put("stats.ipcs.global.active", U64.pack(len(self.programs)))
+        values.put("stats.ipcs.global.refused", U64.pack(self.refused))
+        values.put("stats.ipcs.global.malformed", U64.pack(self.malformed))
+        values.put("stats.zenjun.rings", U64.pack(ring.count))
+        values.put("stats.zenjun.dropped", U64.pack(sum(ring.dropped.values())))
+        values.put("stats.zenjun.unsent", U64.pack(self.standin.cpg.unsent))
+        values.put("stats.zenjun.connected", U32.pack(int(ring.phase.value in ("in", "syncing", "apart"))))
+
+    def status(self) -> dict[str, Any]:
+        """For the journal and tests."""
+        ring = self.standin.ring
+        return {"ring": list(ring.id), "members": list(ring.members), "phase": ring.phase.value, "programs": len(self.programs)}
+
+
+def is_silent(service: str, message: bytes) -> bool:
+    """A request of this number has no answer: libcpg's messages."""
+    return service == "cpg" and int.from_bytes(message[:4], "little") == 2
+
+
+def _text(text: str) -> MapValue:
+    return STRING.pack(text[:4096])
