@@ -99,12 +99,15 @@ class Away:
         self._room.set()
         self._give_up()
         for lease in self.leases.all():
-            self._tell(lease, False)
+            lease.turn(False, NOWHERE)
 
-    def in_doubt(self) -> None:
-        """This station is without quorum."""
-        self.leases.in_doubt()
-        self._give_up()
+    def on_quorum(self, there: bool) -> None:
+        """This station has lost the quorum, or has one again."""
+        if there and self.remote is not None:
+            self.remote.doubt()
+        elif not there:
+            self.leases.in_doubt()
+            self._give_up()
 
     def _give_up(self) -> None:
         for future in self._answers.values():
@@ -195,9 +198,9 @@ class Away:
             self.counters[f"updates_{outcome.code or 'done'}"] += 1
             self.updates.on_outcome(update, outcome)
             self.updates.look({station for station, _ in r.active})
-        for number, held in _all_of(r.news):
+        for number, held, version in _all_of(r.news):
             if (lease := self.leases.get(number)) is not None:
-                self._tell(lease, held)
+                lease.turn(held, version)
         for number in _all_of(r.register):
             if (lease := self.leases.get(number)) is not None:
                 self._register_again(r, lease)
@@ -214,12 +217,6 @@ class Away:
         future = self._answers.pop(number, None)
         if future is not None and not future.done():
             future.set_result(answer)
-
-    @staticmethod
-    def _tell(lease: Lease, held: bool) -> None:
-        if lease.held != held:
-            lease.held = held
-            lease.tell(lease.number, "held" if held else "lost")
 
     def _register_again(self, remote: Remote, lease: Lease) -> None:
         update = Update(Id(token_hex(8), 1), lease.roles, (lease.operation,))

@@ -7,12 +7,13 @@ from itertools import count
 from typing import Any
 
 from ...proto.service.directory.draft import Change
-from ...proto.service.directory.entries import Who
+from ...proto.service.directory.entries import NOWHERE, Place, Who
 from ...proto.service.directory.operations import Register
 from ...proto.service.directory.ttl import Ttls
 
-Tell = Callable[[int, str], None]
-"""Reports to the program of a lease: its number, and ``held``, ``lost``, ``again``, ``in-doubt`` or ``ended``."""
+Tell = Callable[[int, str, Place], None]
+"""Reports to the program of a lease: its number; ``held``, ``lost``, ``in-doubt`` or ``ended``; with ``held`` the entry's
+version, which of an exclusive name is the fencing number."""
 
 
 class Lease:
@@ -24,6 +25,14 @@ class Lease:
         self.roles = roles
         self.tell = tell
         self.held = False
+        self.doubted = False
+        """Its program has heard ``in-doubt``, and nothing since."""
+
+    def turn(self, held: bool, version: Place) -> None:
+        """The name has the lease, with this version, or has it no more."""
+        if self.held != held or self.doubted:
+            self.held, self.doubted = held, False
+            self.tell(self.number, "held" if held else "lost", version if held else NOWHERE)
 
 
 class Leases:
@@ -59,14 +68,20 @@ class Leases:
         for number in ended:
             lease = self._leases.pop(number, None)
             if lease is not None:
-                lease.tell(number, "ended")
+                lease.tell(number, "ended", NOWHERE)
         return ended
 
     def in_doubt(self) -> None:
         """This station may be without the others: who holds a name alone must reckon with a second holder."""
         for number, lease in self._leases.items():
             if lease.held and lease.operation.exclusive:
-                lease.tell(number, "in-doubt")
+                lease.doubted = True
+                lease.tell(number, "in-doubt", NOWHERE)
+
+    @property
+    def doubted(self) -> bool:
+        """A program does not know whether it still has its name."""
+        return any(lease.doubted for lease in self._leases.values())
 
     def all(self) -> list[Lease]:
         return list(self._leases.values())
@@ -76,16 +91,12 @@ class Leases:
         mine = f"{me[0]}.{me[1]}."
         for change in changes:
             old, new = _numbers(change.old, mine), _numbers(change.new, mine)
-            for number in new - old:
-                self._turn(number, True)
-            for number in old - new:
-                self._turn(number, False)
-
-    def _turn(self, number: int, held: bool) -> None:
-        lease = self._leases.get(number)
-        if lease is not None and lease.held != held:
-            lease.held = held
-            lease.tell(number, "held" if held else "lost")
+            for number in old ^ new:
+                lease = self._leases.get(number)
+                if lease is not None and change.new is not None:
+                    lease.turn(number in new, change.new.version)
+                elif lease is not None:
+                    lease.turn(False, NOWHERE)
 
 
 def _numbers(entry: Any, mine: str) -> set[int]:

@@ -50,6 +50,7 @@ class Node:
                 self.away[zone].ask = self._send
         self._asking: Group | None = None
         self._connection: Connection | None = None
+        self._quorum = False
 
     def zone_at(self, zone: str) -> ZoneProcess | Away:
         return self.held[zone] if zone in self.held else self.away[zone]
@@ -69,9 +70,11 @@ class Node:
     async def _turn(self) -> None:
         while True:
             await asyncio.sleep(TURN_S)
-            if self._connection is not None and not self._connection.quorum:
+            there = self._connection is not None and self._connection.quorum
+            if there != self._quorum:
+                self._quorum = there
                 for away in self.away.values():
-                    away.in_doubt()
+                    away.on_quorum(there)
             for away in self.away.values():
                 away.turn()
 

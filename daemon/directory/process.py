@@ -94,6 +94,8 @@ class Process:
         self._connection: Connection | None = None
         self._group: StateGroup | None = None
         self._active = False
+        self._wrong = ""
+        """Why nothing may be answered from this copy, until it is the group's again."""
         self._stale_since = time.monotonic()
         self._stale = True
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="directory")
@@ -158,6 +160,8 @@ class Process:
     def check_stale(self) -> None:
         """Raises Refused: this copy may not answer, because there is none yet or because it is too old (rule L5)."""
         stale, most = self.stale_ms(), self.config.directory.stale_max_s * 1000
+        if stale and self._wrong:
+            raise Refused("stale", f"this station's copy is wrong, and gets the others' state: {self._wrong}")
         if stale and self.facts.place == NOWHERE:
             raise Refused("stale", f"this station has no copy yet ({self.step})")
         if stale > most:
@@ -173,6 +177,8 @@ class Process:
         if self._stale:
             self.leases.in_doubt()
             self._forget_all()
+        elif self.leases.doubted:
+            self._tasks.append(asyncio.get_running_loop().create_task(self._renew_leases()))
 
     def _forget_all(self) -> None:
         """Have programs forget their kept answers: these may be wrong now, and no report would come."""
@@ -319,6 +325,7 @@ class Process:
     def _set_active(self) -> None:
         """This copy is the group's: report that, and send what may have been lost."""
         self._active = True
+        self._wrong = ""
         self._look_stale()
         self.step = "active"
         self._again()
@@ -527,29 +534,28 @@ class Process:
     async def _renew_leases(self) -> None:
         """Register again the leases that ended with a membership of this process: its station was out of the group (rule M3)."""
 
-        def look() -> list[tuple[Lease, bool, bool]]:
+        def look() -> list[tuple[Lease, bool, bool, Place]]:
             with self.copy.lock:
                 return [(lease, *self._standing(lease)) for lease in self.leases.all()]
 
-        for lease, registered, held in await self.work(look):
+        for lease, registered, held, version in await self.work(look):
             if self.leases.get(lease.number) is None:
                 continue  # given back meanwhile
-            if lease.held != held:
-                lease.held = held
-                lease.tell(lease.number, "held" if held else "lost")
+            lease.turn(held, version)
             if registered:
                 continue
             update = Update(Id(token_hex(8), 1), lease.roles, (lease.operation,))
             pending = self.updates.start(update, "memory")
             pending.done.add_done_callback(lambda _, pending=pending: self.updates.forget(pending))  # type: ignore[misc]
 
-    def _standing(self, lease: Lease) -> tuple[bool, bool]:
-        """Whether the directory knows a lease, and whether its name has its address."""
+    def _standing(self, lease: Lease) -> tuple[bool, bool, Place]:
+        """Whether the directory knows a lease, whether its name has its address, and the version of the name."""
         full = EntryLease(*self.me, lease.number)
         key, text = lease_key(full), lease_text(full)
         known = any(True for _ in self.copy.rows.scan(Table.LEASE, f"{key} ", f"{key}!"))
         entry = self.copy.state.entry(lease.operation.name) if known else None
-        return known, entry is not None and any(t.until == text for t in entry.targets)
+        held = entry is not None and any(t.until == text for t in entry.targets)
+        return known, held, entry.version if entry is not None else NOWHERE
 
     # ---- time
 
@@ -620,8 +626,10 @@ class Process:
         elif own is not None and (own.main, own.rest) != most:
             self.journal.error("unequal", f"this copy differs from the majority's at {at}: getting it anew")
             self._active = False
+            self._wrong = "unequal sums"
+            self._look_stale()
             if self._group is not None:
-                self._group.state_wrong("unequal sums")
+                self._group.state_wrong(self._wrong)
 
     def repair(self) -> None:
         """For an operator: get the state from the others."""

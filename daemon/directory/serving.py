@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...proto.errors import UsageError
-from ...proto.service.directory.entries import Entry, entry_row, parse_place, place_text, zone_row
+from ...proto.service.directory.entries import NOWHERE, Entry, Place, entry_row, parse_place, place_text, zone_row
 from ...proto.service.directory.messages import Id, Update, seal
 from ...proto.service.directory.names import OPERATOR, is_name, lower
 from ...proto.service.directory.operations import Operation, Register, SetSchedule, read_operation
@@ -301,10 +301,11 @@ class Client(Program):
             lease.held = True
         return {**answer, "lease": number, "held": lease.held}
 
-    def _tell_lease(self, number: int, event: str) -> None:
+    def _tell_lease(self, number: int, event: str, version: Place) -> None:
         if event == "ended":
             self._leases.discard(number)
-        self.write({"lease": number, "event": event, "place": place_text(self._process.facts.place)})
+        news: Frame = {"lease": number, "event": event, "place": place_text(self._process.facts.place)}
+        self.write({**news, "version": place_text(version)} if version != NOWHERE else news)
 
     async def _do_renew(self, frame: Frame) -> Frame:
         number = frame.get("lease")

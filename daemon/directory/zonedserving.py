@@ -26,7 +26,7 @@ from .away import Away
 from .copy import DATABASE_ERRORS, bounds
 from .node import Node
 from .process import Process
-from .serving import Client, Server, _name, _operation, _row
+from .serving import WATCHES_MAX, Client, Server, _name, _operation, _row
 from .updates import Pending
 from .wire import FRAME_MAX, LIST_MAX, UNDER_WAY_MAX, VERSION, Frame
 from .zones import ZoneProcess
@@ -214,6 +214,8 @@ class AwayPart(Client):
         subject, number = lower(str(frame.get("name") or "")), frame.get("watch")
         if type(number) is not int or number in self._watching:
             raise Refused("malformed", "a watch needs a number of its own")
+        if len(self.away.on_changed) >= WATCHES_MAX:
+            raise Refused("full", f"{WATCHES_MAX} watches are here")
         watch = Watch(subject)
         passed = self.away.passed
         place, entries = await self._in_time(frame, self._all(subject))

@@ -38,7 +38,9 @@ class LeaseState:
         self.number, self.version, self.held = int(answer["lease"]), parse_place(answer["place"]), bool(answer["held"])
         protocol.hold(self.number, self._on_event)
 
-    def _on_event(self, event: str) -> None:
+    def _on_event(self, event: str, version: Place) -> None:
+        # A program that waited, or whose station was away, has the name by a later change than its registration.
+        self.version = max(self.version, version)
         self.held = event == "held" or (self.held and event == "in-doubt")
         self.in_doubt = event == "in-doubt"
         self.ended = self.ended or event == "ended"

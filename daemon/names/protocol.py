@@ -16,7 +16,8 @@ from ..directory.wire import FRAME_MAX, VERSION, Frame, FrameError, Frames, pack
 from .errors import error_of
 from .types import Answer, NameChange, answer_of
 
-LeaseEvent = Callable[[str], None]
+LeaseEvent = Callable[[str, Place], None]
+"""``held``, ``lost``, ``in-doubt`` or ``ended``, and the version of the name, if it has the lease."""
 
 
 class NamesProtocol:
@@ -41,7 +42,7 @@ class NamesProtocol:
         """First half of the ids of this connection's updates."""
         self.watches: dict[int, deque[NameChange]] = {}
         self.leases: dict[int, LeaseEvent] = {}
-        self._early: dict[int, list[str]] = {}
+        self._early: dict[int, list[tuple[str, Place]]] = {}
         """News of leases whose number the program does not know yet."""
         self.on_news: Callable[[], None] = lambda: None
         self._tickets: dict[int, Ticket[Frame]] = {}
@@ -109,8 +110,8 @@ class NamesProtocol:
     def hold(self, number: int, on_event: LeaseEvent) -> None:
         """News of this lease go to ``on_event``."""
         self.leases[number] = on_event
-        for event in self._early.pop(number, ()):
-            on_event(event)
+        for event, version in self._early.pop(number, ()):
+            on_event(event, version)
 
     # ---- input
 
@@ -136,10 +137,11 @@ class NamesProtocol:
                 queue.extend(_change(event) for event in frame["events"])
         elif "lease" in frame:
             number, event = int(frame["lease"]), str(frame["event"])
+            version = parse_place(frame["version"]) if "version" in frame else NOWHERE
             if number in self.leases:
-                self.leases[number](event)
+                self.leases[number](event, version)
             else:
-                self._early.setdefault(number, []).append(event)
+                self._early.setdefault(number, []).append((event, version))
         elif "id" in frame:
             number = int(frame["id"])
             ticket = self._tickets.pop(number, None)

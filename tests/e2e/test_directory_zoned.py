@@ -131,9 +131,11 @@ def leases_and_watches(d: SyncDirectory, holder: SyncDirectory) -> None:
         with third:
             first.__exit__()
             wait_for(lambda: second.wait_held(1), "the second has the name", 30)
+            assert second.version == holder.lookup("web.a", fresh=True).version > third.version > first.version
             second.__exit__()
             wait_for(lambda: third.wait_held(1), "the third, whose station does not keep the name", 30)
-            assert holder.lookup("web.a", fresh=True).addresses == ("tcp://10.0.0.7:80",)
+            found = holder.lookup("web.a", fresh=True)
+            assert found.addresses == ("tcp://10.0.0.7:80",) and third.version == found.version > second.version
     for change in names:
         if change.name == "web.a" and change.entry is None:
             break  # made and gone again

@@ -155,7 +155,7 @@ def test_what_a_holder_is_asked_for() -> None:
     assert read_outcome(ask("outcome", {"c": "0" * 16, "n": 99})) is None
     assert ask("zones", {}) == {"z": []} and ask("outs", {}) == {"o": []}
     state.apply((90, 1, 0), T, update(90, Register("web.north", "tcp://10.0.0.5:80", 3)))
-    assert ask("leases", {"w": list(T), "l": [3, 4]}) == {"l": [[3, 1, 1], [4, 0, 0]]}
+    assert ask("leases", {"w": list(T), "l": [3, 4]}) == {"l": [[3, 1, 1, "90.1.0"], [4, 0, 0, "0.0.0"]]}
     assert outcome_body(None) == {}
 
 

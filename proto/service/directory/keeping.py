@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from .asking import KEPT_MAX
 from .draft import lease_key
-from .entries import Entry, Lease, Place, entry_row, lease_text, place_text, zone_row
+from .entries import NOWHERE, Entry, Lease, Place, entry_row, lease_text, place_text, zone_row
 from .lookup import Answer, Ask, follow
 from .messages import Id
 from .operations import Row
@@ -89,11 +89,12 @@ def _leases(state: State, query: Query) -> Row:
     return {"l": [_lease(state, Lease(station, client, number)) for number in query.body["l"]]}
 
 
-def _lease(state: State, lease: Lease) -> list[int]:
+def _lease(state: State, lease: Lease) -> list[int | str]:
+    """Number, whether the directory knows it, whether its name has it, and the name's version."""
     known, names = lease_names(state, lease)
     text = lease_text(lease)
-    held = any(t.until == text for entry in names for t in entry.targets)
-    return [lease.number, int(known), int(held)]
+    versions = [entry.version for entry in names if any(t.until == text for t in entry.targets)]
+    return [lease.number, int(known), int(bool(versions)), place_text(max(versions, default=NOWHERE))]
 
 
 def lease_names(state: State, lease: Lease) -> tuple[bool, list[Entry]]:

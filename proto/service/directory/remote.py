@@ -42,7 +42,7 @@ class Remote:
 
     to_group: messages for the zone's group. to_holder: station, and a message of ``zenjun.dir.ask``. answered: by number; None:
     the zone is down. outcomes: of updates. again: updates that have not happened and are to be sent again. news: of leases,
-    whether the name has the lease. register: leases that the directory does not know any more.
+    whether the name has the lease, and its version. register: leases that the directory does not know any more.
     """
 
     def __init__(self, zone: str, holders: Iterable[int], me: Who, first: int = 0) -> None:
@@ -59,14 +59,14 @@ class Remote:
         self.answered: dict[int, Answer | Reply | None] = {}
         self.outcomes: list[tuple[Id, Outcome]] = []
         self.again: list[Id] = []
-        self.news: list[tuple[int, bool]] = []
+        self.news: list[tuple[int, bool, Place]] = []
         self.register: list[int] = []
         self._queries: dict[int, _Asked] = {}
         self._outcomes_asked: dict[int, Id] = {}
         self._updates: dict[Id, Place] = {}
         """Updates of this station without an outcome, and where they have come; NOWHERE: not yet."""
-        self._leases: dict[int, bool] = {}
-        """Whether the name has the lease, as last heard."""
+        self._leases: dict[int, bool | None] = {}
+        """Whether the name has the lease, as last heard; None: it is to be said in any case."""
         self._leases_asked: dict[int, tuple[int, ...]] = {}
         self._look = False
         """Leases may stand differently now."""
@@ -292,7 +292,12 @@ class Remote:
         self._look = True
 
     def holds(self, number: int) -> bool:
-        return self._leases.get(number, False)
+        return bool(self._leases.get(number))
+
+    def doubt(self) -> None:
+        """This station was without quorum: its programs are told how their leases stand."""
+        self._leases = dict.fromkeys(self._leases)
+        self._look = True
 
     def end(self, numbers: Iterable[int]) -> list[Id]:
         """Leases have ended: their programs are gone, or have given them back. Returns updates that need not be sent again: else
@@ -322,15 +327,15 @@ class Remote:
             self._leases_asked[number] = some
 
     def _on_leases(self, asked: tuple[int, ...], body: Row) -> None:
-        standing = {number: (known, held) for number, known, held in read_leases(body)}
+        standing = {number: (known, held, version) for number, known, held, version in read_leases(body)}
         under_way = set(self._registering.values())
         for number in asked:
-            known, held = standing.get(number, (False, False))
+            known, held, version = standing.get(number, (False, False, NOWHERE))
             if number not in self._leases or number in under_way:
                 continue
             if self._leases[number] != held:
                 self._leases[number] = held
-                self.news.append((number, held))
+                self.news.append((number, held, version))
             if not known and number not in self._given_up:
                 self.register.append(number)
 
@@ -342,6 +347,6 @@ def read_outcome(body: Row) -> Outcome | None:
     return Outcome(parse_place(str(body["p"])), str(body.get("c", "")), int(body.get("i", 0)), str(body.get("t", "")))
 
 
-def read_leases(body: Row) -> list[tuple[int, bool, bool]]:
-    """Number, whether the directory knows it, whether its name has it."""
-    return [(int(number), bool(known), bool(held)) for number, known, held in body.get("l", [])]
+def read_leases(body: Row) -> list[tuple[int, bool, bool, Place]]:
+    """Number, whether the directory knows it, whether its name has it, and the name's version."""
+    return [(int(number), bool(known), bool(held), parse_place(version)) for number, known, held, version in body.get("l", [])]
