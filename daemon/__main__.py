@@ -28,7 +28,7 @@ from ..proto.wire import cluster_id, mtu_needed
 from . import config as configuration
 from .config import Config, ConfigError
 from .connections import Facts
-from .datapath import DataPath, guard_overhead, now_ns
+from .datapath import DataPath, Sealing, guard_overhead, now_ns
 from .exits import Exit
 from .key import closed_credentials, mark, path_of
 from .key import read as read_key
@@ -43,6 +43,7 @@ from .runtime import Runtime
 from .sessions import Sessions
 from .status import StatusReport
 from .store import DECIDING, FIRST_START, Ran, Remembered, Store, StoreError
+from .trusting import Secret, Trusting, sealing_of, suite_of, word
 
 FRAME_MAX_ROOM: Final = 9000
 """Buffers take frames of a jumbo MTU even if the interface's is smaller now, so that it may grow while we run, bytes."""
@@ -190,12 +191,13 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             undo.callback(store.close)
             key_path = path_of(config.station.key_file, os.environ)
             key = read_key(key_path) if key_path else b""
-            store.present = present = check_ran(config, remembered.ran, mark(key) if key else "", journal)
-            overhead = guard_overhead(key)
+            suite, sealing = _sealing(config, key)
+            store.present = present = check_ran(config, remembered.ran, _mark(key, suite), journal)
+            overhead = guard_overhead(key, sealing)
             mtu = max(0, _interface_mtu(config.station.interface) - overhead)
             frame_max = _frame_max(config, mtu, overhead)
             engine = _engine(config, remembered.incarnation + 1, remembered.instance, frame_max, present.fingerprint)
-            dp = _datapath(config, engine, mtu, key)
+            dp = _datapath(config, engine, mtu, key, sealing)
             undo.callback(dp.close)
             listener = Listener(Path(config.station.socket), config.station.socket_bits, config.station.socket_group, given)
             undo.callback(listener.close)
@@ -238,6 +240,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             drain_timeout_ns=config.station.drain_timeout_ns,
             reload=lambda: reload(),
             metrics=metrics,
+            trusting=_trusting(config, key, suite, engine, dp, journal),
         )
         clients.requests.admin = runtime.admin
         report.runtime, report.clients = runtime, clients
@@ -324,7 +327,27 @@ def _sessions(dp: DataPath, groups: Groups, facts: Facts, journal: Journal, repo
     )
 
 
-def _datapath(config: Config, engine: Engine, mtu: int, key: bytes) -> DataPath:
+def _sealing(config: Config, key: bytes) -> tuple[int, Sealing | None]:
+    """The suite, 0 for none, and the data path's part of it. Raises UsageError."""
+    c = config.cluster
+    suite = suite_of(c.security, key, c.medium)
+    return suite, sealing_of(key, c.name, c.stations, suite, c.fail_timeout_ns)
+
+
+def _mark(key: bytes, suite: int) -> str:
+    """Of the key and what is done with it, which all stations must have in common; "": no key."""
+    return f"{mark(key)} {word(suite)}" if suite else mark(key) if key else ""
+
+
+def _trusting(config: Config, key: bytes, suite: int, engine: Engine, dp: DataPath, journal: Journal) -> Trusting | None:
+    """Where frames prove their sender."""
+    if not suite:
+        return None
+    secret = Secret(key, config.cluster.name, suite)
+    return Trusting(secret, engine=engine, dp=dp, journal=journal, pause_ns=config.cluster.fail_timeout_ns)
+
+
+def _datapath(config: Config, engine: Engine, mtu: int, key: bytes, sealing: Sealing | None) -> DataPath:
     return DataPath(
         engine.core,
         station_index=config.station.id - 1,
@@ -339,7 +362,8 @@ def _datapath(config: Config, engine: Engine, mtu: int, key: bytes) -> DataPath:
         linger_ns=config.station.linger_ns,
         slice_ns=SLICE_NS,
         stay_ns=STAY_NS,
-        key=key,
+        key=b"" if sealing is not None else key,
+        sealing=sealing,
     )
 
 

@@ -1,12 +1,14 @@
-"""The cluster's key: 16 bytes that all stations share, in a file of their own.
+"""The cluster's key, which all stations share, in a file of their own.
 
-With a key every frame has a seal (``datapath/guard.c``), and frames without one are dropped and counted. It keeps out who is on
-the segment without having it. It hides nothing, and recorded frames can be sent again (docs/protocol.md, "Sealed frames").
+With a key of 16 bytes every frame has a seal (``datapath/guard.c``), which hides nothing and can be sent again. With one of 32
+bytes frames prove who sends them now (``datapath/sealed.c``), under keys that are derived here. Frames without are dropped and
+counted. docs/protocol.md says what each keeps out.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import secrets
 import stat
@@ -18,6 +20,9 @@ from typing import Final
 from ..proto.errors import UsageError
 
 KEY_BYTES: Final = 16
+"""Of a key for seals."""
+LONG_KEY_BYTES: Final = 32
+"""Of a key for frames that prove their sender."""
 CREDENTIAL: Final = "zenjun.key"
 """Name under which a service manager hands the key over: LoadCredential= of systemd.exec(5)."""
 NO_KEY: Final = "none"
@@ -25,9 +30,9 @@ NO_KEY: Final = "none"
 _FILE_BYTES_MAX: Final = 4096
 
 
-def new_text() -> str:
-    """A random key as the line that a key file holds."""
-    return secrets.token_hex(KEY_BYTES) + "\n"
+def new_text(size: int = KEY_BYTES) -> str:
+    """A random key of so many bytes as the line that a key file holds."""
+    return secrets.token_hex(size) + "\n"
 
 
 def path_of(option: str, environ: Mapping[str, str]) -> Path | None:
@@ -60,18 +65,35 @@ def read(path: Path) -> bytes:
     """The key in a file. Raises UsageError, one line that names the file and never what is in it."""
     try:
         with path.open("rb") as file:
-            mode = stat.S_IMODE(path.stat().st_mode)
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)  # of the file that is read, whatever is there by now
             data = file.read(_FILE_BYTES_MAX)
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be read: {error.strerror or error}") from None
     if mode & 0o007:
         raise UsageError(f"the key file {path} is open to everybody (mode {mode:04o}): chmod 600 {path}")
     text = data.decode("ascii", "replace").strip()
-    if len(text) != 2 * KEY_BYTES or not set(text) <= set(string.hexdigits):
-        raise UsageError(f"the key file {path} does not hold {2 * KEY_BYTES} hexadecimal digits (zenjun config key makes one)")
+    if len(text) not in (2 * KEY_BYTES, 2 * LONG_KEY_BYTES) or not set(text) <= set(string.hexdigits):
+        sizes = f"{2 * KEY_BYTES} or {2 * LONG_KEY_BYTES}"
+        raise UsageError(f"the key file {path} does not hold {sizes} hexadecimal digits (zenjun config key makes one)")
     return bytes.fromhex(text)
 
 
 def mark(key: bytes) -> str:
     """What may be shown of a key, eight digits: equal at stations that have the same one."""
     return hashlib.blake2s(key, digest_size=4, person=b"zenjunky").hexdigest()
+
+
+def derived(key: bytes, purpose: str, cluster: str, *parts: bytes) -> bytes:
+    """A key of 32 bytes for one purpose in one cluster: HKDF-SHA-256 (RFC 5869) without salt. parts: each of a fixed length."""
+    extracted = hmac.digest(bytes(32), key, "sha256")
+    return hmac.digest(extracted, b"\0".join((purpose.encode(), cluster.encode(), *parts)) + b"\x01", "sha256")
+
+
+def hello_key(key: bytes, cluster: str) -> bytes:
+    """Of the tags of HELLO frames."""
+    return derived(key, "zenjun 80 hello", cluster)
+
+
+def sending_key(key: bytes, cluster: str, session: bytes, suite: int) -> bytes:
+    """Under which the frames of a session are sealed."""
+    return derived(key, "zenjun 80 send", cluster, session, bytes([suite]))

@@ -202,7 +202,8 @@ class LinkDriver:
             self._monitor.look()
 
     def _look_for_unsealed(self, now: int) -> None:
-        unsealed = self._dp.link_counters(self._index)["rx_unsealed"]
+        counters = self._dp.link_counters(self._index)
+        unsealed = counters["rx_unsealed"] + counters["rx_version"]
         if unsealed != self._unsealed:
             self._unsealed = unsealed
             text = (

@@ -37,6 +37,7 @@ from .observe import Journal, Notifier
 from .sessions import Sessions
 from .stopping import Phase, Stopping
 from .store import Store, StoreError
+from .trusting import Trusting
 
 ROUNDS_MAX: Final = 64
 ROUNDS_NS: Final = 8_000_000
@@ -72,8 +73,10 @@ class Runtime:
         drain_timeout_ns: int,
         reload: Callable[[], None],
         metrics: MetricsServer | None = None,
+        trusting: Trusting | None = None,
     ) -> None:
-        """interfaces: one for each link of ``dp``; reload: on SIGHUP. Raises OSError (no netlink socket)."""
+        """interfaces: one for each link of ``dp``; reload: on SIGHUP; trusting: if frames prove their sender. Raises OSError (no
+        netlink socket)."""
         self._engine = engine
         self._dp = dp
         self._clients = clients
@@ -83,6 +86,9 @@ class Runtime:
         self._stations = limits.stations
         self._reload = reload
         self._metrics = metrics
+        self._trusting = trusting
+        if trusting is not None:
+            trusting.host = self
         self._loop: asyncio.AbstractEventLoop | None = None
         self.started_ns = now_ns()
         self._announcer = Announcer(engine, journal, notifier, self.started_ns)
@@ -187,6 +193,8 @@ class Runtime:
 
     def _rounds(self) -> bool:
         began = now_ns()
+        if self._trusting is not None:
+            self._trusting.woke(began, self._planned_ns)
         catch_up = CATCH_UP_MAX if began > self._planned_ns + PAUSE_NS else 0
         for _ in range(ROUNDS_MAX + catch_up):
             self._again = False
@@ -216,6 +224,8 @@ class Runtime:
     def _deadline(self) -> int:
         """Of Python; the core's own are in the data path's timer anyway."""
         own = min(self.stopping.deadline_ns, self._clients.multicast.deadline)
+        if self._trusting is not None:
+            own = min(own, self._trusting.deadline_ns())
         return min(self._engine.own_deadline_ns(), own) if self.has_begun else own
 
     def _serve(self, turn: Turn) -> None:
@@ -227,6 +237,8 @@ class Runtime:
         if want & GROUP:
             self._serve_group(now)
         self._clients.multicast.on_time(now)
+        if self._trusting is not None:
+            self._trusting.serve(now)
         if self.has_begun:
             self._applier.apply(self._engine.poll(now, turn.status))
         if want & CLIENT:
@@ -290,6 +302,8 @@ class Runtime:
         (self._notifier.status if self._ready else self._notifier.ready)(text)
         self._ready = True
         self._clients.mtu = self._links.mtu
+        if self._trusting is not None:
+            self._trusting.on_link(now)
         if not self.has_begun:
             self.has_begun = True
             self._applier.apply(self._engine.start(now))
@@ -363,6 +377,8 @@ class Runtime:
         self._journal.tell_held(now)
         self._announcer.look_for_others(now, self._links)
         self._links.tick(now)
+        if self._trusting is not None:
+            self._trusting.tick(now)
         self._turn()
 
     async def _watchdog(self) -> None:
@@ -384,6 +400,10 @@ class Runtime:
     def links(self) -> list[dict[str, Any]]:
         """``interface`` of docs/status.md without what the engine knows, of each link."""
         return self._links.status()
+
+    def sessions(self, now: int) -> dict[str, Any] | None:
+        """``sessions`` of docs/status.md; None: frames do not prove their sender."""
+        return self._trusting.status(now) if self._trusting is not None else None
 
     def state(self) -> str:
         """``state`` of docs/status.md: the last of these words that applies."""

@@ -76,4 +76,5 @@ class StatusReport:
         out["rights"] = asdict(self._rights)
         out["options"] = {**self._config.values()["cluster"], "fingerprint": self._fingerprint}
         out["key"] = self._key_mark
+        out["sessions"] = self.runtime.sessions(now)
         return out

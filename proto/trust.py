@@ -222,6 +222,11 @@ class Trust:
             return []
         return self._end(now, tx, session)
 
+    def on_link(self, now: int) -> None:
+        """A link has come up: its stations are to hear a HELLO soon."""
+        if self.session:
+            self._hello_at(now)
+
     def renew(self, now: int) -> list[Effect]:
         """Take another session, in peace: after SESSION_FRAMES frames, or SESSION_AGE_NS (by itself). It is announced, and used
         when all members have proven it."""

@@ -85,6 +85,12 @@ class ClusterOptions:
         help="stations that every instance must have; with quorum = 1 and one of them, two stations work with that one alone",
         reason="a cluster of two has no majority without both; one of them can be given the casting vote",
     )  # fmt: skip
+    security: str = option(
+        "auto", low=1, high=16, choices=("auto", "authenticate", "encrypt"),
+        help="with a key of 64 hexadecimal digits: \"authenticate\", every frame proves who sends it now (also \"auto\"); "
+        "\"encrypt\", its content is hidden as well. With \"auto\" a key of 32 digits seals frames, and no key does nothing",
+        reason="what is not hidden can be read by tools; a file that lost its key must not turn the protection off",
+    )  # fmt: skip
     medium: str = option(
         "switched", low=1, high=16, choices=("switched", "bus"),
         help="how the segment orders frames: \"switched\" is any LAN; a \"bus\" delivers every frame to "
@@ -478,6 +484,7 @@ class Config:
     def cluster_text(self) -> str:
         """What the fingerprint covers: one ``name=value`` line per option of scope cluster, automatic values resolved."""
         values = {o.name: getattr(self.cluster, o.name) for o in OPTIONS if o.scope == "cluster"}
+        del values["security"]  # it comes with the key: what is sent without one stays as it was
         values["window_frames"] = self.cluster.window
         values["required_stations"] = ",".join(map(str, sorted(self.cluster.required_stations)))
         values["group_address"] = self.cluster.group_address.lower()

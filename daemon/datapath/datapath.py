@@ -340,6 +340,11 @@ class DataPath:
         return int(lib.dp_session_heard(self._dp, station - 1, session[:4]))
 
     @property
+    def is_asleep(self) -> bool:
+        """A turn did not run for ``pause_ns``: nothing is sealed before ``seal_under``."""
+        return bool(lib.dp_asleep(self._dp))
+
+    @property
     def next_number(self) -> int:
         """Of the next frame that is sealed."""
         return int(lib.dp_next_number(self._dp))

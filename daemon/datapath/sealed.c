@@ -314,6 +314,8 @@ uint64_t dp_session_heard(struct dp *d, uint32_t tx, const uint8_t id[4])
     return r ? r->heard : 0;
 }
 
+int dp_asleep(const struct dp *d) { return d->guard.sealed && d->guard.sealed->asleep; }
+
 uint64_t dp_next_number(const struct dp *d) { return d->guard.sealed ? d->guard.sealed->next : 0; }
 
 /* ---- HELLO, for Python ---- */

@@ -78,7 +78,7 @@ class Path:
         return self.errors.get(link, 0)
 
     def link_counters(self, link: int) -> dict[str, int]:
-        return {"rx_unsealed": self.unsealed}
+        return {"rx_unsealed": self.unsealed, "rx_version": 0}
 
 
 class Daemon:

@@ -137,4 +137,4 @@ def test_a_wrong_key_file_is_said_at_the_start(tmp_path: Path) -> None:
         lab.stations[1].write_config()
         code, text = refused(lab.stations[1])
         assert code == 3
-        assert f"the key file {bad} does not hold 32 hexadecimal digits" in text and "secret" not in text
+        assert f"the key file {bad} does not hold 32 or 64 hexadecimal digits" in text and "secret" not in text

@@ -67,11 +67,15 @@ def example() -> None:
 
 
 @config.command(epilog="What a key does, and what not: docs/service.md, docs/protocol.md.")
-def key() -> None:
+@click.option(
+    "--bytes", "size", type=click.Choice(["16", "32"]), default="16", help="16: frames are sealed; 32: they prove their sender."
+)
+def key(size: str) -> None:
     """Print a new random key for a cluster. All its stations need the same file, which only the daemon's user may read.
 
     \b
-    Example:
+    Examples:
       umask 077; zenjun config key > /etc/zenjun/zenjund.key
+      umask 077; zenjun config key --bytes 32 > /etc/zenjun/zenjund.key
     """
-    click.echo(keys.new_text(), nl=False)
+    click.echo(keys.new_text(int(size)), nl=False)

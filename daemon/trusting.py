@@ -1,0 +1,254 @@
+"""Sessions in the daemon: feeds ``proto.trust`` with HELLO and time, and applies its effects to the data path.
+
+Keys are derived here and given to the data path, which seals and opens (``datapath/sealed.c``). Nothing of a key or session is
+ever logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, Protocol
+
+from ..proto.engine import Engine
+from ..proto.envelope import ENCRYPTED, ENVELOPE, Envelope, Hello, Suite
+from ..proto.errors import UsageError
+from ..proto.opening import AGE_TIE_MS
+from ..proto.trust import (
+    SESSION_FRAMES,
+    SILENT_NS,
+    Config,
+    Effect,
+    Facts,
+    ForgetSession,
+    ReadSession,
+    SealUnder,
+    SendHello,
+    Trust,
+    Twin,
+    Unlike,
+)
+from .datapath import DataPath, Sealing
+from .exits import Exit
+from .key import LONG_KEY_BYTES, hello_key, mark, sending_key
+from .observe import Journal
+
+BOOT_JUMP_NS: Final = 100_000_000
+"""By so much more has the machine aged than this process: it was asleep."""
+SUITES: Final = {"authenticate": int(Suite.AES_256_GCM), "encrypt": Suite.AES_256_GCM + ENCRYPTED}
+"""By ``cluster.security``."""
+
+
+def suite_of(security: str, key: bytes, medium: str) -> int:
+    """What frames are sealed with; 0: not by sessions. Raises UsageError if key and options do not fit each other."""
+    if security != "auto" and len(key) != LONG_KEY_BYTES:
+        has = "has one of 32" if key else "has none"
+        raise UsageError(f'cluster.security = "{security}" needs a key of 64 hexadecimal digits; this station {has}')
+    if len(key) != LONG_KEY_BYTES:
+        return 0
+    if medium == "bus":
+        raise UsageError("a bus takes a key of 32 hexadecimal digits: sessions are for switched networks")
+    return SUITES["authenticate" if security == "auto" else security]
+
+
+def sealing_of(key: bytes, cluster: str, stations: int, suite: int, pause_ns: int) -> Sealing | None:
+    """For the data path; None: no sessions."""
+    return Sealing(stations, suite, hello_key(key, cluster), pause_ns) if suite else None
+
+
+def word(suite: int) -> str:
+    """What ``cluster.security`` is called where frames are sealed so."""
+    return next((name for name, number in SUITES.items() if number == suite), f"suite {suite}")
+
+
+class Secret(NamedTuple):
+    """What a station's sessions are made with."""
+
+    key: bytes
+    cluster: str
+    suite: int
+
+
+class Host(Protocol):
+    """The daemon that the sessions are of."""
+
+    def give_up(self, code: Exit, message: str) -> None: ...
+
+
+class Trusting:
+    """One station's sessions. ``serve`` and ``tick`` are called from the daemon's turn and chores."""
+
+    def __init__(
+        self,
+        secret: Secret,
+        *,
+        engine: Engine,
+        dp: DataPath,
+        journal: Journal,
+        pause_ns: int,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """pause_ns: a process that did not run for so long takes another session."""
+        c = engine.config
+        own = Config(c.station, c.stations, secret.suite, c.boot, c.fingerprint, (int(mark(secret.key), 16),))
+        self.trust = Trust(own, entropy=os.urandom)
+        self._secret = secret
+        self._engine = engine
+        self._dp = dp
+        self._journal = journal
+        self._pause_ns = pause_ns
+        self._wall_ns = wall_ns
+        self._began_ns = 0
+        self._asleep_ns = _asleep_ns()
+        self.host: Host | None = None
+
+    # ---- the daemon's calls
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self.trust.session)
+
+    def start(self, now: int) -> None:
+        """With the first link."""
+        self._began_ns = now
+        self._apply(now, self.trust.start(now, self._facts(now)))
+
+    def on_link(self, now: int) -> None:
+        """A link has been opened: at once, or soon, its stations hear a HELLO."""
+        if not self.has_begun:
+            self.start(now)
+        self.trust.on_link(now)
+
+    def deadline_ns(self) -> int:
+        return self.trust.deadline_ns()
+
+    def woke(self, now: int, planned_ns: int) -> None:
+        """Before a frame leaves: if this process or the machine has slept, a copy of it may run elsewhere."""
+        asleep_ns = _asleep_ns()
+        slept = asleep_ns - self._asleep_ns > BOOT_JUMP_NS
+        self._asleep_ns = asleep_ns
+        if self.has_begun and (slept or 0 < planned_ns < now - self._pause_ns):
+            self._renew_at_once(now)
+
+    def serve(self, now: int) -> None:
+        """HELLOs that have come, a session that the data path needs, deadlines."""
+        if not self.has_begun:
+            return
+        if self._dp.is_asleep:
+            self._renew_at_once(now)
+        while (frame := self._dp.hello_take()) is not None:  # bound: two of each station, as many as had come
+            envelope = Envelope.read(frame)
+            hello = Hello.read(envelope, frame[ENVELOPE.size :]) if envelope is not None else None
+            if hello is not None:
+                self._apply(now, self.trust.on_hello(now, self._facts(now), hello))
+        if self.trust.deadline_ns() <= now:
+            self._members()
+            self._apply(now, self.trust.on_timeout(now, self._facts(now)))
+
+    def tick(self, now: int) -> None:
+        """Once a second: sessions that have fallen silent or are used up, and HELLOs of another key."""
+        if not self.has_begun:
+            return
+        for tx, session in self.trust.former():
+            if now - self._dp.session_heard_ns(tx, session) > SILENT_NS:
+                self._apply(now, self.trust.on_silent(now, tx, session))
+        if self._dp.next_number > SESSION_FRAMES:
+            self.trust.renew(now)
+        if (frame := self._dp.hello_strange()) is not None:
+            self._tell_strange(now, frame)
+
+    def status(self, now: int) -> dict[str, Any]:
+        """``sessions`` of docs/status.md."""
+        others = [s for s in range(1, self._engine.config.stations + 1) if s != self._engine.config.station]
+        return {
+            "security": word(self._secret.suite),
+            "frames": max(0, self._dp.next_number - 1),
+            "stations": {
+                str(s): {"proven": self.trust.session_of(s) is not None, "reads_own": self.trust.is_proven_at(s)} for s in others
+            },
+        }
+
+    # ---- inside
+
+    def _facts(self, now: int) -> Facts:
+        return Facts(
+            clock=self._wall_ns(),
+            next=self._dp.next_number,
+            incarnation=self._engine.incarnation,
+            instance=self._instance(),
+            age_ms=(now - self._began_ns) // 1_000_000,
+        )
+
+    def _instance(self) -> int:
+        return self._engine.instance
+
+    def _members(self) -> None:
+        incarnations = self._engine.membership.incarnations if self._instance() else ()
+        self.trust.members = frozenset(station for station, life in enumerate(incarnations, 1) if life)
+
+    def _renew_at_once(self, now: int) -> None:
+        self._journal.info("session", "this process did not run for a while: it goes on under another session")
+        self._apply(now, self.trust.restart(now, self._facts(now)))
+
+    def _apply(self, now: int, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendHello(hello):
+                    for body in hello.bodies():
+                        self._dp.hello_send(body)
+                case SealUnder(session):
+                    self._dp.seal_under(session, self._key_of(session))
+                case ReadSession(tx, session, first):
+                    self._dp.session_read(tx, session, self._key_of(session), first)
+                case ForgetSession(tx, session):
+                    self._dp.session_forget(tx, session)
+                case Twin(hello):
+                    self._on_twin(now, hello)
+                case Unlike(tx, suite):
+                    self._warn(
+                        now,
+                        "suite",
+                        f'station {tx} has this cluster\'s key and cluster.security = "{word(suite)}"; here it is '
+                        f'"{word(self._secret.suite)}": nothing of it is read',
+                    )
+
+    def _key_of(self, session: bytes) -> bytes:
+        return sending_key(self._secret.key, self._secret.cluster, session, self._secret.suite)
+
+    def _on_twin(self, now: int, hello: Hello) -> None:
+        """The one in an instance stays, then the older one; at nearly the same age the one with the smaller boot number: as where
+        frames prove nothing (``Opening``), but only between daemons that have proven to each other that they are alive."""
+        number = self._engine.config.station
+        own, other = self._instance(), hello.instance
+        age_ms = (now - self._began_ns) // 1_000_000
+        if own or other:
+            yields = other > own
+        elif abs(age_ms - hello.age_ms) < AGE_TIE_MS:
+            yields = hello.boot < self._engine.config.boot
+        else:
+            yields = age_ms < hello.age_ms
+        both = f"station number {number} is used twice, by daemons that have this cluster's key"
+        if yields and self.host is not None:
+            self.host.give_up(Exit.REFUSED, f"{both}; the other one was here first, this one stops")
+        else:
+            self._warn(now, "duplicate", f"{both}; the other one is told to stop")
+
+    def _tell_strange(self, now: int, frame: bytes) -> None:
+        envelope = Envelope.read(frame)
+        hello = Hello.read(envelope, frame[ENVELOPE.size :]) if envelope is not None else None
+        if hello is None:
+            return
+        keys = ", ".join(f"{key:08x}" for key in hello.keys)
+        own = mark(self._secret.key)
+        reason = "the tag is wrong" if own in keys else f"its key is {keys}, this station's is {own}"
+        self._warn(now, "hello", f"a HELLO in the name of station {hello.tx} is dropped: {reason}")
+
+    def _warn(self, now: int, key: str, text: str) -> None:
+        self._journal.event(logging.WARNING, key, text, now=now, key=key)
+
+
+def _asleep_ns() -> int:
+    """How long this machine has been suspended since it started."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
