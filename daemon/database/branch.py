@@ -22,7 +22,7 @@ import apsw
 from ...proto.service.database.messages import Segment
 from . import vfs
 from .errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
-from .guarding import Guard, Looking, SchemaGuard, is_recorded, uneven_functions
+from .guarding import Guard, Looking, SchemaGuard, is_recorded, quoted, uneven_functions
 
 __all__ = ["BUSY_TIMEOUT_MS", "Bindings", "Branch"]
 
@@ -304,11 +304,7 @@ class Branch:
         for table, columns in self._nullable[1].items():
             if table not in self._guard.written:
                 continue
-            condition = " OR ".join(f"{_quoted(column)} IS NULL" for column in columns)
-            if self.writer.execute(f"SELECT 1 FROM main.{_quoted(table)} WHERE {condition} LIMIT 1").fetchall():
+            condition = " OR ".join(f"{quoted(column)} IS NULL" for column in columns)
+            if self.writer.execute(f"SELECT 1 FROM main.{quoted(table)} WHERE {condition} LIMIT 1").fetchall():
                 names = ", ".join(f"{table}.{column}" for column in columns)
                 raise IntegrityError(f"NULL in the key ({names}): declare it NOT NULL")
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

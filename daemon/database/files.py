@@ -87,6 +87,16 @@ class Files:
         """The file that programs open; it need not be there."""
         return self.path(self._pointed() or 1)
 
+    def adopt(self, prepared: Path) -> None:
+        """Make this file, which is on the disk, the database's first one; unless there is one. Raises OSError."""
+        if prepared.exists():
+            self.folder.mkdir(mode=0o750, exist_ok=True)
+            if not self._pointed():
+                prepared.rename(self.path(1))
+                sync_folder(self.folder)
+                self.point(self.path(1))
+            prepared.unlink(missing_ok=True)
+
     def path(self, generation: int) -> Path:
         return self.folder / f"{generation}.db"
 

@@ -35,7 +35,7 @@ _SCHEMA: Final = frozenset(
 _SCHEMA_TABLES: Final = frozenset({"sqlite_master", "sqlite_schema"})
 _NO_SCHEMA: Final = "the schema cannot be changed on a branch: a changeset has rows only"
 _ROWS: Final = {apsw.SQLITE_INSERT: "INSERT", apsw.SQLITE_UPDATE: "UPDATE", apsw.SQLITE_DELETE: "DELETE"}
-_MODULES: Final = frozenset({"fts5", "rtree"})
+MODULES: Final = frozenset({"fts5", "rtree"})
 """Virtual tables whose content is in ordinary ones."""
 _SCHEMA_WORDS: Final = frozenset({"ALTER", "CREATE", "DROP"})
 _NOT_IN_SCHEMA: Final = frozenset(
@@ -105,11 +105,11 @@ def uneven_functions(connection: apsw.Connection) -> str:
     try:
         for (table,) in connection.execute(_TABLES).fetchall():
             query = "SELECT name FROM pragma_table_xinfo(?, 'main') WHERE hidden = 0"
-            columns = [_quoted(str(column)) for (column,) in connection.execute(query, (table,))]
+            columns = [quoted(str(column)) for (column,) in connection.execute(query, (table,))]
             sets = ", ".join(f"{column} = ?" for column in columns)
             values = f"({', '.join(columns)}) VALUES({', '.join('?' * len(columns))})"
-            quoted = f"main.{_quoted(str(table))}"
-            for sql in (f"INSERT INTO {quoted}{values}", f"UPDATE {quoted} SET {sets}"):
+            whole = f"main.{quoted(str(table))}"
+            for sql in (f"INSERT INTO {whole}{values}", f"UPDATE {whole} SET {sets}"):
                 with contextlib.suppress(apsw.SQLError):  # of a foreign key's table that comes later: then it is looked at again
                     program = connection.execute(f"EXPLAIN {sql}", (None,) * len(columns), can_cache=False).fetchall()
                     names.update(str(op[5]).partition("(")[0].lower() for op in program if op[1] in ("Function", "PureFunc"))
@@ -118,7 +118,8 @@ def uneven_functions(connection: apsw.Connection) -> str:
     return ", ".join(sorted(names - _alike()))
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as SQL has it, whatever it is."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -200,7 +201,7 @@ class SchemaGuard:
 
     def __call__(self, action: int, first: str | None, second: str | None, database: str | None, cause: str | None) -> int:
         """The authorizer."""
-        if action == apsw.SQLITE_CREATE_VTABLE and (second or "").lower() not in _MODULES:
+        if action == apsw.SQLITE_CREATE_VTABLE and (second or "").lower() not in MODULES:
             return _DENY
         if action in _NEVER or (not self.is_virtual and action in _NOT_IN_SCHEMA):
             return _DENY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 import time
@@ -23,12 +24,15 @@ from ..observe import Journal
 from ..programs import Refused
 from .branch import Branch
 from .files import CATALOGUE, Files
+from .importing import ImportRefused, imported
 from .site import Site
 from .waiting import NotHere, Undecided
 
 FOLDER: Final = "db"
 DATABASES_MAX: Final = 64
 RETRY_S: Final = 0.5
+PREPARED_S: Final = 86_400.0
+"""For that long a file that was given for a database may wait for it."""
 TRIES: Final = 10
 """Of a change of the catalogue that another station's comes before."""
 
@@ -58,8 +62,15 @@ class Process:
         self.catalogue = self._add(CATALOGUE, secrets.token_bytes(16))
         self.catalogue.on_version = lambda: self._soon(self._look())
 
-    def _add(self, name: str, uuid: bytes) -> Site:
-        site = Site(name, Files(self.root, name), self.stations, self.journal, uuid, self.config.database.scrub_hours * 3600.0)
+    def _add(self, name: str, uuid: bytes, *, from_file: bool = False) -> Site:
+        site = Site(
+            name,
+            Files(self.root, name),
+            self.stations._replace(from_file=from_file),
+            self.journal,
+            uuid,
+            self.config.database.scrub_hours * 3600.0,
+        )
         site.quorum = self.has_quorum
         self.sites[name] = site
         return site
@@ -153,19 +164,39 @@ class Process:
         """Begin with databases that the catalogue has, end with those that it has no more."""
         async with self._looking:
             try:
-                rows = await self.catalogue.query("SELECT name, uuid FROM databases ORDER BY name")
+                rows = await self.catalogue.query("SELECT name, uuid, options FROM databases ORDER BY name")
             except NotHere as error:
                 self.journal.error("catalogue", str(error))
                 return
-            wanted: dict[str, bytes] = dict(rows)
+            wanted: dict[str, bytes] = {name: uuid for name, uuid, _ in rows}
             for name, site in list(self.sites.items()):
                 if name != CATALOGUE and wanted.get(name) != site.uuid:
                     await self._drop(site)
-            for name, uuid in wanted.items():
+            await asyncio.to_thread(self._clean, {self.prepared(name, uuid) for name, uuid, _ in rows})
+            for name, uuid, options in rows:
                 if name not in self.sites:
-                    site = self._add(name, uuid)
+                    site = self._add(name, uuid, from_file="from" in json.loads(options))
+                    await asyncio.to_thread(self._adopt, site)
                     await self._prepare(site)
                     self._serve(site)
+
+    def prepared(self, name: str, uuid: bytes) -> Path:
+        """Where the first copy of a database waits until the catalogue has it."""
+        return self.root / f"{name}.{uuid.hex()}.first"
+
+    def _clean(self, wanted: set[Path]) -> None:
+        """Remove files that were prepared long ago, for databases that did not come about."""
+        old = time.time() - PREPARED_S
+        for path in [*self.root.glob("*.first*"), *self.root.glob("upload-*")]:
+            with contextlib.suppress(OSError):
+                if path not in wanted and path.stat().st_mtime < old:
+                    path.unlink()
+
+    def _adopt(self, site: Site) -> None:
+        try:
+            site.files.adopt(self.prepared(site.name, site.uuid))
+        except OSError as error:
+            self.journal.error("failed", f"database {site.name}: {error}")
 
     async def _drop(self, site: Site) -> None:
         del self.sites[site.name]
@@ -197,15 +228,40 @@ class Process:
             "databases": [self.site(each).facts() for each in ([name] if name is not None else sorted(self.sites))],
         }
 
-    async def create(self, name: str, seconds: float) -> None:
-        """Make a database, and return when all stations have it on their disks. Raises Refused."""
+    async def create(self, name: str, seconds: float, source: Path | None = None) -> None:
+        """Make a database, empty or of what an SQLite file has, and return when all stations have it on their disks. Raises
+        Refused."""
         deadline = time.monotonic() + seconds
+        if name in self.sites:
+            raise Refused("exists", f"there is a database {name!r} already")
         count = len(await self.catalogue.query("SELECT name FROM databases"))
         if count >= DATABASES_MAX:
             raise Refused("full", f"there are {count} databases, as many as there may be")
-        options = json.dumps({})
-        await self._change("INSERT INTO databases VALUES(?, ?, ?)", (name, secrets.token_bytes(16), options), seconds)
-        site = await self._appeared(name, deadline)
+        await self._begin("INSERT INTO databases(uuid, options, name) VALUES(?, ?, ?)", name, deadline, source)
+
+    async def restore(self, name: str, seconds: float, source: Path) -> None:
+        """Put what an SQLite file has in the place of a database, at all stations. Raises Refused."""
+        self.site(name)
+        deadline = time.monotonic() + seconds
+        await self._begin("UPDATE databases SET uuid = ?, options = ? WHERE name = ?", name, deadline, source)
+
+    async def _begin(self, sql: str, name: str, deadline: float, source: Path | None) -> None:
+        """A change of the catalogue with which a database begins, and wait until it is everywhere. Raises Refused."""
+        uuid = secrets.token_bytes(16)
+        prepared = self.prepared(name, uuid)
+        if source is not None:
+            try:
+                await asyncio.to_thread(imported, source, prepared, uuid)
+            except (ImportRefused, OSError) as error:
+                raise Refused("file", f"nothing has been done: the file cannot become a database: {error}") from None
+        options = json.dumps({} if source is None else {"from": self.config.station.id})
+        try:
+            await self._change(sql, (uuid, options, name), max(0.0, deadline - time.monotonic()))
+        except Refused as refused:
+            if refused.code != "undecided":
+                prepared.unlink(missing_ok=True)
+            raise
+        site = await self._appeared(name, uuid, deadline)
         for each in (self.catalogue, site):
             if not await each.until(lambda each=each: _is_everywhere(each), max(0.0, deadline - time.monotonic())):  # type: ignore[misc]
                 facts = each.facts()
@@ -216,8 +272,8 @@ class Process:
                 )
                 raise Refused("not-everywhere", text)
 
-    async def _appeared(self, name: str, deadline: float) -> Site:
-        while name not in self.sites:
+    async def _appeared(self, name: str, uuid: bytes, deadline: float) -> Site:
+        while name not in self.sites or self.sites[name].uuid != uuid:
             if time.monotonic() > deadline:
                 raise Refused("timeout", f"{name} is created, but it is not open here yet")
             await asyncio.sleep(RETRY_S / 10)
@@ -258,7 +314,7 @@ class Process:
             try:
                 branch.execute(sql, bindings)
             except apsw.ConstraintError:
-                raise Refused("exists", f"there is a database {bindings[0]!r} already") from None
+                raise Refused("exists", f"there is a database {bindings[-1]!r} already") from None
             body = encode_body([(Segment.CHANGESET, branch.changeset())])
             branch.end()
         return Write(self.txid(), epoch, version, (table_hash("databases"),), body)

@@ -15,7 +15,7 @@ import apsw
 from ...proto.service.database.messages import DIGEST_BYTES, Txid, next_digest
 from . import vfs
 from .copy import FileRows
-from .guarding import is_recorded
+from .guarding import is_recorded, quoted
 
 ARGUMENTS_MAX: Final = 100
 """Values in one call of a function of SQLite, at most."""
@@ -76,17 +76,13 @@ class Pinned:
 
     def _add(self, whole: blake2b, table: str) -> None:
         columns: list[Any] = self._connection.execute(_COLUMNS, (table,)).fetchall()
-        names = [_quoted(name) for name, _ in columns]
+        names = [quoted(name) for name, _ in columns]
         if not any(pk for _, pk in columns):
             names.insert(0, "_rowid_")  # its key
         for at in range(0, len(names), ARGUMENTS_MAX):
             values = ", ".join(names[at : at + ARGUMENTS_MAX])
-            found: list[Any] = self._connection.execute(f"SELECT zenjun_sum({values}) FROM main.{_quoted(table)}").fetchall()
+            found: list[Any] = self._connection.execute(f"SELECT zenjun_sum({values}) FROM main.{quoted(table)}").fetchall()
             whole.update(found[0][0])
 
     def close(self) -> None:
         self._connection.close(True)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Final
@@ -45,6 +46,8 @@ class Client(Program):
         self._locks: dict[Txid, Site] = {}
         self._pieces: tuple[Txid, bytearray] | None = None
         """Of the transaction that is given in pieces."""
+        self._upload: Path | None = None
+        """A file that has come, or a part of it."""
 
     def hello(self) -> Frame:
         config = self._process.config
@@ -52,6 +55,7 @@ class Client(Program):
 
     def ended(self) -> None:
         self._pieces = None
+        self._end_upload()
         for txid, site in self._locks.items():
             site.waiting.end_lock(txid)
 
@@ -161,7 +165,10 @@ class Client(Program):
         name = str(frame.get("db") or "")
         if not is_name(name) or name == CATALOGUE:
             raise Refused("name", f"{name[:80]!r} is no name for a database: a-z 0-9 - _, 48 characters at most, not {CATALOGUE}")
-        await self._process.create(name, seconds_of(frame, TIMEOUT_S))
+        try:
+            await self._process.create(name, seconds_of(frame, TIMEOUT_S), self._upload)
+        finally:
+            self._end_upload()
         return {}
 
     async def _do_scrub(self, frame: Frame) -> Frame:
@@ -171,6 +178,53 @@ class Client(Program):
             return await self._site(frame).scrubs.ask(seconds_of(frame, TIMEOUT_S))
         except NotHere as error:
             raise Refused("no-quorum", str(error)) from None
+
+    async def _do_upload(self, frame: Frame) -> Frame:
+        """A piece of an SQLite file, for ``create`` or ``restore``. number: from 0, which begins it anew."""
+        self._need_operator()
+        data = to_bytes(frame.get("body"))
+        if frame.get("number") == 0:
+            self._end_upload()
+            self._upload = self._process.root / f"upload-{os.urandom(8).hex()}.part"
+        if self._upload is None:
+            raise Refused("malformed", "the first piece is missing")
+        try:
+            await asyncio.to_thread(_append, self._upload, data)
+        except OSError as error:
+            self._end_upload()
+            raise Refused("file", f"the file cannot be taken: {error.strerror}") from None
+        return {}
+
+    def _end_upload(self) -> None:
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            for suffix in ("", "-journal", "-wal", "-shm"):
+                upload.with_name(upload.name + suffix).unlink(missing_ok=True)
+
+    async def _do_restore(self, frame: Frame) -> Frame:
+        self._need_operator()
+        name = str(frame.get("db") or "")
+        if name == CATALOGUE:
+            raise Refused("not-permitted", "the catalogue stays as it is")
+        if self._upload is None:
+            raise Refused("malformed", "restore needs a file")
+        try:
+            await self._process.restore(name, seconds_of(frame, TIMEOUT_S), self._upload)
+        finally:
+            self._end_upload()
+        return {}
+
+    async def _do_force_open(self, frame: Frame) -> Frame:
+        """Open a database without enough stations. plan: only say what would become of it."""
+        self._need_operator()
+        site = self._site(frame)
+        plan = site.plan_of_force()
+        if frame.get("plan") is not True:
+            try:
+                await site.force_open(seconds_of(frame, TIMEOUT_S))
+            except NotHere as error:
+                raise Refused("no-quorum", str(error)) from None
+        return plan
 
     async def _do_drop(self, frame: Frame) -> Frame:
         self._need_operator()
@@ -183,6 +237,11 @@ class Client(Program):
     def _need_operator(self) -> None:
         if self._uid not in (0, os.geteuid()):
             raise Refused("not-permitted", "that is for root and the daemon's user")
+
+
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
 
 
 def _txid(frame: Frame) -> Txid:

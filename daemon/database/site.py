@@ -25,6 +25,7 @@ from ...proto.service.database.scrub import Compared, Sum
 from ..client import ClientError, Message, View
 from ..client.aio import Connection, Group
 from ..observe import Journal
+from ..programs import Refused
 from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
 from .doubt import Doubt, Doubts, write_again
 from .files import CATALOGUE, Files
@@ -608,6 +609,37 @@ class Site:
     def durable(self) -> int:
         return self.machine.durable_version() if self.machine is not None else 0
 
+    def plan_of_force(self) -> dict[str, Any]:
+        """What opening without enough sites would do: from which stations' copies, and which stations are not asked. Raises
+        Refused: there is no reason for it, or no copy."""
+        machine = self.machine
+        if machine is None or not machine.members:
+            raise Refused("no-quorum", f"this station is not in the order: {self.why_not()}")
+        if machine.roll.active():
+            raise Refused("open", f"{self.name} is open: stations {_stations(machine.roll.active())} are active")
+        if not machine.roll.is_over:
+            raise Refused("busy", "the stations are telling each other what they have; try again")
+        if (opening := machine.roll.forced(self.sites)) is None:
+            raise Refused("no-copy", "no station that is here has a copy that can be used")
+        here = {station for station, _ in machine.roll.stands}
+        return {
+            "epoch": opening.position.epoch,
+            "version": opening.position.version,
+            "from": sorted({station for station, _ in opening.equal}),
+            "here": sorted(here),
+            "missing": sorted(self.sites.stations - here),
+        }
+
+    async def force_open(self, seconds: float) -> None:
+        """Open the database with what the sites have that are here. Raises NotHere."""
+        machine = self.machine
+        if machine is None:
+            raise NotHere(self.why_not())
+        self.journal.warning("force", f"database {self.name}: an operator opens it: {self.plan_of_force()}")
+        self.carry_out(await self.work(machine.force))
+        if not await self.until(lambda: bool(machine.roll.active()), seconds):
+            raise NotHere(self.why_not())
+
     def log_begin(self) -> int:
         """The first version whose entry is kept here. In the thread of the applier."""
         return self._rows.log_begin() if self._rows is not None else 1 << 63
@@ -635,6 +667,10 @@ def _sync_file(rows: FileRows, doubts: Doubts) -> None:
             os.fdatasync(fd)
         finally:
             os.close(fd)
+
+
+def _stations(sites: Sequence[Source]) -> str:
+    return ", ".join(str(station) for station, _ in sorted(sites))
 
 
 def _size(path: Any) -> int:

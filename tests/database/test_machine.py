@@ -158,6 +158,49 @@ def test_who_may_have_forgotten_does_not_count() -> None:
     assert winner(s1=stand(3, 100)._replace(uuid=b"y" * 16), s2=stand(3, 100)) is None, "another database of this name"
 
 
+@rule("Q8")
+def test_a_database_that_begins_with_a_file() -> None:
+    """Blank sites wait for the one that has it, and it waits for them."""
+    first, blank = stand(0, 0, b"f" * 16), stand(0, 0, disk=m.Disk.BLANK)
+    of_file = ALL._replace(from_file=True)
+
+    def opens(sites: Sites, **stands: m.Stand | None) -> list[int] | None:
+        opening = Roll(1, {(int(name[1:]), 1): s for name, s in stands.items()}).opening(sites)
+        return None if opening is None else sorted(station for station, _ in opening.equal)
+
+    assert opens(of_file, s1=blank, s2=blank, s3=blank) is None and opens(of_file, s2=first, s3=blank) is None
+    assert opens(of_file, s1=blank, s2=first, s3=blank) == [2] == opens(ALL, s1=blank, s2=first, s3=blank)
+    assert opens(of_file, s1=blank, s2=first, s3=stand(3, 1)) == [3], "it has been opened before"
+    assert opens(of_file, s1=blank, s2=first, s3=stand(0, 0, disk=m.Disk.UNABLE)) is None
+    assert opens(of_file, s1=blank, s2=first, s3=stand(0, 0, b"g" * 16)) != [2, 3]
+
+
+@rule("Q9")
+def test_an_operator_opens_it_with_what_there_is() -> None:
+    """Two of three disks are lost: nobody opens it, until it is forced; then the others get the state, and it can be written."""
+    order = opened()
+    order.write((1, 1), 1)
+    order.deliver()
+    rows = order.machines[3, 1].rows
+    position = rows.position()
+    order.view()
+    order.view((1, 2), (2, 2), (3, 2), rows={3: rows})  # type: ignore[dict-item]
+    order.deliver()
+    assert not any(machine.shared for machine in order.machines.values())
+    forced = order.machines[1, 2].roll.forced(ALL)
+    assert forced is not None and forced.position == position and forced.equal == {(3, 2)}
+    order.take((1, 2), order.machines[1, 2].force())
+    order.deliver()
+    order.give()
+    order.deliver()
+    assert all(machine.is_active and machine.can_write for machine in order.machines.values())
+    assert order.machines[1, 2].rows.digest_at(position.version) == position.digest
+    order.take((2, 2), order.machines[2, 2].force())
+    before = order.machines[1, 2].rows.position()
+    order.deliver()
+    assert order.machines[1, 2].rows.position() == before, "it is open"
+
+
 def test_sets_that_suffice_have_a_site_in_common() -> None:
     for sites in (Sites(frozenset(range(1, 5))), Sites(frozenset(range(1, 6)), frozenset({2}), 2)):
         sets = [{s for s in range(1, 6) if n >> s & 1} for n in range(64)]

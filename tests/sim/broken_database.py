@@ -197,6 +197,17 @@ class OpensAlone(Machine):
     roll_class = Lonely
 
 
+class Hasty(Roll):
+    """Q8: blank sites begin without the file."""
+
+    def opening(self, sites: Sites) -> Opening | None:
+        return super().opening(sites._replace(from_file=False))
+
+
+class WithoutTheFile(Machine):
+    roll_class = Hasty
+
+
 class Longest(Roll):
     """Q4: the greatest version wins, whatever its epoch."""
 
@@ -320,7 +331,7 @@ PARTS: dict[str, dict[str, Any]] = {
         c.__name__: {"machine": c}
         for c in (NoConflicts, SeesEqual, ReadsIgnored, EmptyWindow, NoHorizon, CommitsAlone, AnswersEarly)
     },
-    **{c.__name__: {"machine": c} for c in (OpensAlone, ByVersion, AnyRelease)},
+    **{c.__name__: {"machine": c} for c in (OpensAlone, ByVersion, AnyRelease, WithoutTheFile)},
     **{c.__name__: {"machine": c} for c in (SchemaIgnored, LockIgnored, LockSurvives, FitsAll)},
     **{c.__name__: {"machine": c} for c in (PartsKept, PartsForgotten, PartsTwice, NobodyLeaves)},
     **{c.__name__: {"copy": c} for c in (Twice, TriggersOn, CascadesOn)},

@@ -81,10 +81,10 @@ class Copy(SqliteRows):
     def image(self) -> bytes:
         return self.connection.serialize("main") or b""
 
-    def create(self, uuid: bytes) -> None:
+    def create(self, uuid: bytes, rows: str = load.SCHEMA) -> None:
         super().create(uuid)
         self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 1)
-        self.connection.execute(load.SCHEMA)
+        self.connection.execute(rows)
         self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
         self.keep()
 
@@ -149,6 +149,9 @@ class World:
         self.sites = Sites(stations)
         if plan.required and plan.stations > 1:
             self.sites = Sites(stations, frozenset({1}), 2)
+        self.sites = self.sites._replace(from_file=plan.from_file)
+        self.first: bytes | None = None
+        """The uuid of the file that it begins with."""
         self.now = 0
         self.clock = 1 << 32
         self.log: list[Item] = []
@@ -554,15 +557,34 @@ class World:
             if due is not None and due <= self.now:
                 self.carry_out(site, site.machine.on_timer(self.now))
 
+    def settle(self, rounds: int) -> None:
+        """What is under way arrives, and time passes."""
+        for _ in range(rounds):
+            self.pass_time()
+            while self.pending:
+                self.order_one()
+            for site in list(self.live.values()):
+                self.advance(site, -1)
+            for _ in range(len(self.transfers)):
+                self.deliver()
+
     def create(self) -> None:
         """``zenjun db create`` returns when all sites have the empty database on their disks; before that nothing is promised."""
         self.is_resting = True
-        for station in self.disks:
+        stations = list(self.disks)
+        if self.plan.from_file:
+            stations = self.r.sample(stations, len(stations))
+            self.first = self.r.randbytes(16)
+            made = self.copy_class(self.disks[stations[-1]], self.first)
+            made.connection.execute(load.SCHEMA + load.FIRST)
+            made.create(self.first, "")
+            made.disk.images = made.disk.images[-1:]
+        for station in stations:
             self.start(station)
+            if self.plan.from_file:
+                self.settle(6)
         while not all(site.machine.is_active for site in self.live.values()):
-            self.order_one()
-            for site in self.live.values():
-                self.advance(site, -1)
+            self.settle(1)
         for site in self.live.values():
             self.sync(site)
         self.is_resting = False

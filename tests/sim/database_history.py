@@ -153,7 +153,7 @@ class History:
             raise Violation("rows", f"site {site.station} is at {position}, of which its file says nothing")
         if digest not in self.versions:
             connection = apsw.Connection(":memory:")
-            connection.execute(load.SCHEMA)
+            connection.execute(load.SCHEMA + (load.FIRST if self.world.first is not None else ""))
             image = connection.serialize("main") or b""
             made = Version(Position(0, 0, digest), None, epoch_txid(0), Written(b""), image, load.content(connection))
             connection.close()

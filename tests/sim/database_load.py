@@ -30,6 +30,8 @@ INSERT INTO par VALUES(1), (2), (3);
 CREATE TABLE total(id INTEGER PRIMARY KEY, v);
 """
 """Of version 1: a new database gets it before it is copied to the sites."""
+FIRST: Final = "INSERT INTO total VALUES(-77, 1);"
+"""What a database has besides that begins with a file."""
 
 
 @dataclass(slots=True)

@@ -33,6 +33,8 @@ class Plan:
     back: float = 0.1
     """How soon those come again that have gone."""
     open_wait_ns: int = 2_000_000_000
+    from_file: bool = False
+    """The database begins with what one station has in a file."""
     rots: bool = False
     """In the end a row of one copy changes by itself, and a comparison finds it."""
     releases: tuple[int, ...] = (3054000,)
@@ -58,6 +60,7 @@ class Plan:
             open_wait_ns=r.choice([2_000_000_000, 50_000_000]),
             releases=r.choice([(3054000,), (3054000,), (3054000, 3054000, 3055000)]),
             rots=r.random() < 0.3,
+            from_file=r.random() < 0.2,
             part_bytes=r.choice([256 * 1024, 100, 40]),
         )
 

@@ -92,8 +92,8 @@ CAUGHT_BY: dict[str, set[str]] = {
     "NoHorizon": {"verdict", "serial"},
     "Twice": {"told", "once"},
     "CommitsAlone": {"quorum"},
-    "TriggersOn": {"verdict", "rows"},
-    "CascadesOn": {"verdict", "rows"},
+    "TriggersOn": {"verdict", "rows", "shared"},
+    "CascadesOn": {"verdict", "rows", "shared"},
     "TwoFiles": {"rows"},
     "AnswersEarly": {"durable"},
     "NoBarrier": {"linearizable"},
@@ -105,6 +105,7 @@ CAUGHT_BY: dict[str, set[str]] = {
     "GivesOld": {"shared", "rows", "fork", "told"},
     "FitsAll": {"shared", "rows", "told"},
     "AnyRelease": {"release"},
+    "WithoutTheFile": {"rows"},
     "TrustsItself": {"scrub", "rows"},
     "SumsLater": {"scrub"},
     "NobodyLeaves": {"scrub"},
@@ -115,7 +116,7 @@ CAUGHT_BY: dict[str, set[str]] = {
 """Broken rule to the checkers that may catch it first."""
 
 
-@rule("K1", "K2", "K3", "K4", "K5", "K6", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "W1", "W2", "W3")
+@rule("K1", "K2", "K3", "K4", "K5", "K6", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "Q8", "W1", "W2", "W3")
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
     def plan(seed: int) -> Plan:

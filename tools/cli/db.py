@@ -9,7 +9,7 @@ import click
 
 from ...daemon.terminal import json_text, printable
 from .common import FAILED, Failure
-from .dbcommon import CODES, ask, connected, database_option, json_option, timeout_option
+from .dbcommon import CODES, ask, asking, connected, database_option, json_option, timeout_option, upload
 from .lazy import Overview
 
 
@@ -27,17 +27,71 @@ def db() -> None:
 
 @db.command(epilog=CODES)
 @click.argument("name")
+@click.option("--from", "source", metavar="FILE", help="Begin with what this SQLite file has, a backup for example.")
 @timeout_option
 @database_option
-def create(name: str, timeout: float, path: str | None) -> None:
-    """Make an empty database, and return when all stations have it on their disks. For root and the daemon's user.
+def create(name: str, source: str | None, timeout: float, path: str | None) -> None:
+    """Make a database, and return when all stations have it on their disks. For root and the daemon's user.
+
+    \b
+    Examples:
+      zenjun db create shop
+      zenjun db create shop --from shop.sqlite -t 600
+    """
+    with asking(path, timeout) as service:
+        if source is not None:
+            upload(service, Path(source), timeout)
+        service.ask("create", timeout=timeout, db=name)
+    click.echo(f"{name} is created")
+
+
+@db.command(epilog=CODES)
+@click.argument("name")
+@click.argument("file")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@timeout_option
+@database_option
+def restore(name: str, file: str, yes: bool, timeout: float, path: str | None) -> None:
+    """Put what an SQLite file has in the place of a database, at all stations. What it has now is lost.
+
+    For root and the daemon's user. FILE is a backup, or another SQLite file.
 
     \b
     Example:
-      zenjun db create shop
+      zenjun db restore shop shop-monday.db
     """
-    ask(path, "create", timeout, db=name)
-    click.echo(f"{name} is created")
+    if not yes:
+        click.confirm(f"replace {name}, with all its rows at all stations, by {printable(file)}?", abort=True)
+    with asking(path, timeout) as service:
+        upload(service, Path(file), timeout)
+        service.ask("restore", timeout=timeout, db=name)
+    click.echo(f"{name} is restored")
+
+
+@db.command("force-open", epilog=CODES)
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@timeout_option
+@database_option
+def force_open(name: str, yes: bool, timeout: float, path: str | None) -> None:
+    """Open a database of which too few copies are left, with the best one that is here. For root and the daemon's user.
+
+    What was committed with the stations that are missing, and is not in that copy, is lost. Use it only if their copies will not
+    come back.
+
+    \b
+    Example:
+      zenjun db force-open shop
+    """
+    with asking(path, timeout) as service:
+        found = service.ask("force-open", timeout=timeout, db=name, plan=True)
+        missing = f"without stations {_stations(found['missing'])}" if found["missing"] else "with all stations here"
+        text = f"version {found['version']} of station {_stations(found['from'])}, {missing}"
+        click.echo(f"{name} would open with {text}: whatever was committed later is lost", err=True)
+        if not yes:
+            click.confirm("open it?", abort=True)
+        service.ask("force-open", timeout=timeout, db=name)
+    click.echo(f"{name} is open with {text}")
 
 
 @db.command(epilog=CODES)

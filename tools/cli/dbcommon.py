@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote
 
 import click
 
 from ...daemon.database import errors
-from ...daemon.database.wire import SOCKET, SOCKET_ENV
+from ...daemon.database.wire import PIECE_BYTES, SOCKET, SOCKET_ENV, to_text
 from ...daemon.jsonframes import Frame
 from .common import FAILED, NO_SERVICE, UNREACHABLE, USAGE, Failure, lacking, socket_option_of
 
 if TYPE_CHECKING:
     from ...daemon.database.driver import Connection
+    from ...daemon.database.driver.service import Service
 
 F = TypeVar("F", bound=Callable[..., Any])
 CODES: Final = "Exit codes: 0 done · 1 refused · 2 usage · 3 no process · 5 no quorum, or not decided (docs/cli.md)."
@@ -70,13 +74,40 @@ def connected(name: str, path: str | None, timeout: float) -> Iterator[Connectio
             connection.close()
 
 
-def ask(path: str | None, do: str, timeout: float, **arguments: Any) -> Frame:
-    """One request to the process."""
+@contextmanager
+def asking(path: str | None, timeout: float) -> Iterator[Service]:
+    """Several requests to the process."""
     from ...daemon.database.driver.service import Service
 
-    with failures("db"):
-        service = Service(path, timeout=timeout)
+    with failures("db"), closing(Service(path, timeout=timeout)) as service:
+        yield service
+
+
+def ask(path: str | None, do: str, timeout: float, **arguments: Any) -> Frame:
+    """One request to the process."""
+    with asking(path, timeout) as service:
+        return service.ask(do, timeout=timeout, **arguments)
+
+
+def upload(service: Service, file: Path, timeout: float) -> None:
+    """Give the process what an SQLite file has now, whoever writes it."""
+    try:
+        import apsw
+    except ImportError as error:
+        raise lacking(error.name, "zenjun[db]", "db") from None
+    with tempfile.TemporaryDirectory(prefix="zenjun-") as folder:
+        copy = Path(folder) / "copy.db"
         try:
-            return service.ask(do, timeout=timeout, **arguments)
-        finally:
-            service.close()
+            uri = f"file:{quote(str(file.absolute()))}?mode=ro"
+            flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+            with (
+                closing(apsw.Connection(uri, flags=flags)) as source,
+                closing(apsw.Connection(str(copy))) as target,
+                target.backup("main", source, "main") as backup,
+            ):
+                backup.step()
+        except apsw.Error as error:
+            raise Failure(f"{file}: {error}", FAILED, "db") from None
+        with copy.open("rb") as data:
+            for number, piece in enumerate(iter(lambda: data.read(PIECE_BYTES), b"")):
+                service.ask("upload", timeout=timeout, number=number, body=to_text(piece))

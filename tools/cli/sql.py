@@ -12,8 +12,8 @@ import click
 
 from ...daemon.database.driver import Connection, Cursor, Error, connect
 from ...daemon.database.driver.connection import DURABILITIES, ISOLATIONS, READS
-from ...daemon.database.driver.dump import quoted
 from ...daemon.database.driver.statements import Kind, kind_of
+from ...daemon.database.guarding import quoted
 from ...daemon.terminal import json_text, printable
 from .common import FAILED, Failure
 from .dbcommon import CODES, database_option, failures, timeout_option

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import apsw
 
+from ..guarding import quoted
+
 _TABLES: Final = """
     SELECT l.name, l.type, s.sql FROM pragma_table_list l JOIN main.sqlite_schema s ON s.name = l.name
     WHERE l.schema = 'main' AND l.type IN ('table', 'virtual') AND l.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
@@ -34,8 +36,3 @@ def dump(connection: apsw.Connection) -> Iterator[str]:
     for (sql,) in rest:
         yield f"{sql};"
     yield "COMMIT;"
-
-
-def quoted(name: str) -> str:
-    """A name as SQL has it, whatever it is."""
-    return '"' + name.replace('"', '""') + '"'

@@ -26,6 +26,7 @@ from .messages import (
     Barrier,
     Check,
     Disk,
+    Force,
     Leave,
     Lock,
     Message,
@@ -241,6 +242,11 @@ class Machine:
         self._emit(Release(txid))
         return self._take()
 
+    def force(self) -> list[Effect]:
+        """Open the database with what the present sites have."""
+        self._emit(Force(self.roll.number))
+        return self._take()
+
     def barrier(self, number: int) -> list[Effect]:
         """Reached comes when everything that was committed before this call is here."""
         self._emit(Barrier(number))
@@ -323,7 +329,7 @@ class Machine:
         place, source, message, members = item
         if message is None:
             self._view(place, members)
-        elif isinstance(message, Stand | Open | Active | Leave):
+        elif isinstance(message, Stand | Open | Force | Active | Leave):
             self._roll_message(place, source, message)
         elif isinstance(message, Want) and source == self.me:
             self._asked = False
@@ -368,7 +374,7 @@ class Machine:
             disk, position = Disk.UNABLE, NOTHING
         return Stand(self.roll.number, self.is_active, disk, uuid, position, FORMAT, self.release)
 
-    def _roll_message(self, place: Place, source: Source, message: Stand | Open | Active | Leave) -> None:
+    def _roll_message(self, place: Place, source: Source, message: Stand | Open | Force | Active | Leave) -> None:
         if isinstance(message, Stand):
             if message.roll == self.roll.number and source in self.roll.stands:
                 self.roll.stands[source] = message
@@ -380,7 +386,7 @@ class Machine:
             if not self.roll.active():
                 self._begin_roll(place)
         elif message.roll == self.roll.number:
-            self._open(place)
+            self._open(place, self.opening() if isinstance(message, Open) else self.roll.forced(self.sites))
         self._roll_changed(place)
 
     def _roll_changed(self, place: Place) -> None:
@@ -397,16 +403,16 @@ class Machine:
                 self._want()
         elif self.opening() is not None:
             if self.roll.is_whole(self.sites):
-                self._open(place)
+                self._open(place, self.opening())
             elif self.me == min(self.roll.stands):
                 self._open_waits = True
 
     def opening(self) -> Opening | None:
         return self.roll.opening(self.sites)
 
-    def _open(self, place: Place) -> None:
+    def _open(self, place: Place, opening: Opening | None) -> None:
         """A new epoch begins here, with an entry of its own."""
-        if not self.roll.is_over or self.roll.active() or (opening := self.opening()) is None:
+        if not self.roll.is_over or self.roll.active() or opening is None:
             return
         epoch = place[0]
         for member in opening.equal:

@@ -106,6 +106,14 @@ class Stand(NamedTuple):
 
 
 class Open(NamedTuple):
+    """The database opens with what the present sites have, if they suffice."""
+
+    roll: int
+
+
+class Force(NamedTuple):
+    """An operator opens the database with what the present sites have, whatever may be lost."""
+
     roll: int
 
 
@@ -175,7 +183,22 @@ class Summed(NamedTuple):
 
 
 Message: TypeAlias = (
-    Write | Lock | Release | Stand | Open | Active | Leave | Synced | Want | Barrier | Check | Answered | Part | Scrub | Summed
+    Write
+    | Lock
+    | Release
+    | Stand
+    | Open
+    | Active
+    | Leave
+    | Synced
+    | Want
+    | Barrier
+    | Check
+    | Answered
+    | Part
+    | Scrub
+    | Summed
+    | Force
 )
 _KINDS: Final[tuple[type[Message], ...]] = (
     Write,
@@ -193,6 +216,7 @@ _KINDS: Final[tuple[type[Message], ...]] = (
     Part,
     Scrub,
     Summed,
+    Force,
 )
 """A message's kind is its number here, from 1."""
 _WRITE: Final = struct.Struct("!16sQQH")
@@ -204,6 +228,7 @@ _STAND: Final = struct.Struct("!QBB16sQQ16sHI")
 _ACTIVE: Final = struct.Struct("!QQ16sI")
 _PLAIN: Final[dict[type[Message], str]] = {
     Open: "!Q",
+    Force: "!Q",
     Leave: "!Q",
     Synced: "!QQ",
     Barrier: "!Q",

@@ -30,6 +30,8 @@ class Sites(NamedTuple):
     """Each of these stations is needed for every decision."""
     quorum: int = 0
     """With ``required``: the number of sites needed."""
+    from_file: bool = False
+    """The first rows come from a file that one of the sites has: without it none begins."""
 
     def sufficient(self, stations: Iterable[int]) -> bool:
         """More than half of the sites; or, with ``required``, all of these and the quorum. Two such sets have a station in
@@ -107,14 +109,31 @@ class Roll:
 
         The greatest epoch wins, then the greatest version: a sufficient set has every acknowledged version, and shares a site
         with this set; and a site that has been in a later epoch has everything acknowledged in earlier ones. A blank site may
-        have forgotten what it has acknowledged, so it counts only while no site has a state.
+        have forgotten what it has acknowledged, so it counts only while no site has a state; or if all sites are there and those
+        that are not blank have version 0, which nobody has opened yet.
         """
         stands = {m: s for m, s in self.stands.items() if s is not None and m[0] in sites.stations}
         speakers = {m: s for m, s in stands.items() if s.disk is Disk.COPY}
-        if not speakers:
+        if self.is_unopened(stands, sites):
+            return self._of(speakers)
+        if not speakers and not sites.from_file:
             speakers = stands if all(s.disk is Disk.BLANK for s in stands.values()) else {}
             return self._of(speakers) if sites.sufficient(m[0] for m in speakers) else None
         if not sites.sufficient(m[0] for m in speakers) or len({s.uuid for s in speakers.values()}) > 1:
+            return None
+        position = self.winner(speakers)
+        return self._of({m: s for m, s in speakers.items() if s.position == position})
+
+    def is_unopened(self, stands: dict[Source, Stand], sites: Sites) -> bool:
+        """All sites are there, one at least has version 0 of a database, and no site anything later."""
+        kinds = {(s.disk, s.position[:2]) for s in stands.values()}
+        alike = len({s.position for s in stands.values() if s.disk is Disk.COPY}) == 1
+        return alike and self.is_whole(sites) and kinds <= {(Disk.COPY, (0, 0)), (Disk.BLANK, (0, 0))}
+
+    def forced(self, sites: Sites) -> Opening | None:
+        """The opening that an operator wants: by the sites that are there and have something, however few they are."""
+        speakers = {m: s for m, s in self.stands.items() if s is not None and m[0] in sites.stations and s.disk is Disk.COPY}
+        if not speakers or len({s.uuid for s in speakers.values()}) > 1:
             return None
         position = self.winner(speakers)
         return self._of({m: s for m, s in speakers.items() if s.position == position})
