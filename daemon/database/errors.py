@@ -22,6 +22,7 @@ __all__ = [
     "SerializationError",
     "Undecided",
     "Warning",
+    "WatchGap",
     "error_of",
 ]
 
@@ -85,6 +86,10 @@ class Undecided(OperationalError):
 
 class PositionLost(OperationalError):
     """The version that was to be seen is not in the history: that history was left behind when the database was opened anew."""
+
+
+class WatchGap(OperationalError):
+    """What followed is not in the history here: too old, or left behind."""
 
 
 class NotReachable(OperationalError):

@@ -152,6 +152,10 @@ class Client(Program):
             raise Refused("timeout", f"this station is at version {site.position.version}: {site.step}")
         return {"version": site.position.version}
 
+    async def _do_fresh(self, frame: Frame) -> Frame:
+        """For how many seconds the copy here has been without quorum; null: since the start."""
+        return {"seconds": self._site(frame).stale_s()}
+
     # ---- of all
 
     async def _do_list(self, frame: Frame) -> Frame:

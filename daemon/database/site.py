@@ -98,6 +98,8 @@ class Site:
         self._pumping = asyncio.Lock()
         self._piece_at = 0.0
         self._compared: tuple[int, float] = (0, 0.0)
+        self._fresh_at: float | None = None
+        """When the site was last active, with quorum."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure = ""
         self._doubts: Doubts | None = None
@@ -118,6 +120,13 @@ class Site:
     @property
     def can_write(self) -> bool:
         return self.machine is not None and self.machine.can_write and self.quorum()
+
+    def stale_s(self) -> float | None:
+        """Seconds since the copy here was that of the active sites; None: it has not been yet."""
+        now = time.monotonic()
+        if self.active and self.quorum():
+            self._fresh_at = now
+        return None if self._fresh_at is None else now - self._fresh_at
 
     @property
     def is_blank(self) -> bool:
@@ -541,6 +550,7 @@ class Site:
             machine = self.machine
             if machine is None:
                 continue
+            self.stale_s()
             now = time.monotonic_ns()
             due = machine.next_deadline_ns()
             if due is not None and due <= now:

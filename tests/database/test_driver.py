@@ -11,6 +11,7 @@ import pytest
 from zenjun import db
 from zenjun.daemon.database.copy import FileRows, open_copy
 from zenjun.daemon.database.driver.connection import Connection
+from zenjun.daemon.database.errors import error_of
 from zenjun.daemon.database.files import Files
 from zenjun.daemon.database.wire import to_bytes, to_text
 from zenjun.proto.service.database.certify import table_hash
@@ -31,9 +32,29 @@ class Local:
         self.refuse: list[db.Error] = []
         """What the next commits are refused with."""
         self.pieces = b""
+        self.asked: list[str] = []
+        """The requests."""
+        self.stale: Any = 0.0
+        """For how long the copy has been without the others; an exception: there is no answer."""
+        self.is_late = False
+        """Versions are waited for."""
+        self.until: Any = None
+        """Called with a version that a program waits for."""
         """Of a long transaction."""
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        self.asked.append(do)
+        if do == "fresh":
+            if isinstance(self.stale, Exception):
+                raise self.stale
+            return {"seconds": self.stale}
+        if do == "reach" and self.is_late:
+            while self.rows.position().version < arguments["version"]:
+                if self.until is None:
+                    raise error_of("timeout", "it does not come")
+                until, self.until = self.until, None
+                until(arguments["version"])
+                self.until = until
         if do == "open":
             return {"path": str(self.files.link)}
         if do == "lock":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 
 import apsw
 import pytest
+from zenjun.db import NoQuorum
 
 from ..rules import rule
 from .cluster import wait_for
@@ -103,3 +105,31 @@ def test_an_operator_opens_what_is_left(shop: Databases) -> None:
             c.execute("INSERT INTO t VALUES(?)", (station + 1,))
             c.commit()
         shop.until_equal()
+
+
+def test_changes_come_and_old_copies_are_told(shop: Databases) -> None:
+    """A program at another station sees every change once; one that admits no old copy is told when the others are gone."""
+    with contextlib.closing(shop.connect(1)) as c:
+        c.execute("CREATE TABLE t(id INTEGER PRIMARY KEY, body BLOB)")
+        c.commit()
+        version = shop.until_equal()["version"]
+        with contextlib.closing(shop.connect(3)) as watcher:
+            changes = watcher.watch("t", since=version, timeout=60)
+            for k in range(20):
+                c.execute("INSERT INTO t VALUES(?, x'00')", (k,))
+                c.commit()
+                change = next(changes)
+                assert (change.version, change.op, change.new) == (version + k + 1, "INSERT", {"id": k, "body": b"\0"})
+    with contextlib.closing(shop.connect(3, max_stale=3.0)) as c:
+        assert c.execute("SELECT count(*) FROM t").fetchone() == (20,)
+        c.rollback()
+        shop.kill_station(1)
+        shop.kill_station(2)
+        with pytest.raises(NoQuorum, match="max_stale is 3 s"):
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                c.execute("SELECT count(*) FROM t").fetchone()
+                c.rollback()
+                time.sleep(0.1)
+    with contextlib.closing(shop.connect(3)) as c:
+        assert c.execute("SELECT count(*) FROM t").fetchone() == (20,), "others read on"

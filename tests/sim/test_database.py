@@ -49,6 +49,7 @@ POWER = stage(
     versions_max=65536,
     back=0.12,
     open_wait_ns=50_000_000,
+    from_file=False,
 )
 DISKS = stage(
     stations=3,

@@ -24,6 +24,7 @@ Statements end with a semicolon; BEGIN and COMMIT make one transaction of severa
   .tables          tables and views
   .schema [TABLE]  how they were made
   .dump            statements that make everything again
+  .watch [TABLE]...    what is committed from now on, as JSON; Ctrl-C ends
   .import FILE TABLE   rows of a CSV file
   .backup FILE     copy the database as it is now
   .help, .quit"""
@@ -189,6 +190,9 @@ class Shell:
                 click.echo(line)
         elif word == ".backup" and len(arguments) == 1:
             self.connection.backup(arguments[0])
+        elif word == ".watch":
+            for change in self.connection.watch(*arguments):
+                click.echo(json_text(change._asdict(), default=_json))
         elif word == ".import" and len(arguments) == 2:
             click.echo(f"{self.load(Path(arguments[0]), arguments[1])} rows")
         else:

@@ -28,9 +28,12 @@ from ..errors import (
     SerializationError,
     Undecided,
     Warning,
+    WatchGap,
 )
-from .connection import Connection, connect
+from .connecting import connect
+from .connection import Connection
 from .cursor import Cursor
+from .watching import Change
 
 apilevel: Final = "2.0"
 threadsafety: Final = 1
@@ -85,6 +88,7 @@ __all__ = [
     "ROWID",
     "STRING",
     "Binary",
+    "Change",
     "Connection",
     "Cursor",
     "DataError",
@@ -110,6 +114,7 @@ __all__ = [
     "TimestampFromTicks",
     "Undecided",
     "Warning",
+    "WatchGap",
     "apilevel",
     "connect",
     "paramstyle",

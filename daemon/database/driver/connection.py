@@ -26,6 +26,7 @@ from ..branch import Bindings, Branch
 from ..errors import (
     DataError,
     Error,
+    NoQuorum,
     NotCommitted,
     NotReachable,
     NotSupportedError,
@@ -35,7 +36,7 @@ from ..errors import (
     SerializationError,
     Undecided,
 )
-from ..wire import PIECE_BYTES, TIMEOUT_S, to_text
+from ..wire import PIECE_BYTES, to_text
 from . import ageing
 from .ageing import TooOld, watch
 from .cursor import Cursor
@@ -43,7 +44,8 @@ from .dump import dump
 from .mapping import mapped
 from .reads import Reads
 from .service import Lost, Service
-from .statements import Kind, is_exclusive, kind_of, words_of
+from .statements import Kind, is_exclusive, kind_of, split, words_of
+from .watching import Change, changes
 
 _T = TypeVar("_T")
 TRIES: Final = 10
@@ -63,7 +65,7 @@ class Connection:
 
     def __init__(
         self, name: str, *, isolation: str, read: str, durability: str, timeout: float, autocommit: bool, socket: str | None,
-        at_least: str | None,
+        at_least: str | None, max_stale: float | None = None,
     ) -> None:  # fmt: skip
         for what, value, values in (
             ("isolation", isolation, ISOLATIONS), ("read", read, READS), ("durability", durability, DURABILITIES),
@@ -72,6 +74,10 @@ class Connection:
                 raise ProgrammingError(f"{what} is one of {', '.join(values)}, not {value!r}")
         self.name, self.isolation, self.read, self.durability, self.timeout = name, isolation, read, durability, timeout
         self.row_factory: Callable[[Cursor, tuple[Any, ...]], Any] | None = None
+        self.max_stale = max_stale
+        """Seconds without quorum after which reads fail; None: never."""
+        self._fresh_until = -math.inf
+        """So long reads need not ask whether the copy here is fresh."""
         self._autocommit = autocommit
         self._socket = socket
         self._closed = False
@@ -225,6 +231,21 @@ class Connection:
             for connection in (self._branch.reader, self._branch.writer):
                 connection.create_scalar_function(name, func, narg, deterministic=deterministic)
 
+    def watch(self, *tables: str, since: int | None = None, timeout: float | None = None) -> Iterator[Change]:
+        """What is committed, change by change and in order, none missing, as it comes to this station.
+
+        tables:  only of these; without any, changes of the schema as well.
+        since:   a version: what followed it. Default: what follows now.
+        timeout: seconds until the end, if nothing comes; None: there is no end.
+        Raises WatchGap: what followed is no longer in the history here (the last 1,000 versions), or the version was left behind.
+        """
+        options: dict[str, Any] = {"isolation": "snapshot", "read": "local", "durability": "memory", "autocommit": True}
+        other = Connection(self.name, **options, timeout=self.timeout, socket=self._socket, at_least=None)
+        try:
+            yield from changes(other, tables, since, timeout)
+        finally:
+            other.close()
+
     def iterdump(self) -> Iterator[str]:
         """The statements that make the database again."""
         with self._reading() as branch, self._mapped():
@@ -241,16 +262,8 @@ class Connection:
                 other.close()
 
     def split(self, script: str) -> Iterator[str]:
-        """The statements of a script. Raises ProgrammingError if the last one is not complete."""
-        at = 0
-        for i, letter in enumerate(script):
-            if letter == ";" and apsw.complete(script[at : i + 1]):
-                statement, at = script[at : i + 1].strip(), i + 1
-                if kind_of(statement) is not Kind.EMPTY:
-                    yield statement
-        rest = script[at:].strip()
-        if rest and kind_of(rest) is not Kind.EMPTY:
-            yield rest
+        """The statements of a script; the last one need not be complete."""
+        return split(script)
 
     # ---- the process
 
@@ -264,6 +277,19 @@ class Connection:
             self._service.close()
             self._service = None
             raise
+
+    def _check_fresh(self) -> None:
+        """Raises NoQuorum: the copy here may be older than the connection admits."""
+        if self.max_stale is None or (now := time.monotonic()) < self._fresh_until:
+            return
+        try:
+            age = self._ask("fresh")["seconds"]
+        except (Lost, NotReachable) as error:
+            raise NoQuorum(f"it is not known how old the copy here is: {error}") from None
+        if age is None or age >= self.max_stale:
+            text = "since the start of the database process" if age is None else f"for {age:.1f} s"
+            raise NoQuorum(f"the copy here has been without the others {text}; max_stale is {self.max_stale:g} s")
+        self._fresh_until = now + self.max_stale - age
 
     def _reach(self, token: str) -> None:
         try:
@@ -300,6 +326,8 @@ class Connection:
     def _start_transaction(self, *, explicit: bool) -> Branch:
         if self.read == "linearizable":
             self._ask("barrier", durability=self.durability)
+        else:
+            self._check_fresh()
         branch = self._open()
         branch.begin()
         self._explicit, self._began, self._touched = explicit, time.monotonic(), False
@@ -517,6 +545,7 @@ class Connection:
         branch, before = self._branch, self._pointed
         if branch is None or self.read == "linearizable" or self._open() is not branch or self._pointed != before:
             return False
+        self._check_fresh()
         try:
             if not self._read(branch, cursor, sql, bindings):
                 return False
@@ -667,34 +696,3 @@ def _description(cursor: apsw.Cursor) -> tuple[tuple[Any, ...], ...] | None:
 def _pause(number: int) -> None:
     """Before the next try, so that those who collided do not again."""
     time.sleep(random.uniform(0.5, 1.5) * min(PAUSE_MAX_S, PAUSE_S * 2 ** (number - 1)))
-
-
-def connect(
-    name: str,
-    *,
-    isolation: str = "serializable",
-    read: str = "local",
-    durability: str = "majority-disk",
-    timeout: float = TIMEOUT_S,
-    autocommit: bool = False,
-    at_least: str | None = None,
-    socket: str | None = None,
-) -> Connection:
-    """Connect to a database at this station.
-
-    name:       of the database.
-    isolation:  ``serializable``; ``snapshot``: fewer transactions are rejected, and write skew is possible.
-    read:       ``local``: what this station has; ``linearizable``: whatever was acknowledged anywhere before, for a message and a
-                wait for disks at the beginning of each transaction.
-    durability: when ``commit`` returns: ``memory``: all members have it; ``majority-disk``: on the disks of enough sites, which
-                outlasts a power cut of all; ``all-disk``: on those of all active ones.
-    timeout:    seconds for each wait.
-    autocommit: statements outside of BEGIN are transactions of their own, tried again up to 10 times.
-    at_least:   ``token()`` of another connection: what it has seen and written is seen.
-    socket:     of the database process; default $ZENJUN_DB, else db.sock beside $ZENJUN_SOCKET, else /run/zenjun/db.sock.
-    Raises NotReachable, ProgrammingError (no such database), NoQuorum (no copy here yet), PositionLost.
-    """
-    return Connection(
-        name, isolation=isolation, read=read, durability=durability, timeout=timeout, autocommit=autocommit, socket=socket,
-        at_least=at_least,
-    )  # fmt: skip

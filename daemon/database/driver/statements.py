@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import Enum
 from functools import lru_cache
 from typing import Final
+
+import apsw
 
 CACHE_MAX: Final = 1000
 """Texts whose kind is kept."""
@@ -108,3 +111,16 @@ def is_about_schema(sql: str) -> bool:
     blank = _BLANK.match(sql)
     found = _PRAGMA.match(sql, blank.end() if blank is not None else 0)
     return found is not None and found[1].lower() in _OF_SCHEMA
+
+
+def split(script: str) -> Iterator[str]:
+    """The statements of a script; the last one need not be complete."""
+    at = 0
+    for i, letter in enumerate(script):
+        if letter == ";" and apsw.complete(script[at : i + 1]):
+            statement, at = script[at : i + 1].strip(), i + 1
+            if kind_of(statement) is not Kind.EMPTY:
+                yield statement
+    rest = script[at:].strip()
+    if rest and kind_of(rest) is not Kind.EMPTY:
+        yield rest
