@@ -7,7 +7,7 @@ import contextlib
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
@@ -30,6 +30,9 @@ from .sevenprocess import SevenProcess
 from .store import File, StoreError
 from .zonedserving import ZonedServer
 from .zones import file_of, parts_of
+
+MESSAGE_LEAST: Final = 64 * 1024
+"""An update has up to 60 KiB, and so has a part of a state."""
 
 if TYPE_CHECKING:
     from .dnsserver import DnsServer  # it needs dnspython, which is installed only where it is used
@@ -86,6 +89,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run the process; returns its exit code (see ``Exit``)."""
     try:
         config, journal = companion.configured(parser().parse_args(argv))
+        if config.cluster.message_max < MESSAGE_LEAST:
+            text = f"cluster.message_max is {config.cluster.message_max}: a directory needs {MESSAGE_LEAST} bytes or more"
+            raise ConfigError(config.file, (Problem(0, text),))
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return Exit.CONFIG

@@ -129,6 +129,10 @@ def test_the_ends_that_a_restart_does_not_mend(alone: Alone, tmp_path: Path) -> 
     other.write_text((alone.folder / "zenjund.toml").read_text().replace("id = 1", "id = 2"))
     code, text = run(other)
     assert code == 5 and "belongs to station 1" in text
+    small = alone.folder / "small.toml"
+    small.write_text(other.read_text().replace("stations = 3", "stations = 3\nmessage_max = 65535"))
+    code, text = run(small)
+    assert code == 3 and "a directory needs 65536 bytes" in text
 
 
 def test_the_daemons_socket_may_be_named_by_the_unit(alone: Alone) -> None:

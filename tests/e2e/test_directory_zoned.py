@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from zenjun.daemon.names import DirectoryError, Exists, Malformed, NoAddress, NoName, NoQuorum, SyncDirectory, ZoneDown, calls
+from zenjun.daemon.names import (
+    DirectoryError,
+    Exists,
+    Malformed,
+    NoAddress,
+    NoName,
+    NoQuorum,
+    SyncDirectory,
+    ZoneDown,
+    calls,
+    connect_directory,
+)
 
 from .cluster import cluster, wait_for
 from .test_directory import Names
@@ -86,6 +98,7 @@ def test_two_zones_and_a_station_without_any() -> None:
         what_is_refused(d)
         a_circle_over_zones_is_found_by_the_look_up(d)
         leases_and_watches(d, holder)
+        asyncio.run(the_other_client(names))
         holders_go_and_come_back(names, d)
 
 
@@ -140,6 +153,24 @@ def leases_and_watches(d: SyncDirectory, holder: SyncDirectory) -> None:
         if change.name == "web.a" and change.entry is None:
             break  # made and gone again
     wait_for(lambda: not any(e.name == "web.a" for e in d.list()), "the name is gone with its leases", 30)
+
+
+async def the_other_client(names: Names) -> None:
+    """The asyncio client, at a station that keeps nothing and at one that keeps what it looks up."""
+    async with connect_directory(names.socket(5), timeout=20) as d, connect_directory(names.socket(3), timeout=20) as other:
+        mirror = await d.mirror("web.")
+        async with d.register("web.b", "tcp://10.0.0.5:81", ttl=20), asyncio.timeout(30):
+            found = await other.lookup("web.b", fresh=True)
+            assert found.addresses == ("tcp://10.0.0.5:81",) and found.zone == "b"
+            while "web.b" not in mirror:
+                await asyncio.sleep(0.05)
+        done = await d.set("db.b", ["tcp://10.0.0.2:2"], version=(await d.lookup("db.b")).version)
+        # Its place is one of zone b; the look-up in the silent zone default has to return all the same.
+        async with connect_directory(names.socket(1), place=done.place, timeout=20) as elsewhere:
+            assert (await elsewhere.lookup("plain")).addresses == ("tcp://10.0.0.3:1",)
+            assert (await elsewhere.lookup("db.b")).addresses == ("tcp://10.0.0.2:2",)
+            assert (await elsewhere.outcome((d._protocol.client, d._protocol._counter))) == done
+        await d.set("db.b", ["tcp://10.0.0.2:1"])
 
 
 def holders_go_and_come_back(names: Names, d: SyncDirectory) -> None:

@@ -30,6 +30,9 @@ least), keeps the rows in a store of its own and answers look-ups from them. It 
 ``lookup.follow``, ``asking.Desk``, ``asking.Terminal``
     Aliases within a copy; look-ups between processes (ASK, ANSWER, NOT_HERE of the group ``zenjun.dir.ask``): at one that keeps
     a copy, and at one that does not. ``lookup.decide`` is the rule by which a process answers, forwards or waits.
+``parts.Parts``, ``remote.Remote``, ``keeping.Keeper``, ``questions``
+    Zones with holders of their own: which zone a name is in; a zone at a station that does not keep it; a holder's answers to
+    such stations; the messages between them.
 ``ttl.Ttls``, ``watch.Watch``
     Leases with a time-out, at the process that they belong to; the changes that a program receives.
 ``copying``
