@@ -9,6 +9,7 @@ import os
 import pwd
 import time
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -435,7 +436,9 @@ def _timed(operation: Operation) -> Operation:
     return operation
 
 
+@lru_cache(maxsize=256)
 def _row(entry: Entry) -> str:
+    """The entry's row; a change is encoded for the first of its watches."""
     return entry_row(entry).decode("ascii")
 
 
