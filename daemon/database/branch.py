@@ -264,6 +264,9 @@ class Branch:
             self.writer.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
             self.writer.wal_autocheckpoint(0)
             self.writer.execute("PRAGMA foreign_keys = ON")
+            # What a virtual table keeps in ordinary ones is written by its module alone: with other content every site's copy is
+            # a damaged one, as SQLite sees it.
+            self.writer.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
             self._prepared = True
         self._run("BEGIN IMMEDIATE")
         self._writing = True

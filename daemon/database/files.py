@@ -116,7 +116,7 @@ class Files:
     def distrusted(self) -> str:
         """Why the present file must not be used for another one, however whole it looks; empty: it may."""
         try:
-            return (self.folder / _DAMAGED).read_text()
+            return (self.folder / _DAMAGED).read_text() or "it is not known why"  # after a power cut
         except OSError:
             return ""
 

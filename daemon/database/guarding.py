@@ -203,6 +203,8 @@ class SchemaGuard:
         """The authorizer."""
         if action == apsw.SQLITE_CREATE_VTABLE and (second or "").lower() not in MODULES:
             return _DENY
+        if action in _SCHEMA and database == "temp":  # it would be of the applier's connection, and gone with it
+            return _DENY
         if action in _NEVER or (not self.is_virtual and action in _NOT_IN_SCHEMA):
             return _DENY
         if action == apsw.SQLITE_ALTER_TABLE and first == "temp":

@@ -73,8 +73,6 @@ class Waiting:
                 continue
             future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             self._answers[write.txid] = future
-            # Its log is asked before it is sent, so that "stale" can be told from "forgotten".
-            forgotten = sent and await self._site.work(self._has_forgotten, write.snapshot)
             self._site.carry_out(await self._site.work(machine.submit, write, durability))
             try:
                 answer = await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))
@@ -85,7 +83,9 @@ class Waiting:
                 sent = True
                 await asyncio.sleep(RETRY_S)
                 continue
-            if answer.verdict is not Verdict.DONE and forgotten:
+            # The log is asked after the decision: its first place may be forgotten while it is on its way again, if it is long.
+            # Then it is in conflict with itself.
+            if answer.verdict is not Verdict.DONE and sent and await self._site.work(self._has_forgotten, write.snapshot):
                 raise Undecided("the history does not go back so far")
             self._site.counters[f"verdict_{answer.verdict.value}"] += 1
             return answer

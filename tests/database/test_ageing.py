@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,6 +94,29 @@ def test_what_reads_all_is_left_alone(c: db.Connection) -> None:
     lines = [next(dump)]
     time.sleep(2.5)
     assert len([*lines, *dump]) > 3
+
+
+def test_a_connection_that_nobody_has_is_gone(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that looks at it has no reference to it while it sleeps."""
+    monkeypatch.setattr(ageing, "TICK_S", 0.02)
+    until(lambda: not any(thread.name == "zenjun-db-ageing" for thread in threading.enumerate()))
+    looked = threading.Event()
+    connection = db.connect("shop")
+    connection._end_if_old = looked.set  # type: ignore[method-assign]
+    assert looked.wait(20)
+    gone = weakref.ref(connection)
+    del connection
+    until(lambda: gc.collect() >= 0 and gone() is None)
+
+
+def test_the_child_of_a_fork_looks_at_its_own(c: db.Connection) -> None:
+    watch = ageing.Watch()
+    watch.add(c)
+    lock = watch._lock
+    with lock:  # as the thread may have it at that moment
+        watch.forget()
+    assert watch._lock is not lock and not watch._connections
+    assert watch._thread is None
 
 
 def test_there_is_a_thread_while_there_are_connections(c: db.Connection) -> None:

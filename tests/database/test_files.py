@@ -125,6 +125,8 @@ def test_a_file_that_is_not_to_be_used(tmp_path: Path) -> None:
     assert not files.distrusted
     files.distrust("a row differs")
     assert Files(tmp_path, "shop").distrusted == "a row differs"
+    (files.folder / "damaged").write_text("")
+    assert files.distrusted, "a power cut may leave the name without the text"
     files.trust()
     files.trust()
     assert not files.distrusted

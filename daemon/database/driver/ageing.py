@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -33,10 +34,16 @@ class Watch:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
+    def forget(self) -> None:
+        """In the child of a fork: the connections are the parent's, its thread is not here, and the lock may be held by it."""
+        self._connections = WeakSet()
+        self._lock = threading.Lock()
+        self._thread = None
+
     def add(self, connection: Connection) -> None:
         with self._lock:
             self._connections.add(connection)
-            if self._thread is None or not self._thread.is_alive():  # after a fork it is not
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="zenjun-db-ageing", daemon=True)
                 self._thread.start()
 
@@ -52,9 +59,9 @@ class Watch:
                 if not connections:
                     self._thread = None
                     return
-            for connection in connections:
-                connection._end_if_old()
-            del connections  # not a reference while it sleeps
+            while connections:
+                connections.pop()._end_if_old()  # and no reference while it sleeps
 
 
 watch: Final = Watch()
+os.register_at_fork(after_in_child=watch.forget)

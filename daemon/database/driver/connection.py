@@ -315,9 +315,9 @@ class Connection:
             if self._branch is not None:
                 self._branch.close()
                 self._branch = None
-            self._branch = Branch(self._path.parent / pointed)
+            branch = self._branch = Branch(self._path.parent / pointed)
             self._pointed = pointed
-            self._reads = Reads(self._branch.writer)
+            self._reads = Reads(branch.writer, lambda: branch.has_temporary)
             for name, func, narg, deterministic in self._functions:
                 for connection in (self._branch.reader, self._branch.writer):
                     connection.create_scalar_function(name, func, narg, deterministic=deterministic)

@@ -158,11 +158,13 @@ class Schema:
     def _index(connection: apsw.Connection, table: str, name: str | None) -> Index:
         """name: None: the b-tree of a table without rowid, which is its key's."""
         if name is None:
-            keys: list[Any] = connection.execute("SELECT name FROM pragma_index_list(?) WHERE origin = 'pk'", (table,)).fetchall()
+            query = "SELECT name FROM pragma_index_list(?, 'main') WHERE origin = 'pk'"
+            keys: list[Any] = connection.execute(query, (table,)).fetchall()
             name = str(keys[0][0])
-        columns = connection.execute("SELECT name, coll FROM pragma_index_xinfo(?) WHERE key ORDER BY seqno", (name,)).fetchall()
-        found = connection.execute('SELECT "unique", origin, partial FROM pragma_index_list(?) WHERE name = ?', (table, name))
-        ((unique, origin, partial),) = found.fetchall()
+        query = "SELECT name, coll FROM pragma_index_xinfo(?, 'main') WHERE key ORDER BY seqno"
+        columns = connection.execute(query, (name,)).fetchall()
+        query = "SELECT \"unique\", origin, partial FROM pragma_index_list(?, 'main') WHERE name = ?"
+        ((unique, origin, partial),) = connection.execute(query, (table, name)).fetchall()
         is_key = bool(unique) and origin == "pk" and not partial and all(collation == "BINARY" for _, collation in columns)
         return Index(tuple(str(column) for column, _ in columns), is_key)
 
@@ -221,8 +223,9 @@ def _fits(value: object, kind: str) -> bool:
 class Reads:
     """Of statements on one connection."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: apsw.Connection, has_temporary: Callable[[], bool] = lambda: False) -> None:
+        """has_temporary: there are temporary tables, so that what a name means changes without another schema."""
+        self._connection, self._has_temporary = connection, has_temporary
         self._schema: Schema | None = None
         self._version = -1
         self._is_present = False
@@ -261,7 +264,7 @@ class Reads:
                 self._schema, self._version = Schema(self._connection), version
                 self._found.clear()
             self._is_present = True
-        found = self._found.get(sql)
+        found = None if self._has_temporary() else self._found.get(sql)
         if found is None:
             if len(self._found) >= CACHE_MAX:
                 self._found.clear()
