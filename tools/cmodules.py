@@ -188,8 +188,8 @@ def _pcap() -> Module:
         tuple(names),
         _declarations(here, *names),
         (*_sources(here), CORE / "crc.c"),
-        include=(CORE,),
-        depends=(CORE / "zj_wire.h",),
+        include=(CORE, DATAPATH),
+        depends=(CORE / "zj_wire.h", DATAPATH / "zj_envelope.h"),
     )
 
 

@@ -16,6 +16,7 @@ from tests.pcap.built import PDUS
 
 from .test_fuzz_core import BUILD_SECONDS_MAX, CORE, HERE, SANITIZE, SECONDS, SEED, clang, report, run
 
+DATAPATH = HERE.parent.parent / "daemon" / "datapath"
 NATIVE = HERE.parent.parent / "tools" / "pcap" / "native"
 SOURCES = (*(NATIVE / name for name in ("capture.c", "pdu.c", "decode.c")), CORE / "crc.c")
 
@@ -23,7 +24,7 @@ SOURCES = (*(NATIVE / name for name in ("capture.c", "pdu.c", "decode.c")), CORE
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("fuzz") / "fuzz_capture"
-    flags = ["-g", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror", *SANITIZE, f"-I{CORE}", f"-I{NATIVE}"]
+    flags = ["-g", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror", *SANITIZE, f"-I{CORE}", f"-I{NATIVE}", f"-I{DATAPATH}"]
     built = run([clang(), *flags, "-o", str(made), str(HERE / "fuzz_capture.c"), *map(str, SOURCES)], BUILD_SECONDS_MAX)
     assert built.returncode == 0, built.stderr
     return made

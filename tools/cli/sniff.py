@@ -21,7 +21,8 @@ import click
 from ...daemon.rights import what_hinders
 from ...proto import wire
 from ..pcap.frames.pdu import LINK_ETHERNET, Record, decode, place
-from ..pcap.frames.text import Style, details, line, seconds
+from ..pcap.frames.sealed import Sealed, pieces, sealed
+from ..pcap.frames.text import Style, details, fold, line, seconds
 from .common import FAILED, TIMED_OUT, UNSUPPORTED, Failure, lacking_extra, plural, wait_for_news
 from .pcap.options import ethertype_option, kinds_option
 
@@ -189,7 +190,12 @@ class Printer:
         if found.ethertype not in self._ethertypes:
             return
         self.ours += 1
-        plain = decode(record.data[found.at :])
+        frame = record.data[found.at :]
+        sealed_frame = sealed(frame)
+        if sealed_frame is not None and sealed_frame.pdu is None:
+            self._show_hidden(record, sealed_frame)
+            return
+        plain = decode(frame if sealed_frame is None or sealed_frame.pdu is None else sealed_frame.pdu)
         if plain is None:
             self.bad += found.ethertype == self.ethertype
             return
@@ -199,12 +205,30 @@ class Printer:
             return
         self.printed += 1
         if self.as_json:
-            about = {"time_ns": record.time_ns, "interface": record.interface, "bytes": record.wire_length}
-            self.out.write(json.dumps(about | plain) + "\n")
+            envelope = {} if sealed_frame is None else {"envelope": sealed_frame.envelope}
+            self.out.write(json.dumps(_about(record) | plain | envelope) + "\n")
             return
         self.out.write(line(seconds(record.time_ns), plain, self._style) + "\n")
         if self.verbose:
             self.out.writelines(text + "\n" for text in details(plain, self._style.width))
+
+    def _show_hidden(self, record: Record, found: Sealed) -> None:
+        """A frame of which only the envelope can be read, or a HELLO. It is of no kind."""
+        envelope = found.envelope
+        if self.cluster is not None and int(envelope["cluster"], 16) != self.cluster:
+            return
+        if self.kinds or (self.stations and envelope["tx"] not in self.stations):
+            return
+        self.printed += 1
+        if self.as_json:
+            hello = {} if found.hello is None else {"hello": found.hello}
+            self.out.write(json.dumps(_about(record) | {"envelope": envelope} | hello) + "\n")
+            return
+        self.out.write(fold([seconds(record.time_ns), *pieces(found)], self._style.width) + "\n")
+
+
+def _about(record: Record) -> dict[str, object]:
+    return {"time_ns": record.time_ns, "interface": record.interface, "bytes": record.wire_length}
 
 
 def _fail(message: str, code: int = FAILED) -> int:

@@ -19,6 +19,7 @@ from ..native import CaptureDamage, Reader, ffi, lib
 from . import files
 from .pdu import decode, place
 from .problem import Problem
+from .sealed import sealed
 
 ANY_TIME: Final = (-(1 << 63), (1 << 63) - 1)
 ALL: Final = (1 << 64) - 1
@@ -68,9 +69,11 @@ class Frame:
 
     @property
     def pdu(self) -> bytes:
-        """The PDU with its padding."""
+        """The PDU with its padding, behind the envelope if there is one."""
         found = place(self.link, self.data)
-        return b"" if found is None else self.data[found.at :]
+        frame = b"" if found is None else self.data[found.at :]
+        envelope = sealed(frame)
+        return frame if envelope is None or envelope.pdu is None else envelope.pdu
 
     def decoded(self) -> dict[str, Any] | None:
         """All fields; None: too short for a header."""

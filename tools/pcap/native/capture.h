@@ -136,7 +136,10 @@ struct zp_pdu {
     uint32_t frame_max;
     uint8_t kind, flags, n, src, target, pad[3]; /* src 1..n */
 };
-/* Read and judge a PDU by itself. Returns enum zp_problem; all of *p is valid only with ZP_P_NONE, `kind` (0: not there) always. */
+/* Bytes of the envelope before the PDU; 0: none, or the PDU is hidden. */
+uint32_t zp_envelope(const uint8_t *bytes, uint32_t captured, uint32_t wire);
+/* Read and judge a PDU by itself, behind its envelope if it has one. Returns enum zp_problem; all of *p is valid only with ZP_P_NONE,
+ * `kind` (0: not there) always. */
 int zp_pdu(const uint8_t *bytes, uint32_t captured, uint32_t wire, struct zp_pdu *p);
 uint32_t zp_crc32c(uint32_t crc, const uint8_t *data, uint32_t size);
 

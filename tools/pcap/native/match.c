@@ -72,7 +72,9 @@ static int wanted(const struct zm_filter *f, struct zm_hit *hit)
         return 0;
     if (f->use & ZM_FRAMES && hit->frame.index < f->first_frame)
         return 0;
-    if (in_header(f) && (hit->link.captured < ZJW_SIZEOF_HEADER || !header_wanted(f, hit->link.pdu)))
+    const uint32_t envelope = zp_envelope(hit->link.pdu, hit->link.captured, hit->link.wire);
+    if (in_header(f) &&
+        (hit->link.captured - envelope < ZJW_SIZEOF_HEADER || !header_wanted(f, hit->link.pdu + envelope)))
         return 0;
     struct zp_pdu p;
     hit->problem = (uint32_t)zp_pdu(hit->link.pdu, hit->link.captured, hit->link.wire, &p);

@@ -1,5 +1,6 @@
 /* PDUs: read and judged by the field table (zj_wire.h), independently of the protocol's core. */
 #include "capture_int.h"
+#include "zj_envelope.h"
 #include "zj.h" /* zj_crc32c only: proto/core/crc.c is linked in, nothing else of the core */
 
 uint32_t zp_crc32c(uint32_t crc, const uint8_t *data, uint32_t size) { return zj_crc32c(crc, data, size); }
@@ -84,11 +85,26 @@ static int payload_fits(const struct zp_pdu *p)
     }
 }
 
+/* A frame that proves its sender and is not encrypted has its PDU behind an envelope: the checks that tell it from anything else are
+ * those of tools/pcap/frames/sealed.py. The tag behind the PDU passes for padding. */
+uint32_t zp_envelope(const uint8_t *b, uint32_t captured, uint32_t wire)
+{
+    if (captured < ZJE_SIZEOF_ENVELOPE || b[ZJE_ENVELOPE_VERSION] != ZJE_VERSION || b[ZJE_ENVELOPE_WHAT] != ZJE_WHAT_PDU ||
+        b[ZJE_ENVELOPE_SUITE] != ZJE_SUITE_AES_256_GCM || be16(b + ZJE_ENVELOPE_PIECE) || !b[ZJE_ENVELOPE_TX] ||
+        b[ZJE_ENVELOPE_TX] > ZJW_STATIONS_MAX || ZJE_SIZEOF_ENVELOPE + be16(b + ZJE_ENVELOPE_LENGTH) + ZJE_TAG_BYTES > wire)
+        return 0;
+    return ZJE_SIZEOF_ENVELOPE;
+}
+
 int zp_pdu(const uint8_t *b, uint32_t captured, uint32_t wire, struct zp_pdu *p)
 {
     memset(p, 0, sizeof *p);
     if (wire < captured)
         wire = captured;
+    const uint32_t envelope = zp_envelope(b, captured, wire);
+    b += envelope;
+    captured -= envelope;
+    wire -= envelope;
     if (captured > ZJW_HEADER_KIND)
         p->kind = b[ZJW_HEADER_KIND];
     if (captured < ZJW_SIZEOF_HEADER)

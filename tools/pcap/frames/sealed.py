@@ -1,0 +1,84 @@
+"""Frames with an envelope, as a tool without the key sees them: what the envelope says, and what follows unless it is hidden.
+
+Tags are not checked: for that the cluster's key would be needed. Nothing here raises for what is in a frame.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from ....proto.envelope import ENCRYPTED, ENVELOPE, TAG_BYTES, VERSION, Envelope, Hello, Suite, What
+from ....proto.wire import STATIONS_MAX
+
+SUITES: Final = {
+    int(Suite.AES_256_GCM): "authenticated",
+    Suite.AES_256_GCM + ENCRYPTED: "encrypted",
+}
+
+
+class Sealed(NamedTuple):
+    """A frame with an envelope."""
+
+    envelope: dict[str, Any]
+    """Its fields as JSON has them."""
+    pdu: bytes | None
+    """The PDU, with the tag and what follows as padding; None: it is hidden, or the frame is a HELLO."""
+    hello: dict[str, Any] | None
+
+
+def sealed(frame: bytes) -> Sealed | None:
+    """What follows the link-layer header; None: it has no envelope, or one that cannot be."""
+    envelope = Envelope.read(frame)
+    if envelope is None or envelope.version != VERSION or envelope.piece or envelope.suite not in SUITES:
+        return None
+    end = ENVELOPE.size + envelope.length
+    if envelope.what not in (What.PDU, What.HELLO) or not 1 <= envelope.tx <= STATIONS_MAX or end + TAG_BYTES > len(frame):
+        return None
+    plain: dict[str, Any] = {
+        "what": What(envelope.what).name,
+        "tx": envelope.tx,
+        "suite": SUITES[envelope.suite],
+        "length": envelope.length,
+        "session": envelope.session.hex(),
+        "number": envelope.number,
+        "cluster": f"{envelope.cluster:08x}",
+    }
+    if envelope.what == What.HELLO:
+        return Sealed(plain, None, _hello(Hello.read(envelope, frame[ENVELOPE.size : end])))
+    return Sealed(plain, frame[ENVELOPE.size :] if envelope.suite == Suite.AES_256_GCM else None, None)
+
+
+def _hello(hello: Hello | None) -> dict[str, Any]:
+    """No session and no challenge in full: what is shown may be passed on."""
+    if hello is None:
+        return {"complete": False}
+    return {
+        "complete": True,
+        "next": hello.next,
+        "incarnation": hello.incarnation,
+        "instance": hello.instance,
+        "age_ms": hello.age_ms,
+        "fingerprint": f"{hello.fingerprint:08x}",
+        "keys": [f"{key:08x}" for key in hello.keys],
+        "part": hello.part,
+        "proven": {str(16 * hello.part + i): f"{echo.proven:08x}" for i, echo in enumerate(hello.echoes, 1) if echo.proven},
+    }
+
+
+def pieces(found: Sealed) -> list[str]:
+    """The line of a frame whose PDU is not readable, without its time."""
+    e = found.envelope
+    if found.hello is None:
+        return [f"station {e['tx']}", "ENCRYPTED", f"session {e['session']}", f"number {e['number']}", f"{e['length']} B"]
+    out = [f"station {e['tx']}", "HELLO   ", f"session {e['session']}"]
+    if not found.hello["complete"]:
+        return [*out, "MALFORMED"]
+    hello = found.hello
+    proven = ", ".join(f"station {s}: {session}" for s, session in hello["proven"].items())
+    return [
+        *out,
+        f"next {hello['next']}",
+        f"instance {hello['instance']}",
+        f"key {','.join(hello['keys'])}",
+        f"reads {proven or 'nobody'}",
+    ]
