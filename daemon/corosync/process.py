@@ -7,6 +7,7 @@ input with effects, which are applied in their order.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -79,7 +80,9 @@ class Process:
             "votequorum": Votequorums(self),
         }
         self._shown: tuple[int, ...] = ()
+        self._shown_id: results.RingId | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._due: int | None = None
         self._why_alone = "starting"
         self.maps[0].track(b"uidgid.", int(Track.ADD | Track.MODIFY | Track.DELETE | Track.PREFIX), lambda *_: self._allow())
 
@@ -131,25 +134,28 @@ class Process:
         self._resume()
 
     def _set_alarm(self) -> None:
+        due = self.standin.ring.next_deadline_ns()
+        if due == self._due:
+            return
+        self._due = due
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        due = self.standin.ring.next_deadline_ns()
         if due is not None and not self.stopped.done():
             self._alarm = self.after(max(0.0, (due - time.monotonic_ns()) / 1e9), self._on_alarm)
 
     def _on_alarm(self) -> None:
-        self._alarm = None
+        self._alarm = self._due = None
         self._input(self.standin.ring.on_timer)
 
     def _show_ring(self) -> None:
         """The journal and libcmap hear of a new ring."""
-        members = self.standin.ring.members
-        if members == self._shown:
-            return
-        keys.show_ring(self.conf, self.maps[0], self._shown, members)
-        self._shown = members
         ring, v = self.standin.ring, self.standin.votequorum
+        if ring.id == self._shown_id:
+            return
+        members = ring.members
+        keys.show_ring(self.conf, self.maps[0], self._shown, members)
+        self._shown, self._shown_id = members, ring.id
         nodes = " ".join(map(str, members))
         why = f" ({self._why_alone})" if len(members) == 1 else ""
         quorum = "quorum" if v.quorate else "no quorum"
@@ -294,7 +300,7 @@ class Process:
                 case Refused():
                     self.refused += 1
                     text = f"a program of user {item.uid}, group {item.gid} was refused at {item.service}: {TEXTS[item.reason]}"
-                    self.journal.event(30, "refused", text, now=time.monotonic_ns(), key=item.service)
+                    self.journal.event(logging.WARNING, "refused", text, now=time.monotonic_ns(), key=item.service)
         self._show_ring()
         self._set_alarm()
 
@@ -305,7 +311,7 @@ class Process:
             return
         if item.reason is not Reason.BY_PROGRAM:
             text = f"the connection of process {program.pid} to {program.service} was ended: {TEXTS[item.reason]}"
-            self.journal.warning("ended", text)
+            self.journal.event(logging.WARNING, "ended", text, now=time.monotonic_ns(), key=program.service)
         self.services[program.service].closed(program)
 
     def _asked(self, item: Asked) -> None:

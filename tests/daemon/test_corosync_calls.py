@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from .. import corosyncs
 from ..rules import rule
 from .corosync_alone import COROSYNC, command
@@ -95,3 +97,12 @@ def test_a_program_ends_it(tmp_path: Path) -> None:
     assert done.returncode == 99, "the stand-in has not ended by itself"
     assert "corosync_cfg_try_shutdown" in log(tmp_path)
     assert "code=8" in log(tmp_path)
+
+
+@rule("Y18")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_requests_at_random_do_not_end_it(tmp_path: Path, seed: int) -> None:
+    """Numbers at the edges, lengths that lie, messages cut short, connections that end: it serves everybody afterwards."""
+    done = alone(tmp_path, sys.executable, "-m", "tests.daemon.corosync_fuzz", str(seed), "1500")
+    assert done.returncode == 0, done.stderr + log(tmp_path)
+    assert "Traceback" not in log(tmp_path)

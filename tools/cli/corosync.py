@@ -33,7 +33,9 @@ After=zenjund.service
 Type=notify
 NotifyAccess=main
 ExecStart=
-ExecStart=/usr/sbin/zenjun-corosync --config /etc/zenjun/zenjund.toml
+ExecStart=/usr/sbin/zenjun-corosync --config /etc/zenjun/zenjund.toml --daemon-socket /run/zenjun/zenjund.sock
+# As zenjund's. Not by StateDirectory=, which would give the folder to root.
+Environment=STATE_DIRECTORY=/var/lib/zenjun
 ExecStop=
 TimeoutStopSec=10s
 # Ended by a program or by another node: not a failure, and not to be started again.

@@ -261,8 +261,9 @@ static void run_jobs(struct ipc *s) {
         struct ipc_job job = s->jobs[k];
         job.run(job.data);
     }
-    memmove(s->jobs, s->jobs + count, (s->jobs_count - count) * sizeof *s->jobs);
     s->jobs_count -= count;
+    if (s->jobs_count)
+        memmove(s->jobs, s->jobs + count, s->jobs_count * sizeof *s->jobs);
 }
 
 static void serve_ready(struct ipc *s, const struct epoll_event *e) {
