@@ -83,10 +83,14 @@ def mark(key: bytes) -> str:
     return hashlib.blake2s(key, digest_size=4, person=b"zenjunky").hexdigest()
 
 
+def hkdf(key: bytes, info: bytes) -> bytes:
+    """HKDF-SHA-256 (RFC 5869) without salt: 32 bytes."""
+    return hmac.digest(hmac.digest(bytes(32), key, "sha256"), info + b"\x01", "sha256")
+
+
 def derived(key: bytes, purpose: str, cluster: str, *parts: bytes) -> bytes:
-    """A key of 32 bytes for one purpose in one cluster: HKDF-SHA-256 (RFC 5869) without salt. parts: each of a fixed length."""
-    extracted = hmac.digest(bytes(32), key, "sha256")
-    return hmac.digest(extracted, b"\0".join((purpose.encode(), cluster.encode(), *parts)) + b"\x01", "sha256")
+    """A key of 32 bytes for one purpose in one cluster. parts: each of a fixed length."""
+    return hkdf(key, b"\0".join((purpose.encode(), cluster.encode(), *parts)))
 
 
 def hello_key(key: bytes, cluster: str) -> bytes:

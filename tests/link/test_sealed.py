@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from zenjun.daemon.datapath import DataPath, Sealing, Want
+from zenjun.daemon.datapath import Sealing, Want, guard_overhead
 from zenjun.proto.envelope import (
     ECHO,
     ENCRYPTED,
@@ -245,7 +245,7 @@ HARNESS = ROOT / "tests" / "link" / "sealed_frames.c"
 
 
 def test_changed_frames_under_sanitizers(tmp_path: Path) -> None:
-    """A million random changes of right frames: no wrong read or write, and none of them is believed."""
+    """Random changes of 120,000 right frames: no wrong read or write, and none of them is believed."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler is not None, "this test needs a C compiler"
     program = tmp_path / "sealed_frames"
@@ -263,10 +263,11 @@ def test_changed_frames_under_sanitizers(tmp_path: Path) -> None:
     ]
     command = [compiler, *flags, f"-I{datapath}", f"-I{core}", *sources, "-lcrypto", "-o", str(program)]
     subprocess.run(command, check=True, timeout=120)
-    done = subprocess.run([str(program), "200000"], capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run([str(program), "60000"], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
 def test_sizes() -> None:
+    """The bytes that a frame has besides its PDU, in C and in Python."""
     assert (ENVELOPE.size, ECHO.size, OVERHEAD) == (24, 20, 40)
-    assert DataPath is not None
+    assert guard_overhead(b"", sealing()) == OVERHEAD
