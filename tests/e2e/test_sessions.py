@@ -25,6 +25,7 @@ from .cluster import (
     kill,
     log_of,
     plan,
+    process_alive,
     programs,
     reported,
     status,
@@ -149,3 +150,14 @@ def test_a_daemon_that_was_stopped_goes_on_under_another_session(segment: Lab) -
         station.signal(signal.SIGCONT)
         wait_for(lambda: "it goes on under another session" in log_of(station), "it takes another", 20)
         together(segment, MEMBERS)
+
+
+def test_a_second_daemon_with_a_number_in_use_ends(segment: Lab) -> None:
+    """It has the key and is alive, so it is no recorded frame: the one that was here first stays."""
+    with reported(segment):
+        instance = together(segment, MEMBERS)
+        fourth = segment.stations[4]
+        fourth.start_daemon({"station": {"id": 1}})
+        wait_for(lambda: not process_alive(fourth), "the second one ends", 20)
+        assert "station number 1 is used twice, by daemons that have this cluster's key" in log_of(fourth)
+        assert together(segment, MEMBERS) == instance
