@@ -139,8 +139,6 @@ def _zoned(source: Source, config: Config) -> Iterator[Problem]:
         yield Problem(line, 'directory.update is "seven": every station keeps all names, and holders and zones have to be empty')
     if d.dns:
         yield Problem(line, "directory.dns answers from a station that keeps all names: holders and zones have to be empty")
-    if d.metrics:
-        yield Problem(line, "directory.metrics is of a station that keeps all names: holders and zones have to be empty")
 
 
 def _unknown_section(name: str, value: object) -> str:

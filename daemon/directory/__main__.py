@@ -20,7 +20,7 @@ from ..exits import Exit
 from ..listening import Listener, SocketError
 from ..metrics import MetricsServer
 from ..observe import Journal
-from . import metrics, report
+from . import metrics, report, zonedreport
 from .copy import Copy
 from .node import Node
 from .process import Process
@@ -59,11 +59,18 @@ def _dns(process: Process) -> DnsServer | None:
     return DnsServer(process, options)
 
 
-async def serve_zones(node: Node, listener: Listener, journal: Journal) -> int:
+async def serve_zones(node: Node, listener: Listener, monitoring: MetricsServer, journal: Journal) -> int:
     """``serve`` for zones with holders of their own, or names that this station does not keep."""
     stop = companion.stop_signals()
     server = ZonedServer(node, listener, journal)
-    return await companion.until_ended(node.run(), stop, server.close, journal, ClientError)
+    monitoring.status = lambda: zonedreport.measured(node, len(server.connections))
+    await monitoring.start()
+
+    async def close() -> None:
+        monitoring.close()
+        await server.close()
+
+    return await companion.until_ended(node.run(), stop, close, journal, ClientError)
 
 
 async def serve(process: Process, listener: Listener, monitoring: MetricsServer, dns: DnsServer | None, journal: Journal) -> int:
@@ -112,14 +119,21 @@ def main(argv: list[str] | None = None) -> int:
 
     async def run_zones() -> int:
         try:
-            listener = Listener(path, station.socket_bits, station.socket_group)
+            monitoring = MetricsServer(
+                config.directory.metrics, station.socket_bits, station.socket_group, journal,
+                partial(metrics.families, tuple(copies.values())), "directory.metrics",
+            )  # fmt: skip
+            with contextlib.ExitStack() as undo:
+                undo.callback(monitoring.close)
+                listener = Listener(path, station.socket_bits, station.socket_group)
+                undo.pop_all()
         except SocketError as error:
             journal.error("exit", str(error), code=int(Exit.SOCKET))
             return Exit.SOCKET
         kept = ", ".join(copies) or "none"
         text = f"zenjun-directory {version()}: station {station.id} of {config.cluster.name!r}, keeps zones: {kept}"
         journal.info("start", text, socket=str(path))
-        return await serve_zones(Node(config, parts, copies, journal), listener, journal)
+        return await serve_zones(Node(config, parts, copies, journal), listener, monitoring, journal)
 
     async def run() -> int:
         copy = copies[DEFAULT_ZONE]
@@ -128,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
             dns = _dns(process)
             monitoring = MetricsServer(
                 config.directory.metrics, station.socket_bits, station.socket_group, journal,
-                partial(metrics.families, copy), "directory.metrics",
+                partial(metrics.families, (copy,)), "directory.metrics",
             )  # fmt: skip
             with contextlib.ExitStack() as undo:
                 undo.callback(monitoring.close)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,8 +48,8 @@ TRANSFER: Final = "transfer_"
 """How counters begin that are one family with a label."""
 
 
-def families(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
-    """The families of a ``report.measured``."""
+def families(copies: Sequence[Copy], s: Mapping[str, Any]) -> Iterator[Metric]:
+    """The families of a ``report.measured``, or of a ``zonedreport.measured``. copies: of this station."""
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
     who = {k: str(s[k]) for k in ("version", "cluster", "station")}
@@ -57,7 +58,7 @@ def families(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
     for name, text, unit, member in GAUGES:
         if s.get(member) is not None:
             yield GaugeMetricFamily(f"zenjun_directory_{name}", text, value=float(s[member]), unit=unit)
-    yield from _by_zone(copy, s)
+    yield from _by_zone(copies, s)
     yield from _by_station(s)
     counters = s["counters"]
     for name, text in COUNTERS.items():
@@ -73,17 +74,18 @@ def families(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
     ):  # fmt: skip
         counted = CounterMetricFamily(f"zenjun_directory_{family}", text, labels=[label])
         yield labelled(counted, (((word,), number) for word, number in values.items()))
-    yield from _files(Path(s["file"]))
+    yield from _files([copy.file.path for copy in copies])
     yield from _timings(s["timings"])
 
 
-def _by_zone(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
+def _by_zone(copies: Sequence[Copy], s: Mapping[str, Any]) -> Iterator[Metric]:
     from prometheus_client.metrics_core import GaugeMetricFamily
 
-    leases: Mapping[str, int] = {}
-    # The file may be replaced by another one while it is read.
-    with contextlib.suppress(*DATABASE_ERRORS):
-        leases = copy.file.leases_by_zone()
+    leases: Counter[str] = Counter()
+    for copy in copies:
+        # The file may be replaced by another one while it is read.
+        with contextlib.suppress(*DATABASE_ERRORS):
+            leases.update(copy.file.leases_by_zone())
     for family, text, numbers in (
         ("names", "Names, by zone", s["names_by_zone"]),
         ("names_max", "Names that a zone may have; absent: no bound", s["names_max_by_zone"]),
@@ -91,6 +93,13 @@ def _by_zone(copy: Copy, s: Mapping[str, Any]) -> Iterator[Metric]:
     ):
         gauge = GaugeMetricFamily(f"zenjun_directory_{family}", text, labels=["zone"])
         yield labelled(gauge, (((zone,), number) for zone, number in numbers.items()))
+    if "holders_by_zone" in s:
+        for family, text, numbers in (
+            ("zone_kept", "Whether this station keeps a zone with holders of its own", s["kept_by_zone"]),
+            ("zone_holders", "Active holders of a zone with holders of its own; 0: it is down", s["holders_by_zone"]),
+        ):
+            gauge = GaugeMetricFamily(f"zenjun_directory_{family}", text, labels=["zone"])
+            yield labelled(gauge, (((zone,), number) for zone, number in numbers.items()))
 
 
 def _by_station(s: Mapping[str, Any]) -> Iterator[Metric]:
@@ -109,14 +118,16 @@ def _by_station(s: Mapping[str, Any]) -> Iterator[Metric]:
     yield labelled(clocks, (((station,), offset) for station, offset in sorted(s["clocks"].items())))
 
 
-def _files(path: Path) -> Iterator[Metric]:
+def _files(paths: Iterable[Path]) -> Iterator[Metric]:
     from prometheus_client.metrics_core import GaugeMetricFamily
 
-    family = GaugeMetricFamily("zenjun_directory_file_bytes", "Size on disk", labels=["file"], unit="bytes")
-    for word, name in (("rows", path.name), ("log", path.name + "-wal"), ("building", path.with_suffix(".new").name)):
-        with contextlib.suppress(OSError):
-            family.add_metric([word], float(path.with_name(name).stat().st_size))
-    yield family
+    sizes: Counter[str] = Counter()
+    for path in paths:
+        for word, name in (("rows", path.name), ("log", path.name + "-wal"), ("building", path.with_suffix(".new").name)):
+            with contextlib.suppress(OSError):
+                sizes[word] += path.with_name(name).stat().st_size
+    gauge = GaugeMetricFamily("zenjun_directory_file_bytes", "Size on disk", labels=["file"], unit="bytes")
+    yield labelled(gauge, (((word,), size) for word, size in sizes.items()))
 
 
 def _timings(timings: Mapping[str, Mapping[str, Timing]]) -> Iterator[Metric]:

@@ -171,7 +171,6 @@ def test_station_values(line: str, says: str) -> None:
         ("", "holders = [4]", "directory.holders names station 4: expected 1..3"),
         ("", 'holders = [1]\nupdate = "seven"', "holders and zones have to be empty"),
         ("", 'holders = [1]\ndns = "127.0.0.1:5390"', "holders and zones have to be empty"),
-        ("", 'holders = [1]\nmetrics = "/run/m.sock"', "holders and zones have to be empty"),
         ("", 'update = "eight"', 'expected "ordered" or "seven"'),
     ],
 )

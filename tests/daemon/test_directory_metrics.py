@@ -68,7 +68,7 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 
 
 def made(copy: Copy, **others: Any) -> dict[tuple[str, ...], float]:
-    return samples(openmetrics(status(copy, **others), partial(metrics.families, copy)).decode())
+    return samples(openmetrics(status(copy, **others), partial(metrics.families, (copy,))).decode())
 
 
 @pytest.fixture

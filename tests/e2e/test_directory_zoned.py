@@ -37,6 +37,10 @@ def zones() -> Iterator[Names]:
     with cluster(5, options=OPTIONS) as lab:
         up = Names(lab)
         try:
+            for station in (1, 5):
+                at = lab.station(station)
+                listen = f'[directory]\nmetrics = "{at.directory}/directory-metrics.sock"\n'
+                at.config_path.write_text(at.config_path.read_text().replace("[directory]\n", listen))
             for station in (1, 3, 4, 5):
                 up.start(station)
             missing = "waits    for zenjun-directory at stations 2 (at the first start all have to run)"
@@ -97,6 +101,11 @@ def test_two_zones_and_a_station_without_any() -> None:
         done(names, 1, "rm", "one.b")
         what_is_refused(d)
         a_circle_over_zones_is_found_by_the_look_up(d)
+        one, none = names.scrape(1), names.scrape(5)
+        assert one["zenjun_directory_names", "a"] == 1 and ("zenjun_directory_names", "b") not in one
+        assert one["zenjun_directory_zone_kept", "a"] == 1 and none["zenjun_directory_zone_kept", "a"] == 0
+        assert none["zenjun_directory_zone_holders", "b"] == 2 and none["zenjun_directory_state", "active"] == 1
+        assert none["zenjun_directory_lookups_total", "ok"] > 0
         leases_and_watches(d, holder)
         asyncio.run(the_other_client(names))
         holders_go_and_come_back(names, d)
@@ -187,6 +196,7 @@ def holders_go_and_come_back(names: Names, d: SyncDirectory) -> None:
     with pytest.raises(ZoneDown):
         d.set("db.a", ["tcp://10.0.0.8:1"])
     assert d.lookup("db.b", fresh=True).addresses == ("tcp://10.0.0.2:1",), "its names only"
+    assert names.scrape(5)["zenjun_directory_zone_holders", "a"] == 0
     listed = names.run(5, "list")
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["db.b", "plain", "www"]
     assert "zone a is down" in listed.stderr
