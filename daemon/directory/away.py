@@ -33,6 +33,8 @@ from .updates import Updates
 _NO_FACTS: Final = Facts(NOWHERE, frozenset(), (), False, frozenset(), 0, 0, 0, 0, 0, 0)
 NUMBER_BITS: Final = 62
 """Of the first request: what was meant for another zone, or an earlier process of this station, is not taken for an answer."""
+PROD_S: Final = 0.05
+"""Between two messages by which a place of another zone's answer is reached."""
 LEFT: Final = "this station has left the order meanwhile"
 Ask = Callable[[int, Question], None]
 """Sends a question to a station."""
@@ -94,6 +96,7 @@ class Away:
         self.facts = _NO_FACTS
         self.step = "waiting for zenjund"
         self._roles_known = False
+        self._roles_asked = 0
         self._unsent.clear()
         self._unsent_bytes = 0
         self._room.set()
@@ -138,7 +141,11 @@ class Away:
                     self.updates.again()
             elif isinstance(item, GroupMessage):
                 sender = (item.station, item.client)
+                vacant = not remote.active
                 remote.on_message(now, item.place, sender, item.data)
+                if vacant and remote.active:  # perhaps after a START, which has ended what was not on enough disks
+                    for update, place in self.updates.doubt():
+                        remote.ask_again(now, update, place)
                 changed |= self._hear(item.place, sender, item.data)
         self.facts = self.facts._replace(place=remote.place, up=frozenset(remote.up()), active=tuple(sorted(remote.active)))
         self.updates.look({station for station, _ in remote.active})
@@ -209,7 +216,10 @@ class Away:
         if number == self._roles_asked:
             self._roles_asked = 0
             if isinstance(answer, Reply):
-                zones = [read_zone(row.encode()) for row in answer.body.get("z", [])]
+                try:
+                    zones = [read_zone(row.encode()) for row in answer.body.get("z", [])]
+                except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+                    return  # what a station of another release may say
                 roles = frozenset(role for zone in zones for role in (*zone.admins, *zone.writers))
                 self.facts = self.facts._replace(roles=roles)
                 self._roles_known = True
@@ -311,6 +321,7 @@ class Away:
             found = await self.fresh()
             if found >= place:
                 return found
+            await asyncio.sleep(PROD_S)
 
     def choose(self, name: str, answer: Answer, key: bytes) -> list[Target]:
         """The targets in the order for this caller (rule E6)."""

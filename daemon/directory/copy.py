@@ -335,7 +335,7 @@ class DeltaBuilding:
 
     def end(self) -> bytes:
         copy, rows = self._copy, self._chunks
-        with copy.lock:
+        with copy.lock, self._whole():
             copy.rows.begin()
             removed = copying.decode_removed(rows[copying.REMOVED])
             changed = [r for key in rows if key not in (copying.HEAD, copying.REMOVED) for r in copying.decode_rows(rows[key])]
@@ -344,8 +344,18 @@ class DeltaBuilding:
 
     def commit(self, offer: Offer) -> None:
         with self._copy.lock:
-            self._copy._save()
+            with self._whole():
+                self._copy._save()
             self._copy.on_replaced()
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """If the block raises, the old state stays: nobody calls ``abort`` then."""
+        try:
+            yield
+        except BaseException:
+            self._copy._undo()
+            raise
 
     def abort(self) -> None:
         with self._copy.lock:

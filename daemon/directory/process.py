@@ -403,6 +403,9 @@ class Process:
     def _replaced(self) -> None:
         """The whole state has been replaced."""
         self.facts = self.copy.facts()
+        for update, _ in self.updates.doubt():
+            if (outcome := self.copy.state.outcome(update)) is not None:
+                self.updates.on_outcome(update, outcome)
         self._disk.replaced()
         self._tell_place(self.facts.place)
         self.answers.forget()

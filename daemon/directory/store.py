@@ -158,6 +158,8 @@ class Writing(Rows):
         self._batch: _Layer = {}
         self._settled: _Layer = {}
         self._going: _Layer = {}
+        self._out = False
+        """``_going`` is committed."""
         self._kept = 0
         """Rows in ``_batch``."""
         self._closed = False
@@ -237,8 +239,13 @@ class Writing(Rows):
         """The rows are the operating system's then; ``File.sync`` brings them to the disk."""
         if not self._inside:
             self.begin()
-        self._hand_over()
-        self.connection.execute("COMMIT")
+        try:
+            self._hand_over()
+            self.connection.execute("COMMIT")
+        except BaseException:
+            # SQLite ends a transaction that it cannot commit, or leaves it open: reads would miss what is settled.
+            self.roll_back()
+            raise
         self._inside = False
 
     def roll_back(self) -> None:
@@ -301,10 +308,11 @@ class Writing(Rows):
         """What is settled now is what ``write_out`` writes. Not while it runs."""
         with self._layers:
             settled, self._settled = self._settled, {}
-            if self._going:
+            if self._going and not self._out:
                 _put_over(self._going, settled)  # the last ``write_out`` has failed
             else:
                 self._going = settled
+            self._out = False
 
     def write_out(self) -> None:
         """In any thread: commit what was taken. Raises what SQLite raises; nothing is lost then, and it can be called again."""
@@ -319,12 +327,14 @@ class Writing(Rows):
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
                 raise
+            self._out = True
 
     def written_out(self) -> None:
-        """What was taken has been committed."""
+        """``write_out`` has returned. A ``flush`` during its sync may have taken more since, and failed: that stays."""
         with self._layers:
-            self._going = {}
-            self.pending = sum(map(len, self._settled.values()))
+            if self._out:
+                self._going = {}
+            self.pending = sum(map(len, (*self._settled.values(), *self._going.values())))
 
     def flush(self) -> None:
         """Commit all that is settled, here and now. Waits for a ``write_out`` that runs. Raises what SQLite raises."""
@@ -481,14 +491,17 @@ class File:
 
     def replace(self, old: Writing, new: Writing) -> Writing:
         """Put the file of ``fresh``, whose transaction is committed, in the place of this one. It is on disk then."""
+        return self._replace(old, new, self._beside)
+
+    def _replace(self, old: Writing, new: Writing, path: Path) -> Writing:
         new.close()
-        _sync(self._beside)
+        _sync(path)
         with self._disk:
             old.close()
             self._forget_log()
             # A crash before the end of this leaves no file at all: a log is nothing without its file.
             self._remove(self.path)
-            self._beside.rename(self.path)
+            path.rename(self.path)
             self._sync_folder()
             self.failed = False
             return self._connect(self.path)
@@ -497,14 +510,15 @@ class File:
         """Write all rows again, to a new file, and sync it. No other write happens meanwhile. Raises OSError, and what SQLite
         raises."""
         old.flush()
-        self._remove(self._beside)
-        old.connection.execute("VACUUM INTO ?", (str(self._beside),))
-        _sync(self._beside)
-        new = self._connect(self._beside)
+        path = self.path.with_suffix(".again")  # a state may be coming into the file of ``fresh``
+        self._remove(path)
+        old.connection.execute("VACUUM INTO ?", (str(path),))
+        _sync(path)
+        new = self._connect(path)
         if damage := self._damage(new):
             new.close()
             raise OSError(errno.EIO, f"the rows cannot be written anew: {damage}")
-        return self.replace(old, new)
+        return self._replace(old, new, path)
 
     # ---- within
 

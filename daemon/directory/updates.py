@@ -88,6 +88,15 @@ class Updates:
             else:
                 self._placed[update] = pending
 
+    def doubt(self) -> list[tuple[Id, Place]]:
+        """The state may have another past now: updates that wait for other stations have to be told their outcome again, for
+        these stations' places say nothing of them. Returns them, and where they had taken effect."""
+        found = [(update, pending.outcome.place) for update, pending in self._placed.items() if pending.outcome is not None]
+        for pending in self._placed.values():
+            pending.outcome = None
+        self._placed.clear()
+        return found
+
     def on_disk(self, station: int, place: Place) -> None:
         self._disks[station] = max(place, self._disks.get(station, place))
 

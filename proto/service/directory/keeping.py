@@ -40,7 +40,7 @@ class Keeper:
     def on_question(self, station: int, question: Question) -> None:
         """Answer, or wait until the copy has reached the place that the question names. A copy that is not the group's says
         nothing: the asker learns that from HOLDING, and asks another holder."""
-        if not self._active():
+        if not self._active() or (isinstance(question, Query) and question.kind not in _BODIES):
             return
         if question.after <= self._place():
             self._answer(station, question)

@@ -182,6 +182,8 @@ def _check_update(update: Update) -> Update:
         raise ValueError("roles")
     if problem := _wrong_roles(update.roles):
         raise ValueError(problem)
+    if len(update.roles) > ROLES_MAX or len(update.operations) > OPERATIONS_MAX:
+        raise ValueError("too-large")
     if not update.operations:
         raise ValueError("no operation")
     if len(update.operations) > 1 and sum(type(op) is Take for op in update.operations) > 1:

@@ -257,6 +257,11 @@ class Remote:
         """An update that this station sends to the group: its outcome is wanted."""
         self._updates.setdefault(update, NOWHERE)
 
+    def ask_again(self, now_ns: int, update: Id, place: Place) -> None:
+        """Ask again for an outcome that was known: the holders may have another past since."""
+        self._updates[update] = place
+        self._ask_outcome(now_ns, update)
+
     def untrack(self, update: Id) -> None:
         """No program waits for its outcome any more."""
         self._updates.pop(update, None)
