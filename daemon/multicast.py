@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ..proto.engineconfig import EngineConfig
@@ -39,6 +39,8 @@ from .connections import Connection, Connections, Facts, Handle, Standing, as_js
 from .datapath import TIME_MAX, DataPath, now_ns
 
 PREACK: Final = 1
+POLL_PATIENCE: Final = 8
+"""Times ``poll_delay`` after which a link polls."""
 
 
 @dataclass(slots=True)
@@ -102,7 +104,7 @@ class MulticastHost:
         self._standing = standing
         self._facts = facts
         self.member = Member(facts.station, groups)
-        self.links = Links(config) if config is not None else None
+        self.links = Links(_patient(config)) if config is not None else None
         self.emit: Callable[[bytes], None] = _nothing
         """Give a group message of this station to the main order."""
         self.accuse: Callable[[int], None] = _nothing
@@ -494,6 +496,13 @@ class MulticastHost:
             if self.links is not None
             else [],
         }
+
+
+def _patient(config: EngineConfig) -> EngineConfig:
+    """For links: records are handled in Python, so a busy station may be late, and two POLLs without an answer would send frames
+    to all stations (rule L2)."""
+    delay = POLL_PATIENCE * config.poll_delay_ns
+    return replace(config, poll_delay_ns=delay, poll_delay_max_ns=max(config.poll_delay_max_ns, 2 * delay))
 
 
 def _nothing(*_: object) -> None:

@@ -1,5 +1,8 @@
 """Order and stability within one open era: rules O1-O8 and S1-S4 of docs/multicast.md.
 
+What an input costs does not grow with the messages that are under way: each rule has a list of those that it may concern
+(``work.py``). A message that is finished is forgotten; of its name a set of numbers remains, as large as the window.
+
 Each rule is a method, so that a broken variant (broken.py) replaces one. An input ends with ``_advance``, which applies the rules
 until none of them changes anything.
 """
@@ -7,58 +10,16 @@ until none of them changes anything.
 from __future__ import annotations
 
 import struct
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import blake2b
+from itertools import islice
 
 from .main import MainOrder
 from .records import Data, Decide, Deliver, Effect, Finished, Held, Id, Record, Release, Report, Send, Stable, Timed
 from .tables import Era, EraNumber, Program, Table
-
-Peer = tuple[int, str]
-"""The other end of a link, and an order."""
-
-
-@dataclass
-class Message:
-    """A message that this station knows."""
-
-    id: Id
-    program: Program
-    order: str
-    groups: tuple[int, ...]
-    destinations: frozenset[int]
-    data: Data | None = None
-    safe: bool = False
-    pdu: int = 0
-    """The PDU that it came in."""
-    report: int | None = None
-    """The time at which this station has reported it."""
-    time: int | None = None
-    """The time decided."""
-    delivered: bool = False
-    finished: bool = False
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """Rule O5: its place within its era; while undecided that of the own report."""
-        time = self.time if self.time is not None else self.report
-        return (time or 0, self.id.origin, self.id.number)
-
-
-@dataclass
-class Counts:
-    """What HELD and STABLE count on the links, in one era (rule S1)."""
-
-    decided_by: defaultdict[Peer, list[Id]] = field(default_factory=lambda: defaultdict(list))
-    """Messages of the DECIDEs that came from a station."""
-    decided_to: defaultdict[Peer, list[Id]] = field(default_factory=lambda: defaultdict(list))
-    """Messages of the DECIDEs that went to a station."""
-    held_to: defaultdict[Peer, int] = field(default_factory=lambda: defaultdict(int))
-    held_by: defaultdict[Peer, int] = field(default_factory=lambda: defaultdict(int))
-    stable_to: defaultdict[Peer, int] = field(default_factory=lambda: defaultdict(int))
-    sent_stable_to: defaultdict[Peer, int] = field(default_factory=lambda: defaultdict(int))
+from .work import Counts, Message, Tail, Work
 
 
 class Ordering:
@@ -81,6 +42,13 @@ class Ordering:
         self.to_follow: list[tuple[Id, int]] = []
         """DECIDEs of the token host that this station follows, with their times."""
         self.counts = Counts()
+        self.work = Work()
+        self._gone: defaultdict[tuple[EraNumber, int], set[int]] = defaultdict(set)
+        """Numbers of messages that are finished and forgotten, by era and originator: those of the last two windows."""
+        self._unfinished: dict[tuple[int, int], dict[Id, Message]] = defaultdict(dict)
+        """By incarnation of the originator, in the order of their numbers."""
+        self._last_sends: dict[int, int] = {}
+        """Place of the last record for a station in ``effects``."""
         self.sequence: defaultdict[str, list[Id]] = defaultdict(list)
         """Delivered and not released at level preack, by order."""
         self.digests: defaultdict[tuple[EraNumber, int], int] = defaultdict(int)
@@ -98,7 +66,7 @@ class Ordering:
     @property
     def unfinished(self) -> list[Message]:
         """Own messages that are under way."""
-        return [m for m in self.messages.values() if self._is_own(m) and not m.finished]
+        return list(self._unfinished[self.me, self.incarnation].values())
 
     @property
     def deadline(self) -> int | None:
@@ -107,7 +75,8 @@ class Ordering:
 
     def _all_finished(self) -> int:
         """Rule S4: all own messages up to this number are finished."""
-        return min((m.id.number for m in self.unfinished), default=self.number + 1) - 1
+        first = next(iter(self._unfinished[self.me, self.incarnation]), None)
+        return first.number - 1 if first is not None else self.number
 
     def _is_own(self, m: Message) -> bool:
         return (m.program.station, m.program.incarnation) == (self.me, self.incarnation)
@@ -126,7 +95,7 @@ class Ordering:
         name = Id(self.era.number, self.me, self.number)
         data = Data(name, program, order, groups, self.clock, content, safe, finished)
         self._pdus += 1
-        self.messages[name] = Message(name, program, order, groups, destinations, data, safe, self._pdus)
+        self._add(Message(name, program, order, groups, destinations, data, safe, self._pdus))
         for station in sorted(self._receivers(destinations) - {self.me}):
             self._send(station, data)
         return name
@@ -137,6 +106,7 @@ class Ordering:
             self._advance()
         self._settle(now)
         effects, self.effects = self.effects, []
+        self._last_sends.clear()
         return effects
 
     def on_time(self, now: int) -> list[Effect]:
@@ -153,15 +123,44 @@ class Ordering:
             return
         if known is None:
             known = Message(data.id, data.program, data.order, data.groups, destinations)
-            self.messages[data.id] = known
         known.data, known.safe, known.pdu = data, data.safe, self._pdus
+        self._add(known)
+
+    def _add(self, m: Message) -> None:
+        """A message has come, or has been sent: it concerns these rules, if its era is open here."""
+        self.messages[m.id] = m
+        self._unfinished[m.program.station, m.program.incarnation][m.id] = m
+        if self.is_open and m.id.era == self.era.number:
+            self._index(m)
+
+    def _index(self, m: Message) -> None:
+        coordinator = self._coordinator(m)
+        if self.me in self._proposers(m):
+            self.work.unreported[m.program, m.order].append(m)
+        if coordinator == self.me:
+            self.work.undecided[m.id.origin, m.groups].append(m)
+        if m.id.origin not in m.destinations:
+            if coordinator == self.me != m.id.origin:
+                self.counts.outside[m.id.origin, m.order].append(m)
+                self.counts.peers.add((m.id.origin, m.order))
+            elif self._is_own(m) and coordinator != self.me:
+                self.counts.sent_to[coordinator, m.order].append(m)
+
+    def _reindex(self) -> None:
+        """An era opens: its messages that have come already, by origin and number."""
+        self.counts, self.work = Counts(), Work()
+        for m in self._current():
+            self._index(m)
 
     def _on_finished(self, data: Data) -> None:
         """Rule S4: the originator knows that all have delivered what it has sent before."""
-        for m in list(self.messages.values()):
-            same_life = m.id.origin == data.id.origin and m.program.incarnation == data.program.incarnation
-            if same_life and m.id.number <= data.finished:
-                self._finish(m)
+        under_way = self._unfinished[data.program.station, data.program.incarnation]
+        while under_way:
+            first = next(iter(under_way.values()))
+            if first.id.number > data.finished:
+                break
+            self._finish(first)
+            under_way.pop(first.id, None)
 
     def _on_record(self, source: int, record: Record) -> None:
         if isinstance(record, Report):
@@ -170,14 +169,22 @@ class Ordering:
         elif isinstance(record, Decide):
             self._on_decide(source, record)
         elif isinstance(record, Held):
-            self.counts.held_by[source, record.order] = record.k
+            self._on_held(source, record)
         elif isinstance(record, Stable) and record.sent:
-            for message in self._sent_to(source, record.order)[: record.k]:
-                self._finish(message)
+            sent = self.counts.sent_to[source, record.order]
+            sent.used = record.k
+            for m in sent.take(record.k):
+                self._finish(m)
         elif isinstance(record, Stable):
-            for name in self.counts.decided_by[source, record.order][: record.k]:
+            for name in self.counts.decided_by[source, record.order].take(record.k):
                 if name in self.messages:
                     self._finish(self.messages[name])
+
+    def _on_held(self, source: int, record: Held) -> None:
+        """Rule S1."""
+        for m in self.counts.decided_to[source, record.order].take(record.k):
+            m.held_by.add(source)
+            self.work.perhaps_stable.append(m)
 
     def _on_decide(self, source: int, record: Decide) -> None:
         """Rules O5, O7."""
@@ -186,9 +193,18 @@ class Ordering:
             self.counts.decided_by[source, record.order].append(name)
             known = self.messages.get(name)
             if known is not None:
-                known.time = record.time
+                self._set_time(known, record.time)
             if source == self._table(record.order).followed(self.me):
                 self.to_follow.append((name, record.time))
+        self.counts.peers.add((source, record.order))
+
+    def _set_time(self, m: Message, time: int) -> None:
+        """It is decided: its place is no longer that of the own report."""
+        if m.time is None and m.report is not None:
+            self.work.decided(m)
+        m.time = time
+        if m.report is not None and not m.delivered:
+            self.work.push(m.order, self._key(m), m)
 
     def _raise_clock(self, time: int) -> None:
         """Rule O5: what is reported later has a later time."""
@@ -221,57 +237,60 @@ class Ordering:
 
     def _report(self) -> bool:
         """Rules O3, O8: report what has come, once what its program sent before it is decided."""
-        for m in self._current():
-            if m.data is not None and m.report is None and self.me in self._proposers(m) and not self._waits(m):
-                time = max([self.clock, *(r.data.seen for r in self._run(m) if r.data is not None)]) + 1
-                self.clock = time
-                for part in self._run(m):
-                    part.report = time
-                    self._say(self._coordinator(part), part, Report, time)
-                return True
+        for queue in list(self.work.unreported.values()):
+            if not queue or self._waits(queue[0]):
+                continue
+            run = self._run(queue)
+            time = max([self.clock, *(r.data.seen for r in run if r.data is not None)]) + 1
+            self.clock = time
+            for m in run:
+                queue.popleft()
+                m.report = time
+                if m.time is None:
+                    self.work.reported(m)
+                self.work.push(m.order, self._key(m), m)
+                self._say(self._coordinator(m), m, Report, time)
+            if not queue:
+                del self.work.unreported[run[0].program, run[0].order]
+            return True
         return False
 
     def _waits(self, m: Message) -> bool:
-        """Rule O3: an earlier message of the same program, for this station and to other groups, is not decided here."""
-        return any(
-            e.program == m.program
-            and e.order == m.order
-            and e.id.number < m.id.number
-            and e.groups != m.groups
-            and self.me in e.destinations
-            and e.time is None
-            for e in self._current()
-        )
+        """Rule O3: an earlier message of the same program, for this station and to other groups, is not decided here. Those that
+        are not reported either stand before it in the queue."""
+        return any(groups != m.groups for groups in self.work.groups[m.program, m.order])
 
-    def _run(self, first: Message) -> list[Message]:
+    def _run(self, queue: deque[Message]) -> list[Message]:
         """Rule O8: consecutive messages to the same groups that came in one PDU."""
-        run = [first]
-        while True:
-            name = run[-1].id._replace(number=run[-1].id.number + 1)
-            m = self.messages.get(name)
-            fits = m is not None and m.data is not None and m.groups == first.groups and m.pdu == first.pdu and m.report is None
-            if m is None or not fits or self._waits(m):
-                return run
+        run = [queue[0]]
+        for m in islice(queue, 1, None):
+            last = run[-1]
+            fits = m.id.number == last.id.number + 1 and m.groups == last.groups and m.pdu == last.pdu
+            if not fits or self._waits(m):
+                break
             run.append(m)
+        return run
 
     def _decide(self) -> bool:
         """Rule O4: with the reports of all proposers, decide the largest; by number for one origin and the same groups."""
-        undecided: set[tuple[int, tuple[int, ...]]] = set()
-        for m in self._current():
-            if self._coordinator(m) != self.me or m.time is not None:
+        for same, queue in list(self.work.undecided.items()):
+            m = queue[0]
+            if not self._is_reported(m):
                 continue
-            same = (m.id.origin, m.groups)
-            if self._is_reported(m) and same not in undecided:
-                m.time = self._largest(m)
-                self._raise_clock(m.time)
-                for station in sorted(self._decide_to(m)):
-                    self._say(station, m, Decide, m.time)
-                return True
-            undecided.add(same)
+            queue.popleft()
+            if not queue:
+                del self.work.undecided[same]
+            time = self._largest(m)
+            self._set_time(m, time)
+            self._raise_clock(time)
+            for station in sorted(self._decide_to(m)):
+                self._say(station, m, Decide, time)
+            self.work.perhaps_stable.append(m)
+            return True
         return False
 
     def _is_reported(self, m: Message) -> bool:
-        return set(self.reports[m.id]) >= self._proposers(m)
+        return self.reports[m.id].keys() >= self._proposers(m)
 
     def _largest(self, m: Message) -> int:
         return max(self.reports[m.id].values())
@@ -283,12 +302,10 @@ class Ordering:
     def _deliver(self) -> bool:
         """Rule O6: a proposer delivers the least of what it has reported, once that is decided."""
         for order in self.era.tables:
-            waiting = [m for m in self._current() if m.order == order and m.report is not None and not m.delivered]
-            if waiting:
-                least = min(waiting, key=self._key)
-                if least.time is not None:
-                    self._hand_over(least)
-                    return True
+            least = self.work.least(order, self._key)
+            if least is not None and least.time is not None:
+                self._hand_over(least)
+                return True
         return False
 
     def _key(self, m: Message) -> tuple[int, int, int]:
@@ -320,6 +337,7 @@ class Ordering:
 
     def _delivered(self, m: Message) -> None:
         m.delivered = True
+        self.work.perhaps_stable.append(m)
         self.last[m.program, m.order] = m.id.number
         self.sequence[m.order].append(m.id)
         for group in m.groups:
@@ -331,8 +349,9 @@ class Ordering:
 
     def _stabilise(self) -> bool:
         """Rule S1: what all destinations have delivered is stable, as far as the coordinator knows."""
-        for m in self._current():
-            if self._coordinator(m) == self.me and self._is_stable(m):
+        while self.work.perhaps_stable:
+            m = self.work.perhaps_stable.pop()
+            if not m.finished and m.id.era == self.era.number and self._coordinator(m) == self.me and self._is_stable(m):
                 self._finish(m)
                 return True
         return False
@@ -342,18 +361,26 @@ class Ordering:
         return m.time is not None and (m.delivered or self.me not in m.destinations) and self._have_said_held(m, told)
 
     def _have_said_held(self, m: Message, stations: Iterable[int]) -> bool:
-        return all(m.id in self.counts.decided_to[z, m.order][: self.counts.held_by[z, m.order]] for z in stations)
+        return m.held_by.issuperset(stations)
 
     def _is_held(self, name: Id) -> bool:
         """Rule S1: delivered here and HELD by the followers."""
         m = self.messages.get(name)
-        return m is not None and (m.finished or (m.delivered and self._have_said_held(m, self._followers(m))))
+        if m is None:
+            return self._is_gone(name)
+        return m.finished or (m.delivered and self._have_said_held(m, self._followers(m)))
+
+    def _is_gone(self, name: Id) -> bool:
+        """Whether a message that is not known here was finished. What is a window below another one of its originator is."""
+        numbers = self._gone.get((name.era, name.origin))
+        return numbers is not None and (name.number in numbers or name.number <= max(numbers) - 2 * self.window)
 
     def _finish(self, m: Message) -> None:
         """All destinations have delivered it: no station will need it again."""
         if m.finished:
             return
         m.finished = True
+        self._unfinished[m.program.station, m.program.incarnation].pop(m.id, None)
         if self._is_own(m):
             self.effects.append(Finished(m.id))
         self._release(m.order)
@@ -362,6 +389,12 @@ class Ordering:
     def _forget(self, m: Message) -> None:
         m.data = None
         self.reports.pop(m.id, None)
+        self.messages.pop(m.id, None)
+        numbers = self._gone[m.id.era, m.id.origin]
+        numbers.add(m.id.number)
+        if len(numbers) > 4 * self.window:
+            lowest = max(numbers) - 2 * self.window
+            self._gone[m.id.era, m.id.origin] = {number for number in numbers if number >= lowest}
 
     def _release(self, order: str) -> None:
         """Level preack comes in the order of delivery."""
@@ -369,18 +402,9 @@ class Ordering:
         while sequence and (sequence[0] not in self.messages or self.messages[sequence[0]].finished):
             self.effects.append(Release(sequence.pop(0)))
 
-    def _sent_to(self, coordinator: int, order: str) -> list[Message]:
-        """Rule S2: own messages of this era that this station is no destination of, and the other one decides."""
-        return [m for m in self._outside(self.me, order) if self._coordinator(m) == coordinator != self.me]
-
-    def _sent_by(self, origin: int, order: str) -> list[Message]:
-        """The same at the coordinator."""
-        return [m for m in self._outside(origin, order) if self._coordinator(m) == self.me != origin]
-
-    def _outside(self, origin: int, order: str) -> list[Message]:
-        number = self.era.number
-        of = [m for i, m in self.messages.items() if i.origin == origin and i.era == number and m.order == order]
-        return sorted((m for m in of if origin not in m.destinations), key=lambda m: m.id.number)
+    def _sent_by(self, origin: int, order: str) -> Tail[Message]:
+        """Rule S2: messages of an originator that is outside their groups, which this station decides."""
+        return self.counts.outside[origin, order]
 
     # ---- HELD and STABLE
 
@@ -390,7 +414,7 @@ class Ordering:
             self.due.clear()
             return
         sends = {e.to for e in self.effects if isinstance(e, Send)}
-        for station in sorted({z for z, _ in self._peers()}):
+        for station in sorted({z for z, _ in self.counts.peers}):
             owed = self._owed(station)
             if not owed:
                 self.due.pop(station, None)
@@ -402,42 +426,40 @@ class Ordering:
                 del self.due[station]
                 self._send_first(station, [self._count_sent(station, record) for record, _ in owed])
 
-    def _peers(self) -> set[Peer]:
-        counts = self.counts
-        origins = {(m.id.origin, m.order) for m in self.messages.values()}
-        return {p for p in set(counts.decided_by) | set(counts.decided_to) | origins if p[0] != self.me}
-
     def _owed(self, station: int) -> list[tuple[Held | Stable, list[Message]]]:
-        """The records that could be sent to a station, each with the messages that are new in it."""
+        """The records that could be sent to a station, each with the messages that are new in it and still known."""
         owed: list[tuple[Held | Stable, list[Message]]] = []
         era, counts = self.era.number, self.counts
         for order in [order for order, table in self.era.tables.items() if table.groups]:
             peer = (station, order)
-            decided_by = counts.decided_by[peer]
-            k = _prefix(self._is_held(name) for name in decided_by)
-            if k > counts.held_to[peer]:
-                owed.append((Held(era, order, k), self._named(decided_by[counts.held_to[peer] : k])))
-            decided_to = counts.decided_to[peer]
-            k = _prefix(name in self.messages and self.messages[name].finished for name in decided_to)
-            if k > counts.stable_to[peer]:
-                owed.append((Stable(era, order, k), self._named(decided_to[counts.stable_to[peer] : k])))
-            sent = self._sent_by(station, order)
-            k = _prefix(m.finished for m in sent)
-            if k > counts.sent_stable_to[peer]:
-                owed.append((Stable(era, order, k, sent=True), sent[counts.sent_stable_to[peer] : k]))
+            names, held = counts.decided_by[peer], counts.held_to[peer]
+            k = held + _prefix(self._is_held(name) for name in names.since(held))
+            if k > held:
+                owed.append((Held(era, order, k), self._named(names.between(held, k))))
+            messages, stable = counts.decided_to[peer], counts.stable_to[peer]
+            k = stable + _prefix(m.finished for m in messages.since(stable))
+            if k > stable:
+                owed.append((Stable(era, order, k), messages.between(stable, k)))
+            messages, stable = self._sent_by(station, order), counts.sent_stable_to[peer]
+            k = stable + _prefix(m.finished for m in messages.since(stable))
+            if k > stable:
+                owed.append((Stable(era, order, k, sent=True), messages.between(stable, k)))
         return owed
 
     def _named(self, names: list[Id]) -> list[Message]:
         return [self.messages[name] for name in names if name in self.messages]
 
     def _count_sent(self, station: int, record: Held | Stable) -> Held | Stable:
-        peer = (station, record.order)
+        peer, counts = (station, record.order), self.counts
         if isinstance(record, Held):
-            self.counts.held_to[peer] = record.k
+            counts.held_to[peer] = record.k
+            counts.decided_by[peer].used = record.k
         elif record.sent:
-            self.counts.sent_stable_to[peer] = record.k
+            counts.sent_stable_to[peer] = record.k
+            counts.outside[peer].taken = counts.outside[peer].used = record.k
         else:
-            self.counts.stable_to[peer] = record.k
+            counts.stable_to[peer] = record.k
+            counts.decided_to[peer].used = record.k
         return record
 
     # ---- sending
@@ -448,20 +470,24 @@ class Ordering:
             self.reports[m.id][self.me] = time
             return
         if kind is Decide:
-            self.counts.decided_to[station, m.order].append(m.id)
-        last = next((e for e in reversed(self.effects) if isinstance(e, Send) and e.to == station), None)
-        if last is not None and isinstance(last.record, kind) and self._continues(last.record, m, time):
-            record = replace(last.record, count=last.record.count + 1)
-            self.effects[self.effects.index(last)] = Send(station, record)
+            self.counts.decided_to[station, m.order].append(m)
+            self.counts.peers.add((station, m.order))
+        at = self._last_sends.get(station)
+        last = self.effects[at] if at is not None else None
+        if isinstance(last, Send) and isinstance(last.record, kind) and self._continues(last.record, m, time):
+            self.effects[at or 0] = Send(station, replace(last.record, count=last.record.count + 1))
             return
         self._send(station, kind(m.id.era, m.order, m.id.origin, m.id.number, 1, time))
 
     def _continues(self, record: Timed, m: Message, time: int) -> bool:
-        first = self.messages.get(Id(record.era, record.origin, record.number))
         follows = record.origin == m.id.origin and record.number + record.count == m.id.number
-        return follows and record.time == time and record.order == m.order and first is not None and first.groups == m.groups
+        if not follows or record.time != time or record.order != m.order or record.era != m.id.era:
+            return False
+        before = self.messages.get(m.id._replace(number=m.id.number - 1))
+        return before is not None and before.groups == m.groups
 
     def _send(self, station: int, record: Record) -> None:
+        self._last_sends[station] = len(self.effects)
         self.effects.append(Send(station, record))
 
     def _send_first(self, station: int, records: list[Held | Stable]) -> None:

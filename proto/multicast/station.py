@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from .main import Decision
-from .ordering import Counts, Message, Ordering
+from .ordering import Ordering
 from .records import (
     Broadcast,
     Closed,
@@ -27,6 +27,7 @@ from .records import (
     era_of,
 )
 from .tables import EraNumber
+from .work import Message
 
 
 class Station(Ordering):
@@ -140,11 +141,14 @@ class Station(Ordering):
             if name.era < self.era.number and not m.finished and name not in decision.messages:
                 self._drop(m)
         for name, listed in decision.messages.items():
+            if name not in self.messages and self._is_gone(name):
+                continue
             m = self.messages.setdefault(name, Message(name, listed.program, listed.order, listed.groups, listed.destinations))
             if not m.finished:
                 m.time, m.destinations = listed.time, listed.destinations
                 if self.me not in m.destinations and not self._is_own(m):
                     del self.messages[name]
+                    self._unfinished[m.program.station, m.program.incarnation].pop(name, None)
         self._relay(decision)
         left = [self.messages[name] for name in decision.messages if name in self.messages]
         self._left = sorted((m for m in left if self._is_left(m)), key=lambda m: (m.id.era, m.key))
@@ -154,6 +158,7 @@ class Station(Ordering):
         if self._is_own(m):
             self.effects.append(Finished(m.id))
         m.finished, m.data = True, None
+        self._unfinished[m.program.station, m.program.incarnation].pop(m.id, None)
 
     def _is_left(self, m: Message) -> bool:
         """Rule E5: for this station, and not delivered: each program's messages have come up to its last one."""
@@ -192,7 +197,7 @@ class Station(Ordering):
     def _open(self) -> None:
         """Rule E6."""
         self.is_open = True
-        self.counts = Counts()
+        self._reindex()
         self.reports = defaultdict(dict)
         self.to_follow = []
         self.effects.append(Opened(self.era.number))
@@ -220,7 +225,9 @@ class Station(Ordering):
         for name, m in sorted(self.messages.items()):
             if name.era < self.era.number:
                 self._finish(m)
-                del self.messages[name]
+                self.messages.pop(name, None)
+        for era, origin in [key for key in self._gone if key[0] < self.era.number]:
+            del self._gone[era, origin]
         self.main.forget()
         self.effects.append(Settled(self.era.number))
         self.digests = defaultdict(int, {k: v for k, v in self.digests.items() if k[0] >= self.era.number})

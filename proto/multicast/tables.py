@@ -24,6 +24,7 @@ class Table(ABC):
 
     def __init__(self, groups: Mapping[int, Iterable[int]]) -> None:
         self.groups: dict[int, frozenset[int]] = {g: frozenset(stations) for g, stations in groups.items() if stations}
+        self._followed: dict[int, int] = {}
 
     def groups_of(self, station: int) -> frozenset[int]:
         """The groups that a station has a member program in."""
@@ -79,7 +80,9 @@ class TokenTable(Table):
 
     def followed(self, station: int) -> int:
         """Rule T2: the lowest token host that is in all groups of this station; of a token host itself."""
-        return min(t for t in self.hosts if self.groups_of(t) >= self.groups_of(station))
+        if station not in self._followed:
+            self._followed[station] = min(t for t in self.hosts if self.groups_of(t) >= self.groups_of(station))
+        return self._followed[station]
 
     def hosts_in(self, group: int) -> frozenset[int]:
         """Rule T3: the token hosts in a group; two or more are its meta-group."""

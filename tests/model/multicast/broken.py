@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zenjun.proto.multicast.main import Decision, MainOrder
-from zenjun.proto.multicast.ordering import Message
 from zenjun.proto.multicast.records import Data, Decide, DeliverView, Effect, Entry, Flush, Id, Left, Listed, Record, Relay
 from zenjun.proto.multicast.station import Station
 from zenjun.proto.multicast.tables import Era, TokenTable
+from zenjun.proto.multicast.work import Message, Tail
 
 from .link import Frame, LinkEnd
 from .net import Host
@@ -229,8 +229,8 @@ class HeldByItself(Station):
 class NoWordToOutside(Station):
     """S2: an originator outside the groups does not learn that its message is stable."""
 
-    def _sent_by(self, origin: int, order: str) -> list[Message]:
-        return []
+    def _sent_by(self, origin: int, order: str) -> Tail[Message]:
+        return Tail()
 
 
 class NeverSettle(Station):

@@ -8,9 +8,9 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from zenjun.proto.multicast.ordering import Message
 from zenjun.proto.multicast.records import Data, Decide, Deliver, DeliverView, Effect, Fenced, Id, Opened, Record, Release, Report
 from zenjun.proto.multicast.tables import Era, EraNumber, TokenTable
+from zenjun.proto.multicast.work import Message
 
 from ...sim.violation import Violation
 
