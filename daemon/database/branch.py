@@ -123,6 +123,7 @@ class Branch:
         statement has ended the transaction (ON CONFLICT ROLLBACK). What else is wrong is apsw's exception."""
         self._open_write()
         self._guard.refusal = ""
+        self._guard.inserted.clear()
         cursor = self.writer.cursor()
         cursor.exec_trace = trace
         self._cursors.add(cursor)
@@ -155,6 +156,21 @@ class Branch:
             self.writer.set_authorizer(self._guard)
             cursor.close(True)
         return looking.databases == {"temp"}
+
+    @property
+    def inserted(self) -> set[str]:
+        """Tables of the database that the last statement inserts rows into; empty if SQLite had prepared it before."""
+        return self._guard.inserted
+
+    def set_sequence(self, table: str, last: int) -> None:
+        """Have the next automatic id of an AUTOINCREMENT table be above this one, in this transaction."""
+        self._guard.is_own = True
+        try:
+            self.writer.execute("UPDATE main.sqlite_sequence SET seq = ? WHERE name = ?", (last, table))
+            if not self.writer.changes():
+                self.writer.execute("INSERT INTO main.sqlite_sequence(name, seq) VALUES(?, ?)", (table, last))
+        finally:
+            self._guard.is_own = False
 
     def changeset(self) -> bytes:
         """What was changed since ``begin``, rows before and after; empty if nothing. The transaction continues.

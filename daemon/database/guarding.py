@@ -138,6 +138,8 @@ class Guard:
         """Why the last statement was refused."""
         self.has_temporary = False
         """The program has had a temporary table or view."""
+        self.inserted: set[str] = set()
+        """Tables of the database that rows are inserted into by what has been prepared since this was emptied."""
         self.written: set[str] = set()
         """Tables of the database that a statement has ever been prepared to write. It only grows: a statement that SQLite has
         prepared already does not come here again."""
@@ -148,6 +150,8 @@ class Guard:
             return _DENY
         if action in _ROWS and database == "main":
             self.written.add(first or "")
+            if action == apsw.SQLITE_INSERT:
+                self.inserted.add(first or "")
         if action in (apsw.SQLITE_CREATE_TEMP_TABLE, apsw.SQLITE_CREATE_TEMP_VIEW):
             self.has_temporary = True
         return _OK

@@ -15,9 +15,11 @@ import apsw
 
 from ...proto.service.database.messages import Position, Segment, Txid, decode_body, first_digest
 from ...proto.service.database.rows import Entry, RowsDamaged, RowsFailed, Verdict
+from . import leases
 from .applier import Applied, Applier
 from .errors import DatabaseError, InternalError
 from .guarding import SchemaGuard, uneven_functions
+from .leases import apply_lease
 
 __all__ = ["LOG_VERSIONS_MIN", "SqliteRows"]
 
@@ -25,11 +27,14 @@ LOG_VERSIONS_MIN: Final = 1000
 """Versions whose entries are kept."""
 LOG_BYTES_MAX: Final = 256 << 20
 """Bytes of their bodies; of the oldest ones beyond that the ids are kept, and the bodies are not."""
-_SCHEMA: Final = """
+_SCHEMA: Final = (
+    """
 CREATE TABLE zenjun_meta(
     one INTEGER PRIMARY KEY CHECK(one = 1), uuid BLOB, epoch INTEGER, version INTEGER, digest BLOB, format INTEGER) STRICT;
 CREATE TABLE zenjun_log(version INTEGER PRIMARY KEY, epoch INTEGER, digest BLOB, txid BLOB UNIQUE, body BLOB) STRICT;
 """
+    + leases.SCHEMA
+)
 _FORMAT: Final = 1
 _APPLIED: Final = {Applied.CONSTRAINT: Verdict.CONSTRAINT, Applied.IMAGE: Verdict.IMAGE}
 
@@ -83,7 +88,7 @@ class SqliteRows:
         with self._guarded():
             self.connection.execute("BEGIN IMMEDIATE")
             try:
-                verdict = self.apply(entry.body)
+                verdict = self.apply(entry.body, entry.position.version)
                 if verdict is Verdict.DONE:
                     self._record(entry)
                     self.connection.execute("COMMIT")
@@ -94,8 +99,8 @@ class SqliteRows:
             self._position = entry.position
         return verdict
 
-    def apply(self, body: bytes) -> Verdict:
-        """The segments of a body, one after another, in the transaction that is open."""
+    def apply(self, body: bytes, version: int = 0) -> Verdict:
+        """The segments of a body, one after another, in the transaction that is open. version: the one that it makes."""
         try:
             segments = decode_body(body)
         except ValueError:
@@ -105,6 +110,9 @@ class SqliteRows:
                 applied = self.applier.apply(data)
                 if applied is not Applied.DONE:
                     return _APPLIED[applied]
+            elif kind is Segment.LEASE:
+                if not apply_lease(self.connection, version, data):
+                    return Verdict.IMAGE
             elif not self._change_schema(data):
                 return Verdict.IMAGE
         return Verdict.DONE

@@ -13,6 +13,7 @@ from ...proto.service.database.rows import Verdict
 from ..jsonframes import Frame
 from ..programs import Program, Refused, seconds_of
 from .files import CATALOGUE, is_name
+from .leases import COUNT_MAX
 from .process import Process
 from .site import Site
 from .waiting import NotHere, Undecided
@@ -116,6 +117,19 @@ class Client(Program):
         if answer.verdict is not Verdict.DONE:
             raise Refused(answer.verdict.value, f"not committed: {TEXTS.get(answer.verdict, answer.verdict.value)}")
         return {"version": answer.version}
+
+    async def _do_lease(self, frame: Frame) -> Frame:
+        """Ids of a table for one program alone."""
+        site, table, count = self._site(frame), frame.get("table"), frame.get("count")
+        if type(table) is not str or type(count) is not int or not 0 < count <= COUNT_MAX or site.name == CATALOGUE:
+            raise Refused("malformed", f"a lease needs a table and a count of 1 to {COUNT_MAX}")
+        try:
+            first = await site.waiting.lease(self._process.txid(), table, count, seconds_of(frame, TIMEOUT_S))
+        except (NotHere, Undecided) as error:
+            raise Refused("no-quorum", str(error)) from None
+        if first is None:
+            raise Refused("image", f"{table[:80]} has no automatic ids")
+        return {"first": first, "count": count}
 
     async def _do_lock(self, frame: Frame) -> Frame:
         site, txid = self._site(frame), _txid(frame)

@@ -7,8 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ...proto.service.database.machine import Answer, Durability, Granted, Reached
-from ...proto.service.database.messages import Txid, Write
+from ...proto.service.database.messages import Segment, Txid, Write, encode_body
 from ...proto.service.database.rows import Verdict
+from .leases import encode_lease
 
 if TYPE_CHECKING:
     from .site import Site
@@ -89,6 +90,25 @@ class Waiting:
                 raise Undecided("the history does not go back so far")
             self._site.counters[f"verdict_{answer.verdict.value}"] += 1
             return answer
+
+    async def lease(self, txid: Txid, table: str, count: int, seconds: float) -> int | None:
+        """The first of so many ids of a table, which nobody else has; None: it has none. Raises NotHere, Undecided."""
+        deadline = time.monotonic() + seconds
+        body = encode_body([(Segment.LEASE, encode_lease(table, count))])
+        while True:
+            position = self._site.position
+            write = Write(txid, position.epoch, position.version, (), body)
+            answer = await self.commit(write, Durability.MEMORY, max(0.0, deadline - time.monotonic()))
+            if answer.verdict is Verdict.IMAGE:
+                return None
+            if answer.verdict is Verdict.DONE:
+                found = await self._site.query(f"SELECT first FROM zenjun_lease WHERE version = {answer.version:d}")
+                if not found:
+                    raise NotHere("the lease is not kept")
+                return int(found[0][0])
+            if time.monotonic() > deadline:
+                raise NotHere(answer.verdict.value)
+            await asyncio.sleep(RETRY_S)
 
     def _has_forgotten(self, snapshot: int) -> bool:
         """Whether a transaction on this snapshot may be in a part of the history that is not kept."""

@@ -13,6 +13,7 @@ from zenjun.daemon.database.copy import FileRows, open_copy
 from zenjun.daemon.database.driver.connection import Connection
 from zenjun.daemon.database.errors import error_of
 from zenjun.daemon.database.files import Files
+from zenjun.daemon.database.leases import encode_lease
 from zenjun.daemon.database.wire import to_bytes, to_text
 from zenjun.proto.service.database.certify import table_hash
 from zenjun.proto.service.database.messages import Position, Segment, Txid, decode_body, encode_body, next_digest
@@ -36,6 +37,8 @@ class Local:
         """The requests."""
         self.stale: Any = 0.0
         """For how long the copy has been without the others; an exception: there is no answer."""
+        self.no_leases = False
+        """The others cannot be reached."""
         self.is_late = False
         """Versions are waited for."""
         self.until: Any = None
@@ -55,6 +58,15 @@ class Local:
                 until, self.until = self.until, None
                 until(arguments["version"])
                 self.until = until
+        if do == "lease":
+            if self.no_leases:
+                raise error_of("no-quorum", "no")
+            body = encode_body([(Segment.LEASE, encode_lease(arguments["table"], arguments["count"]))])
+            version = commit(self.rows, {"txid": to_text(Txid(9, 9, 9, len(self.asked)).encode()), "body": to_text(body)})
+            return {
+                "first": self.rows.query(f"SELECT first FROM zenjun_lease WHERE version = {version}")[0][0],
+                "count": arguments["count"],
+            }
         if do == "open":
             return {"path": str(self.files.link)}
         if do == "lock":

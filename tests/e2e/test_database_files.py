@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 import time
 
 import apsw
@@ -133,3 +134,36 @@ def test_changes_come_and_old_copies_are_told(shop: Databases) -> None:
                 time.sleep(0.1)
     with contextlib.closing(shop.connect(3)) as c:
         assert c.execute("SELECT count(*) FROM t").fetchone() == (20,), "others read on"
+
+
+@rule("K7")
+def test_automatic_ids_do_not_collide(shop: Databases) -> None:
+    """Three stations insert at the same time, and none of them is told to do it again."""
+    with contextlib.closing(shop.connect(1)) as c:
+        c.execute("CREATE TABLE t(id INTEGER PRIMARY KEY AUTOINCREMENT, station INTEGER)")
+        c.commit()
+    shop.until_equal()
+    ids: dict[int, list[int | None]] = {1: [], 2: [], 3: []}
+    failed: list[BaseException] = []
+
+    def insert(station: int) -> None:
+        try:
+            with contextlib.closing(shop.connect(station, isolation="snapshot")) as c:
+                for _ in range(30):
+                    ids[station].append(c.execute("INSERT INTO t(station) VALUES(?)", (station,)).lastrowid)
+                    c.commit()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=insert, args=(station,)) for station in ids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not failed and len({k for each in ids.values() for k in each}) == 90
+    shop.until_equal()
+    with contextlib.closing(shop.connect(2)) as c:
+        for station, taken in ids.items():
+            found = [k for (k,) in c.execute("SELECT id FROM t WHERE station = ? ORDER BY id", (station,))]
+            assert found == sorted(k for k in taken if k)
+    assert sum(shop.facts(station)["counters"].get("verdict_conflict", 0) for station in ids) == 0

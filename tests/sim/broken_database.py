@@ -164,6 +164,14 @@ class TwoFiles(sim.Disk):
         self.images = [(position[0], made.serialize("main") or b"")]
 
 
+class ForgetsLeases(Copy):
+    """K7: ids are given above those that rows have, whoever has a lease."""
+
+    def apply(self, body: bytes, version: int = 0) -> Verdict:
+        self.connection.execute("DELETE FROM zenjun_lease")
+        return super().apply(body, version)
+
+
 # ---- durability and reads
 
 
@@ -334,7 +342,7 @@ PARTS: dict[str, dict[str, Any]] = {
     **{c.__name__: {"machine": c} for c in (OpensAlone, ByVersion, AnyRelease, WithoutTheFile)},
     **{c.__name__: {"machine": c} for c in (SchemaIgnored, LockIgnored, LockSurvives, FitsAll)},
     **{c.__name__: {"machine": c} for c in (PartsKept, PartsForgotten, PartsTwice, NobodyLeaves)},
-    **{c.__name__: {"copy": c} for c in (Twice, TriggersOn, CascadesOn)},
+    **{c.__name__: {"copy": c} for c in (Twice, TriggersOn, CascadesOn, ForgetsLeases)},
     "TwoFiles": {"disk": TwoFiles},
     **{c.__name__: {"world": c} for c in (NoBarrier, KeepsBranch, GivesOld, TrustsItself, SumsLater)},
 }

@@ -119,6 +119,8 @@ class Site:
         self.undecided: list[tuple[load.Draft, Durability]] = []
         self.locking: dict[Txid, bool] = {}
         """Locks that were asked for, and whether they are held."""
+        self.ids: list[int] = []
+        """Of ``auto``, which nobody else has."""
         self.said = (0, 0)
         """What it has said of its disk last: epoch, version."""
         self.barriers: dict[int, int] = {}
@@ -264,6 +266,8 @@ class World:
             site.undecided.append((draft, durability))
         else:
             self.history.on_answer(site, draft, answer, durability)
+            if answer.verdict is Verdict.DONE:
+                site.ids += self.history.ids_of(site, answer.version)
 
     def granted(self, site: Site, granted: Granted) -> None:
         """A program has the database alone, and changes its schema; or gives up."""
@@ -292,6 +296,23 @@ class World:
         if body:
             txid = self.txid(site)
             draft = load.Draft(txid, shared.epoch, position.version, statements, returned, reads, body, position.digest)
+            self.submit(site, draft, self.r.choice(list(Durability)))
+
+    def lease(self, site: Site) -> None:
+        """A program wants ids; or inserts a row with one of its own."""
+        shared = site.machine.shared
+        if shared is None or len(site.drafts) > 3:
+            return
+        position = site.rows.position()
+        statements: tuple[load.Statement, ...] = ()
+        returned: list[Any] = []
+        body = load.lease_body(self.r.randint(1, 3))
+        if site.ids and self.r.random() < 0.6:
+            statements = (("INSERT INTO auto VALUES(?, ?)", (site.ids.pop(0), site.station)),)
+            returned, body = load.run(site.rows.disk.images[-1][1], statements)
+        if body:
+            txid = self.txid(site)
+            draft = load.Draft(txid, shared.epoch, position.version, statements, returned, (), body, position.digest)
             self.submit(site, draft, self.r.choice(list(Durability)))
 
     def submit(self, site: Site, draft: load.Draft, durability: Durability) -> None:
@@ -537,7 +558,7 @@ class World:
             if sites:
                 site = r.choice(sites)
                 choices += [lambda: self.transact(site)] * 4
-                choices += [lambda: self.read(site), lambda: self.again(site), lambda: self.scrub(site)]
+                choices += [lambda: self.read(site), lambda: self.again(site), lambda: self.scrub(site), lambda: self.lease(site)]
             r.choice(choices)()
         for _ in range(r.randint(0, 3)):
             self.order_one()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .database_plan import Item
 
 CHECKERS: Final = frozenset(
-    "fork serial rows verdict shared once told durable quorum release linearizable lock scrub rest".split()  # noqa: SIM905
+    "fork serial rows verdict shared once told durable quorum release linearizable lock lease scrub rest".split()  # noqa: SIM905
 )
 """
 fork          one epoch and version has one history
@@ -38,6 +38,7 @@ quorum        who commits suffices
 release       who decides in one epoch has one release of SQLite
 linearizable  a read behind a barrier sees what was acknowledged before
 lock          who has the database alone sees nothing committed between
+lease         no two programs have an id in common
 scrub         a comparison of rows finds the copy that is damaged, and no other
 rest          in the end all are active and equal, and everything has an answer
 """
@@ -56,6 +57,8 @@ class Version:
     content: bytes
     opened: bool = False
     """It is the first entry of an epoch."""
+    leased: frozenset[int] = field(default_factory=frozenset)
+    """Ids of ``auto`` that programs have."""
     txids: frozenset[Txid] = field(default_factory=frozenset)
     """All that are in its history."""
 
@@ -172,9 +175,22 @@ class History:
             self._check_opening(site, position, parent)
         else:
             image, content = self._replay(site, position, parent, txid)
-        made = Version(position, parent, txid, Written(body), image, content, opened, parent.txids | {txid})
+        made = Version(position, parent, txid, Written(body), image, content, opened, parent.leased, parent.txids | {txid})
+        if ids := self.ids_of(site, position.version):
+            if made.leased & set(ids):
+                raise Violation(
+                    "lease", f"version {position.version} leases {ids}, of which {sorted(made.leased & set(ids))} are leased"
+                )
+            made.leased |= set(ids)
         self.versions[position.digest] = made
         return made
+
+    @staticmethod
+    def ids_of(site: Site, version: int) -> list[int]:
+        """The ids that this version leases."""
+        query = "SELECT first, count FROM zenjun_lease WHERE version = ?"
+        rows: list[Any] = site.rows.connection.execute(query, (version,)).fetchall()
+        return [k for first, count in rows for k in range(first, first + count)]
 
     def _replay(self, site: Site, position: Position, parent: Version, txid: Txid) -> tuple[bytes, bytes]:
         draft = self.drafts[txid]

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import apsw
 from zenjun.daemon.database.guarding import is_recorded
+from zenjun.daemon.database.leases import encode_lease
 from zenjun.proto.service.database.certify import table_hash
 from zenjun.proto.service.database.changeset import row_hash
 from zenjun.proto.service.database.messages import Segment, Txid, encode_body
@@ -28,6 +29,7 @@ CREATE TABLE par(id INTEGER PRIMARY KEY);
 CREATE TABLE kid(id INTEGER PRIMARY KEY, p REFERENCES par(id) ON DELETE CASCADE, v);
 INSERT INTO par VALUES(1), (2), (3);
 CREATE TABLE total(id INTEGER PRIMARY KEY, v);
+CREATE TABLE auto(id INTEGER PRIMARY KEY AUTOINCREMENT, v);
 """
 """Of version 1: a new database gets it before it is copied to the sites."""
 FIRST: Final = "INSERT INTO total VALUES(-77, 1);"
@@ -132,6 +134,10 @@ def content(connection: apsw.Connection) -> bytes:
             rows = connection.execute(f'SELECT * FROM "{name}" ORDER BY 1').fetchall()
             digest.update(repr((name, sql, rows)).encode())
     return digest.digest()
+
+
+def lease_body(count: int) -> bytes:
+    return encode_body([(Segment.LEASE, encode_lease("auto", count))])
 
 
 def schema_body(sql: str) -> bytes:

@@ -104,9 +104,10 @@ CAUGHT_BY: dict[str, set[str]] = {
     "LockSurvives": {"rest"},
     "KeepsBranch": {"rows", "scrub"},
     "GivesOld": {"shared", "rows", "fork", "told"},
-    "FitsAll": {"shared", "rows", "told"},
+    "FitsAll": {"shared", "rows", "told", "fork"},
     "AnyRelease": {"release"},
     "WithoutTheFile": {"rows"},
+    "ForgetsLeases": {"lease"},
     "TrustsItself": {"scrub", "rows"},
     "SumsLater": {"scrub"},
     "NobodyLeaves": {"scrub"},
@@ -117,7 +118,7 @@ CAUGHT_BY: dict[str, set[str]] = {
 """Broken rule to the checkers that may catch it first."""
 
 
-@rule("K1", "K2", "K3", "K4", "K5", "K6", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "Q8", "W1", "W2", "W3")
+@rule("K1", "K2", "K3", "K4", "K5", "K6", "K7", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "Q8", "W1", "W2", "W3")
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
     def plan(seed: int) -> Plan:

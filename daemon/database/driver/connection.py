@@ -27,22 +27,22 @@ from ..errors import (
     DataError,
     Error,
     NoQuorum,
-    NotCommitted,
     NotReachable,
     NotSupportedError,
     OperationalError,
     PositionLost,
     ProgrammingError,
     SerializationError,
-    Undecided,
 )
-from ..wire import PIECE_BYTES, to_text
+from ..wire import to_text
 from . import ageing
 from .ageing import TooOld, watch
 from .cursor import Cursor
 from .dump import dump
+from .keys import Keys
 from .mapping import mapped
 from .reads import Reads
+from .sending import send
 from .service import Lost, Service
 from .statements import Kind, is_exclusive, kind_of, split, words_of
 from .watching import Change, changes
@@ -53,8 +53,6 @@ TRIES: Final = 10
 PAUSE_S: Final = 0.002
 """Before the second try, on average; twice that before each further one, up to ``PAUSE_MAX_S``."""
 PAUSE_MAX_S: Final = 0.25
-RETRY_S: Final = 0.1
-"""Between two tries to reach the database process again."""
 ISOLATIONS: Final = ("serializable", "snapshot")
 READS: Final = ("local", "linearizable")
 DURABILITIES: Final = ("memory", "majority-disk", "all-disk")
@@ -101,6 +99,7 @@ class Connection:
         self._snapshot = (0, 0)
         """Epoch and version of the transaction's snapshot."""
         self._read_set: set[bytes] = set()
+        self._keys = Keys(self)
         self._lock: Txid | None = None
         self._has_read = False
         """Statements of their own have read since."""
@@ -341,6 +340,7 @@ class Connection:
             branch.end()
             raise PositionLost(f"the copy here is at version {version} of epoch {epoch}, before what this connection has seen")
         self._seen = self._snapshot
+        self._keys.begin(epoch)
         self._has_read = False
         return branch
 
@@ -428,7 +428,8 @@ class Connection:
             raise DataError(f"the transaction changes {len(body)} bytes, before and after together; {BODY_MAX} are allowed")
         reads = self._sent_reads()
         txid = self._lock or self._txid()
-        version = self._send(
+        version = send(
+            self,
             {
                 "txid": to_text(txid.encode()),
                 "epoch": self._snapshot[0],
@@ -451,39 +452,6 @@ class Connection:
         assert self._branch is not None
         names: list[Any] = self._branch.reader.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'").fetchall()
         return {table_hash(name) for (name,) in names}
-
-    def _send(self, write: dict[str, Any], body: bytes) -> int:
-        """The version that the transaction makes. When the process is lost, its next one is asked under the transaction's id."""
-        if is_long := len(body) > PIECE_BYTES:
-            write = {**write, "pieces": len(body)}
-        write["body"] = "" if is_long else to_text(body)
-        deadline = time.monotonic() + self.timeout
-        again = False
-        while True:
-            left = max(0.1, deadline - time.monotonic())
-            try:
-                if is_long:
-                    self._send_pieces(write["txid"], body, deadline)
-                return int(self._ask("commit", seconds=left, again=again or None, **write)["version"])
-            except Lost as error:
-                if time.monotonic() > deadline:
-                    raise Undecided(f"{error}; the transaction may be committed") from None
-                again = True
-            except NotReachable as error:
-                if not again:
-                    raise
-                if time.monotonic() > deadline:
-                    raise Undecided(f"{error}; the transaction may be committed") from None
-            except SerializationError as error:
-                if again and error.code == "stale":
-                    raise NotCommitted(f"the database process was lost, and the transaction is not committed: {error}") from None
-                raise
-            time.sleep(RETRY_S)
-
-    def _send_pieces(self, txid: str, body: bytes, deadline: float) -> None:
-        for number, at in enumerate(range(0, len(body), PIECE_BYTES)):
-            left = max(0.1, deadline - time.monotonic())
-            self._ask("piece", seconds=left, txid=txid, number=number, body=to_text(body[at : at + PIECE_BYTES]))
 
     # ---- statements
 
@@ -617,9 +585,14 @@ class Connection:
         return True
 
     def _write(self, branch: Branch, cursor: Cursor, sql: str, bindings: Bindings) -> None:
+        wanting: list[str] = []
+
         def trace(each: apsw.Cursor, text: str, values: object) -> bool:
+            nonlocal wanting
             cursor.description = _description(each)
-            return self._is_one(sql, text)
+            # Who has the database alone needs no ids of its own; what is prepared now may insert by triggers, too.
+            wanting = [] if self._lock is not None or each.is_readonly else self._keys.wanting(branch, sql)
+            return not wanting and self._is_one(sql, text)
 
         word = "".join(words_of(sql, 1))
         changes_temporary = word in ("ALTER", "CREATE", "DROP")
@@ -629,6 +602,10 @@ class Connection:
         try:
             each = branch.execute(sql, bindings, trace)
         except apsw.ExecTraceAbort:
+            if wanting:
+                self._keys.arm(branch, wanting)
+                self._write(branch, cursor, sql, bindings)
+                return
             raise ProgrammingError("one statement at a time: executescript runs several") from None
         cursor._rows = each
         if word in ("INSERT", "REPLACE", "UPDATE", "DELETE") or branch.writer.total_changes() != before:
@@ -637,6 +614,7 @@ class Connection:
             cursor.rowcount = branch.writer.changes()
             if word in ("INSERT", "REPLACE"):
                 cursor.lastrowid = branch.writer.last_insert_rowid()
+        self._keys.used(branch)
         if not changes_temporary:
             self._note(sql, bindings)  # not before: an EXPLAIN counts as a statement that changes nothing
 

@@ -83,7 +83,7 @@ def _checked(
         for kind, data in decode_body(body):
             if kind is Segment.CHANGESET:
                 yield from _rows(version, data, reader, tables)
-            elif not tables:
+            elif kind is Segment.SQL and not tables:
                 yield Change(version, "", "SCHEMA", {}, None, {"sql": data.decode()})
 
 

@@ -58,6 +58,8 @@ class Segment(IntEnum):
 
     CHANGESET = 1
     SQL = 2
+    LEASE = 3
+    """Ids for a table: how many, and its name."""
 
 
 class Disk(IntEnum):

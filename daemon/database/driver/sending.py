@@ -1,0 +1,51 @@
+"""A transaction on its way to the database process."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import NotCommitted, NotReachable, SerializationError, Undecided
+from ..wire import PIECE_BYTES, to_text
+from .service import Lost
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+RETRY_S: Final = 0.1
+"""Between two tries to reach the database process again."""
+
+
+def send(connection: Connection, write: dict[str, Any], body: bytes) -> int:
+    """The version that the transaction makes. When the process is lost, its next one is asked under the transaction's id."""
+    if is_long := len(body) > PIECE_BYTES:
+        write = {**write, "pieces": len(body)}
+    write["body"] = "" if is_long else to_text(body)
+    deadline = time.monotonic() + connection.timeout
+    again = False
+    while True:
+        left = max(0.1, deadline - time.monotonic())
+        try:
+            if is_long:
+                _send_pieces(connection, write["txid"], body, deadline)
+            return int(connection._ask("commit", seconds=left, again=again or None, **write)["version"])
+        except Lost as error:
+            if time.monotonic() > deadline:
+                raise Undecided(f"{error}; the transaction may be committed") from None
+            again = True
+        except NotReachable as error:
+            if not again:
+                raise
+            if time.monotonic() > deadline:
+                raise Undecided(f"{error}; the transaction may be committed") from None
+        except SerializationError as error:
+            if again and error.code == "stale":
+                raise NotCommitted(f"the database process was lost, and the transaction is not committed: {error}") from None
+            raise
+        time.sleep(RETRY_S)
+
+
+def _send_pieces(connection: Connection, txid: str, body: bytes, deadline: float) -> None:
+    for number, at in enumerate(range(0, len(body), PIECE_BYTES)):
+        left = max(0.1, deadline - time.monotonic())
+        connection._ask("piece", seconds=left, txid=txid, number=number, body=to_text(body[at : at + PIECE_BYTES]))
