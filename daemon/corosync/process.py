@@ -96,7 +96,7 @@ class Process:
         """A ring of one begins, and programs may connect. Raises IpcError: a service is served already."""
         self._allow()
         self._input(lambda now: self.standin.ring.start(now))
-        for name in SERVICES:
+        for name in SERVICES if not self.stopped.done() else ():
             self.server.serve(name)
         asyncio.get_running_loop().add_reader(self.server.fileno(), self._turn)
 
@@ -128,7 +128,11 @@ class Process:
 
     def _input(self, call: Callable[[int], list[Effect]]) -> None:
         """An input to the ring, and what follows: effects, keys, the next time, programs that have room again."""
+        if self.stopped.done():
+            return
         self.apply(call(time.monotonic_ns()))
+        if self.stopped.done():  # what has not been applied has not happened
+            return
         self._show_ring()
         self._set_alarm()
         self._resume()
@@ -288,6 +292,8 @@ class Process:
     def _turn(self) -> None:
         """What programs ask, a batch of each."""
         for item in self.server.turn():
+            if self.stopped.done():
+                return
             match item:
                 case Asked():
                     self._asked(item)
@@ -301,8 +307,9 @@ class Process:
                     self.refused += 1
                     text = f"a program of user {item.uid}, group {item.gid} was refused at {item.service}: {TEXTS[item.reason]}"
                     self.journal.event(logging.WARNING, "refused", text, now=time.monotonic_ns(), key=item.service)
-        self._show_ring()
-        self._set_alarm()
+        if not self.stopped.done():
+            self._show_ring()
+            self._set_alarm()
 
     def _ended(self, item: Ended) -> None:
         program = self.programs.pop(item.connection, None)

@@ -106,3 +106,18 @@ def test_requests_at_random_do_not_end_it(tmp_path: Path, seed: int) -> None:
     done = alone(tmp_path, sys.executable, "-m", "tests.daemon.corosync_fuzz", str(seed), "1500")
     assert done.returncode == 0, done.stderr + log(tmp_path)
     assert "Traceback" not in log(tmp_path)
+
+
+def test_without_room_on_the_disk_it_ends_before_anybody_hears_of_a_ring(tmp_path: Path) -> None:
+    """Exit code 5: a ring whose number is not durable could be told of twice. The disk has room for one file, and a new one
+    takes its place only when it is whole."""
+    (tmp_path / "state").mkdir()
+    text = 'mount -t tmpfs -o size=4k tmpfs "$1/state" && shift && "$@" && "$@"'
+    rig = [sys.executable, "-m", "tests.daemon.corosync_alone", str(tmp_path), "true"]
+    argv = [*corosyncs.alone(), "sh", "-c", text, "sh", str(tmp_path), *rig]
+    done = subprocess.run(
+        argv, cwd=corosyncs.ROOT, env=corosyncs.environment(), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 99, done.stderr
+    assert log(tmp_path).count(" info ring: ") == 1
+    assert "No space left on device code=5" in log(tmp_path)
