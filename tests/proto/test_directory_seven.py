@@ -204,3 +204,48 @@ def test_nothing_that_others_send_raises() -> None:
         one.receive((2, 1), ahead)
     assert one.counters["held-full"] >= 5 and one.counters["malformed"]
     assert one.place != NOWHERE
+
+
+@rule("U3")
+@pytest.mark.parametrize("seed", range(4))
+def test_three_managers_that_always_want_something_get_it(seed: int) -> None:
+    """Messages of each sender in their order, those of different senders in any: every attempt ends, and costs at most twice as
+    many messages as one that meets no other."""
+    r, each = random.Random(seed), 24
+    group = Managers(3).all
+    under_way: dict[tuple[Who, Who], list[bytes]] = {(a, b): [] for a in group for b in group if a != b}
+    wanted, sent = dict.fromkeys(group, each), 0
+
+    def go_on(who: Who) -> None:
+        nonlocal sent
+        m = group[who]
+        while True:
+            effects = m.take()
+            if not effects:
+                if m.standing is not Standing.IDLE or not wanted[who]:
+                    return
+                m.request()
+            for effect in effects:
+                match effect:
+                    case Send(data):
+                        sent += 1
+                        for other in group:
+                            if other != who:
+                                under_way[who, other].append(data)
+                    case Keep():
+                        m.kept(effect.asking)
+                    case Locked():
+                        m.data(b"x")
+                    case Finished():
+                        wanted[who] -= 1
+                    case Wrong(text):
+                        pytest.fail(text)
+
+    for who in group:
+        go_on(who)
+    while ways := [way for way, messages in under_way.items() if messages]:
+        sender, to = r.choice(ways)
+        group[to].receive(sender, under_way[sender, to].pop(0))
+        go_on(to)
+    assert not any(wanted.values()) and all(m.standing is Standing.IDLE and m.lock is None for m in group.values())
+    assert sent <= 2 * 7 * 3 * each

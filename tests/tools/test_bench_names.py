@@ -13,7 +13,7 @@ import pytest
 from zenjun.tools.bench import etcdwire, nameload, names
 from zenjun.tools.bench.etcdwire import EtcdError, Http2, field, fields, inner
 from zenjun.tools.bench.names import NamesPlan, run
-from zenjun.tools.bench.names_systems import ETCD, GROUP, OURS, EtcdNames
+from zenjun.tools.bench.names_systems import ETCD, GROUP, OURS, SEVEN, EtcdNames
 from zenjun.tools.bench.names_table import aims, render_names
 
 Json = dict[str, Any]
@@ -164,9 +164,14 @@ def test_wrong_options_are_refused() -> None:
 def test_a_call_in_a_lab() -> None:
     """Every measurement gives figures; a joiner gets what the others have, and what has changed since."""
     rows: list[Json] = []
-    run(NamesPlan(seconds=1.0, repeat=1, names=2000), rows.append)
+    plan = NamesPlan(seconds=1.0, repeat=1, names=2000)
+    run(plan, rows.append)
     assert [problem for row in rows for problem in row["problems"]] == []
-    assert [row["what"] for row in rows] == [m.what for m in (*OURS, *GROUP)] + ["joiner"]
+    ordered, seven = [m.what for m in (*OURS, *GROUP)] + ["station gone"], [m.what for m in SEVEN] + ["station gone"]
+    assert [row["what"] for row in rows] == [*seven, *ordered, "joiner"], "in turns"
+    assert len(rows) == plan.lines()
+    gone = [row for row in rows if row["what"] == "station gone"]
+    assert all(row["p50_us"] > 0.5 * row["fail_timeout_us"] > 0 for row in gone)
     assert all(row["per_s"] > 0 for row in rows[:-1])
     assert rows[-1]["joined_s"] > 0 and rows[-1]["resident_mb"]["3"] > 10
     assert json.loads(json.dumps(rows)) == rows
@@ -178,7 +183,7 @@ def test_etcd_beside_it() -> None:
     if missing := EtcdNames.missing():
         pytest.skip(f"etcd: {missing}")
     rows: list[Json] = []
-    run(NamesPlan(seconds=1.0, repeat=1, peers=("etcd",)), rows.append)
+    run(NamesPlan(seconds=1.0, repeat=1, peers=("etcd",), modes=("ordered",)), rows.append)
     found = [row for row in rows if row["system"] == "etcd"]
     assert [problem for row in found for problem in row["problems"]] == []
     assert [row["what"] for row in found] == [m.what for m in ETCD] and all(row["count"] > 0 for row in found)

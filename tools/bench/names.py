@@ -22,14 +22,29 @@ from typing import Any, Final
 from ...daemon.client.errors import ClientError
 from ..lab import Lab, LabError
 from .cell import BenchError, Client, Json
+from .gonestation import measure_gone_station
 from .joiner import measure_joiner
 from .measure import Machine, cpu_ns
 from .nameload import WORK_S
-from .names_systems import ETCD, GROUP, OURS, START_S, EtcdNames, Measurement, OurGroup, OurNames, Service
+from .names_systems import (
+    ETCD,
+    GROUP,
+    OURS,
+    SEVEN,
+    START_S,
+    EtcdNames,
+    Measurement,
+    OurGroup,
+    OurNames,
+    Service,
+    SevenNames,
+)
 from .plan import machine
 
 KIND: Final = "directory"
 LEAD_NS: Final = 100_000_000
+MODES: Final = ("ordered", "seven")
+GONE_STATION: Final = "station gone"
 SETTLE_S: Final = 0.5
 FSYNCS: Final = 50
 LOAD: Final = (sys.executable, "-m", "zenjun.tools.bench.nameload")
@@ -39,18 +54,22 @@ Report = Callable[[Json], None]
 
 @dataclass(frozen=True)
 class NamesPlan:
-    """Options of one call. names: number of names that a joiner has to get; 0: that part is left out."""
+    """Options of one call. modes: of our directory, measured in turns. names: number of names that a joiner has to get; 0: that
+    part is left out."""
 
     stations: int = 3
     seconds: float = WORK_S
     repeat: int = 3
     peers: tuple[str, ...] = ()
     names: int = 0
+    modes: tuple[str, ...] = MODES
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def lines(self) -> int:
         """How many lines the call will give."""
-        each = len(OURS) + len(GROUP) + (len(ETCD) if "etcd" in self.peers else 0)
+        each = len(ETCD) if "etcd" in self.peers else 0
+        each += len(OURS) + len(GROUP) + 1 if "ordered" in self.modes else 0
+        each += len(SEVEN) + 1 if "seven" in self.modes else 0
         return self.repeat * each + (1 if self.names else 0)
 
 
@@ -114,12 +133,14 @@ def run(plan: NamesPlan, report: Report, starting: Callable[[str], None] = lambd
     Raises LabError when the lab cannot be made."""
     with tempfile.TemporaryDirectory(prefix="zenjun-bench.") as folder, Lab(plan.stations, options=plan.options) as lab:
         ours = OurNames(lab)
-        services: list[tuple[Service, ...]] = [(ours, OurGroup(lab))]
+        services: list[tuple[Service, ...]] = [(ours, OurGroup(lab))] if "ordered" in plan.modes else []
+        if "seven" in plan.modes:
+            services.append((SevenNames(lab),))
         if "etcd" in plan.peers:
             services.append((EtcdNames(lab, Path(folder)),))
         fsync_us = fsync_time(Path(folder))
         for repeat in range(1, plan.repeat + 1):
-            first = repeat % len(services)
+            first = repeat % max(1, len(services))
             for together in services[first:] + services[:first]:
                 _run_service(plan, together, {"repeat": repeat, "fsync_us": fsync_us}, report, starting)
         if plan.names:
@@ -147,7 +168,11 @@ def _run_service(
                     starting(f"{service.name}: {measurement.what}")
                     figures = measure(service, clients, measurement, plan.seconds)
                     report({**_head(plan, service, measurement.what, head), **figures})
-    except (BenchError, LabError) as error:
+        ours = together[0]
+        if isinstance(ours, OurNames):
+            starting(f"{ours.name}: {GONE_STATION}")
+            report({**_head(plan, ours, GONE_STATION, head), **measure_gone_station(ours)})
+    except (BenchError, LabError, ClientError) as error:
         report({**_head(plan, together[0], "all", head), "ok": False, "problems": [str(error)]})
     finally:
         together[0].stop()

@@ -58,6 +58,8 @@ OURS: Final = (
     Measurement("watch", {"do": "put", "wait": "memory", "rate": WATCH_RATE}, watched=True),
     Measurement("program gone", {"do": "gone"}),
 )
+SEVEN: Final = tuple(m for m in OURS if m.what not in ("look-up, kept", "look-up, mirror"))
+"""Programs keep no answers in this mode, and a mirror is the same."""
 ETCD: Final = (
     one_at_a_time("look-up", do="get"),
     Measurement("look-up, rate", {"do": "get", "inflight": INFLIGHT}),
@@ -102,15 +104,20 @@ class OurNames(Service):
 
     name = kind = "zenjun"
     measurements: tuple[Measurement, ...] = OURS
+    configured: Mapping[str, Mapping[str, Any]] = {}
+    """Options beside the lab's."""
 
     def __init__(self, lab: Lab) -> None:
         super().__init__(lab)
         self.pids: dict[int, int] = {}
 
     def start(self) -> None:
+        """From nothing: with what the other mode has left, a station would be behind in this one."""
         try:
             for station in self.lab.stations.values():
-                station.start_daemon()
+                for old in station.state_directory.glob("directory.*"):
+                    old.unlink()
+                station.start_daemon(self.configured)
             self.lab.wait_open(START_S)
             for number in self.lab.stations:
                 self.start_one(number)
@@ -122,17 +129,19 @@ class OurNames(Service):
     def start_one(self, number: int) -> None:
         self.pids[number] = self.lab.station(number).start_directory()
 
-    def wait_active(self, number: int, limit_s: float = START_S) -> float:
-        """Seconds until the station's copy is the group's. Raises BenchError."""
+    def wait_active(self, number: int, limit_s: float = START_S) -> tuple[float, float]:
+        """Seconds until the process answers, which it does when its file is checked, and until the station's copy is the group's.
+        Raises BenchError."""
         began = time.monotonic()
         while time.monotonic() - began < limit_s:
             with (
                 contextlib.suppress(ClientError, OSError),
                 connect_directory_sync(self.target(number), wait=limit_s, timeout=limit_s) as d,
             ):
+                answers_s = time.monotonic() - began
                 while time.monotonic() - began < limit_s:
                     if d.status()["active"]:
-                        return time.monotonic() - began
+                        return answers_s, time.monotonic() - began
                     time.sleep(0.01)
         raise BenchError(f"zenjun-directory of station {number} is not active after {limit_s:g} s")
 
@@ -169,6 +178,14 @@ class OurNames(Service):
 
     def target(self, station: int) -> str:
         return str(self.lab.station(station).directory / "directory.sock")
+
+
+class SevenNames(OurNames):
+    """The same under ``update = "seven"``."""
+
+    name = "zenjun, seven"
+    measurements = SEVEN
+    configured: Mapping[str, Mapping[str, Any]] = {"directory": {"update": "seven"}}
 
 
 class OurGroup(OurNames):

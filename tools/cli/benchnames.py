@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ..bench.names import NamesPlan, run
+from ..bench.names import MODES, NamesPlan, run
 from ..bench.names_systems import PEERS, EtcdNames
 from ..bench.names_table import render_names
 from .benchcommon import measured, tables, there, words
@@ -44,6 +44,14 @@ Exit status: as zenjun bench.""",
     help="Other systems in the same lab, with their defaults.",
 )
 @click.option(
+    "--modes",
+    metavar="MODE,…",
+    callback=words(MODES),
+    default=",".join(MODES),
+    show_default=True,
+    help="Values of directory.update, measured in turns.",
+)
+@click.option(
     "--option",
     "options",
     multiple=True,
@@ -58,6 +66,7 @@ def directory(
     repeat: int,
     names: int,
     peers: tuple[str, ...],
+    modes: tuple[str, ...],
     options: Mapping[str, Mapping[str, Any]],
     as_json: bool,
 ) -> None:
@@ -66,5 +75,5 @@ def directory(
     etcd's put is on the disks of a majority: it is compared with --wait disk. Its serializable reads are compared with
     look-ups, its linearizable ones with fresh look-ups.
     """
-    plan = NamesPlan(stations, seconds, repeat, there(peers, "etcd", EtcdNames.missing), names, options)
+    plan = NamesPlan(stations, seconds, repeat, there(peers, "etcd", EtcdNames.missing), names, modes, options)
     measured(partial(run, plan), plan.lines(), lambda row: str(row["what"]), render_names, as_json)
