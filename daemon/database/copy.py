@@ -97,7 +97,8 @@ class CatalogueRows(FileRows):
 
 
 def open_copy(files: Files, uuid: bytes, kind: type[FileRows] = FileRows) -> tuple[FileRows, str]:
-    """The copy that is here; if it is damaged it is kept under another name, and a blank one begun. The other value says so."""
+    """The copy that is here; if it is damaged it is kept under another name, and a blank one begun, which stays out of use until
+    another site's copy has come. The other value says so."""
     try:
         path = files.open()
         try:
@@ -110,6 +111,7 @@ def open_copy(files: Files, uuid: bytes, kind: type[FileRows] = FileRows) -> tup
             if not isinstance(getattr(failure.__cause__, "__cause__", None), apsw.NotADBError | apsw.CorruptError):
                 raise
             why = str(failure)
+        files.distrust(why)  # a blank copy instead must not count as one that never had anything
         kept = files.set_aside(path)
         return kind(files, uuid, path), f"{path} is damaged ({why}): it is {kept} now, and a blank one is begun"
     except OSError as error:

@@ -24,21 +24,28 @@ FIRST_S: Final = 3600.0
 """After the start, until the first one; sooner if they are more frequent."""
 
 
+_DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError)
+"""Everything else (no descriptor, no memory, busy) says nothing of the copy."""
+
+
 @dataclass(frozen=True, slots=True)
 class Summing(Effect):
-    """Rows that are to be summed. pinned: None: the copy cannot be read, ``damage`` says why."""
+    """Rows that are to be summed. pinned: None: the copy cannot be read; ``damage`` or ``trouble`` says why."""
 
     number: int
     pinned: Pinned | None
     damage: str = ""
+    trouble: str = ""
 
 
 def pin(rows: FileRows, number: int) -> Summing:
     """In the thread of the applier, at the place of the comparison."""
     try:
         return Summing(number, Pinned(rows))
+    except _DAMAGE as error:
+        return Summing(number, None, damage=str(error))
     except apsw.Error as error:
-        return Summing(number, None, str(error))
+        return Summing(number, None, trouble=str(error))
 
 
 class Scrubs:
@@ -53,21 +60,27 @@ class Scrubs:
         """What the last one has shown, for people."""
 
     async def run(self, summing: Summing, machine: Machine) -> None:
-        """Look at the copy, and say what its rows sum up to; or give it up."""
-        damage, sums = summing.damage, b""
+        """Look at the copy, and say what its rows sum up to; or give it up. If it cannot be read now nothing is said, and nothing
+        is compared: a sum that is not its own would look like damage."""
+        damage, trouble, sums = summing.damage, summing.trouble, b""
         if (pinned := summing.pinned) is not None:
             try:
                 damage = await asyncio.to_thread(pinned.damage)
                 if not damage:
                     sums = await asyncio.to_thread(pinned.sums)
-            except apsw.Error as error:
+            except _DAMAGE as error:
                 damage = str(error)
+            except apsw.Error as error:
+                trouble = str(error)
             finally:
                 await asyncio.to_thread(pinned.close)
         site = self._site
         if site.machine is not machine:
             return
-        if damage:
+        if trouble:
+            self.last = f"not compared: {trouble}"
+            site.journal.warning("scrub", f"database {site.name}: {self.last}", version=site.position.version)
+        elif damage:
             site.counters["damaged"] += 1
             site.carry_out(await site.work(lambda: machine.fail(damage, is_damaged=True)))
         else:

@@ -275,9 +275,10 @@ class Site:
             if not self._rows.blank() and self.name != CATALOGUE and self._rows.uuid() != self.uuid:
                 self._rows.close()  # another database of this name, which was dropped while this station was away
                 self.files.remove()
+                if self._doubts is not None:  # its file is gone with the others
+                    self._doubts.close()
+                    self._doubts = None
                 self._rows, _ = open_copy(self.files, self.uuid, kind)
-            if self._rows.blank() and self.files.distrusted:
-                self.files.trust()  # there is nothing of it left
             self.position = NOTHING if self._rows.blank() else self._rows.position()
 
     @property
@@ -396,9 +397,10 @@ class Site:
 
     def _replace(self, rows: FileRows) -> None:
         """Another copy has come; one that was found to be damaged is kept beside it."""
+        is_blank = rows.blank()
         rows.close()
         try:
-            if (reason := self.files.distrusted) and rows.path.exists():
+            if (reason := self.files.distrusted) and rows.path.exists() and not is_blank:
                 kept = self.files.set_aside(rows.path)
                 self.journal.warning(
                     "mended", f"database {self.name}: another copy has come; the damaged one is {kept}: {reason}"

@@ -128,3 +128,51 @@ def test_there_is_a_thread_while_there_are_connections(c: db.Connection) -> None
     until(lambda: not there())
     with contextlib.closing(db.connect("shop")):
         assert there()
+
+
+def test_a_dump_in_an_old_transaction_is_of_one_snapshot(c: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes as long as it takes; what others write meanwhile is not in it."""
+    c.execute("CREATE TABLE z(id INTEGER PRIMARY KEY)")
+    c.commit()
+    monkeypatch.setattr(ageing, "TRANSACTION_S", 0.1)
+    c.execute("SELECT * FROM t").fetchall()
+    lines = c.iterdump()
+    first = [next(lines) for _ in range(2)]
+    with db.connect("shop") as other:
+        other.execute("INSERT INTO z VALUES(77)")
+    other.close()
+    time.sleep(0.5)
+    assert "77" not in "".join([*first, *lines])
+
+
+def test_rows_that_come_slowly_age(c: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ageing, "TRANSACTION_S", 0.1)
+
+    def slowly() -> Iterator[tuple[int, str]]:
+        for number in range(100, 200):
+            time.sleep(0.05)
+            yield number, "x"
+
+    with pytest.raises(db.OperationalError, match="open for more than"):
+        c.executemany("INSERT INTO t VALUES(?, ?)", slowly())
+    c.rollback()
+    assert c.execute("SELECT count(*) FROM t WHERE id >= 100").fetchall() == [(0,)]
+
+
+def test_the_lock_of_an_old_transaction_is_given_back_by_the_next_call(
+    local: Local, c: db.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = local.ask
+
+    def heard(do: str, **arguments: Any) -> dict[str, Any]:
+        asked.append(do)
+        return ask(do, **arguments)
+
+    monkeypatch.setattr(local, "ask", heard)
+    c.execute("BEGIN EXCLUSIVE")
+    until(lambda: not c.in_transaction)
+    assert "unlock" not in asked
+    with pytest.raises(db.OperationalError, match="open for more than"):
+        c.execute("SELECT 1")
+    assert "unlock" in asked

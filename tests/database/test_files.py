@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 from pathlib import Path
 
@@ -9,13 +11,17 @@ import apsw
 import pytest
 from zenjun.daemon.database import rows as storing
 from zenjun.daemon.database.copy import Builder, Entries, FileRows, Frozen, open_copy, rewritten
-from zenjun.daemon.database.files import Files, FilesError, claim, is_name
+from zenjun.daemon.database.doubt import Doubts
+from zenjun.daemon.database.files import Files, FilesError, claim, is_name, remove
 from zenjun.daemon.database.moving import Kind, Piece, Receiving, pieces_of
+from zenjun.daemon.database.site import Site
 from zenjun.daemon.jsonframes import FrameError, Frames, pack
+from zenjun.daemon.observe import Journal
 from zenjun.proto.service.database import messages as m
 from zenjun.proto.service.database.certify import Shared
 from zenjun.proto.service.database.given import decode_given, encode_given
 from zenjun.proto.service.database.machine import Given
+from zenjun.proto.service.database.roll import Sites
 from zenjun.proto.service.database.rows import Entry, RowsFailed, Verdict
 from zenjun.proto.service.database.scrub import Scrubbing
 from zenjun.proto.service.database.window import Window
@@ -113,7 +119,39 @@ def test_a_damaged_file_is_kept_and_a_blank_one_begun(tmp_path: Path) -> None:
     files.open().write_bytes(b"no database at all" * 1000)
     rows, damaged = open_copy(files, UUID)
     assert rows.blank() and "bad-1.db" in damaged and (files.folder / "bad-1.db").exists()
+    assert "not a database" in files.distrusted
     rows.close()
+
+
+def test_a_site_whose_copy_was_damaged_is_not_one_without_a_copy(tmp_path: Path) -> None:
+    """If all copies are damaged the database must not open with nothing in it."""
+    files = Files(tmp_path, "shop")
+    rows, _ = open_copy(files, UUID)
+    rows.create(UUID)
+    rows.close()
+    remove(files.present())
+    files.present().write_bytes(b"no database at all" * 1000)
+    site = Site("shop", files, Sites(frozenset({1, 2, 3})), Journal(logging.getLogger("test_files")), UUID)
+    site._open((1, 1))
+    assert site.is_blank and site.machine is not None and site.machine.distrusts
+    asyncio.run(site.close())
+    later = Site("shop", files, Sites(frozenset({1, 2, 3})), Journal(logging.getLogger("test_files")), UUID)
+    later._open((1, 2))
+    assert later.machine is not None and later.machine.distrusts, "nor after the next start"
+    asyncio.run(later.close())
+
+
+def test_a_note_of_a_failed_sync_outlasts_a_database_made_again(tmp_path: Path) -> None:
+    """It was dropped and made again while the station was away: the folder is another one."""
+    files = Files(tmp_path, "shop")
+    rows, _ = open_copy(files, UUID)
+    rows.create(UUID)
+    rows.close()
+    site = Site("shop", files, Sites(frozenset({1, 2, 3})), Journal(logging.getLogger("test_files")), b"another database")
+    site.prepare()
+    site.doubts.failed()
+    asyncio.run(site.close())
+    assert Doubts(files.folder).has_failed
 
 
 @rule("W3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from zenjun.daemon.database import vfs
 from zenjun.daemon.database.copy import FileRows, open_copy
 from zenjun.daemon.database.files import Files
 from zenjun.daemon.database.scrub import Pinned
+from zenjun.daemon.database.scrubbing import pin
 from zenjun.proto.service.database import messages as m
 from zenjun.proto.service.database.rows import Entry, Verdict
 
@@ -127,3 +129,16 @@ def test_a_flipped_byte_in_the_file(two: tuple[FileRows, FileRows]) -> None:
                 assert pinned.damage() or pinned.sums() != fine, (text, at)
             path.write_bytes(data)
             assert sums(other) == fine
+
+
+def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path) -> None:
+    """No descriptor is left: nothing is said of the copy."""
+    rows = made(tmp_path / "shop")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1, hard))
+    try:
+        summing = pin(rows, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert summing.pinned is None and not summing.damage and "unable to open" in summing.trouble
+    rows.close()

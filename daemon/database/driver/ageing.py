@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -60,7 +61,8 @@ class Watch:
                     self._thread = None
                     return
             while connections:
-                connections.pop()._end_if_old()  # and no reference while it sleeps
+                with contextlib.suppress(Exception):  # what one of them has closed meanwhile must not end it for all
+                    connections.pop()._end_if_old()  # and no reference while it sleeps
 
 
 watch: Final = Watch()

@@ -37,7 +37,7 @@ from ..errors import (
 from ..wire import to_text
 from . import ageing
 from .ageing import TooOld, watch
-from .cursor import Cursor
+from .cursor import Cursor, description_of
 from .dump import dump
 from .keys import Keys
 from .mapping import mapped
@@ -328,8 +328,8 @@ class Connection:
         else:
             self._check_fresh()
         branch = self._open()
-        branch.begin()
         self._explicit, self._began, self._touched = explicit, time.monotonic(), False
+        branch.begin()
         self._read_set.clear()
         if self._reads is not None:
             self._reads.begin()
@@ -392,8 +392,9 @@ class Connection:
             return
         try:
             if not self._closed and self._is_old():
-                self._lock = None  # the process ends it, as old as it is
+                lock, self._lock = self._lock, None  # its end is asked by the program's next call
                 self._end()
+                self._lock = lock
                 self._has_expired = True
         finally:
             self._mutex.release()
@@ -403,7 +404,11 @@ class Connection:
         """The transaction that is open, or one for this."""
         self._check()
         if self.in_transaction and self._branch is not None:
-            yield self._branch
+            began, self._began = self._began, math.inf  # in the middle another snapshot would not be noticed
+            try:
+                yield self._branch
+            finally:
+                self._began = began
             return
         branch = self._start_transaction(explicit=False)
         self._began = math.inf  # as long as it takes
@@ -494,6 +499,7 @@ class Connection:
         def run(each: Iterable[Bindings] = many) -> None:
             changed = 0
             for bindings in each:
+                self._check_age()
                 self._in_transaction(cursor, Kind.WRITE, sql, bindings)
                 changed += max(0, cursor.rowcount)
             cursor.rowcount = changed
@@ -568,7 +574,7 @@ class Connection:
         def trace(each: apsw.Cursor, text: str, values: object) -> bool:
             nonlocal writes
             writes = not each.is_readonly
-            cursor.description = _description(each)
+            cursor.description = description_of(each)
             return not writes and self._is_one(sql, text)
 
         each = branch.read(trace)
@@ -589,7 +595,7 @@ class Connection:
 
         def trace(each: apsw.Cursor, text: str, values: object) -> bool:
             nonlocal wanting
-            cursor.description = _description(each)
+            cursor.description = description_of(each)
             # Who has the database alone needs no ids of its own; what is prepared now may insert by triggers, too.
             wanting = [] if self._lock is not None or each.is_readonly else self._keys.wanting(branch, sql)
             return not wanting and self._is_one(sql, text)
@@ -665,10 +671,6 @@ class Connection:
             yield
         except apsw.Error as error:
             raise mapped(error) from error
-
-
-def _description(cursor: apsw.Cursor) -> tuple[tuple[Any, ...], ...] | None:
-    return tuple((name, kind, None, None, None, None, None) for name, kind in cursor.get_description()) or None
 
 
 def _pause(number: int) -> None:

@@ -110,3 +110,8 @@ class Cursor:
     def _begin(self) -> None:
         self._check()
         self.description, self.rowcount, self._rows = None, -1, NO_ROWS
+
+
+def description_of(cursor: apsw.Cursor) -> tuple[tuple[Any, ...], ...] | None:
+    """What ``description`` has of SQLite's cursor."""
+    return tuple((name, kind, None, None, None, None, None) for name, kind in cursor.get_description()) or None
