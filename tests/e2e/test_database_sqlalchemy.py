@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -20,6 +21,7 @@ from .test_database import Databases, databases
 pytestmark = pytest.mark.lab
 
 registry.register("zenjun", "zenjun.db.sqlalchemy", "ZenjunDialect")  # the entry point, for a checkout that is not installed
+ROOT = Path(__file__).resolve().parents[2]
 SUITE = Path(__file__).parent / "sqlalchemy_suite" / "suite.py"
 CONFIG = """
 [tool:pytest]
@@ -29,6 +31,8 @@ profile_file = profiles.txt
 """
 REFUSED = {"TableViaSelectTest.test_without_metadata[plain0]", "TableViaSelectTest.test_without_metadata[plain1]"}
 """They need CREATE TABLE ... AS, which a replicated database refuses."""
+BLOCKS = {"LastrowidTest.test_autoincrement_on_insert", "ReturningTest.test_autoincrement_on_insert_implicit_returning"}
+"""They expect the first id of a table to be 1; here it comes from a block of the station's own (rule K7)."""
 PASSED_MIN = 500
 """SQLAlchemy 2.0 and 2.1 have more tests that concern SQLite."""
 
@@ -43,7 +47,10 @@ def suite(folder: Path, url: str) -> Counter[tuple[str, str]]:
         "-p", "sqlalchemy.testing.plugin.pytestplugin",
         "-p", "tests.e2e.sqlalchemy_suite.dialect", "--junit-xml=found.xml", "--maxfail=1000", "--dburi", url, "suite.py",
     ]  # fmt: skip
-    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        argv, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=900, check=False
+    )
     assert done.returncode in (0, 1), done.stdout[-3000:] + done.stderr[-3000:]
     found: Counter[tuple[str, str]] = Counter()
     for case in ElementTree.parse(folder / "found.xml").iter("testcase"):
@@ -75,7 +82,7 @@ def test_the_suite_of_sqlalchemy(shop: Databases, tmp_path: Path) -> None:
     failed = {name for name, outcome in ours if outcome == "failed"}
     assert len(passed) > PASSED_MIN
     assert len({name for name, outcome in ours if outcome == "passed"}) > PASSED_MIN
-    assert failed & passed == REFUSED
+    assert REFUSED <= failed & passed <= REFUSED | BLOCKS
     assert {name for name, _ in ours} >= {name for name, _ in plain}
     shop.until_equal()
 
