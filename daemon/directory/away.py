@@ -6,7 +6,6 @@ The machine is ``proto/service/directory/remote.py``. To the socket for programs
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,14 +19,14 @@ from ...proto.service.directory.operations import Row, SetZone
 from ...proto.service.directory.questions import Question, Reply
 from ...proto.service.directory.remote import Remote
 from ...proto.service.directory.selection import select
-from ..client import ClientError, View
 from ..client import Message as GroupMessage
+from ..client import View
 from ..client.aio import Connection, Group
 from ..config import Config
 from ..programs import Refused
 from .copy import Facts
 from .leases import Lease, Leases
-from .process import UNSENT_MAX
+from .outbox import Outbox
 from .updates import Updates
 
 _NO_FACTS: Final = Facts(NOWHERE, frozenset(), (), False, frozenset(), 0, 0, 0, 0, 0, 0)
@@ -70,10 +69,7 @@ class Away:
         self._turns: dict[str, int] = {}
         self._roles_known = False
         self._roles_asked = 0
-        self._unsent: deque[bytes] = deque()
-        self._unsent_bytes = 0
-        self._sending: asyncio.Task[None] | None = None
-        self._room = asyncio.Event()
+        self.outbox = Outbox()
         self._heard: deque[asyncio.Future[None]] = deque()
         """Waits for own empty messages, in their order."""
 
@@ -97,9 +93,7 @@ class Away:
         self.step = "waiting for zenjund"
         self._roles_known = False
         self._roles_asked = 0
-        self._unsent.clear()
-        self._unsent_bytes = 0
-        self._room.set()
+        self.outbox.clear()
         self._give_up()
         for lease in self.leases.all():
             lease.turn(False, NOWHERE)
@@ -346,37 +340,7 @@ class Away:
 
     def send_raw(self, data: bytes) -> bool:
         """Give a message to the zone's group. An update's outcome is asked for when it has come back."""
-        group = self._group
-        if group is None:
-            return False
-        try:
-            if not self._unsent and group.send_nowait(data):
-                return True
-        except ClientError:
-            return False
-        self._unsent.append(data)
-        self._unsent_bytes += len(data)
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.get_running_loop().create_task(self._send_rest(group))
-        return True
-
-    async def _send_rest(self, group: Group) -> None:
-        with contextlib.suppress(ClientError):
-            while self._unsent and self._connection is not None and group is self._group:
-                await self._connection.writable(timeout=None)
-                while self._unsent and group.send_nowait(self._unsent[0]):
-                    self._unsent_bytes -= len(self._unsent.popleft())
-                if not self.congested:
-                    self._room.set()
-
-    @property
-    def congested(self) -> bool:
-        return self._unsent_bytes >= UNSENT_MAX
-
-    async def room(self) -> None:
-        while self.congested:
-            self._room.clear()
-            await self._room.wait()
+        return self._group is not None and self.outbox.send(self._connection, self._group, data)
 
     # ---- leases
 

@@ -16,6 +16,7 @@ from ...proto.service.directory.remote import at
 from ..client import ClientError, NotReachable, View, connect
 from ..client import Message as GroupMessage
 from ..client.aio import Connection, Group
+from ..companion import until_first
 from ..config import Config
 from ..observe import Journal
 from .away import Away
@@ -57,15 +58,7 @@ class Node:
 
     async def run(self) -> None:
         """Serve all zones, until one of them ends with an error that waiting does not repair."""
-        tasks = [asyncio.create_task(each) for each in (*(p.run() for p in self.held.values()), self._ask(), self._turn())]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_first([*(process.run() for process in self.held.values()), self._ask(), self._turn()])
 
     async def _turn(self) -> None:
         while True:
@@ -105,16 +98,7 @@ class Node:
             group = await connection.join(group_of(zone), timeout=None)
             away.join(connection, group)
             readers.append(self._read(group, away.take))
-        tasks = [asyncio.create_task(each) for each in readers]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_first(readers)
 
     @staticmethod
     async def _read(group: Group, take: Any) -> None:

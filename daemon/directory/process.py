@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -44,6 +43,7 @@ from ..slots import next_instant
 from .answers import Answers
 from .copy import DATABASE_ERRORS, Applied, Copy, Facts, Heard, Input, Seen, bounds
 from .leases import Lease, Leases
+from .outbox import Outbox
 from .store import what_to_do
 from .timing import Clocks
 from .tracking import Tracking
@@ -59,8 +59,6 @@ TURN_S: Final = 0.1
 CHECK_S: Final = 60.0
 """Between comparisons of all copies, if anything has changed."""
 RETRY_S: Final = 0.5
-UNSENT_MAX: Final = 1 << 20
-"""Bytes that wait for zenjund above which no further update is taken from programs."""
 
 
 class Process:
@@ -109,9 +107,7 @@ class Process:
         self._changed = False
         self._check_at = time.monotonic() + CHECK_S
         self._said: deque[asyncio.Future[None] | None] = deque()
-        self._unsent: deque[bytes] = deque()
-        self._unsent_bytes = 0
-        self._room = asyncio.Event()
+        self.outbox = Outbox()
         self._ending: set[int] = set()
         """Leases whose END has not come back."""
         self._disk = DiskWriter(copy, lambda: self.facts.place, self._on_disk, self._rewrite, self._on_disk_error)
@@ -219,9 +215,7 @@ class Process:
         self._behind = 0
         # The leases of this membership end with it, and updates are sent again.
         self._ending.clear()
-        self._unsent.clear()
-        self._unsent_bytes = 0
-        self._room.set()
+        self.outbox.clear()
         self.step = "waiting for zenjund"
         self._look_stale()
 
@@ -351,40 +345,7 @@ class Process:
 
     def send_raw(self, data: bytes) -> bool:
         """Give a message to the group, if this process is in it; what matters is sent again by ``again``."""
-        group = self._group
-        if group is None:
-            return False
-        try:
-            if not self._unsent and group.send_nowait(data):
-                return True
-        except ClientError:
-            return False
-        self._unsent.append(data)
-        self._unsent_bytes += len(data)
-        if len(self._unsent) == 1:
-            self._tasks.append(asyncio.get_running_loop().create_task(self._send_rest(group)))
-        return True
-
-    async def _send_rest(self, group: StateGroup) -> None:
-        """Send what zenjund did not take at once."""
-        with contextlib.suppress(ClientError):
-            while self._unsent and self._connection is not None and group is self._group:
-                await self._connection.writable(timeout=None)
-                while self._unsent and group.send_nowait(self._unsent[0]):
-                    self._unsent_bytes -= len(self._unsent.popleft())
-                if not self.congested:
-                    self._room.set()
-
-    @property
-    def congested(self) -> bool:
-        """No further update may be started now."""
-        return self._unsent_bytes >= UNSENT_MAX
-
-    async def room(self) -> None:
-        """Wait until zenjund takes updates: programs feel its back-pressure."""
-        while self.congested:
-            self._room.clear()
-            await self._room.wait()
+        return self._group is not None and self.outbox.send(self._connection, self._group, data)
 
     def _again(self) -> None:
         """Send again what may have been lost with an instance, or with the connection. All of it may arrive twice."""

@@ -210,8 +210,8 @@ class Client(Program):
     # ---- updates
 
     async def _update(self, frame: Frame, operations: tuple[Operation, ...]) -> Pending:
-        if self._process.congested:
-            await self._in_time(frame, self._process.room())
+        if self._process.outbox.congested:
+            await self._in_time(frame, self._process.outbox.room())
         wait = frame.get("wait", "disk")
         if wait not in WAITS:
             raise Refused("malformed", f"wait is one of {', '.join(WAITS)}")

@@ -34,6 +34,7 @@ from ..client import ClientError, Event, View
 from ..client import Message as GroupMessage
 from ..client.aio import Connection, StateGroup
 from ..client.protocol import Membership
+from ..companion import until_first
 from ..config import Config
 from ..observe import Journal
 from .copy import DATABASE_ERRORS, Applied, Heard
@@ -137,16 +138,7 @@ class SevenProcess(Process):
         self._managers = managers
         connection._link.flush()
         await connection._wait(managers.joined, None, "joining the managers")
-        tasks = [asyncio.ensure_future(each) for each in (self._copies(connection), self._warn(connection), self._broken)]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_first([self._copies(connection), self._warn(connection), self._broken])
 
     def _leave(self) -> None:
         self._managers = None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zenjun.daemon.key import KEY_BYTES, LONG_KEY_BYTES, new_text
+from zenjun.daemon.key import KEY_BYTES, LONG_KEY_BYTES
 from zenjun.proto import wire
 from zenjun.proto.envelope import ENVELOPE, What
 from zenjun.proto.wire import HEADER, OPEN, Kind, OpenFlag
@@ -32,6 +32,7 @@ from ..e2e.cluster import (
     together,
     wait_for,
 )
+from ..e2e.daemon_common import write_key
 
 pytestmark = pytest.mark.lab
 N = 3
@@ -44,9 +45,7 @@ COUNTED = ("rx_unproven", "rx_replayed", "rx_late", "rx_own", "rx_hello")
 
 def up(folder: Path, size: int) -> Any:
     """Three stations with a key of this size, and a fourth place on the segment for the attacker."""
-    key = folder / "zenjun.key"
-    key.write_text(new_text(size))
-    key.chmod(0o600)
+    key = write_key(folder / "zenjun.key", size)
     return cluster(4, ids=MEMBERS, options={"cluster": {"stations": N}, "station": {"key_file": str(key)}})
 
 

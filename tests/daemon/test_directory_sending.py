@@ -14,7 +14,8 @@ import pytest
 from zenjun.daemon.client import Event
 from zenjun.daemon.config import parse
 from zenjun.daemon.directory.copy import Applied, Copy, Heard
-from zenjun.daemon.directory.process import UNSENT_MAX, Process
+from zenjun.daemon.directory.outbox import UNSENT_MAX
+from zenjun.daemon.directory.process import Process
 from zenjun.daemon.directory.store import File
 from zenjun.daemon.observe import set_up
 from zenjun.proto.service.directory.messages import (
@@ -264,12 +265,12 @@ def test_updates_wait_while_much_is_unsent(tmp_path: Path) -> None:
     async def story(process: Process, group: Group) -> None:
         group.room = 0
         process.send_raw(bytes(UNSENT_MAX))
-        assert process.congested
-        waiting = asyncio.create_task(process.room())
+        assert process.outbox.congested
+        waiting = asyncio.create_task(process.outbox.room())
         await asyncio.sleep(0)
         assert not waiting.done() and group.sent == []
         await waiting
-        assert not process.congested and len(group.sent) == 1
+        assert not process.outbox.congested and len(group.sent) == 1
 
     played(tmp_path, story)
 
@@ -281,8 +282,8 @@ def test_what_waited_goes_with_the_connection(tmp_path: Path) -> None:
         group.room = 0
         process.send_raw(bytes(UNSENT_MAX))
         process._leave()
-        assert not process.congested
-        await process.room()
+        assert not process.outbox.congested
+        await process.outbox.room()
         await asyncio.sleep(0.01)
         assert group.sent == []
 

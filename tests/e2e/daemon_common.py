@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zenjun.daemon.client import SyncConnection, connect_sync
+from zenjun.daemon.key import new_text
 from zenjun.tools.lab import Lab, Station
 
 ZENJUND = [sys.executable, "-m", "zenjun.daemon"]
@@ -166,3 +167,10 @@ def adopt(station: Station) -> None:
     if ran is not None:
         command = [*ZENJUND, "--config", str(station.config_path), "--adopt", ran["fingerprint"]]
         subprocess.run(command, check=True, capture_output=True, timeout=30)
+
+
+def write_key(path: Path, size: int) -> Path:
+    """A new key of so many bytes."""
+    path.write_text(new_text(size))
+    path.chmod(0o600)
+    return path

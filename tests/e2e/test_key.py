@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zenjun.daemon.key import new_text
+from zenjun.daemon.key import KEY_BYTES
 from zenjun.proto import wire
 from zenjun.proto.wire import CONFIRM, HEADER, Flag, Kind
 from zenjun.tools.lab import Lab
@@ -31,7 +31,7 @@ from .cluster import (
     together,
     wait_for,
 )
-from .daemon_common import refused
+from .daemon_common import refused, write_key
 
 pytestmark = pytest.mark.lab
 N = 3
@@ -40,13 +40,7 @@ MEMBERS = range(1, N + 1)
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_key(tmp_path_factory.mktemp("key") / "zenjun.key")
-
-
-def write_key(path: Path) -> Path:
-    path.write_text(new_text())
-    path.chmod(0o600)
-    return path
+    return write_key(tmp_path_factory.mktemp("key") / "zenjun.key", KEY_BYTES)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +109,7 @@ def test_the_same_without_a_key_does_harm(tmp_path: Path) -> None:
 def test_a_station_with_another_key_or_none_is_not_let_in(key: Path, tmp_path: Path, other: str) -> None:
     with Lab(N, options={**PATIENT, "station": {"key_file": str(key)}}) as lab, reported(lab):
         third = lab.stations[3]
-        third.start_daemon({"station": {"key_file": str(write_key(tmp_path / "other")) if other == "another" else ""}})
+        third.start_daemon({"station": {"key_file": str(write_key(tmp_path / "other", KEY_BYTES)) if other == "another" else ""}})
         lab.start_daemons((1, 2))
         together(lab, (1, 2))
         wait_for(lambda: datapath(lab.stations[1])["rx_unsealed"] > 0, "its frames are dropped and counted")

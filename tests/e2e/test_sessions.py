@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zenjun.daemon.key import KEY_BYTES, LONG_KEY_BYTES, new_text
+from zenjun.daemon.key import KEY_BYTES, LONG_KEY_BYTES
 from zenjun.proto import wire
 from zenjun.proto.envelope import OVERHEAD, What
 from zenjun.tools.lab import Lab
@@ -33,23 +33,17 @@ from .cluster import (
     together,
     wait_for,
 )
-from .daemon_common import refused
+from .daemon_common import refused, write_key
 
 pytestmark = pytest.mark.lab
 N = 3
 MEMBERS = range(1, N + 1)
 
 
-def write_key(path: Path, size: int = LONG_KEY_BYTES) -> Path:
-    path.write_text(new_text(size))
-    path.chmod(0o600)
-    return path
-
-
 @pytest.fixture(scope="module", params=["authenticate", "encrypt"])
 def segment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Three stations with a key of 32 bytes, and one more that has no daemon."""
-    key = write_key(tmp_path_factory.mktemp("key") / "zenjun.key")
+    key = write_key(tmp_path_factory.mktemp("key") / "zenjun.key", LONG_KEY_BYTES)
     options: dict[str, dict[str, Any]] = {
         "cluster": {"stations": N, "security": request.param},
         "station": {"key_file": str(key)},
@@ -94,12 +88,12 @@ def test_text_is_readable_on_the_wire_only_without_encryption(segment: Lab, tmp_
 
 @pytest.mark.parametrize("other", ["another key", "no key", "a short key", "another suite"])
 def test_a_station_that_differs_stays_out_and_is_named(tmp_path: Path, other: str) -> None:
-    key = write_key(tmp_path / "key")
+    key = write_key(tmp_path / "key", LONG_KEY_BYTES)
     options: dict[str, dict[str, Any]] = {"cluster": dict(PATIENT["cluster"]), "station": {"key_file": str(key)}}
     with Lab(N, options=options) as lab, reported(lab):
         third, first = lab.stations[3], lab.stations[1]
         changed = {
-            "another key": {"station": {"key_file": str(write_key(tmp_path / "other"))}},
+            "another key": {"station": {"key_file": str(write_key(tmp_path / "other", LONG_KEY_BYTES))}},
             "no key": {"station": {"key_file": ""}},
             "a short key": {"station": {"key_file": str(write_key(tmp_path / "short", KEY_BYTES))}},
             "another suite": {"cluster": {"security": "encrypt"}},
