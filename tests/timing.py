@@ -1,6 +1,26 @@
-"""Assertions on measured times."""
+"""Assertions on measured times, and amounts of work that a busy machine needs longer for."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def lengthening(first_s: float, attempts: int = 4) -> Iterator[float]:
+    """Seconds of each attempt: twice as long as the one before."""
+    return (first_s * 2**k for k in range(attempts))
+
+
+def until_enough(run: Callable[[float], T], enough: Callable[[T], bool], first_s: float) -> T:
+    """What a run of some seconds has found in which enough has happened to mean something. A slow machine gets longer ones; what
+    a run asserts itself holds in each of them."""
+    for seconds in lengthening(first_s):
+        found = run(seconds)
+        if enough(found):
+            return found
+    raise AssertionError(f"hardly anything has happened in {seconds:g} s: {found}")
 
 
 def in_time(ok: bool, what: str) -> None:
