@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ class FileRows(SqliteRows):
         except (DatabaseError, OSError) as error:
             raise RowsFailed(str(error)) from error
         try:
+            applier.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # it would not tell of a sync that fails
             super().__init__(applier, uuid)
         except RowsFailed:
             applier.close()
@@ -85,7 +87,16 @@ class FileRows(SqliteRows):
             found: list[tuple[Any, ...]] = self.connection.execute(sql).fetchall()
         return found
 
+    def finish(self, syncing: Callable[[], AbstractContextManager[None]]) -> None:
+        """Bring the WAL into the file, as far as readers permit, and close."""
+        try:
+            with contextlib.suppress(RowsFailed, OSError), self._guarded(), syncing():  # the WAL has it all
+                self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        finally:
+            self.close()
+
     def close(self) -> None:
+        """The WAL stays as it is."""
         self.applier.close()
 
 

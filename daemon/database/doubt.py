@@ -20,7 +20,6 @@ from .files import sync_folder
 
 NAME: Final = "doubt"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-COPY_BYTES: Final = 1 << 20
 
 
 class Doubt(Enum):
@@ -102,17 +101,3 @@ class Doubts:
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-def write_again(wal: Path) -> None:
-    """Write what the WAL has over itself, and sync it: what could not be written before is reported now, if it still cannot. What
-    was brought into the database file without a sync need not be: SQLite does that again, from the WAL, as its note of how far it
-    came counts only after a sync. Raises OSError."""
-    fd = os.open(wal, os.O_RDWR)
-    try:
-        at = 0
-        while data := os.pread(fd, COPY_BYTES, at):
-            at += os.pwrite(fd, data, at)
-        os.fdatasync(fd)
-    finally:
-        os.close(fd)

@@ -27,11 +27,12 @@ from ..client.aio import Connection, Group
 from ..observe import Journal
 from ..programs import Refused
 from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
-from .doubt import Doubt, Doubts, write_again
+from .doubt import Doubt, Doubts
 from .files import CATALOGUE, Files
 from .moving import Kind, Piece, Receiving, Sending
 from .scrubbing import Scrubs, Summing, pin
 from .waiting import NotHere, Waiting
+from .walfile import ContentLost, write_again
 
 GROUP: Final = "zenjun.db"
 BATCH_MAX: Final = 64
@@ -249,7 +250,7 @@ class Site:
         """Once, when nothing serves it any more."""
         self.closed = True
         if self._rows is not None:
-            await self.work(self._rows.close)
+            await self.work(self._rows.finish, self.doubts.syncing)
             self._rows = None
         self.machine = None
         if self._doubts is not None:
@@ -293,22 +294,24 @@ class Site:
         return self._doubts
 
     def _settle_doubt(self) -> None:
-        """A process was killed during a sync, which may have failed: bring what it has written to the disk once more."""
-        doubts = self.doubts
-        if doubts.found is not Doubt.SYNCING:
+        """A sync has failed, or its process was killed in it and it may have failed: bring what was written to the disk again.
+        Raises OSError."""
+        doubts, path = self.doubts, self.files.present()
+        has_failed = doubts.has_failed
+        if doubts.found is not Doubt.SYNCING and not has_failed:
             return
-        path = self.files.present()
-        wal = path.with_name(path.name + "-wal")
         try:
-            if wal.exists():
-                write_again(wal)
-                self.journal.info(
-                    "synced", f"database {self.name}: the process before was killed during a sync; it is done again"
-                )
-            doubts.settled()
+            if path.with_name(path.name + "-wal").exists():
+                write_again(path)
+                self.journal.info("synced", f"database {self.name}: a sync failed or was cut off by a kill; it is done again")
+        except ContentLost as lost:
+            self._distrust(str(lost))
         except OSError as error:
             doubts.failed()
-            self.journal.error("sync", f"{wal}: {error.strerror}")
+            self.journal.error("sync", f"{path}: {error.strerror}")
+            return
+        if not has_failed or self.files.distrusted:  # what has failed is written to another file as well
+            doubts.settled()
 
     def _open(self, me: Source) -> None:
         self.prepare()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from zenjun.daemon.database import doubt
-from zenjun.daemon.database.doubt import Doubt, Doubts, write_again
+from zenjun.daemon.database.doubt import Doubt, Doubts
 
 from ..rules import rule
 
@@ -51,15 +50,3 @@ def test_after_a_power_cut_the_disk_has_what_it_has(tmp_path: Path, monkeypatch:
     assert left(tmp_path) is Doubt.NONE
     (tmp_path / doubt.NAME).write_bytes(b"? another\n")
     assert left(tmp_path) is Doubt.SYNCING, "what is not understood is doubt"
-
-
-def test_a_file_is_written_over_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doubt, "COPY_BYTES", 1000)
-    path = tmp_path / "x-wal"
-    data = os.urandom(3500)
-    path.write_bytes(data)
-    written: list[int] = []
-    real = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: written.append(at) or real(fd, data, at))  # type: ignore[func-returns-value]
-    write_again(path)
-    assert path.read_bytes() == data and written == [0, 1000, 2000, 3000]

@@ -15,7 +15,7 @@ from ..errors import NotSupportedError
 from . import _vfs
 from ._vfs import ffi, lib
 
-__all__ = ["NAME", "SQLITE_MIN", "Begun", "add_sum", "begin", "bind", "drop", "load"]
+__all__ = ["NAME", "SQLITE_MIN", "Begun", "add_sum", "begin", "bind", "drop", "load", "wal_sum"]
 
 NAME: Final = "zenjun-branch"
 """What the writer of a branch is opened with."""
@@ -87,3 +87,10 @@ def drop(writer: apsw.Connection) -> None:
 def add_sum(connection: apsw.Connection) -> None:
     """Give a connection the aggregate ``zenjun_sum(value, ...)``: bytes that are equal for equal sets of rows, in any order."""
     _check(lib.zb_add_sum(_pointer(connection)))
+
+
+def wal_sum(data: bytes | memoryview, sums: tuple[int, int], *, big_endian: bool) -> tuple[int, int]:
+    """Continue the checksum of a write-ahead log over bytes whose number is a multiple of 8."""
+    pair = ffi.new("uint32_t[2]", sums)
+    lib.zb_wal_sum(ffi.from_buffer(data), len(data), big_endian, pair)
+    return int(pair[0]), int(pair[1])

@@ -11,6 +11,7 @@
 #ifndef ZENJUN_VFS_H
 #define ZENJUN_VFS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct zb_begun {
@@ -38,5 +39,8 @@ int zb_drop(void *writer);
 
 /* Gives a connection the aggregate zenjun_sum(value, ...): 24 bytes that are equal for equal sets of rows, in any order. */
 int zb_add_sum(void *connection);
+
+/* Continues the checksum of a write-ahead log over *size* bytes, a multiple of 8. big_endian: how the log has its words. */
+void zb_wal_sum(const unsigned char *data, size_t size, int big_endian, uint32_t sum[2]);
 
 #endif
