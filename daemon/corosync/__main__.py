@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -39,6 +40,12 @@ def loaded(config: Config, path: Path | None) -> Conf:
     if problems := tuple(check(conf, cluster.stations, config.station.id, cluster.message_max, cluster.medium)):
         raise ConfigError(str(conf.path), problems)
     return conf
+
+
+def _more_descriptors() -> None:
+    """Connections of programs may be as many as the usual limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def serve(config: Config, conf: Conf, past: Past, journal: Journal) -> int:
@@ -85,6 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     except PastError as error:
         journal.error("exit", str(error), code=int(Exit.STATE))
         return Exit.STATE
+    _more_descriptors()
     node = conf.node_of(config.station.id)
     journal.info("start", f"zenjun-corosync {version()}: node {node.id} at station {node.station} of {config.cluster.name!r}")
     return uvloop.run(serve(config, conf, past, journal))

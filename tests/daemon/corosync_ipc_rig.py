@@ -11,10 +11,12 @@ import json
 import os
 import select
 import signal
+import socket
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from cffi import FFI
@@ -32,6 +34,7 @@ void *qb_ipcc_connect(const char *name, size_t max); void qb_ipcc_disconnect(voi
 ssize_t qb_ipcc_send(void *c, const void *data, size_t size);
 ssize_t qb_ipcc_recv(void *c, void *data, size_t size, int32_t ms);
 ssize_t qb_ipcc_event_recv(void *c, void *data, size_t size, int32_t ms);
+int32_t qb_ipcc_fd_get(void *c, int32_t *fd);
 """
 ffi: Any = FFI()
 qb: Any = None
@@ -211,6 +214,46 @@ def pause(rig: Rig) -> None:
     rig.wait_for("ended", "votequorum")
 
 
+def halfway(rig: Rig) -> None:
+    """A program that stops between a request and the byte that announces it: nobody else waits for it, and what it has sent comes
+    when it goes on. One that announces what it has not sent is ended."""
+    number = ffi.new("int32_t*")
+    with connected("cpg") as c, connected("cpg") as other:
+        assert qb.qb_ipcc_fd_get(c, number) == 0
+        at, real = number[0], os.dup(number[0])
+        mine, _nobody = socket.socketpair()
+        os.dup2(mine.fileno(), at)  # the byte goes astray
+        assert qb.qb_ipcc_send(c, message(3), HEAD.size) == HEAD.size
+        os.dup2(real, at)
+        data = message(1, b"12345678")
+        assert qb.qb_ipcc_send(c, data, len(data)) == len(data)
+        assert ask(other, data) == data
+        os.write(real, b"x")
+        buffer = ffi.new("char[]", BUFFER)
+        assert qb.qb_ipcc_recv(c, buffer, BUFFER, int(WAIT_S * 1000)) == len(data)
+        os.write(real, b"x")
+        rig.wait_for("ended", "cpg", "BROKEN")
+        assert ask(other, data) == data
+
+
+def strangers(rig: Rig) -> None:
+    """Who connects and says nothing, which anybody may, uses up no descriptors, and stops nobody."""
+    held = Path(f"/proc/{rig.pid}/fd")
+    before = len(list(held.iterdir()))
+    silent = []
+    for _ in range(600):
+        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        one.connect(b"\0cmap".ljust(108, b"\0"))
+        silent.append(one)
+    data = message(1, b"12345678")
+    deadline = time.monotonic() + WAIT_S  # libqb's queue of connections is short, and its client does not wait for room in it
+    while (c := qb.qb_ipcc_connect(b"cmap", BUFFER)) == ffi.NULL and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ask(c, data) == data
+    qb.qb_ipcc_disconnect(c)
+    assert len(list(held.iterdir())) < before + 200
+
+
 def rights(rig: Rig) -> None:
     """Only root and whom the lists have."""
     for user, works in ((OTHER, True), (OTHER + 1, False)):
@@ -247,7 +290,7 @@ def taken(rig: Rig) -> None:
 
 
 CASES: Final[dict[str, Callable[[Rig], None]]] = {
-    case.__name__: case for case in (echo, events, queue, hostile, greedy, pause, rights, taken)
+    case.__name__: case for case in (echo, events, queue, hostile, greedy, pause, halfway, strangers, rights, taken)
 }
 
 

@@ -14,6 +14,21 @@ static struct ipc_connection *find(struct ipc *s, uint32_t number) {
     return k->c && k->number == number ? k : NULL;
 }
 
+/* NULL: what libqb gives is no connection, or none that is let in. */
+struct ipc_connection *ipc_connection_of(struct ipc *s, const void *c) {
+    for (uint32_t slot = 0; slot < IPC_CONNECTIONS_MAX; slot++)
+        if (s->connections[slot].c && s->connections[slot].c == c)
+            return &s->connections[slot];
+    return NULL;
+}
+
+/* It has done what no library does: ended as soon as libqb has returned. */
+void ipc_connection_break(struct ipc *s, struct ipc_connection *k) {
+    k->reason = IPC_BROKEN;
+    k->ending = s->broken = true;
+    ipc_wake(s);
+}
+
 static struct ipc_connection *free_slot(struct ipc *s) {
     for (uint32_t slot = 0; slot < IPC_CONNECTIONS_MAX; slot++)
         if (!s->connections[slot].c)
@@ -93,6 +108,7 @@ static void on_destroyed(void *c) { on_closed(c); }
 static int32_t on_process(void *c, void *data, size_t size) {
     struct ipc *s = ipc_the();
     struct ipc_connection *k = s->qb.get(c);
+    s->processed++;
     if (!k || k->ending)
         return 0;
     /* size is what the program's header says, in memory that the program can change: within the buffer everything is mapped */
@@ -102,9 +118,7 @@ static int32_t on_process(void *c, void *data, size_t size) {
     if (size >= HEAD_MIN && most > 0 && size <= (size_t)most && (bytes = ipc_bytes_new(s, (uint32_t)size)))
         item = ipc_item_new(s, IPC_REQUEST);
     if (!item) {
-        k->reason = IPC_BROKEN;
-        k->ending = s->broken = true;
-        ipc_wake(s);
+        ipc_connection_break(s, k);
         return 0;
     }
     memcpy(bytes, data, size);

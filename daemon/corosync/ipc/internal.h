@@ -49,6 +49,7 @@ struct ipc_qb {
     void *(*get)(void *c);
     int32_t (*stats)(void *c, struct ipc_stats *stats, int32_t clear);
     int32_t (*buffer_size)(void *c);
+    void (*rate)(void *service, int rate);
 };
 
 struct ipc_job {
@@ -56,11 +57,20 @@ struct ipc_job {
     void *data;
 };
 
+enum ipc_whose {
+    IPC_SERVICE,   /* a service's: somebody wants to connect */
+    IPC_HANDSHAKE, /* somebody has connected and not yet said who it is */
+    IPC_TURNED_OUT, /* one of those, too many: libqb closes it in the next turn */
+    IPC_CONNECTION
+};
+
 struct ipc_watch {
     ipc_ready_fn run; /* NULL: not watched */
     void *data;
     int32_t events;
     uint32_t turn; /* how often this descriptor was watched */
+    enum ipc_whose whose;
+    uint32_t since; /* IPC_HANDSHAKE: the lowest number has waited longest */
     bool paused;
 };
 
@@ -100,6 +110,9 @@ struct ipc {
     uint64_t bytes_count, bytes_max;
     uint32_t serial;
     bool broken; /* a connection is to be ended */
+    bool starting; /* a service */
+    uint32_t handshakes, handshakes_ever;
+    uint64_t processed; /* requests that libqb has passed on */
     struct ipc_connection connections[IPC_CONNECTIONS_MAX];
 };
 
@@ -113,6 +126,8 @@ uint8_t *ipc_bytes_new(struct ipc *s, uint32_t size);
 void ipc_flush(struct ipc *s);
 void ipc_end_broken(struct ipc *s);
 void ipc_connection_free(struct ipc *s, uint32_t slot);
+struct ipc_connection *ipc_connection_of(struct ipc *s, const void *c);
+void ipc_connection_break(struct ipc *s, struct ipc_connection *k);
 struct ipc *ipc_the(void);
 
 #endif

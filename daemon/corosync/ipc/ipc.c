@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -18,6 +20,10 @@
 #define ALARM (UINT64_MAX - 1)
 #define RETRY_NS 1000000
 #define NATIVE 4 /* QB_IPC_NATIVE: shared memory */
+#define RATE_SLOW 2 /* QB_IPCS_RATE_SLOW: one request a call */
+#define BATCH_REQUESTS 50 /* of one program in one turn */
+#define BATCH_BYTES (1u << 20) /* and no more after these */
+#define HANDSHAKES_MAX 128 /* descriptors of those who have not said who they are: anybody may connect */
 
 static _Thread_local char why[256];
 static struct ipc *the; /* libqb's poll functions have no argument for it, hence one server a process */
@@ -62,6 +68,25 @@ static int watch_set(struct ipc *s, int fd, int operation) {
     return epoll_ctl(s->poll, operation, fd, &e) ? -errno : 0;
 }
 
+static enum ipc_whose whose(struct ipc *s, const void *data) {
+    return s->starting ? IPC_SERVICE : ipc_connection_of(s, data) ? IPC_CONNECTION : IPC_HANDSHAKE;
+}
+
+/* Whoever has been silent for longest makes room. */
+static void turn_out(struct ipc *s) {
+    struct ipc_watch *oldest = NULL;
+    for (uint32_t fd = 0; fd < s->watches_max; fd++) {
+        struct ipc_watch *w = &s->watches[fd];
+        if (w->run && w->whose == IPC_HANDSHAKE && (!oldest || (int32_t)(w->since - oldest->since) < 0))
+            oldest = w;
+    }
+    if (!oldest)
+        return;
+    oldest->whose = IPC_TURNED_OUT;
+    s->handshakes--;
+    shutdown((int)(oldest - s->watches), SHUT_RDWR);
+}
+
 static int32_t watch_add(int priority, int32_t fd, int32_t events, void *data, ipc_ready_fn run) {
     (void)priority;
     struct ipc *s = the;
@@ -76,10 +101,15 @@ static int32_t watch_add(int priority, int32_t fd, int32_t events, void *data, i
         s->watches = watches, s->watches_max = max;
     }
     struct ipc_watch *w = &s->watches[fd];
-    *w = (struct ipc_watch){.run = run, .data = data, .events = events, .turn = w->turn + 1};
+    *w = (struct ipc_watch){.run = run, .data = data, .events = events, .turn = w->turn + 1, .whose = whose(s, data)};
     int error = watch_set(s, fd, EPOLL_CTL_ADD);
-    if (error)
+    if (error) {
         w->run = NULL;
+    } else if (w->whose == IPC_HANDSHAKE) {
+        w->since = s->handshakes_ever++;
+        if (++s->handshakes > HANDSHAKES_MAX)
+            turn_out(s);
+    }
     return error;
 }
 
@@ -97,6 +127,8 @@ static int32_t watch_del(int32_t fd) {
     if (!w)
         return -EBADF;
     w->run = NULL;
+    if (w->whose == IPC_HANDSHAKE)
+        the->handshakes--;
     return epoll_ctl(the->poll, EPOLL_CTL_DEL, fd, NULL) ? -errno : 0;
 }
 
@@ -162,6 +194,7 @@ static int load(struct ipc_qb *qb, const char *library) {
         {"qb_ipcs_disconnect", &qb->disconnect}, {"qb_ipcs_service_id_get", &qb->service},
         {"qb_ipcs_context_set", &qb->set},       {"qb_ipcs_context_get", &qb->get},
         {"qb_ipcs_connection_stats_get", &qb->stats}, {"qb_ipcs_connection_get_buffer_size", &qb->buffer_size},
+        {"qb_ipcs_request_rate_limit", &qb->rate},
     };
     for (size_t k = 0; k < sizeof functions / sizeof *functions; k++) {
         void *found = dlsym(qb->library, functions[k].name);
@@ -230,7 +263,10 @@ int ipc_serve(struct ipc *s, const char *name, int service) {
     if (!made)
         return -ENOMEM;
     s->qb.polls_set(made, &s->polls);
+    s->qb.rate(made, RATE_SLOW);
+    s->starting = true;
     int error = s->qb.run(made); /* after an error it has freed the service */
+    s->starting = false;
     if (error)
         return error;
     s->services[s->services_count++] = made;
@@ -266,12 +302,43 @@ static void run_jobs(struct ipc *s) {
         memmove(s->jobs, s->jobs + count, s->jobs_count * sizeof *s->jobs);
 }
 
+static struct ipc_watch *watch_still(struct ipc *s, int fd, uint32_t turn) {
+    struct ipc_watch *w = watch_at(s, fd);
+    return w && w->turn == turn ? w : NULL; /* NULL: closed meanwhile, perhaps used again */
+}
+
+/* A program writes a request into the shared memory, then a byte to the socket. libqb reads what is in the memory and then waits for
+ * as many bytes, however long the program takes for them. Hence one request for each byte that is there already. */
+static void serve_program(struct ipc *s, int fd, uint32_t turn, int32_t events) {
+    uint64_t bytes = s->bytes_count;
+    for (int k = 0; k < BATCH_REQUESTS && s->bytes_count - bytes < BATCH_BYTES; k++) {
+        struct ipc_watch *w = watch_still(s, fd, turn);
+        int announced = 0;
+        if (!w || (k && (w->paused || ioctl(fd, FIONREAD, &announced) || announced <= 0)))
+            return;
+        const void *c = w->data;
+        uint64_t before = s->processed;
+        if (w->run(fd, k ? EPOLLIN : events, w->data) < 0)
+            watch_del(fd);
+        if (!(k || events & EPOLLIN))
+            return;
+        struct ipc_connection *connection = watch_still(s, fd, turn) ? ipc_connection_of(s, c) : NULL;
+        if (connection && s->processed == before)
+            ipc_connection_break(s, connection); /* a byte without a request */
+        if (!connection || connection->ending)
+            return;
+    }
+}
+
 static void serve_ready(struct ipc *s, const struct epoll_event *e) {
     int fd = (int)(uint32_t)e->data.u64;
-    struct ipc_watch *w = watch_at(s, fd);
-    if (!w || w->turn != (uint32_t)(e->data.u64 >> 32))
-        return; /* closed meanwhile, perhaps used again */
-    if (w->run(fd, (int32_t)e->events, w->data) < 0)
+    uint32_t turn = (uint32_t)(e->data.u64 >> 32);
+    struct ipc_watch *w = watch_still(s, fd, turn);
+    if (!w)
+        return;
+    if (w->whose == IPC_CONNECTION)
+        serve_program(s, fd, turn, (int32_t)e->events);
+    else if (w->run(fd, (int32_t)e->events, w->data) < 0)
         watch_del(fd);
 }
 
