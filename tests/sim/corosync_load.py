@@ -51,6 +51,8 @@ class Program:
     got: list[bytes] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     """What is left to send of a message in parts, the next one first."""
+    length: int = 0
+    """Of that message as a whole."""
     pieces: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
     """Messages in parts that are being put together, by sender."""
 
@@ -128,6 +130,7 @@ class Load:
         elif program.asked != "leave" and r.random() < self.world.plan.parts:
             text = f"{next(self.texts)}".encode()
             program.parts = [text + b".%d" % k for k in range(r.randint(2, 4))]
+            program.length = sum(map(len, program.parts))
             self.send_part(node, cpg, program, Part.FIRST)
         elif program.asked != "leave":
             data = f"{next(self.texts)}".encode()
@@ -139,7 +142,7 @@ class Load:
         """The next fragment, as libcpg sends them one after another."""
         data = program.parts.pop(0)
         part = part or (Part.MIDDLE if program.parts else Part.LAST)
-        effects = cpg.mcast_part(program.handle, part, 0, data)
+        effects = cpg.mcast_part(program.handle, part, program.length, data)
         code = next(e.code for e in effects if hasattr(e, "code"))
         if code is Code.OK:
             program.waiting.append(data)

@@ -18,6 +18,8 @@ from .ring import Ring
 
 WAITING_BYTES_MAX: Final = 4 << 20
 """Of a handle's messages that have no place yet; a message may begin while they are fewer."""
+MESSAGE_BYTES: Final = 256
+"""What a message counts besides its data, so that empty ones are bounded as well."""
 DATA_MAX: Final = 1 << 20
 """Of one message or part; above 1 MiB - 1 KiB libcpg sends parts."""
 
@@ -45,6 +47,10 @@ class Handle:
     """How often the group has changed under this handle."""
     began_at: int | None = None
     """``changes`` when a message in parts began; None: none is under way."""
+    length: int = 0
+    """Of that message as its first part has announced it."""
+    missing: int = 0
+    """Bytes of it that have not come yet."""
     begun: set[tuple[int, int]] = field(default_factory=set)
     """(node, pid) of senders of whose message the program has the first part."""
 
@@ -130,17 +136,29 @@ class Cpg:
         if handle.process is None or handle.state not in (State.JOINING, State.INSIDE):
             return [Answer(number, Code.NOT_EXIST)]
         code = self._may_send(handle, data)
-        if code is Code.OK and part is Part.FIRST:
-            handle.began_at = handle.changes
-        elif code is Code.OK and (part is Part.WHOLE or handle.began_at is None):
-            code = Code.INVALID_PARAM
-        elif code is Code.OK and handle.began_at != handle.changes:
-            handle.began_at, code = None, Code.INTERRUPT
+        if code is Code.OK:
+            code = self._continue(handle, part, length, data)
         if code is not Code.OK:
             return [Answer(number, code)]
+        return self._send(handle, Mcast(handle.process, part, length, data))
+
+    def _continue(self, handle: Handle, part: Part, length: int, data: bytes) -> Code:
+        """Begin a message in parts, or go on with it. All parts together are as long as the first one says: libcpg copies them
+        into a buffer of that length without looking, in the memory of every member."""
+        if part is Part.FIRST:
+            handle.began_at, handle.length, handle.missing = handle.changes, length, length
+        elif part is Part.WHOLE or handle.began_at is None:
+            return Code.INVALID_PARAM
+        elif handle.began_at != handle.changes:
+            handle.began_at = None
+            return Code.INTERRUPT
+        handle.missing -= len(data)
+        if length != handle.length or handle.missing < 0 or (part is Part.LAST and handle.missing):
+            handle.began_at = None
+            return Code.INVALID_PARAM
         if part is Part.LAST:
             handle.began_at = None
-        return self._send(handle, Mcast(handle.process, part, length, data))
+        return Code.OK
 
     def _may_send(self, handle: Handle, data: bytes) -> Code:
         if len(data) > DATA_MAX:
@@ -148,7 +166,7 @@ class Cpg:
         return Code.OK if self.accepts(handle.number) else Code.TRY_AGAIN
 
     def _send(self, handle: Handle, message: Mcast) -> list[Effect]:
-        handle.waiting_bytes += len(message.data)
+        handle.waiting_bytes += MESSAGE_BYTES + len(message.data)
         return [Answer(handle.number, Code.OK), *self.ring.submit(message)]
 
     def everybody(self) -> list[tuple[bytes, Address]]:
@@ -196,7 +214,7 @@ class Cpg:
             if handle.state not in (State.INSIDE, State.LEAVING):
                 continue
             if node == self.ring.node and handle.process == process:
-                handle.waiting_bytes -= len(message.data)
+                handle.waiting_bytes -= MESSAGE_BYTES + len(message.data)
             if self._has_beginning(handle, node, message):
                 yield Deliver(handle.number, node, message)
 
