@@ -42,7 +42,7 @@ from .clientwire import (
 )
 from .connections import Connection, Connections, Facts, Handle, Standing, as_json
 from .datapath import DataPath, MaySend, Take
-from .multicast import MulticastHost
+from .multicast import WAIT, MulticastHost, Outgoing, Verdict
 from .requests import privileged
 from .services import ServiceHost, Services
 
@@ -83,6 +83,7 @@ class GroupHost(ServiceHost):
         self.multicast = MulticastHost(dp, groups, connections, standing, facts, config)
         self.multicast.emit = self._emit
         self.multicast.unbind = self._unbind_now
+        self.multicast.judge = self._judge
         self.multicast.on_ready = self.begin
         self._by_group: dict[str, dict[tuple[int, int], tuple[Connection, Handle]]] = {}
         """Handles of each group by (client, handle): what a view costs must not grow with the other groups."""
@@ -125,6 +126,7 @@ class GroupHost(ServiceHost):
             for handle in connection.handles.values():
                 self._ask(connection, handle)
                 self._allow(connection, handle)
+        self.multicast.send_waiting()
         self.flush()
 
     # ---- messages in the order
@@ -191,6 +193,7 @@ class GroupHost(ServiceHost):
             if not handle.leaving:
                 self._dp.handle_drop(connection.slot, handle.number)
             self._unbind(connection, handle)
+            self.multicast.send_waiting()
         elif change.reason == "join":
             handle.member = True
             if handle.ordering not in MULTICAST:
@@ -337,23 +340,25 @@ class GroupHost(ServiceHost):
                 return "a SEND_TO that is shorter than its handles"
             handles = list(struct.unpack_from(f"<{count}H", data, SEND_TO.size))
             data = data[end:]
-        if refusal := self._refusal_of_send(connection, handles, data, take.flags & LEVEL_MASK):
-            self._dp.refuse(connection.slot, *refusal, handle=take.handle)
+        if len(handles) > GROUPS_MAX or not handles:
+            text = f"a message to {len(handles)} groups; allowed: 1..{GROUPS_MAX}"
+            self._dp.refuse(connection.slot, "groups", text, handle=take.handle)
             return ""
-        groups = tuple(sorted({connection.handles[h].group_id for h in handles}))
+        groups = {connection.handles[h].group_id for h in handles if h in connection.handles}
         notify = bool(take.flags & SendFlag.NOTIFY)
-        self.multicast.send(connection, groups, data, take.flags & LEVEL_MASK, notify)
+        self.multicast.send(Outgoing(connection, tuple(handles), tuple(sorted(groups)), data, take.flags & LEVEL_MASK, notify))
         return ""
 
-    def _refusal_of_send(self, connection: Connection, handles: list[int], data: bytes, level: int) -> Refusal:
-        """Whether a message to the groups of these handles cannot be."""
-        if not 1 <= len(handles) <= GROUPS_MAX:
-            return "groups", f"a message to {len(handles)} groups; allowed: 1..{GROUPS_MAX}"
+    def _judge(self, m: Outgoing) -> Verdict:
+        """Whether a message to these handles can be sent now: when it came their joins may have had no place yet, and while it
+        waited others may have made or left groups."""
         orders: set[Ordering] = set()
-        for number in handles:
-            handle = connection.handles.get(number)
+        for number in m.handles:
+            handle = m.connection.handles.get(number)
             if handle is None or handle.leaving:
                 return "bad-handle", f"no group is joined as handle {number}"
+            if not self._standing.open or not self._groups.known or not (handle.member or handle.send_only):
+                return WAIT
             if handle.send_only and not self._groups.may_send(handle.group):
                 return "closed-group", f"group {handle.group!r} is not open to programs that are not in it"
             if self._groups.members(handle.group) or not handle.send_only:
@@ -362,10 +367,10 @@ class GroupHost(ServiceHost):
             return "order-mismatch", "one message cannot go to groups of different orders"
         if orders - MULTICAST:
             return "groups", "only groups of orders abcast and token can be addressed together"
-        if level > LEVEL_OF[Ordering.TOKEN]:
+        if m.level > LEVEL_OF[Ordering.TOKEN]:
             return "level", "messages to groups of orders abcast and token have no level ack"
-        if len(data) > MULTICAST_BYTES:
-            return "too-large", f"a message of {len(data)} bytes; to such groups {MULTICAST_BYTES} can be sent"
+        if len(m.data) > MULTICAST_BYTES:
+            return "too-large", f"a message of {len(m.data)} bytes; to such groups {MULTICAST_BYTES} can be sent"
         return None
 
     def on_leave(self, connection: Connection, number: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..proto.engineconfig import EngineConfig
 from ..proto.multicast.codec import Encoded, encode
@@ -48,10 +48,18 @@ class Outgoing:
     """A message of a program that has not been sent yet."""
 
     connection: Connection
+    handles: tuple[int, ...]
     groups: tuple[int, ...]
+    """Numbers of the handles' groups, ascending."""
     data: bytes
     level: int
     notify: bool
+
+
+WAIT: Final = object()
+"""Not now: a handle's join has no place yet, or the groups are not known."""
+Verdict: TypeAlias = tuple[str, str] | object | None
+"""Of a message that is to be sent: code and text of an ERROR, ``WAIT``, or None: nothing is in the way."""
 
 
 @dataclass(slots=True)
@@ -113,6 +121,8 @@ class MulticastHost:
         """This station and another one have delivered different messages."""
         self.unbind: Callable[[Connection, Handle], None] = _nothing
         """A program has left a group, and has got its last view."""
+        self.judge: Callable[[Outgoing], Verdict] = _nothing
+        """Whether a message of a program that is still there can be sent now, to the groups of its handles as they are now."""
         self.on_ready: Callable[[], None] = _nothing
         """From now on this station takes part."""
         self._receivers: defaultdict[int, dict[tuple[int, int], tuple[Connection, Handle]]] = defaultdict(dict)
@@ -220,7 +230,7 @@ class MulticastHost:
         if self.is_ready and not self._was_ready:
             self._was_ready = True
             self.on_ready()
-        self._send_waiting()
+        self.send_waiting()
 
     # ---- links
 
@@ -237,7 +247,7 @@ class MulticastHost:
             self._take()
             self._touched.update(z for z in _numbers(news) if z in self.links.pairs)
         self._pump()
-        self._send_waiting()
+        self.send_waiting()
 
     def _pair(self, station: int) -> Pair:
         assert self.links is not None
@@ -271,7 +281,7 @@ class MulticastHost:
         """Without a quorum nothing is sent or delivered; there may be one again."""
         if self._standing.quorum:
             self._take()
-            self._send_waiting()
+            self.send_waiting()
 
     def tick(self, now: int) -> None:
         """From time to time: rule L4."""
@@ -426,15 +436,16 @@ class MulticastHost:
 
     # ---- what programs send
 
-    def send(self, connection: Connection, groups: tuple[int, ...], data: bytes, level: int, notify: bool) -> None:
-        """A message to groups that are of one order of these. groups: numbers, ascending. It waits if the window is full; nothing
-        more is read from the program then."""
-        queue = self._outgoing.setdefault(connection.client, deque())
-        queue.append(Outgoing(connection, groups, data, level, notify))
+    def send(self, m: Outgoing) -> None:
+        """A message to groups. It is refused, or it waits, for its window or for its program's joins; nothing more is read from
+        the program then."""
+        queue = self._outgoing.setdefault(m.connection.client, deque())
+        queue.append(m)
         if len(queue) == 1:
-            self._send_from(connection.client)
+            self._send_from(m.connection.client)
 
-    def _send_waiting(self) -> None:
+    def send_waiting(self) -> None:
+        """What messages wait for may have changed."""
         for client in list(self._outgoing):
             self._send_from(client)
 
@@ -450,15 +461,20 @@ class MulticastHost:
 
     def _send(self, m: Outgoing) -> bool:
         """False: not now."""
-        if not self.is_ready or not self._standing.quorum:
+        is_here = m.connection in self._connections
+        verdict = self.judge(m) if is_here else None
+        if isinstance(verdict, tuple):
+            self._dp.refuse(m.connection.slot, *verdict, handle=m.handles[0] if m.handles else 0)
+            return True
+        if verdict is WAIT or not self.is_ready or not self._standing.quorum:
             return False
         if self._own_bytes + len(m.data) > MESSAGE_MAX and self._own:
             return False
-        if not self.member.destinations(m.groups):
+        groups = self.member.groups_of_one_order(m.groups)
+        if not groups:
             self._count(Own(m.connection, self._number(m), 0), PREACK)
             return True
-        safe = m.level >= PREACK or any(self._groups.wants_preack(g) for g in m.groups)
-        groups = tuple(g for g in m.groups if self._groups.name_of(g) is not None)
+        safe = m.level >= PREACK or any(self._groups.wants_preack(g) for g in groups)
         name, effects = self.member.send(now_ns(), m.connection.client, groups, m.data, safe)
         if name is not None:
             self._own[name] = Own(m.connection, self._number(m), len(m.data))

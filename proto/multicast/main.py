@@ -89,7 +89,7 @@ class MainOrder:
         changed: set[int] = set()
         if isinstance(entry, ViewEvent):
             self.members = dict(entry.members)
-            part = {z: life for z, life in part.items() if self.members.get(z) == life}
+            part = {z: life for z, life in part.items() if self.members.get(z) == life and z not in entry.waiting}
             for group, programs in self.programs.items():
                 dead = {p for p in programs if part.get(p.station) != p.incarnation}
                 if dead:
@@ -97,8 +97,8 @@ class MainOrder:
                     changed.add(group)
             number = EraNumber(entry.instance, 0)
         else:
-            if isinstance(entry, Synced) and self.members.get(entry.station) == entry.incarnation:
-                part[entry.station] = entry.incarnation
+            if isinstance(entry, Synced) and (lives := [life for life in entry.lives if life in self.members.items()]):
+                part.update(lives)
             elif isinstance(entry, Joined) and self._may_join(entry):
                 self.group_orders[entry.group] = entry.order
                 self.programs.setdefault(entry.group, set()).add(entry.program)

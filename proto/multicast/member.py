@@ -55,6 +55,8 @@ class Member:
         """Stations that take part, as far as one that does not knows."""
         self._parts: dict[tuple[int, int, EraNumber], list[Part]] = {}
         self._stated: EraNumber | None = None
+        self._admitted: set[int] = set()
+        """Stations that were admitted since all SNAPSHOTs had come last, at this place of the order."""
         self.malformed = 0
 
     # ---- instances
@@ -70,6 +72,7 @@ class Member:
         self._log.clear()
         self._users.clear()
         self._parts.clear()
+        self._admitted.clear()
 
     def _start(self, main: MainOrder) -> list[Effect]:
         self.machine = Station(self.station, main, WINDOW, SETTLE_NS)
@@ -88,7 +91,9 @@ class Member:
     def on_view(self, now: int, view: StationView, syncing: bool) -> list[Effect]:
         """A view event is at this place; the groups have taken it. syncing: they awaited SNAPSHOTs before it."""
         members = {z: life for z, life in enumerate(view.incarnations, 1) if life}
-        entry = ViewEvent(view.instance, tuple(members.items()))
+        self._admitted = (self._admitted if syncing else set()) & set(members) - set(view.joined)
+        entry = ViewEvent(view.instance, tuple(members.items()), tuple(sorted(self._admitted)))
+        self._admitted |= set(view.joined)
         asks = bool(view.joined) or syncing
         for station in view.left:
             self._parts = {key: parts for key, parts in self._parts.items() if key[0] != station}
@@ -203,20 +208,16 @@ class Member:
         if machine is not None:
             if state.era != machine.era.number or len(machine.main.eras) != 1:
                 return self._offer_state()
-            effects: list[Effect] = []
-            for synced in self._newcomers(machine.main):
-                effects += machine.on_entry(now, synced)
-            return effects
+            return machine.on_entry(now, self._newcomers(machine.main))
         if self._view is None or not self._groups.known or state.era != self._number():
             return []
         main = self._main_of(state)
-        for synced in self._newcomers(main):
-            main.change(synced)
+        main.change(self._newcomers(main))
         return self._start(main)
 
     @staticmethod
-    def _newcomers(main: MainOrder) -> list[Synced]:
-        return [Synced(z, life) for z, life in sorted(main.members.items()) if main.era.part.get(z) != life]
+    def _newcomers(main: MainOrder) -> Synced:
+        return Synced(tuple((z, life) for z, life in sorted(main.members.items()) if main.era.part.get(z) != life))
 
     def _number(self) -> EraNumber:
         """The present era, as one that takes no part counts it."""
@@ -266,6 +267,15 @@ class Member:
         program = Program(self.station, machine.incarnation, client)
         name = machine.send(now, program, groups, data, safe)
         return name, machine.after(now)
+
+    def groups_of_one_order(self, groups: Iterable[int]) -> tuple[int, ...]:
+        """Of these groups those that have members and one of these orders, in the order as given. They have the same, unless
+        somebody has made one of them anew; then it is the order of the first."""
+        if self.machine is None:
+            return ()
+        tables = self.machine.era.tables.values()
+        found = [(g, table) for g in groups for table in tables if g in table.groups]
+        return tuple(g for g, table in found if table is found[0][1])
 
     def destinations(self, groups: Iterable[int]) -> frozenset[int]:
         """The stations of these groups, which are of one order."""

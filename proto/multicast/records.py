@@ -143,14 +143,17 @@ class ViewEvent:
 
     instance: int
     members: tuple[tuple[int, int], ...]
+    waiting: tuple[int, ...] = ()
+    """Of these the stations that do not know the groups yet: they take no part until a later place."""
 
 
 @dataclass(frozen=True)
 class Synced:
-    """A joiner knows the tables from here on."""
+    """Stations that were admitted know the tables from here on. All of one place begin one era: who takes part in an era that
+    another one follows at once would be awaited there, and knows nothing to say."""
 
-    station: int
-    incarnation: int
+    lives: tuple[tuple[int, int], ...]
+    """Each with its incarnation."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Station(Ordering):
         self.is_open = self.main.decided
         if not self.is_open and not self.main.needs_flush():
             self._decide_change()
-        return self.after(0)
+        return self._go_on(0)
 
     # ---- records
 

@@ -150,7 +150,7 @@ class Net:
         self.reference.on_entry(self.now, entry)
         self.checks.on_era(self.reference.era)
         if isinstance(entry, Synced):
-            self._snapshots[entry.station, entry.incarnation] = self.reference.main.copy()
+            self._snapshots |= dict.fromkeys(entry.lives, self.reference.main.copy())
         for host in list(self.hosts.values()):
             if host.alive and not host.deaf and index >= host.first:
                 self._bring(host, entry, at_once)
@@ -172,8 +172,8 @@ class Net:
         self.empty_links(host)
         if isinstance(entry, ViewEvent):
             host.known |= set(entry.members)
-        if isinstance(entry, Synced) and (entry.station, entry.incarnation) == host.life:
-            self._boot(host, self._snapshots[host.life])
+        if isinstance(entry, Synced) and host.life in entry.lives:
+            self._boot(host, self._snapshots[host.life].copy())
         elif host.machine is not None:
             self.apply(host, host.machine.on_entry(self.now, entry))
         self.take(host)

@@ -251,7 +251,7 @@ class World(Net):
 
         def synced() -> None:
             if self.members.get(station) == life[1] and host.alive and life not in self._gone:
-                self.append(Synced(*life))
+                self.append(Synced((life,)))
 
         self.at(self._soon(2 * self.plan.slow), synced)
 
