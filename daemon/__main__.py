@@ -194,7 +194,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             suite, sealing = _sealing(config, key)
             store.present = present = check_ran(config, remembered.ran, _mark(key, suite), journal)
             overhead = guard_overhead(key, sealing)
-            mtu = max(0, _interface_mtu(config.station.interface) - overhead)
+            mtu = max(0, max(map(_interface_mtu, config.interfaces.values())) - overhead)
             frame_max = _frame_max(config, mtu, overhead)
             engine = _engine(config, remembered.incarnation + 1, remembered.instance, frame_max, present.fingerprint)
             dp = _datapath(config, engine, mtu, key, sealing)
@@ -235,7 +235,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             listener=listener,
             journal=journal,
             notifier=Notifier(os.environ, os.getpid()),
-            interfaces=(config.station.interface,),
+            interfaces=config.interfaces,
             limits=Limits(config.cluster.stations, mtu_needed(config.cluster.stations) + overhead, frame_max, overhead),
             drain_timeout_ns=config.station.drain_timeout_ns,
             reload=lambda: reload(),
@@ -255,7 +255,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
         journal.info(
             "start",
             f"zenjund {version()}: station {config.station.id} of {config.cluster.stations} of cluster {config.cluster.name!r} "
-            f"on {config.station.interface}",
+            f"on {', '.join(config.interfaces.values())}",
             pid=os.getpid(),
             incarnation=remembered.incarnation + 1,
             socket=config.station.socket,
@@ -353,6 +353,7 @@ def _datapath(config: Config, engine: Engine, mtu: int, key: bytes, sealing: Sea
         station_index=config.station.id - 1,
         ethertype=config.cluster.ethertype,
         cluster=cluster_id(config.cluster.name),
+        links=config.links.count,
         group_mac=config.cluster.group_mac,
         ring_bytes=config.station.ring_bytes_for(mtu),
         send_bytes=BUS_SEND_BYTES if config.cluster.medium == "bus" else 0,

@@ -62,10 +62,11 @@ class LinkDriver:
     """One link. ``fileno`` belongs in the loop, ``on_readable`` is its callback."""
 
     def __init__(
-        self, index: int, interface: str, *, dp: DataPath, host: Host, limits: Limits, journal: Journal, notifier: Notifier
+        self, number: int, interface: str, *, dp: DataPath, host: Host, limits: Limits, journal: Journal, notifier: Notifier
     ) -> None:
-        """index: of the link at the data path; interface: its name. Raises OSError (no netlink socket)."""
-        self._index = index
+        """number: of the link, from 1; interface: its name. Raises OSError (no netlink socket)."""
+        self.number = number
+        self._index = number - 1
         self.interface = interface
         self._dp = dp
         self._host = host
@@ -214,16 +215,18 @@ class LinkDriver:
             )
 
     def status(self) -> dict[str, Any]:
-        """``interface`` of docs/status.md without what the engine knows: name, index, mac, state, and the MTU it uses."""
+        """A row of ``links`` of docs/status.md."""
         link = self._monitor.tracker.link
         mtu = link.mtu - self._limits.overhead if link is not None else 0
         frame_max = self._limits.frame_max
         return {
+            "link": self.number,
             "name": link.name if link is not None else self.interface,
             "index": link.index if link is not None else None,
             "mac": link.mac if link is not None else None,
             "state": WORDS[self.state],
             "mtu": {"bytes": min(mtu, frame_max), "source": "configuration" if mtu > frame_max else "interface"},
+            "counters": self._dp.link_counters(self._index),
         }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .datapath import DataPath, LinkInfo
@@ -15,13 +15,13 @@ class Links:
     """One ``LinkDriver`` for each interface; the data path has as many links."""
 
     def __init__(
-        self, interfaces: Sequence[str], *, dp: DataPath, host: Host, limits: Limits, journal: Journal, notifier: Notifier
+        self, interfaces: Mapping[int, str], *, dp: DataPath, host: Host, limits: Limits, journal: Journal, notifier: Notifier
     ) -> None:
-        """Raises OSError (no netlink socket)."""
+        """interfaces: by the number of their link, from 1. Raises OSError (no netlink socket)."""
         self._limits = limits
         self._links = [
-            LinkDriver(i, name, dp=dp, host=host, limits=limits, journal=journal, notifier=notifier)
-            for i, name in enumerate(interfaces)
+            LinkDriver(number, name, dp=dp, host=host, limits=limits, journal=journal, notifier=notifier)
+            for number, name in interfaces.items()
         ]
 
     def readers(self) -> list[tuple[int, Callable[[], None]]]:

@@ -109,6 +109,8 @@ HELP: Final = {
     "datapath_slow_disconnects": "Programs disconnected because they read too slowly",
 }
 """What counters count; one that is not here is explained by its name."""
+LINK_HELP: Final = {"tx_missed": "Frames that another link took while this one waited for room or had failed"}
+"""Of counters that only a link has; its others are explained as those of all links together."""
 
 
 def counter_name(part: str, name: str) -> str:
@@ -125,6 +127,7 @@ def families(s: Mapping[str, Any]) -> Iterator[Metric]:
     yield from _station(s)
     yield from _membership(s)
     yield from _counters(s)
+    yield from _links(s.get("links") or ())
     yield from _peers(s.get("peers") or ())
     yield from _programs(s)
 
@@ -232,6 +235,25 @@ def _counters(s: Mapping[str, Any]) -> Iterator[Metric]:
     if lost is not None:
         yield CounterMetricFamily(
             "zenjun_kernel_dropped_frames", "Frames lost because the receive ring was full", value=float(lost), unit="frames"
+        )
+
+
+def _links(links: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    """State and counters of each link."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    rows = [((str(link.get("link")), str(link.get("name"))), link) for link in links]
+    yield labelled(
+        GaugeMetricFamily("zenjun_link_up", "Whether the interface of a link can be used", labels=["link", "interface"]),
+        ((labels, link.get("state") == "up") for labels, link in rows),
+    )
+    names = dict.fromkeys(name for _, link in rows for name in link.get("counters") or ())
+    for name in names:
+        full = counter_name("link", name)
+        text = LINK_HELP.get(name) or HELP.get(f"datapath_{name}", name.replace("_", " "))
+        yield labelled(
+            CounterMetricFamily(full, text, labels=["link", "interface"], unit="bytes" if full.endswith("_bytes") else ""),
+            ((labels, (link.get("counters") or {}).get(name)) for labels, link in rows),
         )
 
 

@@ -19,7 +19,7 @@ import gc
 import logging
 import signal
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..proto.engine import Engine
@@ -68,14 +68,14 @@ class Runtime:
         listener: Listener,
         journal: Journal,
         notifier: Notifier,
-        interfaces: Sequence[str],
+        interfaces: Mapping[int, str],
         limits: Limits,
         drain_timeout_ns: int,
         reload: Callable[[], None],
         metrics: MetricsServer | None = None,
         trusting: Trusting | None = None,
     ) -> None:
-        """interfaces: one for each link of ``dp``; reload: on SIGHUP; trusting: if frames prove their sender. Raises OSError (no
+        """interfaces: by the number of their link; reload: on SIGHUP; trusting: if frames prove their sender. Raises OSError (no
         netlink socket)."""
         self._engine = engine
         self._dp = dp
@@ -398,7 +398,7 @@ class Runtime:
     # ---- status
 
     def links(self) -> list[dict[str, Any]]:
-        """``interface`` of docs/status.md without what the engine knows, of each link."""
+        """``links`` of docs/status.md."""
         return self._links.status()
 
     def sessions(self, now: int) -> dict[str, Any] | None:

@@ -50,7 +50,8 @@ class StatusReport:
     def status(self, now: int) -> dict[str, Any]:
         """The whole object. What the protocol knows comes from the engine (``proto/status.py``). now: monotonic nanoseconds."""
         out: dict[str, Any] = self._engine.status(now)
-        interface = self.runtime.links()[0]
+        links = self.runtime.links()
+        interface = {name: value for name, value in links[0].items() if name not in ("link", "counters")}
         header = payload_offset(self._config.cluster.stations, packed=True) + MESSAGE.size
         payload = self._engine.core.payload_max
         frame = payload + header
@@ -67,6 +68,7 @@ class StatusReport:
         out["uptime_ms"] = max(0, now - self.runtime.started_ns) // NS_PER_MS
         out["state"] = self.runtime.state()
         out["interface"] = interface
+        out["links"] = links
         out["counters"]["datapath"] = counters = self._dp.counters()
         out["kernel"] = {"drops": counters["rx_kernel_drops"]}
         out["clients"] = self.clients.status()

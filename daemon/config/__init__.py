@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from .option import MIB, Option, loopback
 from .options import (
+    LINK_OPTIONS,
     NS_PER_MS,
     OPTIONS,
     SECTIONS,
@@ -16,6 +17,7 @@ from .options import (
     ClusterOptions,
     Config,
     DirectoryOptions,
+    LinkOptions,
     LogOptions,
     StationOptions,
 )
@@ -27,6 +29,7 @@ __all__ = [
     "CONFIG_ENV",
     "CONFIG_PATH",
     "FILE_BYTES_MAX",
+    "LINK_OPTIONS",
     "LIVE",
     "MIB",
     "NS_PER_MS",
@@ -37,6 +40,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DirectoryOptions",
+    "LinkOptions",
     "LogOptions",
     "Option",
     "Problem",

@@ -61,7 +61,7 @@ class Option:
 
     @property
     def scope(self) -> Scope:
-        return "cluster" if self.section == "cluster" else "station"
+        return "cluster" if self.section in ("cluster", "links") else "station"
 
     @property
     def required(self) -> bool:

@@ -37,6 +37,8 @@ from .option import (
 )
 
 SUN_PATH_MAX: Final = 107
+LINKS_MAX: Final = 4
+"""Links of a cluster; ``DP_LINKS_MAX`` of the data path."""
 IFNAME_MAX: Final = 15
 NS_PER_US: Final = 1_000
 NS_PER_MS: Final = 1_000_000
@@ -243,6 +245,38 @@ class ClusterOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinksOptions:
+    """[links]: redundant links, equal at all stations; see [[link]] for the interfaces of a station."""
+
+    count: int = option(
+        1, low=1, high=LINKS_MAX,
+        help="links (segments, numbered from 1) of the cluster; a station may lack some of them",
+        reason="a switch, a cable or an interface may fail without a change of members",
+    )  # fmt: skip
+
+    @property
+    def text(self) -> str:
+        """What the fingerprint covers of them. Nothing for one link: what its stations send stays as it was."""
+        return f"links.count={self.count}\n" if self.count > 1 else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkOptions:
+    """[[link]]: one interface of this station, in a table of its own for each."""
+
+    number: int = option(
+        low=1, high=LINKS_MAX, example=2,
+        help="number of the link: interfaces of one number are on one segment, those of different numbers are not",
+        reason="stations name the same segment by it, whatever their interfaces are called",
+    )  # fmt: skip
+    interface: str = option(
+        low=1, high=IFNAME_MAX, check=check_interface, example="eth1",
+        help="network interface on that segment",
+        reason="machines have several",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class StationOptions:
     """[station]: this machine's own."""
 
@@ -253,7 +287,7 @@ class StationOptions:
     )  # fmt: skip
     interface: str = option(
         low=1, high=IFNAME_MAX, check=check_interface, example="eth0",
-        help="network interface on the segment",
+        help="network interface on the segment; short for a [[link]] of number 1, and left out where there is one",
         reason="machines have several",
     )  # fmt: skip
     socket: str = option(
@@ -469,7 +503,16 @@ class Config:
     metrics: MetricsOptions = MetricsOptions()
     directory: DirectoryOptions = DirectoryOptions()
     database: DatabaseOptions = DatabaseOptions()
+    links: LinksOptions = LinksOptions()
+    link: tuple[LinkOptions, ...] = ()
+    """The tables [[link]]; ``interfaces`` has them with ``station.interface``."""
     file: str = "(none)"
+
+    @property
+    def interfaces(self) -> dict[int, str]:
+        """This station's interfaces by the number of their link, in the order of the numbers."""
+        found = {link.number: link.interface for link in self.link}
+        return dict(sorted({1: self.station.interface, **found}.items() if self.station.interface else found.items()))
 
     @property
     def fingerprint(self) -> int:
@@ -483,12 +526,12 @@ class Config:
     @property
     def cluster_text(self) -> str:
         """What the fingerprint covers: one ``name=value`` line per option of scope cluster, automatic values resolved."""
-        values = {o.name: getattr(self.cluster, o.name) for o in OPTIONS if o.scope == "cluster"}
+        values = {o.name: getattr(self.cluster, o.name) for o in OPTIONS if o.section == "cluster"}
         del values["security"]  # it comes with the key: what is sent without one stays as it was
         values["window_frames"] = self.cluster.window
         values["required_stations"] = ",".join(map(str, sorted(self.cluster.required_stations)))
         values["group_address"] = self.cluster.group_address.lower()
-        return "".join(f"{name}={value}\n" for name, value in sorted(values.items()))
+        return "".join(f"{name}={value}\n" for name, value in sorted(values.items())) + self.links.text
 
     def agreed_with(self, key_mark: str) -> dict[str, str]:
         """What the fingerprint covers, by name."""
@@ -496,12 +539,14 @@ class Config:
         return {**options, "key": key_mark} if key_mark else options
 
     def values(self) -> dict[str, dict[str, Any]]:
-        """Every option by section and name."""
-        return {s: {o.name: getattr(getattr(self, s), o.name) for o in OPTIONS if o.section == s} for s in SECTIONS}
+        """Every option by section and name; those of [[link]] by number and name, as in ``link1.interface``."""
+        links = {f"link{number}": {"interface": name} for number, name in self.interfaces.items()}
+        return links | {s: {o.name: getattr(getattr(self, s), o.name) for o in OPTIONS if o.section == s} for s in SECTIONS}
 
 
 SECTIONS: Final[dict[str, Any]] = {
     "cluster": ClusterOptions,
+    "links": LinksOptions,
     "station": StationOptions,
     "clients": ClientOptions,
     "log": LogOptions,
@@ -511,13 +556,14 @@ SECTIONS: Final[dict[str, Any]] = {
 }
 
 
-def _table() -> Iterator[Option]:
+def _rows(section: str, options: type) -> Iterator[Option]:
     types: dict[str, type] = {"int": int, "str": str, "tuple[int, ...]": list, "tuple[str, ...]": list}
-    for section, options in SECTIONS.items():
-        for f in dataclasses.fields(options):
-            row = cast(dict[str, Any], dict(f.metadata))
-            item = str if "str" in str(f.type) else int
-            yield Option(section=section, name=f.name, type=types[str(f.type)], item=item, **row)
+    for f in dataclasses.fields(options):
+        row = cast(dict[str, Any], dict(f.metadata))
+        item = str if "str" in str(f.type) else int
+        yield Option(section=section, name=f.name, type=types[str(f.type)], item=item, **row)
 
 
-OPTIONS: Final[tuple[Option, ...]] = tuple(_table())
+OPTIONS: Final[tuple[Option, ...]] = tuple(row for section, options in SECTIONS.items() for row in _rows(section, options))
+LINK_OPTIONS: Final[tuple[Option, ...]] = tuple(_rows("link", LinkOptions))
+"""Of each [[link]]."""

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...proto.service.directory.parts import parse_zone
-from .option import did_you_mean
-from .options import OPTIONS, SECTIONS, Config
+from .option import Option, did_you_mean
+from .options import LINK_OPTIONS, LINKS_MAX, OPTIONS, SECTIONS, Config, LinkOptions
 from .source import FILE_BYTES_MAX, ConfigError, Problem, Source, quoted, shown
 
 CONFIG_PATH: Final = "/etc/zenjun/zenjund.toml"
+LINK: Final = "link"
+"""The tables [[link]], one for each interface."""
 CONFIG_ENV: Final = "ZENJUN_CONFIG"
 
 
@@ -37,12 +39,13 @@ def parse(data: bytes | str, file: str = "(string)") -> Config:
     source = Source(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data, file)
     tree = source.tree()
     problems: list[Problem] = []
+    link = _link(source, tree, problems)
     sections = {name: _section(source, name, tree, problems) for name in SECTIONS}
     for name in tree:
-        if name not in SECTIONS:
+        if name not in SECTIONS and name != LINK:
             problems.append(Problem(source.line(name, None), _unknown_section(name, tree[name])))
     if not problems:
-        config = Config(file=file, **sections)
+        config = Config(file=file, link=link, **sections)
         problems += _together(source, config)
     if problems:
         raise ConfigError(file, tuple(sorted(problems, key=lambda p: p.line)))
@@ -53,27 +56,81 @@ def _section(source: Source, name: str, tree: Mapping[str, Any], problems: list[
     """The options of one section; problems are added to the list, and then the result is worthless."""
     given = tree.get(name, {})
     rows = {o.name: o for o in OPTIONS if o.section == name}
-    required = [o for o in rows.values() if o.required]
+    required = [o for o in rows.values() if o.required and not (tree.get(LINK) and _in_link(o))]
     if name not in tree and required:
         problems.append(Problem(1, f"section [{name}] is missing; it needs {' and '.join(o.name for o in required)}"))
         return None
     if not isinstance(given, dict):
         problems.append(Problem(source.line(name, None), f"{name} is {shown(given)}: expected a section [{name}]"))
         return None
-    values: dict[str, Any] = {}
-    for key, value in given.items():
-        row = rows.get(key)
-        if row is None:
-            problems.append(Problem(source.line(name, key), _unknown_option(name, key)))
-        elif problem := row.problem(value):
-            problems.append(Problem(source.line(name, key), f"{name}.{key} {problem}"))
-        else:
-            values[key] = tuple(value) if isinstance(value, list) else value
+    values: dict[str, Any] = {"interface": ""} if "interface" in rows and not any(map(_in_link, required)) else {}
+    values |= _values(source, name, given, rows, problems)
     for row in required:
         if row.name not in given:
             text = f"{name}.{row.name} is missing: expected {row.allowed} ({row.help})"
             problems.append(Problem(source.line(name, None), text))
     return None if problems else SECTIONS[name](**values)
+
+
+def _values(
+    source: Source, name: str, given: Mapping[str, Any], rows: Mapping[str, Option], problems: list[Problem]
+) -> dict[str, Any]:
+    """The values of a table that may be as they are."""
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        row = rows.get(key)
+        if row is None:
+            problems.append(Problem(source.line(name, key), _unknown_option(name, key, tuple(rows))))
+        elif problem := row.problem(value):
+            problems.append(Problem(source.line(name, key), f"{name}.{key} {problem}"))
+        else:
+            values[key] = tuple(value) if isinstance(value, list) else value
+    return values
+
+
+def _in_link(option: Option) -> bool:
+    """Whether [[link]] has it in place of its section."""
+    return (option.section, option.name) == ("station", "interface")
+
+
+def _link(source: Source, tree: Mapping[str, Any], problems: list[Problem]) -> tuple[LinkOptions, ...]:
+    """The tables [[link]]; a problem is found at the line of the first."""
+    given = tree.get(LINK, [])
+    line = source.line(LINK, None)
+    if not isinstance(given, list) or not all(isinstance(table, dict) for table in given):
+        problems.append(Problem(line, "link is not a list of tables: write [[link]] for each interface"))
+        return ()
+    if len(given) > LINKS_MAX:
+        problems.append(Problem(line, f"there are {len(given)} tables [[link]]: expected at most {LINKS_MAX}"))
+        return ()
+    rows = {o.name: o for o in LINK_OPTIONS}
+    links = []
+    for table in given:
+        before = len(problems)
+        values = _values(source, LINK, table, rows, problems)
+        for row in LINK_OPTIONS:
+            if row.required and row.name not in table:
+                problems.append(Problem(line, f"link.{row.name} is missing: expected {row.allowed} ({row.help})"))
+        if len(problems) == before:
+            links.append(LinkOptions(**values))
+    return tuple(links)
+
+
+def _links(source: Source, config: Config) -> Iterator[Problem]:
+    """What does not go together with links."""
+    count, line = config.links.count, source.line(LINK, None)
+    if count > 1 and config.cluster.medium == "bus":
+        yield Problem(source.line("links", "count"), 'links.count is more than 1: cluster.medium = "bus" has one link')
+    numbers = [link.number for link in config.link] + ([1] if config.station.interface else [])
+    names = list(config.interfaces.values())
+    for number in sorted({n for n in numbers if numbers.count(n) > 1}):
+        also = " (station.interface is number 1)" if number == 1 and config.station.interface else ""
+        yield Problem(line, f"two links have number {number}{also}: expected one interface for each")
+    for name in sorted({n for n in names if names.count(n) > 1}):
+        yield Problem(line, f"two links have the interface {shown(name)}: expected one link for each")
+    for number in numbers:
+        if number > count:
+            yield Problem(line, f"link.number is {number}: expected 1..{count} (links.count)")
 
 
 def _together(source: Source, config: Config) -> Iterator[Problem]:
@@ -91,6 +148,7 @@ def _together(source: Source, config: Config) -> Iterator[Problem]:
         yield Problem(
             source.line("cluster", "quorum"), f"cluster.quorum is {c.quorum}: expected 0 or {low}..{c.stations} ({why})"
         )
+    yield from _links(source, config)
     yield from _seven(source, config)
     yield from _zoned(source, config)
     at_least = (
@@ -149,8 +207,7 @@ def _unknown_section(name: str, value: object) -> str:
     return f"{what} is unknown; sections are {', '.join(f'[{s}]' for s in SECTIONS)}" + did_you_mean(name, tuple(SECTIONS))
 
 
-def _unknown_option(section: str, name: str) -> str:
-    here = tuple(o.name for o in OPTIONS if o.section == section)
+def _unknown_option(section: str, name: str, here: tuple[str, ...]) -> str:
     homes = [o.section for o in OPTIONS if o.name == name]
     text = f"{section}.{quoted(name)} is unknown"
     if homes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from .options import OPTIONS, SECTIONS
+from .option import Option
+from .options import LINK_OPTIONS, OPTIONS, SECTIONS, LinkOptions
 from .reader import CONFIG_ENV, CONFIG_PATH
 
 LIVE: Final = " Taken over by a reload."
@@ -28,13 +30,17 @@ def example() -> str:
         "# Options that are commented out show their default.",
     ]
     for section in SECTIONS:
-        same = "must be equal at all stations" if section == "cluster" else "may differ at each station"
+        same = "must be equal at all stations" if section in ("cluster", "links") else "may differ at each station"
         out += ["", f"[{section}]  # {same}"]
         for o in OPTIONS:
             if o.section == section:
                 out += ["", f"# {sentence(o.help)}", f"# {sentence(o.allowed)}{LIVE if o.live else ''}"]
                 value = f"0x{o.default:04x}" if o.name == "ethertype" else toml_value(o.example if o.required else o.default)
                 out.append(f"{'' if o.required else '#'}{o.name} = {value}")
+        if section == "station":
+            out += ["", "# A further interface of this station, if links.count allows it; such a table for each.", "#   [[link]]"]
+            for o in LINK_OPTIONS:
+                out += [f"#   # {sentence(o.help)}", f"#   # {sentence(o.allowed)}", f"#   {o.name} = {toml_value(o.example)}"]
     return "\n".join(out) + "\n"
 
 
@@ -49,29 +55,29 @@ def markdown() -> str:
         "`zenjun config example` prints one to start from, `zenjun config check FILE` checks one without starting anything.",
         "An unknown option, a wrong type or a value out of bounds is an error that names file, line and the allowed values.",
         "",
-        "Options of `[cluster]` must be equal at all stations: a CRC-32 of them travels in the OPEN frames, and a station whose",
-        "options differ is not admitted; both sides name it. All others may differ, except `update`, `placement`, `holders` and",
-        "`zones` in `[directory]`.",
+        "Options of `[cluster]` and `[links]` must be equal at all stations: a CRC-32 of them travels in the OPEN frames, and a",
+        "station whose options differ is not admitted; both sides name it. All others may differ, except `update`, `placement`,",
+        "`holders` and `zones` in `[directory]`.",
         "Options without a default are required.",
         "A change needs a restart, unless the option says that a reload (SIGHUP, `systemctl reload`) takes it over.",
     ]
     for section, options in SECTIONS.items():
-        doc = str(options.__doc__).split(": ", 1)[1].rstrip(".")
-        out += [
-            "",
-            f"## `[{section}]`",
-            "",
-            f"{sentence(doc)}",
-            "",
-            "| option | default | allowed | meaning | why it can be set |",
-        ]
-        out.append("|---|---|---|---|---|")
-        for o in OPTIONS:
-            if o.section == section:
-                default = "" if o.required else f"`{f'0x{o.default:04x}' if o.name == 'ethertype' else toml_value(o.default)}`"
-                note = f". *{LIVE.strip()[:-1]}*" if o.live else ""
-                out.append(f"| `{o.name}` | {default} | {o.allowed} | {o.help}{note} | {o.reason} |")
+        out += _table(f"[{section}]", options, [o for o in OPTIONS if o.section == section])
+        if section == "station":
+            out += _table("[[link]]", LinkOptions, LINK_OPTIONS)
     return "\n".join(out) + "\n"
+
+
+def _table(title: str, options: type, rows: Iterable[Option]) -> list[str]:
+    """A section of docs/config.md."""
+    doc = str(options.__doc__).split(": ", 1)[1].rstrip(".")
+    out = ["", f"## `{title}`", "", f"{sentence(doc)}", "", "| option | default | allowed | meaning | why it can be set |"]
+    out.append("|---|---|---|---|---|")
+    for o in rows:
+        default = "" if o.required else f"`{f'0x{o.default:04x}' if o.name == 'ethertype' else toml_value(o.default)}`"
+        note = f". *{LIVE.strip()[:-1]}*" if o.live else ""
+        out.append(f"| `{o.name}` | {default} | {o.allowed} | {o.help}{note} | {o.reason} |")
+    return out
 
 
 def sentence(text: str) -> str:

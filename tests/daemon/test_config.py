@@ -293,3 +293,45 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         load()
     monkeypatch.delenv("ZENJUN_CONFIG")
     assert str(config_module.find()) == "/etc/zenjun/zenjund.toml"
+
+
+LINKED = GOOD.replace('interface = "eth0"\n', "") + "[links]\ncount = 2\n"
+
+
+def link(number: int, interface: str) -> str:
+    return f'[[link]]\nnumber = {number}\ninterface = "{interface}"\n'
+
+
+def test_links() -> None:
+    assert parse(GOOD).interfaces == {1: "eth0"}
+    assert parse(GOOD + "[links]\ncount = 2\n" + link(2, "eth1")).interfaces == {1: "eth0", 2: "eth1"}
+    assert parse(LINKED + link(2, "b") + link(1, "a")).interfaces == {1: "a", 2: "b"}
+    assert parse(LINKED + link(2, "b")).interfaces == {2: "b"}, "a station may lack a link"
+
+
+def test_only_the_number_of_links_is_the_clusters() -> None:
+    one, two = parse(GOOD), parse(LINKED + link(1, "a") + link(2, "b"))
+    assert parse(GOOD + "[links]\ncount = 1\n").fingerprint == one.fingerprint
+    assert two.fingerprint not in (one.fingerprint, parse(LINKED.replace("count = 2", "count = 3") + link(1, "a")).fingerprint)
+    assert two.fingerprint == parse(LINKED + link(1, "other")).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (GOOD + link(1, "b"), "two links have number 1 .station.interface is number 1."),
+        (LINKED + link(2, "a") + link(2, "b"), "two links have number 2: expected one interface for each"),
+        (LINKED + link(1, "a") + link(2, "a"), 'two links have the interface "a"'),
+        (GOOD + link(2, "b"), "link.number is 2: expected 1..1 .links.count."),
+        (LINKED + link(5, "b"), "link.number is 5: expected an integer 1..4"),
+        (LINKED + "[[link]]\nnumber = 1\n", "link.interface is missing: expected a string"),
+        (LINKED + link(1, "a") + "speed = 3\n", "link.speed is unknown; options of .link. are number, interface"),
+        (LINKED + "[link]\nnumber = 1\n", "link is not a list of tables: write ..link.. for each interface"),
+        (LINKED + 5 * link(1, "a"), "there are 5 tables ..link..: expected at most 4"),
+        (LINKED, "station.interface is missing"),
+        (put('medium = "bus"') + "[links]\ncount = 2\n", 'links.count is more than 1: cluster.medium = "bus" has one link'),
+    ],
+)
+def test_links_that_cannot_be(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse(text)

@@ -135,7 +135,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
         logger = logging.Logger("links", logging.DEBUG)
         logger.addHandler(Lines(daemon.lines))
         daemon.links = Links(
-            list(interfaces),
+            dict(enumerate(interfaces, 1)),
             dp=cast(DataPath, path),
             host=daemon,
             limits=Limits(**{"stations": 3, "mtu_needed": 600, "frame_max": 9000, "overhead": 0} | limits),

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from zenjun.tools.lab import Lab, LabError, LabNotFound, LabTimeout, filters, network
+from zenjun.tools.lab import Lab, LabError, LabNotFound, LabTimeout, filters
 from zenjun.tools.lab.awaiting import open_limit_s
 
 from ..timing import in_time
@@ -35,7 +35,7 @@ def host_state() -> tuple[list[str], dict[str, str]]:
     """What a lab must not touch: named namespaces, and interfaces of the machine that are called as its own are. All others may
     be somebody else's, who makes and removes them meanwhile."""
     named = sorted(entry.name for entry in Path("/run/netns").iterdir()) if Path("/run/netns").exists() else []
-    own = [Path("/sys/class/net") / name for name in (network.BRIDGE, "eth0", *map(filters.port_name, range(1, 4)))]
+    own = [Path("/sys/class/net") / name for name in ("br0", "eth0", *map(filters.port_name, range(1, 4)))]
     return named, {path.name: (path / "ifindex").read_text() for path in own if path.exists()}
 
 

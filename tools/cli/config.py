@@ -49,7 +49,8 @@ def check(file: Path | None, as_json: bool) -> int:
         )
     else:
         click.echo(
-            f"{c.file}: good. Cluster {c.cluster.name}, station {c.station.id} of {c.cluster.stations} on {c.station.interface}; "
+            f"{c.file}: good. Cluster {c.cluster.name}, station {c.station.id} of {c.cluster.stations} "
+            f"on {', '.join(c.interfaces.values())}; "
             f"fingerprint {c.fingerprint:08x}"
         )
     return OK

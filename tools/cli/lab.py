@@ -73,6 +73,13 @@ def lab() -> None:
 @impairment_options
 @click.option("--mtu", type=click.IntRange(68, 65535), default=1500, show_default=True, help="Of all links, bytes.")
 @click.option("--medium", type=click.Choice(["switched", "bus"]), default="switched", show_default=True, help="See docs/lab.md.")
+@click.option(
+    "--links",
+    type=click.IntRange(1, 4),
+    default=1,
+    show_default=True,
+    help="Segments with an interface of every station on each.",
+)
 @click.option("--snooping", is_flag=True, help="Switch the bridge's multicast snooping on.")
 @click.option("--docker", is_flag=True, help="Stations are containers of the Docker Engine (docs/docker.md).")
 @click.option("--image", default="zenjun:local", show_default=True, help="What the containers run, with --docker.")
@@ -88,6 +95,7 @@ def up(
     name: str,
     mtu: int,
     medium: str,
+    links: int,
     snooping: bool,
     docker: bool,
     image: str,
@@ -106,6 +114,7 @@ def up(
       zenjun lab up -n 3 --loss 5% --rate 100mbit --mtu 9000
       zenjun lab up --name quiet --no-daemons
       zenjun lab up -o log.level=debug
+      zenjun lab up -n 3 --links 2
       zenjun lab up -n 5 --docker
     """
     if (directory or database) and (docker or not daemons):
@@ -114,7 +123,8 @@ def up(
         )
     given = {key: value for key, value in impairments.items() if value is not None}
     try:
-        settings = {"name": name, "mtu": mtu, "medium": medium, "snooping": snooping, "options": _parse_options(options), **given}
+        settings = {"name": name, "mtu": mtu, "medium": medium, "links": links, "snooping": snooping, **given}
+        settings["options"] = _parse_options(options)
         made = _containers(count, image, settings) if docker else backends.make(count, **settings)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -231,10 +241,13 @@ def status(name: str, as_json: bool) -> None:
         ("station", "interface", "mtu", "daemon", "cluster", "sent", "received", "lost", "cut"),
         [_status_row(entry) for entry in described["stations"]],
     )
+    several = len(described["links"]) > 1
     for text, numbers in _impaired(described["stations"]).items():
         click.echo(f"impaired: {', '.join(numbers)}: {text}")
-    if described["cuts"]:
-        click.echo("cut: " + ", ".join(f"{a} → {b}" for a, b in described["cuts"]))
+    for each in described["links"]:
+        if each["cuts"]:
+            where = f"cut on link {each['link']}: " if several else "cut: "
+            click.echo(where + ", ".join(f"{a} → {b}" for a, b in each["cuts"]))
     if recorded := [str(e["station"]) for e in described["stations"] if e.get("capturing")]:
         click.echo(f"recording at {', '.join(recorded)}")
 
@@ -251,19 +264,25 @@ def _daemon_state(station: Station, daemon: dict[str, Any] | None) -> str:
 
 
 def _impaired(stations: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
-    """Impairments in words, each with the stations that have it."""
+    """Impairments in words, each with the stations that have it, and with the link where there are several."""
     found: dict[str, list[str]] = {}
     for entry in stations:
-        if "impairment" in entry and (text := Impairment.from_json(entry["impairment"]).describe()):
-            found.setdefault(text, []).append(str(entry["station"]))
+        for each in entry.get("links") or [entry]:
+            if "impairment" in each and (text := Impairment.from_json(each["impairment"]).describe()):
+                where = f"{entry['station']} link {each['link']}" if "link" in each else str(entry["station"])
+                found.setdefault(text, []).append(where)
     return found
+
+
+def _interface(described: dict[str, Any]) -> str:
+    """Its name and state."""
+    return f"{described['name']} {'up' if described['up'] else 'down' if described['present'] else 'absent'}"
 
 
 def _status_row(entry: dict[str, Any]) -> list[Any]:
     if "error" in entry:
         return [entry["station"], entry["error"], *["-"] * 7]
     interface, daemon, counters = entry["interface"], entry["daemon"], entry["counters"]
-    state = "up" if interface["up"] else "down" if interface["present"] else "absent"
     if daemon is None:
         process = "-"
     elif daemon["returncode"] is None:
@@ -272,7 +291,7 @@ def _status_row(entry: dict[str, Any]) -> list[Any]:
         process = f"ended: {daemon['returncode']}"
     return [
         entry["station"],
-        f"{interface['name']} {state}",
+        ", ".join([_interface(interface), *(_interface(each) for each in (entry.get("links") or [])[1:])]),
         interface["mtu"] or "-",
         process,
         entry["open"],

@@ -57,6 +57,14 @@ def stations_option(*, required: bool = False, text: str = "Stations: 2 or 1,3 o
     return decorate
 
 
+def link_option(text: str = "On this link alone.", default: int | None = None) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        shown = default is not None
+        return click.option("--link", "on", type=click.IntRange(1, 4), default=default, show_default=shown, help=text)(function)
+
+    return decorate
+
+
 @contextlib.contextmanager
 def progress(text: str) -> Iterator[None]:
     """A spinner on standard error while the block runs; nothing when that is no terminal."""

@@ -10,22 +10,24 @@ import click
 
 from ..lab import Station, backends
 from .impairments import SHARE, impairment_options
-from .labcommon import STATIONS, chosen_stations, name_option, stations_option
+from .labcommon import STATIONS, chosen_stations, link_option, name_option, stations_option
 
 
 @click.command()
 @name_option
+@link_option()
 @click.argument("groups", nargs=-1, required=True, type=STATIONS)
-def partition(name: str, groups: tuple[list[int] | None, ...]) -> None:
+def partition(name: str, on: int | None, groups: tuple[list[int] | None, ...]) -> None:
     """Let only stations of the same group hear each other. Stations not named form one more group.
 
     \b
     Examples:
       zenjun lab partition 1,2 3
       zenjun lab partition 1          (cuts station 1 off)
+      zenjun lab partition 1 --link 2
     """
     attached = backends.attach(name)
-    attached.partition([list(attached.stations) if group is None else group for group in groups])
+    attached.partition([list(attached.stations) if group is None else group for group in groups], link=on)
 
 
 @click.command()
@@ -33,7 +35,8 @@ def partition(name: str, groups: tuple[list[int] | None, ...]) -> None:
 @click.argument("sender", type=int)
 @click.argument("receiver", type=int)
 @click.option("--both", is_flag=True, help="Cut the other direction too.")
-def cut(name: str, sender: int, receiver: int, both: bool) -> None:
+@link_option()
+def cut(name: str, sender: int, receiver: int, both: bool, on: int | None) -> None:
     """Drop what one station sends to another, until healed.
 
     \b
@@ -44,28 +47,30 @@ def cut(name: str, sender: int, receiver: int, both: bool) -> None:
     if sender == receiver:
         raise click.UsageError(f"station {sender} has no link to itself that could be cut: name two stations")
     attached = backends.attach(name)
-    attached.cut(sender, receiver)
+    attached.cut(sender, receiver, link=on)
     if both:
-        attached.cut(receiver, sender)
+        attached.cut(receiver, sender, link=on)
 
 
 @click.command()
 @name_option
-def heal(name: str) -> None:
+@link_option()
+def heal(name: str, on: int | None) -> None:
     """End all partitions and cuts (losses stay).
 
     \b
     Example:
       zenjun lab heal
     """
-    backends.attach(name).heal()
+    backends.attach(name).heal(link=on)
 
 
 @click.command()
 @name_option
 @stations_option()
+@link_option()
 @click.argument("share", type=SHARE)
-def loss(name: str, stations: list[int] | None, share: float) -> None:
+def loss(name: str, stations: list[int] | None, on: int | None, share: float) -> None:
     """Drop a share of the frames towards stations, each losing by itself.
 
     \b
@@ -74,14 +79,15 @@ def loss(name: str, stations: list[int] | None, share: float) -> None:
       zenjun lab loss 20% -s 3
       zenjun lab loss 0%
     """
-    backends.attach(name).impair(stations, loss=share)
+    backends.attach(name).impair(stations, link=on, loss=share)
 
 
 @click.command()
 @name_option
 @stations_option()
+@link_option()
 @impairment_options
-def impair(name: str, stations: list[int] | None, **impairments: Any) -> None:
+def impair(name: str, stations: list[int] | None, on: int | None, **impairments: Any) -> None:
     """Change impairments of stations; those not named stay as they are.
 
     \b
@@ -94,7 +100,7 @@ def impair(name: str, stations: list[int] | None, **impairments: Any) -> None:
     changes = {key: value for key, value in impairments.items() if value is not None}
     if not changes:
         raise click.UsageError("name at least one impairment, as in --rate 100mbit")
-    backends.attach(name).impair(stations, **changes)
+    backends.attach(name).impair(stations, link=on, **changes)
 
 
 @click.command()
@@ -115,7 +121,7 @@ def hold(name: str, **impairments: Any) -> None:
     keep(name, {key: value for key, value in impairments.items() if value is not None}, click.echo)
 
 
-_LINK_ACTIONS: Final[dict[str, Callable[[Station], None]]] = {
+_LINK_ACTIONS: Final[dict[str, Callable[[Station, int], None]]] = {
     "down": Station.link_down,
     "up": Station.link_up,
     "cable-out": Station.cable_out,
@@ -128,12 +134,13 @@ _LINK_ACTIONS: Final[dict[str, Callable[[Station], None]]] = {
 @click.command()
 @name_option
 @stations_option(required=True)
+@link_option("Which interface: of this link.", default=1)
 @click.option("--mtu", type=click.IntRange(68, 65535), help="Change the MTU, bytes.")
 @click.option("--port-mtu", type=click.IntRange(68, 65535), help="Change the MTU of the hub's end, bytes.")
 @click.option("--rename", metavar="NAME", help="Give the interface another name.")
 @click.option("--mac", help="Change the MAC address.")
 @click.argument("action", required=False, type=click.Choice(list(_LINK_ACTIONS)))
-def link(name: str, stations: list[int] | None, action: str | None, **changes: Any) -> None:
+def link(name: str, stations: list[int] | None, on: int, action: str | None, **changes: Any) -> None:
     """Do things to the interface of stations.
 
     down, up: the interface itself; cable-out, cable-in: the other end; delete, create: as when a card is exchanged.
@@ -141,6 +148,7 @@ def link(name: str, stations: list[int] | None, action: str | None, **changes: A
     \b
     Examples:
       zenjun lab link -s 2 down
+      zenjun lab link -s 2 --link 2 cable-out
       zenjun lab link -s 2 --mtu 9000
     """
     chosen = chosen_stations(backends.attach(name), stations)
@@ -149,10 +157,10 @@ def link(name: str, stations: list[int] | None, action: str | None, **changes: A
         raise click.UsageError("nothing to do: give an action or an option")
     for station in chosen:
         if action is not None:
-            _LINK_ACTIONS[action](station)
+            _LINK_ACTIONS[action](station, on)
         if mtu is not None or port_mtu is not None:
-            station.set_mtu(mtu or int(station.interface["mtu"]), port_mtu)
+            station.set_mtu(mtu or int(station.interface_of(on)["mtu"]), port_mtu, on)
         if rename is not None:
-            station.rename_interface(rename)
+            station.rename_interface(rename, on)
         if mac is not None:
-            station.set_mac(mac)
+            station.set_mac(mac, on)

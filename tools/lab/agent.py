@@ -32,20 +32,28 @@ REQUEST_S = 10.0
 class Agent:
     """Carries out requests inside one station. All methods named ``do_*`` take and return JSON objects."""
 
-    def __init__(self, station: int, description: str) -> None:
+    def __init__(self, station: int, description: str, links: int = 1) -> None:
         self._station = station
         self._description = description
-        self._port = network.Port(station)
+        self._ports = {link: network.Port(station, network.interface_name(link), link=link) for link in range(1, links + 1)}
         self._daemon: subprocess.Popen[bytes] | None = None
         self._capture: subprocess.Popen[str] | None = None
         self._beside: list[subprocess.Popen[bytes]] = []
 
-    def do_configure(self, _request: ipc.Message) -> ipc.Message:
-        self._port.configure()
+    def _port(self, request: ipc.Message) -> network.Port:
+        """The interface on the link that a request names, the first one's if it names none."""
+        if (link := int(request.get("link", 1))) not in self._ports:
+            raise LabNotFound(f"station {self._station} has no link {link} (it has 1 to {len(self._ports)})")
+        return self._ports[link]
+
+    def do_configure(self, request: ipc.Message) -> ipc.Message:
+        self._port(request).configure()
         return {}
 
-    def do_describe(self, _request: ipc.Message) -> ipc.Message:
-        return {"interface": self._port.describe(), "daemon": self._daemon_state(), "capturing": self._capturing()}
+    def do_describe(self, request: ipc.Message) -> ipc.Message:
+        interface = self._port(request).describe()
+        links = [{"link": link, **port.describe()} for link, port in self._ports.items()] if len(self._ports) > 1 else []
+        return {"interface": interface, "links": links, "daemon": self._daemon_state(), "capturing": self._capturing()}
 
     # The daemon
 
@@ -95,19 +103,19 @@ class Agent:
     # The interface
 
     def do_link(self, request: ipc.Message) -> ipc.Message:
-        self._port.set(**request["set"])
+        self._port(request).set(**request["set"])
         return {}
 
     def do_rename(self, request: ipc.Message) -> ipc.Message:
-        self._port.rename(request["name"])
+        self._port(request).rename(request["name"])
         return {}
 
     def do_rate(self, request: ipc.Message) -> ipc.Message:
-        self._port.set_rate(int(request["rate_bit"]))
+        self._port(request).set_rate(int(request["rate_bit"]))
         return {}
 
     def do_inject(self, request: ipc.Message) -> ipc.Message:
-        network.send_frames(self._port.name, [base64.b64decode(f) for f in request["frames"]])
+        network.send_frames(self._port(request).name, [base64.b64decode(f) for f in request["frames"]])
         return {}
 
     # Captures
@@ -169,7 +177,7 @@ class Agent:
         namespaces.kill_neighbours(KILL_S)
 
 
-def run(station: int, description: str, sock: socket.socket, holder: int) -> None:
+def run(station: int, description: str, sock: socket.socket, holder: int, links: int = 1) -> None:
     """The agent, in a fresh fork of the holder: announce itself, serve, clean up. Never returns."""
     code = 0
     try:
@@ -179,7 +187,7 @@ def run(station: int, description: str, sock: socket.socket, holder: int) -> Non
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: None)
         namespaces.enter_station()
-        agent = Agent(station, description)
+        agent = Agent(station, description, links)
         ipc.send(sock, {"ok": True})
         try:
             _serve(agent, sock, holder)

@@ -91,7 +91,7 @@ class ContainerHub(network.Hub):
 
     def _ruleset(self, stations: Sequence[int], losses: Mapping[int, Impairment], **settings: Any) -> str:
         # A container that starts gets a cable from the engine a moment before its cuts can be set.
-        return super()._ruleset(stations, losses, table=self._table, port=self.port_name, only=self._all, **settings)
+        return super()._ruleset(stations, losses, only=self._all, **settings)
 
     def _shape(self, station: int) -> None:
         if station in self._ports:
@@ -139,19 +139,19 @@ class ContainerAgent(agent.Agent):
 
     def __init__(self, station: int, description: str, name: str, rate_bit: int) -> None:
         super().__init__(station, description)
-        self._port = network.Port(station, name, rate_bit)
+        self._ports = {1: network.Port(station, name, rate_bit)}
 
     @property
     def port(self) -> network.Port:
         """The container's interface."""
-        return self._port
+        return self._ports[1]
 
     def peer_index(self) -> int | None:
         """The number of the other end of the cable, in the namespace of the bridge; None when there is no interface."""
-        found = self._port.describe()
+        found = self.port.describe()
         if not found["present"]:
             return None
-        (link,) = self._port.links(found["index"])
+        (link,) = self.port.links(found["index"])
         return int(link.get_attr("IFLA_LINK") or 0) or None
 
 
@@ -259,7 +259,7 @@ class ContainerDesk(holder.Station):
         daemon = self._daemon()
         if not self.pid:
             interface = {"name": self.interface, "present": False, "up": False, "mtu": 0, "mac": ""}
-            return {"interface": interface, "daemon": daemon, "capturing": False}
+            return {"interface": interface, "links": [], "daemon": daemon, "capturing": False}
         inside = self.inside()
         return {**inside.run(lambda: inside.agent.do_describe({})), "daemon": daemon}
 
@@ -346,7 +346,7 @@ class ContainerHolder(holder.Holder):
             name, list(found), self._network["Id"], self._network["Options"], mtu=mtu, one_channel=one_channel
         )
         self._containers.open()
-        self._hub = self._containers
+        self._hubs = {1: self._containers}
         self.desks = {number: ContainerDesk(number, engine, container, name) for number, container in found.items()}
         self._stations = dict(self.desks)
 
@@ -398,7 +398,7 @@ class ContainerHolder(holder.Holder):
         if state.get("network") != self._network["Id"]:
             return  # of containers that are gone
         self._containers.load(state)
-        self._unplugged = {int(number): interface for number, interface in state["unplugged"].items()}
+        self._unplugged = {(1, int(number)): interface for number, interface in state["unplugged"].items()}
         for number, entry in state["desks"].items():
             if int(number) in self.desks:
                 self.desks[int(number)].remember(entry)
@@ -407,7 +407,7 @@ class ContainerHolder(holder.Holder):
         state = {
             **self._containers.save(),
             "network": self._network["Id"],
-            "unplugged": {str(number): interface for number, interface in self._unplugged.items()},
+            "unplugged": {str(number): interface for (_, number), interface in self._unplugged.items()},
             "desks": {str(number): desk.known() for number, desk in self.desks.items()},
         }
         temporary = self._directory / f"{STATE}.new"

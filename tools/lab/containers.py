@@ -83,6 +83,8 @@ class ContainerLab(Lab):
     def __init__(self, stations: int, *, engine: Engine | None = None, image: str = IMAGE, **settings: Any) -> None:
         """As ``Lab``; image: what the containers run. Raises LabUnsupported when no engine answers."""
         super().__init__(stations, **settings)
+        if self.links > 1:
+            raise ValueError("a lab of containers has one link: the engine's network")
         self.image = image
         self.engine = engine or Engine.find()
         self._desk: ContainerHolder | None = None

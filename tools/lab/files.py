@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,13 +89,17 @@ def read_note(lab: Path) -> dict[str, Any] | None:
     return note if isinstance(note, dict) else None
 
 
-def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """A TOML document of tables of plain values: text, numbers, booleans, paths and lists of these."""
+def to_toml(tables: Mapping[str, Mapping[str, Any]], lists: Mapping[str, Iterable[Mapping[str, Any]]] | None = None) -> str:
+    """A TOML document of tables of plain values: text, numbers, booleans, paths and lists of these. lists: of tables, after
+    them."""
     lines = []
     for name, table in tables.items():
         lines.append(f"[{_key(name)}]")
         lines += [f"{_key(key)} = {_value(value)}" for key, value in table.items()]
         lines.append("")
+    for name, each in (lists or {}).items():
+        for table in each:
+            lines += [f"[[{_key(name)}]]", *(f"{_key(key)} = {_value(value)}" for key, value in table.items()), ""]
     return "\n".join(lines)
 
 

@@ -23,9 +23,9 @@ TABLE: Final = "zenjun"
 _TIMEOUT_S: Final = 10.0
 
 
-def port_name(station: int) -> str:
-    """The bridge port that a station's cable is plugged into."""
-    return f"s{station}"
+def port_name(station: int, link: int = 1) -> str:
+    """The bridge port that a station's cable of a link is plugged into."""
+    return f"s{station}" if link == 1 else f"s{station}l{link}"
 
 
 def ruleset(

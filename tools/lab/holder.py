@@ -54,6 +54,7 @@ class Settings:
     impairment: dict[str, Any]
     remove: bool
     hairpin: bool = False
+    links: int = 1
 
 
 class Station:
@@ -110,11 +111,18 @@ class Holder:
         self._settings = settings
         self._own_user = own_user
         self._directory = Path(settings.directory)
-        self._hub = network.Hub(
-            mtu=settings.mtu, snooping=settings.snooping, one_channel=settings.one_channel, hairpin=settings.hairpin
-        )
+        self._hubs = {
+            link: network.Hub(
+                mtu=settings.mtu,
+                snooping=settings.snooping,
+                one_channel=settings.one_channel,
+                hairpin=settings.hairpin,
+                link=link,
+            )
+            for link in range(1, settings.links + 1)
+        }
         self._stations: dict[int, Station] = {}
-        self._unplugged: dict[int, dict[str, Any]] = {}
+        self._unplugged: dict[tuple[int, int], dict[str, Any]] = {}
         self._listener: socket.socket | None = None
         self._attached = True
         self._ending = False
@@ -133,7 +141,7 @@ class Holder:
                 ours.close()
                 for station in self._stations.values():
                     station.close_inherited()
-                agent.run(number, f"lab {self._settings.name}", theirs, holder)
+                agent.run(number, f"lab {self._settings.name}", theirs, holder, self._settings.links)
             theirs.close()
             self._stations[number] = Station(number, pid, ours)
 
@@ -141,13 +149,16 @@ class Holder:
         """Make the network. Raises LabError."""
         for station in self._stations.values():
             checked(station.reply(AGENT_START_S))
-        self._hub.open()
-        for number, station in self._stations.items():
-            self._hub.plug(number, station.pid, "eth0", self._settings.mtu, network.mac_address(number))
-            checked(station.ask("configure"))
+        for link, hub in self._hubs.items():
+            hub.open()
+            for number, station in self._stations.items():
+                mac = network.mac_address(number, link)
+                hub.plug(number, station.pid, network.interface_name(link), self._settings.mtu, mac)
+                checked(station.ask("configure", link=link))
         wanted = Impairment.from_json(self._settings.impairment)
         if wanted != Impairment():
-            self._impair(list(self._stations), wanted.to_json())
+            for link in self._hubs:
+                self._impair(link, list(self._stations), wanted.to_json())
 
     def listen(self) -> None:
         """Open the control socket and leave a note for other processes in the lab's folder."""
@@ -210,6 +221,17 @@ class Holder:
             raise LabNotFound(f"lab {self._settings.name} has no station {number} (it has 1 to {len(self._stations)})")
         return self._stations[number]
 
+    def _links(self, request: ipc.Message) -> list[int]:
+        """The link that a request names, all of them if it names none."""
+        return [self._link(request)] if request.get("link") else list(self._hubs)
+
+    def _link(self, request: ipc.Message) -> int:
+        """The link that a request names, the first if it names none."""
+        link = int(request.get("link") or 1)
+        if link not in self._hubs:
+            raise LabNotFound(f"lab {self._settings.name} has no link {link} (it has 1 to {len(self._hubs)})")
+        return link
+
     # Requests
 
     def do_info(self, _request: ipc.Message) -> ipc.Message:
@@ -219,6 +241,7 @@ class Holder:
             "pid": os.getpid(),
             "token": self._settings.token,
             "mtu": self._settings.mtu,
+            "links": len(self._hubs),
             "own_user": self._own_user,
             "attached": self._attached,
             "stations": stations,
@@ -239,37 +262,43 @@ class Holder:
 
     def do_status(self, _request: ipc.Message) -> ipc.Message:
         """Everything known about every station, for people."""
-        counters = self._hub.counters(list(self._stations))
+        counters = self._counters(list(self._hubs))
+        hub = self._hubs[1]
         result = []
         for number, station in self._stations.items():
             entry: dict[str, Any] = {
                 "station": number,
-                "impairment": self._hub.impairment(number).to_json(),
+                "impairment": hub.impairment(number).to_json(),
                 "counters": counters[number],
             }
             try:
                 reply = checked(station.ask("describe"))
                 entry |= {key: reply[key] for key in ("interface", "daemon", "capturing")}
+                if reply["links"]:
+                    more = {link: self._hubs[link].impairment(number).to_json() for link in self._hubs}
+                    entry["links"] = [each | {"impairment": more[each["link"]]} for each in reply["links"]]
             except LabError as error:
                 entry["error"] = str(error)
             result.append(entry)
-        return {"stations": result, "cuts": sorted(self._hub.cuts), "netem": self._hub.has_netem()}
+        links = [{"link": link, "cuts": sorted(hub.cuts)} for link, hub in self._hubs.items()]
+        return {"stations": result, "cuts": sorted(hub.cuts), "netem": hub.has_netem(), "links": links}
 
-    def _impair(self, numbers: list[int], changes: dict[str, Any]) -> None:
+    def _impair(self, link: int, numbers: list[int], changes: dict[str, Any]) -> None:
+        hub = self._hubs[link]
         before: dict[int, Impairment] = {}
         try:
             for number in numbers:
-                previous = self._hub.impairment(number)
+                previous = hub.impairment(number)
                 wanted = previous.changed(changes)
-                self._hub.impair(number, wanted)
+                hub.impair(number, wanted)
                 before[number] = previous
                 if wanted.rate_bit != previous.rate_bit:
-                    checked(self._stations[number].ask("rate", rate_bit=wanted.rate_bit))
+                    checked(self._stations[number].ask("rate", rate_bit=wanted.rate_bit, link=link))
         except (LabError, ValueError):
             for number, previous in before.items():
                 with contextlib.suppress(LabError):
-                    self._hub.impair(number, previous)
-                    self._stations[number].ask("rate", rate_bit=previous.rate_bit)
+                    hub.impair(number, previous)
+                    self._stations[number].ask("rate", rate_bit=previous.rate_bit, link=link)
             raise
 
     def do_impair(self, request: ipc.Message) -> ipc.Message:
@@ -277,7 +306,8 @@ class Holder:
         for number in numbers:
             self._station({"station": number})
         try:
-            self._impair(numbers, request["changes"])
+            for link in self._links(request):
+                self._impair(link, numbers, request["changes"])
         except ValueError as error:
             raise LabError(str(error)) from error
         return {}
@@ -287,36 +317,43 @@ class Holder:
         pairs = {(int(a), int(b)) for a, b in request["pairs"]}
         for number in {n for pair in pairs for n in pair}:
             self._station({"station": number})
-        self._hub.set_cuts(pairs if request["how"] == "set" else self._hub.cuts | pairs)
+        for link in self._links(request):
+            self._hubs[link].set_cuts(pairs if request["how"] == "set" else self._hubs[link].cuts | pairs)
         return {}
 
-    def do_counters(self, _request: ipc.Message) -> ipc.Message:
-        counters = self._hub.counters(list(self._stations))
-        return {"counters": [[number, values] for number, values in counters.items()]}
+    def _counters(self, links: list[int]) -> dict[int, dict[str, int]]:
+        """Of all these links together."""
+        each = [self._hubs[link].counters(list(self._stations)) for link in links]
+        return {n: {name: sum(c[n][name] for c in each) for name in each[0][n]} for n in self._stations}
+
+    def do_counters(self, request: ipc.Message) -> ipc.Message:
+        return {"counters": [[number, values] for number, values in self._counters(self._links(request)).items()]}
 
     def do_port(self, request: ipc.Message) -> ipc.Message:
-        self._hub.set_port(self._station(request).number, mtu=request.get("mtu"), up=request.get("up"))
+        hub = self._hubs[self._link(request)]
+        hub.set_port(self._station(request).number, mtu=request.get("mtu"), up=request.get("up"))
         return {}
 
     def do_deliver(self, request: ipc.Message) -> ipc.Message:
-        self._hub.deliver(self._station(request).number, [base64.b64decode(f) for f in request["frames"]])
+        hub = self._hubs[self._link(request)]
+        hub.deliver(self._station(request).number, [base64.b64decode(f) for f in request["frames"]])
         return {}
 
     def do_unplug(self, request: ipc.Message) -> ipc.Message:
-        station = self._station(request)
-        interface = checked(station.ask("describe"))["interface"]
-        self._hub.unplug(station.number)
-        self._unplugged[station.number] = interface
+        station, link = self._station(request), self._link(request)
+        interface = checked(station.ask("describe", link=link))["interface"]
+        self._hubs[link].unplug(station.number)
+        self._unplugged[link, station.number] = interface
         return {}
 
     def do_plug(self, request: ipc.Message) -> ipc.Message:
-        station = self._station(request)
-        name = checked(station.ask("describe"))["interface"]["name"]
-        before = self._unplugged.get(station.number, {})
+        station, link = self._station(request), self._link(request)
+        name = checked(station.ask("describe", link=link))["interface"]["name"]
+        before = self._unplugged.get((link, station.number), {})
         mtu = int(before.get("mtu") or self._settings.mtu)
-        mac = str(before.get("mac") or network.mac_address(station.number))
-        self._hub.plug(station.number, station.pid, name, mtu, mac)
-        checked(station.ask("configure"))
+        mac = str(before.get("mac") or network.mac_address(station.number, link))
+        self._hubs[link].plug(station.number, station.pid, name, mtu, mac)
+        checked(station.ask("configure", link=link))
         return {}
 
     # Taking down

@@ -22,6 +22,7 @@ from typing import Any, Final
 from . import awaiting, files, ipc
 from .errors import LabError, LabNotFound, LabTimeout, checked
 from .impair import Impairment
+from .network import LINKS_MAX
 from .station import Station
 from .takedown import GONE_S, TOKEN_VARIABLE, answers, connect, take_down
 
@@ -52,6 +53,7 @@ class Lab:
         name: str | None = None,
         mtu: int = 1500,
         medium: str = "switched",
+        links: int = 1,
         snooping: bool = False,
         options: Mapping[str, Mapping[str, Any]] | None = None,
         directory: Path | None = None,
@@ -62,7 +64,8 @@ class Lab:
 
         stations: 1 to 64. name: of the lab (default: one that no other lab has). mtu: bytes. medium: ``switched``, ``bus``
         for ports that return the sender's own frames and forward serially, or ``hairpin``: they return them, but forward on
-        whatever processor, so that it looks like a bus and is none. snooping: the bridge's multicast snooping. options: added
+        whatever processor, so that it looks like a bus and is none. links: 1 to 4
+        segments, each a bridge with an interface at every station. snooping: the bridges' multicast snooping. options: added
         to each daemon's configuration, table → name → value. directory: for the lab's files, kept at the end; by default a
         folder that is removed. impairments: of all stations, as in ``Impairment`` (``loss=0.05``). Raises LabError, ValueError.
         """
@@ -72,7 +75,12 @@ class Lab:
             raise ValueError(f"the MTU must be between {MTU_MIN} and {MTU_MAX} bytes, not {mtu}")
         if medium not in ("switched", "bus", "hairpin"):
             raise ValueError(f"the medium is switched, bus or hairpin, not {medium!r}")
+        if not 1 <= links <= LINKS_MAX:
+            raise ValueError(f"a lab has 1 to {LINKS_MAX} links, not {links}")
+        if links > 1 and medium != "switched":
+            raise ValueError("only a switched medium has more than one link")
         self.size = stations
+        self.links = links
         self.name = files.check_name(name or f"p{os.getpid()}-{next(_numbers)}")
         self.medium = medium
         self.options = {table: dict(values) for table, values in (options or {}).items()}
@@ -141,6 +149,7 @@ class Lab:
             "snooping": self._snooping,
             "one_channel": self.medium == "bus",
             "hairpin": self.medium == "hairpin",
+            "links": self.links,
             "impairment": self._impairment.to_json(),
             "remove": self._own_directory,
         }
@@ -187,6 +196,7 @@ class Lab:
         info = self.request("info")
         self.token = info["token"]
         self._mtu = int(info["mtu"])
+        self.links = int(info.get("links", 1))
         self.stations = {s["station"]: Station(self, s["station"], s["pid"]) for s in info["stations"]}
 
     def down(self, grace_s: float = 2.0) -> None:
@@ -254,19 +264,21 @@ class Lab:
 
     # The network
 
-    def impair(self, stations: Iterable[int] | None = None, **changes: Any) -> None:
-        """Change impairments (names and units of ``Impairment``) of some or all stations, all or none of them.
+    def impair(self, stations: Iterable[int] | None = None, *, link: int | None = None, **changes: Any) -> None:
+        """Change impairments (names and units of ``Impairment``) of some or all stations, all or none of them. link: on this
+        one alone.
 
         Raises LabUnsupported naming what the kernel lacks, LabError for values out of range.
         """
-        self.request("impair", stations=[s.id for s in self._chosen(stations)], changes=changes)
+        self.request("impair", stations=[s.id for s in self._chosen(stations)], changes=changes, **_on(link))
 
-    def set_loss(self, fraction: float, station: int | None = None) -> None:
+    def set_loss(self, fraction: float, station: int | None = None, *, link: int | None = None) -> None:
         """Drop this fraction (0..1) of the frames towards a station, or towards each of them independently."""
-        self.impair(None if station is None else [station], loss=fraction)
+        self.impair(None if station is None else [station], link=link, loss=fraction)
 
-    def partition(self, groups: Iterable[Iterable[int]]) -> None:
-        """Let only stations of the same group hear each other; stations not named form one more group. Replaces all cuts."""
+    def partition(self, groups: Iterable[Iterable[int]], *, link: int | None = None) -> None:
+        """Let only stations of the same group hear each other; stations not named form one more group. Replaces all cuts, of all
+        links or of one."""
         sets = [set(group) for group in groups]
         named = [number for group in sets for number in group]
         if len(named) != len(set(named)):
@@ -276,25 +288,30 @@ class Lab:
         sets.append(set(self.stations) - set(named))
         home = {number: index for index, group in enumerate(sets) for number in group}
         pairs = [(a, b) for a in home for b in home if home[a] != home[b]]
-        self.request("cuts", how="set", pairs=pairs)
+        self.request("cuts", how="set", pairs=pairs, **_on(link))
 
-    def cut(self, a: int, b: int) -> None:
-        """Drop what station *a* sends to station *b*; the other direction stays. LabError if they are one."""
+    def cut(self, a: int, b: int, *, link: int | None = None) -> None:
+        """Drop what station *a* sends to station *b*, on all links or on one; the other direction stays. LabError if they are
+        one."""
         if a == b:
             raise LabError(f"station {a} has no link to itself that could be cut: name two stations")
-        self.request("cuts", how="add", pairs=[(a, b)])
+        self.request("cuts", how="add", pairs=[(a, b)], **_on(link))
 
-    def heal(self) -> None:
-        """End all partitions and cuts (not losses)."""
-        self.request("cuts", how="set", pairs=[])
+    def cut_link(self, link: int) -> None:
+        """Drop all frames on a link, as when its switch dies and the interfaces stay up."""
+        self.partition([[number] for number in self.stations], link=link)
 
-    def counters(self) -> dict[int, dict[str, int]]:
-        """Frames at each station's port since it was plugged in.
+    def heal(self, *, link: int | None = None) -> None:
+        """End all partitions and cuts (not losses), of all links or of one."""
+        self.request("cuts", how="set", pairs=[], **_on(link))
+
+    def counters(self, *, link: int | None = None) -> dict[int, dict[str, int]]:
+        """Frames at each station's ports since they were plugged in, of all links together or of one.
 
         sent: by the station. received: handed to it. lost: dropped by ``loss``. cut: dropped by partitions and cuts.
         queue_drops: dropped because a queue (rate) was full.
         """
-        return {int(number): values for number, values in self.request("counters")["counters"]}
+        return {int(number): values for number, values in self.request("counters", **_on(link))["counters"]}
 
     def describe(self) -> dict[str, Any]:
         """Everything the lab knows: stations (interface, daemon, impairment, counters), cuts, netem."""
@@ -358,3 +375,8 @@ class Lab:
         if missing and not allow_missing:
             listing = ", ".join(f"{frames} at station {number}" for number, frames in missing.items())
             raise LabError(f"frames are missing from the captures: {listing}; record fewer stations or give a larger ring_mib")
+
+
+def _on(link: int | None) -> dict[str, int]:
+    """The part of a request that names a link."""
+    return {} if link is None else {"link": link}

@@ -22,7 +22,8 @@ from . import filters, qdiscs
 from .errors import LabError, LabUnsupported
 from .impair import Impairment
 
-BRIDGE: Final = "br0"
+LINKS_MAX: Final = 4
+"""Segments that a lab may have. They are numbered from 1."""
 _NETEM: Final = 0x10000
 _BUCKET: Final = 0x100000
 _FIFO: Final = 0x200000
@@ -30,14 +31,19 @@ _QUEUE_MS: Final = 50
 """How long a frame may wait at a port with limited rate before it is dropped."""
 
 
-def mac_address(station: int) -> str:
-    """The MAC address a station starts with: locally administered, the station's number last."""
-    return f"02:5a:4a:00:00:{station:02x}"
+def mac_address(station: int, link: int = 1) -> str:
+    """The MAC address a station starts with on a link: locally administered, the station's number last."""
+    return f"02:5a:4a:00:{link - 1:02x}:{station:02x}"
 
 
-def ip_address(station: int) -> str:
-    """The IPv4 address of a station (zenjun needs none; ping and other programs in the lab do)."""
-    return f"10.90.0.{station}"
+def ip_address(station: int, link: int = 1) -> str:
+    """The IPv4 address of a station on a link (zenjun needs none; ping and other programs in the lab do)."""
+    return f"10.90.{link - 1}.{station}"
+
+
+def interface_name(link: int) -> str:
+    """The name that a station's interface on a link starts with."""
+    return f"eth{link - 1}"
 
 
 @contextlib.contextmanager
@@ -74,9 +80,11 @@ def send_frames(interface: str, frames: Sequence[bytes], deadline_s: float = 5.0
 class Hub:
     """The bridge, in the namespace of the calling process, with one port for every station plugged in."""
 
-    def __init__(self, *, mtu: int, snooping: bool, one_channel: bool, hairpin: bool = False) -> None:
+    def __init__(self, *, mtu: int, snooping: bool, one_channel: bool, hairpin: bool = False, link: int = 1) -> None:
         """mtu: bytes. snooping: multicast snooping. one_channel: ports return the sender's frames and forward serially.
-        hairpin: they return them and do not."""
+        hairpin: they return them and do not. link: number of the segment that it is, from 1."""
+        self._link = link
+        self._name = f"br{link - 1}"
         self._mtu = mtu
         self._snooping = snooping
         self._hairpin = hairpin
@@ -89,7 +97,7 @@ class Hub:
         self._drops_before: dict[int, tuple[int, int]] = {}
         self._cuts: set[tuple[int, int]] = set()
         self._filtered = False
-        self._table = filters.TABLE
+        self._table = filters.TABLE if link == 1 else f"{filters.TABLE}{link}"
 
     def open(self) -> None:
         """Create the bridge. Raises LabError, LabUnsupported."""
@@ -97,7 +105,7 @@ class Hub:
         try:
             self._ipr.link(
                 "add",
-                ifname=BRIDGE,
+                ifname=self._name,
                 kind="bridge",
                 br_stp_state=0,
                 br_forward_delay=0,
@@ -105,13 +113,13 @@ class Hub:
             )
         except NetlinkError as error:
             raise LabUnsupported(f"the kernel cannot make a bridge (CONFIG_BRIDGE): {os.strerror(error.code)}") from error
-        self._bridge = self._index(BRIDGE)
+        self._bridge = self._index(self._name)
         with _named("bridge"):
             self._ipr.link("set", index=self._bridge, mtu=self._mtu, state="up")
 
     def port_name(self, station: int) -> str:
         """The bridge port that a station's cable is plugged into."""
-        return filters.port_name(station)
+        return filters.port_name(station, self._link)
 
     def _index(self, name: str) -> int:
         found = self._ipr.link_lookup(ifname=name)
@@ -260,6 +268,7 @@ class Hub:
     def _ruleset(self, stations: Sequence[int], losses: Mapping[int, Impairment], **settings: Any) -> str:
         plain = {s: i.loss for s, i in losses.items() if not i.burst}
         bursts = {s: i.all_burst for s, i in losses.items() if i.burst}
+        settings = {"table": self._table, "port": self.port_name, **settings}
         return filters.ruleset(stations, plain, self._cuts, bursts=bursts, **settings)
 
     @property
@@ -306,8 +315,9 @@ def bucket(rate_bit: int, mtu: int) -> dict[str, Any]:
 class Port:
     """A station's own interface, in the namespace of the calling process."""
 
-    def __init__(self, station: int, name: str = "eth0", rate_bit: int = 0) -> None:
-        """name: of the interface. rate_bit: the limit that it has already, bits per second."""
+    def __init__(self, station: int, name: str = "eth0", rate_bit: int = 0, link: int = 1) -> None:
+        """name: of the interface. rate_bit: the limit that it has already, bits per second. link: number of its segment."""
+        self._link = link
         self._station = station
         self._ipr: Any = IPRoute()
         self.name = name
@@ -318,7 +328,7 @@ class Port:
         with _named(f"station {self._station}"):
             self._ipr.link("set", index=self._index("lo"), state="up")
             index = self._index(self.name)
-            self._ipr.addr("add", index=index, address=ip_address(self._station), prefixlen=24)
+            self._ipr.addr("add", index=index, address=ip_address(self._station, self._link), prefixlen=24)
             if up:
                 self._ipr.link("set", index=index, state="up")
         rate, self.rate_bit = self.rate_bit, 0

@@ -105,17 +105,21 @@ class Station:
 
     def write_config(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> Path:
         """Write the daemon's configuration: the lab's, overlaid with *options* (table → name → value)."""
-        interface = self.request("describe")["interface"]["name"]
+        described = self.request("describe")
+        interface = described["interface"]["name"]
         tables: dict[str, dict[str, Any]] = {
             "cluster": {"name": f"lab-{self._lab.name}", "stations": self._lab.size, "medium": self._lab.daemon_medium},
             "station": {"id": self.id, "interface": interface, "socket": self.socket_path, "state_dir": self.state_directory},
             "log": {"level": "info", "format": "text"},
         }
+        more = [{"number": each["link"], "interface": each["name"]} for each in described["links"] if each["link"] > 1]
+        if more:
+            tables["links"] = {"count": self._lab.links}
         for overlay in (self._lab.options, options or {}):
             for name, table in overlay.items():
                 tables.setdefault(name, {}).update(table)
         self.state_directory.mkdir(parents=True, exist_ok=True)
-        self.config_path.write_text(files.to_toml(tables))
+        self.config_path.write_text(files.to_toml(tables, {"link": more}))
         return self.config_path
 
     def start_daemon(
@@ -245,51 +249,55 @@ class Station:
 
     @property
     def interface(self) -> dict[str, Any]:
-        """The station's interface: name, present, index, up, mtu (bytes), mac."""
-        result: dict[str, Any] = self.request("describe")["interface"]
+        """The station's interface on the first link: name, present, index, up, mtu (bytes), mac."""
+        return self.interface_of(1)
+
+    def interface_of(self, link: int) -> dict[str, Any]:
+        """The same on another link."""
+        result: dict[str, Any] = self.request("describe", link=link)["interface"]
         return result
 
-    def link_down(self) -> None:
+    def link_down(self, link: int = 1) -> None:
         """Set the station's interface down."""
-        self.request("link", set={"state": "down"})
+        self.request("link", set={"state": "down"}, link=link)
 
-    def link_up(self) -> None:
+    def link_up(self, link: int = 1) -> None:
         """Set the station's interface up."""
-        self.request("link", set={"state": "up"})
+        self.request("link", set={"state": "up"}, link=link)
 
-    def cable_out(self) -> None:
+    def cable_out(self, link: int = 1) -> None:
         """Set the hub's end down: the station's interface stays up but loses its carrier."""
-        self._lab.request("port", station=self.id, up=False)
+        self._lab.request("port", station=self.id, up=False, link=link)
 
-    def cable_in(self) -> None:
+    def cable_in(self, link: int = 1) -> None:
         """Set the hub's end up again."""
-        self._lab.request("port", station=self.id, up=True)
+        self._lab.request("port", station=self.id, up=True, link=link)
 
-    def delete_interface(self) -> None:
+    def delete_interface(self, link: int = 1) -> None:
         """Remove the station's interface, as when a card is pulled out."""
-        self._lab.request("unplug", station=self.id)
+        self._lab.request("unplug", station=self.id, link=link)
 
-    def create_interface(self) -> None:
+    def create_interface(self, link: int = 1) -> None:
         """Make the interface again under the same name, MAC address and MTU, with another index; it is set up."""
-        self._lab.request("plug", station=self.id)
+        self._lab.request("plug", station=self.id, link=link)
 
-    def rename_interface(self, name: str) -> None:
+    def rename_interface(self, name: str, link: int = 1) -> None:
         """Give the interface another name."""
-        self.request("rename", name=name)
+        self.request("rename", name=name, link=link)
 
-    def set_mtu(self, mtu: int, port_mtu: int | None = None) -> None:
+    def set_mtu(self, mtu: int, port_mtu: int | None = None, link: int = 1) -> None:
         """Change the MTU of the interface and of the hub's end (the same by default), bytes."""
         # The hub's end first when growing, last when shrinking, so that no frame of the smaller size is ever refused.
-        port_first = mtu > int(self.interface["mtu"])
+        port_first = mtu > int(self.interface_of(link)["mtu"])
         if port_first:
-            self._lab.request("port", station=self.id, mtu=port_mtu or mtu)
-        self.request("link", set={"mtu": mtu})
+            self._lab.request("port", station=self.id, mtu=port_mtu or mtu, link=link)
+        self.request("link", set={"mtu": mtu}, link=link)
         if not port_first:
-            self._lab.request("port", station=self.id, mtu=port_mtu or mtu)
+            self._lab.request("port", station=self.id, mtu=port_mtu or mtu, link=link)
 
-    def set_mac(self, mac: str) -> None:
+    def set_mac(self, mac: str, link: int = 1) -> None:
         """Change the MAC address (``02:…``); the interface stays up."""
-        self.request("link", set={"address": mac})
+        self.request("link", set={"address": mac}, link=link)
 
 
 def _encoded(frames: Iterable[bytes]) -> list[str]:

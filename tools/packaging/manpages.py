@@ -191,10 +191,11 @@ def toml() -> str:
             "without a default are required. A change needs a restart, unless the option says that a reload takes it over."
         )
     )
-    for section, options in config.SECTIONS.items():
-        out += [f".SH [{escaped(section)}]", escaped(config.sentence(str(options.__doc__).split(": ", 1)[1].rstrip(".")))]
-        for o in config.OPTIONS:
-            if o.section != section:
+    tables = [(f"[{section}]", options, config.OPTIONS) for section, options in config.SECTIONS.items()]
+    for title, options, rows in [*tables, ("[[link]]", config.LinkOptions, config.LINK_OPTIONS)]:
+        out += [f".SH {escaped(title)}", escaped(config.sentence(str(options.__doc__).split(": ", 1)[1].rstrip(".")))]
+        for o in rows:
+            if o.section != title.strip("[]"):
                 continue
             value = f"0x{o.default:04x}" if o.name == "ethertype" else config.toml_value(o.default)
             default = "" if o.required else f" = {value}"
