@@ -18,7 +18,7 @@ from zenjun.proto.service.directory.remote import GRACE_NS, Remote, read_outcome
 from zenjun.proto.service.directory.state import Outcome, State
 from zenjun.proto.service.directory.store import MemoryStore
 
-H1, H2, T = (1, 7), (2, 4), (5, 9)
+H1, H2, H3, T = (1, 7), (2, 4), (3, 6), (5, 9)
 ROLES = ("operator", "user:x")
 
 
@@ -99,14 +99,31 @@ def test_a_start_learns_of_members_without_a_state() -> None:
     state = holder()
     state.on_start((20, 1, 1), [H1, H2])
     register = Register("web.north", "tcp://10.0.0.5:80", 1)
-    early = state.apply((21, 1, 0), T, update(1, register))
-    assert early.outcome is not None and early.outcome.code == "not-member"
-    state.apply((22, 1, 0), T, encode(Holding(False)))
+    state.apply((21, 1, 0), T, encode(Holding(False)))
     assert list(state.stations_up()) == [1, 2, 5]
-    state.apply((23, 1, 0), T, update(2, register))
+    state.apply((22, 1, 0), T, update(1, register))
     assert state.leases == 1
-    state.on_view((24, 1, 0), [H1, H2], [])
+    state.on_view((23, 1, 0), [H1, H2], [])
     assert state.leases == 0 and state.entry("web.north") is None
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_sends_after_a_start_is_a_member_up_to_the_next_view(restarted: bool) -> None:
+    """Its HOLDING(no) comes behind a registration that was under way. A copy that is read again knows that as well."""
+    state = holder()
+    state.on_start((20, 1, 1), [H1, H2])
+    refused = state.apply((21, 1, 0), H3, update(1, Move("web.north", "north")))
+    assert refused.outcome is not None and refused.outcome.code == "no-name"
+    if restarted:
+        state.save()
+        state = State(state.store, home="north")
+    assert list(state.stations_up()) == [1, 2, H3[0]]
+    done = state.apply((22, 1, 0), T, update(2, Register("web.north", "tcp://10.0.0.5:80", 1)))
+    assert done.outcome is not None and not done.outcome.code and state.leases == 1
+    state.on_view((23, 1, 0), [H1, H2], [])
+    assert state.leases == 0 and list(state.stations_up()) == [1, 2]
+    late = state.apply((24, 1, 0), T, update(3, Register("web.north", "tcp://10.0.0.5:80", 1)))
+    assert late.outcome is not None and late.outcome.code == "not-member"
 
 
 def test_a_holder_answers_when_its_copy_is_where_the_question_wants_it() -> None:

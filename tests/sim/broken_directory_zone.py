@@ -96,6 +96,13 @@ class NoStrangers(State):
         pass
 
 
+class KnowsHoldersOnly(State):
+    """M1: after a START, only processes with a state and those that have said HOLDING are members."""
+
+    def _draft_of(self, sender: Who, new: bool, place: Place) -> Draft:
+        return super()._draft_of(sender, False, place)
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "AsksAtNoPlace": {"remote": AsksAtNoPlace},
     "KeepsAny": {"remote": KeepsAny},
@@ -106,6 +113,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "BlindToViews": {"remote": BlindToViews, "faults": 0.2},
     "RegistersAfterEnd": {"remote": RegistersAfterEnd, "faults": 0.2},
     "NoStrangers": {"state": NoStrangers},
+    "KnowsHoldersOnly": {"state": KnowsHoldersOnly},
     "Silent": {"silent": True},
 }
 """What is put in place of the honest parts. faults: share of

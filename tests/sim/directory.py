@@ -349,7 +349,9 @@ class World:
         self.start(p.who[0])
 
     def stranger(self) -> None:
-        """A message of a process that is not in the view."""
+        """A message of a process that is not in the view. From a START to the next view, who sends is a member."""
+        if self.oracle.begun:
+            return
         who = (self.r.choice(sorted(self.clients)), 99)
         op = ops.Register("web", "tcp://10.9.9.9:80", 1, exclusive=self.r.random() < 0.5)
         for message in (self.load.update(0, op), Holding(True), Due(START + 10**6), End((1,))):

@@ -50,6 +50,8 @@ class Oracle:
         self.cursors: dict[str, int] = {}
         self.outcomes: dict[tuple[str, int], tuple[Place, str]] = {}
         self.members: dict[Who, list[int]] = {}
+        self.begun = False
+        """No view has come since a START."""
         """[active, largest DUE]"""
         self.time = 0
         self.fired: list[tuple[str, int]] = []
@@ -217,6 +219,8 @@ class Oracle:
         """The outcome's code."""
         if update_id in self.outcomes:
             return self.outcomes[update_id][1]
+        if self.begun:  # by a START, which knows the processes with a state only
+            self.members.setdefault(sender, [0, 0])
         before = copied(self.__dict__)
         allowed = {*roles, f"station:{sender[0]}"}
         code = ""
@@ -459,11 +463,13 @@ class Oracle:
         gone = {who for who in self.members if who not in members or who in joined}
         self.end(place, {lease for lease in self.leases() if lease[:2] in gone})
         self.members = {who: [0, 0] if who in joined or who not in self.members else self.members[who] for who in members}
+        self.begun = False
         self.fire(place)
 
     def start(self, place: Place, members: set[Who]) -> None:
         self.end(place, self.leases())
         self.members = {who: [0, 0] for who in members}
+        self.begun = True
         self.fire(place)
 
     def due(self, place: Place, sender: Who, time: int) -> None:

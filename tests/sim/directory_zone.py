@@ -298,6 +298,8 @@ class World:
             self.truth.on_view(item.place, item.members, item.joined)
         else:
             result = self.truth.apply(item.place, item.sender, item.data)
+            if result.outcome is not None and result.outcome.code == "not-member":
+                raise Violation("member", f"{item.sender} has sent to the group, and is told that it is no member")
             if isinstance(result.message, Update) and not result.repeated:
                 self.outcomes.setdefault(result.message.id, set()).add(item.place)
         self._remember(item.place)
@@ -435,6 +437,9 @@ class World:
         sums = {(h.state.main, h.state.rest) for h in self.holders}
         if not all(h.active for h in self.holders) or len(sums) != 1:
             raise Violation("rest", f"{[(h.who, h.active, h.state.place) for h in self.holders]} are not equal and active")
+        up = {station for station, _ in self.members}
+        if any(set(h.state.stations_up()) != up for h in self.holders):
+            raise Violation("rest", f"stations {sorted(up)} are in the group, {self.holders[0].state.stations_up()} count as up")
         for t in self.terminals:
             if t.remote.active != {h.who for h in self.holders}:
                 raise Violation("rest", f"{t.who} takes {sorted(t.remote.active)} for active")

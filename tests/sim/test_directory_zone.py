@@ -23,6 +23,7 @@ CATCHES = {
     "BlindToViews": {"lease-lost"},
     "RegistersAfterEnd": {"lease-gone", "lease-lost", "rest"},
     "NoStrangers": {"lease-lost", "rest"},
+    "KnowsHoldersOnly": {"member"},
     "Silent": {"rest"},
 }
 """What each broken rule is seen by."""

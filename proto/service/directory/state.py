@@ -111,6 +111,8 @@ class State:
         """Numbers of rows."""
         self.floor: Place = NOWHERE
         """All removals after this place are in GONE."""
+        self._begun = False
+        """No view has come since a START, which knows the processes with a state only: there are other members."""
         self._up: frozenset[int] = frozenset()
         self._time = 0
         self._next_due: int | None = None
@@ -247,6 +249,7 @@ class State:
         here, new = set(members), set(joined)
         gone = self._left(here, new)
         kept = {who: m for who, m in self.members.items() if who in here and who not in gone}
+        self._begun = False
         return self._change_members(self.draft_class(self, place), gone, {who: kept.get(who, Member(False, 0)) for who in here})
 
     def on_enter(self, place: Place, who: Who) -> Result:
@@ -286,6 +289,7 @@ class State:
             station, client, _ = key.split(" ")[0].split(".")
             found.update(leases_of(draft, (int(station), int(client))))
         self._end(draft, found)
+        self._begun = True
         return self._change_members(draft, [], {who: Member(False, 0) for who in members})
 
     def _change_members(self, draft: Draft, gone: list[Who], members: dict[Who, Member]) -> Result:
@@ -302,17 +306,26 @@ class State:
         before = self.outcome(update.id)
         if before is not None:
             return Result(place, update, before, repeated=True)
-        draft = self.draft_class(self, place)
+        new = self._begun and sender not in self.members
+        draft = self._draft_of(sender, new, place)
         operating = self.operating_class(draft, sender, sender in self.members, update)
         try:
             operating.run(update.operations)
         except Refused as refused:
             outcome = Outcome(place, refused.code, operating.number, refused.text)
-            draft = self.draft_class(self, place)
+            draft = self._draft_of(sender, new, place)
         else:
             outcome = Outcome(place, text=operating.text)
         self._remember(draft, update.id, outcome)
         return self._finish(draft, update, outcome)
+
+    def _draft_of(self, sender: Who, new: bool, place: Place) -> Draft:
+        """For an update of this process, which is a member if it is new: it has sent before it heard that a state has begun, and
+        its HOLDING(no) comes later; but the group gives a place to messages of members only."""
+        draft = self.draft_class(self, place)
+        if new:
+            self._set_members(draft, {**self.members, sender: Member(False, 0)})
+        return draft
 
     def _remember(self, draft: Draft, update: Id, outcome: Outcome) -> None:
         key = f"{update.client}.{update.counter}"
@@ -347,7 +360,7 @@ class State:
         self.members = members
         self._up = frozenset(station for station, _ in members)
         rows = [[who[0], who[1], int(m.active), m.due] for who, m in sorted(members.items())]
-        draft.rows[(Table.SCALAR, "view")] = canon.encode({"m": rows})
+        draft.rows[(Table.SCALAR, "view")] = canon.encode({"m": rows, "b": 1} if self._begun else {"m": rows})
         self._time = self._majority()
 
     def _majority(self) -> int:
@@ -527,8 +540,9 @@ class State:
         self.zones, self.owners, self._next_due = {}, {}, None
         for name, row in self.store.scan(Table.ZONE, "", _LAST):
             self._set_zone(name, read_zone(row))
-        view = self.store.get(Table.SCALAR, "view")
-        members = canon.load(view)["m"] if view is not None else []
+        found = self.store.get(Table.SCALAR, "view")
+        view = canon.load(found) if found is not None else {"m": []}
+        members, self._begun = view["m"], bool(view.get("b"))
         self.members = {(station, client): Member(bool(active), due) for station, client, active, due in members}
         self._up = frozenset(station for station, _ in self.members)
         self._time = self._majority()
