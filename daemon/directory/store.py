@@ -160,8 +160,9 @@ class Writing(Rows):
         self._going: _Layer = {}
         self._out = False
         """``_going`` is committed."""
-        self._kept = 0
+        self._kept = self._kept_bytes = 0
         """Rows in ``_batch``."""
+        self._settled_bytes = self._going_bytes = 0
         self._closed = False
         self._inside = False
         """Between ``begin`` and ``commit``."""
@@ -170,9 +171,14 @@ class Writing(Rows):
         self._layers = threading.Lock()
         """Held while rows go from one layer to another."""
         self.pending = 0
-        """Rows that are settled and that SQLite has not got; one that was written twice may count twice."""
+        """Rows that are settled and that SQLite has not got; one that was written twice may count twice, here and in
+        ``pending_bytes``."""
         self.written = 0
         """Rows since the last carrying over."""
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._settled_bytes + self._going_bytes
 
     @property
     def dirty(self) -> bool:
@@ -200,6 +206,7 @@ class Writing(Rows):
     def put(self, table: Table, key: str, row: bytes, place: Place) -> None:
         self._batch.setdefault(table, {})[key] = (row, place)
         self._kept += 1
+        self._kept_bytes += len(row)
         if self._kept >= KEPT_MAX and self._inside:
             self._hand_over()
 
@@ -251,14 +258,14 @@ class Writing(Rows):
     def roll_back(self) -> None:
         """Nothing has been written since the last commit, or ``settle``."""
         self._batch.clear()
-        self._kept = 0
+        self._kept = self._kept_bytes = 0
         if self._inside and self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
         self._inside = False
 
     def _hand_over(self) -> None:
         """Pass the batch's rows to SQLite; the transaction continues."""
-        self._kept = 0
+        self._kept = self._kept_bytes = 0
         new, self._batch = self._batch, {}
         self._write(new)
 
@@ -301,7 +308,8 @@ class Writing(Rows):
         batch, self._batch = self._batch, {}
         with self._layers:
             self.pending += self._kept
-            self._kept = 0
+            self._settled_bytes += self._kept_bytes
+            self._kept = self._kept_bytes = 0
             _put_over(self._settled, batch)
 
     def take(self) -> None:
@@ -310,8 +318,11 @@ class Writing(Rows):
             settled, self._settled = self._settled, {}
             if self._going and not self._out:
                 _put_over(self._going, settled)  # the last ``write_out`` has failed
+                self._going_bytes += self._settled_bytes
             else:
                 self._going = settled
+                self._going_bytes = self._settled_bytes
+            self._settled_bytes = 0
             self._out = False
 
     def write_out(self) -> None:
@@ -333,7 +344,7 @@ class Writing(Rows):
         """``write_out`` has returned. A ``flush`` during its sync may have taken more since, and failed: that stays."""
         with self._layers:
             if self._out:
-                self._going = {}
+                self._going, self._going_bytes = {}, 0
             self.pending = sum(map(len, (*self._settled.values(), *self._going.values())))
 
     def flush(self) -> None:

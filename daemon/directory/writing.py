@@ -12,7 +12,8 @@ from .copy import DATABASE_ERRORS, Copy
 from .store import CARRY_ROWS
 
 PENDING_MAX: Final = 20_000
-"""Rows that wait to be written above which no message is applied."""
+PENDING_BYTES_MAX: Final = 32 << 20
+"""Rows that wait to be written, and their bytes, from which on no message is applied."""
 WRITE_ROWS: Final = 1000
 WRITE_S: Final = 0.05
 """Rows that are applied are given to SQLite when there are so many, or so old ones, or when a program wants them on disk."""
@@ -68,7 +69,8 @@ class DiskWriter:
 
     async def room(self) -> None:
         """Wait until few enough rows wait to be written."""
-        while self._copy.rows.pending >= PENDING_MAX:
+        rows = self._copy.rows
+        while rows.pending >= PENDING_MAX or rows.pending_bytes >= PENDING_BYTES_MAX:
             self._written.clear()
             self._wanted.set()
             await self._written.wait()
