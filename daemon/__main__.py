@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import faulthandler
 import io
 import logging
@@ -67,6 +68,12 @@ examples:
   zenjund --config /etc/zenjun/zenjund.toml --check
   sudo zenjund --config /etc/zenjun/zenjund.toml
 """
+
+
+NO_CIPHER: Final = (
+    "a key of 64 hexadecimal digits needs AES-256-GCM and HMAC-SHA-256 of OpenSSL (libcrypto), which does not offer them here: "
+    "look at its openssl.cnf, or at OPENSSL_CONF"
+)
 
 
 class Failure(Exception):
@@ -348,7 +355,8 @@ def _trusting(config: Config, key: bytes, suite: int, engine: Engine, dp: DataPa
 
 
 def _datapath(config: Config, engine: Engine, mtu: int, key: bytes, sealing: Sealing | None) -> DataPath:
-    return DataPath(
+    make = partial(
+        DataPath,
         engine.core,
         station_index=config.station.id - 1,
         ethertype=config.cluster.ethertype,
@@ -366,6 +374,12 @@ def _datapath(config: Config, engine: Engine, mtu: int, key: bytes, sealing: Sea
         key=b"" if sealing is not None else key,
         sealing=sealing,
     )
+    try:
+        return make()
+    except OSError as exc:
+        if exc.errno != errno.ENOTSUP:
+            raise
+        raise UsageError(NO_CIPHER) from exc
 
 
 def _rights(config: Config, journal: Journal) -> Rights:

@@ -83,8 +83,8 @@ ECHO: Final = Layout(
     "echo",
     (
         Field("proven", 4, "first bytes of that station's session that is proven here, 0: none"),
-        Field("echo", 8, "its challenge that was heard last, 0: none"),
-        Field("other", 8, "its challenge with the latest clock, 0: none other"),
+        Field("echo", 8, "one of its challenges that was heard, 0: none"),
+        Field("other", 8, "another one of them, 0: none other"),
     ),
     "What a HELLO says to one station.",
     repeat="stations",
@@ -259,7 +259,7 @@ class Drop(StrEnum):
     SPOOFED = auto()
     """A PDU of another station than the sender's that only its source may send."""
     REORDERED = auto()
-    """An unsequenced PDU older than the last one of its session: what it says has been said anew."""
+    """An unsequenced PDU older than the last one of its station: what it says has been said anew."""
 
 
 @dataclass(slots=True)
@@ -271,6 +271,8 @@ class Read:
     unsequenced: int = 0
     """Number of its last unsequenced PDU."""
     heard_ns: int = 0
+    order: int = 0
+    """Of two sessions of a station the later one to be proven has the larger number."""
 
 
 Opener = Callable[[bytes, int, bytes, bytes, bytes], bytes | None]
@@ -290,10 +292,12 @@ class Reader:
     sessions: dict[tuple[int, bytes], Read] = field(default_factory=dict)
     """By station and the session's first bytes; at most two of a station."""
     drops: dict[Drop, int] = field(default_factory=lambda: dict.fromkeys(Drop, 0))
+    _added: int = 0
 
     def add(self, tx: int, session: bytes, first: int, now: int) -> None:
         """A session has been proven: read what was sealed under it from this number on."""
-        self.sessions[tx, session[:4]] = Read(session, Window(first), 0, now)
+        self._added += 1
+        self.sessions[tx, session[:4]] = Read(session, Window(first), 0, now, self._added)
 
     def forget(self, tx: int, session: bytes) -> None:
         self.sessions.pop((tx, session[:4]), None)
@@ -338,10 +342,14 @@ class Reader:
             return pdu
         if src != envelope.tx and not (kind == Kind.CONFIRM and flags & Flag.RELAYED):
             return Drop.SPOOFED
-        if envelope.number < read.unsequenced:
+        if envelope.number < read.unsequenced or self._is_followed(envelope.tx, read):
             return Drop.REORDERED
         read.unsequenced = envelope.number
         return pdu
+
+    def _is_followed(self, tx: int, read: Read) -> bool:
+        """Whether the station has said something under a later session: nobody seals under two by turns."""
+        return any(key[0] == tx and other.order > read.order and other.unsequenced for key, other in self.sessions.items())
 
 
 def c_header() -> str:

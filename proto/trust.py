@@ -127,16 +127,33 @@ Effect: TypeAlias = SendHello | SealUnder | ReadSession | ForgetSession | Twin |
 
 
 @dataclass(slots=True)
+class Known:
+    """A session that is proven here."""
+
+    session: bytes
+    returned_ns: int
+    """When the challenge was drawn that a HELLO for it has returned, the latest of them: which of two sessions is the newer one,
+    in whatever order their HELLOs arrive."""
+
+
+@dataclass(slots=True)
 class Partner:
     """What this station knows of another one; of its own number, about a daemon that uses it as well."""
 
-    last: int = 0
-    """Challenge of the HELLO heard last."""
+    some: int = 0
+    """Challenge of one of the HELLOs heard since this station has spoken, each with the same chance: whoever sends one recorded
+    HELLO behind each new one hides half of them, not all."""
+    heard: int = 0
+    """HELLOs since this station has spoken."""
     latest: int = 0
-    """Challenge of the HELLO with the latest clock: recorded ones cannot crowd it out of ``last`` and here."""
+    """Challenge of the HELLO with the latest clock: recorded ones cannot crowd it out of ``some`` and here."""
     latest_clock: int = -1
-    sessions: list[bytes] = field(default_factory=list)
-    """That are proven here, the present one first; at most two."""
+    fresh: int = 0
+    """Challenge of the last HELLO that was fresh itself. Clocks go back, and a recorded HELLO from before has the latest one for
+    ever; this it cannot replace."""
+    fresh_ns: int = -CHALLENGE_NS
+    sessions: list[Known] = field(default_factory=list)
+    """That are proven here, the newest one first; at most two."""
     ended: list[tuple[bytes, int]] = field(default_factory=list)
     """Sessions that are read no more, and since when; of the last CHALLENGE_NS."""
     has_proven: bytes = b""
@@ -148,6 +165,18 @@ class Partner:
         self.ended = [(gone, at) for gone, at in self.ended if now - at <= CHALLENGE_NS]
         return any(gone == session for gone, _ in self.ended)
 
+    def find(self, session: bytes) -> Known | None:
+        """The one that frames would name as they name this one."""
+        return next((known for known in self.sessions if known.session[:4] == session[:4]), None)
+
+    def echo(self, now: int) -> Echo:
+        """Proven is the newest session. Of the challenges that of a fresh HELLO comes first, while it can still prove something;
+        then that of the latest clock."""
+        proven = int.from_bytes(self.sessions[0].session[:4], "big") if self.sessions else 0
+        fresh = self.fresh if now - self.fresh_ns <= CHALLENGE_NS else 0
+        first, second, *_ = [*dict.fromkeys(c for c in (fresh, self.latest, self.some) if c), 0, 0]
+        return Echo(proven, first, second)
+
 
 class Trust:
     """The sessions of one station. Each input returns effects, to be applied in their order; none raises for what it receives."""
@@ -158,7 +187,8 @@ class Trust:
         self._entropy = entropy
         self._timers = Timers(Name)
         self._partners = {station: Partner() for station in range(1, config.stations + 1)}
-        self._challenges: deque[tuple[int, int]] = deque(maxlen=CHALLENGES_MAX)
+        self._challenges: dict[int, int] = {}
+        """Those of the last CHALLENGE_NS, in their order, and when each was drawn."""
         self._said_ns = -HELLO_GAP_NS
         self._retry_ns = RETRY_FIRST_NS
         self.members: frozenset[int] = frozenset()
@@ -190,18 +220,18 @@ class Trust:
         if hello.suite != self.config.suite:
             return [Unlike(hello.tx, hello.suite)]
         partner = self._partners[hello.tx]
-        is_fresh = self._is_fresh(now, said)
-        partner.last = hello.challenge
-        if is_fresh or hello.clock > partner.latest_clock:
-            partner.latest, partner.latest_clock = hello.challenge, hello.clock
+        returned_ns = self._returned_ns(now, said)
+        self._hear(now, partner, hello, returned_ns)
         effects: list[Effect] = []
-        if is_fresh and hello.tx == own:
+        if returned_ns is None:
+            partner.waits = partner.waits or partner.has_proven != self._saying[:4]
+        elif hello.tx == own:
             effects.append(Twin(hello))
-        elif is_fresh:
-            effects += self._prove(now, partner, hello)
-        self._note(now, partner, hello, said)
-        if not is_fresh or effects or partner.waits:
-            self._hello_at(now + int.from_bytes(self._entropy(4), "big") % JITTER_NS)
+        else:
+            effects += self._prove(now, partner, hello, returned_ns)
+            self._note(now, partner, hello, said)
+        if returned_ns is None or effects or partner.waits:
+            self._hello_at(now + self._random() % JITTER_NS)
         return effects
 
     def on_timeout(self, now: int, facts: Facts) -> list[Effect]:
@@ -218,7 +248,7 @@ class Trust:
     def on_silent(self, now: int, tx: int, session: bytes) -> list[Effect]:
         """Nothing has come under this session for SILENT_NS: if it is a former one, it has ended."""
         partner = self._partners[tx]
-        if session not in partner.sessions[1:]:
+        if all(known.session != session for known in partner.sessions[1:]):
             return []
         return self._end(now, tx, session)
 
@@ -255,11 +285,11 @@ class Trust:
     def session_of(self, station: int) -> bytes | None:
         """The station's present session, if one is proven here."""
         sessions = self._partners[station].sessions
-        return sessions[0] if sessions else None
+        return sessions[0].session if sessions else None
 
     def former(self) -> list[tuple[int, bytes]]:
         """Sessions that are read only until they fall silent."""
-        return [(tx, session) for tx, partner in self._partners.items() for session in partner.sessions[1:]]
+        return [(tx, known.session) for tx, partner in self._partners.items() for known in partner.sessions[1:]]
 
     def is_proven_at(self, station: int) -> bool:
         """Whether the station has said that it reads this one's session."""
@@ -285,21 +315,39 @@ class Trust:
             partner.has_proven = b""
         return session
 
-    def _is_fresh(self, now: int, said: Echo) -> bool:
-        """Whether it echoes a challenge that this life has drawn lately."""
-        return any(now - at <= CHALLENGE_NS and challenge in (said.echo, said.other) for challenge, at in self._challenges)
+    def _random(self) -> int:
+        return int.from_bytes(self._entropy(4), "big")
 
-    def _prove(self, now: int, partner: Partner, hello: Hello) -> list[Effect]:
-        session = hello.session
-        if partner.has_ended(session, now) or any(session[:4] == known[:4] for known in partner.sessions):
-            return []  # where it is read already, its window stays where it is
-        effects = [effect for gone in partner.sessions[1:] for effect in self._end(now, hello.tx, gone)]
-        partner.sessions.insert(0, session)
-        return [*effects, ReadSession(hello.tx, session, max(1, hello.next))]
+    def _returned_ns(self, now: int, said: Echo) -> int | None:
+        """When the challenge was drawn that it returns, if this life has drawn it lately: then it is no recorded one."""
+        drawn = [at for at in (self._challenges.get(said.echo), self._challenges.get(said.other)) if at is not None]
+        return max(drawn) if drawn and now - max(drawn) <= CHALLENGE_NS else None
+
+    def _hear(self, now: int, partner: Partner, hello: Hello, returned_ns: int | None) -> None:
+        """Keep its challenge, to be returned."""
+        partner.heard += 1
+        if self._random() % partner.heard == 0:
+            partner.some = hello.challenge
+        if returned_ns is not None:
+            partner.fresh, partner.fresh_ns = hello.challenge, now
+        if returned_ns is not None or hello.clock > partner.latest_clock:
+            partner.latest, partner.latest_clock = hello.challenge, hello.clock
+
+    def _prove(self, now: int, partner: Partner, hello: Hello, returned_ns: int) -> list[Effect]:
+        known = partner.find(hello.session)
+        if known is not None:  # it is read already, and its window stays where it is
+            known.returned_ns = max(known.returned_ns, returned_ns)
+            partner.sessions.sort(key=lambda k: -k.returned_ns)
+            return []
+        if partner.has_ended(hello.session, now) or (partner.sessions and returned_ns < partner.sessions[0].returned_ns):
+            return []  # held back on its way: the station has taken another session since
+        effects = [effect for gone in partner.sessions[1:] for effect in self._end(now, hello.tx, gone.session)]
+        partner.sessions.insert(0, Known(hello.session, returned_ns))
+        return [*effects, ReadSession(hello.tx, hello.session, max(1, hello.next))]
 
     def _end(self, now: int, tx: int, session: bytes) -> list[Effect]:
         partner = self._partners[tx]
-        partner.sessions.remove(session)
+        partner.sessions = [known for known in partner.sessions if known.session != session]
         partner.ended.append((session, now))
         return [ForgetSession(tx, session)]
 
@@ -313,11 +361,12 @@ class Trust:
     # ---- HELLO
 
     def _note(self, now: int, partner: Partner, hello: Hello, said: Echo) -> None:
-        """Whether the station reads what is sealed here; the last member that had to ends the wait of a new session."""
-        proven = hello.session in partner.sessions
-        if proven:
+        """Whether the station reads what is sealed here, as a fresh HELLO says; the last member that had to ends the wait of
+        a new session."""
+        known = partner.find(hello.session)
+        if known is not None:
             partner.has_proven = said.proven.to_bytes(4, "big") if said.proven else b""
-        believed = proven and partner.has_proven == self._saying[:4]
+        believed = known is not None and partner.has_proven == self._saying[:4]
         if not believed and not partner.waits:
             self._retry_ns = RETRY_FIRST_NS
         partner.waits = not believed
@@ -329,7 +378,9 @@ class Trust:
 
     def _say(self, now: int, facts: Facts) -> list[Effect]:
         challenge = int.from_bytes(self._entropy(8), "big") | 1  # 0 is none
-        self._challenges.append((challenge, now))
+        self._challenges[challenge] = now
+        if len(self._challenges) > CHALLENGES_MAX:
+            del self._challenges[next(iter(self._challenges))]
         self._said_ns = now
         waits = any(partner.waits for partner in self._partners.values())
         self._timers.set(Name.HELLO, now + (self._retry_ns if waits or not self._is_known() else ROUND_NS))
@@ -348,15 +399,13 @@ class Trust:
             fingerprint=c.fingerprint,
             age_ms=min(facts.age_ms, 2**32 - 1),
             keys=c.keys,
-            echoes=tuple(self._echo(partner) for partner in self._partners.values()),
+            echoes=tuple(partner.echo(now) for partner in self._partners.values()),
             stations=c.stations,
         )
+        for partner in self._partners.values():
+            partner.heard = 0
         return [SendHello(hello)]
 
     def _is_known(self) -> bool:
         """Whether anybody believes this station: until then it says HELLO as often as while somebody waits."""
         return self.config.stations == 1 or any(partner.has_proven for partner in self._partners.values())
-
-    def _echo(self, partner: Partner) -> Echo:
-        proven = int.from_bytes(partner.sessions[0][:4], "big") if partner.sessions else 0
-        return Echo(proven, partner.last, partner.latest if partner.latest != partner.last else 0)

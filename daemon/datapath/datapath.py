@@ -215,7 +215,7 @@ class DataPath:
         key: KEY_BYTES, or none: then every frame sent has a seal under it, and frames without one are dropped and counted.
         sealing: then every frame sent proves its sender, and others are dropped and counted; instead of a key. No frame leaves
         before ``seal_under``.
-        Raises OSError: EINVAL for values out of range, ENOMEM, EMFILE.
+        Raises OSError: EINVAL for values out of range, ENOMEM, EMFILE; ENOTSUP libcrypto lacks what sealing needs.
         """
         config = ffi.new("struct dp_config *")
         config.size = ffi.sizeof("struct dp_config")
@@ -368,9 +368,13 @@ class DataPath:
         return bool(lib.dp_hello_send(self._dp, body, len(body)) == 0)
 
     def hello_take(self) -> bytes | None:
-        """Envelope and body of a HELLO that has come and whose tag is right: of each station the last one, and that with the
-        latest clock."""
+        """Envelope and body of a HELLO that has come and whose tag is right: of each station up to three, that with the latest
+        clock, the last one that returns a challenge of ours, and one of the others."""
         return self._hello(lib.dp_hello_take)
+
+    def hello_rest(self, until_ns: int) -> None:
+        """Until then HELLOs wait."""
+        lib.dp_hello_rest(self._dp, until_ns)
 
     def hello_strange(self) -> bytes | None:
         """Envelope and body of the last HELLO whose tag is wrong, once."""

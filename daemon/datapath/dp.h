@@ -133,7 +133,8 @@ uint64_t dp_session_heard(struct dp *d, uint32_t tx, const uint8_t id[4]); /* wh
 int dp_asleep(const struct dp *d);                   /* 1: pause_ns is over in a turn, and nothing is sealed before dp_seal_under */
 uint64_t dp_next_number(const struct dp *d);         /* of the next frame that is sealed */
 int dp_hello_send(struct dp *d, const uint8_t *body, uint32_t size); /* now, on every link, with envelope and tag; as dp_links_send */
-int dp_hello_take(struct dp *d, struct dp_hello *out);    /* 1: one whose tag is right; 0: none */
+int dp_hello_take(struct dp *d, struct dp_hello *out);    /* 1: one whose tag is right, of the stations in turn; 0: none */
+void dp_hello_rest(struct dp *d, uint64_t until);         /* those that wait bring Python in (DP_W_TRUST) only then */
 int dp_hello_strange(struct dp *d, struct dp_hello *out); /* 1: the last one whose tag is wrong, given once; 0: none */
 
 /* ---- clients ---- slot numbers 0..DP_CLIENTS_MAX-1 */

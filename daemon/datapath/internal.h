@@ -155,15 +155,17 @@ int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now);
 /* The frame of a HELLO with this body into out; its size, 0: it is none. */
 uint32_t sealed_hello(const struct dp_guard *g, const uint8_t *body, uint32_t size, uint8_t out[DP_HELLO_MAX]);
 uint64_t sealed_due(const struct dp_guard *g);  /* when Python is wanted for a HELLO, or (0) for a new session */
-/* This process runs. begins: a turn, whose sleep before it Python has judged. Within one it is asleep if it did not for long. */
-void sealed_awake(const struct dp_guard *g, uint64_t now, int begins);
+/* This process runs. Where it did not for pause_ns, nor was to sleep as long as that, nothing is sealed until there is a new
+ * session: asked for before each batch, so that no frame leaves between the pause and the question. */
+void sealed_awake(const struct dp_guard *g, uint64_t now);
+void sealed_plan(const struct dp_guard *g, uint64_t due); /* it is to sleep until then */
 
 static inline int guard_can_seal(const struct dp_guard *g) { return !g->sealed || sealed_can_seal(g); }
 static inline uint64_t guard_due(const struct dp_guard *g) { return g->sealed ? sealed_due(g) : UINT64_MAX; }
-static inline void guard_awake(const struct dp_guard *g, uint64_t now, int begins)
+static inline void guard_plan(const struct dp_guard *g, uint64_t due)
 {
     if (g->sealed)
-        sealed_awake(g, now, begins);
+        sealed_plan(g, due);
 }
 
 /* ---- pairs ---- */

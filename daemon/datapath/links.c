@@ -29,7 +29,6 @@ void links_close(struct dp_links *ls)
 uint32_t links_receive(struct dp_links *ls, uint64_t now, uint32_t *drained)
 {
     uint32_t frames = 0;
-    guard_awake(ls->above.guard, now, 0);
     *drained = 1;
     EACH_LINK(l, ls)
         frames += link_receive(l, &ls->above, now, drained);

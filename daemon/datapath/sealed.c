@@ -10,6 +10,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <stdlib.h>
+#include <sys/random.h>
 
 #include "zj_envelope.h"
 
@@ -17,7 +18,8 @@
 #define WORDS 256u                             /* of bits, a ring over twice the window: a jump clears what it passes */
 #define IV_BYTES 12
 #define FRAME_MAX 65536u
-#define HELLO_REST_NS 1000000ull               /* between two visits of Python's for HELLO */
+#define CHALLENGES 256u                        /* more than leave within CHALLENGE_NS */
+#define CHALLENGE_NS 2000000000ull
 #define ENCRYPTED 16u
 #define READ_PER_STATION 2u
 
@@ -25,12 +27,17 @@
 struct session_read {
     EVP_CIPHER_CTX *cipher;                    /* NULL: none */
     uint8_t id[4];
-    uint64_t first, top, unsequenced, heard;
+    uint64_t first, top, unsequenced, heard, order;
     uint64_t seen[WORDS];
 };
 
-/* The last HELLO of a station, and that with the latest clock where that is another: recorded ones cannot crowd it out. */
+/* What is kept of a station's HELLOs between two visits of Python's: one of all, each with the same chance; that with the latest
+ * clock; the last one that returns a challenge of this station's. Recorded ones crowd out neither the second nor, where clocks
+ * have gone back, the third. */
+enum { HELLO_SOME, HELLO_LATEST, HELLO_FRESH, HELLO_PLACES };
 struct hello_place { uint32_t size; uint64_t clock; uint8_t data[DP_HELLO_MAX]; };
+struct hellos { uint32_t heard; struct hello_place place[HELLO_PLACES]; };
+struct challenge { uint64_t number, at; };
 
 struct sealed {
     EVP_CIPHER *suite;
@@ -40,12 +47,15 @@ struct sealed {
     uint32_t cluster, self, stations;
     uint8_t suite_number, encrypts;
     uint8_t hello_key[32];
-    uint64_t pause_ns, awake;
+    uint64_t pause_ns, awake, planned, added, random;
     uint8_t asleep;                            /* this process did not run for a while: nothing is sealed until there is a new session */
     uint64_t hello_due, hellos;                /* by bit: stations whose HELLO waits */
+    uint32_t hello_turn;                       /* station whose HELLO is given next */
+    struct challenge challenge[CHALLENGES];    /* of this station's HELLOs, a ring */
+    uint32_t challenges;
     uint8_t strange_is_new;
     struct hello_place strange;                /* the last one whose tag was wrong */
-    struct hello_place hello[ZJW_STATIONS_MAX][2];
+    struct hellos hello[ZJW_STATIONS_MAX];
     struct session_read read[ZJW_STATIONS_MAX][READ_PER_STATION];
     uint8_t plain[FRAME_MAX];                  /* of the frame being opened */
     uint8_t *hidden;                           /* DP_TX_SLOTS bodies of FRAME_MAX bytes, of frames on their way out */
@@ -91,7 +101,11 @@ static void put_envelope(const struct sealed *s, uint8_t *p, uint32_t what, cons
     be64(p + ZJE_ENVELOPE_NUMBER, number);
 }
 
-int sealed_can_seal(const struct dp_guard *g) { return g->sealed->cipher && !g->sealed->asleep; }
+int sealed_can_seal(const struct dp_guard *g)
+{
+    sealed_awake(g, dp_now());
+    return g->sealed->cipher && !g->sealed->asleep;
+}
 
 uint32_t sealed_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
                      struct iovec parts[DP_GUARD_PARTS])
@@ -126,6 +140,10 @@ uint32_t sealed_hello(const struct dp_guard *g, const uint8_t *body, uint32_t si
     const uint32_t end = ZJE_SIZEOF_ENVELOPE + size;
     if (size < ZJE_SIZEOF_HELLO || end + ZJE_TAG_BYTES > DP_HELLO_MAX)
         return 0;
+    struct sealed *s = g->sealed;
+    const uint64_t challenge = from64(body + ZJE_HELLO_CHALLENGE);
+    if (!s->challenges || s->challenge[(s->challenges - 1) % CHALLENGES].number != challenge) /* the parts of a HELLO have one */
+        s->challenge[s->challenges++ % CHALLENGES] = (struct challenge){challenge, dp_now()};
     put_envelope(g->sealed, out, ZJE_WHAT_HELLO, body + ZJE_HELLO_HELLO_SESSION, size, 0);
     memcpy(out + ZJE_SIZEOF_ENVELOPE, body, size);
     return hello_tag(g->sealed, out, end, out + end) ? end + ZJE_TAG_BYTES : 0;
@@ -168,8 +186,35 @@ static void keep(struct hello_place *place, const uint8_t *frame, uint32_t size)
     memcpy(place->data, frame, size);
 }
 
-/* Of each station the last one is kept for Python, and the one with the latest clock; its tag is looked at here, so that a flood
- * costs no more than that. */
+static int is_own_challenge(const struct sealed *s, const uint8_t *p, uint64_t now)
+{
+    const uint64_t number = from64(p);
+    for (uint32_t i = 0; number && i < CHALLENGES; i++) /* an unused place has 0 */
+        if (s->challenge[i].number == number && now - s->challenge[i].at <= CHALLENGE_NS)
+            return 1;
+    return 0;
+}
+
+static int is_fresh(const struct sealed *s, const uint8_t *frame, uint32_t end)
+{
+    const uint8_t *hello = frame + ZJE_SIZEOF_ENVELOPE;
+    const uint32_t at = ZJE_SIZEOF_ENVELOPE + ZJE_SIZEOF_HELLO + 4u * hello[ZJE_HELLO_KEYS] +
+                        s->self % ZJE_ECHOES_PER_PART * ZJE_SIZEOF_ECHO;
+    const uint64_t now = dp_now();
+    return at + ZJE_SIZEOF_ECHO <= end &&
+           (is_own_challenge(s, frame + at + ZJE_ECHO_ECHO, now) || is_own_challenge(s, frame + at + ZJE_ECHO_OTHER, now));
+}
+
+/* xorshift64: the sender of recorded HELLOs is not to know which of them is kept. */
+static uint32_t below(struct sealed *s, uint32_t limit)
+{
+    s->random ^= s->random << 13;
+    s->random ^= s->random >> 7;
+    s->random ^= s->random << 17;
+    return (uint32_t)(s->random >> 32) % limit;
+}
+
+/* Its tag is looked at here, so that a flood costs no more than that. */
 static int take_hello(struct sealed *s, const uint8_t *frame, uint32_t end)
 {
     uint8_t tag[ZJE_TAG_BYTES];
@@ -183,22 +228,25 @@ static int take_hello(struct sealed *s, const uint8_t *frame, uint32_t end)
     }
     if (tx >= s->stations || frame[ZJE_SIZEOF_ENVELOPE + ZJE_HELLO_PART] != s->self / ZJE_ECHOES_PER_PART)
         return DP_R_HELLO; /* a part that is about others */
-    struct hello_place *last = &s->hello[tx][0], *latest = &s->hello[tx][1];
+    struct hellos *h = &s->hello[tx];
     if (!(s->hellos >> tx & 1))
-        last->size = latest->size = 0;
-    const uint64_t clock = from64(frame + ZJE_SIZEOF_ENVELOPE + ZJE_HELLO_CLOCK);
-    if (last->size && last->clock > clock && (!latest->size || last->clock > latest->clock))
-        *latest = *last;
-    else if (latest->size && clock >= latest->clock)
-        latest->size = 0;
-    keep(last, frame, end);
+        h->heard = h->place[HELLO_SOME].size = h->place[HELLO_LATEST].size = h->place[HELLO_FRESH].size = 0;
     s->hellos |= 1ull << tx;
+    if (is_fresh(s, frame, end)) {
+        keep(&h->place[HELLO_FRESH], frame, end);
+        return DP_R_HELLO;
+    }
+    struct hello_place *latest = &h->place[HELLO_LATEST];
+    if (!latest->size || from64(frame + ZJE_SIZEOF_ENVELOPE + ZJE_HELLO_CLOCK) >= latest->clock)
+        keep(latest, frame, end);
+    else if (below(s, ++h->heard) == 0)
+        keep(&h->place[HELLO_SOME], frame, end);
     return DP_R_HELLO;
 }
 
 /* A PDU of another station than the frame's: only what is in a stream, or a CONFIRM that is passed on. And an unsequenced PDU is
  * not taken after a later one: what it says has been said anew. */
-static int of_sender(struct session_read *r, uint32_t tx, uint64_t number, const uint8_t *pdu, uint32_t size)
+static int of_sender(const struct sealed *s, struct session_read *r, uint32_t tx, uint64_t number, const uint8_t *pdu, uint32_t size)
 {
     if (size < ZJW_SIZEOF_HEADER)
         return DP_R_SIZE;
@@ -215,6 +263,9 @@ static int of_sender(struct session_read *r, uint32_t tx, uint64_t number, const
     }
     if (number < r->unsequenced)
         return DP_R_REORDERED;
+    for (const struct session_read *o = s->read[tx]; o < s->read[tx] + READ_PER_STATION; o++)
+        if (o->cipher && o->order > r->order && o->unsequenced)
+            return DP_R_REORDERED; /* it seals under a later session by now */
     r->unsequenced = number;
     return 0;
 }
@@ -253,7 +304,7 @@ int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
     window_mark(r, number);
     r->heard = now;
     *frame = (struct zj_frame){.data = plain ? plain : p + ZJE_SIZEOF_ENVELOPE, .size = size};
-    return of_sender(r, tx, number, frame->data, size);
+    return of_sender(s, r, tx, number, frame->data, size);
 }
 
 /* ---- sessions ---- */
@@ -266,15 +317,18 @@ static void forget(struct session_read *r)
 int dp_seal_under(struct dp *d, const uint8_t id[4], const uint8_t key[32])
 {
     struct sealed *s = d->guard.sealed;
-    EVP_CIPHER_CTX *cipher = s ? keyed(s->suite, key, 1) : NULL;
+    if (!s || (s->cipher && !memcmp(s->id, id, sizeof s->id)))
+        return -EINVAL; /* a session twice would begin again at number 1 */
+    EVP_CIPHER_CTX *cipher = keyed(s->suite, key, 1);
     if (!cipher)
-        return s ? -ENOMEM : -EINVAL;
+        return -ENOMEM;
     EVP_CIPHER_CTX_free(s->cipher);
     s->cipher = cipher;
     memcpy(s->id, id, 4);
     s->next = 1;
     s->asleep = 0;
-    s->awake = 0;
+    s->awake = dp_now();
+    s->planned = 0;
     return 0;
 }
 
@@ -294,6 +348,7 @@ int dp_session_read(struct dp *d, uint32_t tx, const uint8_t id[4], const uint8_
         r->first = first;
         r->top = first - 1;
         r->heard = dp_now();
+        r->order = ++s->added;
         return 0;
     }
     return -ENOSPC;
@@ -330,14 +385,25 @@ int dp_hello_take(struct dp *d, struct dp_hello *out)
     struct sealed *s = d->guard.sealed;
     if (!s || !s->hellos)
         return 0;
-    const uint32_t tx = (uint32_t)__builtin_ctzll(s->hellos);
-    struct hello_place *place = s->hello[tx][1].size ? &s->hello[tx][1] : &s->hello[tx][0];
+    while (!(s->hellos >> s->hello_turn & 1)) /* bound: ZJW_STATIONS_MAX; in turn, so that a flood of one's keeps no other's away */
+        s->hello_turn = (s->hello_turn + 1) % ZJW_STATIONS_MAX;
+    struct hello_place *place = s->hello[s->hello_turn].place;
+    while (!place->size) /* bound: HELLO_PLACES; a station that is marked has one */
+        place++;
     give(out, place);
-    if (place == &s->hello[tx][0])
-        s->hellos &= s->hellos - 1;
     place->size = 0;
-    s->hello_due = dp_now() + HELLO_REST_NS;
+    for (place = s->hello[s->hello_turn].place; place < s->hello[s->hello_turn].place + HELLO_PLACES; place++)
+        if (place->size)
+            return 1;
+    s->hellos &= ~(1ull << s->hello_turn);
+    s->hello_turn = (s->hello_turn + 1) % ZJW_STATIONS_MAX;
     return 1;
+}
+
+void dp_hello_rest(struct dp *d, uint64_t until)
+{
+    if (d->guard.sealed)
+        d->guard.sealed->hello_due = until;
 }
 
 int dp_hello_strange(struct dp *d, struct dp_hello *out)
@@ -356,13 +422,16 @@ uint64_t sealed_due(const struct dp_guard *g)
     return s->asleep ? 0 : s->hellos ? s->hello_due : UINT64_MAX;
 }
 
-void sealed_awake(const struct dp_guard *g, uint64_t now, int begins)
+/* What was planned is no pause. */
+void sealed_awake(const struct dp_guard *g, uint64_t now)
 {
     struct sealed *s = g->sealed;
-    if (!begins && s->pause_ns && s->awake && now > s->awake + s->pause_ns)
+    if (s->pause_ns && s->awake && now > s->awake && now - s->awake > s->pause_ns && now > s->planned && now - s->planned > s->pause_ns)
         s->asleep = 1;
     s->awake = now;
 }
+
+void sealed_plan(const struct dp_guard *g, uint64_t due) { g->sealed->planned = due; }
 
 /* ---- start and end ---- */
 int sealed_init(struct dp_guard *g, const struct dp_config *cfg)
@@ -380,12 +449,16 @@ int sealed_init(struct dp_guard *g, const struct dp_config *cfg)
     s->encrypts = (cfg->suite & ENCRYPTED) != 0;
     s->pause_ns = cfg->pause_ns;
     memcpy(s->hello_key, cfg->hello_key, sizeof s->hello_key);
+    if (getrandom(&s->random, sizeof s->random, 0) != sizeof s->random || !s->random)
+        s->random = 1; /* which of several HELLOs is kept can then be foreseen, nothing else */
+    uint8_t tag[ZJE_TAG_BYTES];
     s->suite = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
     s->hidden = s->encrypts ? dp_map((size_t)DP_TX_SLOTS * FRAME_MAX) : NULL;
-    if (s->suite && (s->hidden || !s->encrypts))
+    const int can = s->suite && hello_tag(s, s->hello_key, sizeof s->hello_key, tag);
+    if (can && (s->hidden || !s->encrypts))
         return 0;
     sealed_free(g);
-    return -ENOMEM;
+    return can ? -ENOMEM : -ENOTSUP;
 }
 
 void sealed_free(struct dp_guard *g)

@@ -253,7 +253,6 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     const uint64_t stay_end = may_stay(d, now) ? now + d->cfg.stay_ns : 0;
     uint32_t want, status;
     d->counters.turns++;
-    guard_awake(&d->guard, now, 1);
     for (;;) {
         uint32_t drained, more = 0, undelivered = 0;
         const uint32_t received = links_receive(&d->links, now, &drained);
@@ -325,6 +324,7 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     links_unmute(&d->links);
     clients_tidy(d, now);
     const uint64_t due = next_due(d, deadline, now);
+    guard_plan(&d->guard, want ? now : due);
     /* Work left for after Python's part: the descriptor stays readable, so that nothing is forgotten if it just returns. */
     arm(d, want ? 1 : due == UINT64_MAX ? 0 : max64(due, 2));
     *out = (struct dp_turn_result){.want = want, .status = status, .now = now, .next_due = due};

@@ -43,7 +43,7 @@
 /* What a HELLO says to one station. */
 #define ZJE_SIZEOF_ECHO 20u
 #define ZJE_ECHO_PROVEN 0u /* 4 bytes: first bytes of that station's session that is proven here, 0: none */
-#define ZJE_ECHO_ECHO 4u /* 8 bytes: its challenge that was heard last, 0: none */
-#define ZJE_ECHO_OTHER 12u /* 8 bytes: its challenge with the latest clock, 0: none other */
+#define ZJE_ECHO_ECHO 4u /* 8 bytes: one of its challenges that was heard, 0: none */
+#define ZJE_ECHO_OTHER 12u /* 8 bytes: another one of them, 0: none other */
 
 #endif

@@ -69,6 +69,9 @@ class Path:
     def hello_take(self) -> bytes | None:
         return None
 
+    def hello_rest(self, until_ns: int) -> None:
+        pass
+
     def seal_under(self, session: bytes, key: bytes) -> None:
         self.sealed.append(session)
         self.is_asleep = False

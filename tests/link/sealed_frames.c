@@ -3,6 +3,7 @@
  * Usage: sealed_frames COUNT. Ends with 1 and a line where that is not so; the sanitizers end it for a wrong read or write. */
 #include "internal.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,8 +25,11 @@ static struct dp *station(uint32_t self, uint32_t suite)
 {
     struct dp *d = calloc(1, sizeof *d);
     struct dp_config cfg = {.self = self, .cluster = 7, .guard = DP_GUARD_SESSIONS, .stations = 3, .suite = suite};
-    if (!d || guard_init(&d->guard, &cfg))
+    const int error = d ? guard_init(&d->guard, &cfg) : -ENOMEM;
+    if (error) {
+        printf("no guard: %d\n", error);
         exit(2);
+    }
     return d;
 }
 
@@ -76,7 +80,7 @@ static int run(uint32_t suite, uint64_t rounds)
         if (!again && (got != size || memcmp(out, pdu, size)))
             bad = wrong("another PDU comes out", round);
         struct dp_hello hello;
-        while (dp_hello_take(a, &hello) || dp_hello_strange(a, &hello)) /* bound: three */
+        while (dp_hello_take(a, &hello) || dp_hello_strange(a, &hello)) /* bound: four */
             ;
     }
     guard_free(&a->guard);

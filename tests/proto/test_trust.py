@@ -186,6 +186,35 @@ def test_a_flood_of_recorded_hellos_does_not_crowd_out_a_new_one() -> None:
     assert {echo.echo, echo.other} == {old.challenge, new.challenge}
 
 
+def test_a_hello_of_a_session_before_does_not_end_the_present_one() -> None:
+    """Held back on its way until the station has taken another session: which is the newer one is seen by what they return."""
+    a, b = station(1), station(2)
+    meet(a, b)
+    now = 50 * MS
+    a.restart(now, Facts())
+    a.on_hello(now, Facts(), said(b.restart(now, Facts())))
+    now += HELLO_GAP_NS + JITTER_NS
+    held = said(a.on_timeout(now, Facts()))
+    now += HELLO_GAP_NS
+    a.restart(now, Facts())
+    a.on_hello(now, Facts(), said(b.restart(now, Facts())))
+    now += HELLO_GAP_NS + JITTER_NS
+    b.on_hello(now, Facts(), said(a.on_timeout(now, Facts())))
+    assert b.session_of(1) == a.session
+    assert b.on_hello(now, Facts(), held) == []
+    assert b.session_of(1) == a.session
+
+
+def test_an_old_hello_says_nothing_about_what_is_proven() -> None:
+    a, b = station(1), station(2)
+    old = said(b.start(0, Facts()))
+    c = station(2)
+    meet(a, c)
+    assert a.is_proven_at(2)
+    a.on_hello(5_000 * MS, Facts(), replace(old, session=c.session, echoes=(Echo(), Echo(), Echo())))
+    assert a.is_proven_at(2)
+
+
 def test_only_a_living_twin_is_one() -> None:
     a, twin = station(1), station(1, seed=1)
     own = said(a.start(0, Facts()))

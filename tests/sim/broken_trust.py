@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
-from zenjun.proto.envelope import ENVELOPE, TAG_BYTES, Drop, Echo, Envelope, Hello, Reader, What, Window
+from zenjun.proto.envelope import ENVELOPE, TAG_BYTES, Drop, Echo, Envelope, Hello, Read, Reader, What, Window
 from zenjun.proto.trust import Effect, ForgetSession, Partner, ReadSession, Trust, Twin
 from zenjun.proto.wire import HEADER, SEQUENCED
 
@@ -14,30 +16,38 @@ from .trust import Parts
 class NoEcho(Trust):
     """Any HELLO with a right tag proves its session."""
 
-    def _is_fresh(self, now: int, said: Echo) -> bool:
-        return True
+    def _returned_ns(self, now: int, said: Echo) -> int | None:
+        return now
 
 
 class StaleChallenge(Trust):
     """A challenge is good for as long as this life lasts, and so is the proof that answers it."""
 
-    _all: frozenset[int] = frozenset()
+    _all: Mapping[int, int] = MappingProxyType({})
 
-    def _is_fresh(self, now: int, said: Echo) -> bool:
-        self._all = self._all | {challenge for challenge, _ in self._challenges}
-        return said.echo in self._all or said.other in self._all
+    def _returned_ns(self, now: int, said: Echo) -> int | None:
+        self._all = {**self._all, **self._challenges}
+        return max((self._all[c] for c in (said.echo, said.other) if c in self._all), default=None)
 
 
 class DropOldAtOnce(Trust):
     """The former session ends when the next one is proven."""
 
-    def _prove(self, now: int, partner: Partner, hello: Hello) -> list[Effect]:
-        effects = super()._prove(now, partner, hello)
+    def _prove(self, now: int, partner: Partner, hello: Hello, returned_ns: int) -> list[Effect]:
+        effects = super()._prove(now, partner, hello, returned_ns)
         if any(isinstance(effect, ReadSession) for effect in effects):
             for gone in partner.sessions[1:]:
                 partner.sessions.remove(gone)
-                effects.append(ForgetSession(hello.tx, gone))
+                effects.append(ForgetSession(hello.tx, gone.session))
         return effects
+
+
+class LatestClock(Trust):
+    """Of the challenges heard the last one is returned, and that of the latest clock."""
+
+    def _hear(self, now: int, partner: Partner, hello: Hello, returned_ns: int | None) -> None:
+        super()._hear(now, partner, hello, returned_ns)
+        partner.some, partner.fresh = hello.challenge, 0
 
 
 class MacDecides(Trust):
@@ -88,6 +98,13 @@ class OldFlags(Reader):
         return pdu if taken is Drop.REORDERED else taken
 
 
+class OldSession(Reader):
+    """What a former session says counts beside the present one."""
+
+    def _is_followed(self, tx: int, read: Read) -> bool:
+        return False
+
+
 class AcceptV1(Reader):
     """A frame without an envelope is taken as ever."""
 
@@ -116,9 +133,13 @@ BROKEN: Final[dict[str, tuple[Parts, frozenset[str]]]] = {
     "mac_decides": (Parts(trust=MacDecides), frozenset({"no false twin"})),
     "any_source": (Parts(reader=AnySource), frozenset({"no other's word"})),
     "old_flags": (Parts(reader=OldFlags), frozenset({"newest word"})),
+    "old_session": (Parts(reader=OldSession), frozenset({"newest word"})),
     "seal_per_link": (Parts(seal_per_link=True), frozenset({"one seal per number"})),
     "drop_old_at_once": (Parts(trust=DropOldAtOnce), frozenset({"good frames count", "once"})),
     "accept_v1": (Parts(reader=AcceptV1), frozenset({"as it was sent"})),
     "key_optional": (Parts(reader=KeyOptional), frozenset({"as it was sent"})),
 }
 """By the names of chapter 80: what is broken, and the rules that it may break first."""
+
+SHADOWED: Final = Parts(trust=LatestClock)
+"""Caught where somebody sends a recorded HELLO behind each new one: "all are believed"."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from .broken_trust import BROKEN
+from .broken_trust import BROKEN, SHADOWED
 from .trust import World
 from .trust_checks import Violation
 
-SEEDS = 14
+SEEDS = 10
 TRIES = 40
 """Worlds in which a broken variant is looked for."""
 
@@ -26,6 +26,15 @@ def test_the_rules_hold_whatever_is_sent_again() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_two_daemons_with_one_number_find_each_other(seed: int) -> None:
     assert World(seed, twin=True).run().twins
+
+
+def test_a_recorded_hello_behind_each_new_one_keeps_nobody_out() -> None:
+    """Also where clocks were set back: then the recorded ones have the latest."""
+    for seed in range(4):
+        World(seed, shadow=True).run()
+    with pytest.raises(Violation, match="all are believed"):
+        for seed in range(TRIES):
+            World(seed, SHADOWED, shadow=True).run()
 
 
 def test_one_seed_is_one_run() -> None:

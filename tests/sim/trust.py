@@ -3,7 +3,8 @@
 Virtual time; what decides is the product's (``proto/trust.py``, the checks of ``proto/envelope.py``), the tags are toys. Each
 station sends frames, restarts, sleeps, and changes its session; the network loses, delays and re-orders; the
 attacker sends recorded frames again (at once, after restarts, a HELLO with what followed it, to whom they were meant for and to
-whoever sent them), and makes what can be made without the key. The checks are in ``trust_checks.py``.
+whoever sent them), holds frames back for a while, and makes what can be made without the key. The clock of
+a station is set anew at each start. The checks are in ``trust_checks.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from zenjun.proto.envelope import ENVELOPE, TAG_BYTES, Drop, Envelope, Hello, Reader, Suite, What
+from zenjun.proto.envelope import ENVELOPE, HELLO, TAG_BYTES, Drop, Envelope, Hello, Reader, Suite, What
 from zenjun.proto.trust import (
     MS,
     SILENT_NS,
@@ -37,6 +38,10 @@ CLUSTER: Final = 7
 STORM_NS: Final = 5_000 * MS
 """Faults and attacks go on for so long; then the world is quiet for QUIET_NS."""
 QUIET_NS: Final = 3_000 * MS
+HELD_MAX_NS: Final = 2_500 * MS
+"""The longest that the attacker holds a frame back."""
+CLOCK_NS: Final = 10**12
+"""Clocks of stations are apart by up to so much."""
 RESTART_GAP_NS: Final = 1_500 * MS
 """Between two changes of one station's session: two are read at a time."""
 
@@ -78,6 +83,8 @@ class Station:
     mac: bytes
     life: int = 0
     began_ns: int = 0
+    clock_ns: int = 0
+    """What its clock showed at the beginning of time."""
     trust: Trust | None = None
     reader: Reader | None = None
     session: bytes = b""
@@ -97,12 +104,15 @@ class World:
     parts: Parts = field(default_factory=Parts)
     twin: bool = False
     """A second daemon uses station 1's number from the beginning of the quiet time on."""
+    shadow: bool = False
+    """Behind each HELLO of a station the attacker sends a recorded one of it, to the end of the world, and only that."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.count = 18 if self.rng.random() < 0.05 else self.rng.choice((2, 3, 3, 4))
         self.links = self.rng.choice((1, 2))
         self.loss = self.rng.choice((0.0, 0.02, 0.2))
+        self.held = self.rng.choice((0.0, 0.0, 0.01, 0.1))
         self.now = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
@@ -123,7 +133,7 @@ class World:
             self.at(self.rng.randrange(300 * MS), lambda s=station: self.start(s))  # type: ignore[misc]
         for _ in range(self.rng.randrange(4, 16)):
             self.at(self.rng.randrange(200 * MS, STORM_NS), self.fault)
-        for _ in range(self.rng.randrange(10, 40)):
+        for _ in range(0 if self.shadow else self.rng.randrange(10, 40)):
             self.at(self.rng.randrange(100 * MS, STORM_NS), self.attack)
         self.at(STORM_NS, self.calm)
         while self._heap and self._heap[0][0] <= STORM_NS + QUIET_NS:
@@ -134,7 +144,7 @@ class World:
 
     def calm(self) -> None:
         """The last part: everybody runs, nothing is lost, and nobody attacks."""
-        self.loss = 0.0
+        self.loss = self.held = 0.0
         for station in self.stations:
             if station.trust is None:
                 self.start(station)
@@ -150,6 +160,7 @@ class World:
             return
         station.life += 1
         station.began_ns = station.changed_ns = self.now
+        station.clock_ns = self.rng.randrange(CLOCK_NS)
         config = Config(station.number, self.count, Suite.AES_256_GCM, self.rng.getrandbits(64), 1, (5,))
         stored = random.Random(station.number) if self.parts.stored_session else None
         station.trust = self.parts.trust(config, entropy=stored.randbytes if stored else self.rng.randbytes)
@@ -162,7 +173,8 @@ class World:
         station.trust = station.reader = None
 
     def facts(self, station: Station) -> Facts:
-        return Facts(clock=self.now, next=station.next, incarnation=station.life, age_ms=(self.now - station.began_ns) // MS)
+        clock = station.clock_ns + self.now
+        return Facts(clock=clock, next=station.next, incarnation=station.life, age_ms=(self.now - station.began_ns) // MS)
 
     def talk(self, station: Station, life: int) -> None:
         """Send a few frames, one kind after the other, now and then many at once."""
@@ -197,6 +209,12 @@ class World:
             if other is station or self.rng.random() < self.loss:
                 continue
             delay = self.rng.randrange(50_000, 1 * MS) + (self.rng.randrange(5 * MS) if self.rng.random() < 0.1 else 0)
+            if self.rng.random() < self.held:
+                later = self.now + self.rng.randrange(HELD_MAX_NS)
+                self.at(later, lambda o=other: self.receive(o, frame, station.mac))  # type: ignore[misc]
+                continue
+            if self.shadow and sealed is None:
+                self.at(self.now + delay + 1_000, lambda o=other: self.receive(o, self._shadow(station), b"\x02evil!"))  # type: ignore[misc]
             self.checks.on_sent_to(other.who, other.reader, sealed)
             self.at(self.now + delay, lambda o=other: self.receive(o, frame, station.mac, sealed))  # type: ignore[misc]
 
@@ -300,6 +318,12 @@ class World:
         for frame in frames:
             when += self.rng.randrange(1_000, 20_000)
             self.at(when, lambda f=frame: self.receive(victim, f, mac))  # type: ignore[misc]
+
+    def _shadow(self, station: Station) -> bytes:
+        """The HELLO of this station with the latest clock of those of earlier lives."""
+        begun = [frame for number, frame in self.recorded if number == station.number and frame[5] == What.HELLO]
+        earlier = [f for f in begun if f[24 : 24 + 4] != station.session[:4]] or begun
+        return max(earlier, key=lambda f: f[24 + HELLO.offset("clock") :][:8])
 
     def _story(self, at: int) -> list[bytes]:
         sender, _ = self.recorded[at]
