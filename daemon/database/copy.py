@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from hashlib import blake2b
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -17,9 +18,11 @@ import apsw
 from ...proto.service.database.messages import BODY_MAX, DIGEST_BYTES, Position, Txid
 from ...proto.service.database.roll import NOTHING
 from ...proto.service.database.rows import Entry, RowsFailed
+from . import vfs
 from .applier import WAL_BYTES_MAX, Applier
 from .errors import DatabaseError
 from .files import Files, remove, sync_folder
+from .pages import Read
 from .rows import SqliteRows
 
 FILE_MODE: Final = 0o640
@@ -27,6 +30,10 @@ CHUNK_BYTES: Final = 256 * 1024
 STEP_PAGES: Final = 256
 """Pages that are copied at once for another site."""
 _ENTRY: Final = struct.Struct(f"!QQ{DIGEST_BYTES}s16sI")
+_OF_ROWS: Final = re.compile(
+    r"NULL value in |\S+ value in |CHECK constraint failed in |malformed inverted index |unable to validate |fts5: |In RTree "
+)
+"""Findings of quick_check that do not come from pages which cannot be what they are."""
 _CATALOGUE: Final = """
 CREATE TABLE databases(name TEXT PRIMARY KEY NOT NULL, uuid BLOB NOT NULL, options TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
@@ -58,14 +65,15 @@ class FileRows(SqliteRows):
         return self.path.with_name(self.path.name + "-wal")
 
     def damage(self) -> str:
-        """What SQLite finds wrong with the file; empty: nothing."""
+        """What SQLite finds wrong with the file; empty: nothing. What it may find with the rows of all sites alike (a CHECK, an
+        index of FTS5) is no damage: giving the file up for it, all would. A comparison with the others tells."""
         try:
-            found = self.connection.execute("PRAGMA quick_check(1)").fetchall()
+            found = self.connection.execute("PRAGMA quick_check").fetchall()
         except (apsw.CorruptError, apsw.NotADBError) as error:
             return str(error)
         except apsw.Error as error:
             raise RowsFailed(str(error)) from error
-        return "" if found == [("ok",)] else str(found[0][0])
+        return next((str(text) for (text,) in found if text != "ok" and not _OF_ROWS.match(str(text))), "")
 
     def tend(self, syncing: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Let the WAL begin again when it has grown. syncing: around what syncs. Raises RowsFailed."""
@@ -135,6 +143,8 @@ class Frozen:
     def __init__(self, rows: FileRows, have: Position, state: bytes) -> None:
         """Pin a snapshot, in the thread of the applier. state: what belongs to the rows (``given``)."""
         self.have, self.state = have, state
+        self.answer = b""
+        """The other site's, to the last sums of pages."""
         self._beside: Path | None = None
         self._part = rows.files.folder / f"{have.version}-{os.urandom(4).hex()}.part"
         uri = f"file:{quote(str(rows.path))}?mode=ro"
@@ -145,11 +155,8 @@ class Frozen:
             AND NOT EXISTS (SELECT 1 FROM zenjun_log WHERE version > ? AND body IS NULL)"""
         self.goes_on = bool(self.reader.execute(query, (have.version, have.epoch, have.digest, have.version)).fetchall())
 
-    def pieces(self) -> Iterator[bytes]:
-        """The rows: entries, or the file, in pieces."""
-        return self._entries() if self.goes_on else self.pages()
-
-    def _entries(self) -> Iterator[bytes]:
+    def entries(self) -> Iterator[bytes]:
+        """The entries of the log that the other site lacks, in pieces."""
         query = "SELECT epoch, version, digest, txid, body FROM zenjun_log WHERE version > ? ORDER BY version"
         piece = b""
         for epoch, version, digest, txid, body in self.reader.execute(query, (self.have.version,)):
@@ -159,8 +166,8 @@ class Frozen:
                 piece = b""
         yield piece
 
-    def pages(self) -> Iterator[bytes]:
-        """The file, in pieces."""
+    def copied(self) -> Path:
+        """The file as of the snapshot, in another one."""
         self._beside = self._part
         target = apsw.Connection(str(self._beside))
         target.pragma("synchronous", "OFF")
@@ -171,9 +178,7 @@ class Frozen:
                     backup.step(STEP_PAGES)
         finally:
             target.close()
-        with self._beside.open("rb") as file:
-            while piece := file.read(CHUNK_BYTES):
-                yield piece
+        return self._beside
 
     def close(self) -> None:
         """Once; the snapshot is not needed any more."""
@@ -185,23 +190,51 @@ class Frozen:
 def rewritten(rows: FileRows, uuid: bytes) -> FileRows:
     """The same copy in another file, on the disk. After a sync that failed it is not known what of this one is there: Linux takes
     for written what it could not write, and a later sync says nothing of it. Raises RowsFailed; then ``rows`` is as it was."""
-    hashed = blake2b(digest_size=DIGEST_BYTES)
     try:
         frozen = Frozen(rows, NOTHING, b"")
         try:
-            builder = Builder(rows.files)
-            try:
-                for piece in frozen.pages():
-                    hashed.update(piece)
-                    builder.add(piece)
-                return builder.finish(hashed.digest(), uuid, type(rows))
-            except BaseException:
-                builder.abort()
-                raise
+            return install(rows.files, frozen.copied(), uuid, type(rows))
         finally:
             frozen.close()
     except (apsw.Error, OSError) as error:
         raise RowsFailed(f"cannot write {rows.path} anew: {error}") from error
+
+
+def install(files: Files, part: Path, uuid: bytes, kind: type[FileRows]) -> FileRows:
+    """Make a file this site's copy, on the disk. Raises OSError, RowsFailed."""
+    fd = os.open(part, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    path = files.next()
+    part.rename(path)
+    path.chmod(FILE_MODE)
+    sync_folder(path.parent)
+    rows = kind(files, uuid, path)
+    try:
+        if why := rows.damage():
+            raise RowsFailed(f"the copy that came is damaged: {why}")
+        files.point(path)
+    except BaseException:
+        rows.close()
+        raise
+    return rows
+
+
+def bases(rows: FileRows) -> list[Read]:
+    """The files of this site that have pages of another site's copy, perhaps: its own one, and the last that was damaged."""
+    with contextlib.suppress(apsw.Error):  # without it more pages come
+        rows.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    size = rows.path.stat().st_size
+    found: list[Read] = [lambda at, number: vfs.read(rows.connection, at, max(0, min(number, size - at)))]
+    return found + [partial(_read, damaged) for damaged in rows.files.damaged()[:1]]
+
+
+def _read(path: Path, at: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(at)
+        return file.read(size)
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -231,43 +264,3 @@ class Entries:
                 return
             yield Entry(Position(epoch, version, digest), Txid.decode(txid), bytes(self._rest[_ENTRY.size : end]))
             del self._rest[:end]
-
-
-class Builder:
-    """Another site's pages become a file of this site's."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._part = files.folder / "came.part"
-        remove(self._part)
-        self._file = self._part.open("wb")
-        self._hash = blake2b(digest_size=DIGEST_BYTES)
-
-    def add(self, piece: bytes) -> None:
-        """Raises OSError."""
-        self._hash.update(piece)
-        self._file.write(piece)
-
-    def finish(self, digest: bytes, uuid: bytes, kind: type[FileRows]) -> FileRows:
-        """Check what has come, and make it this site's copy. Raises OSError, RowsFailed."""
-        if self._hash.digest() != digest:
-            raise RowsFailed("the pages that came are not those that were sent")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        path = self._files.next()
-        self._part.rename(path)
-        sync_folder(path.parent)
-        rows = kind(self._files, uuid, path)
-        try:
-            if why := rows.damage():
-                raise RowsFailed(f"the copy that came is damaged: {why}")
-            self._files.point(path)
-        except BaseException:
-            rows.close()
-            raise
-        return rows
-
-    def abort(self) -> None:
-        self._file.close()
-        self._part.unlink(missing_ok=True)

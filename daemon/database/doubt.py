@@ -101,3 +101,13 @@ class Doubts:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def sync_file(path: Path, doubts: Doubts) -> None:
+    """Bring a WAL to the disk. SQLite locks neither it nor its descriptor, so another one does no harm. Raises OSError."""
+    with doubts.syncing():
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)

@@ -19,6 +19,7 @@ from .wire import NAME_PATTERN
 CATALOGUE: Final = "zenjun"
 """The database that has the names of all."""
 _FILE: Final = re.compile(r"(\d+)\.db")
+_BAD: Final = re.compile(r"bad-(\d+)\.db")
 _DAMAGED: Final = "damaged"
 _OWNER: Final = "owner.json"
 
@@ -78,10 +79,30 @@ class Files:
         for number in found:
             if number != present:
                 remove(self.path(number))
+        self.keep_rest()
         for rest in self.folder.glob("*.part*"):
             rest.unlink()
         self.point(path)
         return path
+
+    @property
+    def part(self) -> Path:
+        """Where a copy from another site comes."""
+        return self.folder / "came.part"
+
+    def keep_rest(self) -> Path:
+        """What has come of a copy is used for the next one, from this path. Raises OSError."""
+        rest = self.folder / "came.rest"
+        if self.part.exists():
+            self.part.rename(rest)
+        return rest
+
+    def damaged(self) -> list[Path]:
+        """Copies that were set aside, the last one first."""
+        numbers = sorted(
+            (int(match[1]) for each in self.folder.glob("bad-*.db") if (match := _BAD.fullmatch(each.name))), reverse=True
+        )
+        return [self.folder / f"bad-{number}.db" for number in numbers]
 
     def present(self) -> Path:
         """The file that programs open; it need not be there."""

@@ -1,24 +1,29 @@
 """A copy goes from one site to another, in pieces, in a group of order op beside the database's own group.
 
 The donor has frozen its copy at the place of the other site's WANT. It sends the state that belongs to the rows, then the rows,
-as entries of the log or as pages, then the end. At most ``WINDOW`` pieces are under way; the other site acknowledges each.
+as entries of the log or as pages that the other site lacks (``pages``), then the end. At most ``WINDOW`` pieces are under way;
+the other site acknowledges each.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+import apsw
+
 from ...proto.service.base import Place, Source
 from ...proto.service.database.given import decode_given
 from ...proto.service.database.machine import Given
 from ...proto.service.database.messages import DIGEST_BYTES, next_digest
 from ...proto.service.database.rows import RowsDamaged, RowsFailed, Verdict
-from .copy import CHUNK_BYTES, Builder, Entries, FileRows, Frozen
+from .copy import CHUNK_BYTES, Entries, FileRows, Frozen, bases, install
+from .pages import Incoming, Offer, is_wanted, ranges
 
 WINDOW: Final = 8
 ACK_S: Final = 20.0
@@ -32,6 +37,8 @@ class Kind(IntEnum):
     PAGES = 3
     END = 4
     ACK = 5
+    SUMS = 6
+    """Of pages; its acknowledgement has the answer, which of them are wanted."""
 
 
 class Piece(NamedTuple):
@@ -59,19 +66,26 @@ class Piece(NamedTuple):
 
 
 def pieces_of(frozen: Frozen, to: Source, place: Place, message_max: int) -> Iterator[Piece]:
-    """All of them, one after another, as messages of at most *message_max* bytes. Reads the disk."""
+    """All of them, one after another, as messages of at most *message_max* bytes. After one of the kind SUMS ``frozen.answer``
+    has to be the other site's answer to it. Reads the disk."""
     size = min(CHUNK_BYTES, message_max - _HEAD.size)
-    number = 0
-    for data in _cut(frozen.state, size):
-        yield Piece(Kind.STATE, to, place, number, data)
-        number += 1
+    number = itertools.count()
     hashed = blake2b(digest_size=DIGEST_BYTES)
-    for piece in frozen.pieces():
-        hashed.update(piece)
-        for data in _cut(piece, size):
-            yield Piece(Kind.ENTRIES if frozen.goes_on else Kind.PAGES, to, place, number, data)
-            number += 1
-    yield Piece(Kind.END, to, place, number, hashed.digest())
+    for data in _cut(frozen.state, size):
+        yield Piece(Kind.STATE, to, place, next(number), data)
+    if frozen.goes_on:
+        for piece in frozen.entries():
+            hashed.update(piece)
+            for data in _cut(piece, size):
+                yield Piece(Kind.ENTRIES, to, place, next(number), data)
+    else:
+        for offer, blocks in ranges(frozen.copied(), size, hashed):
+            frozen.answer = b""
+            yield Piece(Kind.SUMS, to, place, next(number), offer.encode())
+            wanted = b"".join(block for i, block in enumerate(blocks) if is_wanted(frozen.answer, i))
+            for data in _cut(wanted, size):
+                yield Piece(Kind.PAGES, to, place, next(number), data)
+    yield Piece(Kind.END, to, place, next(number), hashed.digest())
 
 
 def _cut(data: bytes, size: int) -> Iterator[bytes]:
@@ -89,7 +103,9 @@ class Sending:
         self._acknowledged = -1
         self._heard = asyncio.Event()
 
-    def on_ack(self, number: int) -> None:
+    def on_ack(self, number: int, answer: bytes = b"") -> None:
+        if answer:
+            self.frozen.answer = answer
         self._acknowledged = max(self._acknowledged, number)
         self._heard.set()
 
@@ -102,7 +118,7 @@ class Sending:
                 last = piece.number
                 self._send(piece.encode())
                 self.sent_bytes += len(piece.data)
-                if not await self._until(last - WINDOW + 1):
+                if not await self._until(last if piece.kind is Kind.SUMS else last - WINDOW + 1):
                     return False
             return await self._until(last)
         finally:
@@ -124,10 +140,12 @@ class Receiving:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.came_bytes = 0
+        self.answer = b""
+        """To the last piece, besides that it has come."""
         self._next = 0
         self._state = b""
         self._entries = Entries()
-        self._builder: Builder | None = None
+        self._incoming: Incoming | None = None
 
     def take(self, piece: Piece, rows: FileRows) -> tuple[FileRows, Given] | None:
         """One piece. At the end the copy, which is a new one if pages came, and what belongs to it. Raises RowsFailed: the disk
@@ -135,24 +153,28 @@ class Receiving:
         if piece.number != self._next:
             raise RowsFailed(f"piece {piece.number} of the copy came in place of {self._next}")
         self._next += 1
+        self.answer = b""
         self.came_bytes += len(piece.data)
         try:
             if piece.kind is Kind.STATE:
                 self._state += piece.data
             elif piece.kind is Kind.ENTRIES:
                 self._apply(piece.data, rows)
-            elif piece.kind is Kind.PAGES:
-                self._builder = self._builder or Builder(rows.files)
-                self._builder.add(piece.data)
+            elif piece.kind is Kind.SUMS:
+                self._incoming = self._incoming or Incoming(rows.files, bases(rows))
+                self.answer = self._incoming.offer(Offer.decode(piece.data))
+            elif piece.kind is Kind.PAGES and self._incoming is not None:
+                self._incoming.add(piece.data)
             elif piece.kind is Kind.END:
                 given = decode_given(self._state)
                 if self._entries.is_cut:
                     raise ValueError("the last entry is cut")
-                if self._builder is not None:
-                    builder, self._builder = self._builder, None
-                    rows = builder.finish(piece.data, rows.uuid(), type(rows))
+                if self._incoming is None:
+                    rows.files.keep_rest().unlink(missing_ok=True)
+                else:
+                    rows = install(rows.files, self._incoming.finish(piece.data), rows.uuid(), type(rows))
                 return rows, given
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, apsw.Error) as error:
             raise RowsFailed(f"the copy that came cannot be used: {error}") from error
         return None
 
@@ -165,7 +187,12 @@ class Receiving:
             if rows.write(entry) is not Verdict.DONE:
                 raise RowsDamaged(f"version {entry.position.version} does not apply to the copy here")
 
+    @property
+    def same_bytes(self) -> int:
+        """Of pages that were here."""
+        return self._incoming.same_bytes if self._incoming is not None else 0
+
     def abort(self) -> None:
-        if self._builder is not None:
-            self._builder.abort()
-            self._builder = None
+        """What has come of pages stays for the next one."""
+        if self._incoming is not None:
+            self._incoming.close()

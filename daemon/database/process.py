@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ...proto.service.database.certify import table_hash
 from ...proto.service.database.machine import Durability
-from ...proto.service.database.messages import Segment, Txid, Write, encode_body
+from ...proto.service.database.messages import BODY_MAX, Segment, Txid, Write, encode_body
 from ...proto.service.database.roll import Sites
 from ...proto.service.database.rows import RowsFailed, Verdict
 from ..__main__ import version
@@ -25,11 +25,14 @@ from ..programs import Refused
 from .branch import Branch
 from .files import CATALOGUE, Files
 from .importing import ImportRefused, imported
+from .room import Room
 from .site import Site
 from .waiting import NotHere, Undecided
 
 FOLDER: Final = "db"
 DATABASES_MAX: Final = 64
+LONG_BYTES_MAX: Final = 4 * BODY_MAX
+"""Of long transactions that programs of this station have under way."""
 RETRY_S: Final = 0.5
 PREPARED_S: Final = 86_400.0
 """For that long a file that was given for a database may wait for it."""
@@ -50,6 +53,7 @@ class Process:
         stations = frozenset(range(1, config.cluster.stations + 1))
         self.stations = Sites(stations, frozenset(config.cluster.required_stations), quorum)
         self.sites: dict[str, Site] = {}
+        self.room = Room(LONG_BYTES_MAX)
         self.step = "waiting for zenjund"
         self._txid = (config.station.id, int(time.time()) & 0xFFFFFFFF, secrets.randbits(32))
         self._number = 0

@@ -12,7 +12,7 @@ import apsw
 
 from ...proto.service.base import Effect
 from ...proto.service.database.machine import Machine
-from ...proto.service.database.scrub import Compared
+from ...proto.service.database.scrub import UNREADABLE, Compared, complained
 from .copy import FileRows
 from .scrub import Pinned
 from .waiting import NotHere
@@ -58,18 +58,20 @@ class Scrubs:
         self._due = time.monotonic() + min(FIRST_S, every_s)
         self.last = ""
         """What the last one has shown, for people."""
+        self._damage = ""
+        """What SQLite has found in the copy here."""
 
     async def run(self, summing: Summing, machine: Machine) -> None:
-        """Look at the copy, and say what its rows sum up to; or give it up. If it cannot be read now nothing is said, and nothing
-        is compared: a sum that is not its own would look like damage."""
-        damage, trouble, sums = summing.damage, summing.trouble, b""
+        """Look at the copy, and say what its rows sum up to, and whether SQLite finds something wrong with it: only a comparison
+        shows whether the copy is damaged, or the rows are such at all sites. If it cannot be read now nothing is said, and
+        nothing is compared: a sum that is not its own would look like damage."""
+        damage, trouble, sums = summing.damage, summing.trouble, UNREADABLE
         if (pinned := summing.pinned) is not None:
             try:
                 damage = await asyncio.to_thread(pinned.damage)
-                if not damage:
-                    sums = await asyncio.to_thread(pinned.sums)
+                sums = await asyncio.to_thread(pinned.sums)
             except _DAMAGE as error:
-                damage = str(error)
+                damage = damage or str(error)
             except apsw.Error as error:
                 trouble = str(error)
             finally:
@@ -80,11 +82,12 @@ class Scrubs:
         if trouble:
             self.last = f"not compared: {trouble}"
             site.journal.warning("scrub", f"database {site.name}: {self.last}", version=site.position.version)
-        elif damage:
-            site.counters["damaged"] += 1
-            site.carry_out(await site.work(lambda: machine.fail(damage, is_damaged=True)))
-        else:
-            site.carry_out(await site.work(machine.on_sum, summing.number, sums))
+            return
+        self._damage = damage
+        if damage:
+            site.journal.warning("scrub", f"database {site.name}: SQLite finds in the copy: {damage}")
+            sums = complained(sums) if sums != UNREADABLE else sums
+        site.carry_out(await site.work(machine.on_sum, summing.number, sums))
 
     def on_compared(self, compared: Compared) -> None:
         """All active sites have said what they have."""
@@ -96,6 +99,8 @@ class Scrubs:
             self.last = "the copies differ, and no kind is that of most stations"
         elif stations:
             self.last = f"the copy at station {stations} was damaged"
+        elif self._damage:
+            self.last = f"equal, and SQLite finds in all copies: {self._damage}"
         else:
             self.last = "equal"
         say = site.journal.info if self.last == "equal" else site.journal.error

@@ -9,6 +9,7 @@ from typing import Final
 
 from ...proto.service.database.machine import Durability
 from ...proto.service.database.messages import BODY_MAX, HASH_BYTES, READS_MAX, Txid, Write
+from ...proto.service.database.parts import PART_BYTES
 from ...proto.service.database.rows import Verdict
 from ..jsonframes import Frame
 from ..programs import Program, Refused, seconds_of
@@ -19,8 +20,6 @@ from .site import Site
 from .waiting import NotHere, Undecided
 from .wire import FRAME_MAX, TIMEOUT_S, UNDER_WAY_MAX, VERSION, beside, to_bytes
 
-PIECES_MAX: Final = 4 * BODY_MAX
-"""Bytes of transactions that all programs have given in pieces, and that are not sent yet."""
 TEXTS: Final = {
     Verdict.STALE: "its snapshot is too old, or from before the database was opened anew",
     Verdict.SCHEMA: "the schema has changed since its snapshot",
@@ -45,8 +44,8 @@ class Client(Program):
         self._process = process
         self._uid = uid
         self._locks: dict[Txid, Site] = {}
-        self._pieces: tuple[Txid, bytearray] | None = None
-        """Of the transaction that is given in pieces."""
+        self._pieces: tuple[Txid, bytearray, int] | None = None
+        """Of the transaction that is given in pieces, and the bytes taken for it in the process's room."""
         self._upload: Path | None = None
         """A file that has come, or a part of it."""
 
@@ -55,7 +54,7 @@ class Client(Program):
         return {"station": config.station.id, "stations": config.cluster.stations, "cluster": config.cluster.name}
 
     def ended(self) -> None:
-        self._pieces = None
+        self._drop_pieces()
         self._end_upload()
         for txid, site in self._locks.items():
             site.waiting.end_lock(txid)
@@ -74,38 +73,62 @@ class Client(Program):
         return {"path": str(path), "uuid": site.uuid.hex(), "version": site.position.version}
 
     async def _do_piece(self, frame: Frame) -> Frame:
-        """A piece of a long transaction, whose ``commit`` comes after the last one. number: from 0, which begins it anew."""
+        """A piece of a long transaction, whose ``commit`` comes after the last one. number: from 0, which begins it anew; then
+        bytes: of all pieces, BODY_MAX if it is missing."""
         txid, number, data = _txid(frame), frame.get("number"), to_bytes(frame.get("body"))
         if number == 0:
-            self._pieces = (txid, bytearray())
+            self._drop_pieces()
+            size = frame.get("bytes", BODY_MAX)
+            if type(size) is not int or not 0 <= size <= BODY_MAX:
+                raise Refused("too-large", f"a transaction changes {BODY_MAX} bytes at most")
+            await self._take_room(size, seconds_of(frame, TIMEOUT_S))
+            self._drop_pieces()  # of another request that waited, too
+            self._pieces = (txid, bytearray(), size)
         if self._pieces is None or self._pieces[0] != txid:
             raise Refused("malformed", "the first piece is missing")
-        held = self._pieces[1]
-        if len(held) + len(data) > BODY_MAX:
-            self._pieces = None
-            raise Refused("too-large", f"a transaction changes {BODY_MAX} bytes at most")
-        others = sum(len(p._pieces[1]) for p in self.connections if isinstance(p, Client) and p._pieces is not None)
-        if others + len(data) > PIECES_MAX:
-            self._pieces = None
-            raise Refused("busy", "not committed: other programs of this station have long transactions under way")
+        held, size = self._pieces[1:]
+        if len(held) + len(data) > size:
+            self._drop_pieces()
+            raise Refused("too-large", f"the pieces have more than {size} bytes; a transaction changes {BODY_MAX} bytes at most")
         held.extend(data)
         return {"bytes": len(held)}
 
-    def _take_pieces(self, frame: Frame) -> bytes:
-        """What a transaction has besides its own frame."""
-        pieces, self._pieces = self._pieces, None
+    async def _take_room(self, size: int, seconds: float) -> None:
+        """Raises Refused: other long transactions take all the room."""
+        if not await self._process.room.take(size, seconds):
+            raise Refused("busy", "not committed: other programs of this station have long transactions under way")
+
+    def _drop_pieces(self) -> None:
+        if self._pieces is not None:
+            self._process.room.give(self._pieces[2])
+            self._pieces = None
+
+    async def _take_pieces(self, frame: Frame, seconds: float) -> tuple[bytes, int]:
+        """What a transaction has besides its own frame, and the bytes taken for it in the process's room."""
         if frame.get("pieces") is None:
-            return b""
-        if pieces is None or pieces[0] != _txid(frame) or len(pieces[1]) != frame["pieces"]:
+            self._drop_pieces()
+            size = len(frame["body"]) if type(frame.get("body")) is str else 0
+            if size <= PART_BYTES:
+                return b"", 0
+            await self._take_room(size, seconds)
+            return b"", size
+        if self._pieces is None or self._pieces[0] != _txid(frame) or len(self._pieces[1]) != frame["pieces"]:
+            self._drop_pieces()
             raise Refused("malformed", "pieces of the transaction are missing")
-        return bytes(pieces[1])
+        (_, held, size), self._pieces = self._pieces, None
+        return bytes(held), size
 
     async def _do_commit(self, frame: Frame) -> Frame:
         site = self._site(frame)
         if site.name == CATALOGUE:
             raise Refused("not-permitted", "the catalogue is changed by zenjun db create and drop")
-        write, durability = _write(frame, self._take_pieces(frame))
         seconds = seconds_of(frame, TIMEOUT_S)
+        pieces, taken = await self._take_pieces(frame, seconds)
+        try:
+            write, durability = _write(frame, pieces)
+        except BaseException:
+            self._process.room.give(taken)
+            raise
         try:
             answer = await site.waiting.commit(write, durability, seconds, again=frame.get("again") is True)
         except NotHere as error:
@@ -114,9 +137,17 @@ class Client(Program):
             raise Refused("undecided", f"not decided in time: {error}; it may be committed, or may still be") from None
         finally:
             self._locks.pop(write.txid, None)
+            if taken:
+                site.soon(self._give_room(site, write.txid, taken))
         if answer.verdict is not Verdict.DONE:
             raise Refused(answer.verdict.value, f"not committed: {TEXTS.get(answer.verdict, answer.verdict.value)}")
         return {"version": answer.version}
+
+    async def _give_room(self, site: Site, txid: Txid, size: int) -> None:
+        """When the site does not hold the transaction any more, whether or not its program has waited for that."""
+        while site.is_sending(txid) and not site.closed:
+            await site.until(lambda: not site.is_sending(txid), TIMEOUT_S)
+        self._process.room.give(size)
 
     async def _do_lease(self, frame: Frame) -> Frame:
         """Ids of a table for one program alone."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -17,7 +16,7 @@ import apsw
 from ...proto.service.base import Effect, Emit, Place, Source
 from ...proto.service.database.given import encode_given
 from ...proto.service.database.machine import Answer, Failed, Give, Granted, Machine, Reached
-from ...proto.service.database.messages import BODY_MAX, PART_HEAD_BYTES, Position, Want, decode
+from ...proto.service.database.messages import BODY_MAX, PART_HEAD_BYTES, Position, Txid, Want, decode
 from ...proto.service.database.parts import PART_BYTES
 from ...proto.service.database.roll import NOTHING, Sites
 from ...proto.service.database.rows import RowsDamaged, RowsFailed
@@ -27,7 +26,7 @@ from ..client.aio import Connection, Group
 from ..observe import Journal
 from ..programs import Refused
 from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
-from .doubt import Doubt, Doubts
+from .doubt import Doubt, Doubts, sync_file
 from .files import CATALOGUE, Files
 from .moving import Kind, Piece, Receiving, Sending
 from .scrubbing import Scrubs, Summing, pin
@@ -117,6 +116,10 @@ class Site:
     @property
     def active(self) -> bool:
         return self.machine is not None and self.machine.is_active
+
+    def is_sending(self, txid: Txid) -> bool:
+        """A long transaction of a program here is not complete in the order."""
+        return self.machine is not None and txid in self.machine.long
 
     @property
     def can_write(self) -> bool:
@@ -388,12 +391,14 @@ class Site:
             return machine.fail(str(failure), is_damaged=isinstance(failure, RowsDamaged))
         if came is None:
             return []
-        self.receiving = None
+        receiving, self.receiving = self.receiving, None
         new, given = came
         if new is not rows:
             self._replace(rows)
             self._rows = machine.rows = new
             self.counters["transfers_pages"] += 1
+            text = f"{receiving.came_bytes} bytes came, {receiving.same_bytes} bytes of pages were here"
+            self.journal.info("came", f"database {self.name}: another copy: {text}")
         else:
             self.counters["transfers_log"] += 1
         return machine.restore(given) + self._after(machine, new)
@@ -430,7 +435,7 @@ class Site:
                 if piece.kind is Kind.ACK:
                     source = (message.station, message.client)
                     if source in self.sending and self.sending[source].place == piece.place:
-                        self.sending[source].on_ack(piece.number)
+                        self.sending[source].on_ack(piece.number, piece.data)
                 else:
                     self._pieces.append(piece._replace(to=(message.station, message.client)))
             await self._pump()
@@ -449,7 +454,8 @@ class Site:
                     continue
                 self._piece_at = time.monotonic()
                 self.carry_out(await self.work(self._take_piece, piece))
-                self._out.put_nowait((True, Piece(Kind.ACK, piece.to, piece.place, piece.number).encode()))
+                answer = self.receiving.answer if self.receiving is not None else b""
+                self._out.put_nowait((True, Piece(Kind.ACK, piece.to, piece.place, piece.number, answer).encode()))
 
     async def _write(self, group: Group, beside: Group) -> None:
         """Give zenjund what is to be sent, at its pace."""
@@ -589,7 +595,7 @@ class Site:
                 continue
             began = time.monotonic()
             try:
-                await asyncio.get_running_loop().run_in_executor(self._syncer, _sync_file, rows, self.doubts)
+                await asyncio.get_running_loop().run_in_executor(self._syncer, sync_file, rows.wal, self.doubts)
             except OSError as error:
                 machine = self.machine
                 if machine is not None:
@@ -672,16 +678,6 @@ class Site:
         except RowsFailed as failure:
             raise NotHere(str(failure)) from failure
         return found
-
-
-def _sync_file(rows: FileRows, doubts: Doubts) -> None:
-    """Bring what is committed to the disk. SQLite locks neither the WAL nor its descriptor, so another one does no harm."""
-    with doubts.syncing():
-        fd = os.open(rows.wal, os.O_RDONLY)
-        try:
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
 
 
 def _stations(sites: Sequence[Source]) -> str:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from zenjun import db
 from zenjun.daemon.database.copy import FileRows, open_copy
+from zenjun.daemon.database.driver import sending
 from zenjun.daemon.database.driver.connection import Connection
+from zenjun.daemon.database.driver.service import Lost
 from zenjun.daemon.database.errors import error_of
 from zenjun.daemon.database.files import Files
 from zenjun.daemon.database.leases import encode_lease
@@ -18,6 +20,8 @@ from zenjun.daemon.database.wire import to_bytes, to_text
 from zenjun.proto.service.database.certify import table_hash
 from zenjun.proto.service.database.messages import Position, Segment, Txid, decode_body, encode_body, next_digest
 from zenjun.proto.service.database.rows import Entry, Verdict
+
+from ..rules import rule
 
 UUID = bytes(16)
 
@@ -347,3 +351,27 @@ def test_a_pragma_about_the_schema_reads_no_table(local: Local, pragma: str) -> 
         c.execute("INSERT INTO t VALUES(4, 'd')")
         c.commit()
     assert table_hash("t") not in local.reads
+
+
+@rule("K6")
+def test_a_process_that_is_lost_gets_all_pieces_again(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process has none of a long transaction."""
+    monkeypatch.setattr(sending, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(sending, "RETRY_S", 0.0)
+    ask, lost = local.ask, [2, 0]
+    """The requests after which the connection breaks: a piece, then the commit."""
+
+    def breaks(do: str, **arguments: Any) -> dict[str, Any]:
+        if lost and (arguments["number"] == lost[0] if do == "piece" and lost[0] else do == "commit"):
+            lost.pop(0)
+            local.pieces = b""
+            raise Lost("the connection broke")
+        return ask(do, **arguments)
+
+    monkeypatch.setattr(local, "ask", breaks)
+    with db.connect("shop") as c:
+        c.execute("INSERT INTO t VALUES(10, ?)", ("x" * 4500,))
+    assert not lost and local.asked.count("piece") == 2 + 5 + 5
+    assert local.sent[-1]["again"] is True
+    assert c.execute("SELECT length(v) FROM t WHERE id = 10").fetchone() == (4500,)
+    c.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import apsw
 import pytest
@@ -13,9 +16,11 @@ from zenjun.daemon.database import vfs
 from zenjun.daemon.database.copy import FileRows, open_copy
 from zenjun.daemon.database.files import Files
 from zenjun.daemon.database.scrub import Pinned
-from zenjun.daemon.database.scrubbing import pin
+from zenjun.daemon.database.scrubbing import Scrubs, Summing, pin
 from zenjun.proto.service.database import messages as m
+from zenjun.proto.service.database.roll import NOTHING
 from zenjun.proto.service.database.rows import Entry, Verdict
+from zenjun.proto.service.database.scrub import UNREADABLE, complained
 
 from ..rules import rule
 
@@ -142,3 +147,36 @@ def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert summing.pinned is None and not summing.damage and "unable to open" in summing.trouble
     rows.close()
+
+
+def said(summing: Summing) -> list[bytes]:
+    """What a site sends for this copy."""
+    sent: list[bytes] = []
+
+    async def work(function: Any, *arguments: Any) -> Any:
+        return function(*arguments)
+
+    machine: Any = SimpleNamespace(on_sum=lambda number, sums: sent.append(sums))
+    journal = SimpleNamespace(warning=lambda *words, **facts: None)
+    site: Any = SimpleNamespace(
+        machine=machine, journal=journal, name="shop", work=work, carry_out=lambda effects: None, position=NOTHING
+    )
+    asyncio.run(Scrubs(site, 0.0).run(summing, machine))
+    return sent
+
+
+@rule("W3")
+def test_a_site_does_not_give_up_what_the_others_have_too(two: tuple[FileRows, FileRows]) -> None:
+    """SQLite finds something wrong with the rows: the site says so, and what they sum up to; the file is opened again."""
+    for rows in two:
+        fine = said(pin(rows, 5))
+        assert fine == [sums(rows)]
+        rows.connection.execute("UPDATE f_content SET c0 = 'three'")
+        pinned = Pinned(rows)
+        assert "malformed inverted index" in pinned.damage()
+        wrong = pinned.sums()
+        pinned.close()
+        assert wrong not in fine and said(pin(rows, 5)) == [complained(wrong)]
+        assert rows.damage() == ""
+    assert said(Summing(5, None, damage="file is not a database")) == [UNREADABLE]
+    assert said(Summing(5, None, trouble="unable to open database file")) == []

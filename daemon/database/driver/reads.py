@@ -299,7 +299,7 @@ class Reads:
                 found.tables |= {schema.roots[op.p1][0].name} if op.p1 in schema.roots else set()
         is_known = all(op.name in _WRITES for op in ops)
         for number, each in enumerate(frames):
-            frame = Frame(each, number == 0)
+            frame = Frame(_without_sequence(each, schema), number == 0)
             for k, roots in frame.cursors.items():
                 self._cursor(schema, frame, k, roots, is_known, found)
         return found
@@ -332,6 +332,24 @@ class Reads:
                     found.tables.add(table.name)
                 elif not (op.name == "NoConflict" and fails):
                     _by_key(frame, table, index, op, found)
+
+
+def _without_sequence(ops: list[Op], schema: Schema) -> list[Op]:
+    """A program without what it does with ``sqlite_sequence``, for which it uses the cursor of the table again. The last
+    automatic id is no read: no changeset has it, and two rows with one id collide by their key."""
+    kept: list[Op] = []
+    cursor: int | None = None
+    for op in ops:
+        if op.name in _OPENS and op.p2 in schema.roots and schema.roots[op.p2][0].name == "sqlite_sequence":
+            cursor = op.p1
+        elif op.name in _OPENS and op.p1 == cursor:
+            cursor = None
+            kept.append(op)
+        elif cursor is None or op.p1 != cursor or op.name not in _POSITIONED:
+            kept.append(op)
+        elif op.name == "Close":
+            cursor = None
+    return kept
 
 
 def _by_rowid(schema: Schema, frame: Frame, table: Table, op: Op, found: Found) -> None:

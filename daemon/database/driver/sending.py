@@ -48,4 +48,5 @@ def send(connection: Connection, write: dict[str, Any], body: bytes) -> int:
 def _send_pieces(connection: Connection, txid: str, body: bytes, deadline: float) -> None:
     for number, at in enumerate(range(0, len(body), PIECE_BYTES)):
         left = max(0.1, deadline - time.monotonic())
-        connection._ask("piece", seconds=left, txid=txid, number=number, body=to_text(body[at : at + PIECE_BYTES]))
+        first = {"bytes": len(body)} if number == 0 else {}
+        connection._ask("piece", seconds=left, txid=txid, number=number, body=to_text(body[at : at + PIECE_BYTES]), **first)

@@ -15,7 +15,7 @@ from ..errors import NotSupportedError
 from . import _vfs
 from ._vfs import ffi, lib
 
-__all__ = ["NAME", "SQLITE_MIN", "Begun", "add_sum", "begin", "bind", "drop", "load", "wal_sum"]
+__all__ = ["NAME", "SQLITE_MIN", "Begun", "add_sum", "begin", "bind", "drop", "load", "read", "wal_sum"]
 
 NAME: Final = "zenjun-branch"
 """What the writer of a branch is opened with."""
@@ -87,6 +87,15 @@ def drop(writer: apsw.Connection) -> None:
 def add_sum(connection: apsw.Connection) -> None:
     """Give a connection the aggregate ``zenjun_sum(value, ...)``: bytes that are equal for equal sets of rows, in any order."""
     _check(lib.zb_add_sum(_pointer(connection)))
+
+
+def read(connection: apsw.Connection, at: int, size: int) -> bytes:
+    """Bytes of the database's file as it is, without what is in the WAL; zeros after its end."""
+    out = ffi.new("unsigned char[]", size)
+    code = lib.zb_read(_pointer(connection), out, size, at)
+    if code != apsw.SQLITE_IOERR_SHORT_READ:
+        _check(code)
+    return bytes(ffi.buffer(out))
 
 
 def wal_sum(data: bytes | memoryview, sums: tuple[int, int], *, big_endian: bool) -> tuple[int, int]:

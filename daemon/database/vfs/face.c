@@ -82,3 +82,9 @@ int zb_drop(void *writer)
     zb_clean(db);
     return SQLITE_OK;
 }
+
+int zb_read(void *connection, unsigned char *out, int size, int64_t at)
+{
+    sqlite3_file *f = reader_file(connection);
+    return f ? f->pMethods->xRead(f, out, size, at) : SQLITE_MISUSE;
+}

@@ -40,6 +40,10 @@ int zb_drop(void *writer);
 /* Gives a connection the aggregate zenjun_sum(value, ...): 24 bytes that are equal for equal sets of rows, in any order. */
 int zb_add_sum(void *connection);
 
+/* Reads the database's file as it is, through the descriptor that SQLite has: another one, closed, would drop the locks of the process.
+ * SQLITE_IOERR_SHORT_READ: it ends before; the rest of *out* is zero. */
+int zb_read(void *connection, unsigned char *out, int size, int64_t at);
+
 /* Continues the checksum of a write-ahead log over *size* bytes, a multiple of 8. big_endian: how the log has its words. */
 void zb_wal_sum(const unsigned char *data, size_t size, int big_endian, uint32_t sum[2]);
 

@@ -49,7 +49,7 @@ from .messages import (
 from .parts import Outgoing
 from .roll import NOTHING, Opening, Roll, Sites
 from .rows import Entry, Rows, RowsDamaged, RowsFailed, Verdict
-from .scrub import Compared, Scrubbing, Sum, minority
+from .scrub import Compared, Scrubbing, Sum, damaged
 from .window import Window
 
 OPEN_WAIT_NS: Final = 2_000_000_000
@@ -631,13 +631,13 @@ class Machine:
         self._leave(shared, outside, "the copy differs from those of most sites")
 
     def _compare_sums(self, shared: Shared) -> None:
-        """All have summed their rows. If no sum is that of most sites, nobody leaves: the right one might."""
+        """All have summed their rows. If no sum is that of most sites, nobody leaves for it: the right one might."""
         sums = shared.scrub.sums
         if sums and None not in sums.values() and self.shared is shared:
-            outside, tied = minority(sums)
+            outside, tied = damaged({source: said for source, said in sums.items() if said is not None})
             shared.scrub = Scrubbing(shared.scrub.number)
             self._effects.append(Compared(shared.scrub.number, outside, tied))
-            self._leave(shared, set(outside), "the rows differ from those of most sites")
+            self._leave(shared, set(outside), "comparison of all rows: the copy is damaged")
 
     def _leave(self, shared: Shared, outside: set[Source], reason: str) -> None:
         """These sites have a copy that is not right."""

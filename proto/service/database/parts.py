@@ -73,6 +73,10 @@ class Outgoing:
         self._next = 0
         """Number of the part that is sent next."""
 
+    def __contains__(self, txid: Txid) -> bool:
+        """It is not complete in the order."""
+        return txid in self._waiting
+
     def add(self, txid: Txid, data: bytes) -> list[Part]:
         """One more; what is to be sent now. One that is there already changes nothing."""
         if txid in self._waiting:
