@@ -137,6 +137,10 @@ class MulticastHost:
         """By client number."""
         self._last: tuple[Record, Encoded] | None = None
         self._touched: set[int] = set()
+        self._accepted: deque[tuple[int, list[Record]]] = deque()
+        """Records of links, by PDU, and the station that they come from."""
+        self._stuck: set[int] = set()
+        """Stations whose links were blocked at the last look."""
         self._settled = EraNumber(0, 0)
         self._was_ready = False
 
@@ -168,6 +172,8 @@ class MulticastHost:
             for station in list(self.links.pairs):
                 self._dp.pair(station, None)
             self.links.end()
+        self._accepted.clear()
+        self._stuck.clear()
         self.member.close()
         self._was_ready = False
 
@@ -258,12 +264,15 @@ class MulticastHost:
         return pair
 
     def _take(self) -> None:
-        """Take what the links have accepted (rule E2: before anything at a place of the main order)."""
-        if self.links is None or self.member.machine is None or not self._standing.quorum:
+        """Take what the links have accepted (rule E2: before anything at a place of the main order). Without a quorum it is kept:
+        left in the links it would be news in every turn."""
+        if self.links is None or self.member.machine is None:
             return
         for station, pair in list(self.links.pairs.items()):
-            for records in pair.take():
-                self._apply(self.member.on_records(now_ns(), station, records))
+            self._accepted.extend((station, records) for records in pair.take())
+        while self._accepted and self._standing.quorum:
+            station, records = self._accepted.popleft()
+            self._apply(self.member.on_records(now_ns(), station, records))
 
     def _pump(self) -> None:
         """Give the links' cores what they have room for."""
@@ -279,23 +288,29 @@ class MulticastHost:
 
     def on_quorum(self) -> None:
         """Without a quorum nothing is sent or delivered; there may be one again."""
-        if self._standing.quorum:
+        if self.links is not None and self._standing.quorum:
+            for pair in self.links.pairs.values():
+                pair.restart(now_ns())
+            self._stuck.clear()
             self._take()
             self.send_waiting()
 
     def tick(self, now: int) -> None:
-        """From time to time: rule L4."""
-        if self.links is None:
+        """From time to time: rule L4. A link is judged twice, because a daemon that did not run for a while has confirmations to
+        read. Who has no quorum judges nobody."""
+        if self.links is None or not self._standing.quorum:
             return
-        for station, pair in self.links.pairs.items():
-            if pair.is_stuck(now, self.links.config.progress_timeout_ns):
-                self.accuse(station)
+        limit = self.links.config.progress_timeout_ns
+        stuck = {station for station, pair in self.links.pairs.items() if pair.is_stuck(now, limit)}
+        accused, self._stuck = stuck & self._stuck, stuck
+        for station in sorted(accused):
+            self.accuse(station)
 
     @property
     def deadline(self) -> int:
         """When ``on_time`` has something to do."""
         deadline = self.member.deadline
-        return TIME_MAX if deadline is None else deadline
+        return TIME_MAX if deadline is None or not self._standing.quorum else deadline
 
     def on_time(self, now: int) -> None:
         if now >= self.deadline:
@@ -339,7 +354,7 @@ class MulticastHost:
         """Each program gets a message once, on its lowest handle of the addressed groups."""
         to: dict[int, tuple[Connection, Handle]] = {}
         for group in m.groups:
-            for (client, number), bound in self._receivers[group].items():
+            for (client, number), bound in self._receivers.get(group, {}).items():
                 if client not in to or number < to[client][1].number:
                     to[client] = bound
         index = m.id.number & 0xFFFF
@@ -415,10 +430,12 @@ class MulticastHost:
             self._add_receiver(change.group, client)
         leavers = {m[1] for m in change.left if m[0] == own}
         held = Held(at.era)
-        for (client, number), (connection, handle) in sorted(self._receivers[identity].items()):
+        for (client, number), (connection, handle) in sorted(self._receivers.get(identity, {}).items()):
             put = Put(connection, handle, Frame.VIEW, 0, body, client in leavers)
             if put.ends:
                 del self._receivers[identity][client, number]
+                if not self._receivers[identity]:
+                    del self._receivers[identity]
             if handle.level < PREACK:
                 self._put(put)
             else:

@@ -18,6 +18,8 @@ from .tables import ORDERS, EraNumber, Program
 GROUPS_MAX: Final = 16
 """Groups that one message may be sent to."""
 ERA_BYTES: Final = 8
+TIME_LIMIT: Final = 2**63
+"""Above all times and clocks: what says otherwise is no record, and drives no clock to where it cannot go on."""
 
 DATA: Final = Layout(
     "multicast_data",
@@ -103,7 +105,7 @@ def encode(record: Record) -> Encoded:
     if isinstance(record, Report | Decide):
         data = _TIMED.pack(era, record.origin, order, record.count, record.number, record.time)
     else:
-        data = _COUNTED.pack(era, order, isinstance(record, Stable) and record.sent, record.k)
+        data = _COUNTED.pack(era, order, isinstance(record, Stable) and record.sent, record.k & 0xFFFFFFFF)
     return Encoded(_KIND[type(record)], 0, 0, data)
 
 
@@ -134,7 +136,8 @@ def decode(message: Encoded, source: int, incarnation: int) -> Record | None:
         if kind in (MessageType.REPORT, MessageType.DECIDE):
             era, origin, order, count, number, time = _TIMED.unpack(data)
             timed = Report if kind == MessageType.REPORT else Decide
-            return timed(era_number(era), ORDERS[order], origin, number, count, time) if count else None
+            fits = count and time < TIME_LIMIT
+            return timed(era_number(era), ORDERS[order], origin, number, count, time) if fits else None
         if kind in (MessageType.HELD, MessageType.STABLE):
             era, order, what, k = _COUNTED.unpack(data)
             if kind == MessageType.HELD:
@@ -150,7 +153,7 @@ def _decode_data(message: Encoded, at: int, origin: int, incarnation: int) -> Da
     at += _DATA.size
     ids = struct.unpack_from(f">{more}I", message.data, at)
     groups = (message.group, *ids)
-    if flags & ~_SAFE or more >= GROUPS_MAX or any(a >= b for a, b in pairwise(groups)) or not number:
+    if flags & ~_SAFE or more >= GROUPS_MAX or any(a >= b for a, b in pairwise(groups)) or not number or seen >= TIME_LIMIT:
         return None
     return Data(
         Id(era_number(era), origin, number),
@@ -238,7 +241,9 @@ def decode_part(data: bytes) -> Part | None:
     if len(data) < _HEAD.size or data[0] not in OPERATIONS:
         return None
     operation, flags, _, era, clock = _HEAD.unpack_from(data)
-    return Part(operation, bool(flags & _LAST), era_number(era), clock, data[_HEAD.size :]) if not flags & ~_LAST else None
+    if flags & ~_LAST or clock >= TIME_LIMIT:
+        return None
+    return Part(operation, bool(flags & _LAST), era_number(era), clock, data[_HEAD.size :])
 
 
 def decode_listed(body: bytes) -> tuple[Listed, ...] | None:
@@ -251,6 +256,8 @@ def decode_listed(body: bytes) -> tuple[Listed, ...] | None:
             at += _LISTED.size
             groups = struct.unpack_from(f">{count}I", body, at)
             at += 4 * count
+            if time >= TIME_LIMIT:
+                return None
             name = Id(era_number(era), origin, number)
             known = time if flags & _TIME else None
             destinations = frozenset(z for z in range(1, STATIONS_MAX + 1) if bits >> z - 1 & 1)

@@ -103,6 +103,10 @@ class Pair:
         self.core.positions()
         return out
 
+    def restart(self, now: int) -> None:
+        """The time for rule L4 begins anew."""
+        self._since = now
+
     def is_stuck(self, now: int, timeout_ns: int) -> bool:
         """Rule L4: something is pending, and nothing was confirmed for this time."""
         moved = max(self._since, self.core.peer(self._index).ack_moved_ns)

@@ -129,6 +129,8 @@ class MainOrder:
         views = tuple(View(g, frozenset(self.programs[g])) for g in sorted(changed))
         before = self.era
         self.eras.append(Era(number, part, tables, views, dict(self.group_orders)))
+        for group in [group for group, programs in self.programs.items() if not programs]:
+            del self.programs[group], self.group_orders[group]
         self.awaited = self.remaining(before.part, before)
         self.flushes, self.closed, self.decided = {}, {}, False
 
@@ -155,6 +157,7 @@ class MainOrder:
     def forget(self) -> None:
         """Only the current era is left."""
         self.eras = self.eras[-1:]
+        self.view_times = {}
 
     def decide(self) -> Decision:
         """Rule E4, alike everywhere, from the FLUSH of all awaited."""

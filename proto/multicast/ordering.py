@@ -15,11 +15,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import islice
+from typing import Final
 
 from .main import MainOrder
 from .records import Data, Decide, Deliver, Effect, Finished, Held, Id, Record, Release, Report, Send, Stable, Timed
 from .tables import Era, EraNumber, Program, Table
 from .work import Counts, Message, Tail, Work
+
+NUMBER_MAX: Final = 2**32 - 1
+"""Of a station's messages, from its start to its stop."""
+PLACE_MASK: Final = 0xFFFF
+"""Bits of a message's number that its place has (client frame MESSAGE, ``index``)."""
 
 
 class Ordering:
@@ -36,7 +42,7 @@ class Ordering:
         self.number = 0
         self.messages: dict[Id, Message] = {}
         self.last: dict[tuple[Program, str], int] = {}
-        """The number of each program's last message delivered here."""
+        """The number of each program's last message delivered here, until that one is finished."""
         self.reports: defaultdict[Id, dict[int, int]] = defaultdict(dict)
         """At a coordinator."""
         self.to_follow: list[tuple[Id, int]] = []
@@ -89,7 +95,7 @@ class Ordering:
         order = self.era.order_of[groups[0]]
         destinations = self.era.tables[order].destinations(groups)
         finished = self._all_finished()
-        if self.number - finished >= self.window or not destinations:
+        if self.number - finished >= self.window or not destinations or not self._may_use(self.number + 1):
             return None
         self.number += 1
         name = Id(self.era.number, self.me, self.number)
@@ -99,6 +105,11 @@ class Ordering:
         for station in sorted(self._receivers(destinations) - {self.me}):
             self._send(station, data)
         return name
+
+    def _may_use(self, number: int) -> bool:
+        """A number whose low bits begin anew waits until all before are finished, so that messages which share a time have places
+        in the order of their numbers. The last number of all is never used: a record would not hold it."""
+        return number <= NUMBER_MAX and (number & PLACE_MASK != 0 or not self._unfinished[self.me, self.incarnation])
 
     def after(self, now: int) -> list[Effect]:
         """Carry out what an input has made possible."""
@@ -163,22 +174,37 @@ class Ordering:
             under_way.pop(first.id, None)
 
     def _on_record(self, source: int, record: Record) -> None:
-        if isinstance(record, Report):
-            for name in record.ids():
-                self.reports[name][source] = record.time
+        if isinstance(record, Timed) and record.count > self.window:
+            self.dropped += 1
+        elif isinstance(record, Report):
+            self._on_report(source, record)
         elif isinstance(record, Decide):
             self._on_decide(source, record)
         elif isinstance(record, Held):
             self._on_held(source, record)
         elif isinstance(record, Stable) and record.sent:
             sent = self.counts.sent_to[source, record.order]
-            sent.used = record.k
             for m in sent.take(record.k):
                 self._finish(m)
+            sent.used = sent.taken
         elif isinstance(record, Stable):
             for name in self.counts.decided_by[source, record.order].take(record.k):
                 if name in self.messages:
                     self._finish(self.messages[name])
+
+    def _on_report(self, source: int, record: Report) -> None:
+        """Rule O4. Reports may come before the data; as many are kept as can be right."""
+        for name in record.ids():
+            known = self.messages.get(name)
+            if known is not None:
+                fits = self._coordinator(known) == self.me and source in self._proposers(known)
+            else:
+                room = len(self.reports) < 2 * self.window * len(self.era.part)
+                fits = room and name.origin in self.era.part and not self._is_gone(name)
+            if fits and (name not in self.reports or source not in self.reports[name]):
+                self.reports[name][source] = record.time
+            else:
+                self.dropped += 1
 
     def _on_held(self, source: int, record: Held) -> None:
         """Rule S1."""
@@ -188,13 +214,19 @@ class Ordering:
 
     def _on_decide(self, source: int, record: Decide) -> None:
         """Rules O5, O7."""
+        table = self._table(record.order)
+        leads = self.me in table.members and source == table.followed(self.me)
         self._raise_clock(record.time)
         for name in record.ids():
-            self.counts.decided_by[source, record.order].append(name)
             known = self.messages.get(name)
+            fits = leads or (known is not None and source == self._coordinator(known))
+            if not fits or (known is not None and known.time is not None):
+                self.dropped += 1
+                continue
+            self.counts.decided_by[source, record.order].append(name)
             if known is not None:
                 self._set_time(known, record.time)
-            if source == self._table(record.order).followed(self.me):
+            if leads:
                 self.to_follow.append((name, record.time))
         self.counts.peers.add((source, record.order))
 
@@ -390,6 +422,8 @@ class Ordering:
         m.data = None
         self.reports.pop(m.id, None)
         self.messages.pop(m.id, None)
+        if self.last.get((m.program, m.order)) == m.id.number:
+            del self.last[m.program, m.order]
         numbers = self._gone[m.id.era, m.id.origin]
         numbers.add(m.id.number)
         if len(numbers) > 4 * self.window:

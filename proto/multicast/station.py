@@ -74,7 +74,7 @@ class Station(Ordering):
     def _take_data(self, data: Data) -> None:
         """Data are taken in any era that is not closed, by its tables; a second time they are not."""
         era = next((era for era in self.main.eras if era.number == data.id.era), None)
-        if era is None or self.last.get((data.program, data.order), 0) >= data.id.number:
+        if era is None or self.last.get((data.program, data.order), 0) >= data.id.number or self._is_gone(data.id):
             self.dropped += 1
             return
         destinations = self.main.remaining(era.tables[data.order].destinations(data.groups), era)
@@ -162,7 +162,7 @@ class Station(Ordering):
 
     def _is_left(self, m: Message) -> bool:
         """Rule E5: for this station, and not delivered: each program's messages have come up to its last one."""
-        return self.me in m.destinations and m.id.number > self.last.get((m.program, m.order), 0)
+        return self.me in m.destinations and not m.delivered and m.id.number > self.last.get((m.program, m.order), 0)
 
     def _relay(self, decision: Decision) -> None:
         """Rule E5: data come from the originator while it is a member, else from the lowest station that holds them."""
@@ -228,6 +228,8 @@ class Station(Ordering):
                 self.messages.pop(name, None)
         for era, origin in [key for key in self._gone if key[0] < self.era.number]:
             del self._gone[era, origin]
+        for life in [life for life, under_way in self._unfinished.items() if not under_way]:
+            del self._unfinished[life]
         self.main.forget()
         self.effects.append(Settled(self.era.number))
         self.digests = defaultdict(int, {k: v for k, v in self.digests.items() if k[0] >= self.era.number})

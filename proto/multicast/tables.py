@@ -26,6 +26,11 @@ class Table(ABC):
         self.groups: dict[int, frozenset[int]] = {g: frozenset(stations) for g, stations in groups.items() if stations}
         self._followed: dict[int, int] = {}
 
+    @cached_property
+    def members(self) -> frozenset[int]:
+        """The stations that are in a group."""
+        return frozenset(z for stations in self.groups.values() for z in stations)
+
     def groups_of(self, station: int) -> frozenset[int]:
         """The groups that a station has a member program in."""
         return frozenset(g for g, stations in self.groups.items() if station in stations)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from .records import Data, Id
 from .tables import Program
 
 T = TypeVar("T")
+COUNT_BITS: Final = 32
+"""Of a count in HELD and STABLE (``codec.COUNTED``)."""
 Peer = tuple[int, str]
 """The other end of a link, and an order."""
 Key = tuple[int, int, int]
@@ -62,8 +64,12 @@ class Tail(Generic[T]):
         self._items.append(item)
 
     def take(self, k: int) -> list[T]:
-        """The items from ``taken`` up to place k, which is the new ``taken``; fewer if there are not so many."""
-        k = min(k, self._first + len(self._items))
+        """The items from ``taken`` up to place k, which is the new ``taken``; fewer if there are not so many. Of k the low
+        COUNT_BITS are known; one below ``taken`` is an old one."""
+        ahead = (k - self.taken) % (1 << COUNT_BITS)
+        if ahead >> (COUNT_BITS - 1):
+            return []
+        k = min(self.taken + ahead, self._first + len(self._items))
         out = self.between(self.taken, k)
         self.taken = max(self.taken, k)
         self._forget()

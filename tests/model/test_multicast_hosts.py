@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections import deque
 from collections.abc import Iterable
 
 from zenjun.daemon.clientwire import SEND_TO, Frame, JoinFlag
+from zenjun.proto.multicast.codec import decode, encode
+from zenjun.proto.multicast.records import Decide, Report
+from zenjun.proto.multicast.tables import ORDERS
 from zenjun.proto.wire import Ordering
 
 from ..sim.history_asserts import assert_holds
@@ -138,3 +143,109 @@ def test_who_is_admitted_when_the_last_program_has_left_takes_part_at_once() -> 
     run.settled()
     run.restart(2)
     run.settled()
+
+
+def test_places_where_numbers_begin_anew() -> None:
+    """The place of a message has 16 bits of its number; messages that share a time keep their order there."""
+    run = Few()
+    p, q = run.daemons[1].connect(), run.daemons[2].connect()
+    run.put_join(p, 1, "g")
+    run.put_join(q, 1, "g")
+    run.settled()
+    machine = run.daemons[1].multicast.member.machine
+    assert machine is not None
+    machine.number = 0xFFFD
+    for k in range(6):
+        run.put_send_to(p, [1], b"%d" % k)
+    run.settled()
+    assert contents(q) == contents(p) == [b"%d" % k for k in range(6)]
+    machine.number = 2**32 - 2
+    for k in range(6, 8):
+        run.put_send_to(p, [1], b"%d" % k)
+    run.settle()
+    assert contents(q)[6:] == [b"6"] and p.held, "one number is left"
+
+
+def _items(what: object, seen: set[int]) -> int:
+    """Items in all containers that are reached from an object of the orders."""
+    if id(what) in seen or isinstance(what, (str, bytes, int, float, type)) or callable(what):
+        return 0
+    seen.add(id(what))
+    if isinstance(what, dict):
+        return len(what) + sum(_items(v, seen) for v in what.values())
+    if isinstance(what, (list, tuple, set, frozenset, deque)):
+        return len(what) + sum(_items(v, seen) for v in what)
+    if type(what).__module__.startswith("zenjun.") and hasattr(what, "__dict__"):
+        return sum(_items(v, seen) for v in vars(what).values())
+    return 0
+
+
+def test_programs_and_groups_that_are_gone_leave_nothing() -> None:
+    """Programs come, join groups of new names, send, and end: what the daemon keeps does not grow with their number."""
+    run = Few(3)
+    anchor = run.daemons[2].connect()
+    run.put_join(anchor, 1, "anchor")
+
+    def rounds(first: int, count: int) -> int:
+        for k in range(first, first + count):
+            p = run.daemons[1 + k % 3].connect()
+            run.put_join(p, 1, f"group{k}")
+            run.put_join(p, 2, "anchor", flags=JoinFlag.SEND_ONLY)
+            run.put_send_to(p, [1, 2], b"%d" % k)
+            run.settle()
+            run.daemons[1 + k % 3].end(p)
+            run.settle()
+        hosts = [run.daemons[z].multicast for z in (1, 2, 3)]
+        return sum(
+            _items(h.member.machine, set()) + _items([h._receivers, h._held, h._changes, h._order_of], set()) for h in hosts
+        )
+
+    few = rounds(0, 12)
+    assert rounds(12, 36) <= few + 60, "36 more programs and groups"
+    run.settled()
+
+
+def test_records_that_contradict_the_tables_are_dropped() -> None:
+    """Reports of who is no proposer or of messages that nobody sends, decisions of who decides nothing, times beyond all, records
+    twice: nothing raises, nothing is delivered twice, memory is bounded, and the group goes on."""
+    run = Few(3)
+    programs = [run.daemons[z].connect() for z in (1, 2, 3)]
+    for p in programs:
+        run.put_join(p, 1, "g")
+    run.settled()
+    chance = random.Random(1)
+    for victim in (1, 3):
+        machine = run.daemons[victim].multicast.member.machine
+        assert machine is not None
+        era = machine.era.number
+        for _ in range(3_000):
+            kind = chance.choice((Report, Decide))
+            origin, number, count = chance.randint(0, 5), chance.randint(1, 9999), chance.choice((1, 3, 65_535))
+            record = kind(era, chance.choice(ORDERS), origin, number, count, chance.randint(0, 99))
+            if isinstance(record, Report) or victim == 1:
+                machine.on_pdu(run.now, 2, [record])
+        assert len(machine.reports) <= 2 * machine.window * 3
+        machine.reports.clear()
+    assert decode(encode(Report(era, "token", 1, 1, 1, 2**63)), 2, 1) is None
+    for k in range(5):
+        run.put_send_to(programs[k % 3], [1], b"%d" % k)
+    run.settled()
+    assert len(contents(programs[0])) == 5
+
+
+def test_without_a_quorum_nothing_is_sent_and_nobody_is_accused() -> None:
+    run = Few()
+    p, q = run.daemons[1].connect(), run.daemons[2].connect()
+    run.put_join(p, 1, "g")
+    run.put_join(q, 1, "g")
+    run.settled()
+    two = run.daemons[2]
+    two.standing.quorum = False
+    run.put_send_to(p, [1], b"kept")
+    run.settle()
+    assert not contents(q) and two.multicast.deadline > 1 << 62 and two.multicast._accepted
+    two.standing.quorum = True
+    two.multicast.on_quorum()
+    two.after()
+    run.settled()
+    assert contents(q) == contents(p) == [b"kept"]

@@ -59,6 +59,9 @@ class FakePair:
         self.accepted.clear()
         return out
 
+    def restart(self, now: int) -> None:
+        pass
+
     def is_stuck(self, now: int, timeout_ns: int) -> bool:
         return False
 

@@ -414,7 +414,7 @@ class HostWorld:
                 if here != {(z, c) for z, c, _ in d.groups.members(name)}:
                     self.fail("groups", f"{d.station}: members of {name} {here}")
                 own = {c for z, c, _ in d.groups.members(name) if z == d.station}
-                got = {c for c, _ in d.multicast._receivers[group_id(name)]}
+                got = {c for c, _ in d.multicast._receivers.get(group_id(name), {})}
                 if own != got:
                     self.fail("groups", f"{d.station}: receivers of {name} {got}, members {own}")
 
