@@ -308,9 +308,12 @@ class MulticastHost:
 
     @property
     def deadline(self) -> int:
-        """When ``on_time`` has something to do."""
-        deadline = self.member.deadline
-        return TIME_MAX if deadline is None or not self._standing.quorum else deadline
+        """When ``on_time`` has something to do. Asked twice in a turn of the daemon, mostly where no group has one of these
+        orders."""
+        machine = self.member.machine
+        if machine is None or not machine.due or not self._standing.quorum:
+            return TIME_MAX
+        return min(machine.due.values())
 
     def on_time(self, now: int) -> None:
         if now >= self.deadline:

@@ -255,10 +255,6 @@ class Member:
     def on_time(self, now: int) -> list[Effect]:
         return self.machine.on_time(now) if self.machine is not None else []
 
-    @property
-    def deadline(self) -> int | None:
-        return self.machine.deadline if self.machine is not None else None
-
     def send(self, now: int, client: int, groups: Iterable[int], data: bytes, safe: bool) -> tuple[Id | None, list[Effect]]:
         """A program sends to groups that have members. None: the window is full, send it again after a later input."""
         machine = self.machine
