@@ -10,6 +10,7 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / ".venv" / "corosync"
+WITH_PACEMAKER: Final = ROOT / ".venv" / "pacemaker"
 
 
 def folder() -> Path:
@@ -17,6 +18,13 @@ def folder() -> Path:
     if not (FOLDER / "complete").exists():
         pytest.skip("corosync's programs are not here: tests/corosync-packages .venv/corosync")
     return FOLDER
+
+
+def pacemaker() -> Path:
+    """Where Pacemaker is beside them; skips the test if it could not be had."""
+    if not (WITH_PACEMAKER / "complete").exists():
+        pytest.skip("corosync's programs are not here: tests/corosync-packages .venv/pacemaker pacemaker")
+    return WITH_PACEMAKER
 
 
 def environment() -> dict[str, str]:

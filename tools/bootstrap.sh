@@ -138,9 +138,10 @@ fi
 if [ "$want" = test ] && command -v docker >/dev/null 2>&1 && ! docker compose version >/dev/null 2>&1; then
     docker/compose-v2 .venv/docker || say "zenjun: GOING ON WITHOUT docker compose 2: THE COMPOSE FILE IS TRIED WITH docker-compose ONLY"
 fi
-# Debian's corosync programs, unpacked for the tests of zenjun-corosync.
+# Debian's corosync programs and Pacemaker, unpacked for the tests of zenjun-corosync.
 if [ "$want" = test ]; then
     tests/corosync-packages .venv/corosync || say "zenjun: GOING ON WITHOUT corosync'S PROGRAMS: WHAT NEEDS THEM DOES NOT RUN HERE"
+    tests/corosync-packages .venv/pacemaker pacemaker || say "zenjun: GOING ON WITHOUT PACEMAKER: WHAT NEEDS IT DOES NOT RUN HERE"
 fi
 # mypy does not see setuptools' package-dir map: links stand in for it.
 mkdir -p .typing/zenjun

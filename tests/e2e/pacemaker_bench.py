@@ -1,0 +1,83 @@
+"""How soon Pacemaker's resource runs again, on stand-ins and on corosync.
+
+    python -m tests.e2e.pacemaker_bench STACK RUNS WHAT…
+
+STACK: ``zenjun``, ``corosync``, or ``corosync:TOKEN`` with a token of so many milliseconds. WHAT: ``other`` (SIGKILL of a whole
+node that is not the one that decides), ``dc`` (of the one that decides), ``two`` (of one of two nodes, with two_node), ``cut``
+(the node with the resource is cut off: when it stops it, when the others start it, and when all is well again after the cut).
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from typing import Final
+
+from .pacemaker_common import Cluster, Stack, failover_s, pacemakers, wait_for
+
+REST_S: Final = 1.0
+
+
+def killed(up: Cluster, what: str) -> float:
+    """One failover; the node that was killed is back afterwards."""
+    leader = up.leader(next(iter(up.inits)))
+    target = leader if what == "dc" else next(node for node in sorted(up.inits, reverse=True) if node != leader)
+    up.place(target)
+    time.sleep(REST_S)
+    took = failover_s(up, target)
+    time.sleep(REST_S)
+    up.start(target)
+    up.until_online(*up.lab.stations)
+    return took
+
+
+def cut(up: Cluster) -> tuple[float, float, float]:
+    """Seconds until the node that is cut off has stopped the Dummy, until another one has it, and, after the end of the cut,
+    until all see each other."""
+    node = up.until_holder()
+    up.place(node)
+    time.sleep(REST_S)
+    others = [other for other in up.lab.stations if other != node]
+    began, stopped, started = time.monotonic(), 0.0, 0.0
+    up.lab.partition([[node], others])
+    while not (stopped and started) and time.monotonic() - began < 60:
+        now = time.monotonic() - began
+        stopped = stopped or (0.0 if up.holds(node) else now)
+        started = started or (now if any(map(up.holds, others)) else 0.0)
+        time.sleep(0.002)
+    began = time.monotonic()
+    up.lab.heal()
+    up.until_online(*up.lab.stations)
+    wait_for(lambda: len(up.holders()) == 1, "one Dummy")
+    return stopped, started, time.monotonic() - began
+
+
+def main(name: str, runs: int, wanted: list[str]) -> None:
+    kind, _, token = name.partition(":")
+    stack: Stack = "zenjun" if kind == "zenjun" else "corosync"
+    totem = f"token: {token}" if token else ""
+    for nodes in (3, 2):
+        chosen = [what for what in wanted if (what == "two") == (nodes == 2)]
+        if not chosen:
+            continue
+        quorum = "two_node: 1" if nodes == 2 else ""
+        with pacemakers(nodes, stack, quorum=quorum, totem=totem) as up:
+            for what in chosen:
+                show(up, name, runs, what)
+
+
+def show(up: Cluster, name: str, runs: int, what: str) -> None:
+    if what != "cut":
+        found = [killed(up, what) for _ in range(runs)]
+        print(f"{name} {what}: median {statistics.median(found):.2f} s of {' '.join(f'{s:.2f}' for s in found)}", flush=True)
+        return
+    cuts = [cut(up) for _ in range(runs)]
+    first = sum(stopped < started for stopped, started, _ in cuts)
+    medians = " ".join(f"{statistics.median(values):.2f}" for values in zip(*cuts, strict=True))
+    each = " ".join("/".join(f"{s:.2f}" for s in one) for one in cuts)
+    print(f"{name} cut: stopped, started, healed: medians {medians} s; stopped first {first} of {runs}; {each}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
