@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -61,8 +62,31 @@ def pytest_runtest_makereport(
     return report
 
 
+_COSTS: Counter[str] = Counter()
+"""Seconds of processor time by file, those of programs that have ended by then among them."""
+COSTLY_S = 20.0
+COSTLY_FILES = 6
+
+
+def _processor_s() -> float:
+    t = os.times()
+    return t.user + t.system + t.children_user + t.children_system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    before = _processor_s()
+    result = yield
+    _COSTS[item.path.name] += _processor_s() - before
+    return result
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says in large letters that tests that need containers, or another kernel, did not run."""
+    """What the tests cost, which the clock does not tell where several run beside each other. In large letters, that tests that
+    need containers, or another kernel, did not run."""
+    if (total := sum(_COSTS.values())) > COSTLY_S:
+        most = ", ".join(f"{seconds:.0f} {name}" for name, seconds in _COSTS.most_common(COSTLY_FILES))
+        terminalreporter.line(f"processor time {total:.0f} s: {most}")
     reasons = {str(r.longrepr[2]) for r in terminalreporter.stats.get("skipped", ()) if isinstance(r.longrepr, tuple)}
     for lack, what in ((NO_DOCKER, "CONTAINERS"), (NO_UML, "USER-MODE LINUX (SCH_NETEM)")):
         for reason in sorted(r for r in reasons if lack in r):

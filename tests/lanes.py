@@ -4,8 +4,8 @@
 
 COMMAND is a line for the shell. A lane that computes only goes behind the others: it gets what those leave over that wait for
 timers of real daemons, and does not make them late. What a lane says is in out/lanes/NAME.log, and shown when it has ended: its
-last lines, all of it when it failed. The first that fails ends the others; so do Ctrl-C and the deadline. Exit code: 0 all ended
-well, 1 not so, 130.
+last lines and what each part cost, all of it when it failed. The first that fails ends the others; so do Ctrl-C and the
+deadline. Exit code: 0 all ended well, 1 not so, 130.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "out" / "lanes"
 TAIL_LINES = 4
 LOUD = "DID NOT RUN"
 """In the line in large letters about what the machine lacks (conftest.py): shown with the next one, which says why."""
+COST = "processor time "
+"""How the line begins that says what a part of a lane costs (conftest.py): shown with the next one, the part's result."""
 GRACE_S = 10.0
 LOWEST = 19
 """Niceness of the lanes behind."""
@@ -72,7 +74,7 @@ def _end(running: dict[str, subprocess.Popen[bytes]]) -> None:
 def _tell(name: str, code: int, seconds: float) -> None:
     lines = (FOLDER / f"{name}.log").read_text(errors="replace").splitlines()
     print(f"-- {name}: {'passed' if code == 0 else f'FAILED ({code})'} after {seconds:.0f} s", flush=True)
-    loud = [k for k, line in enumerate(lines[:-TAIL_LINES]) if LOUD in line]
+    loud = [k for k, line in enumerate(lines[:-TAIL_LINES]) if LOUD in line or line.startswith(COST)]
     shown = lines if code else [*(line for k in loud for line in lines[k : k + 2]), *lines[-TAIL_LINES:]]
     for line in shown:
         print(f"   {line}", flush=True)
