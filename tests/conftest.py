@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def pytest_runtest_makereport(
     return report
 
 
-_COSTS: Counter[str] = Counter()
+_COSTS: defaultdict[str, float] = defaultdict(float)
 """Seconds of processor time by file, those of programs that have ended by then among them."""
 COSTLY_S = 20.0
 COSTLY_FILES = 6
@@ -85,7 +85,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What the tests cost, which the clock does not tell where several run beside each other. In large letters, that tests that
     need containers, or another kernel, did not run."""
     if (total := sum(_COSTS.values())) > COSTLY_S:
-        most = ", ".join(f"{seconds:.0f} {name}" for name, seconds in _COSTS.most_common(COSTLY_FILES))
+        dearest = sorted(_COSTS.items(), key=lambda item: -item[1])[:COSTLY_FILES]
+        most = ", ".join(f"{seconds:.0f} {name}" for name, seconds in dearest)
         terminalreporter.line(f"processor time {total:.0f} s: {most}")
     reasons = {str(r.longrepr[2]) for r in terminalreporter.stats.get("skipped", ()) if isinstance(r.longrepr, tuple)}
     for lack, what in ((NO_DOCKER, "CONTAINERS"), (NO_UML, "USER-MODE LINUX (SCH_NETEM)")):
