@@ -7,7 +7,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -113,6 +113,28 @@ class CatalogueRows(FileRows):
 
     def more(self) -> str:
         return _CATALOGUE
+
+
+class GatedRows(FileRows):
+    """The copy of a database in mode unanimous: it serves reads only while the machine says so."""
+
+    def __init__(self, files: Files, uuid: bytes, path: Path) -> None:
+        super().__init__(files, uuid, path)
+        try:
+            if not self.blank():
+                self.gate(is_open=False)
+        except RowsFailed as failure:
+            self.close()
+            raise RowsFailed(str(failure)) from failure
+
+    def gate(self, is_open: bool) -> None:
+        try:
+            super().gate(is_open)
+        except RowsFailed:
+            # Say so without the disk's space: programs look at the link before each transaction.
+            with suppress(OSError):
+                self.files.shut()
+            raise
 
 
 def open_copy(files: Files, uuid: bytes, kind: type[FileRows] = FileRows) -> tuple[FileRows, str]:

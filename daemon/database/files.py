@@ -67,6 +67,8 @@ class Files:
     def __init__(self, root: Path, name: str) -> None:
         self.folder = root / name
         self.link = root / f"{name}.db"
+        self._shut = root / f"{name}.shut"
+        """The link, while nobody may open the file."""
 
     def open(self) -> Path:
         """The present generation, after what was left behind is removed. Raises OSError."""
@@ -131,7 +133,13 @@ class Files:
         beside.unlink(missing_ok=True)
         beside.symlink_to(path.relative_to(self.link.parent))
         beside.rename(self.link)
+        self._shut.unlink(missing_ok=True)
         sync_folder(self.link.parent)
+
+    def shut(self) -> None:
+        """No program finds the file from here on, until ``open``. Raises OSError."""
+        if self.link.is_symlink():
+            self.link.rename(self._shut)
 
     @property
     def distrusted(self) -> str:
@@ -162,15 +170,16 @@ class Files:
     def remove(self) -> None:
         """All of them. Raises OSError."""
         self.link.unlink(missing_ok=True)
+        self._shut.unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.folder)
 
     def _pointed(self) -> int:
-        try:
-            match = _FILE.fullmatch(self.link.readlink().name)
-        except OSError:
-            return 0
-        return int(match[1]) if match else 0
+        for link in (self.link, self._shut):
+            with contextlib.suppress(OSError):
+                if match := _FILE.fullmatch(link.readlink().name):
+                    return int(match[1])
+        return 0
 
     def _generations(self) -> list[int]:
         return [int(match[1]) for each in self.folder.glob("*.db") if (match := _FILE.fullmatch(each.name))]
@@ -180,3 +189,11 @@ def remove(path: Path) -> None:
     """A database's file with what belongs to it. Raises OSError."""
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def size_of(path: Path | None) -> int:
+    """Bytes of a file; 0: there is none."""
+    try:
+        return path.stat().st_size if path is not None else 0
+    except OSError:
+        return 0

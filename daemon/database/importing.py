@@ -17,7 +17,7 @@ from .files import sync_folder
 from .guarding import MODULES, OWN_PREFIX, quoted, uneven_functions
 from .rows import SqliteRows
 
-OWN_TABLES: Final = ("zenjun_meta", "zenjun_log", "zenjun_lease")
+OWN_TABLES: Final = ("zenjun_meta", "zenjun_log", "zenjun_lease", "zenjun_gate")
 """Of a backup of a database: they are left out."""
 _TABLES: Final = """
     SELECT l.name, l.type, s.sql FROM pragma_table_list l JOIN main.sqlite_schema s ON s.name = l.name AND s.type = 'table'

@@ -19,6 +19,7 @@ GAUGES: Final = (
     ("log_bytes", "Size of SQLite's write-ahead log", "bytes", "wal_bytes"),
     ("locks", "Programs that have the database exclusively, or wait for it", "", "locks"),
     ("sync_seconds", "Time that the last sync took", "seconds", "sync_s"),
+    ("open", "Whether the copy here serves reads", "", "open"),
     ("transfer_bytes", "Bytes of the copy that has begun to arrive", "bytes", "transfer_bytes"),
     ("serving", "Stations that a copy is sent to now", "", "serving"),
 )  # fmt: skip
@@ -43,7 +44,7 @@ def families(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield GaugeMetricFamily("zenjun_db_programs", "Programs connected here", value=float(status["programs"]))
     for name, text, unit, member in GAUGES:
         gauge = GaugeMetricFamily(f"zenjun_db_{name}", text, labels=["database"], unit=unit)
-        yield labelled(gauge, (((database,), facts[member]) for database, facts in databases.items()))
+        yield labelled(gauge, (((database,), float(facts[member])) for database, facts in databases.items()))
     for name, text, member in (
         ("active", "Whether a station's copy is active", "active_sites"),
         ("up", "Whether a station has a database process in the cluster", "members"),

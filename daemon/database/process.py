@@ -27,6 +27,7 @@ from .files import CATALOGUE, Files
 from .importing import ImportRefused, imported
 from .room import Room
 from .site import Site
+from .unanimous import MODES
 from .waiting import NotHere, Undecided
 
 FOLDER: Final = "db"
@@ -66,8 +67,8 @@ class Process:
         self.catalogue = self._add(CATALOGUE, secrets.token_bytes(16))
         self.catalogue.on_version = lambda: self._soon(self._look())
 
-    def _add(self, name: str, uuid: bytes, *, from_file: bool = False) -> Site:
-        site = Site(
+    def _add(self, name: str, uuid: bytes, *, from_file: bool = False, mode: str = Site.mode) -> Site:
+        site = MODES[mode](
             name,
             Files(self.root, name),
             self.stations._replace(from_file=from_file),
@@ -179,7 +180,8 @@ class Process:
             await asyncio.to_thread(self._clean, {self.prepared(name, uuid) for name, uuid, _ in rows})
             for name, uuid, options in rows:
                 if name not in self.sites:
-                    site = self._add(name, uuid, from_file="from" in json.loads(options))
+                    known = json.loads(options)
+                    site = self._add(name, uuid, from_file="from" in known, mode=known.get("mode", Site.mode))
                     await asyncio.to_thread(self._adopt, site)
                     await self._prepare(site)
                     self._serve(site)
@@ -232,7 +234,7 @@ class Process:
             "databases": [self.site(each).facts() for each in ([name] if name is not None else sorted(self.sites))],
         }
 
-    async def create(self, name: str, seconds: float, source: Path | None = None) -> None:
+    async def create(self, name: str, seconds: float, source: Path | None = None, mode: str = Site.mode) -> None:
         """Make a database, empty or of what an SQLite file has, and return when all stations have it on their disks. Raises
         Refused."""
         deadline = time.monotonic() + seconds
@@ -241,15 +243,15 @@ class Process:
         count = len(await self.catalogue.query("SELECT name FROM databases"))
         if count >= DATABASES_MAX:
             raise Refused("full", f"there are {count} databases, as many as there may be")
-        await self._begin("INSERT INTO databases(uuid, options, name) VALUES(?, ?, ?)", name, deadline, source)
+        await self._begin("INSERT INTO databases(uuid, options, name) VALUES(?, ?, ?)", name, deadline, source, mode)
 
     async def restore(self, name: str, seconds: float, source: Path) -> None:
         """Put what an SQLite file has in the place of a database, at all stations. Raises Refused."""
-        self.site(name)
+        mode = self.site(name).mode
         deadline = time.monotonic() + seconds
-        await self._begin("UPDATE databases SET uuid = ?, options = ? WHERE name = ?", name, deadline, source)
+        await self._begin("UPDATE databases SET uuid = ?, options = ? WHERE name = ?", name, deadline, source, mode)
 
-    async def _begin(self, sql: str, name: str, deadline: float, source: Path | None) -> None:
+    async def _begin(self, sql: str, name: str, deadline: float, source: Path | None, mode: str) -> None:
         """A change of the catalogue with which a database begins, and wait until it is everywhere. Raises Refused."""
         uuid = secrets.token_bytes(16)
         prepared = self.prepared(name, uuid)
@@ -258,9 +260,11 @@ class Process:
                 await asyncio.to_thread(imported, source, prepared, uuid)
             except (ImportRefused, OSError) as error:
                 raise Refused("file", f"nothing has been done: the file cannot become a database: {error}") from None
-        options = json.dumps({} if source is None else {"from": self.config.station.id})
+        options: dict[str, Any] = {} if source is None else {"from": self.config.station.id}
+        if mode != Site.mode:
+            options["mode"] = mode
         try:
-            await self._change(sql, (uuid, options, name), max(0.0, deadline - time.monotonic()))
+            await self._change(sql, (uuid, json.dumps(options), name), max(0.0, deadline - time.monotonic()))
         except Refused as refused:
             if refused.code != "undecided":
                 prepared.unlink(missing_ok=True)

@@ -35,6 +35,11 @@ CREATE TABLE zenjun_log(version INTEGER PRIMARY KEY, epoch INTEGER, digest BLOB,
 """
     + leases.SCHEMA
 )
+_GATE: Final = """
+CREATE TABLE IF NOT EXISTS zenjun_gate(one INTEGER PRIMARY KEY CHECK(one = 1), open INTEGER) STRICT;
+INSERT INTO zenjun_gate VALUES(1, {0}) ON CONFLICT DO UPDATE SET open = {0};
+"""
+"""Mode unanimous: reads are served. No part of what the sites have alike."""
 _FORMAT: Final = 1
 _APPLIED: Final = {Applied.CONSTRAINT: Verdict.CONSTRAINT, Applied.IMAGE: Verdict.IMAGE}
 
@@ -116,6 +121,10 @@ class SqliteRows:
             elif not self._change_schema(data):
                 return Verdict.IMAGE
         return Verdict.DONE
+
+    def gate(self, is_open: bool) -> None:
+        with self._guarded(), self._transaction():
+            self.connection.execute(_GATE.format(int(is_open)))
 
     def version_of(self, txid: Txid) -> int | None:
         with self._guarded():

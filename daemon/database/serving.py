@@ -14,9 +14,11 @@ from ...proto.service.database.rows import Verdict
 from ..jsonframes import Frame
 from ..programs import Program, Refused, seconds_of
 from .files import CATALOGUE, is_name
+from .forcing import force_open, plan_of_force
 from .leases import COUNT_MAX
 from .process import Process
 from .site import Site
+from .unanimous import MODES
 from .waiting import NotHere, Undecided
 from .wire import FRAME_MAX, TIMEOUT_S, UNDER_WAY_MAX, VERSION, beside, to_bytes
 
@@ -46,6 +48,8 @@ class Client(Program):
         self._locks: dict[Txid, Site] = {}
         self._pieces: tuple[Txid, bytearray, int] | None = None
         """Of the transaction that is given in pieces, and the bytes taken for it in the process's room."""
+        self._reading: Site | None = None
+        """What this program has waited to read."""
         self._upload: Path | None = None
         """A file that has come, or a part of it."""
 
@@ -56,6 +60,8 @@ class Client(Program):
     def ended(self) -> None:
         self._drop_pieces()
         self._end_upload()
+        if self._reading is not None:
+            self._reading.began(self)
         for txid, site in self._locks.items():
             site.waiting.end_lock(txid)
 
@@ -70,7 +76,20 @@ class Client(Program):
         if not await site.until(lambda: not site.is_blank, seconds):
             raise Refused("no-copy", f"this station has no copy of {site.name} yet: {site.step}")
         path = site.files.link
-        return {"path": str(path), "uuid": site.uuid.hex(), "version": site.position.version}
+        return {"path": str(path), "uuid": site.uuid.hex(), "version": site.position.version, "mode": site.mode}
+
+    async def _do_readable(self, frame: Frame) -> Frame:
+        """Wait until the copy here serves reads: in mode unanimous it does not while a transaction is committed. ``began`` says
+        that the snapshot is taken."""
+        site = self._site(frame)
+        self._reading = site
+        if not await site.readable(self, seconds_of(frame, TIMEOUT_S)):
+            raise Refused("no-quorum", f"the copy here serves no reads: {site.why_not()}")
+        return {"version": site.position.version}
+
+    async def _do_began(self, frame: Frame) -> Frame:
+        self._site(frame).began(self)
+        return {}
 
     async def _do_piece(self, frame: Frame) -> Frame:
         """A piece of a long transaction, whose ``commit`` comes after the last one. number: from 0, which begins it anew; then
@@ -214,8 +233,10 @@ class Client(Program):
         name = str(frame.get("db") or "")
         if not is_name(name) or name == CATALOGUE:
             raise Refused("name", f"{name[:80]!r} is no name for a database: a-z 0-9 - _, 48 characters at most, not {CATALOGUE}")
+        if (mode := str(frame.get("mode", Site.mode))) not in MODES:
+            raise Refused("malformed", f"mode is one of {', '.join(MODES)}")
         try:
-            await self._process.create(name, seconds_of(frame, TIMEOUT_S), self._upload)
+            await self._process.create(name, seconds_of(frame, TIMEOUT_S), self._upload, mode)
         finally:
             self._end_upload()
         return {}
@@ -267,10 +288,10 @@ class Client(Program):
         """Open a database without enough stations. plan: only say what would become of it."""
         self._need_operator()
         site = self._site(frame)
-        plan = site.plan_of_force()
+        plan = plan_of_force(site)
         if frame.get("plan") is not True:
             try:
-                await site.force_open(seconds_of(frame, TIMEOUT_S))
+                await force_open(site, seconds_of(frame, TIMEOUT_S))
             except NotHere as error:
                 raise Refused("no-quorum", str(error)) from None
         return plan

@@ -24,10 +24,9 @@ from ...proto.service.database.scrub import Compared, Sum
 from ..client import ClientError, Message, View
 from ..client.aio import Connection, Group
 from ..observe import Journal
-from ..programs import Refused
 from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
 from .doubt import Doubt, Doubts, sync_file
-from .files import CATALOGUE, Files
+from .files import CATALOGUE, Files, size_of
 from .moving import Kind, Piece, Receiving, Sending
 from .scrubbing import Scrubs, Summing, pin
 from .waiting import NotHere, Waiting
@@ -65,6 +64,10 @@ class _Give(Effect):
 
 class Site:
     """Everything of one database but the socket for programs."""
+
+    mode = "replicated"
+    machine_class: type[Machine] = Machine
+    rows_class: type[FileRows] = FileRows
 
     def __init__(self, name: str, files: Files, sites: Sites, journal: Journal, uuid: bytes, scrub_s: float = 0.0) -> None:
         self.name, self.files, self.sites, self.journal, self.uuid = name, files, sites, journal, uuid
@@ -133,6 +136,18 @@ class Site:
         return None if self._fresh_at is None else now - self._fresh_at
 
     @property
+    def is_open(self) -> bool:
+        """Reads are served."""
+        return not self.is_blank
+
+    async def readable(self, program: object, seconds: float) -> bool:
+        """Wait until a program may begin to read."""
+        return await self.until(lambda: self.is_open, seconds)
+
+    def began(self, program: object) -> None:
+        """The program that was told so has begun."""
+
+    @property
     def is_blank(self) -> bool:
         """There is nothing to be read yet."""
         return self.position == NOTHING
@@ -145,9 +160,12 @@ class Site:
         wal = self._rows.wal if self._rows is not None else None
         return {
             "name": self.name,
+            "mode": self.mode,
             "uuid": self.uuid.hex(),
             "path": str(self.files.link),
             "step": self.step,
+            "open": self.is_open,
+            "waits_for": [],
             "active": self.active,
             "can_write": self.can_write,
             "epoch": position.epoch,
@@ -159,8 +177,8 @@ class Site:
             "members": sorted({s for s, _ in machine.members}) if machine is not None else [],
             "sites": sorted(self.sites.stations),
             "locks": len(shared.locks) if shared is not None else 0,
-            "file_bytes": _size(self.files.link),
-            "wal_bytes": _size(wal),
+            "file_bytes": size_of(self.files.link),
+            "wal_bytes": size_of(wal),
             "sync_s": self.sync_seconds,
             "transfer_bytes": self.receiving.came_bytes if self.receiving is not None else 0,
             "serving": len(self.sending),
@@ -272,7 +290,7 @@ class Site:
         """Open the file before there is an order: it can be read. Raises RowsFailed."""
         if self._rows is None:
             self._settle_doubt()
-            kind = CatalogueRows if self.name == CATALOGUE else FileRows
+            kind = CatalogueRows if self.name == CATALOGUE else self.rows_class
             self._rows, damaged = open_copy(self.files, self.uuid, kind)
             if damaged:
                 self.journal.warning("damaged", damaged)
@@ -329,7 +347,7 @@ class Site:
             self.doubts.settled()
         if self.machine is None:
             release = apsw.SQLITE_VERSION_NUMBER
-            self.machine = Machine(me, self.sites, rows, release=release)
+            self.machine = self.machine_class(me, self.sites, rows, release=release)
         self.machine.me = me
         self.machine.distrusts = bool(self.files.distrusted)
         self.machine.long.part_bytes = min(PART_BYTES, self.message_max - PART_HEAD_BYTES)
@@ -571,8 +589,12 @@ class Site:
                 if late or machine.kept_bytes > KEPT_BYTES_MAX:
                     self._piece_at = time.monotonic()
                     self.carry_out(await self.work(machine.ask_again))
+            await self.turn(machine)
             await self._compare(machine)
             await self.scrubs.turn(machine)
+
+    async def turn(self, machine: Machine) -> None:
+        """What a mode does now and then besides."""
 
     async def _compare(self, machine: Machine) -> None:
         """The lowest active site has all of them compare their positions, now and then."""
@@ -630,37 +652,6 @@ class Site:
     def durable(self) -> int:
         return self.machine.durable_version() if self.machine is not None else 0
 
-    def plan_of_force(self) -> dict[str, Any]:
-        """What opening without enough sites would do: from which stations' copies, and which stations are not asked. Raises
-        Refused: there is no reason for it, or no copy."""
-        machine = self.machine
-        if machine is None or not machine.members:
-            raise Refused("no-quorum", f"this station is not in the order: {self.why_not()}")
-        if machine.roll.active():
-            raise Refused("open", f"{self.name} is open: stations {_stations(machine.roll.active())} are active")
-        if not machine.roll.is_over:
-            raise Refused("busy", "the stations are telling each other what they have; try again")
-        if (opening := machine.roll.forced(self.sites)) is None:
-            raise Refused("no-copy", "no station that is here has a copy that can be used")
-        here = {station for station, _ in machine.roll.stands}
-        return {
-            "epoch": opening.position.epoch,
-            "version": opening.position.version,
-            "from": sorted({station for station, _ in opening.equal}),
-            "here": sorted(here),
-            "missing": sorted(self.sites.stations - here),
-        }
-
-    async def force_open(self, seconds: float) -> None:
-        """Open the database with what the sites have that are here. Raises NotHere."""
-        machine = self.machine
-        if machine is None:
-            raise NotHere(self.why_not())
-        self.journal.warning("force", f"database {self.name}: an operator opens it: {self.plan_of_force()}")
-        self.carry_out(await self.work(machine.force))
-        if not await self.until(lambda: bool(machine.roll.active()), seconds):
-            raise NotHere(self.why_not())
-
     def log_begin(self) -> int:
         """The first version whose entry is kept here. In the thread of the applier."""
         return self._rows.log_begin() if self._rows is not None else 1 << 63
@@ -678,14 +669,3 @@ class Site:
         except RowsFailed as failure:
             raise NotHere(str(failure)) from failure
         return found
-
-
-def _stations(sites: Sequence[Source]) -> str:
-    return ", ".join(str(station) for station, _ in sorted(sites))
-
-
-def _size(path: Any) -> int:
-    try:
-        return int(path.stat().st_size)
-    except (OSError, AttributeError):
-        return 0

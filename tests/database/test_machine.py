@@ -25,6 +25,7 @@ class MemoryRows:
         self.entries: list[Entry] = []
         self.number = b""
         self.fails = False
+        self.is_open = False
 
     def blank(self) -> bool:
         return not self.entries
@@ -45,6 +46,11 @@ class MemoryRows:
         self.entries.append(entry)
         return Verdict.DONE
 
+    def gate(self, is_open: bool) -> None:
+        if self.fails:
+            raise RowsFailed("disk full")
+        self.is_open = is_open
+
     def version_of(self, txid: m.Txid) -> int | None:
         return next((entry.position.version for entry in self.entries if entry.txid == txid), None)
 
@@ -54,6 +60,8 @@ class MemoryRows:
 
 class Order:
     """Machines that take each place together; what they emit waits until it is delivered."""
+
+    machine_class: type[Machine] = Machine
 
     def __init__(self, sites: Sites = ALL) -> None:
         self.sites = sites
@@ -72,8 +80,9 @@ class Order:
     def view(self, *members: Source, rows: dict[int, MemoryRows] | None = None) -> None:
         """The members from here on; new ones have these rows, or none."""
         self.clock += 1
+        make, given = self.machine_class, rows or {}
         self.machines = {
-            who: self.machines.get(who) or Machine(who, self.sites, (rows or {}).get(who[0]) or MemoryRows()) for who in members
+            who: self.machines.get(who) or make(who, self.sites, given.get(who[0]) or MemoryRows()) for who in members
         }
         self.waiting = [(who, data) for who, data in self.waiting if who in members]
         for who, machine in self.machines.items():

@@ -70,7 +70,8 @@ def test_errors_of_the_process() -> None:
 def facts(**others: Any) -> dict[str, Any]:
     return {
         "name": "shop", "version": 9, "durable": 8, "epoch": 1 << 32, "file_bytes": 4096, "wal_bytes": 100, "locks": 0,
-        "sync_s": 0.001, "transfer_bytes": 0, "serving": 1, "active_sites": [1, 2], "members": [1, 2, 3], "sites": [1, 2, 3],
+        "sync_s": 0.001, "transfer_bytes": 0, "serving": 1, "open": True, "active_sites": [1, 2], "members": [1, 2, 3],
+        "sites": [1, 2, 3],
         "synced": {"1": 9, "2": 7}, "counters": {"verdict_done": 5, "verdict_conflict": 2, "failed": 1}, **others,
     }  # fmt: skip
 

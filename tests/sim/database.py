@@ -140,6 +140,9 @@ class Site:
 class World:
     """A run. ``run`` raises Violation."""
 
+    rounds = 60
+    """In which it comes to rest when everything works again."""
+
     def __init__(self, plan: Plan, **parts: Any) -> None:
         """parts: classes to be used in place of the honest ones."""
         self.plan = plan
@@ -628,7 +631,7 @@ class World:
             for txid in list(site.locking):
                 self.carry_out(site, site.machine.unlock(txid))
             site.locking.clear()
-        for round_ in range(60):
+        for round_ in range(self.rounds):
             for station in self.disks:
                 if station not in self.live or not self.live[station].connected:
                     self.start(station)
@@ -640,13 +643,13 @@ class World:
                 self.deliver()
             while self.sums:
                 self.sum_one()
-            if round_ == 45 and self.plan.rots:
+            if round_ == self.rounds - 15 and self.plan.rots:
                 self.rot()
             for site in [site for _, site in sorted(self.live.items())]:
                 self.advance(site, -1)
                 if self.live.get(site.station) is site:
                     self.sync(site)
-                    if round_ < 40:
+                    if round_ < self.rounds - 20:
                         self.again(site)
         self.history.on_rest()
 

@@ -233,6 +233,7 @@ class History:
             shared.parts.facts(),
             (shared.scrub.number, sorted(shared.scrub.sums.items())),
             site.rows.position(),
+            shared.agreement.copy(),
         )
         first, station = self._shared.setdefault(item.place, (state, site.station))
         if state != first:
@@ -289,6 +290,21 @@ class History:
         """A copy has all that was acknowledged, on its disk."""
         version = self.versions.get(digest)
         return version is not None and set(self._acknowledged) <= version.txids and synced >= self.acknowledged_version()
+
+    def promise(self, txid: Txid, version: int) -> None:
+        """Every later epoch must have this one."""
+        self._acknowledged[txid] = version
+
+    def on_look(self, site: Site) -> None:
+        """Mode unanimous: a program reads the copy of a site, as it is now. All that was told to be committed is in it; and it is
+        never lost."""
+        here = self._enter(site, site.rows.position())
+        missing = set(self._acknowledged) - here.txids
+        if missing:
+            raise Violation("old", f"site {site.station} shows version {here.position.version}, without {min(missing)}")
+        for version in here.since(self.acknowledged_version()):
+            if version.txid.station:
+                self.promise(version.txid, version.position.version)
 
     def on_read(self, site: Site, version: int, before: int) -> None:
         """A read begins on this version; ``before`` was acknowledged when it was asked for."""

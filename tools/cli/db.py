@@ -28,20 +28,28 @@ def db() -> None:
 @db.command(epilog=CODES)
 @click.argument("name")
 @click.option("--from", "source", metavar="FILE", help="Begin with what this SQLite file has, a backup for example.")
+@click.option(
+    "--mode",
+    type=click.Choice(["replicated", "unanimous"]),
+    default="replicated",
+    show_default=True,
+    help="unanimous: a transaction is committed when all stations have agreed, and shown when all have it on their disks.",
+)
 @timeout_option
 @database_option
-def create(name: str, source: str | None, timeout: float, path: str | None) -> None:
+def create(name: str, source: str | None, mode: str, timeout: float, path: str | None) -> None:
     """Make a database, and return when all stations have it on their disks. For root and the daemon's user.
 
     \b
     Examples:
       zenjun db create shop
+      zenjun db create rates --mode unanimous
       zenjun db create shop --from shop.sqlite -t 600
     """
     with asking(path, timeout) as service:
         if source is not None:
             upload(service, Path(source), timeout)
-        service.ask("create", timeout=timeout, db=name)
+        service.ask("create", timeout=timeout, db=name, mode=mode)
     click.echo(f"{name} is created")
 
 
@@ -180,11 +188,20 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"  version {facts['version']} of epoch {facts['epoch']}, digest {facts['digest']}, on enough disks {facts['durable']}",
         f"  active at {_stations(facts['active_sites'])} of {_stations(facts['sites'])}"
         + (f"; disks: {', '.join(lags)}" if lags else ""),
+        *([f"  mode {facts['mode']}, {_reads(facts)}"] if facts["mode"] != "replicated" else []),
         f"  file {facts['file_bytes']:,} bytes, log {facts['wal_bytes']:,} bytes, {facts['path']}",
         *([f"  last comparison of all rows: {printable(facts['scrub'])}"] if facts["scrub"] else []),
         *([f"  state: {facts['transfer_bytes']:,} bytes have come"] if facts["transfer_bytes"] else []),
         *([f"  gives the state to {facts['serving']} stations"] if facts["serving"] else []),
     ]
+
+
+def _reads(facts: dict[str, Any]) -> str:
+    if facts["open"]:
+        return "serves reads"
+    return "serves no reads" + (
+        f": a transaction waits for stations {_stations(facts['waits_for'])}" if facts["waits_for"] else ""
+    )
 
 
 @db.command(epilog=CODES)

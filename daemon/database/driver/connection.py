@@ -39,6 +39,7 @@ from . import ageing
 from .ageing import TooOld, watch
 from .cursor import Cursor, description_of
 from .dump import dump
+from .gate import begin_open
 from .keys import Keys
 from .mapping import mapped
 from .reads import Reads
@@ -109,6 +110,7 @@ class Connection:
         self._number = 0
         opened = self._ask("open")
         self._path = Path(opened["path"])
+        self._is_gated = opened.get("mode") == "unanimous"
         if at_least is not None:
             self._reach(at_least)
         watch.add(self)
@@ -327,9 +329,10 @@ class Connection:
             self._ask("barrier", durability=self.durability)
         else:
             self._check_fresh()
-        branch = self._open()
+        branch = begin_open(self) if self._is_gated else self._open()
         self._explicit, self._began, self._touched = explicit, time.monotonic(), False
-        branch.begin()
+        if not self._is_gated:
+            branch.begin()
         self._read_set.clear()
         if self._reads is not None:
             self._reads.begin()
@@ -517,7 +520,13 @@ class Connection:
     def _read_alone(self, cursor: Cursor, sql: str, bindings: Bindings) -> bool:
         """A statement that only reads, as its own snapshot of the file. False: it has to be a transaction."""
         branch, before = self._branch, self._pointed
-        if branch is None or self.read == "linearizable" or self._open() is not branch or self._pointed != before:
+        if (
+            branch is None
+            or self._is_gated
+            or self.read == "linearizable"
+            or self._open() is not branch
+            or self._pointed != before
+        ):
             return False
         self._check_fresh()
         try:

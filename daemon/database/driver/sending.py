@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ..errors import NotCommitted, NotReachable, SerializationError, Undecided
 from ..wire import PIECE_BYTES, to_text
-from .service import Lost
+from .service import RETRY_S, Lost
 
 if TYPE_CHECKING:
     from .connection import Connection
-
-RETRY_S: Final = 0.1
-"""Between two tries to reach the database process again."""
 
 
 def send(connection: Connection, write: dict[str, Any], body: bytes) -> int:

@@ -15,6 +15,8 @@ from ..errors import InterfaceError, NotReachable, OperationalError, error_of
 from ..wire import FRAME_MAX, SOCKET, SOCKET_ENV, VERSION, beside
 
 READ_BYTES: Final = 64 * 1024
+RETRY_S: Final = 0.1
+"""Between two tries to reach the database process again."""
 SLACK_S: Final = 5.0
 """What an answer may take beyond the time in which the process gives one."""
 
@@ -82,6 +84,15 @@ class Service:
             raise error_of(str(answer["error"]["code"]), str(answer["error"]["text"]))
         ok: Frame = answer["ok"]
         return ok
+
+    def has_ended(self) -> bool:
+        """The process has closed the connection, or has gone; without waiting."""
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def close(self) -> None:
         self._socket.close()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..base import Source
+from .agreement import Agreement
 from .changeset import parse, row_hash
 from .messages import Lock, Position, Segment, Write, decode_body, next_digest
 from .parts import Incoming
@@ -60,6 +61,8 @@ class Shared:
     scrub: Scrubbing = field(default_factory=Scrubbing)
     parts: Incoming = field(default_factory=Incoming)
     """Of transactions that are not whole yet; not given to others."""
+    agreement: Agreement = field(default_factory=Agreement)
+    """Mode unanimous: how far the holder of the lock is."""
 
     def copy(self) -> Shared:
         """Another one, for a snapshot."""
@@ -74,6 +77,7 @@ class Shared:
             dict(self.synced),
             dict(self.check),
             self.scrub.copy(),
+            agreement=self.agreement.copy(),
         )
 
 

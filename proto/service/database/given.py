@@ -10,9 +10,10 @@ import struct
 from typing import Final, TypeVar
 
 from ..base import Source
+from .agreement import Agreement
 from .certify import Shared
 from .machine import Given
-from .messages import DIGEST_BYTES, HASH_BYTES, Lock, Position, Write, decode, encode
+from .messages import DIGEST_BYTES, HASH_BYTES, TXID_BYTES, Lock, Position, Txid, Write, decode, encode
 from .scrub import Scrubbing
 from .window import Window
 
@@ -23,6 +24,7 @@ _SOURCE: Final = struct.Struct("!II")
 _POSITION: Final = struct.Struct(f"!QQ{DIGEST_BYTES}s")
 _WINDOW: Final = struct.Struct("!QIII")
 _VERSION: Final = struct.Struct("!QI")
+_WRITTEN: Final = struct.Struct("!Q")
 
 
 def encode_given(given: Given) -> bytes:
@@ -32,9 +34,7 @@ def encode_given(given: Given) -> bytes:
     out += [_SOURCE.pack(*source) for source in sorted(shared.active)]
     out.append(_count(len(shared.synced)))
     out += [_SOURCE.pack(*source) + struct.pack("!Q", version) for source, version in sorted(shared.synced.items())]
-    out.append(_count(len(shared.check)))
-    for source, position in sorted(shared.check.items()):
-        out.append(_SOURCE.pack(*source) + (b"\0" if position is None else b"\1" + _POSITION.pack(*position)))
+    out.append(_positions(shared.check))
     out.append(struct.pack("!QI", shared.scrub.number, len(shared.scrub.sums)))
     for source, sums in sorted(shared.scrub.sums.items()):
         out.append(_SOURCE.pack(*source) + (b"\0" if sums is None else b"\1" + sums))
@@ -47,6 +47,24 @@ def encode_given(given: Given) -> bytes:
     entries = window.entries()
     out.append(_WINDOW.pack(window.horizon, window.versions_max, window.keys_max, len(entries)))
     out += [_VERSION.pack(version, len(keys)) + b"".join(keys) for version, keys in entries]
+    out.append(_agreement(shared.agreement))
+    return b"".join(out)
+
+
+def _agreement(agreement: Agreement) -> bytes:
+    """Of mode unanimous; otherwise there is nothing in it."""
+    out = [_WRITTEN.pack(agreement.written), _count(len(agreement.closing))]
+    out += [txid.encode() for txid in sorted(agreement.closing)]
+    out.append(_count(len(agreement.leaving)))
+    out += [_SOURCE.pack(*source) for source in sorted(agreement.leaving)]
+    out.append(_positions(agreement.grants))
+    return b"".join(out)
+
+
+def _positions(positions: dict[Source, Position | None]) -> bytes:
+    out = [_count(len(positions))]
+    for source, position in sorted(positions.items()):
+        out.append(_SOURCE.pack(*source) + (b"\0" if position is None else b"\1" + _POSITION.pack(*position)))
     return b"".join(out)
 
 
@@ -83,6 +101,15 @@ class _Reader:
         epoch, version, digest = _POSITION.unpack(self.take(_POSITION.size))
         return Position(epoch, version, digest)
 
+    def positions(self) -> dict[Source, Position | None]:
+        return {self.source(): self.position() for _ in range(self.count())}
+
+    def agreement(self) -> Agreement:
+        (written,) = self.unpack(_WRITTEN)
+        closing = {Txid.decode(self.take(TXID_BYTES)) for _ in range(self.count())}
+        leaving = {self.source() for _ in range(self.count())}
+        return Agreement(written, closing, self.positions(), leaving)
+
     def messages(self, kind: type[_MessageT]) -> list[tuple[Source, _MessageT]]:
         found: list[tuple[Source, _MessageT]] = []
         for _ in range(self.count()):
@@ -108,11 +135,12 @@ def decode_given(data: bytes) -> Given:
     clock, station, index, epoch, schema, release = reader.unpack(_HEAD)
     active = {reader.source() for _ in range(reader.count())}
     synced = {reader.source(): int.from_bytes(reader.take(8), "big") for _ in range(reader.count())}
-    check = {reader.source(): reader.position() for _ in range(reader.count())}
+    check = reader.positions()
     scrub = Scrubbing(int.from_bytes(reader.take(8), "big"))
     scrub.sums = {reader.source(): reader.take(DIGEST_BYTES) if reader.take(1)[0] else None for _ in range(reader.count())}
     locks, waiting = reader.messages(Lock), reader.messages(Write)
     shared = Shared(epoch, active, reader.window(), schema, release, locks, waiting, synced, check, scrub)
+    shared.agreement = reader.agreement()
     if reader.at != len(data):
         raise ValueError("the state has more bytes than it may")
     return Given((clock, station, index), shared)

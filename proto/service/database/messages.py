@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
 
 DIGEST_BYTES: Final = 16
+TXID_BYTES: Final = 16
 HASH_BYTES: Final = 8
 """Size of the hash of a row or table that was read (``changeset.row_hash``)."""
 READS_MAX: Final = 4096
@@ -184,6 +185,21 @@ class Summed(NamedTuple):
     sums: bytes
 
 
+class Close(NamedTuple):
+    """Mode unanimous: the sender has something to commit, and asks for the lock if its transaction has not got it yet. While the
+    transaction is the lock's first, nobody serves reads."""
+
+    txid: Txid
+    epoch: int
+
+
+class Grant(NamedTuple):
+    """Mode unanimous: the sender serves no reads while this transaction has the lock. position: of its copy."""
+
+    txid: Txid
+    position: Position
+
+
 Message: TypeAlias = (
     Write
     | Lock
@@ -201,6 +217,8 @@ Message: TypeAlias = (
     | Scrub
     | Summed
     | Force
+    | Close
+    | Grant
 )
 _KINDS: Final[tuple[type[Message], ...]] = (
     Write,
@@ -219,6 +237,8 @@ _KINDS: Final[tuple[type[Message], ...]] = (
     Scrub,
     Summed,
     Force,
+    Close,
+    Grant,
 )
 """A message's kind is its number here, from 1."""
 _WRITE: Final = struct.Struct("!16sQQH")
@@ -257,7 +277,9 @@ def encode(message: Message) -> bytes:
         return kind + _ACTIVE.pack(*message.position, message.release)
     if isinstance(message, Want | Answered):
         return kind + _POSITION.pack(*message.position)
-    if isinstance(message, Lock):
+    if isinstance(message, Grant):
+        return kind + message.txid.encode() + _POSITION.pack(*message.position)
+    if isinstance(message, Lock | Close):
         return kind + message.txid.encode() + struct.pack("!Q", message.epoch)
     if isinstance(message, Release):
         return kind + message.txid.encode()
@@ -285,9 +307,11 @@ def decode(data: bytes) -> Message | None:
             return Active(Position(*position), release)
         if kind in (Want, Answered):
             return kind(Position(*_POSITION.unpack(rest)))
-        if kind is Lock:
+        if kind in (Lock, Close):
             *txid, epoch = struct.unpack("!4IQ", rest)
-            return Lock(Txid(*txid), epoch)
+            return kind(Txid(*txid), epoch)
+        if kind is Grant:
+            return Grant(Txid.decode(rest[: _TXID.size]), Position(*_POSITION.unpack(rest[_TXID.size :])))
         if kind is Release:
             return Release(Txid(*_TXID.unpack(rest)))
         return kind(*struct.unpack(_PLAIN[kind], rest))

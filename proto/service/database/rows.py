@@ -69,3 +69,6 @@ class Rows(Protocol):
 
     def digest_at(self, version: int) -> bytes | None:
         """The digest of a version; None: the version is no longer kept."""
+
+    def gate(self, is_open: bool) -> None:
+        """Mode unanimous: whether reads are served. With RowsFailed nobody can read the copy any more."""
