@@ -20,6 +20,7 @@ import click
 
 from ...daemon.rights import what_hinders
 from ...proto import wire
+from ..pcap.frames.links import records
 from ..pcap.frames.pdu import LINK_ETHERNET, Record, decode, place
 from ..pcap.frames.sealed import Sealed, pieces, sealed
 from ..pcap.frames.text import Style, details, fold, line, seconds
@@ -206,7 +207,8 @@ class Printer:
         self.printed += 1
         if self.as_json:
             envelope = {} if sealed_frame is None else {"envelope": sealed_frame.envelope}
-            self.out.write(json.dumps(_about(record) | plain | envelope) + "\n")
+            told = {"records": [str(r) for r in records(plain)]} if "PAIR" in plain["flags"] else {}
+            self.out.write(json.dumps(_about(record) | plain | told | envelope) + "\n")
             return
         self.out.write(line(seconds(record.time_ns), plain, self._style) + "\n")
         if self.verbose:

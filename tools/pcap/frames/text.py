@@ -16,11 +16,13 @@ from typing import IO, Any, Final
 
 from ....daemon.terminal import printable
 from ....proto import wire
+from .links import records
 from .problem import Problem
 
 VECTOR_PLAIN_MAX: Final = 8
 """Longer vectors are written with repeats."""
 SIZES_SHOWN: Final = 6
+RECORDS_SHOWN: Final = 6
 WIDTH_MIN: Final = 30
 _SEQUENCED: Final = frozenset(kind.name for kind in wire.SEQUENCED)
 _COLOURS: Final = {
@@ -125,6 +127,10 @@ def body(plain: dict[str, Any]) -> str:
         pieces = [
             f"{message['offset']}+{message['size']}/{message['total']}" for message in messages if "FRAGMENT" in message["mflags"]
         ]
+        if "PAIR" in plain["flags"]:
+            told = [str(record) for record in records(plain)]
+            more = f"; {len(told) - RECORDS_SHOWN} more" if len(told) > RECORDS_SHOWN else ""
+            return "; ".join(told[:RECORDS_SHOWN]) + more + (f"  fragment {' '.join(pieces)}" if pieces else "")
         sizes = f" ({numbers(m['size'] for m in messages)})" if 1 < len(messages) <= SIZES_SHOWN else ""
         plural = "" if len(messages) == 1 else "s"
         return f"{len(messages)} message{plural} {size} B{sizes}" + (f"  fragment {' '.join(pieces)}" if pieces else "")

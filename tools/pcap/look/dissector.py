@@ -99,6 +99,7 @@ def _tables(ethertype: int) -> str:
         "DATA": int(wire.Kind.DATA),
         "SERVICE": int(wire.Kind.SERVICE),
         "PACK": int(wire.Flag.PACK),
+        "PAIR": int(wire.Flag.PAIR),
         "FRAGMENT": int(wire.MessageFlag.FRAGMENT),
         "LAST": int(wire.MessageFlag.LAST),
         "ETHERTYPE": ethertype,
@@ -369,8 +370,13 @@ local function judge_header(h)
   if h.stations == 0 or h.stations > STATIONS_MAX then
     h["item stations"]:add_proto_expert_info(E.station, "A schema has 1.." .. STATIONS_MAX .. " stations")
   end
-  if h.src == 0 or h.src > h.stations then h["item src"]:add_proto_expert_info(E.station) end
-  if h.target > h.stations then h["item target"]:add_proto_expert_info(E.station) end
+  local most, least = h.stations, 0
+  if band(h.flags, PAIR) ~= 0 then
+    most, least = STATIONS_MAX, 1 -- src and target are stations of the schema, the vectors those of a link of two
+    if h.stations ~= 2 then h["item stations"]:add_proto_expert_info(E.station, "A link has two stations") end
+  end
+  if h.src == 0 or h.src > most then h["item src"]:add_proto_expert_info(E.station) end
+  if h.target < least or h.target > most then h["item target"]:add_proto_expert_info(E.station) end
 end
 
 local function captured(tvb)

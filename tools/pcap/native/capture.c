@@ -368,7 +368,7 @@ int zp_census(struct zp_walk *w, uint32_t ethertype, uint64_t enough, struct zp_
         if ((r = zp_next(w, &f)) != ZP_FRAME)
             return r;
         zp_link(&f, &l);
-        if (l.ethertype != ethertype || zp_pdu(l.pdu, l.captured, l.wire, &p) != ZP_P_NONE)
+        if (l.ethertype != ethertype || zp_pdu(l.pdu, l.captured, l.wire, &p) != ZP_P_NONE || p.flags & ZJW_FLAG_PAIR)
             continue;
         uint32_t s = p.src - 1u;
         if (!c->n[s] || (l.direction == 2 && !c->out[s]))

@@ -104,7 +104,7 @@ int zk_collect(struct zp_walk *w, struct zk_state *s, struct zk_mark *marks, uin
         if (result != ZP_FRAME)
             return result;
         zp_link(&f, &l);
-        if (l.ethertype != s->ethertype || zp_pdu(l.pdu, l.captured, l.wire, &p) != ZP_P_NONE)
+        if (l.ethertype != s->ethertype || zp_pdu(l.pdu, l.captured, l.wire, &p) != ZP_P_NONE || p.flags & ZJW_FLAG_PAIR)
             continue;
         s->frames++;
         if (!f.has_time || !l.direction) {
@@ -151,6 +151,8 @@ int zk_copies(struct zp_walk *w, uint32_t ethertype, uint64_t first, struct zk_c
             ++*damaged;
             continue;
         }
+        if (p.flags & ZJW_FLAG_PAIR)
+            continue; /* its numbers are those of a link */
         struct zk_copy *c = &copies[(*rows)++];
         memset(c, 0, sizeof *c);
         c->key = zk_key(&p);

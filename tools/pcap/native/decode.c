@@ -171,7 +171,7 @@ int zp_decode(struct zp_walk *w, uint32_t ethertype, const struct zp_filter *wan
             continue;
         if (frames)
             put_frame(frames, &f, &l, ours, p.kind, problem);
-        if (pdus && ours && problem == ZP_P_NONE)
+        if (pdus && ours && problem == ZP_P_NONE && !(p.flags & ZJW_FLAG_PAIR)) /* the streams of all; links.py has those of links */
             put_pdu(pdus, &f, &l, &p);
     }
 }

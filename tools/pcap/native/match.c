@@ -193,7 +193,7 @@ int zm_follow(struct zp_walk *w, struct zm_track *t, struct zm_hit *hit)
     while ((result = next_ours(w, t->ethertype, hit)) == ZP_FRAME) {
         struct zp_pdu p;
         if (zp_pdu(hit->link.pdu, hit->link.captured, hit->link.wire, &p) == ZP_P_NONE && p.cluster == t->cluster &&
-            (hit->why = why(t, &p))) {
+            !(p.flags & ZJW_FLAG_PAIR) && (hit->why = why(t, &p))) {
             hit->problem = ZP_P_NONE;
             return ZP_FRAME;
         }

@@ -201,7 +201,7 @@ int zo_feed(struct zo_observer *o, struct zp_walk *w, uint32_t file)
         if (l.ethertype == o->ethertype && l.known) {
             if (zp_pdu(l.pdu, l.captured, l.wire, &p) != ZP_P_NONE) {
                 o->total.damaged++;
-            } else if (ours(o, &p)) {
+            } else if (!(p.flags & ZJW_FLAG_PAIR) && ours(o, &p)) { /* links are no part of the order of all */
                 int out = l.direction == 2 || !l.direction;
                 if (out && p.src == o->self + 1 && p.incarnation != o->life && !(p.flags & ZJW_FLAG_RELAYED)) {
                     life_end(o);

@@ -12,7 +12,7 @@ static int messages_fit(const uint8_t *p, uint32_t left, uint32_t pdu_flags)
         if (left < ZJW_SIZEOF_MESSAGE)
             return 0;
         uint32_t size = be32(p + ZJW_MESSAGE_SIZE), flags = p[ZJW_MESSAGE_MFLAGS], head = ZJW_SIZEOF_MESSAGE;
-        if (p[ZJW_MESSAGE_TYPE] > ZJW_TYPE_SERVICE || flags & ~(ZJW_MFLAG_FRAGMENT | ZJW_MFLAG_LAST | ZJW_MFLAG_OP))
+        if (p[ZJW_MESSAGE_TYPE] > (pdu_flags & ZJW_FLAG_PAIR ? ZJW_TYPE_RELAY : ZJW_TYPE_SERVICE) || flags & ~(ZJW_MFLAG_FRAGMENT | ZJW_MFLAG_LAST | ZJW_MFLAG_OP))
             return 0;
         if (flags & ZJW_MFLAG_OP && !(pdu_flags & ZJW_FLAG_OP))
             return 0;
@@ -120,8 +120,14 @@ int zp_pdu(const uint8_t *b, uint32_t captured, uint32_t wire, struct zp_pdu *p)
     p->target = b[ZJW_HEADER_TARGET];
     if (p->n < 1 || p->n > ZJW_STATIONS_MAX)
         return ZP_P_STATIONS;
-    if (p->src < 1 || p->src > p->n || p->target > p->n)
+    if (p->flags & ZJW_FLAG_PAIR) { /* of a link: vectors of two, src and target count among all stations */
+        if (p->n != 2)
+            return ZP_P_STATIONS;
+        if (p->src < 1 || p->src > ZJW_STATIONS_MAX || p->target < 1 || p->target > ZJW_STATIONS_MAX || p->src == p->target)
+            return ZP_P_SOURCE;
+    } else if (p->src < 1 || p->src > p->n || p->target > p->n) {
         return ZP_P_SOURCE;
+    }
     uint32_t vectors = p->flags & ZJW_FLAG_PACK ? 2 : 1, head = ZJW_SIZEOF_HEADER + 4 * vectors * p->n;
     p->length = be16(b + ZJW_HEADER_LENGTH);
     p->size = head + p->length;
