@@ -15,7 +15,9 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with cluster(3, links=2, options={"cluster": {"heartbeat_ms": 100}}) as lab:
+    with cluster(
+        3, links=2, options={"cluster": {"heartbeat_ms": 100, "fail_timeout_ms": 3000, "progress_timeout_ms": 10_000}}
+    ) as lab:
         yield lab
 
 
