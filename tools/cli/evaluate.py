@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from ...daemon.client import ClientError
 from ..evaluate import exchanges
 from ..evaluate.dona import Point
+from ..evaluate.experiments import Run
 from ..lab import LabError
 from ..pcap.work import scratch
 from .common import FAILED, UNSUPPORTED, Failure, lacking_extra, say
 from .labcommon import exit_code_of
 from .lazy import Overview
 
+T = TypeVar("T")
+U = TypeVar("U")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
 
 
@@ -28,6 +32,7 @@ def evaluate() -> None:
     Examples:
       zenjun evaluate to      the TO paper's counts on a bus
       zenjun evaluate dona    the DONA paper's cost formulas
+      zenjun evaluate dona4   those of the paper on replicated databases
     """
 
 
@@ -116,7 +121,15 @@ def dona(write: bool, measure: bool, keep: Path | None) -> int:
 
 
 def _dona_points(keep: Path | None) -> Sequence[Point]:
-    from ..evaluate import dona_counts, dona_lab, study
+    from ..evaluate import dona_counts, dona_lab
+
+    asked, counted = _measured(lambda folder: dona_lab.record(dona_lab.NODES, dona_lab.POINTS, folder), dona_counts.sent, keep)
+    return [dona_counts.point(one, counted[0, k]) for k, one in enumerate(asked)]
+
+
+def _measured(record: Callable[[Path], tuple[Run, T]], count: Callable[[Any, Any], U], keep: Path | None) -> tuple[T, U]:
+    """Record a run, and count its captures in Spark: what was asked of it, and what was counted. Raises Failure."""
+    from ..evaluate import study
     from ..pcap.spark import java, session
     from ..pcap.tables import ingest
 
@@ -124,17 +137,49 @@ def _dona_points(keep: Path | None) -> Sequence[Point]:
         folder = keep or temporary
         try:
             java.find()
-            run, asked = dona_lab.record(dona_lab.NODES, dona_lab.POINTS, folder / "captures")
+            run, asked = record(folder / "captures")
             say("counting")
             with session.Session() as spark:
-                counted = dona_counts.sent(spark.spark, [(run, study.tables_of(run, folder / "tables"))])
+                return asked, count(spark.spark, [(run, study.tables_of(run, folder / "tables"))])
         except LabError as error:
             raise Failure(str(error), exit_code_of(error)) from None
         except java.JavaError as error:
             raise Failure(str(error), UNSUPPORTED) from None
         except (session.SessionError, ingest.IngestError, ClientError, TimeoutError) as error:
             raise Failure(str(error), FAILED) from None
-    return [dona_counts.point(one, counted[0, k]) for k, one in enumerate(asked)]
+
+
+@evaluate.command("dona4", epilog="Exit codes: 0 done · 1 a request cost something else · others as of zenjun lab.")
+@click.option("--write", is_flag=True, help="Put tables and plot into docs/evaluation.md of this checkout.")
+@click.option("--measure", is_flag=True, help="Run a lab, and put points from its captures beside the formulas.")
+@click.option(
+    "--requests", type=click.IntRange(10, 10_000), default=2000, show_default=True, help="Requests of each phase of the lab."
+)
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep captures and tables in this folder.")
+def dona4(write: bool, measure: bool, requests: int, keep: Path | None) -> int:
+    """Compute the messages for a request to a directory of data, in zones and in full distribution (paper on replicated
+    databases, table 4.2). With --measure a lab of ten stations plays it, and its captures are counted request by request.
+
+    \b
+    Examples:
+      zenjun evaluate dona4                    the tables, with the points that were measured last
+      zenjun evaluate dona4 --measure --write  the same into docs/evaluation.md, with figure 4.2 and measured points
+    """
+    try:
+        from ..evaluate import dona4_lab, dona4_page, dona_counts
+
+        points = dona4_page.stored(PAGE)
+        if measure:
+            asked, counted = _measured(lambda folder: dona4_lab.record(folder, requests), dona_counts.sizes, keep)
+            points = [dona4_page.point(one, counted[0, k]) for k, one in enumerate(asked)]
+        click.echo(dona4_page.table(points))
+        if write:
+            if measure:
+                dona4_page.store(PAGE, points)
+            dona4_page.write(PAGE, points)
+    except ImportError as error:
+        raise lacking_extra(error, "evaluate dona4") from None
+    return 0 if all(point.exact for point in points) else FAILED
 
 
 @evaluate.command("to", epilog="Exit codes: 0 as the paper says · 1 not so · others as of zenjun lab.")

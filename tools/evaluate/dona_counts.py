@@ -20,6 +20,7 @@ COMMON: Final[Mapping[Update, str]] = {
     Update.UNICAST: "zenjun.dir.seven", Update.BROADCAST: "zenjun.dir.seven", Update.ORDERED: "zenjun.dir",
 }  # fmt: skip
 """The group in which managers change the common directory."""
+_GROUPS: Final = frozenset({ASK, *COMMON.values()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,25 @@ def sent(spark: Any, runs: Sequence[tuple[Run, Path]]) -> dict[tuple[int, int], 
     runs: each with the folder of its tables, made from one capture of each station. A message counts once, by the time of its
     first transmission at its source. Repetitions, CONFIRMs and heartbeats are not messages.
     """
+    out: dict[tuple[int, int], dict[tuple[str, int], int]] = {
+        (i, k): {} for i, (run, _) in enumerate(runs) for k in range(len(run.phases))
+    }
+    names = {crc32(name.encode("ascii")): name for name in _GROUPS}
+    for r in _counted(spark, runs, "group, src"):
+        out[r.run, r.phase][names[r.group], r.src] = int(r.n)
+    return out
+
+
+def sizes(spark: Any, runs: Sequence[tuple[Run, Path]]) -> dict[tuple[int, int], dict[int, int]]:
+    """Count the same messages by their size: (run, phase) -> bytes -> messages."""
+    out: dict[tuple[int, int], dict[int, int]] = {(i, k): {} for i, (run, _) in enumerate(runs) for k in range(len(run.phases))}
+    for r in _counted(spark, runs, "size"):
+        out[r.run, r.phase][int(r.size)] = int(r.n)
+    return out
+
+
+def _counted(spark: Any, runs: Sequence[tuple[Run, Path]], by: str) -> list[Any]:
+    """Rows of run, phase, what is counted by, and n."""
     session = spark.newSession()
     for name in ("order", "messages"):
         parts = [schema.read(session, folder, name).selectExpr(f"{i} AS run", "*") for i, (_, folder) in enumerate(runs)]
@@ -49,18 +69,14 @@ def sent(spark: Any, runs: Sequence[tuple[Run, Path]]) -> dict[tuple[int, int], 
     phases = [(i, k, phase) for i, (run, _) in enumerate(runs) for k, phase in enumerate(run.phases)]
     values = ", ".join(f"({i}, {k}, {phase.begin_ns}L, {phase.end_ns}L)" for i, k, phase in phases)
     session.sql(f"SELECT * FROM VALUES {values} AS t(run, phase, a, b)").createOrReplaceTempView("phases")
-    names = {crc32(name.encode("ascii")): name for name in {ASK, *COMMON.values()}}
-    rows = session.sql(f"""
-        SELECT run, phase, group, src, count(*) AS n
+    groups = ", ".join(str(crc32(name.encode("ascii"))) for name in sorted(_GROUPS))
+    found: list[Any] = session.sql(f"""
+        SELECT run, phase, {by}, count(*) AS n
         FROM messages JOIN `order` USING (run, station, src, incarnation, seq) JOIN phases USING (run)
-        WHERE station = src AND type = {int(MessageType.USER)} AND group IN ({", ".join(str(crc) for crc in sorted(names))})
-              AND sent_ns BETWEEN a AND b
-        GROUP BY run, phase, group, src
+        WHERE station = src AND type = {int(MessageType.USER)} AND group IN ({groups}) AND sent_ns BETWEEN a AND b
+        GROUP BY run, phase, {by}
     """).collect()
-    out: dict[tuple[int, int], dict[tuple[str, int], int]] = {(i, k): {} for i, k, _ in phases}
-    for r in rows:
-        out[r.run, r.phase][names[r.group], r.src] = int(r.n)
-    return out
+    return found
 
 
 def point(asked: Asked, counted: Mapping[tuple[str, int], int]) -> Point:

@@ -14,10 +14,10 @@ import math
 import random
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from ...daemon.client import Message as GroupMessage
 from ...daemon.client import View, connect
@@ -87,7 +87,7 @@ class Common:
                     if isinstance(item, GroupMessage) and item.station == self.machine.me[0]:
                         self._finish()
                 elif isinstance(item, GroupMessage):
-                    self.machine.receive((item.station, item.client), item.data)
+                    self.machine.receive((item.station, item.client), self.unwrap(item.data))
                 elif isinstance(item, View):
                     self.machine.on_view(item.place, *([m[:2] for m in part] for part in (item.members, item.joined, item.left)))
             self.go_on()
@@ -96,13 +96,21 @@ class Common:
         while effects := self.machine.take():
             for effect in effects:
                 if isinstance(effect, Send):
-                    self.group.send_nowait(effect.data)
+                    self.group.send_nowait(self.wrap(effect.data))
                 elif isinstance(effect, Keep):
                     self.machine.kept(effect.asking)
                 elif isinstance(effect, Locked):
                     self.machine.data(bytes(DATA_BYTES))
                 elif isinstance(effect, Finished):
                     self._finish()
+
+    def wrap(self, data: bytes) -> bytes:
+        """What the machine sends, as it travels."""
+        return data
+
+    def unwrap(self, data: bytes) -> bytes:
+        """The reverse."""
+        return data
 
     def _finish(self) -> None:
         if self.done is not None and not self.done.done():
@@ -181,27 +189,45 @@ class Node:
         await asyncio.gather(*(some() for _ in range(WINDOW)))
 
 
-async def _measure(connections: Sequence[Any], groups: Sequence[Any], s: Setting, update: Update) -> Phase:
+class Player(Protocol):
+    """One station's program."""
+
+    common: Common | None
+    """How it changes the common directory, if it is a manager."""
+
+    async def read(self) -> None: ...
+
+    async def call_all(self) -> None: ...
+
+
+class Play(NamedTuple):
+    """One phase: who plays, and who of them, the first ones, changes the common directory and how."""
+
+    nodes: Sequence[Player]
+    managers: int
+    update: Update
+    common: type[Common] = Common
+
+
+async def measure(connections: Sequence[Any], groups: Sequence[Any], play: Play) -> Phase:
     """One phase."""
-    turn = asyncio.Lock()
-    nodes = [Node(s, k, group, turn) for k, group in enumerate(groups, 1)]
-    readers = [asyncio.ensure_future(node.read()) for node in nodes]
+    readers = [asyncio.ensure_future(node.read()) for node in play.nodes]
     joined = []
     try:
-        for node, connection in zip(nodes[: s.m] if s.m > 1 else (), connections, strict=False):
-            ordered = update is Update.ORDERED
+        for node, connection in zip(play.nodes[: play.managers] if play.managers > 1 else (), connections, strict=False):
+            ordered = play.update is Update.ORDERED
             options: dict[str, Any] = {} if ordered else {"order": "op", "no_self": True}
-            group = await connection.join(COMMON[update], timeout=PATIENCE_S, **options)
+            group = await connection.join(COMMON[play.update], timeout=PATIENCE_S, **options)
             joined.append(group)
-            node.common = Common(update, (node.station, connection.welcome.client), group)
+            node.common = play.common(play.update, (connection.welcome.station, connection.welcome.client), group)
             readers.append(asyncio.ensure_future(node.common.read()))
         await asyncio.sleep(SETTLE_S)
-        for node in nodes:
+        for node in play.nodes:
             if node.common is not None and not node.common.ordered:
-                assert len(node.common.machine.members) == s.m - 1, "the managers do not know each other yet"
+                assert len(node.common.machine.members) == play.managers - 1, "the managers do not know each other yet"
                 node.common.machine.activate(_PLACE)
         begin = time.time_ns()
-        calling = asyncio.gather(*(node.call_all() for node in nodes))
+        calling = asyncio.gather(*(node.call_all() for node in play.nodes))
         running: list[asyncio.Future[Any]] = [calling, *readers]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for reader in readers:
@@ -218,7 +244,7 @@ async def _measure(connections: Sequence[Any], groups: Sequence[Any], s: Setting
             await group.leave()
 
 
-async def _play(lab: Lab, n: int, points: Sequence[tuple[Setting, Update]]) -> tuple[Phase, ...]:
+async def _play(lab: Lab, n: int, plays: Sequence[Callable[[Sequence[Any]], Play]]) -> tuple[Phase, ...]:
     async with contextlib.AsyncExitStack() as stack:
         connections = []
         for k in range(1, n + 1):
@@ -226,16 +252,30 @@ async def _play(lab: Lab, n: int, points: Sequence[tuple[Setting, Update]]) -> t
             connections.append(await stack.enter_async_context(connect(path, name="dona", timeout=PATIENCE_S, wait=PATIENCE_S)))
         groups = [await c.join(ASK, order="op", no_self=True) for c in connections]
         await asyncio.sleep(SETTLE_S)
-        return tuple([await _measure(connections, groups, s, update) for s, update in points])
+        return tuple([await measure(connections, groups, play(groups)) for play in plays])
+
+
+def recorded(name: str, n: int, plays: Sequence[Callable[[Sequence[Any]], Play]], folder: Path) -> Run:
+    """Play one after the other in a lab of n stations, each a phase. A play gets the stations' groups for requests. Raises
+    LabError, ClientError."""
+    with _cluster(n, folder / name) as lab:
+        phases = asyncio.run(_play(lab, n, plays))
+    return Run(name, folder / name, n, 0, phases)
+
+
+def _nodes(s: Setting, update: Update) -> Callable[[Sequence[Any]], Play]:
+    def play(groups: Sequence[Any]) -> Play:
+        turn = asyncio.Lock()
+        return Play([Node(s, k, group, turn) for k, group in enumerate(groups, 1)], s.m, update)
+
+    return play
 
 
 def record(n: int, points: Sequence[tuple[Setting, Update]], folder: Path) -> tuple[Run, list[Asked]]:
     """Play all points one after the other in one lab, each a phase. Raises LabError, ClientError."""
-    name = f"dona-{n}"
-    with _cluster(n, folder / name) as lab:
-        phases = asyncio.run(_play(lab, n, points))
+    run = recorded(f"dona-{n}", n, [_nodes(s, update) for s, update in points], folder)
     asked = [Asked(s, update, frozenset(range(1, s.m + 1)), s.n * calls_of(s)) for s, update in points]
-    return Run(name, folder / name, n, 0, phases), asked
+    return run, asked
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from ..pcap.report.plots import Shape, colour, dash, legend, lines, plain_log
 from ..pcap.report.summary import LEVELS, STEPS
 from .counts import QUANTILES, Cost, Exchange, Stop
 
-_BLOCK: Final = re.compile(r"(<!-- made by zenjun evaluate: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK: Final = re.compile(r"(<!-- made by zenjun evaluate: (?P<name>[a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Exchanges = Mapping[int, tuple[Sequence[Exchange], Sequence[Exchange]]]
 """n → (one confirmation for all, every reception answered)."""
 
