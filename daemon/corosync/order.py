@@ -37,6 +37,10 @@ class Ring(Protocol):
 
     def on_message(self, source: Source, data: bytes) -> None: ...
 
+    def on_batch(self) -> None:
+        """The messages that were there have been passed in."""
+        ...
+
     def on_bug(self, error: BaseException) -> None: ...
 
     def on_room(self) -> None:
@@ -152,6 +156,7 @@ class Order:
                     if not mine():
                         return
                     self._pass(item)
+                self._ring.on_batch()
                 await asyncio.sleep(0)  # programs have their turn, also while messages flow
         except ClientError as error:
             self._lost(str(error))

@@ -31,8 +31,10 @@ class Program:
     uid: int
     asked: str = ""
     """The request that is being answered; "": none is."""
-    waiting: deque[bytes] = field(default_factory=deque)
-    """Requests that have been read and wait for room."""
+    waiting: deque[tuple[bytes, bool]] = field(default_factory=deque)
+    """Requests that have been read and wait for room; True: a message to the process group as it will be sent."""
+    route: bytes = b""
+    """What such messages begin with (``ipc.Server.route``)."""
     model: int = 0
     context: int = 0
     iterations: dict[int, Iterator[Any]] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """The server of libqb's IPC against libqb's own client: ``python -m tests.daemon.corosync_ipc_rig CASE``, one case a process.
 
 A child serves; this process is the program. Requests: id 1 is answered by itself; 2 asks for events (number, size); 3 has no
-answer; 4 stops reading this connection until another one sends 5. What the server says of connections comes through a pipe.
+answer; 4 stops reading this connection until another one sends 5; 6 has the head of its messages to a process group, which come
+back as events of node 7. What the server says of connections comes through a pipe.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from cffi import FFI
-from zenjun.daemon.corosync.ipc import SERVICES, Asked, Ended, IpcError, Opened, Refused, Server, owner
+from zenjun.daemon.corosync.codec import event
+from zenjun.daemon.corosync.ipc import SERVICES, Asked, Ended, IpcError, Opened, Refused, Said, Server, owner
+from zenjun.proto.service.corosync.messages import Mcast, Part, Process, mcast_head
+from zenjun.proto.service.corosync.results import Deliver
 
 HEAD: Final = struct.Struct("<i4xi4x")
 EVENT: Final = struct.Struct("<i4xi4xi4xQ")
@@ -57,6 +61,8 @@ def serve(said: int, allowed: list[int]) -> None:
             match item:
                 case Asked():
                     answer(server, item, stopped)
+                case Said():
+                    server.deliver(server.hearers([item.connection]), 1, 7, item.message)
                 case Opened():
                     os.write(said, json.dumps(["opened", item.service, item.pid, item.uid]).encode() + b"\n")
                 case Ended():
@@ -77,6 +83,9 @@ def answer(server: Server, item: Asked, stopped: list[int]) -> None:
     elif number == 4:
         server.pause(item.connection, True)
         stopped.append(item.connection)
+        server.answer(item.connection, item.message)
+    elif number == 6:
+        server.route(item.connection, item.message[HEAD.size :])
         server.answer(item.connection, item.message)
     elif number == 5:
         for connection in stopped:
@@ -254,6 +263,33 @@ def strangers(rig: Rig) -> None:
     assert len(list(held.iterdir())) < before + 200
 
 
+def mcast(length: int, data: bytes) -> bytes:
+    """libcpg's request for a message."""
+    out = bytearray(40) + data
+    HEAD.pack_into(out, 0, 2, len(out))
+    struct.pack_into("<I", out, 32, length)
+    return bytes(out)
+
+
+def group(rig: Rig) -> None:
+    """Messages to a process group do not pass through Python: what C reads and writes is what the table says."""
+    buffer = ffi.new("char[]", BUFFER)
+    for name, pid in ((b"g", 1), (b"pacemaker\0", 0xFFFFFFFF), (b"n" * 128, 4711)):
+        process = Process(name, pid)
+        with connected("cpg") as c:
+            assert ask(c, message(6, mcast_head(process)))
+            for data in (b"", b"x", bytes(range(256)) * 400):
+                request = mcast(len(data), data + b"what is behind it")
+                assert qb.qb_ipcc_send(c, request, len(request)) == len(request)
+                got = qb.qb_ipcc_event_recv(c, buffer, BUFFER, int(WAIT_S * 1000))
+                wanted = event(Deliver(0, 7, Mcast(process, Part.WHOLE, len(data), data)))
+                assert bytes(ffi.buffer(buffer, got)) == wanted, (name, len(data))
+            for request in (mcast(1, b""), mcast(0xFFFFFFFF, b"x"), mcast(9, b"12345678"), mcast(0, b"")[:-1]):
+                short = request[:8] + struct.pack("<i", len(request)) + request[12:]
+                assert ask(c, short) == short, "malformed: it comes as it is"
+            assert ask(c, message(6)) and ask(c, mcast(0, b"")) == mcast(0, b""), "and again as a request"
+
+
 def rights(rig: Rig) -> None:
     """Only root and whom the lists have."""
     for user, works in ((OTHER, True), (OTHER + 1, False)):
@@ -290,7 +326,7 @@ def taken(rig: Rig) -> None:
 
 
 CASES: Final[dict[str, Callable[[Rig], None]]] = {
-    case.__name__: case for case in (echo, events, queue, hostile, greedy, pause, halfway, strangers, rights, taken)
+    case.__name__: case for case in (echo, events, queue, hostile, greedy, pause, halfway, strangers, group, rights, taken)
 }
 
 

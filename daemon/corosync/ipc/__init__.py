@@ -64,6 +64,13 @@ class Asked(NamedTuple):
     message: bytes
 
 
+class Said(NamedTuple):
+    """A message to the program's process group, as the stand-ins' group has it (``Server.route``)."""
+
+    connection: int
+    message: bytes
+
+
 class Ended(NamedTuple):
     connection: int
     service: str
@@ -105,13 +112,17 @@ class Server:
         """Readable while ``turn`` has something to do."""
         return int(_lib.ipc_fd(self._server))
 
-    def turn(self) -> list[Opened | Asked | Ended | Refused]:
+    def turn(self) -> list[Opened | Asked | Said | Ended | Refused]:
         """Serve what is ready, at most a batch of each connection; what has come in, in its order."""
         count = _lib.ipc_turn(self._server)
         items, data = _lib.ipc_items(self._server), _lib.ipc_bytes(self._server)
-        found: list[Opened | Asked | Ended | Refused] = []
+        said = _lib.IPC_SAID
+        found: list[Opened | Asked | Said | Ended | Refused] = []
         for k in range(count):
             item = items[k]
+            if item.kind == said:
+                found.append(Said(item.connection, bytes(_ffi.buffer(data + item.at, item.size))))
+                continue
             service = _NAMES[item.service]
             if item.kind == _lib.IPC_REQUEST:
                 found.append(Asked(item.connection, service, bytes(_ffi.buffer(data + item.at, item.size))))
@@ -131,6 +142,20 @@ class Server:
     def event(self, connections: Sequence[int], message: bytes) -> None:
         """The same event to several; what has no room waits."""
         _lib.ipc_event(self._server, list(connections), len(connections), _ffi.from_buffer(message), len(message))
+
+    def route(self, connection: int, head: bytes) -> None:
+        """The connection's messages to its process group come as ``Said`` and begin so; empty: they come as requests."""
+        if _lib.ipc_route(self._server, connection, head, len(head)):
+            raise ValueError(f"{len(head)} bytes are no head of a message")
+
+    def hearers(self, connections: Sequence[int]) -> Any:
+        """For ``deliver``."""
+        return _ffi.new("uint32_t[]", connections)
+
+    def deliver(self, hearers: Any, count: int, node: int, message: bytes) -> None:
+        """A whole message to a process group, as the stand-ins' group has it, as an event of libcpg to several connections."""
+        if _lib.ipc_deliver(self._server, hearers, count, node, message, len(message)):
+            raise ValueError("not a whole message, or no memory")
 
     def pause(self, connection: int, paused: bool) -> None:
         """Stop or start reading the requests of a connection."""

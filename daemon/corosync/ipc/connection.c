@@ -9,7 +9,7 @@
 #define SLOT_BITS 10 /* IPC_CONNECTIONS_MAX */
 #define HEAD_MIN 16  /* bytes of libqb's header of a request */
 
-static struct ipc_connection *find(struct ipc *s, uint32_t number) {
+struct ipc_connection *ipc_connection_find(struct ipc *s, uint32_t number) {
     struct ipc_connection *k = &s->connections[number & (IPC_CONNECTIONS_MAX - 1)];
     return k->c && k->number == number ? k : NULL;
 }
@@ -113,6 +113,8 @@ static int32_t on_process(void *c, void *data, size_t size) {
         return 0;
     /* size is what the program's header says, in memory that the program can change: within the buffer everything is mapped */
     int32_t most = s->qb.buffer_size(c);
+    if (k->head_size && most > 0 && size <= (size_t)most && ipc_say(s, k, data, size))
+        return 0;
     struct ipc_item *item = NULL;
     uint8_t *bytes = NULL;
     if (size >= HEAD_MIN && most > 0 && size <= (size_t)most && (bytes = ipc_bytes_new(s, (uint32_t)size)))
@@ -138,7 +140,7 @@ static void end(struct ipc *s, struct ipc_connection *k, int reason) {
 }
 
 int ipc_answer(struct ipc *s, uint32_t connection, const void *data, uint32_t size) {
-    struct ipc_connection *k = find(s, connection);
+    struct ipc_connection *k = ipc_connection_find(s, connection);
     if (!k || k->ending)
         return -ENOENT;
     ssize_t sent = s->qb.respond(k->c, data, size);
@@ -179,7 +181,7 @@ static void event_to(struct ipc *s, struct ipc_connection *k, const void *data, 
 
 void ipc_event(struct ipc *s, const uint32_t *connections, int count, const void *data, uint32_t size) {
     for (int at = 0; at < count; at++) {
-        struct ipc_connection *k = find(s, connections[at]);
+        struct ipc_connection *k = ipc_connection_find(s, connections[at]);
         if (k && !k->ending)
             event_to(s, k, data, size);
     }
@@ -224,13 +226,13 @@ void ipc_end_broken(struct ipc *s) {
 }
 
 void ipc_pause(struct ipc *s, uint32_t connection, int paused) {
-    struct ipc_connection *k = find(s, connection);
+    struct ipc_connection *k = ipc_connection_find(s, connection);
     if (k)
         ipc_watch_pause(s, k->c, paused != 0);
 }
 
 void ipc_end(struct ipc *s, uint32_t connection) {
-    struct ipc_connection *k = find(s, connection);
+    struct ipc_connection *k = ipc_connection_find(s, connection);
     if (k && !k->ending)
         end(s, k, IPC_ENDED);
 }

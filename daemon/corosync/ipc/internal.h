@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #define IPC_SERVICES_MAX 8
+#define HEAD_MAX (7 + 128) /* of a message of a process group: format, kind, pid, length of the name, name */
 #define BYTES_KEPT (4u << 20) /* of the buffer for requests, between turns */
 
 typedef void (*ipc_job_fn)(void *data);
@@ -88,6 +89,8 @@ struct ipc_connection {
     bool ending; /* nothing of it is passed on, and nothing sent to it */
     struct ipc_waiting *first, **last;
     uint64_t waiting_bytes;
+    uint32_t head_size; /* 0: its messages are requests like others */
+    uint8_t head[HEAD_MAX];
 };
 
 struct ipc {
@@ -112,6 +115,8 @@ struct ipc {
     bool broken; /* a connection is to be ended */
     bool starting; /* a service */
     uint32_t handshakes, handshakes_ever;
+    uint8_t *event; /* one is written here */
+    uint32_t event_max;
     uint64_t processed; /* requests that libqb has passed on */
     struct ipc_connection connections[IPC_CONNECTIONS_MAX];
 };
@@ -127,6 +132,8 @@ void ipc_flush(struct ipc *s);
 void ipc_end_broken(struct ipc *s);
 void ipc_connection_free(struct ipc *s, uint32_t slot);
 struct ipc_connection *ipc_connection_of(struct ipc *s, const void *c);
+struct ipc_connection *ipc_connection_find(struct ipc *s, uint32_t number);
+bool ipc_say(struct ipc *s, struct ipc_connection *k, const void *request, size_t size);
 void ipc_connection_break(struct ipc *s, struct ipc_connection *k);
 struct ipc *ipc_the(void);
 

@@ -251,7 +251,7 @@ void ipc_destroy(struct ipc *s) {
         if (own[k] >= 0)
             close(own[k]);
     /* libqb stays loaded: it has threads' and process-wide state of its own */
-    free(s->jobs), free(s->watches), free(s->items), free(s->bytes), free(s->uids), free(s->gids);
+    free(s->jobs), free(s->watches), free(s->items), free(s->bytes), free(s->uids), free(s->gids), free(s->event);
     the = NULL;
     free(s);
 }

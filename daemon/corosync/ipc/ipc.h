@@ -16,7 +16,8 @@ enum ipc_kind {
     IPC_OPENED = 1,  /* a program has connected to a service */
     IPC_REQUEST = 2, /* `size` bytes at `at` */
     IPC_CLOSED = 3,  /* the connection has ended; its number is not used again before 2^22 others */
-    IPC_REFUSED = 4  /* a program was not let in: `reason` */
+    IPC_REFUSED = 4, /* a program was not let in: `reason` */
+    IPC_SAID = 5     /* a message for its process group: `size` bytes at `at`, as the group of the stand-ins has it */
 };
 
 enum ipc_reason {
@@ -74,6 +75,12 @@ void ipc_event(struct ipc *s, const uint32_t *connections, int count, const void
 
 /* Stop or start reading a program's requests: while stopped, the program's buffer fills, and its library says so. */
 void ipc_pause(struct ipc *s, uint32_t connection, int paused);
+
+/* What is written here without Python: messages of process groups, whole ones. ipc_route: a connection's requests for them become
+ * IPC_SAID, beginning with `head` (proto/service/corosync/messages.py); size 0: they are IPC_REQUEST. -EINVAL: such a head there is
+ * not. ipc_deliver: such a message, of a node, as an event of libcpg to several connections; -EINVAL: it is none. */
+int ipc_route(struct ipc *s, uint32_t connection, const void *head, uint32_t size);
+int ipc_deliver(struct ipc *s, const uint32_t *connections, int count, uint32_t node, const void *message, uint32_t size);
 
 /* End a connection. IPC_CLOSED follows. */
 void ipc_end(struct ipc *s, uint32_t connection);

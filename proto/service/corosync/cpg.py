@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
-from ..base import Effect
-from .messages import NAME_MAX, Mcast, Part, Process, ProcJoin, ProcLeave, Reason
+from ..base import Effect, Source
+from .messages import NAME_MAX, Mcast, Part, Process, ProcJoin, ProcLeave, Reason, mcast_head
 from .results import Address, Answer, Changed, Code, Confchg, Deliver, Members, RingId, Totem
-from .ring import Ring
+from .ring import Phase, Ring
 
 WAITING_BYTES_MAX: Final = 4 << 20
 """Of a handle's messages that have no place yet; a message may begin while they are fewer."""
 MESSAGE_BYTES: Final = 256
 """What a message counts besides its data, so that empty ones are bounded as well."""
+MCAST_BYTES: Final = 5
+"""Of an MCAST, between its process and its data."""
 DATA_MAX: Final = 1 << 20
 """Of one message or part; above 1 MiB - 1 KiB libcpg sends parts."""
 
@@ -42,6 +44,8 @@ class Handle:
     """The program wants to hear of the ring when it has joined."""
     state: State = State.OUTSIDE
     process: Process | None = None
+    head: bytes = b""
+    """What its messages begin with."""
     waiting_bytes: int = 0
     changes: int = 0
     """How often the group has changed under this handle."""
@@ -53,6 +57,15 @@ class Handle:
     """Bytes of it that have not come yet."""
     begun: set[tuple[int, int]] = field(default_factory=set)
     """(node, pid) of senders of whose message the program has the first part."""
+
+
+class Lane(NamedTuple):
+    """Who hears the whole messages of a process, until anything else happens than such messages."""
+
+    node: int
+    handles: tuple[int, ...]
+    sender: Handle | None
+    """The process's own handle, if it is here."""
 
 
 class Cpg:
@@ -89,6 +102,7 @@ class Cpg:
         if code is not Code.OK:
             return [Answer(number, code)]
         handle.state, handle.process, handle.initial = State.JOINING, process, initial
+        handle.head = mcast_head(process)
         handle.waiting_bytes, handle.began_at = 0, None
         handle.begun.clear()
         return self.ring.submit(ProcJoin(process))
@@ -129,6 +143,33 @@ class Cpg:
         return (
             self._send(handle, Mcast(handle.process, Part.WHOLE, len(data), data)) if code is Code.OK else [Answer(number, code)]
         )
+
+    def said(self, number: int, message: bytes) -> bool:
+        """``mcast`` of a message that is written already, as ``encode`` writes a WHOLE one of this handle's process: the host
+        emits it. False, and nothing has happened: use ``mcast``."""
+        handle = self.handles[number]
+        if self.ring.phase is not Phase.IN or handle.state is not State.INSIDE or not message.startswith(handle.head):
+            return False
+        handle.waiting_bytes += MESSAGE_BYTES + len(message) - len(handle.head) - MCAST_BYTES
+        self.ring.went(message)
+        return True
+
+    def lane(self, source: Source, head: bytes) -> Lane | None:
+        """Who hears the messages of this source that begin so. None: something else is to be done with them."""
+        node = self.ring.node_of(source)
+        process = next((p for p in self.ring.table.get(node, ()) if mcast_head(p) == head), None) if node is not None else None
+        if node is None or process is None:
+            return None
+        group = [h for h in self.handles.values() if h.process is not None and h.process.group == process.group]
+        hear = tuple(h.number for h in group if h.state in (State.INSIDE, State.LEAVING))
+        here = node == self.ring.node
+        return Lane(node, hear, next((h for h in group if here and h.process == process and h.number in hear), None))
+
+    def came_back(self, lane: Lane, message: bytes) -> None:
+        """A message of this node, in a lane, has its place."""
+        self.ring.came_back(message)
+        if lane.sender is not None:
+            lane.sender.waiting_bytes -= MESSAGE_BYTES + len(message) - len(lane.sender.head) - MCAST_BYTES
 
     def mcast_part(self, number: int, part: Part, length: int, data: bytes) -> list[Effect]:
         """A fragment of libcpg. INTERRUPT: the group has changed since the first one, and this message will not be whole."""

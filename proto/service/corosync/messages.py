@@ -119,6 +119,22 @@ _MCAST: Final = struct.Struct("!BI")
 _LIST: Final = struct.Struct(f"!QHHI{FINGERPRINT_BYTES}sQQ?II?I")
 _KILL: Final = struct.Struct("!I")
 _VOTES: Final = struct.Struct("!II")
+_MCAST_HEAD: Final = _HEAD.pack(FORMAT, _KINDS.index(Mcast))
+_WHOLE_MIN: Final = _HEAD.size + _PROCESS.size + _MCAST.size
+
+
+def mcast_head(process: Process) -> bytes:
+    """What every MCAST of a process begins with; ``Part`` and length follow, 5 bytes, then the data."""
+    return _HEAD.pack(FORMAT, _KINDS.index(Mcast)) + _process(process)
+
+
+def whole_head(data: bytes) -> bytes:
+    """The beginning of a message that is an MCAST, WHOLE and as long as it says; empty for any other message."""
+    if len(data) < _WHOLE_MIN or not data.startswith(_MCAST_HEAD):
+        return b""
+    end = _WHOLE_MIN - _MCAST.size + data[_WHOLE_MIN - _MCAST.size - 1]
+    is_whole = len(data) >= end + _MCAST.size and _MCAST.unpack_from(data, end) == (0, len(data) - end - _MCAST.size)
+    return data[:end] if is_whole else b""
 
 
 def encode(message: Message) -> bytes:

@@ -121,7 +121,7 @@ class Ring:
         self._sources: dict[Source, int] = {}
         """The ring of the order: its members' nodes. Empty: alone."""
         self._round: Round | None = None
-        self._pending: deque[Message] = deque()
+        self._pending: deque[bytes] = deque()
         """Own messages under way, in their order."""
         self._requests: deque[Message] = deque()
         """What local programs want, while it has to wait."""
@@ -219,8 +219,7 @@ class Ring:
             return []
         message = decode(data)
         if source == self._me:
-            invariant(bool(self._pending) and self._pending[0] == message, "own messages come back in their order")
-            self._pending.popleft()
+            self.came_back(data)
         if message is None:
             self.dropped["malformed"] += 1
             return []
@@ -237,9 +236,26 @@ class Ring:
 
     # ---- messages
 
+    def node_of(self, source: Source) -> int | None:
+        """The node of a member of the ring of the order, as far as its messages take effect here."""
+        return self._sources.get(source) if self.phase is Phase.IN else None
+
+    def went(self, data: bytes) -> None:
+        """The host emits a message by itself. Only in phase IN."""
+        self._pending.append(data)
+
+    def came_back(self, data: bytes) -> None:
+        """The next message of this node has its place."""
+        invariant(bool(self._pending) and self._pending[0] == data, "own messages come back in their order")
+        self._pending.popleft()
+
+    def is_own(self, source: Source) -> bool:
+        return source == self._me
+
     def _emit(self, message: Message) -> list[Effect]:
-        self._pending.append(message)
-        return [Emit(encode(message))]
+        data = encode(message)
+        self._pending.append(data)
+        return [Emit(data)]
 
     def _apply(self, node: int, message: Message) -> list[Effect]:
         """What a node of the ring says takes effect."""
@@ -423,7 +439,8 @@ class Ring:
         return effects
 
     def _deliver_own(self) -> list[Effect]:
-        return [effect for message in self._pending for effect in self._apply(self.node, message)]
+        found = [message for data in self._pending if (message := decode(data)) is not None]
+        return [effect for message in found for effect in self._apply(self.node, message)]
 
 
 def _unpack(past: bytes) -> tuple[int, int]:

@@ -1,0 +1,101 @@
+/* Messages of process groups, which programs send by the ten thousand: from libcpg's request to the message of the stand-ins' group, and
+ * from that to libcpg's event. The layouts are those of daemon/corosync/table.py and proto/service/corosync/messages.py; a test
+ * compares them with what these write. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REQUEST_MCAST 2
+#define REQUEST_LENGTH 32 /* offsets in the request */
+#define REQUEST_DATA 40
+#define DATA_MAX (1u << 20)
+#define PID 2 /* offsets in the message */
+#define NAME_LENGTH 6
+#define NAME 7
+#define NAME_MAX_BYTES 128
+#define WHOLE 5 /* bytes behind the name: the part, 0, and the length */
+#define EVENT_DELIVER 5
+#define EVENT_SIZE 8 /* offsets in the event */
+#define EVENT_ERROR 16
+#define EVENT_NAME_LENGTH 24
+#define EVENT_NAME 32
+#define EVENT_LENGTH 160
+#define EVENT_NODE 168
+#define EVENT_PID 176
+#define EVENT_DATA 184
+#define CS_OK 1
+
+static uint32_t big(const uint8_t *at) { return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3]; }
+
+static void put_big(uint8_t *at, uint32_t value) {
+    for (int k = 0; k < 4; k++)
+        at[k] = (uint8_t)(value >> (24 - 8 * k));
+}
+
+static void put(uint8_t *at, uint32_t value) { memcpy(at, &value, sizeof value); } /* libqb's is the machine's order */
+
+int ipc_route(struct ipc *s, uint32_t connection, const void *head, uint32_t size) {
+    struct ipc_connection *k = ipc_connection_find(s, connection);
+    if (size > HEAD_MAX)
+        return -EINVAL;
+    if (!k)
+        return 0;
+    if (size)
+        memcpy(k->head, head, size);
+    k->head_size = size;
+    return 0;
+}
+
+/* Numbers of a request are read once: it stands in the program's memory. False: it is another one, or malformed. */
+bool ipc_say(struct ipc *s, struct ipc_connection *k, const void *request, size_t size) {
+    int32_t id;
+    uint32_t length;
+    if (size < REQUEST_DATA)
+        return false;
+    memcpy(&id, request, sizeof id);
+    memcpy(&length, (const uint8_t *)request + REQUEST_LENGTH, sizeof length);
+    if (id != REQUEST_MCAST || length > DATA_MAX || length > size - REQUEST_DATA)
+        return false;
+    uint32_t whole = k->head_size + WHOLE + length;
+    uint8_t *to = ipc_bytes_new(s, whole);
+    struct ipc_item *item = to ? ipc_item_new(s, IPC_SAID) : NULL;
+    if (!item)
+        return false;
+    memcpy(to, k->head, k->head_size);
+    to[k->head_size] = 0;
+    put_big(to + k->head_size + 1, length);
+    memcpy(to + k->head_size + WHOLE, (const uint8_t *)request + REQUEST_DATA, length);
+    item->connection = k->number, item->service = k->service, item->size = whole, item->at = (uint64_t)(to - s->bytes);
+    return true;
+}
+
+int ipc_deliver(struct ipc *s, const uint32_t *connections, int count, uint32_t node, const void *message, uint32_t size) {
+    const uint8_t *m = message;
+    if (size < NAME + WHOLE || m[NAME_LENGTH] > NAME_MAX_BYTES || size < NAME + WHOLE + (uint32_t)m[NAME_LENGTH])
+        return -EINVAL;
+    uint32_t name = m[NAME_LENGTH], length = size - NAME - name - WHOLE, whole = EVENT_DATA + length;
+    if (m[NAME + name] || big(m + NAME + name + 1) != length)
+        return -EINVAL;
+    if (whole > s->event_max) {
+        uint8_t *event = realloc(s->event, whole);
+        if (!event)
+            return -ENOMEM;
+        s->event = event, s->event_max = whole;
+    }
+    uint8_t *e = s->event;
+    memset(e, 0, EVENT_DATA);
+    put(e, EVENT_DELIVER);
+    put(e + EVENT_SIZE, whole);
+    put(e + EVENT_ERROR, CS_OK);
+    put(e + EVENT_NAME_LENGTH, name);
+    memcpy(e + EVENT_NAME, m + NAME, name);
+    put(e + EVENT_LENGTH, length);
+    put(e + EVENT_NODE, node);
+    put(e + EVENT_PID, big(m + PID));
+    memcpy(e + EVENT_DATA, m + NAME + name + WHOLE, length);
+    ipc_event(s, connections, count, e, whole);
+    return 0;
+}

@@ -1,0 +1,98 @@
+/* A flood through libcpg: cpgbench SECONDS SIZE. Sends as long as the library takes messages, and says how many of its own have come
+ * back in that time: "TP/s SIZE: NUMBER". With 0 seconds it only listens, until it is killed. Linked with any libcpg.so.4; declares what it uses, so no headers are needed. */
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+struct cpg_name {
+    uint32_t length;
+    char value[128];
+};
+struct cpg_callbacks {
+    void (*deliver)(uint64_t, const struct cpg_name *, uint32_t node, uint32_t pid, void *, size_t);
+    void (*confchg)(uint64_t, const struct cpg_name *, const void *, size_t, const void *, size_t, const void *, size_t);
+};
+int cpg_initialize(uint64_t *handle, struct cpg_callbacks *callbacks);
+int cpg_join(uint64_t handle, const struct cpg_name *group);
+int cpg_fd_get(uint64_t handle, int *fd);
+int cpg_dispatch(uint64_t handle, int how);
+int cpg_mcast_joined(uint64_t handle, int guarantee, const struct iovec *parts, unsigned count);
+int cpg_local_get(uint64_t handle, unsigned *node);
+
+enum { OK = 1, TRY_AGAIN = 6, DISPATCH_ALL = 2, DISPATCH_BLOCKING = 3, AGREED = 2 };
+
+static uint32_t here;
+static uint64_t came, next_number, wrong;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void deliver(uint64_t handle, const struct cpg_name *group, uint32_t node, uint32_t pid, void *data, size_t size) {
+    uint64_t number;
+    (void)handle, (void)group;
+    if (node != here || pid != (uint32_t)getpid() || size < sizeof number)
+        return;
+    memcpy(&number, data, sizeof number);
+    wrong += number != came++;
+}
+
+static void confchg(uint64_t handle, const struct cpg_name *group, const void *members, size_t m, const void *left, size_t l,
+                    const void *joined, size_t j) {
+    (void)handle, (void)group, (void)members, (void)m, (void)left, (void)l, (void)joined, (void)j;
+}
+
+int main(int argc, char **argv) {
+    struct cpg_callbacks callbacks = {deliver, confchg};
+    struct cpg_name group = {8, "cpgbench"};
+    uint64_t handle;
+    unsigned node;
+    int fd;
+    if (argc != 3 || cpg_initialize(&handle, &callbacks) != OK || cpg_local_get(handle, &node) != OK ||
+        cpg_fd_get(handle, &fd) != OK || cpg_join(handle, &group) != OK)
+        return 1;
+    here = node;
+    double seconds = atof(argv[1]);
+    size_t size = (size_t)atol(argv[2]);
+    char *data = calloc(1, size < 8 ? 8 : size);
+    struct iovec part = {data, size < 8 ? 8 : size};
+    while (seconds <= 0)
+        cpg_dispatch(handle, DISPATCH_BLOCKING);
+    double began = now(), end = began + seconds;
+    while (now() < end) {
+        memcpy(data, &next_number, sizeof next_number);
+        int code = cpg_mcast_joined(handle, AGREED, &part, 1);
+        if (code == OK) {
+            next_number++;
+        } else if (code == TRY_AGAIN) {
+            struct pollfd p = {.fd = fd, .events = POLLIN};
+            poll(&p, 1, 1);
+        } else {
+            fprintf(stderr, "cpg_mcast_joined: %d\n", code);
+            return 1;
+        }
+        if (code == TRY_AGAIN || next_number % 16 == 0)
+            cpg_dispatch(handle, DISPATCH_ALL);
+    }
+    double took = now() - began;
+    printf("TP/s %zu: %.0f\n", size, (double)came / took);
+    double give_up = now() + 60;
+    while (came < next_number && now() < give_up) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        poll(&p, 1, 100);
+        cpg_dispatch(handle, DISPATCH_ALL);
+    }
+    if (came != next_number || wrong) {
+        fprintf(stderr, "%llu of %llu came, %llu of them wrong\n", (unsigned long long)came, (unsigned long long)next_number,
+                (unsigned long long)wrong);
+        return 1;
+    }
+    return 0;
+}
