@@ -108,6 +108,7 @@ def test_corosyncs_tools_and_a_station_that_dies_and_comes_back() -> None:
         until(lambda: first.nodes() == again.nodes() == [1, 2, 3], "it is back")
         again.tell("send", "5", "20", "again-")
         until(got([first, second], 125), "its messages")
+        until(got([again], 5), "its messages at itself")
         assert first.messages() == second.messages()
         assert again.messages() == first.messages()[120:]
         ring = [entry[1:] for entry in first.heard if entry[0] == "ring"][-1]
