@@ -85,6 +85,8 @@ class Capture:
     """Whether some of them are cut by the snap length."""
     several: bool = False
     """Whether those of one direction were captured on several interfaces: a bridge and its port, a bond and its slave."""
+    pairs: bool = False
+    """Whether there are frames of links of two stations (header flag PAIR)."""
     truncated: bool = False
     tail_bytes: int = 0
     problem: str | None = None
@@ -253,6 +255,7 @@ def _scan(reader: Reader, capture: Capture, ethertype: int, split_bytes: int, on
     capture.ours = capture.ours or bool(links & 16)
     capture.cut = capture.cut or bool(links & 32)
     capture.several = capture.several or bool(links & 64)
+    capture.pairs = capture.pairs or bool(links & 128)
     capture.end, capture.end_state = reader.offset, reader.state()
     kinds = {lib.ZP_PCAP: "pcap", lib.ZP_PCAPNG: "pcapng"}
     capture.format = " ".join(filter(None, (kinds.get(int(reader.walk.state.format), ""), reader.compression)))

@@ -51,6 +51,7 @@ def check(
     session: whose tasks do the work; None: threads of this process. Second result: files with problems, one line each; what is
     good in them has been used. Raises FilesError, SessionError, OSError."""
     from ..tables import parts  # Arrow, too: a JVM is started before
+    from . import links
     from .court import judge
 
     progress = progress or Progress(quiet=True)
@@ -81,6 +82,7 @@ def check(
     else:
         with session.job("comparing") as spark:
             judgement = judge(folder, sources, spark, ethertype=ethertype)
+    judgement.verdicts |= links.judge(captures, ethertype)
     judgement.notes += files.remarks(captures)
     for mine in files.by_station(captures).values():
         judgement.captures += [{"station": c.station, "path": c.path, "told": c.told} for c in mine]

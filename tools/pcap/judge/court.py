@@ -29,6 +29,7 @@ from .judgement import (
     DUPLICATE,
     INVENTION,
     LOSS,
+    OF_LINKS,
     ORDER,
     SENDER,
     SHOWN_MAX,
@@ -50,7 +51,7 @@ class Court:
     def __init__(self, folder: Path, sources: dict[int, Source]) -> None:
         self.tables = TableReader(folder)
         self.sources = sources
-        self.verdicts = {n: Verdict(n) for n in TITLES}
+        self.verdicts = {n: Verdict(n) for n in TITLES if n not in OF_LINKS}
         self.notes: list[str] = []
         self._told: set[tuple[str, int, int]] = set()
 

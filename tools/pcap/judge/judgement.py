@@ -21,6 +21,9 @@ ORDER, SENDER, CAUSE, LOSS, DUPLICATE, INVENTION, VIEWS, DIGESTS = (
     "views",
     "digests",
 )
+TIMES, FOLLOWED, GENUINE, ERAS = "group_times", "group_order", "genuine", "group_views"
+OF_LINKS: Final = frozenset({TIMES, FOLLOWED, GENUINE, ERAS})
+"""On groups that overlap; judged where captures have frames of links."""
 TITLES: Final = {
     ORDER: ("the same total order at all stations", "PDUs in common"),
     SENDER: ("each sender's order", "PDUs"),
@@ -30,6 +33,10 @@ TITLES: Final = {
     INVENTION: ("nothing that was never sent", "PDUs of captured sources"),
     VIEWS: ("view events at one place, with the same members", "view events in common"),
     DIGESTS: ("digests equal: said, and derived", "digests"),
+    TIMES: ("one time for each message to groups that overlap", "decisions"),
+    FOLLOWED: ("such messages in the order of their times", "decisions to followers"),
+    GENUINE: ("such messages concern only whom they are sent to", "records"),
+    ERAS: ("the same messages of a group between its views", "digests of groups"),
 }
 """Verdict → (what is promised, what is counted)."""
 

@@ -352,6 +352,10 @@ int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_sc
             s->links |= *seen && *seen != by ? 16u | 64u : 16u;
             *seen = *seen ? *seen : by;
         }
+        if (l.ethertype == ethertype) {
+            const uint32_t at = zp_envelope(l.pdu, l.captured, l.wire) + ZJW_HEADER_FLAGS;
+            s->links |= l.captured > at && l.pdu[at] & ZJW_FLAG_PAIR ? 128u : 0;
+        }
         if (f.captured < f.wire && (l.ethertype == ethertype || !l.ethertype))
             s->links |= 32u;
     }

@@ -81,7 +81,8 @@ struct zp_scan {           /* totals, added to; set first_ns to INT64_MAX and la
     int64_t first_ns, last_ns; /* smallest and largest time stamp */
     uint64_t timed;        /* frames with a time stamp */
     uint64_t links;        /* bit 0: Ethernet, 1: SLL, 2: SLL2, 3: another link type, 4: our EtherType in one of them, 5: frames of ours
-                            * (or too short to tell) cut by the snap length, 6: frames of ours in one direction on several interfaces */
+                            * (or too short to tell) cut by the snap length, 6: frames of ours in one direction on several interfaces,
+                            * 7: frames of links (flag PAIR) */
     uint64_t seen[3];      /* interface of the first frame of ours, plus 1, by direction; keep from call to call */
 };
 /* Over all whole records, counting. ZP_BORDER when the next record begins at or beyond file offset `border`. */

@@ -26,9 +26,9 @@ _HEAD_BYTES: Final = 4096
 _PART: Final = re.compile(r"^part-(\d+)-(\d+)\.parquet$")
 _SAVED: Final = (
     *("path", "file", "station", "own_mac", "format", "link_types", "frames", "bytes", "first_ns", "last_ns", "ours", "cut"),
-    *("truncated", "tail_bytes", "problem", "splits_before", "end", "told", "remark", "several"),
+    *("truncated", "tail_bytes", "problem", "splits_before", "end", "told", "remark", "several", "pairs"),
 )
-_LATER: Final = frozenset({"cut", "told", "remark", "several"})
+_LATER: Final = frozenset({"cut", "told", "remark", "several", "pairs"})
 """Those that older manifests lack."""
 
 
