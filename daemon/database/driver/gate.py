@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from ..branch import Branch
-from ..errors import NoQuorum, NotReachable, OperationalError
+from ..errors import Error, NoQuorum, NotReachable, OperationalError
 from .service import RETRY_S, Lost
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def begin_open(connection: Connection) -> Branch:
         # Without its process the copy's file stays as it was left, perhaps open: the end of the connection shows that.
         if connection._service is not None and not connection._service.has_ended() and (branch := _try(connection)) is not None:
             if has_waited:
-                with contextlib.suppress(Lost):  # transactions wait for this one to begin, but not for long
+                with contextlib.suppress(Error):  # transactions wait for this one to begin, but not for long
                     connection._ask("began")
             return branch
         try:
