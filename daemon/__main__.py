@@ -31,6 +31,7 @@ from .config import Config, ConfigError
 from .connections import Facts
 from .datapath import DataPath, Sealing, guard_overhead, now_ns
 from .exits import Exit
+from .judging import Judging
 from .key import closed_credentials, mark, path_of
 from .key import read as read_key
 from .link import Limits
@@ -201,8 +202,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             suite, sealing = _sealing(config, key)
             store.present = present = check_ran(config, remembered.ran, _mark(key, suite), journal)
             overhead = guard_overhead(key, sealing)
-            mtu = max(0, max(map(_interface_mtu, config.interfaces.values())) - overhead)
-            frame_max = _frame_max(config, mtu, overhead)
+            mtu, frame_max = _frame_sizes(config, overhead)
             engine = _engine(config, remembered.incarnation + 1, remembered.instance, frame_max, present.fingerprint)
             dp = _datapath(config, engine, mtu, key, sealing)
             undo.callback(dp.close)
@@ -248,6 +248,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             reload=lambda: reload(),
             metrics=metrics,
             trusting=_trusting(config, key, suite, engine, dp, journal),
+            judging=Judging(config, engine=engine, dp=dp, journal=journal) if config.links.count > 1 else None,
         )
         clients.requests.admin = runtime.admin
         report.runtime, report.clients = runtime, clients
@@ -291,11 +292,13 @@ def _interface_mtu(name: str) -> int:
         monitor.close()
 
 
-def _frame_max(config: Config, mtu: int, overhead: int) -> int:
-    """Bytes of the largest PDU there will be buffers for. mtu: what the interface has for PDUs; overhead: of a frame, not PDU."""
+def _frame_sizes(config: Config, overhead: int) -> tuple[int, int]:
+    """What the interfaces have now for a PDU, at most, and bytes of the largest PDU that there will be buffers for. overhead: of
+    a frame, not PDU. Raises OSError."""
+    mtu = max(0, max(map(_interface_mtu, config.interfaces.values())) - overhead)
     if config.station.mtu:
-        return config.station.mtu - overhead
-    return min(65535, max(mtu, FRAME_MAX_ROOM))
+        return mtu, config.station.mtu - overhead
+    return mtu, min(65535, max(mtu, FRAME_MAX_ROOM))
 
 
 def _engine(config: Config, incarnation: int, instance: int, frame_max: int, fingerprint: int) -> Engine:
@@ -338,6 +341,10 @@ def _sealing(config: Config, key: bytes) -> tuple[int, Sealing | None]:
     """The suite, 0 for none, and the data path's part of it. Raises UsageError."""
     c = config.cluster
     suite = suite_of(c.security, key, c.medium)
+    if config.links.count > 1 and key and not suite:
+        raise UsageError(
+            "links.count is more than 1: it needs no key, or one of 64 hexadecimal digits; this station has one of 32"
+        )
     return suite, sealing_of(key, c.name, c.stations, suite, c.fail_timeout_ns)
 
 

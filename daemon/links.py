@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .datapath import DataPath, LinkInfo
@@ -23,6 +23,9 @@ class Links:
             LinkDriver(number, name, dp=dp, host=host, limits=limits, journal=journal, notifier=notifier)
             for number, name in interfaces.items()
         ]
+
+    def __iter__(self) -> Iterator[LinkDriver]:
+        return iter(self._links)
 
     def readers(self) -> list[tuple[int, Callable[[], None]]]:
         """Descriptors for the loop and their callbacks."""

@@ -92,6 +92,8 @@ HELP: Final = {
     "datapath_rx_spoofed": "Key of 32 bytes: PDUs that only another station than the frame's sender may send",
     "datapath_rx_reordered": "Key of 32 bytes: unsequenced PDUs that came after a later one of their sender",
     "datapath_rx_hello": "Key of 32 bytes: HELLO frames with a right tag",
+    "datapath_rx_links": "LINKS frames with a right tag or checksum",
+    "datapath_rx_double": "Second copies, which had come on another link a moment before",
     "datapath_tx_batches": "System calls that sent frames",
     "datapath_tx_frames": "Frames sent",
     "datapath_tx_bytes": "Bytes of frames sent",

@@ -29,6 +29,7 @@ from .announce import Announcer
 from .applying import Applier
 from .datapath import DataPath, LinkInfo, Turn, Want, now_ns
 from .exits import Exit
+from .judging import Judging
 from .link import Limits
 from .links import Links
 from .listening import Listener
@@ -74,8 +75,10 @@ class Runtime:
         reload: Callable[[], None],
         metrics: MetricsServer | None = None,
         trusting: Trusting | None = None,
+        judging: Judging | None = None,
     ) -> None:
-        """interfaces: by the number of their link; reload: on SIGHUP; trusting: if frames prove their sender. Raises OSError (no
+        """interfaces: by the number of their link; reload: on SIGHUP; trusting: if frames prove their sender;
+        judging: if there are several links. Raises OSError (no
         netlink socket)."""
         self._engine = engine
         self._dp = dp
@@ -93,6 +96,9 @@ class Runtime:
         self.started_ns = now_ns()
         self._announcer = Announcer(engine, journal, notifier, self.started_ns)
         self._links = Links(interfaces, dp=dp, host=self, limits=limits, journal=journal, notifier=notifier)
+        self._judging = judging
+        if judging is not None:
+            judging.links = self._links
         self._applier = Applier(self, engine, dp=dp, clients=clients, store=store, links=self._links, announcer=self._announcer)
         self.stopping = Stopping(
             self, engine, dp=dp, clients=clients, journal=journal, notifier=notifier, drain_timeout_ns=drain_timeout_ns
@@ -226,6 +232,8 @@ class Runtime:
         own = min(self.stopping.deadline_ns, self._clients.multicast.deadline)
         if self._trusting is not None:
             own = min(own, self._trusting.deadline_ns())
+        if self._judging is not None and self.has_begun:
+            own = min(own, self._judging.deadline_ns())
         return min(self._engine.own_deadline_ns(), own) if self.has_begun else own
 
     def _serve(self, turn: Turn) -> None:
@@ -239,6 +247,8 @@ class Runtime:
         self._clients.multicast.on_time(now)
         if self._trusting is not None:
             self._trusting.serve(now)
+        if self._judging is not None and self.has_begun:
+            self._judging.serve(now, want)
         if self.has_begun:
             self._applier.apply(self._engine.poll(now, turn.status))
         if want & CLIENT:
@@ -397,9 +407,10 @@ class Runtime:
 
     # ---- status
 
-    def links(self) -> list[dict[str, Any]]:
+    def links(self, now: int) -> list[dict[str, Any]]:
         """``links`` of docs/status.md."""
-        return self._links.status()
+        rows = self._links.status()
+        return [row | self._judging.status(row["link"], now) for row in rows] if self._judging is not None else rows
 
     def sessions(self, now: int) -> dict[str, Any] | None:
         """``sessions`` of docs/status.md; None: frames do not prove their sender."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from ..proto.engine import Engine
 from ..proto.service.groups import Groups
@@ -18,6 +18,9 @@ from .datapath import DataPath
 from .rights import Rights
 from .runtime import Runtime
 from .sessions import Sessions
+
+INTERFACE: Final = ("name", "index", "mac", "state", "mtu")
+"""Of a row of ``links``, what ``interface`` repeats of the first one."""
 
 
 class StatusReport:
@@ -50,8 +53,8 @@ class StatusReport:
     def status(self, now: int) -> dict[str, Any]:
         """The whole object. What the protocol knows comes from the engine (``proto/status.py``). now: monotonic nanoseconds."""
         out: dict[str, Any] = self._engine.status(now)
-        links = self.runtime.links()
-        interface = {name: value for name, value in links[0].items() if name not in ("link", "counters")}
+        links = self.runtime.links(now)
+        interface = {name: value for name, value in links[0].items() if name in INTERFACE}
         header = payload_offset(self._config.cluster.stations, packed=True) + MESSAGE.size
         payload = self._engine.core.payload_max
         frame = payload + header

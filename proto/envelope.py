@@ -30,6 +30,7 @@ class What(IntEnum):
 
     PDU = 1
     HELLO = 2
+    LINKS = 3
 
 
 class Suite(IntEnum):
@@ -46,7 +47,7 @@ ENVELOPE: Final = Layout(
     (
         Field("cluster", 4, "CRC-32 of the cluster name, as in a PDU: the kernel's filter looks at it"),
         Field("version", 1, "2; a frame without an envelope has 1 here"),
-        Field("what", 1, "what the body is: 1 PDU, 2 HELLO"),
+        Field("what", 1, "what the body is: 1 PDU, 2 HELLO, 3 LINKS"),
         Field("tx", 1, "station that put the frame on the wire, 1..n; the PDU names the one whose PDU it is"),
         Field("suite", 1, "1 AES-256-GCM; 16 more: the body is encrypted"),
         Field("length", 2, "bytes of the body; the tag follows it, then padding"),
@@ -316,7 +317,7 @@ class Reader:
         end = ENVELOPE.size + envelope.length
         if end + TAG_BYTES > len(frame):
             return Drop.SIZE
-        if envelope.what != What.PDU or envelope.piece or envelope.suite != self.suite:
+        if envelope.what not in (What.PDU, What.LINKS) or envelope.piece or envelope.suite != self.suite:
             return Drop.SUITE
         if envelope.tx == self.station:
             return Drop.OWN
@@ -331,7 +332,7 @@ class Reader:
             return Drop.TAG
         read.window.mark(envelope.number)
         read.heard_ns = now
-        return self._of_sender(envelope, read, pdu)
+        return pdu if envelope.what == What.LINKS else self._of_sender(envelope, read, pdu)
 
     def _of_sender(self, envelope: Envelope, read: Read, pdu: bytes) -> bytes | Drop:
         """What the envelope's sender may send, and only if it says nothing that it has said anew since."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from ..proto import envelope, wire
+from ..proto import envelope, links, wire
 from ..proto.peerstate import MOVES, Cause, PeerState
 
 PAGES: Final = ("protocol.md", "glossary.md", "membership.md")
@@ -196,7 +196,7 @@ def blocks() -> dict[str, str]:
         "moves": _moves(),
         "moves-diagram": _diagram(),
     }
-    return out | {layout.name: _layout(layout) for layout in (*wire.LAYOUTS, *envelope.LAYOUTS)}
+    return out | {layout.name: _layout(layout) for layout in (*wire.LAYOUTS, *envelope.LAYOUTS, links.LINKS, links.REPORT)}
 
 
 def fill(text: str, made: Mapping[str, str]) -> str:

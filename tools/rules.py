@@ -21,6 +21,7 @@ PAGES: Final = (
     "database.md",
     "corosync.md",
     "multicast.md",
+    "links.md",
 )
 BROKEN: Final = (
     "tests/sim/broken.py",
@@ -31,6 +32,7 @@ BROKEN: Final = (
     "tests/sim/broken_corosync.py",
     "tests/model/multicast/broken.py",
     "tests/model/multicast/printed.py",
+    "tests/model/links/broken.py",
 )
 """Files of parts that break a rule each."""
 _NAME: Final = r"[A-Z]\d+[a-z]?"

@@ -253,11 +253,17 @@ class LinksOptions:
         help="links (segments, numbered from 1) of the cluster; a station may lack some of them",
         reason="a switch, a cable or an interface may fail without a change of members",
     )  # fmt: skip
+    mode: str = option(
+        "auto", low=1, high=16, choices=("auto", "duplicate", "stripe", "passive"),
+        help="what data takes: \"auto\", all links, or under load one link a frame; \"duplicate\", all links; \"stripe\", one "
+        "link a frame; \"passive\", the link of least priority that reaches all members. All else takes all links",
+        reason="losses and delays of one link against the rate of several",
+    )  # fmt: skip
 
     @property
     def text(self) -> str:
         """What the fingerprint covers of them. Nothing for one link: what its stations send stays as it was."""
-        return f"links.count={self.count}\n" if self.count > 1 else ""
+        return f"links.count={self.count}\nlinks.mode={self.mode}\n" if self.count > 1 else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +279,16 @@ class LinkOptions:
         low=1, high=IFNAME_MAX, check=check_interface, example="eth1",
         help="network interface on that segment",
         reason="machines have several",
+    )  # fmt: skip
+    priority: int = option(
+        0, low=0, high=255,
+        help="with links.mode = \"passive\": the link of the least priority is used",
+        reason="one of the networks is the better one",
+    )  # fmt: skip
+    rate_mbit: int = option(
+        0, unit="Mbit/s", low=0, high=1_000_000,
+        help="rate of the link, by which data is spread; 0: 1000 Mbit/s",
+        reason="links of different rates",
     )  # fmt: skip
 
 
@@ -515,6 +531,14 @@ class Config:
         return dict(sorted({1: self.station.interface, **found}.items() if self.station.interface else found.items()))
 
     @property
+    def link_options(self) -> dict[int, LinkOptions]:
+        """The same with all that [[link]] says of each; what ``station.interface`` names has the defaults."""
+        given = {link.number: link for link in self.link}
+        return {
+            number: given.get(number) or LinkOptions(number=number, interface=name) for number, name in self.interfaces.items()
+        }
+
+    @property
     def fingerprint(self) -> int:
         """CRC-32 of the options of scope cluster in effect; stations with different ones open no cluster together."""
         return self.fingerprint_with("")
@@ -540,7 +564,7 @@ class Config:
 
     def values(self) -> dict[str, dict[str, Any]]:
         """Every option by section and name; those of [[link]] by number and name, as in ``link1.interface``."""
-        links = {f"link{number}": {"interface": name} for number, name in self.interfaces.items()}
+        links = {f"link{number}": dataclasses.asdict(row) for number, row in self.link_options.items()}
         return links | {s: {o.name: getattr(getattr(self, s), o.name) for o in OPTIONS if o.section == s} for s in SECTIONS}
 
 

@@ -40,7 +40,11 @@ def example() -> str:
         if section == "station":
             out += ["", "# A further interface of this station, if links.count allows it; such a table for each.", "#   [[link]]"]
             for o in LINK_OPTIONS:
-                out += [f"#   # {sentence(o.help)}", f"#   # {sentence(o.allowed)}", f"#   {o.name} = {toml_value(o.example)}"]
+                out += [
+                    f"#   # {sentence(o.help)}",
+                    f"#   # {sentence(o.allowed)}",
+                    f"#   {'' if o.required else '#'}{o.name} = {toml_value(o.example)}",
+                ]
     return "\n".join(out) + "\n"
 
 

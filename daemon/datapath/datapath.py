@@ -11,13 +11,14 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Iterable
 from enum import IntEnum, IntFlag
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
 
 from ...proto.core import Message
 from ...proto.envelope import Drop
-from ...proto.wire import Ordering
+from ...proto.wire import STATIONS_MAX, Ordering
 from ._datapath import ffi, lib
 
 CLIENTS_MAX: Final[int] = lib.DP_CLIENTS_MAX
@@ -33,6 +34,8 @@ SEAL_BYTES: Final[int] = lib.DP_SEAL_BYTES
 """Behind every PDU of a cluster that has a key of KEY_BYTES."""
 SESSION_KEY_BYTES: Final = 32
 TIME_MAX: Final = 2**64 - 1
+HEARD: Final = struct.Struct("=QQI4x")
+"""``struct dp_heard``."""
 TURN: Final = struct.Struct("=IIQQ")
 """``struct dp_turn_result``."""
 
@@ -51,6 +54,7 @@ class Want(IntFlag):
     FENCED = lib.DP_W_FENCED
     MORE = lib.DP_W_MORE
     PAIR = lib.DP_W_PAIR
+    SAID = lib.DP_W_SAID
 
 
 class MaySend(IntEnum):
@@ -61,6 +65,28 @@ class MaySend(IntEnum):
     YES = lib.DP_MAY_SEND
     WAIT = lib.DP_MAY_WAIT
     """It waits at the head of its client's input, with everything after it, until the handle is bound again or dropped."""
+
+
+class Spreading(IntEnum):
+    """What first sendings of own DATA take (``enum dp_spreading``)."""
+
+    ALL = lib.DP_SPREAD_ALL
+    AUTO = lib.DP_SPREAD_AUTO
+    """One link each while the station is busy, else all."""
+    STRIPE = lib.DP_SPREAD_STRIPE
+    SET = lib.DP_SPREAD_SET
+    """All links of the set."""
+
+
+class Heard(NamedTuple):
+    """What has come of a station on a link (``struct dp_heard``)."""
+
+    heard_ns: int
+    """When a frame that it sends itself came last, 0: never."""
+    frames: int
+    """Of which it is the source."""
+    largest: int
+    """Bytes of the largest PDU."""
 
 
 class Turn(NamedTuple):
@@ -252,6 +278,8 @@ class DataPath:
         self._info = ffi.new("struct dp_client_info *")
         self._slot = ffi.new("uint32_t *")
         self._pairs = ffi.new("uint64_t[]", 2)
+        self._heard = ffi.new("struct dp_heard[]", STATIONS_MAX)
+        self._said = ffi.new("struct dp_said *")
 
     # ---- start and end
 
@@ -383,6 +411,37 @@ class DataPath:
     def _hello(self, take: Any) -> bytes | None:
         out = ffi.new("struct dp_hello *")
         return bytes(ffi.buffer(out.data, out.size)) if take(self._dp, out) == 1 else None
+
+    # ---- several links
+
+    def links_use(self, how: Spreading, links: Iterable[int]) -> None:
+        """Which of these links (indices) first sendings of own DATA take; what else is sent takes all. Ends all doubts."""
+        _check(lib.dp_links_use(self._dp, int(how), sum(1 << link for link in links)))
+
+    def link_weight(self, link: int, mbit: int) -> None:
+        """The rate by which frames are spread; 0: as the others that have none."""
+        _check(lib.dp_link_weight(self._dp, link, mbit))
+
+    def links_doubtful(self) -> list[int]:
+        """Links of which many frames in a row had to be sent again. While there is one, nothing is spread."""
+        bits = int(lib.dp_links_doubtful(self._dp))
+        return [link for link in range(LINKS_MAX) if bits >> link & 1]
+
+    def links_heard(self, link: int) -> list[Heard]:
+        """What has come on a link, by station from 1. Raises OSError: EINVAL there is one link, or no such one."""
+        _check(lib.dp_links_heard(self._dp, link, self._heard))
+        return [Heard(*row) for row in HEARD.iter_unpack(ffi.buffer(self._heard))]
+
+    def links_say(self, link: int, body: bytes) -> bool:
+        """Send LINKS with this body on one link. False: it has not taken it."""
+        return bool(lib.dp_links_say(self._dp, link, body, len(body)) == 0)
+
+    def links_said(self) -> tuple[int, int, bytes] | None:
+        """A LINKS that has come: station, link (index) and body; the last one of each station on each link."""
+        said = self._said
+        if lib.dp_links_said(self._dp, said) != 1:
+            return None
+        return int(said.tx) + 1, int(said.link), bytes(ffi.buffer(said.data, said.size))
 
     # ---- clients
 
@@ -564,6 +623,7 @@ REFUSALS: Final = {
     "rx_unsealed": int(lib.DP_R_SEAL),
     **{f"rx_{drop}": int(getattr(lib, f"DP_R_{drop.name}")) for drop in Drop},
     "rx_hello": int(lib.DP_R_HELLO),
+    "rx_links": int(lib.DP_R_LINKS),
 }
 """Counters of frames that the guard has not passed on, each with its place in ``rx_refused``."""
 

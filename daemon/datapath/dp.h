@@ -25,12 +25,12 @@ struct zj_api;
 enum dp_guard_kind { DP_GUARD_NONE = 0, DP_GUARD_SIPHASH = 1, DP_GUARD_SESSIONS = 2 };
 
 /* Why a guard does not pass a frame on, in the order of its checks (`Drop` of proto/envelope.py). SEAL: of SIPHASH; HELLO: none, it
- * is kept for dp_hello_take. */
+ * is kept for dp_hello_take; LINKS: none, it is kept for dp_links_said. */
 enum dp_refusal {
     DP_R_SEAL = 1, DP_R_SIZE, DP_R_VERSION, DP_R_SUITE, DP_R_OWN, DP_R_UNPROVEN, DP_R_LATE, DP_R_REPLAYED, DP_R_TAG, DP_R_SPOOFED,
-    DP_R_REORDERED, DP_R_HELLO
+    DP_R_REORDERED, DP_R_HELLO, DP_R_LINKS
 };
-#define DP_REFUSALS 13
+#define DP_REFUSALS 14
 #define DP_HELLO_MAX 576         /* bytes of a frame with a HELLO, at most */
 
 struct dp_config {
@@ -63,7 +63,8 @@ enum dp_want {                   /* why dp_turn came back; bits */
     DP_W_FENCED = 32,            /* the core has just become fenced; told once, the status keeps saying it */
     DP_W_TRUST = 128,            /* dp_hello_take() has something, or a new session is needed: sealing has stopped */
     DP_W_MORE = 64,              /* slice over with work left: call again soon */
-    DP_W_PAIR = 256              /* dp_pairs() has something */
+    DP_W_PAIR = 256,             /* dp_pairs() has something */
+    DP_W_SAID = 512              /* dp_links_said() has something, or a link has become doubtful; told once */
 };
 
 struct dp_turn_result { uint32_t want; uint32_t status; uint64_t now; uint64_t next_due; };
@@ -89,7 +90,8 @@ struct dp_take { uint8_t *data; uint32_t size; uint32_t slot; uint8_t type, flag
 struct dp_link_counters {
     uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing;
     uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors, tx_missed;
-    uint64_t rx_refused[13];     /* by enum dp_refusal */
+    uint64_t rx_double;          /* second copies, which had come on another link a moment before */
+    uint64_t rx_refused[14];     /* by enum dp_refusal */
 };
 
 /* rx_, tx_: of all links together. */
@@ -97,7 +99,7 @@ struct dp_counters {
     uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing;
     uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors;
     uint64_t turns, rests, lingers, waits, client_reads, client_writes, client_bytes_in, client_bytes_out, slow_disconnects;
-    uint64_t rx_refused[13];
+    uint64_t rx_double, rx_refused[14];
 };
 
 int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_core *core, struct dp **out);
@@ -122,6 +124,23 @@ int dp_link_error(const struct dp *d, uint32_t link);
 int dp_link_counters(struct dp *d, uint32_t link, struct dp_link_counters *out); /* the kernel's drops up to now included */
 /* One PDU now (OPEN), on every link. 0: at least one has taken it; else the first one's negative errno, -ENOTCONN without any. */
 int dp_links_send(struct dp *d, const uint8_t *pdu, uint32_t size);
+
+/* ---- several links ---- */
+/* What first sendings of own DATA take; all other frames go out on all links. ALL: all links. AUTO: each one of `mask`, if there are
+ * several and at least 16 frames have left within 2 ms, else all. STRIPE: each one of mask. SET: each all of mask. Doubts end. */
+enum dp_spreading { DP_SPREAD_ALL = 0, DP_SPREAD_AUTO = 1, DP_SPREAD_STRIPE = 2, DP_SPREAD_SET = 3 };
+int dp_links_use(struct dp *d, uint32_t how, uint32_t mask);
+int dp_link_weight(struct dp *d, uint32_t link, uint32_t mbit); /* 0: as the others that have none */
+/* Links (bits) of which many frames in a row had to be sent again; while there is one, nothing is spread. */
+uint32_t dp_links_doubtful(const struct dp *d);
+/* heard: when a frame that its source sends itself came last, 0: never. frames: of which it is the source. largest: PDU, bytes. */
+struct dp_heard { uint64_t heard, frames; uint32_t largest, pad; };
+int dp_links_heard(const struct dp *d, uint32_t link, struct dp_heard out[64]); /* -EINVAL: one link, or no such one */
+/* LINKS, one frame on one link: 0 or a negative errno. body: at most DP_LINKS_SAID_MAX. */
+#define DP_LINKS_SAID_MAX 512
+int dp_links_say(struct dp *d, uint32_t link, const uint8_t *body, uint32_t size);
+struct dp_said { uint32_t size, tx, link, pad; uint8_t data[512]; };
+int dp_links_said(struct dp *d, struct dp_said *out); /* 1: the last one of a station (index) on a link; 0: none */
 
 /* ---- sessions, of guard SESSIONS; otherwise -EINVAL ---- tx: station index; id: the session's first bytes; key: derived from it.
  * A session's numbers begin with 1 when it is sealed under, and are taken from `first` on when it is read. */

@@ -6,6 +6,8 @@
  * sealed.c   frames that prove their sender: envelope and tag under a session
  * guard.c    what a frame carries besides its PDU: none, a SipHash seal, or envelope and tag
  * pairs.c    cores of two stations (header flag PAIR): which one gets a frame, and their timers
+ * hearing.c  what comes in on which link: second copies, who is heard where, LINKS
+ * spread.c   which link a frame takes, and which one is doubtful
  * link.c     one link: packet socket, ring, batched sends
  * links.c    the set of links: send on all, receive from any
  * queue.c    what is to be written to one client: byte ring, release marks, DONE counts
@@ -152,6 +154,8 @@ int sealed_can_seal(const struct dp_guard *g);
 uint32_t sealed_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
                      struct iovec parts[DP_GUARD_PARTS]);
 int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now);
+/* The frame of LINKS with this body into out; its size. */
+uint32_t sealed_links(const struct dp_guard *g, const uint8_t *body, uint32_t size, uint8_t *out);
 /* The frame of a HELLO with this body into out; its size, 0: it is none. */
 uint32_t sealed_hello(const struct dp_guard *g, const uint8_t *body, uint32_t size, uint8_t out[DP_HELLO_MAX]);
 uint64_t sealed_due(const struct dp_guard *g);  /* when Python is wanted for a HELLO, or (0) for a new session */
@@ -174,9 +178,62 @@ struct dp_pair { zj_core *core; uint8_t mac[DP_LINKS_MAX][6]; uint8_t known, wai
 /* Bits are station numbers - 1. asked: frames came and there is no core; news: something to be taken, or room. */
 struct dp_pairs { uint32_t self; uint64_t open, asked, news; struct dp_pair at[ZJW_STATIONS_MAX]; };
 
+/* ---- several links ---- */
+#define DP_DOUBLE_NS 5000000ull                /* after the first copy; links that differ by more bring frames, not copies */
+#define DP_SEEN 4096u
+#define DP_SAID_REST_NS 1000000ull             /* between two visits of Python's for LINKS */
+#define DP_LINKS_FRAME_MAX 600u
+#define DP_EVIDENCE 8u
+#define DP_WENT 8192u                          /* twice the largest window */
+#define DP_BUSY_SPAN_NS 2000000ull
+#define DP_BUSY_FRAMES 16u
+#define DP_CHUNK 8u                            /* frames that are spread over one link together */
+#define DP_WEIGHT 1000u
+#define DP_AHEAD_BYTES 65536u
+#define DP_REORDER_NS 2000000ull               /* by so much more a gap may be re-ordering where frames are spread */
+
+struct dp_seen { uint64_t id, at; uint32_t size; uint8_t links, src, own_word; }; /* one that was accepted, and where it came */
+struct dp_hearing {
+    uint32_t self, cluster;
+    uint64_t due;                              /* Python is wanted for LINKS; 0: it is not */
+    uint64_t waits[DP_LINKS_MAX];              /* by bit: stations whose LINKS has not been taken */
+    struct dp_seen seen[DP_SEEN];
+    struct dp_heard heard[DP_LINKS_MAX][ZJW_STATIONS_MAX];
+    struct dp_said said[DP_LINKS_MAX][ZJW_STATIONS_MAX];
+};
+int hearing_is_double(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now);
+/* frame: as it came; pdu: what the core has taken of it. */
+void hearing_accepted(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *pdu, uint64_t now);
+void hearing_copy(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now); /* of a double */
+int hearing_is_plain(const struct zj_frame *frame); /* LINKS without a session */
+/* Of an envelope without a session: DP_R_LINKS, and the frame is its body; or why it is dropped. */
+int hearing_plain(const struct dp_hearing *h, struct zj_frame *frame);
+/* One that is to be believed: as it came, and its body. */
+void hearing_links(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now);
+void hearing_own(struct dp_hearing *h, uint32_t link, uint64_t now); /* a frame of this station itself has come: links are joined */
+uint32_t hearing_seal_plain(const struct dp_hearing *h, const uint8_t *body, uint32_t size, uint8_t out[DP_LINKS_FRAME_MAX]);
+
+struct dp_went { uint32_t seq, instance, nth; uint8_t links; };
+struct dp_spread {
+    uint32_t self, how, mask, doubtful;
+    uint8_t doubt_is_new;
+    uint64_t since;                            /* of the present span; frames in it, and in the one before */
+    uint32_t lately, before;
+    uint64_t load[DP_LINKS_MAX];
+    uint32_t weight[DP_LINKS_MAX];
+    uint32_t alone[DP_LINKS_MAX], last[DP_LINKS_MAX], run[DP_LINKS_MAX]; /* frames that went over it alone; the last one asked for; in a row */
+    struct dp_went went[DP_WENT];
+};
+int spread_may(struct dp_spread *s, const struct zj_frame *f);     /* a first sending of own DATA */
+void spread_went(struct dp_spread *s, const struct zj_frame *f, uint32_t links);
+void spread_again(struct dp_spread *s, const struct zj_frame *f);  /* it is about to be sent again, if it went before */
+uint32_t spread_over(struct dp_spread *s, uint32_t frames, uint64_t now); /* links that so many first sendings take; 0: all */
+uint32_t spread_least(const struct dp_spread *s, uint32_t links);
+void spread_loaded(struct dp_spread *s, uint32_t link, uint32_t bytes);
+
 /* ---- links ---- */
 /* Where received PDUs go, and where those to be sent come from. */
-struct dp_above { const struct zj_api *api; zj_core *core; const struct dp_guard *guard; struct dp_pairs *pairs; };
+struct dp_above { const struct zj_api *api; zj_core *core; const struct dp_guard *guard; struct dp_pairs *pairs; struct dp_hearing *hearing; struct dp_spread *spread; };
 
 /* Frames on their way out, the same for every link but for the Ethernet header in the first part. */
 struct dp_batch {
@@ -306,6 +363,8 @@ struct dp {
     struct dp_guard guard;
     struct dp_pairs pairs;
     struct dp_links links;
+    struct dp_hearing *hearing;         /* NULL: one link, of which there is nothing to tell */
+    struct dp_spread spread;
     uint8_t fenced;              /* that the core is has been reported */
     uint8_t hold;
 
@@ -383,7 +442,7 @@ int link_ready(const struct dp_link *l, uint64_t now);          /* open, well, a
 void link_wait(struct dp_link *l, uint64_t now);   /* its transmit queue is full: it waits, longer each time */
 void link_rested(struct dp_link *l);               /* it waits no longer */
 /* Returns how many frames, from the front, it is done with: sent, or dropped because they never will be. */
-uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint64_t now);
+uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint32_t first, uint32_t end, uint64_t now); /* of first..end - 1 */
 /* One frame now, to an address or (NULL) to all; 0 or a negative errno, counted. */
 int link_send(struct dp_link *l, const uint8_t *to, const struct iovec *parts, uint32_t count);
 /* While resting by the clock nobody waits for frames: out of the epoll, each of them is spared the call of two epolls' wake-up. */

@@ -250,6 +250,47 @@ void link_count_drops(struct dp_link *l)
         l->counters.rx_kernel_drops += s.tp_drops; /* reading resets them */
 }
 
+/* One frame, with its Ethernet header, where there are several links. */
+static void receive_of_several(struct dp_link *l, const struct dp_above *above, uint64_t now, const uint8_t *frame, struct zj_frame pdu)
+{
+    const uint32_t link = (uint32_t)(l->event - EVENT_LINK);
+    const struct zj_frame whole = pdu;
+    if (hearing_is_double(above->hearing, link, &whole, now)) {
+        l->counters.rx_double++;
+        hearing_copy(above->hearing, link, &whole, now);
+        return;
+    }
+    const int plain = !above->guard->sealed && hearing_is_plain(&pdu);
+    const int refusal = plain ? hearing_plain(above->hearing, &pdu) : guard_open(above->guard, &pdu, now);
+    if (refusal) {
+        l->counters.rx_refused[refusal]++;
+        if (refusal == DP_R_OWN)
+            hearing_own(above->hearing, link, now);
+        if (refusal == DP_R_LINKS)
+            hearing_links(above->hearing, link, &whole, &pdu, now);
+    } else if (is_pair(&pdu)) {
+        pairs_receive(above, link, now, &pdu, frame);
+    } else if (above->api->rx(above->core, now, pdu.data, pdu.size, frame + ETH_ALEN) == ZJ_DROP_NONE && pdu.size >= ZJW_SIZEOF_HEADER) {
+        hearing_accepted(above->hearing, link, &whole, &pdu, now);
+    }
+}
+
+static void receive_frame(struct dp_link *l, const struct dp_above *above, uint64_t now, const uint8_t *frame, uint32_t length)
+{
+    struct zj_frame pdu = {.data = frame + ETH_HLEN, .size = length - ETH_HLEN};
+    if (above->hearing) {
+        receive_of_several(l, above, now, frame, pdu);
+        return;
+    }
+    const int refusal = guard_open(above->guard, &pdu, now);
+    if (refusal)
+        l->counters.rx_refused[refusal]++;
+    else if (is_pair(&pdu))
+        pairs_receive(above, (uint32_t)(l->event - EVENT_LINK), now, &pdu, frame);
+    else
+        (void)above->api->rx(above->core, now, pdu.data, pdu.size, frame + ETH_ALEN);
+}
+
 uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t now, uint32_t *drained)
 {
     uint32_t frames = 0;
@@ -280,15 +321,7 @@ uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t 
         if (length < h->tp_len || status & TP_STATUS_COPY) {
             l->counters.rx_truncated++;
         } else if (length >= ETH_HLEN && (uint32_t)h->tp_mac + length <= l->slot_bytes) {
-            const uint8_t *frame = slot + h->tp_mac;
-            struct zj_frame pdu = {.data = frame + ETH_HLEN, .size = length - ETH_HLEN};
-            const int refusal = guard_open(above->guard, &pdu, now);
-            if (refusal)
-                l->counters.rx_refused[refusal]++;
-            else if (is_pair(&pdu))
-                pairs_receive(above, (uint32_t)(l->event - EVENT_LINK), now, &pdu, frame);
-            else
-                (void)above->api->rx(above->core, now, pdu.data, pdu.size, frame + ETH_ALEN);
+            receive_frame(l, above, now, slot + h->tp_mac, length);
         }
         __atomic_store_n(&h->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
         slot = next;
@@ -340,13 +373,13 @@ void link_rested(struct dp_link *l)
     l->tries = 0;
 }
 
-uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint64_t now)
+uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint32_t first, uint32_t end, uint64_t now)
 {
-    uint32_t done = 0;
-    for (uint32_t i = 0; i < b->count; i++)
+    uint32_t done = first;
+    for (uint32_t i = first; i < end; i++)
         b->parts[i][0] = (struct iovec){l->header, sizeof l->header};
-    while (done < b->count) {
-        const int sent = sendmmsg(l->fd, b->messages + done, b->count - done, MSG_DONTWAIT);
+    while (done < end) {
+        const int sent = sendmmsg(l->fd, b->messages + done, end - done, MSG_DONTWAIT);
         if (sent > 0) {
             for (uint32_t i = 0; i < (uint32_t)sent; i++)
                 l->counters.tx_bytes += b->messages[done + i].msg_len;
@@ -363,7 +396,7 @@ uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint64_t now)
             break;
         done++;
     }
-    return done;
+    return done - first;
 }
 
 int link_send(struct dp_link *l, const uint8_t *to, const struct iovec *parts, uint32_t count)

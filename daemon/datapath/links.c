@@ -1,6 +1,6 @@
 /* The links of this station: 0..DP_LINKS_MAX, each with a socket of its own.
  *
- * What the core has to send goes out on every link that can take it, sealed once, the same bytes on each. What comes in on any
+ * What the core has to send goes out on every link that can take it, or (spread.c) on one of them, sealed once, the same bytes on each. What comes in on any
  * link goes to the core, which knows no links and takes the second copy for a duplicate. A link that has failed, or whose queue is
  * full, holds up no other: it misses frames. Only while no link takes a frame does the core keep it.
  */
@@ -49,20 +49,71 @@ static void seal_batch(struct dp_batch *b, const struct dp_guard *g)
         b->messages[i].msg_hdr.msg_iovlen = 1 + guard_seal(g, i, &b->frames[i], b->room[i], b->parts[i] + 1);
 }
 
-/* Returns how many frames, from the front, the link that has come furthest is done with: sent or dropped. */
-static uint32_t transmit_batch(struct dp_links *ls, uint64_t now)
+/* Frames first..end - 1 on all links. Returns how many of them the link that has come furthest is done with: sent or dropped. */
+static uint32_t transmit_on_all(struct dp_links *ls, uint32_t first, uint32_t end, uint64_t now)
 {
-    uint32_t done[DP_LINKS_MAX] = {0}, most = 0;
+    uint32_t done[DP_LINKS_MAX] = {0}, most = 0, links = 0;
     for (uint32_t i = 0; i < ls->count; i++) {
-        if (link_ready(&ls->link[i], now))
-            done[i] = link_transmit(&ls->link[i], &ls->batch, now);
+        if (link_ready(&ls->link[i], now)) {
+            done[i] = link_transmit(&ls->link[i], &ls->batch, first, end, now);
+            links |= 1u << i;
+        }
         if (done[i] > most)
             most = done[i];
     }
     for (uint32_t i = 0; i < ls->count; i++)
         if (ls->link[i].fd >= 0)
             ls->link[i].counters.tx_missed += most - done[i];
+    for (uint32_t i = first; ls->count > 1 && i < first + most; i++) {
+        spread_again(ls->above.spread, &ls->batch.frames[i]);
+        spread_went(ls->above.spread, &ls->batch.frames[i], links);
+    }
     return most;
+}
+
+/* The same over the links of a set: each on one of them, or on all. */
+static uint32_t transmit_spread(struct dp_links *ls, uint32_t first, uint32_t end, uint32_t mask, uint64_t now)
+{
+    struct dp_spread *s = ls->above.spread;
+    uint32_t ready = 0, most = 0, took = 0;
+    for (uint32_t rest = mask; rest; rest &= rest - 1)
+        if (link_ready(&ls->link[__builtin_ctz(rest)], now))
+            ready |= rest & -rest;
+    if (!ready)
+        return 0;
+    if (s->how != DP_SPREAD_SET)
+        ready = 1u << spread_least(s, ready);
+    for (uint32_t rest = ready; rest; rest &= rest - 1) {
+        const uint32_t i = (uint32_t)__builtin_ctz(rest), done = link_transmit(&ls->link[i], &ls->batch, first, end, now);
+        took |= done ? 1u << i : 0;
+        most = done > most ? done : most;
+        for (uint32_t k = first; k < first + done; k++)
+            spread_loaded(s, i, ls->batch.frames[k].size);
+    }
+    for (uint32_t k = first; k < first + most; k++)
+        spread_went(s, &ls->batch.frames[k], took);
+    return most;
+}
+
+/* Returns how many frames, from the front, are done with. */
+static uint32_t transmit_batch(struct dp_links *ls, uint64_t now)
+{
+    struct dp_batch *b = &ls->batch;
+    const uint32_t mask = ls->count > 1 ? spread_over(ls->above.spread, b->count, now) : 0;
+    if (!mask)
+        return transmit_on_all(ls, 0, b->count, now);
+    uint32_t at = 0;
+    while (at < b->count) {
+        const int may = spread_may(ls->above.spread, &b->frames[at]);
+        uint32_t end = at + 1;
+        while (end < b->count && (!may || end < at + DP_CHUNK) && spread_may(ls->above.spread, &b->frames[end]) == may)
+            end++;
+        const uint32_t done = may ? transmit_spread(ls, at, end, mask, now) : transmit_on_all(ls, at, end, now);
+        at += done;
+        if (!done)
+            break;
+    }
+    return at;
 }
 
 uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more)
@@ -232,6 +283,18 @@ int dp_links_send(struct dp *d, const uint8_t *pdu, uint32_t size)
     return send_now(&d->links, parts, guard_seal(&d->guard, DP_TX_BATCH, &frame, room, parts));
 }
 
+int dp_links_say(struct dp *d, uint32_t link, const uint8_t *body, uint32_t size)
+{
+    uint8_t frame[DP_LINKS_FRAME_MAX];
+    if (link >= d->links.count || !d->hearing || size > DP_LINKS_SAID_MAX)
+        return -EINVAL;
+    if (!guard_can_seal(&d->guard))
+        return -EAGAIN;
+    const uint32_t bytes = d->guard.sealed ? sealed_links(&d->guard, body, size, frame) : hearing_seal_plain(d->hearing, body, size, frame);
+    const struct iovec part = {frame, bytes};
+    return link_send(&d->links.link[link], NULL, &part, 1);
+}
+
 int dp_hello_send(struct dp *d, const uint8_t *body, uint32_t size)
 {
     uint8_t frame[DP_HELLO_MAX];
@@ -250,6 +313,7 @@ void links_add_counters(struct dp_links *ls, struct dp_counters *sum)
         sum->rx_kernel_drops += c->rx_kernel_drops;
         sum->rx_truncated += c->rx_truncated;
         sum->rx_losing += c->rx_losing;
+        sum->rx_double += c->rx_double;
         for (uint32_t i = 0; i < DP_REFUSALS; i++)
             sum->rx_refused[i] += c->rx_refused[i];
         sum->tx_batches += c->tx_batches;

@@ -107,14 +107,14 @@ int sealed_can_seal(const struct dp_guard *g)
     return g->sealed->cipher && !g->sealed->asleep;
 }
 
-uint32_t sealed_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
-                     struct iovec parts[DP_GUARD_PARTS])
+static uint32_t seal_as(const struct dp_guard *g, uint32_t what, uint32_t slot, const struct zj_frame *pdu,
+                        uint8_t room[DP_OVERHEAD_MAX], struct iovec parts[DP_GUARD_PARTS])
 {
     struct sealed *s = g->sealed;
     uint8_t *tag = room + ZJE_SIZEOF_ENVELOPE, *hidden = s->encrypts ? s->hidden + (uint64_t)slot * FRAME_MAX : NULL;
     uint8_t rest[16];
     int n;
-    put_envelope(s, room, ZJE_WHAT_PDU, s->id, pdu->size, s->next);
+    put_envelope(s, room, what, s->id, pdu->size, s->next);
     /* A number is used up whatever becomes of the frame: two seals under one break the cipher. */
     if (!run(s->cipher, s->next++, room, pdu->data, pdu->size, hidden) || EVP_EncryptFinal_ex(s->cipher, rest, &n) != 1 ||
         EVP_CIPHER_CTX_ctrl(s->cipher, EVP_CTRL_AEAD_GET_TAG, ZJE_TAG_BYTES, tag) != 1)
@@ -123,6 +123,26 @@ uint32_t sealed_seal(const struct dp_guard *g, uint32_t slot, const struct zj_fr
     parts[1] = (struct iovec){hidden ? hidden : (void *)(uintptr_t)pdu->data, pdu->size};
     parts[2] = (struct iovec){tag, ZJE_TAG_BYTES};
     return 3;
+}
+
+uint32_t sealed_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
+                     struct iovec parts[DP_GUARD_PARTS])
+{
+    return seal_as(g, ZJE_WHAT_PDU, slot, pdu, room, parts);
+}
+
+uint32_t sealed_links(const struct dp_guard *g, const uint8_t *body, uint32_t size, uint8_t *out)
+{
+    const struct zj_frame said = {.data = body, .size = size};
+    uint8_t room[DP_OVERHEAD_MAX];
+    struct iovec parts[DP_GUARD_PARTS];
+    const uint32_t count = seal_as(g, ZJE_WHAT_LINKS, DP_TX_BATCH, &said, room, parts);
+    uint32_t total = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(out + total, parts[i].iov_base, parts[i].iov_len);
+        total += (uint32_t)parts[i].iov_len;
+    }
+    return total;
 }
 
 static int hello_tag(const struct sealed *s, const uint8_t *frame, uint32_t size, uint8_t out[ZJE_TAG_BYTES])
@@ -285,7 +305,8 @@ int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
         return DP_R_SIZE;
     if (p[ZJE_ENVELOPE_WHAT] == ZJE_WHAT_HELLO)
         return take_hello(s, p, end);
-    if (p[ZJE_ENVELOPE_WHAT] != ZJE_WHAT_PDU || from16(p + ZJE_ENVELOPE_PIECE) || p[ZJE_ENVELOPE_SUITE] != s->suite_number)
+    const uint32_t what = p[ZJE_ENVELOPE_WHAT];
+    if ((what != ZJE_WHAT_PDU && what != ZJE_WHAT_LINKS) || from16(p + ZJE_ENVELOPE_PIECE) || p[ZJE_ENVELOPE_SUITE] != s->suite_number)
         return DP_R_SUITE;
     if (tx == s->self)
         return DP_R_OWN;
@@ -304,7 +325,7 @@ int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
     window_mark(r, number);
     r->heard = now;
     *frame = (struct zj_frame){.data = plain ? plain : p + ZJE_SIZEOF_ENVELOPE, .size = size};
-    return of_sender(s, r, tx, number, frame->data, size);
+    return what == ZJE_WHAT_LINKS ? DP_R_LINKS : of_sender(s, r, tx, number, frame->data, size);
 }
 
 /* ---- sessions ---- */

@@ -40,7 +40,17 @@ int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_c
     clients_init(d);
     d->epoll = epoll_create1(EPOLL_CLOEXEC);
     d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    links_init(&d->links, cfg->links, d->epoll, (struct dp_above){.api = api, .core = core, .guard = &d->guard, .pairs = &d->pairs});
+    d->spread.self = cfg->self;
+    if (cfg->links > 1) {
+        d->hearing = dp_map(sizeof *d->hearing);
+        if (d->hearing) {
+            d->hearing->self = cfg->self;
+            d->hearing->cluster = cfg->cluster;
+        }
+    }
+    links_init(&d->links, cfg->links, d->epoll,
+               (struct dp_above){.api = api, .core = core, .guard = &d->guard, .pairs = &d->pairs, .hearing = d->hearing,
+                                 .spread = &d->spread});
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = EVENT_TIMER};
     if (d->epoll < 0 || d->timer < 0 || epoll_ctl(d->epoll, EPOLL_CTL_ADD, d->timer, &event)) {
         const int error = -errno;
@@ -48,7 +58,7 @@ int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_c
         return error;
     }
     d->group_data = malloc(ZJW_MESSAGE_MAX);
-    if (!d->group_data) {
+    if (!d->group_data || (cfg->links > 1 && !d->hearing)) {
         dp_destroy(d);
         return -ENOMEM;
     }
@@ -65,6 +75,8 @@ void dp_destroy(struct dp *d)
     links_close(&d->links);
     clients_free(d);
     guard_free(&d->guard);
+    if (d->hearing)
+        dp_unmap(d->hearing, sizeof *d->hearing);
     if (d->timer >= 0)
         close(d->timer);
     if (d->epoll >= 0)
@@ -82,7 +94,7 @@ void dp_counters(struct dp *d, struct dp_counters *out)
 
 uint64_t dp_memory(const struct dp *d)
 {
-    uint64_t bytes = sizeof *d + links_memory(&d->links) + d->sends.cap + d->group_touched;
+    uint64_t bytes = sizeof *d + (d->hearing ? sizeof *d->hearing : 0) + links_memory(&d->links) + d->sends.cap + d->group_touched;
     for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
         if (d->clients[i].used)
             bytes += d->clients[i].in_cap + (d->clients[i].handles ? DP_HANDLES_MAX * sizeof(struct dp_bound) : 0) +
@@ -106,14 +118,24 @@ static uint64_t engine_due(const struct dp *d, uint64_t deadline)
     return min64(deadline, d->api->poll_due(d->core));
 }
 
+/* Where frames are spread, one that is missing may still be on its way over the other link. */
+static uint64_t nak_due(const struct dp *d)
+{
+    const uint64_t due = d->api->nak_due(d->core);
+    const int spreads = d->spread.how != DP_SPREAD_ALL && (d->spread.mask & (d->spread.mask - 1));
+    return due == UINT64_MAX || !spreads ? due : due + DP_REORDER_NS;
+}
+
 static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
 {
     uint64_t due = engine_due(d, deadline);
     /* A confirmation is the core's own business in zj_step; one that is over and still there must not turn the loop hot. */
     due = min64(due, max64(d->api->confirm_due(d->core), now + DP_CONFIRM_GUARD_NS));
-    due = min64(due, d->api->nak_due(d->core));
+    due = min64(due, nak_due(d));
     due = min64(due, links_retry_at(&d->links));
     due = min64(due, guard_due(&d->guard));
+    if (d->hearing && d->hearing->due)
+        due = min64(due, d->hearing->due);
     if (d->pairs.open)
         due = min64(due, max64(pairs_due(&d->links.above), now + DP_CONFIRM_GUARD_NS));
     return min64(due, clients_due(d));
@@ -243,6 +265,8 @@ static uint32_t wants(struct dp *d, uint32_t status, uint64_t now)
         want |= DP_W_FENCED;
     if (d->pairs.news | d->pairs.asked)
         want |= DP_W_PAIR;
+    if (d->spread.doubt_is_new || (d->hearing && d->hearing->due && d->hearing->due <= now))
+        want |= DP_W_SAID;
     return want;
 }
 
@@ -260,7 +284,7 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         uint32_t progress = received + clients_offer(d, &more);
         now = dp_now();
         status = d->api->step(d->core, now, drained);
-        if (drained && d->api->nak_due(d->core) <= now)
+        if (drained && nak_due(d) <= now)
             d->api->nak(d->core, now); /* thousands a second where frames are lost: too many for the engine's timer */
         /* Frames first: other stations wait for them, our clients only for us. */
         uint32_t sent = links_transmit(&d->links, now, &more);
@@ -315,12 +339,14 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         const int came = wait_for_event(d, min64(until, due) - now);
         now = dp_now();
         slice_end = stay_end ? now + d->cfg.slice_ns : slice_end;
-        if (came < 0 || (!came && !stay_end && d->api->nak_due(d->core) > now))
+        if (came < 0 || (!came && !stay_end && nak_due(d) > now))
             break;
     }
     d->fenced = (status & ZJ_S_FENCED) != 0;
     if (want & DP_W_LINK)
         links_error_told(&d->links);
+    if (want & DP_W_SAID)
+        d->spread.doubt_is_new = 0;
     links_unmute(&d->links);
     clients_tidy(d, now);
     const uint64_t due = next_due(d, deadline, now);

@@ -7,6 +7,7 @@
 #define ZJE_ECHOES_PER_PART 16u
 #define ZJE_WHAT_PDU 1u
 #define ZJE_WHAT_HELLO 2u
+#define ZJE_WHAT_LINKS 3u
 #define ZJE_SUITE_NONE 0u
 #define ZJE_SUITE_AES_256_GCM 1u
 
@@ -14,7 +15,7 @@
 #define ZJE_SIZEOF_ENVELOPE 24u
 #define ZJE_ENVELOPE_CLUSTER 0u /* 4 bytes: CRC-32 of the cluster name, as in a PDU: the kernel's filter looks at it */
 #define ZJE_ENVELOPE_VERSION 4u /* 1 bytes: 2; a frame without an envelope has 1 here */
-#define ZJE_ENVELOPE_WHAT 5u /* 1 bytes: what the body is: 1 PDU, 2 HELLO */
+#define ZJE_ENVELOPE_WHAT 5u /* 1 bytes: what the body is: 1 PDU, 2 HELLO, 3 LINKS */
 #define ZJE_ENVELOPE_TX 6u /* 1 bytes: station that put the frame on the wire, 1..n; the PDU names the one whose PDU it is */
 #define ZJE_ENVELOPE_SUITE 7u /* 1 bytes: 1 AES-256-GCM; 16 more: the body is encrypted */
 #define ZJE_ENVELOPE_LENGTH 8u /* 2 bytes: bytes of the body; the tag follows it, then padding */

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from zenjun.tools.lab import Lab
 
+from ..rules import rule
 from .cluster import Program, cluster, exchange, instances_of, plan, programs, status, wait_for
 
 pytestmark = pytest.mark.lab
@@ -42,6 +43,7 @@ FAULTS: dict[str, tuple[Callable[[Lab], None], Callable[[Lab], None]]] = {
 }
 
 
+@rule("J2")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_member_changes(lab: Lab, members: list[Program], fault: str) -> None:
     begin, end = FAULTS[fault]

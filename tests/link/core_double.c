@@ -50,6 +50,12 @@ static uint32_t tx(zj_core *core, struct zj_frame *out, uint32_t max)
         b[2] = (uint8_t)(c->tx_cluster >> 8);
         b[3] = (uint8_t)c->tx_cluster;
         memcpy(b + 4, &number, 8);
+        if (c->tx_src) {
+            const uint64_t seq = c->tx_seq + n;
+            const uint8_t head[20] = {[0] = 1, [1] = 1, [4] = (uint8_t)c->tx_src, [16] = (uint8_t)(seq >> 24), [17] = (uint8_t)(seq >> 16),
+                                      [18] = (uint8_t)(seq >> 8), [19] = (uint8_t)seq};
+            memcpy(b + 4, head, sizeof head);
+        }
         out[n] = (struct zj_frame){b, c->tx_size, 1};
     }
     return n;
@@ -60,6 +66,7 @@ static void tx_done(zj_core *core, uint64_t now, uint32_t count)
     (void)now;
     CORE(core)->tx_left -= count;
     CORE(core)->tx_sent += count;
+    CORE(core)->tx_seq += count;
 }
 
 static void keep(struct double_core *c, const struct zj_offer *m, uint8_t src, uint8_t stage, uint64_t clock)
@@ -141,8 +148,9 @@ static uint64_t confirm_due(const zj_core *core) { return ((const struct double_
 static uint32_t nak(zj_core *core, uint64_t now)
 {
     struct double_core *c = (struct double_core *)(void *)core;
-    (void)now;
     c->nak_due = UINT64_MAX;
+    c->nak_at = now;
+    c->naks++;
     return 1;
 }
 

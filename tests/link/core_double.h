@@ -11,6 +11,8 @@ struct double_core {
     /* transmit: `tx_left` frames of tx_size bytes, numbered in bytes 4..11 */
     uint64_t tx_left, tx_sent;
     uint32_t tx_size, tx_cluster;
+    uint32_t tx_src;             /* then they are DATA of this station, numbered in its stream from tx_seq */
+    uint64_t tx_seq;
     /* offer */
     uint64_t room;                  /* messages that may still be taken */
     uint32_t piece;                 /* 0: whole messages; otherwise bytes taken per call */
@@ -24,7 +26,8 @@ struct double_core {
     /* order */
     uint64_t position;              /* of what is delivered next */
     uint64_t positions[3];
-    uint64_t nak_due, poll_due, confirm_due;
+    uint64_t nak_due, poll_due, confirm_due, nak_at; /* nak_at: when NAKs were asked for last */
+    uint32_t naks;
     void *partial;                  /* whose message is being taken in pieces */
     uint32_t anew;                  /* 1: what has been taken of it is to be offered again from its beginning, once */
 };

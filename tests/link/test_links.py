@@ -7,13 +7,20 @@ import select
 import struct
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
-from zenjun.daemon.datapath import KEY_BYTES, LINKS_MAX, Want, guard_overhead
+from zenjun.daemon.datapath import KEY_BYTES, LINKS_MAX, Spreading, Want, guard_overhead, now_ns
+from zenjun.proto.envelope import ENCRYPTED, Envelope, Suite, What
+from zenjun.proto.links import Said
+from zenjun.proto.wire import HEADER, Kind
 
+from ..rules import rule
 from ..timing import in_time
+from . import gcm
 from .net import MAC_A, Peer, Wire, ethernet, isolated, marks, pdu, received
 from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Bench
+from .test_sealed import SESSION, THEIRS, key_of, sealing
 
 Make = Callable[..., Bench]
 KEY = bytes(range(KEY_BYTES))
@@ -174,3 +181,196 @@ def test_each_link_has_its_own_mtu(make_bench: Make) -> None:
     counters = bench.dp.link_counters(0)
     assert (counters["tx_too_long"], counters["tx_missed"]) == (70, 0)
     assert bench.dp.link_error(0) == 0
+
+
+# ---- what is spread, and what comes twice
+
+
+def stream(bench: Bench, listeners: list[Peer], first: int, count: int, each: list[int]) -> list[list[int]]:
+    """Have the core send so many DATA frames of its own stream; their numbers as they come out on each link, ``each`` so many."""
+    core = bench.core.c
+    core.tx_src, core.tx_seq, core.tx_size, core.tx_left = bench.core.c.self + 1, first, 100, count
+    sent = core.tx_sent + count
+    bench.until(lambda: core.tx_sent == sent)
+    got = [received(bench, listener, n) if n else [] for listener, n in zip(listeners, each, strict=True)]
+    return [[int.from_bytes(frame[34:38], "big") for frame in frames] for frames in got]
+
+
+@rule("J5")
+@isolated
+def test_data_is_spread_once_and_what_is_sent_again_takes_all(make_bench: Make) -> None:
+    bench, _, listeners = opened(make_bench, 2)
+    bench.dp.links_use(Spreading.STRIPE, [0, 1])
+    one, other = stream(bench, listeners, 0, 128, [64, 64])
+    assert sorted(one + other) == list(range(128)) and not set(one) & set(other)
+    assert stream(bench, listeners, 3, 4, [4, 4]) == [[3, 4, 5, 6]] * 2, "asked for: all links"
+    bench.dp.links_use(Spreading.SET, [1])
+    assert stream(bench, listeners, 128, 20, [0, 20]) == [[], list(range(128, 148))]
+    bench.dp.links_use(Spreading.ALL, [0, 1])
+    assert stream(bench, listeners, 148, 20, [20, 20]) == [list(range(148, 168))] * 2
+
+
+@rule("J5")
+@isolated
+def test_a_quiet_station_doubles_and_a_busy_one_spreads(make_bench: Make) -> None:
+    bench, _, listeners = opened(make_bench, 2)
+    bench.dp.links_use(Spreading.AUTO, [0, 1])
+    assert stream(bench, listeners, 0, 5, [5, 5]) == [list(range(5))] * 2
+    one, other = stream(bench, listeners, 5, 64, [32, 32])
+    assert sorted(one + other) == list(range(5, 69))
+
+
+@rule("J4")
+@isolated
+def test_what_is_no_own_data_takes_all_links(make_bench: Make) -> None:
+    """Votes, confirmations and frames of other stations."""
+    bench, _, listeners = opened(make_bench, 2)
+    bench.dp.links_use(Spreading.STRIPE, [0, 1])
+    bench.core.c.tx_left, bench.core.c.tx_size = 40, 100  # of no station
+    bench.until(lambda: bench.core.c.tx_sent == 40)
+    assert [numbers(received(bench, listener, 40)) for listener in listeners] == [list(range(40))] * 2
+
+
+@rule("J9")
+@isolated
+def test_a_link_of_which_many_in_a_row_are_asked_for_is_doubtful(make_bench: Make) -> None:
+    bench, _, listeners = opened(make_bench, 2)
+    bench.dp.links_use(Spreading.STRIPE, [0, 1])
+    one, _ = stream(bench, listeners, 0, 64, [32, 32])
+    for number in one[:7]:
+        stream(bench, listeners, number, 1, [1, 1])
+    assert bench.dp.links_doubtful() == []
+    stream(bench, listeners, one[8], 1, [1, 1])  # not the next one: the row is broken
+    assert bench.dp.links_doubtful() == []
+    for number in one[9:17]:
+        stream(bench, listeners, number, 1, [1, 1])
+    assert bench.dp.links_doubtful() == [0]
+    assert stream(bench, listeners, 64, 20, [20, 20]) == [list(range(64, 84))] * 2, "doubled again"
+    bench.dp.links_use(Spreading.STRIPE, [0, 1])
+    assert bench.dp.links_doubtful() == []
+    one, other = stream(bench, listeners, 84, 32, [16, 16])
+    assert sorted(one + other) == list(range(84, 116))
+
+
+@rule("J3")
+@isolated
+def test_a_link_that_fails_holds_up_nothing_that_is_spread(make_bench: Make) -> None:
+    bench, wires, listeners = opened(make_bench, 2)
+    bench.dp.links_use(Spreading.STRIPE, [0, 1])
+    wires[0].down(wires[0].a)
+    bench.until(lambda: False, want=Want.LINK)
+    assert stream(bench, listeners, 0, 100, [0, 100]) == [[], list(range(100))]
+
+
+def plain_links(said: Said, tx: int) -> bytes:
+    body = said.packed()
+    head = Envelope(CLUSTER, What.LINKS, tx, 0, len(body), bytes(4), 0).packed()
+    return head + body + crc32c(head + body).to_bytes(4, "big")
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+@rule("J6")
+@isolated
+def test_links_is_sent_on_one_link_and_taken_if_it_is_whole(make_bench: Make) -> None:
+    bench, _, peers = opened(make_bench, 2)
+    said = Said(2, 2, 0b101, 77, (1, 2, 3), (60, 0, 1500))
+    assert bench.dp.links_say(1, said.packed())
+    (frame,) = received(bench, peers[1], 1)
+    assert frame[14:].rstrip(b"\0") == plain_links(said, bench.core.c.self + 1).rstrip(b"\0") and not peers[0].receive()
+    good = plain_links(said, 3)
+    for bad in (good[:-1] + bytes([good[-1] ^ 1]), good[:-5], good[:30] + bytes([good[30] ^ 4]) + good[31:]):
+        peers[1].send(ethernet(bad))
+    peers[1].send(ethernet(good))
+    bench.until(lambda: bench.dp.link_counters(1)["rx_links"] == 1, want=Want.SAID)
+    assert bench.dp.links_said() == (3, 1, said.packed()) and bench.dp.links_said() is None
+    assert bench.dp.links_heard(1)[2].heard_ns and not bench.dp.links_heard(0)[2].heard_ns
+    counters = bench.dp.link_counters(1)
+    assert counters["rx_tag"] + counters["rx_size"] == 3 and bench.core.c.rx_frames == 0
+
+
+@rule("J10")
+@isolated
+def test_a_gap_may_be_reordering_for_longer_while_data_is_spread(make_bench: Make) -> None:
+    bench, _, _ = opened(make_bench, 2)
+
+    def more(naks: int) -> bool:
+        return bool(bench.core.c.naks > naks)
+
+    for how, least_ns in ((Spreading.STRIPE, 2_000_000), (Spreading.ALL, 0)):
+        bench.dp.links_use(how, [0, 1])
+        naks = bench.core.c.naks
+        due = now_ns() + 1_000_000
+        bench.core.c.nak_due = due
+        bench.until(partial(more, naks))
+        assert bench.core.c.nak_at >= due + least_ns
+
+
+@rule("J6")
+@isolated
+def test_the_second_copy_goes_no_further(make_bench: Make) -> None:
+    bench, _, peers = opened(make_bench, 2)
+
+    def whole(number: int) -> bytes:
+        """Its checksums, by which a copy is known, are the number."""
+        return ethernet(pdu(number, 40) + struct.pack("=Q", number + 1) + bytes(20))
+
+    for number in range(50):
+        for peer in peers:
+            peer.send(whole(number))
+    bench.until(lambda: sum(bench.dp.link_counters(i)["rx_frames"] for i in (0, 1)) == 100)
+    doubles = bench.dp.counters()["rx_double"]
+    assert bench.core.c.rx_frames + doubles == 100 and set(marks(bench)) == set(range(50)) and doubles > 0
+    time.sleep(0.02)
+    before = bench.core.c.rx_frames
+    peers[0].send(whole(49))
+    bench.until(lambda: bench.core.c.rx_frames == before + 1, what="the same bytes later: no double")
+
+
+def under_session(what: What, tx: int, session: bytes, suite: int, number: int, body: bytes) -> bytes:
+    """A frame made by the slow cipher."""
+    head = Envelope(CLUSTER, what, tx, suite, len(body), session[:4], number).packed()
+    nonce = bytes(4) + number.to_bytes(8, "big")
+    if suite & ENCRYPTED:
+        hidden, tag = gcm.seal(key_of(session), nonce, head, body)
+        return head + hidden + tag
+    return head + body + gcm.seal(key_of(session), nonce, head + body, b"")[1]
+
+
+@pytest.mark.parametrize("suite", [Suite.AES_256_GCM, Suite.AES_256_GCM + ENCRYPTED])
+@isolated
+def test_with_a_key_copies_and_links_are_told_from_replays(make_bench: Make, suite: int) -> None:
+    bench, _, peers = opened(make_bench, 2, sealing=sealing(suite))
+    bench.dp.session_read(2, THEIRS, key_of(THEIRS), 1)
+    bench.dp.seal_under(SESSION, key_of(SESSION))
+    data = HEADER.struct.pack(CLUSTER, 1, Kind.DATA, 0, 3, 2, 0, 0, 1, 1, 0, 0, 0, 0, 0, 12345)
+    said = Said(1, 2, 0b11, 5, (1, 2, 3), (4, 5, 6))
+
+    def counted(name: str) -> int:
+        return sum(bench.dp.link_counters(i)[name] for i in (0, 1))
+
+    frame = ethernet(under_session(What.PDU, 2, THEIRS, suite, 1, data))
+    for peer in peers:
+        peer.send(frame)
+    bench.until(lambda: counted("rx_frames") == 2)
+    assert bench.core.c.rx_frames == 1 and counted("rx_double") + counted("rx_replayed") == 1
+    for peer in peers:
+        peer.send(frame)
+    bench.until(lambda: counted("rx_frames") == 4)
+    assert counted("rx_replayed") >= 1 and bench.core.c.rx_frames == 1
+    links = ethernet(under_session(What.LINKS, 2, THEIRS, suite, 2, said.packed()))
+    peers[0].send(links)
+    peers[0].send(links)
+    bench.until(lambda: counted("rx_frames") == 6)
+    assert counted("rx_links") == 1 and bench.dp.links_said() == (2, 0, said.packed())
+    peers[1].receive()
+    assert bench.dp.links_say(1, said.packed())
+    (frame,) = received(bench, peers[1], 1)
+    assert frame[14:] == under_session(What.LINKS, 1, SESSION, suite, 1, said.packed())

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from zenjun.proto.envelope import ECHOES_PER_PART, ENCRYPTED, TAG_BYTES, Echo, Envelope, Hello, Suite, What
+from zenjun.proto.links import Said
 from zenjun.tools.cli.sniff import sniff
 from zenjun.tools.pcap.frames.pdu import decode
-from zenjun.tools.pcap.frames.sealed import sealed
+from zenjun.tools.pcap.frames.sealed import pieces, sealed
 from zenjun.tools.pcap.native._pcap import ffi, lib
 
 from ..tools.test_sniff import MACS, pcap
@@ -86,3 +87,19 @@ def test_a_hello_of_many_stations_says_whom_each_part_is_about() -> None:
     assert found.hello["complete"] and found.hello["part"] == 0 and ECHOES_PER_PART == 16
     broken = sealed(wrapped(b"x" * 20, what=What.HELLO))
     assert broken is not None and broken.hello == {"complete": False}
+
+
+def test_links_is_read_unless_it_is_hidden_or_malformed() -> None:
+    body = Said(2, 2, 0b101, 9, (1, 2, 3), (60, 0, 1500)).packed()
+    for suite, tag in ((0, 4), (1, 16), (17, 16)):
+        head = Envelope(1, What.LINKS, 3, suite, len(body), bytes(4), 0).packed()
+        found = sealed(head + body + bytes(tag))
+        assert found is not None and found.pdu is None and found.hello is None
+        if suite == 17:
+            assert found.links == {} and pieces(found)[-1] == "not readable"
+        else:
+            assert found.links == {"link": 2, "hears": [1, 3], "sent": 9, "frames": [1, 2, 3], "largest": [60, 0, 1500]}
+            assert pieces(found)[1:] == ["LINKS   ", "link 2", "hears 1, 3", "sent 9"]
+        assert sealed((head + body + bytes(tag))[:-1]) is None
+    head = Envelope(1, What.PDU, 3, 0, len(body), bytes(4), 0).packed()
+    assert sealed(head + body + bytes(16)) is None, "a PDU without a seal has no envelope"

@@ -16,12 +16,15 @@ from ..bench.cell import LEVELS, Cell
 from ..bench.failover import KIND, Failover
 from ..bench.failover import render as render_failover
 from ..bench.failover import run as run_failover
+from ..bench.links import KIND as LINKS
+from ..bench.links import render as render_links
 from ..bench.names import KIND as NAMES
 from ..bench.names_table import render_names
 from ..bench.plan import MODES, PEERS, RAW_STATIONS_MAX, Plan, run
 from ..bench.systems import Corosync
 from ..bench.table import BUS, render, size_name
 from .benchcommon import Callback, guarded, measured, progress, tables, there, words
+from .benchlinks import links
 from .benchnames import directory
 from .common import FAILED, Failure
 from .lazy import Overview
@@ -69,6 +72,7 @@ Examples:
   zenjun bench --peers corosync --raw --repeat 5 --out r.jsonl --table
   zenjun bench --stations 5 --mode throughput --size 1300 --loss 0,1%,5%
   zenjun bench --medium bus --mode throughput --table   what the paper's recovery costs beside the selective one
+  zenjun bench links                           one of two links fails; two links against one
   zenjun bench failover                        a station is killed and comes back: how long until that is known
   zenjun bench directory                       names set, looked up and watched, beside etcd
   zenjun bench table r.jsonl                   the tables of docs/performance.md from saved lines
@@ -337,13 +341,17 @@ def show_table(files: tuple[IO[str], ...]) -> None:
                 raise Failure(f"{file.name}, line {number}: no JSON object") from None
     killed = [r for r in rows if r.get("bench") == KIND]
     names = [r for r in rows if r.get("bench") == NAMES]
-    windows = [r for r in rows if r.get("bench") not in (KIND, NAMES)]
-    if windows or not (killed or names):
+    windows = [r for r in rows if r.get("bench") not in (KIND, NAMES, LINKS)]
+    cut = [r for r in rows if r.get("bench") == LINKS]
+    if windows or not (killed or names or cut):
         click.echo(render(windows))
     if names:
         click.echo(render_names(names))
     if killed:
         click.echo(render_failover(killed))
+    if cut:
+        click.echo(render_links(cut))
 
 
 bench.add_command(directory)
+bench.add_command(links)

@@ -223,8 +223,8 @@ class Printer:
             return
         self.printed += 1
         if self.as_json:
-            hello = {} if found.hello is None else {"hello": found.hello}
-            self.out.write(json.dumps(_about(record) | {"envelope": envelope} | hello) + "\n")
+            said = {name: value for name, value in (("hello", found.hello), ("links", found.links)) if value is not None}
+            self.out.write(json.dumps(_about(record) | {"envelope": envelope} | said) + "\n")
             return
         self.out.write(fold([seconds(record.time_ns), *pieces(found)], self._style.width) + "\n")
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from ....proto.envelope import ENCRYPTED, ENVELOPE, TAG_BYTES, VERSION, Envelope, Hello, Suite, What
+from ....proto.links import Said
 from ....proto.wire import STATIONS_MAX
 
+CRC_BYTES: Final = 4
+"""In place of a tag, of suite 0."""
 SUITES: Final = {
+    int(Suite.NONE): "not sealed",
     int(Suite.AES_256_GCM): "authenticated",
     Suite.AES_256_GCM + ENCRYPTED: "encrypted",
 }
@@ -24,6 +28,8 @@ class Sealed(NamedTuple):
     pdu: bytes | None
     """The PDU, with the tag and what follows as padding; None: it is hidden, or the frame is a HELLO."""
     hello: dict[str, Any] | None
+    links: dict[str, Any] | None = None
+    """What LINKS says; empty: it is hidden, or malformed."""
 
 
 def sealed(frame: bytes) -> Sealed | None:
@@ -31,9 +37,12 @@ def sealed(frame: bytes) -> Sealed | None:
     envelope = Envelope.read(frame)
     if envelope is None or envelope.version != VERSION or envelope.piece or envelope.suite not in SUITES:
         return None
-    end = ENVELOPE.size + envelope.length
-    if envelope.what not in (What.PDU, What.HELLO) or not 1 <= envelope.tx <= STATIONS_MAX or end + TAG_BYTES > len(frame):
+    is_plain = envelope.suite == Suite.NONE
+    end = ENVELOPE.size + envelope.length + (CRC_BYTES if is_plain else TAG_BYTES)
+    known = (What.LINKS,) if is_plain else tuple(What)
+    if envelope.what not in known or not 1 <= envelope.tx <= STATIONS_MAX or end > len(frame):
         return None
+    body = frame[ENVELOPE.size : ENVELOPE.size + envelope.length]
     plain: dict[str, Any] = {
         "what": What(envelope.what).name,
         "tx": envelope.tx,
@@ -44,8 +53,17 @@ def sealed(frame: bytes) -> Sealed | None:
         "cluster": f"{envelope.cluster:08x}",
     }
     if envelope.what == What.HELLO:
-        return Sealed(plain, None, _hello(Hello.read(envelope, frame[ENVELOPE.size : end])))
+        return Sealed(plain, None, _hello(Hello.read(envelope, body)))
+    if envelope.what == What.LINKS:
+        return Sealed(plain, None, None, _links(Said.read(body) if not envelope.suite & ENCRYPTED else None))
     return Sealed(plain, frame[ENVELOPE.size :] if envelope.suite == Suite.AES_256_GCM else None, None)
+
+
+def _links(said: Said | None) -> dict[str, Any]:
+    if said is None:
+        return {}
+    heard = [station for station in range(1, len(said.frames) + 1) if said.hears_station(station)]
+    return {"link": said.number, "hears": heard, "sent": said.sent, "frames": list(said.frames), "largest": list(said.largest)}
 
 
 def _hello(hello: Hello | None) -> dict[str, Any]:
@@ -68,6 +86,12 @@ def _hello(hello: Hello | None) -> dict[str, Any]:
 def pieces(found: Sealed) -> list[str]:
     """The line of a frame whose PDU is not readable, without its time."""
     e = found.envelope
+    if found.links is not None:
+        hears = ", ".join(map(str, found.links.get("hears", ()))) or "nobody"
+        said = (
+            [f"link {found.links['link']}", f"hears {hears}", f"sent {found.links['sent']}"] if found.links else ["not readable"]
+        )
+        return [f"station {e['tx']}", "LINKS   ", *said]
     if found.hello is None:
         return [f"station {e['tx']}", "ENCRYPTED", f"session {e['session']}", f"number {e['number']}", f"{e['length']} B"]
     out = [f"station {e['tx']}", "HELLO   ", f"session {e['session']}"]

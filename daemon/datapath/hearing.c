@@ -1,0 +1,186 @@
+/* What comes in on which of several links: second copies, who is heard where, and what the others say of it (LINKS).
+ *
+ * A second copy is a frame that was accepted from one link and comes on another one soon after. It goes no further: neither the
+ * guard nor the core spends time on it. Later than DP_DOUBLE_NS it is no double but a frame like any other, which the core (or the
+ * guard's window) knows to be a repetition: what is the same by its bytes may be news, as a heartbeat is.
+ */
+#include "internal.h"
+
+#include "zj_envelope.h"
+
+#define ENVELOPE_VERSION 2u
+#define LINKS_TAG_BYTES 4u                     /* of suite 0 */
+
+/* ---- second copies ---- */
+/* What tells a frame from others: its number in its session, or the checksums of its PDU. 0: too short to have either. */
+static uint64_t identity(const struct zj_frame *f)
+{
+    uint64_t a, b = 0;
+    if (f->size < ZJW_SIZEOF_HEADER)
+        return 0;
+    if (f->data[ZJE_ENVELOPE_VERSION] == ENVELOPE_VERSION) {
+        memcpy(&a, f->data + ZJE_ENVELOPE_NUMBER, sizeof a);
+        memcpy(&b, f->data + ZJE_ENVELOPE_SESSION, 4);
+        b ^= (uint64_t)f->data[ZJE_ENVELOPE_WHAT] << 32 | (uint64_t)f->data[ZJE_ENVELOPE_TX] << 40;
+    } else {
+        memcpy(&a, f->data + ZJW_HEADER_CHECK, sizeof a);
+        memcpy(&b, f->data + ZJW_HEADER_SEQ, 4);
+        b ^= (uint64_t)f->data[ZJW_HEADER_SRC] << 32;
+    }
+    a ^= b * 0x9e3779b97f4a7c15ull;
+    return a ? a : 1;
+}
+
+static struct dp_seen *place(struct dp_hearing *h, uint64_t id)
+{
+    return &h->seen[(id * 0x9e3779b97f4a7c15ull) >> 52 & (DP_SEEN - 1)];
+}
+
+int hearing_is_double(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now)
+{
+    const uint64_t id = identity(frame);
+    struct dp_seen *s = place(h, id);
+    if (!id || s->id != id || now - s->at > DP_DOUBLE_NS || s->links >> link & 1)
+        return 0;
+    s->links |= (uint8_t)(1u << link);
+    return 1;
+}
+
+/* ---- who is heard ---- */
+/* A PDU that its source puts on the wire itself; those in a stream may have been sent again by another station. */
+static int is_own_word(const uint8_t *pdu)
+{
+    switch (pdu[ZJW_HEADER_KIND]) {
+    case ZJW_KIND_CONFIRM:
+        return !(pdu[ZJW_HEADER_FLAGS] & ZJW_FLAG_RELAYED);
+    case ZJW_KIND_NAK: case ZJW_KIND_OPEN: case ZJW_KIND_RCV:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+void hearing_copy(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now)
+{
+    const struct dp_seen *s = place(h, identity(frame));
+    struct dp_heard *who = &h->heard[link][s->src];
+    who->frames++;
+    if (s->size > who->largest)
+        who->largest = s->size;
+    if (s->own_word)
+        who->heard = now;
+}
+
+void hearing_accepted(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *pdu, uint64_t now)
+{
+    const uint64_t id = identity(frame);
+    struct dp_seen *s = place(h, id);
+    const uint32_t before = s->id == id && now - s->at <= DP_DOUBLE_NS ? s->links : 0u;
+    *s = (struct dp_seen){.id = id, .at = now, .size = pdu->size, .src = (uint8_t)(pdu->data[ZJW_HEADER_SRC] - 1u) % ZJW_STATIONS_MAX,
+                          .own_word = (uint8_t)is_own_word(pdu->data), .links = (uint8_t)(before | 1u << link)};
+    hearing_copy(h, link, frame, now);
+}
+
+/* ---- LINKS ---- */
+/* CRC-32C, a nibble at a time: for frames of a few hundred bytes, some a second. */
+static uint32_t crc32c(const uint8_t *p, uint32_t size)
+{
+    static uint32_t table[16];
+    if (!table[1])
+        for (uint32_t i = 0; i < 16; i++) {
+            uint32_t c = i;
+            for (int k = 0; k < 4; k++)
+                c = c & 1 ? c >> 1 ^ 0x82f63b78u : c >> 1;
+            table[i] = c;
+        }
+    uint32_t crc = ~0u;
+    for (uint32_t i = 0; i < size; i++) {
+        crc = crc >> 4 ^ table[(crc ^ p[i]) & 15];
+        crc = crc >> 4 ^ table[(crc ^ p[i] >> 4) & 15];
+    }
+    return ~crc;
+}
+
+static uint32_t load32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return be32toh(v);
+}
+
+int hearing_is_plain(const struct zj_frame *frame)
+{
+    return frame->size >= ZJE_SIZEOF_ENVELOPE && frame->data[ZJE_ENVELOPE_VERSION] == ENVELOPE_VERSION &&
+           frame->data[ZJE_ENVELOPE_WHAT] == ZJE_WHAT_LINKS && frame->data[ZJE_ENVELOPE_SUITE] == ZJE_SUITE_NONE;
+}
+
+int hearing_plain(const struct dp_hearing *h, struct zj_frame *frame)
+{
+    const uint8_t *p = frame->data;
+    const uint32_t size = (uint32_t)p[ZJE_ENVELOPE_LENGTH] << 8 | p[ZJE_ENVELOPE_LENGTH + 1], end = ZJE_SIZEOF_ENVELOPE + size;
+    if (end + LINKS_TAG_BYTES > frame->size)
+        return DP_R_SIZE;
+    if (p[ZJE_ENVELOPE_TX] == h->self + 1)
+        return DP_R_OWN;
+    if (load32(p + end) != crc32c(p, end))
+        return DP_R_TAG;
+    *frame = (struct zj_frame){.data = p + ZJE_SIZEOF_ENVELOPE, .size = size};
+    return DP_R_LINKS;
+}
+
+void hearing_links(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now)
+{
+    const uint32_t tx = frame->data[ZJE_ENVELOPE_TX] - 1u, size = body->size;
+    if (tx >= ZJW_STATIONS_MAX || size > DP_LINKS_SAID_MAX)
+        return;
+    struct dp_said *s = &h->said[link][tx];
+    *s = (struct dp_said){.size = size, .tx = tx, .link = link};
+    memcpy(s->data, body->data, size);
+    h->waits[link] |= 1ull << tx;
+    h->heard[link][tx].heard = now;
+    if (!h->due)
+        h->due = now + DP_SAID_REST_NS;
+}
+
+uint32_t hearing_seal_plain(const struct dp_hearing *h, const uint8_t *body, uint32_t size, uint8_t out[DP_LINKS_FRAME_MAX])
+{
+    const uint32_t end = ZJE_SIZEOF_ENVELOPE + size, cluster = htobe32(h->cluster);
+    memset(out, 0, ZJE_SIZEOF_ENVELOPE);
+    memcpy(out + ZJE_ENVELOPE_CLUSTER, &cluster, sizeof cluster);
+    out[ZJE_ENVELOPE_VERSION] = ENVELOPE_VERSION;
+    out[ZJE_ENVELOPE_WHAT] = ZJE_WHAT_LINKS;
+    out[ZJE_ENVELOPE_TX] = (uint8_t)(h->self + 1);
+    out[ZJE_ENVELOPE_SUITE] = ZJE_SUITE_NONE;
+    out[ZJE_ENVELOPE_LENGTH] = (uint8_t)(size >> 8);
+    out[ZJE_ENVELOPE_LENGTH + 1] = (uint8_t)size;
+    memcpy(out + ZJE_SIZEOF_ENVELOPE, body, size);
+    const uint32_t crc = htobe32(crc32c(out, end));
+    memcpy(out + end, &crc, sizeof crc);
+    return end + LINKS_TAG_BYTES;
+}
+
+void hearing_own(struct dp_hearing *h, uint32_t link, uint64_t now) { h->heard[link][h->self].heard = now; }
+
+int dp_links_heard(const struct dp *d, uint32_t link, struct dp_heard out[64])
+{
+    if (link >= d->links.count || !d->hearing)
+        return -EINVAL;
+    memcpy(out, d->hearing->heard[link], sizeof d->hearing->heard[link]);
+    return 0;
+}
+
+int dp_links_said(struct dp *d, struct dp_said *out)
+{
+    struct dp_hearing *h = d->hearing;
+    for (uint32_t link = 0; h && link < d->links.count; link++) {
+        if (!h->waits[link])
+            continue;
+        const uint32_t tx = (uint32_t)__builtin_ctzll(h->waits[link]);
+        h->waits[link] &= h->waits[link] - 1;
+        *out = h->said[link][tx];
+        return 1;
+    }
+    if (h)
+        h->due = 0;
+    return 0;
+}
