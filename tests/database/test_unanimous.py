@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,8 @@ import apsw
 import pytest
 from zenjun.daemon.database.copy import GatedRows
 from zenjun.daemon.database.files import Files
+from zenjun.daemon.database.unanimous import UnanimousSite
+from zenjun.daemon.observe import Journal
 from zenjun.proto.service.database import messages as m
 from zenjun.proto.service.database.given import decode_given, encode_given
 from zenjun.proto.service.database.machine import Durability, Failed, Machine
@@ -16,7 +21,7 @@ from zenjun.proto.service.database.rows import RowsFailed
 from zenjun.proto.service.database.unanimous import Unanimous
 
 from ..rules import rule
-from .test_machine import MemoryRows, Order
+from .test_machine import ALL, MemoryRows, Order
 
 ONE, TWO, THREE = (1, 1), (2, 1), (3, 1)
 
@@ -161,6 +166,76 @@ def test_the_state_that_is_given(order: Agreeing) -> None:
     for size in range(len(encode_given(given))):
         with pytest.raises(ValueError):
             decode_given(encode_given(given)[:size])
+
+
+class Here(UnanimousSite):
+    """Station 1's site, whose machine takes the order in step with the others."""
+
+    def __init__(self, order: Agreeing, folder: Path) -> None:
+        super().__init__("shop", Files(folder, "shop"), ALL, Journal(logging.getLogger("unanimous")), bytes(16))
+        self.machine = order.machines[ONE]
+        self.quorum = lambda: True
+        self.position = self.machine.rows.position()
+
+    async def sent(self) -> object:
+        """The next message that it sends."""
+        _, data = await asyncio.wait_for(self._out.get(), 20)
+        return m.decode(data)
+
+
+def _two_in_a_row(order: Agreeing) -> None:
+    """The first transaction is over; a second one has the lock."""
+    order.write(TWO, 7)
+    order.write(TWO, 8)
+    order.deliver(m.Close, m.Grant, m.Write)
+    order.sync(ONE, TWO, THREE)
+
+
+@rule("N2")
+def test_programs_that_have_waited_read_between_two_transactions(order: Agreeing, tmp_path: Path) -> None:
+    """The site grants when they have begun, or after a time."""
+
+    async def run() -> None:
+        site = Here(order, tmp_path)
+        machine = order.machines[ONE]
+        assert isinstance(machine, Unanimous)
+        order.write(THREE, 1)
+        order.deliver(m.Close)
+        programs = [asyncio.create_task(site.readable(name, 20)) for name in ("one", "two")]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert machine.has_readers and not any(program.done() for program in programs)
+        _two_in_a_row(order)
+        assert machine.owes_grant and machine.is_open, "the second transaction has the lock"
+        site.carry_out([])
+        assert await asyncio.gather(*programs) == [True, True]
+        site.began("one")
+        await asyncio.sleep(0.05)
+        assert machine.owes_grant
+        site.began("two")
+        assert isinstance(await site.sent(), m.Grant)
+        assert not machine.is_open and not machine.has_readers and not machine.owes_grant
+
+    asyncio.run(run())
+
+
+@rule("N2")
+def test_a_program_that_does_not_begin_is_not_waited_for(order: Agreeing, tmp_path: Path) -> None:
+    async def run() -> None:
+        site = Here(order, tmp_path)
+        machine = order.machines[ONE]
+        assert isinstance(machine, Unanimous) and await site.readable("one", 20)
+        order.write(TWO, 7)
+        order.deliver(m.Close)
+        assert machine.owes_grant and machine.is_open
+        deadline = time.monotonic() + 20
+        while machine.owes_grant:
+            await site.turn(machine)
+            await asyncio.sleep(0.02)
+            assert time.monotonic() < deadline
+        assert isinstance(await site.sent(), m.Grant) and not machine.is_open
+
+    asyncio.run(run())
 
 
 @rule("N2")

@@ -222,10 +222,13 @@ async def measure(connections: Sequence[Any], groups: Sequence[Any], play: Play)
             node.common = play.common(play.update, (connection.welcome.station, connection.welcome.client), group)
             readers.append(asyncio.ensure_future(node.common.read()))
         await asyncio.sleep(SETTLE_S)
-        for node in play.nodes:
-            if node.common is not None and not node.common.ordered:
-                assert len(node.common.machine.members) == play.managers - 1, "the managers do not know each other yet"
-                node.common.machine.activate(_PLACE)
+        changing = [node.common for node in play.nodes if node.common is not None and not node.common.ordered]
+        deadline = time.monotonic() + PATIENCE_S
+        while any(len(common.machine.members) < play.managers - 1 for common in changing):
+            assert time.monotonic() < deadline, "the managers do not know each other"
+            await asyncio.sleep(SETTLE_S)
+        for common in changing:
+            common.machine.activate(_PLACE)
         begin = time.time_ns()
         calling = asyncio.gather(*(node.call_all() for node in play.nodes))
         running: list[asyncio.Future[Any]] = [calling, *readers]
