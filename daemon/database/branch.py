@@ -23,6 +23,7 @@ from ...proto.service.database.messages import Segment
 from . import vfs
 from .errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
 from .guarding import Guard, Looking, SchemaGuard, is_recorded, quoted, uneven_functions
+from .savepoints import Savepoints, parsed
 
 __all__ = ["BUSY_TIMEOUT_MS", "Bindings", "Branch"]
 
@@ -59,6 +60,11 @@ class Branch:
         self._begun: vfs.Begun | None = None
         self._prepared = False
         self._may_commit = False
+        self.checks_keys = True
+        """Foreign keys hold after each statement, or at the end; it counts from the next transaction on."""
+        self._checks = False
+        """The writer does."""
+        self._savepoints = Savepoints()
         self._nullable: tuple[int, dict[str, list[str]]] = (-1, {})
         with contextlib.ExitStack() as opened:
             try:
@@ -195,11 +201,8 @@ class Branch:
         guard = SchemaGuard(sql)
         if not guard.is_schema:
             raise NotSupportedError("not a statement that changes the schema")
-        before = self.changeset()
         self._open_write()
-        self._close_session()
-        if before:
-            self._segments.append((Segment.CHANGESET, before))
+        self._cut()
         cursor = self.writer.cursor()
         cursor.exec_trace = guard.trace
         self._run("SAVEPOINT zenjun_schema")
@@ -218,10 +221,41 @@ class Branch:
             self._run("RELEASE zenjun_schema")
         self._segments.append((Segment.SQL, sql.encode()))
 
+    def _cut(self) -> None:
+        """What has been recorded is a part of the body; another one begins."""
+        before = self.changeset()
+        self._close_session()
+        if before:
+            self._segments.append((Segment.CHANGESET, before))
+
+    def savepoint(self, sql: str) -> None:
+        """SAVEPOINT, RELEASE and ROLLBACK TO. NotSupportedError: rows were changed before the savepoint, and the schema after it,
+        so that the changes cannot be told apart."""
+        if (found := parsed(sql)) is None:
+            raise NotSupportedError("SAVEPOINT, RELEASE or ROLLBACK TO, and a name: nothing else")
+        word, name = found
+        self._open_write()
+        if word == "SAVEPOINT":
+            if self.changes_schema:
+                self._cut()
+            self.execute(sql)
+            self._savepoints.begin(name, len(self._segments), is_clean=self._session is None or self._session.is_empty)
+            return
+        savepoint = self._savepoints.find(name)
+        if word == "ROLLBACK" and savepoint is not None and len(self._segments) > savepoint.segments:
+            if not savepoint.is_clean:
+                raise NotSupportedError(f"ROLLBACK TO {name}: rows were changed before it, and the schema after it")
+            self._close_session()
+            del self._segments[savepoint.segments :]
+        self.execute(sql)
+        if savepoint is not None:
+            self._savepoints.end(savepoint, is_released=word == "RELEASE")
+
     def segments(self) -> list[tuple[Segment, bytes]]:
         """The body of the transaction: changesets, and between them changes of the schema. Errors are those of ``changeset``."""
         last = self.changeset()
-        return [*self._segments, *([(Segment.CHANGESET, last)] if last else [])]
+        unchecked = [(Segment.UNCHECKED, b"")] if self.changes_schema and not self._checks else []
+        return [*unchecked, *self._segments, *([(Segment.CHANGESET, last)] if last else [])]
 
     def keep(self) -> None:
         """The transaction was committed by the order: its temporary tables stay as it left them. What it did to the database is
@@ -230,6 +264,7 @@ class Branch:
             return
         self._require_transaction()
         self._close_session()
+        self._savepoints.clear()
         self._writing = False
         self._may_commit = True
         try:
@@ -250,6 +285,7 @@ class Branch:
         self._close_session()
         self._writing = False
         self._segments = []
+        self._savepoints.clear()
         for cursor in list(self._cursors):
             cursor.close(True)
         self._cursors.clear()
@@ -279,11 +315,13 @@ class Branch:
         if not self._prepared:
             self.writer.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
             self.writer.wal_autocheckpoint(0)
-            self.writer.execute("PRAGMA foreign_keys = ON")
             # What a virtual table keeps in ordinary ones is written by its module alone: with other content every site's copy is
             # a damaged one, as SQLite sees it.
             self.writer.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
             self._prepared = True
+        if self._checks != self.checks_keys:
+            self.writer.pragma("foreign_keys", self.checks_keys)
+            self._checks = self.checks_keys
         self._run("BEGIN IMMEDIATE")
         self._writing = True
         self._record()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import apsw
 
-from ...proto.service.database.messages import Position, Segment, Txid, decode_body, first_digest
+from ...proto.service.database.messages import Position, Segment, Txid, decode_body, first_digest, is_unchecked
 from ...proto.service.database.rows import Entry, RowsDamaged, RowsFailed, Verdict
 from . import leases
 from .applier import Applied, Applier
@@ -90,16 +90,23 @@ class SqliteRows:
         return ""
 
     def write(self, entry: Entry) -> Verdict:
+        unchecked = is_unchecked(entry.body)
         with self._guarded():
+            if unchecked:
+                self.connection.pragma("foreign_keys", False)  # it has no effect within a transaction
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 verdict = self.apply(entry.body, entry.position.version)
+                if verdict is Verdict.DONE and unchecked and not self._keys_hold():
+                    verdict = Verdict.CONSTRAINT
                 if verdict is Verdict.DONE:
                     self._record(entry)
                     self.connection.execute("COMMIT")
             finally:
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
+                if unchecked:
+                    self.connection.pragma("foreign_keys", True)
         if verdict is Verdict.DONE:
             self._position = entry.position
         return verdict
@@ -118,13 +125,20 @@ class SqliteRows:
             elif kind is Segment.LEASE:
                 if not apply_lease(self.connection, version, data):
                     return Verdict.IMAGE
-            elif not self._change_schema(data):
+            elif kind is Segment.SQL and not self._change_schema(data):
                 return Verdict.IMAGE
         return Verdict.DONE
 
     def gate(self, is_open: bool) -> None:
         with self._guarded(), self._transaction():
             self.connection.execute(_GATE.format(int(is_open)))
+
+    def _keys_hold(self) -> bool:
+        """All foreign keys of all rows."""
+        try:
+            return not self.connection.execute("PRAGMA foreign_key_check").fetchall()
+        except apsw.SQLError:  # it refers to columns that are no key
+            return False
 
     def version_of(self, txid: Txid) -> int | None:
         with self._guarded():

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import apsw
 import pytest
 from zenjun import db
 from zenjun.daemon.database import leases
 from zenjun.daemon.database.driver.connection import Connection
-from zenjun.daemon.database.errors import error_of
 from zenjun.daemon.database.leases import apply_lease, automatic, encode_lease
-from zenjun.daemon.database.wire import to_bytes
-from zenjun.proto.service.database.certify import Certifier, Shared
-from zenjun.proto.service.database.messages import Segment, Txid, Write, encode_body
-from zenjun.proto.service.database.rows import Verdict
-from zenjun.proto.service.database.window import Window
 
 from ..rules import rule
+from .station import Station
 from .test_driver import Local, local
 
 __all__ = ["local"]
@@ -141,45 +135,15 @@ def test_without_the_others_sqlite_takes_an_id(table: Local) -> None:
     c.close()
 
 
-class Certified:
-    """What a program is answered by a station whose transactions are certified."""
-
-    def __init__(self, local: Local) -> None:
-        self.local = local
-        self.shared = Shared(0, {(1, 1)}, Window(local.rows.position().version), local.rows.position().version, release=0)
-        self.lease, self.number = True, 0
-
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        if do == "lease" and self.lease:
-            self.number += 1
-            segment = (Segment.LEASE, encode_lease(arguments["table"], arguments["count"]))
-            version = self.decide(Txid(9, 9, 9, self.number), self.local.rows.position().version, (), encode_body([segment]))
-            ((first,),) = self.local.rows.query(f"SELECT first FROM zenjun_lease WHERE version = {version}")
-            return {"first": first, "count": arguments["count"]}
-        if do == "lease":
-            raise error_of("no-quorum", "")
-        if do == "commit":
-            reads, body = to_bytes(arguments["reads"]), to_bytes(arguments["body"])
-            hashes = tuple(reads[i : i + 8] for i in range(0, len(reads), 8))
-            return {"version": self.decide(Txid.decode(to_bytes(arguments["txid"])), arguments["snapshot"], hashes, body)}
-        return self.local.ask(do, **arguments)
-
-    def decide(self, txid: Txid, snapshot: int, reads: tuple[bytes, ...], body: bytes) -> int:
-        verdict, version = Certifier().decide(self.shared, self.local.rows, Write(txid, 0, snapshot, reads, body), True)
-        if verdict is not Verdict.DONE:
-            raise error_of(verdict.value, "")
-        return version
-
-
 @pytest.fixture
-def certified(table: Local, monkeypatch: pytest.MonkeyPatch) -> Certified:
-    station = Certified(table)
+def certified(table: Local, monkeypatch: pytest.MonkeyPatch) -> Station:
+    station = Station(table.files, table.rows)
     monkeypatch.setattr(Connection, "_ask", lambda self, do, *, seconds=None, **arguments: station.ask(do, **arguments))
     return station
 
 
 @rule("K2", "K7")
-def test_who_only_inserts_reads_nothing_of_the_table(certified: Certified) -> None:
+def test_who_only_inserts_reads_nothing_of_the_table(certified: Station) -> None:
     """Ten programs insert on one snapshot, use their ids, and all commit; without blocks one does. Who has read the table, or the
     row that another one changes, is rejected all the same."""
     programs = [db.connect("shop") for _ in range(10)]
@@ -197,10 +161,10 @@ def test_who_only_inserts_reads_nothing_of_the_table(certified: Certified) -> No
             except db.Error as error:
                 assert isinstance(error, db.SerializationError | db.IntegrityError)
         assert done == expected
-        certified.lease = False
+        certified.has_leases = False
         for c in programs:
             c._keys._blocks.clear()
-    certified.lease = True
+    certified.has_leases = True
     one, two = programs[:2]
     for query in ("SELECT max(id) FROM a", "SELECT count(*) FROM a", "SELECT v FROM a WHERE id = 1"):
         one.execute("BEGIN")
@@ -217,12 +181,12 @@ def test_who_only_inserts_reads_nothing_of_the_table(certified: Certified) -> No
 
 @rule("K7")
 @pytest.mark.parametrize("seed", range(4))
-def test_blocks_in_any_order(certified: Certified, seed: int) -> None:
+def test_blocks_in_any_order(certified: Station, seed: int) -> None:
     """Programs that insert, count, delete the highest row, insert far above, roll back: what each has seen is what a serial
     history has at its place, and no two rows ever have one id."""
     r = random.Random(seed)
     programs = [db.connect("shop") for _ in range(3)]
-    serial = {key for (key,) in certified.local.rows.query("SELECT id FROM a")}
+    serial = {key for (key,) in certified.rows.query("SELECT id FROM a")}
     ever, own = set(serial), {0}
     under_way: dict[int, tuple[list[int], set[int], int | None]] = {}
     committed = 0
@@ -264,6 +228,6 @@ def test_blocks_in_any_order(certified: Certified, seed: int) -> None:
                 assert own & set(keys), "an id that a program gave by itself, or SQLite above it"
             del under_way[n]
     assert committed > 10
-    assert {key for (key,) in certified.local.rows.query("SELECT id FROM a")} == serial
+    assert {key for (key,) in certified.rows.query("SELECT id FROM a")} == serial
     for c in programs:
         c.close()

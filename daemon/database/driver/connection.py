@@ -28,7 +28,6 @@ from ..errors import (
     Error,
     NoQuorum,
     NotReachable,
-    NotSupportedError,
     OperationalError,
     PositionLost,
     ProgrammingError,
@@ -41,11 +40,11 @@ from .cursor import Cursor, description_of
 from .dump import dump
 from .gate import begin_open
 from .keys import Keys
-from .mapping import mapped
+from .mapping import aggregate, mapped
 from .reads import Reads
 from .sending import send
 from .service import Lost, Service
-from .statements import Kind, is_exclusive, kind_of, split, words_of
+from .statements import Kind, foreign_keys_of, is_exclusive, kind_of, split, words_of
 from .watching import Change, changes
 
 _T = TypeVar("_T")
@@ -77,6 +76,7 @@ class Connection:
         """Seconds without quorum after which reads fail; None: never."""
         self._fresh_until = -math.inf
         """So long reads need not ask whether the copy here is fresh."""
+        self._foreign_keys = True
         self._autocommit = autocommit
         self._socket = socket
         self._closed = False
@@ -227,10 +227,18 @@ class Connection:
     def create_function(self, name: str, narg: int, func: Callable[..., Any] | None, *, deterministic: bool = False) -> None:
         """A function for this connection's statements, not for what sites compute themselves (indexes, generated columns)."""
         self._check()
-        self._functions.append((name, func, narg, deterministic))
+        self._add_function("create_scalar_function", name, func, narg, deterministic=deterministic)
+
+    def create_aggregate(self, name: str, n_arg: int, aggregate_class: Callable[[], Any] | None) -> None:
+        """As ``sqlite3`` has it: objects of the class with ``step`` and ``finalize``."""
+        self._check()
+        self._add_function("create_aggregate_function", name, aggregate(aggregate_class), n_arg)
+
+    def _add_function(self, how: str, *arguments: Any, **options: Any) -> None:
+        self._functions.append((how, arguments, options))
         if self._branch is not None:
             for connection in (self._branch.reader, self._branch.writer):
-                connection.create_scalar_function(name, func, narg, deterministic=deterministic)
+                getattr(connection, how)(*arguments, **options)
 
     def watch(self, *tables: str, since: int | None = None, timeout: float | None = None) -> Iterator[Change]:
         """What is committed, change by change and in order, none missing, as it comes to this station.
@@ -319,9 +327,9 @@ class Connection:
             branch = self._branch = Branch(self._path.parent / pointed)
             self._pointed = pointed
             self._reads = Reads(branch.writer, lambda: branch.has_temporary)
-            for name, func, narg, deterministic in self._functions:
+            for how, arguments, options in self._functions:
                 for connection in (self._branch.reader, self._branch.writer):
-                    connection.create_scalar_function(name, func, narg, deterministic=deterministic)
+                    getattr(connection, how)(*arguments, **options)
         return self._branch
 
     def _start_transaction(self, *, explicit: bool) -> Branch:
@@ -331,6 +339,7 @@ class Connection:
             self._check_fresh()
         branch = begin_open(self) if self._is_gated else self._open()
         self._explicit, self._began, self._touched = explicit, time.monotonic(), False
+        branch.checks_keys = self._foreign_keys
         if not self._is_gated:
             branch.begin()
         self._read_set.clear()
@@ -476,7 +485,9 @@ class Connection:
                 raise self._ended_or(error) from error.__cause__
 
     def _run(self, cursor: Cursor, kind: Kind, sql: str, bindings: Bindings) -> None:
-        if kind is Kind.BEGIN:
+        if (value := foreign_keys_of(sql)) is not None:
+            self._set_foreign_keys(cursor, value)
+        elif kind is Kind.BEGIN:
             if self.in_transaction:
                 raise OperationalError("cannot start a transaction within a transaction")
             self._start_transaction(explicit=True)
@@ -493,6 +504,14 @@ class Connection:
             self._in_transaction(cursor, kind, sql, bindings)
         elif kind is not Kind.READ or not self._read_alone(cursor, sql, bindings):
             self._alone(lambda: self._in_transaction(cursor, kind, sql, bindings), cursor)
+
+    def _set_foreign_keys(self, cursor: Cursor, value: str) -> None:
+        """As with SQLite it has no effect within a transaction."""
+        if not value:
+            cursor.description = (("foreign_keys", *[None] * 6),)
+            cursor._rows = iter([(int(self._foreign_keys),)])
+        elif not self.in_transaction:
+            self._foreign_keys = value in ("ON", "YES", "TRUE", "1")
 
     def _execute_many(self, cursor: Cursor, sql: str, many: Iterable[Bindings]) -> None:
         kind = kind_of(sql)
@@ -561,10 +580,10 @@ class Connection:
         if kind is Kind.SCHEMA and not branch.is_temporary(sql):
             self._change_schema(branch, sql, bindings)
             return
-        if kind is Kind.SAVEPOINT and branch.changes_schema:
-            raise NotSupportedError("no savepoints in a transaction that changes the schema")
         try:
-            if kind is not Kind.READ or branch.is_writing or not self._read(branch, cursor, sql, bindings):
+            if kind is Kind.SAVEPOINT:
+                branch.savepoint(sql)
+            elif kind is not Kind.READ or branch.is_writing or not self._read(branch, cursor, sql, bindings):
                 self._write(branch, cursor, sql, bindings)
         except apsw.ConstraintError as error:
             # The program has learned of rows that are there, or are not.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import apsw
 
@@ -37,3 +38,10 @@ _MAPPED: Final[tuple[tuple[type[apsw.Error] | tuple[type[apsw.Error], ...], type
     ((apsw.CorruptError, apsw.NotADBError), InternalError),
     ((apsw.AuthError, apsw.ReadOnlyError), NotSupportedError),
 )
+
+
+def aggregate(cls: Callable[[], Any] | None) -> Callable[[], tuple[Any, Any, Any]] | None:
+    """A class of aggregates as ``sqlite3`` has it, for apsw."""
+    if cls is None:
+        return None
+    return lambda: (cls(), lambda state, *values: state.step(*values), lambda state: state.finalize())

@@ -15,6 +15,7 @@ CACHE_MAX: Final = 1000
 _BLANK: Final = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$)|;)+", re.DOTALL)
 _WORD: Final = re.compile(r"[A-Za-z_]+")
 _PRAGMA: Final = re.compile(r"PRAGMA\s+(?:(?:\w+|\"[^\"]*\")\s*\.\s*)?(\w+)", re.IGNORECASE)
+_FOREIGN_KEYS: Final = re.compile(r"\s*PRAGMA\s+foreign_keys\s*(?:=\s*(\w+)|\(\s*(\w+)\s*\))?\s*;?\s*", re.IGNORECASE)
 _OF_SCHEMA: Final = frozenset(
     [
         "collation_list",
@@ -111,6 +112,15 @@ def is_about_schema(sql: str) -> bool:
     blank = _BLANK.match(sql)
     found = _PRAGMA.match(sql, blank.end() if blank is not None else 0)
     return found is not None and found[1].lower() in _OF_SCHEMA
+
+
+@lru_cache(CACHE_MAX)
+def foreign_keys_of(sql: str) -> str | None:
+    """PRAGMA foreign_keys: the value in capitals, empty if it is asked for; None: it is another statement."""
+    if words_of(sql, 1) != ("PRAGMA",):
+        return None
+    found = _FOREIGN_KEYS.fullmatch(sql)
+    return None if found is None else (found[1] or found[2] or "").upper()
 
 
 def split(script: str) -> Iterator[str]:

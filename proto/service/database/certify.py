@@ -26,6 +26,8 @@ class Written:
         """Raises ValueError for what is no body."""
         segments = decode_body(body)
         self.changes_schema = any(kind is Segment.SQL for kind, _ in segments)
+        if [i for i, (kind, _) in enumerate(segments) if kind is Segment.UNCHECKED] not in ([], [0] * self.changes_schema):
+            raise ValueError("only a change of the schema does without foreign keys")
         self.rows: set[bytes] = set()
         self.tables: set[bytes] = set()
         for kind, data in segments:

@@ -61,6 +61,9 @@ class Segment(IntEnum):
     SQL = 2
     LEASE = 3
     """Ids for a table: how many, and its name."""
+    UNCHECKED = 4
+    """The first one, empty: foreign keys neither act nor are looked at in what follows, which changes the schema. All of them
+    hold afterwards."""
 
 
 class Disk(IntEnum):
@@ -348,6 +351,11 @@ def decode_body(body: bytes) -> list[tuple[Segment, bytes]]:
         found.append((Segment(kind), body[at + 5 : at + 5 + size]))
         at += 5 + size
     return found
+
+
+def is_unchecked(body: bytes) -> bool:
+    """It begins with UNCHECKED."""
+    return body.startswith(bytes([Segment.UNCHECKED, 0, 0, 0, 0]))
 
 
 # ---- the digest of a history

@@ -1,0 +1,1 @@
+"""A project of Django's, as its users have them, on a replicated database."""

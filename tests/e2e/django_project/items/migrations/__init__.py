@@ -1,0 +1,1 @@
+"""Its schema, step by step."""
