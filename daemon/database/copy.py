@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
@@ -27,6 +28,7 @@ from .rows import SqliteRows
 
 FILE_MODE: Final = 0o640
 CHUNK_BYTES: Final = 256 * 1024
+PATIENCE_S: Final = 5.0
 STEP_PAGES: Final = 256
 """Pages that are copied at once for another site."""
 _ENTRY: Final = struct.Struct(f"!QQ{DIGEST_BYTES}s16sI")
@@ -167,8 +169,8 @@ class Frozen:
         self.have, self.state = have, state
         self.answer = b""
         """The other site's, to the last sums of pages."""
-        self._beside: Path | None = None
-        self._part = rows.files.folder / f"{have.version}-{os.urandom(4).hex()}.part"
+        self.copied = rows.files.folder / f"{have.version}-{os.urandom(4).hex()}.part"
+        """The file as of the snapshot, once ``copying`` has ended."""
         uri = f"file:{quote(str(rows.path))}?mode=ro"
         self.reader = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
         self.reader.execute("BEGIN")
@@ -188,25 +190,26 @@ class Frozen:
                 piece = b""
         yield piece
 
-    def copied(self) -> Path:
-        """The file as of the snapshot, in another one."""
-        self._beside = self._part
-        target = apsw.Connection(str(self._beside))
+    def copying(self) -> Iterator[None]:
+        """Make ``copied``. Yields every ``PATIENCE_S``: a large file takes long, and the other site hears nothing meanwhile."""
+        target = apsw.Connection(str(self.copied))
         target.pragma("synchronous", "OFF")
         try:
             # From this connection: from another one every commit of the applier would begin the copy anew.
             with target.backup("main", self.reader, "main") as backup:
+                due = time.monotonic() + PATIENCE_S
                 while not backup.done:
                     backup.step(STEP_PAGES)
+                    if time.monotonic() >= due:
+                        yield
+                        due = time.monotonic() + PATIENCE_S
         finally:
             target.close()
-        return self._beside
 
     def close(self) -> None:
         """Once; the snapshot is not needed any more."""
         self.reader.close(True)
-        if self._beside is not None:
-            remove(self._beside)
+        remove(self.copied)
 
 
 def rewritten(rows: FileRows, uuid: bytes) -> FileRows:
@@ -215,7 +218,9 @@ def rewritten(rows: FileRows, uuid: bytes) -> FileRows:
     try:
         frozen = Frozen(rows, NOTHING, b"")
         try:
-            return install(rows.files, frozen.copied(), uuid, type(rows))
+            for _ in frozen.copying():
+                pass
+            return install(rows.files, frozen.copied, uuid, type(rows))
         finally:
             frozen.close()
     except (apsw.Error, OSError) as error:

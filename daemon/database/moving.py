@@ -79,7 +79,9 @@ def pieces_of(frozen: Frozen, to: Source, place: Place, message_max: int) -> Ite
             for data in _cut(piece, size):
                 yield Piece(Kind.ENTRIES, to, place, next(number), data)
     else:
-        for offer, blocks in ranges(frozen.copied(), size, hashed):
+        for _ in frozen.copying():
+            yield Piece(Kind.STATE, to, place, next(number))  # it still comes
+        for offer, blocks in ranges(frozen.copied, size, hashed):
             frozen.answer = b""
             yield Piece(Kind.SUMS, to, place, next(number), offer.encode())
             wanted = b"".join(block for i, block in enumerate(blocks) if is_wanted(frozen.answer, i))
@@ -174,7 +176,11 @@ class Receiving:
                 else:
                     rows = install(rows.files, self._incoming.finish(piece.data), rows.uuid(), type(rows))
                 return rows, given
-        except (ValueError, OSError, apsw.Error) as error:
+        except OSError as error:
+            if self._incoming is not None:
+                self._incoming.drop()
+            raise RowsFailed(f"the copy that came cannot be used: {error}") from error
+        except (ValueError, apsw.Error) as error:
             raise RowsFailed(f"the copy that came cannot be used: {error}") from error
         return None
 

@@ -144,6 +144,12 @@ class Incoming:
         self._rest.unlink(missing_ok=True)
         return self._files.part
 
+    def drop(self) -> None:
+        """The disk has failed or is full: what has come is no use, and the next transfer needs the room. Raises OSError."""
+        self.close()
+        self._files.part.unlink(missing_ok=True)
+        self._rest.unlink(missing_ok=True)
+
     def close(self) -> None:
         """What has come stays for the next transfer. Again: nothing happens."""
         for fd in {self._fd, self._rest_fd} - {-1}:

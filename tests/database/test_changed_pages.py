@@ -9,6 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 import pytest
+from zenjun.daemon.database import copy as copying
 from zenjun.daemon.database import pages, vfs
 from zenjun.daemon.database.copy import FileRows, Frozen, bases, open_copy
 from zenjun.daemon.database.files import Files
@@ -16,6 +17,7 @@ from zenjun.daemon.database.moving import Kind, Piece, Receiving, pieces_of
 from zenjun.daemon.database.pages import BLOCK_BYTES, Incoming, Offer, block_sum, is_wanted, ranges
 from zenjun.proto.service.database.given import encode_given
 from zenjun.proto.service.database.roll import NOTHING
+from zenjun.proto.service.database.rows import RowsFailed
 
 from ..rules import rule
 from .test_files import UUID, _commit, _given
@@ -112,6 +114,42 @@ def test_a_transfer_that_breaks_off_is_continued(tmp_path: Path, donor: FileRows
     assert third.rows is not None and rows_of(third.rows) == rows_of(donor)
     assert sorted(path.name for path in files.folder.glob("came*")) == []
     third.rows.close()
+    joiner.close()
+
+
+def test_a_large_file_takes_long_to_copy(donor: FileRows, joiner: FileRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other site does not take the donor for gone meanwhile."""
+    monkeypatch.setattr(copying, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(copying, "STEP_PAGES", 50)
+    frozen = Frozen(donor, NOTHING, b"state")
+    kinds = [piece.kind for piece in pieces_of(frozen, (2, 1), (1, 1, 1), 1 << 20)]
+    frozen.close()
+    assert kinds[:3] == [Kind.STATE] * 3 and kinds.count(Kind.STATE) > 5 and kinds[-1] is Kind.END
+    moved = Moved(donor, joiner)
+    assert moved.rows is not None and rows_of(moved.rows) == rows_of(donor)
+    moved.rows.close()
+
+
+def test_a_full_disk_keeps_nothing(tmp_path: Path, donor: FileRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What had come would take the room of the next try."""
+    (tmp_path / "joiner").mkdir()
+    files = Files(tmp_path / "joiner", "shop")
+    joiner, _ = open_copy(files, UUID)
+    Moved(donor, joiner, pieces=4)
+    assert files.part.exists()
+    written = 0
+
+    def full(fd: int, data: bytes, at: int) -> int:
+        nonlocal written
+        if (written := written + len(data)) > 100_000:
+            raise OSError(28, "No space left on device")
+        return real(fd, data, at)
+
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(RowsFailed, match="No space left"):
+        Moved(donor, joiner)
+    assert not list(files.folder.glob("came*"))
     joiner.close()
 
 
