@@ -24,6 +24,7 @@ from ..bench.plan import MODES, PEERS, RAW_STATIONS_MAX, Plan, run
 from ..bench.systems import Corosync
 from ..bench.table import BUS, render, size_name
 from .benchcommon import Callback, guarded, measured, progress, tables, there, words
+from .benchdatabase import database
 from .benchlinks import links
 from .benchnames import directory
 from .common import FAILED, Failure
@@ -75,6 +76,7 @@ Examples:
   zenjun bench links                           one of two links fails; two links against one
   zenjun bench failover                        a station is killed and comes back: how long until that is known
   zenjun bench directory                       names set, looked up and watched, beside etcd
+  zenjun bench database                        rows updated and read, beside PostgreSQL and MariaDB with Galera
   zenjun bench table r.jsonl                   the tables of docs/performance.md from saved lines
 
 \b
@@ -355,3 +357,4 @@ def show_table(files: tuple[IO[str], ...]) -> None:
 
 bench.add_command(directory)
 bench.add_command(links)
+bench.add_command(database)
