@@ -179,6 +179,28 @@ def test_who_only_inserts_reads_nothing_of_the_table(certified: Station) -> None
         c.close()
 
 
+@rule("H1", "K7")
+def test_blocks_before_a_change_of_the_schema(certified: Station) -> None:
+    """The program's own blocks are versions between its snapshot and the lock, and nothing that it must see; others' are more."""
+    with db.connect("shop") as c:
+        for key in range(3):
+            c.execute(INSERT)
+            c.execute("UPDATE t SET v = 'z' WHERE id = ?", (key,))
+        c.execute("CREATE TABLE more(x)")
+        c.execute("INSERT INTO more SELECT id FROM a")
+    c.close()
+    assert certified.rows.query("SELECT count(*) FROM more") == [(4,)]
+    with db.connect("shop") as c, db.connect("shop") as other:
+        c.execute(INSERT)
+        other.execute("INSERT INTO t VALUES(50, 'x')")
+        other.commit()
+        with pytest.raises(db.SerializationError):
+            c.execute("DROP TABLE more")
+        c.rollback()
+    c.close()
+    other.close()
+
+
 @rule("K7")
 @pytest.mark.parametrize("seed", range(4))
 def test_blocks_in_any_order(certified: Station, seed: int) -> None:

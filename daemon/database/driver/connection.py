@@ -681,8 +681,8 @@ class Connection:
         txid = self._txid()
         version = int(self._ask("lock", txid=to_text(txid.encode()))["version"])
         self._lock = txid
-        if version == self._snapshot[1]:
-            return
+        if version == self._snapshot[1] + self._keys.leases:
+            return  # nothing else has come between
         if self._touched:
             error = SerializationError("another transaction came before this one had the database alone")
             error.code = "schema"

@@ -35,11 +35,14 @@ class Keys:
         self._version = -1
         self._count = COUNT
         self._epoch = -1
+        self.leases = 0
+        """Blocks that the transaction has got; each is a version of the history."""
 
     def begin(self, epoch: int) -> None:
         """Another transaction. Blocks of an epoch that is over may have been lost with it."""
         self._armed.clear()
         self._count = COUNT
+        self.leases = 0
         if epoch != self._epoch:
             self._epoch = epoch
             self._blocks.clear()
@@ -79,6 +82,7 @@ class Keys:
             found = connection._ask("lease", seconds=seconds, table=table, count=self._count)
         except Error:
             return range(0)
+        self.leases += 1
         return range(int(found["first"]), int(found["first"]) + int(found["count"]))
 
     def used(self, branch: Branch) -> None:

@@ -137,6 +137,14 @@ class DatabaseIntrospection(SQLiteIntrospection):
 class DatabaseSchemaEditor(SQLiteSchemaEditor):
     """As SQLite: each migration is a transaction that has the database alone, without foreign keys until its end."""
 
+    def __enter__(self) -> Self:
+        mode, self.connection.transaction_mode = self.connection.transaction_mode, "EXCLUSIVE"
+        try:
+            entered: Self = super().__enter__()
+        finally:
+            self.connection.transaction_mode = mode
+        return entered
+
     def quote_value(self, value: Any) -> str:
         return str(super().quote_value(adapted(value)))
 

@@ -7,12 +7,16 @@ class Migration(migrations.Migration):
     initial = True
     operations = (
         migrations.CreateModel(
-            "Maker", [("id", models.BigAutoField(primary_key=True)), ("name", models.CharField(max_length=20))]
+            "Maker",
+            [
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=20)),
+            ],
         ),
         migrations.CreateModel(
             "Item",
             [
-                ("id", models.BigAutoField(primary_key=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("maker", models.ForeignKey("items.Maker", on_delete=models.CASCADE, related_name="items")),
                 ("name", models.CharField(max_length=40)),
                 ("price", models.DecimalField(max_digits=8, decimal_places=2)),
