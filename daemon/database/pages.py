@@ -107,16 +107,23 @@ class Incoming:
         at, size = offer.first * BLOCK_BYTES, len(offer.sums) * BLOCK_BYTES
         here = [blocks_of(read(at, size)) for read in self._bases]
         answer = bytearray(-(-len(offer.sums) // 8))
+        run: list[memoryview] = []
         for number, wanted in enumerate(offer.sums):
-            place = at + number * BLOCK_BYTES
             block = next((b[number] for b in here if number < len(b) and block_sum(b[number]) == wanted), None)
-            if block is None:
-                answer[number // 8] |= 1 << (number % 8)
-                self._wanted.append(place)
-            else:
-                os.pwrite(self._fd, block, place)
-                self.same_bytes += len(block)
+            if block is not None:
+                run.append(block)
+                continue
+            answer[number // 8] |= 1 << (number % 8)
+            self._wanted.append(at + number * BLOCK_BYTES)
+            self._put(run, at + (number - len(run)) * BLOCK_BYTES)
+        self._put(run, at + (len(offer.sums) - len(run)) * BLOCK_BYTES)
         return bytes(answer)
+
+    def _put(self, run: list[memoryview], place: int) -> None:
+        """Blocks that are here, one after another."""
+        if run:
+            self.same_bytes += os.pwrite(self._fd, b"".join(run), place)
+            run.clear()
 
     def add(self, data: bytes) -> None:
         """Blocks that were wanted, one after another, cut anywhere. Raises OSError, ValueError."""
