@@ -2,28 +2,36 @@
 
 A customer has two rows. A withdrawal reads both and changes one, so that the rows have to be certified against what was read; the
 customer may not be overdrawn. Each change is also an entry of a journal, with which the balances must agree in every snapshot.
-A register is counted up; a linearizable read is never older than what was acknowledged before it began.
+A register is counted up; a linearizable read is never older than what was acknowledged before it began. Lists are appended to and
+read, and judged for cycles (``cycles``); ids are automatic, and unique; tables are made among all that.
+
+For as long as one likes: python -m tests.e2e.test_database_histories --seconds 1500
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import itertools
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
-from zenjun.daemon.database.errors import Error, NoQuorum, NotReachable, SerializationError, Undecided
+from zenjun.daemon.database.errors import Error, IntegrityError, NoQuorum, NotReachable, SerializationError, Undecided
 from zenjun.db import Connection
 
 from ..rules import rule
 from .cluster import wait_for
+from .cycles import FAILED, OK, Txn, violations
 from .test_database import Databases, databases
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 CUSTOMERS = 4
+LISTS = 6
 BEGIN = 100
 LOAD_S = 15.0
 
@@ -31,8 +39,15 @@ LOAD_S = 15.0
 class History:
     """What programs have done, and what is wrong with it."""
 
-    def __init__(self, up: Databases, seed: int) -> None:
-        self.up = up
+    def __init__(self, up: Databases, seed: int, *, has_all: bool = False) -> None:
+        """has_all: with lists, automatic ids and tables."""
+        self.up, self.has_all = up, has_all
+        self.txns: list[Txn] = []
+        self.values = itertools.count(1)
+        self.ids: dict[int, int] = {}
+        """Automatic ids that were acknowledged, with their values."""
+        self.tables: set[int] = set()
+        """Numbers of the tables that were acknowledged."""
         self.r = random.Random(seed)
         self.wrong: list[str] = []
         self.acknowledged: set[int] = set()
@@ -53,20 +68,26 @@ class History:
             c.execute("CREATE TABLE register(id INTEGER PRIMARY KEY, v INTEGER NOT NULL)")
             c.executemany("INSERT INTO part VALUES(?, ?)", [(k, BEGIN) for k in range(2 * CUSTOMERS)])
             c.execute("INSERT INTO register VALUES(1, 0)")
+            c.execute("CREATE TABLE list(id INTEGER PRIMARY KEY, v TEXT NOT NULL)")
+            c.executemany("INSERT INTO list VALUES(?, '')", [(k,) for k in range(LISTS)])
+            c.execute("CREATE TABLE auto(id INTEGER PRIMARY KEY AUTOINCREMENT, v INTEGER NOT NULL)")
             c.commit()
         self.up.until_equal()
 
     # ---- programs
 
     def start(self) -> None:
+        more = (self.append, self.append_newest, self.number) if self.has_all else ()
         for station in (1, 2, 3):
-            for k, program in enumerate((self.pay, self.count, self.look, self.look_newest)):
+            for k, program in enumerate((self.pay, self.count, self.look, self.look_newest, *more)):
                 self._begin(program, station, station * 10 + k)
+        if self.has_all:
+            self._begin(self.make, 1, 99)
 
     def _begin(self, program: Callable[[Connection, random.Random], None], station: int, number: int) -> None:
         def run() -> None:
             r = random.Random(number)
-            options = {"read": "linearizable"} if program == self.look_newest else {}
+            options = {"read": "linearizable"} if program in (self.look_newest, self.append_newest) else {}
             while not self._stop.is_set():
                 try:
                     with contextlib.closing(self.up.connect(station, timeout=5.0, **options)) as c:
@@ -145,7 +166,76 @@ class History:
         if value < before:
             self.wrong.append(f"a linearizable read saw {value} after {before} was acknowledged")
 
+    def append_newest(self, c: Connection, r: random.Random) -> None:
+        self.append(c, r)
+
+    def append(self, c: Connection, r: random.Random) -> None:
+        """Read some lists, and append to some."""
+        time.sleep(0.02)
+        txn = Txn(f"{threading.get_ident()}", time.monotonic())
+        with self._lock:
+            self.txns.append(txn)
+        try:
+            for key in r.sample(range(LISTS), r.randint(1, 3)):
+                ((text,),) = c.execute("SELECT v FROM list WHERE id = ?", (key,)).fetchall()
+                txn.reads.append((key, tuple(map(int, text.split()))))
+                if r.random() < 0.5:
+                    txn.appends[key] = [next(self.values) for _ in range(r.randint(1, 2))]
+                    for value in txn.appends[key]:
+                        c.execute("UPDATE list SET v = v || ? WHERE id = ?", (f"{value} ", key))
+            txn.is_newest = bool(txn.appends) or c.read == "linearizable"
+            c.commit()
+            txn.outcome = OK
+        except SerializationError:
+            txn.outcome = FAILED
+        except Undecided:
+            pass
+        finally:
+            txn.ended = time.monotonic()
+
+    def number(self, c: Connection, r: random.Random) -> None:
+        """An id that the database picks."""
+        time.sleep(0.02)
+        value = next(self.values)
+        try:
+            key = c.execute("INSERT INTO auto(v) VALUES(?)", (value,)).lastrowid
+            c.commit()
+        except (SerializationError, IntegrityError, Undecided):  # without a block an id may be another's
+            return
+        with self._lock:
+            if key is None or key in self.ids:
+                self.wrong.append(f"the id {key} was given twice")
+            else:
+                self.ids[key] = value
+
+    def make(self, c: Connection, r: random.Random) -> None:
+        """A table, and a row of it; at most a hundred, so that the schema stays small."""
+        time.sleep(0.5)
+        if (number := len(self.tables)) >= 100:
+            return
+        try:
+            c.execute("INSERT INTO auto(v) VALUES(0)")
+            c.execute(f"CREATE TABLE IF NOT EXISTS made{number}(id INTEGER PRIMARY KEY)")
+            c.execute(f"INSERT OR IGNORE INTO made{number} VALUES(1)")
+            c.commit()
+        except (SerializationError, IntegrityError, Undecided):  # without a block an id may be another's
+            return
+        self.tables.add(number)
+
     # ---- the end
+
+    def judge_more(self, station: int, c: Connection) -> None:
+        """Lists, automatic ids, tables."""
+        there = dict(c.execute("SELECT id, v FROM auto WHERE v > 0").fetchall())
+        if len(set(there.values())) != len(there):
+            self.wrong.append(f"station {station}: a row with an automatic id is there twice")
+        if lost := {key for key, value in self.ids.items() if there.get(key) != value}:
+            self.wrong.append(f"station {station}: {len(lost)} rows with automatic ids are lost")
+        for number in self.tables:
+            if c.execute(f"SELECT count(*) FROM made{number}").fetchall() != [(1,)]:
+                self.wrong.append(f"station {station}: table {number} is not as it was made")
+        lists = {key: tuple(map(int, text.split())) for key, text in c.execute("SELECT id, v FROM list").fetchall()}
+        self.wrong += [f"station {station}: {text}" for text in violations(self.txns, lists)]
 
     def stop(self) -> None:
         self._stop.set()
@@ -165,6 +255,8 @@ class History:
                 self.wrong += judged(c)
                 there = {number for (number,) in c.execute("SELECT id FROM journal")}
                 ((value,),) = c.execute("SELECT v FROM register").fetchall()
+                if self.has_all:
+                    self.judge_more(station, c)
             if lost := self.acknowledged - there:
                 self.wrong.append(f"station {station}: {len(lost)} acknowledged transactions are lost")
             if ghosts := self.rejected & there:
@@ -214,7 +306,7 @@ def _load(history: History, seconds: float, faults: bool, least: int = 0) -> Non
 def test_what_programs_are_told_is_true() -> None:
     with databases() as up:
         up.ask(1, "create", db="shop")
-        history = History(up, 60)
+        history = History(up, 60, has_all=True)
         history.create()
         _load(history, LOAD_S, faults=True, least=LEAST)
         history.judge()
@@ -246,3 +338,27 @@ def test_a_slow_station_breaks_nothing() -> None:
         _load(history, 8.0, faults=False)
         history.judge()
         assert not history.wrong, "\n".join(history.wrong[:20])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Histories of real database processes, under faults.")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=60)
+    arguments = parser.parse_args()
+    with databases() as up:
+        up.ask(1, "create", db="shop")
+        history = History(up, arguments.seed, has_all=True)
+        history.create()
+        _load(history, arguments.seconds, faults=True)
+        history.judge()
+    committed = sum(txn.outcome == OK for txn in history.txns)
+    print(
+        f"{len(history.acknowledged)} payments, {history.register} counts, {history.reads} linearizable reads, {committed} of "
+        f"{len(history.txns)} transactions on lists, {len(history.ids)} automatic ids, {len(history.tables)} tables"
+    )
+    print("\n".join(history.wrong[:20]) or "nothing is wrong")
+    sys.exit(bool(history.wrong))
+
+
+if __name__ == "__main__":
+    main()
