@@ -79,7 +79,7 @@ def test_the_table() -> None:
 @pytest.mark.slow
 def test_a_call_in_a_lab() -> None:
     rows: list[dict[str, Any]] = []
-    plan = DatabasePlan(seconds=0.5, repeat=1)
+    plan = DatabasePlan(seconds=0.3, repeat=1, dying_s=3.0)
     run(plan, rows.append)
     assert [r["problems"] for r in rows if not r["ok"]] == [] and len(rows) == plan.lines()
     assert {r["system"] for r in rows} == {"zenjun", "sqlite3"}

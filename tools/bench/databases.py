@@ -33,6 +33,7 @@ LIMIT_S: Final = 60.0
 LEAD_NS: Final = 200_000_000
 CLIENTS: Final = 64
 DYING_S: Final = 8.0
+"""Length of the measurement in which a station dies, after a quarter of it."""
 LOAD: Final = (sys.executable, "-m", "zenjun.tools.bench.dbload")
 Report = Callable[[Json], None]
 
@@ -58,6 +59,7 @@ class DatabasePlan:
     seconds: float = 3.0
     repeat: int = 3
     peers: tuple[str, ...] = ()
+    dying_s: float = DYING_S
 
     def measurements(self, system: type[System]) -> list[Measurement]:
         found = []
@@ -95,10 +97,10 @@ def load(lab: Lab, kind: str, target: Callable[[int], str], stations: Sequence[i
             client.end(2.0)
 
 
-def measure(system: System, kind: str, target: Callable[[int], str], measurement: Measurement, seconds: float) -> Json:
+def measure(system: System, kind: str, target: Callable[[int], str], measurement: Measurement, plan: DatabasePlan) -> Json:
     """The figures of one line; of several programs the rates are added, and the worst latency counts. Raises BenchError."""
     stations = [2] if measurement.local else list(range(1, measurement.stations + 1))
-    seconds = DYING_S if measurement.dies else seconds
+    seconds = plan.dying_s if measurement.dies else plan.seconds
     with load(system.lab, kind, target, stations) as clients:
         for i, client in enumerate(clients):
             threads = measurement.threads // len(clients) + (i < measurement.threads % len(clients))
@@ -112,7 +114,7 @@ def measure(system: System, kind: str, target: Callable[[int], str], measurement
         start_ns = time.monotonic_ns() + LEAD_NS
         for client in clients:
             client.say(json.dumps({"start_ns": start_ns}))
-        killing = threading.Timer(DYING_S / 4, system.kill, [max(system.lab.stations)]) if measurement.dies else None
+        killing = threading.Timer(seconds / 4, system.kill, [max(system.lab.stations)]) if measurement.dies else None
         if killing is not None:
             killing.start()
         try:
@@ -127,7 +129,7 @@ def measure(system: System, kind: str, target: Callable[[int], str], measurement
     total: Json = {"count": count, "per_s": round(sum(f["per_s"] for f in found), 1)}
     for name in ("p50_us", "p99_us", "max_us", "gap_us"):
         total[name] = max((f[name] for f in found if name in f), default=0.0)
-    if count and kind == system.kind and not measurement.dies:
+    if count and kind == system.kind and system.is_counted and not measurement.dies:
         total["cpu_us"] = round(cpu / 1e3 / count, 1)
     busy = round((Machine.read().busy_s - before.busy_s) / took, 2)
     return {**total, "busy_cores": busy, "load": os.getloadavg()[0], "ok": not problems, "problems": problems}
@@ -162,9 +164,9 @@ def _run_system(plan: DatabasePlan, system: System, head: Json, report: Report, 
             what = measurement.what
             starting(f"{system.name}: {what}")
             target = system.local if measurement.local else system.target
-            report({**head, "what": what, **measure(system, system.kind, target, measurement, plan.seconds)})
+            report({**head, "what": what, **measure(system, system.kind, target, measurement, plan)})
             if measurement.local and isinstance(system, OurDatabase):
-                figures = measure(system, "sqlite3", system.file, measurement, plan.seconds)
+                figures = measure(system, "sqlite3", system.file, measurement, plan)
                 report({**head, "system": "sqlite3", "what": what, **figures})
     except (BenchError, LabError) as error:
         report({**head, "what": what, "ok": False, "problems": [str(error)]})

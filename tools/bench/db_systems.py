@@ -32,6 +32,8 @@ class System:
     name: str
     kind: str
     durabilities: tuple[str, ...] = ("majority-disk",)
+    is_counted = True
+    """``pids`` are all of its processes, so that their CPU can be read."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab, self.folder = lab, folder
@@ -165,6 +167,7 @@ class Postgres(System):
     """A primary at station 1, and a standby at each other one, of which one has every commit on its disk."""
 
     name = kind = "postgresql"
+    is_counted = False  # a process for each client
 
     def start(self) -> None:
         self.folder.mkdir()

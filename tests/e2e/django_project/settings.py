@@ -3,7 +3,7 @@
 import os
 
 DATABASES = {"default": {"ENGINE": "zenjun.db.django", "NAME": "shop", "OPTIONS": {"socket": os.environ["SOCKET"]}}}
-INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "items"]
+INSTALLED_APPS = ["items"]
 SECRET_KEY = "of tests"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
