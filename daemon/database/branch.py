@@ -10,6 +10,7 @@ Not thread-safe: one thread at a time uses a branch. Not to be used after a fork
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -79,7 +80,7 @@ class Branch:
                 opened.callback(self.writer.close, True)
                 vfs.bind(self.writer, self.reader)
             except apsw.Error as error:
-                raise OperationalError(f"{self.path}: {error}") from error
+                raise OperationalError(f"{self.path}: {error}{_descriptors()}") from error
             self.writer.set_commit_hook(lambda: not self._may_commit)
             self.writer.set_authorizer(self._guard)
             opened.pop_all()
@@ -365,3 +366,12 @@ class Branch:
             if self.writer.execute(f"SELECT 1 FROM main.{quoted(table)} WHERE {condition} LIMIT 1").fetchall():
                 names = ", ".join(f"{table}.{column}" for column in columns)
                 raise IntegrityError(f"NULL in the key ({names}): declare it NOT NULL")
+
+
+def _descriptors() -> str:
+    """The reason that SQLite does not give: the program has no file descriptor left."""
+    try:
+        os.close(os.dup(2))
+    except OSError as error:
+        return f": {error.strerror}; a connection takes about six (ulimit -n)"
+    return ""

@@ -469,3 +469,14 @@ def test_a_damaged_index_is_told(path: Path, applier: Applier, branch: Branch) -
     begun = other.begin()  # SQLite recovers the index from the WAL
     assert begun.frames > 0 and other.execute("SELECT count(*) FROM t").fetchall() == [(5000,)]
     other.close()
+
+
+def test_a_program_without_descriptors_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite says only that it cannot open the file."""
+
+    def none(fd: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", none)
+    with pytest.raises(OperationalError, match=r"unable to open database file: Too many open files; .*ulimit -n"):
+        Branch(tmp_path / "nothing.db")

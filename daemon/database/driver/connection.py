@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import random
 import secrets
 import threading
 import time
@@ -42,7 +41,7 @@ from .gate import begin_open
 from .keys import Keys
 from .mapping import aggregate, mapped
 from .reads import Reads
-from .sending import send
+from .sending import pause, send
 from .service import Lost, Service
 from .statements import Kind, foreign_keys_of, is_exclusive, kind_of, split, words_of
 from .watching import Change, changes
@@ -50,9 +49,6 @@ from .watching import Change, changes
 _T = TypeVar("_T")
 TRIES: Final = 10
 """Of a transaction that others come before, all together."""
-PAUSE_S: Final = 0.002
-"""Before the second try, on average; twice that before each further one, up to ``PAUSE_MAX_S``."""
-PAUSE_MAX_S: Final = 0.25
 ISOLATIONS: Final = ("serializable", "snapshot")
 READS: Final = ("local", "linearizable")
 DURABILITIES: Final = ("memory", "majority-disk", "all-disk")
@@ -214,7 +210,7 @@ class Connection:
             except BaseException:
                 self._abandon()
                 raise
-            _pause(number)
+            pause(number)
         raise ProgrammingError("tries is at least 1")
 
     def token(self) -> str:
@@ -572,7 +568,7 @@ class Connection:
                     raise
             finally:
                 self._end()
-            _pause(number)
+            pause(number)
 
     def _in_transaction(self, cursor: Cursor, kind: Kind, sql: str, bindings: Bindings) -> None:
         branch = self._branch
@@ -699,8 +695,3 @@ class Connection:
             yield
         except apsw.Error as error:
             raise mapped(error) from error
-
-
-def _pause(number: int) -> None:
-    """Before the next try, so that those who collided do not again."""
-    time.sleep(random.uniform(0.5, 1.5) * min(PAUSE_MAX_S, PAUSE_S * 2 ** (number - 1)))

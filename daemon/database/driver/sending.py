@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import NotCommitted, NotReachable, SerializationError, Undecided
 from ..wire import PIECE_BYTES, to_text
@@ -11,6 +12,9 @@ from .service import RETRY_S, Lost
 
 if TYPE_CHECKING:
     from .connection import Connection
+PAUSE_S: Final = 0.002
+"""Before the second try, on average; twice that before each further one, up to ``PAUSE_MAX_S``."""
+PAUSE_MAX_S: Final = 0.25
 
 
 def send(connection: Connection, write: dict[str, Any], body: bytes) -> int:
@@ -47,3 +51,8 @@ def _send_pieces(connection: Connection, txid: str, body: bytes, deadline: float
         left = max(0.1, deadline - time.monotonic())
         first = {"bytes": len(body)} if number == 0 else {}
         connection._ask("piece", seconds=left, txid=txid, number=number, body=to_text(body[at : at + PIECE_BYTES]), **first)
+
+
+def pause(number: int) -> None:
+    """Before the next try, so that those who collided do not again."""
+    time.sleep(random.uniform(0.5, 1.5) * min(PAUSE_MAX_S, PAUSE_S * 2 ** (number - 1)))
