@@ -306,7 +306,7 @@ def _load(history: History, seconds: float, faults: bool, least: int = 0) -> Non
 def test_what_programs_are_told_is_true() -> None:
     with databases() as up:
         up.ask(1, "create", db="shop")
-        history = History(up, 60, has_all=True)
+        history = History(up, 60)
         history.create()
         _load(history, LOAD_S, faults=True, least=LEAST)
         history.judge()
