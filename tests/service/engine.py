@@ -19,7 +19,9 @@ from zenjun.tools.lab.own_engine import OwnEngine
 ROOT: Final = Path(__file__).resolve().parents[2]
 OUT: Final = ROOT / "out"
 SUITE: Final = "bookworm"
-PACKAGES: Final = "systemd,systemd-sysv,systemd-resolved,dbus,python3,iproute2,procps"
+PACKAGES: Final = "systemd,systemd-sysv,systemd-resolved,dbus,python3,iproute2,procps,corosync"
+HOOK: Final = 'systemctl --root="$1" disable corosync.service'
+"""Whoever installs corosync has it started at once; here only its own test does."""
 IMAGE: Final = "zenjun-test-systemd"
 NEEDED: Final = ("docker", "dockerd", "mmdebstrap")
 IMAGE_S: Final = 600
@@ -96,7 +98,8 @@ class Engine:
             fresh = archive.with_suffix(f".{os.getpid()}")
             try:
                 done = subprocess.run(
-                    ["mmdebstrap", "--quiet", "--format=tar", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(fresh)],
+                    ["mmdebstrap", "--quiet", "--format=tar", "--variant=minbase", f"--include={PACKAGES}",
+                     f"--customize-hook={HOOK}", SUITE, str(fresh)],
                     capture_output=True, text=True, timeout=IMAGE_S, check=False,
                 )  # fmt: skip
                 if done.returncode:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from zenjun.proto.service.base import Effect, Place, Source
-from zenjun.proto.service.corosync.cpg import Cpg, Handle, State
+from zenjun.proto.service.corosync.cpg import MESSAGE_BYTES, Cpg, Handle, State
 from zenjun.proto.service.corosync.messages import List, Mcast, Message, Process, ProcJoin, ProcLeave, Reason
 from zenjun.proto.service.corosync.results import Address, Answer, Changed, Code, Disconnect, Meeting, Members
 from zenjun.proto.service.corosync.ring import Phase, Ring, Round, Table
@@ -205,7 +205,7 @@ class DropsOverload(Cpg):
     """Y10: what is too much is dropped, as corosync does it."""
 
     def mcast(self, number: int, data: bytes) -> list[Effect]:
-        if self.handles[number].waiting_bytes > 4:
+        if self.handles[number].waiting_bytes > MESSAGE_BYTES + 4:
             return [Answer(number, Code.OK)]
         return super().mcast(number, data)
 
