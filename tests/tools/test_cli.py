@@ -300,6 +300,7 @@ def test_status_example_is_the_document() -> None:
     status = json.loads((ROOT / "tests" / "status_example.json").read_text())
     assert set(status) == names("Top level")
     assert set(status["interface"]) == names("`interface`")
+    assert all(set(link) >= names("`links[]`") for link in status["links"])
     assert set(status["membership"]) == names("`membership`")
     assert list(PEER_STATES) == [state.name for state in PeerState]
     assert set(status["peers"][0]) == names("`peers[]`")
@@ -360,6 +361,24 @@ def test_status_fits_a_narrow_terminal(width: int) -> None:
     assert sum(len(row) - 1 for row in rows) == 16 * 16 and sum(row[1:].count("AAS") for row in rows) == 16
     # what a table shows of the stations is never less than number, state, age and host
     assert re.search(r"station +state +heard +host", text) and re.search(r"3 +silent +1.5 s +-", text)
+
+
+def test_status_has_a_line_for_each_of_several_links() -> None:
+    rows = [
+        {"link": 1, "name": "eth0", "state": "up", "data": "auto", "stations": [{"station": 2, "state": "up"}]},
+        {
+            "link": 2,
+            "name": "eth1",
+            "state": "up",
+            "data": "none",
+            "doubtful": True,
+            "stations": [{"station": 2, "state": "one-way"}],
+        },
+    ]
+    text = shown({"cluster": "c", "state": "open", "links": rows}, 120)
+    assert re.search("link 1 +eth0 up · up to all stations · data: auto", text), text
+    assert re.search("link 2 +eth1 up · station 2 one-way · data: none · doubtful", text), text
+    assert "link 1" not in shown({"cluster": "c", "state": "open", "links": rows[:1]}, 120)
 
 
 def test_status_of_another_version_is_shown_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]) -> None:

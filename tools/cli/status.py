@@ -195,6 +195,7 @@ def _facts(s: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
     yield "daemon", [started, f"up {_duration(s.get('uptime_ms'))}", f"incarnation {_text(s.get('incarnation'))}"]
     link = f"{_text(i.get('name'))} (index {_text(i.get('index'))}, {_text(i.get('mac'))})"
     yield "interface", [f"{link} {_state(str(i.get('state', '-')))}"]
+    yield from _links(s)
     sizes = (
         ("MTU", "mtu"),
         ("headers", "header_bytes"),
@@ -210,6 +211,16 @@ def _facts(s: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
     yield "digest", [f"{_text(d.get('value'))} at position {_text(d.get('position'))}"]
     if isinstance(memory := s.get("memory_bytes"), Mapping):
         yield "memory", [f"{k} {_bytes(v)}" for k, v in memory.items()]
+
+
+def _links(s: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
+    """One line for each link, where there are several."""
+    rows = _objects(s.get("links"))
+    for row in rows if len(rows) > 1 else ():
+        bad = [r for r in _objects(row.get("stations")) if r.get("state") != "up"]
+        reach = [f"station {_text(r.get('station'))} [red]{_text(r.get('state'))}[/]" for r in bad] or ["up to all stations"]
+        parts = [f"{_text(row.get('name'))} {_state(str(row.get('state', '-')))}", *reach, f"data: {_text(row.get('data'))}"]
+        yield f"link {_text(row.get('link'))}", [*parts, *(["[yellow]doubtful[/]"] if row.get("doubtful") else [])]
 
 
 def _folded(label: str, parts: Iterable[str], width: int, indent: str = "", colour: str = "") -> Iterable[str]:
