@@ -23,9 +23,12 @@ int zj_pair_rx(zj_core *c, uint64_t now, const uint8_t *pdu, uint32_t size, cons
 {
     const int drop = zj_rx(c, now, pdu, size, mac);
     if (drop == ZJ_DROP_NONE) {
+        /* Frames that come there because no address was known, and what answers them, call nobody: else two stations that have met
+         * there would stay for ever, and all others would hear them. */
+        const int calls = c->pair.called || c->pair.falls_back || (pdu[ZJW_HEADER_FLAGS] & ZJW_FLAG_POLL && c->pair.heard);
+        c->pair.called = to_group && calls;
         c->pair.heard = 1;
         c->pair.polls = 0;
-        c->pair.called = to_group != 0;
     }
     return drop;
 }

@@ -24,6 +24,7 @@ from ..rules import rule
 from ..sim.history_asserts import assert_holds
 from .multicast import cores
 from .multicast.cores import CoreEnd, CoreWorld
+from .multicast.link import LinkEnd, LinkId
 from .multicast.world import simulate
 from .test_multicast_links import three, unfinished
 
@@ -67,6 +68,35 @@ def test_a_core_that_gets_no_confirmation_has_the_other_end_removed() -> None:
 def test_cores_use_the_group_address_where_a_hole_swallows_others(hole: tuple[int, int]) -> None:
     run = three(CoreEnd, set(), {hole})
     assert run.stuck == 0 and not unfinished(run)
+
+
+@rule("L2")
+@pytest.mark.parametrize("end", [LinkEnd, CoreEnd])
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_who_have_met_at_the_group_address_leave_it(end: type[LinkEnd], lost: int) -> None:
+    """The first frames go there, and some come before the other end is open. Then all go by address, both ways: no other station
+    hears more than that."""
+    link = LinkId(1, (1, 1), (2, 1))
+    one, two = end(link, 1), end(link, 2)
+    now, sent = 0, 0
+    for k in range(6):
+        for side, (source, target) in enumerate(((one, two), (two, one))):
+            source.send(now, [Report(ERA, "token", 1, 1 + k, 1, 1)])
+            before = sent
+            while source.out or target.out or source.deadline is not None or target.deadline is not None:
+                due = min((e.deadline for e in (source, target) if e.deadline is not None), default=now)
+                if not source.out and not target.out:
+                    now = max(now + 1, due)
+                    source.on_time(now)
+                    target.on_time(now)
+                for a, b in ((source, target), (target, source)):
+                    frames, a.out[:] = list(a.out), []
+                    for frame in frames:
+                        sent += frame.to_group
+                        lost -= 1
+                        if lost < 0:
+                            b.on_frame(now, frame)
+            assert k < 1 or sent == before, f"round {k}, side {side}: frames at the group address"
 
 
 # ---- bytes

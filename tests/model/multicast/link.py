@@ -67,7 +67,7 @@ class LinkEnd:
     """POLLs in a row that nothing has answered."""
     falls_back: bool = False
     called_at_group: bool = False
-    """The last frame of the other one came at the group address."""
+    """The other one's frames come at the group address since a POLL of it, or while this one's did not reach it otherwise."""
     progress: int = 0
     confirm_at: int | None = None
     nak_at: int | None = None
@@ -91,7 +91,9 @@ class LinkEnd:
         """A frame has come. Returns the PDUs that are accepted now. One of another link is dropped (rule L3)."""
         if not self._is_mine(frame):
             return []
-        self.is_heard, self.polls, self.called_at_group = True, 0, frame.to_group
+        calls = self.called_at_group or self.falls_back or (frame.kind == "POLL" and self.is_heard)
+        self.called_at_group = frame.to_group and calls
+        self.is_heard, self.polls = True, 0
         self._on_ack(now, frame.ack)
         if frame.kind == "NAK":
             for number in range(frame.ack, frame.number):
