@@ -32,6 +32,7 @@ def evaluate() -> None:
     Examples:
       zenjun evaluate to      the TO paper's counts on a bus
       zenjun evaluate dona    the DONA paper's cost formulas
+      zenjun evaluate token   the table of the paper on token-host ordering
       zenjun evaluate dona4   those of the paper on replicated databases
     """
 
@@ -180,6 +181,40 @@ def dona4(write: bool, measure: bool, requests: int, keep: Path | None) -> int:
     except ImportError as error:
         raise lacking_extra(error, "evaluate dona4") from None
     return 0 if all(point.exact for point in points) else FAILED
+
+
+@evaluate.command("token", epilog="Exit codes: 0 as the paper says · 1 not so · others as of zenjun lab.")
+@click.option("-n", "--stations", "sizes", default="2-8", show_default=True, callback=_sizes, help="Sizes of the group.")
+@click.option("--repeat", type=click.IntRange(1, 1000), default=3, show_default=True, help="Messages for each cell of the table.")
+@click.option("--write", is_flag=True, help="Put the tables into docs/evaluation.md of this checkout.")
+@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Keep the captures in this folder.")
+def token(sizes: tuple[int, ...], repeat: int, write: bool, keep: Path | None) -> int:
+    """Count the messages of one multicast to a group: 3N for ABCAST, 2N + n - 2 for token-host ordering, of N stations n with a
+    token (paper on token-host ordering, section 4). From outside the group as in the paper, and from inside.
+
+    
+    Examples:
+      zenjun evaluate token                   the table, for groups of 2 to 8 stations
+      zenjun evaluate token -n 3 --keep .     one row, and the captures to look at
+    """
+    from ..evaluate import results
+    from ..evaluate import token as tokens
+
+    with scratch.folder("evaluate") as temporary:
+        try:
+            counted = tokens.measure(sizes, repeat, (keep or temporary) / "token")
+        except LabError as error:
+            raise Failure(str(error), exit_code_of(error)) from None
+        except (ClientError, TimeoutError) as error:
+            raise Failure(str(error), FAILED) from None
+    made = tokens.block(counted, sizes, repeat)
+    click.echo(made)
+    if write:
+        PAGE.write_text(results.refresh(PAGE.read_text(), {"token": made}))
+    wrong = counted.problems(repeat, tokens.settings(sizes))
+    for problem in wrong:
+        say(f"not as the paper says: {problem}")
+    return FAILED if wrong else 0
 
 
 @evaluate.command("to", epilog="Exit codes: 0 as the paper says · 1 not so · others as of zenjun lab.")
