@@ -33,7 +33,8 @@ from .datapath import DataPath, Sealing, guard_overhead, now_ns
 from .exits import Exit
 from .judging import Judging
 from .key import closed_credentials, mark, path_of
-from .key import read as read_key
+from .keyhost import KeyHost
+from .keyring import Keyring, forbid_core_dumps
 from .link import Limits
 from .listening import Listener, SocketError
 from .manager import adapted, journal_handler, passed_socket
@@ -45,7 +46,7 @@ from .runtime import Runtime
 from .sessions import Sessions
 from .status import StatusReport
 from .store import DECIDING, FIRST_START, Ran, Remembered, Store, StoreError
-from .trusting import Secret, Trusting, sealing_of, suite_of, word
+from .trusting import SUITES, Secret, Trusting, sealing_of, suite_of, word
 
 FRAME_MAX_ROOM: Final = 9000
 """Buffers take frames of a jumbo MTU even if the interface's is smaller now, so that it may grow while we run, bytes."""
@@ -122,6 +123,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     with contextlib.suppress(RuntimeError, ValueError, OSError):  # without a standard error there is nowhere to report it
         faulthandler.enable()  # where it stood, when a watchdog (SIGABRT) or a fault ends it
+    forbid_core_dumps()
     try:
         config = configuration.load(arguments.config)
     except ConfigError as exc:
@@ -166,6 +168,12 @@ def check_ran(config: Config, ran: Ran | None, key_mark: str, journal: Journal) 
     """The present cluster options. Raises Failure if this station was in an instance under another quorum last: perhaps the rest
     of the cluster still is."""
     present = Ran(config.fingerprint_with(key_mark), config.agreed_with(key_mark))
+    if ran is not None and (had := ran.options.get("key")) and _is_weaker(key_mark, had):
+        raise Failure(
+            Exit.CONFIG,
+            f"station {config.station.id} was in the cluster with a key last ({had}), and has {key_mark or 'none'} now. "
+            "If that is meant, stop all stations, then allow it at each one: zenjun key forget (docs/keys.md)",
+        )
     changes = ran.changes(present.fingerprint, present.options) if ran is not None else {}
     if ran is not None and DECIDING & changes.keys():
         raise Failure(
@@ -177,6 +185,11 @@ def check_ran(config: Config, ran: Ran | None, key_mark: str, journal: Journal) 
     if changes:
         journal.warning("options", f"cluster options have changed since the last instance: {', '.join(changes.values())}")
     return present
+
+
+def _is_weaker(now: str, before: str) -> bool:
+    """Whether frames would prove less than before: a key that is lost, or that is not read, must not turn the protection off."""
+    return not now or (before in SUITES and now not in SUITES)
 
 
 def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
@@ -197,8 +210,8 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             store = Store(Path(config.station.state_dir), config.cluster.name, config.station.id)
             remembered = store.open()
             undo.callback(store.close)
-            key_path = path_of(config.station.key_file, os.environ)
-            key = read_key(key_path) if key_path else b""
+            ring = Keyring(path_of(config.station.key_file, os.environ), store.path.parent)
+            key = ring.newest
             suite, sealing = _sealing(config, key)
             store.present = present = check_ran(config, remembered.ran, _mark(key, suite), journal)
             overhead = guard_overhead(key, sealing)
@@ -220,9 +233,8 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             raise Failure(Exit.CONFIG, str(exc)) from exc
         except (MemoryError, OSError) as exc:
             raise Failure(Exit.BUG, f"cannot start: {exc}") from exc
-        _tell_what_is_missing(config, remembered, key_path, journal)
-        rights = _rights(config, journal)
-        groups = Groups(config.station.id)
+        _tell_what_is_missing(config, remembered, ring.path, journal)
+        rights, groups = _rights(config, journal), Groups(config.station.id)
         facts = Facts(
             cluster=config.cluster.name,
             station=config.station.id,
@@ -247,8 +259,8 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             drain_timeout_ns=config.station.drain_timeout_ns,
             reload=lambda: reload(),
             metrics=metrics,
-            trusting=_trusting(config, key, suite, engine, dp, journal),
             judging=Judging(config, engine=engine, dp=dp, journal=journal) if config.links.count > 1 else None,
+            keys=_keys(config, ring, suite, engine, dp, journal),
         )
         clients.requests.admin = runtime.admin
         report.runtime, report.clients = runtime, clients
@@ -349,16 +361,18 @@ def _sealing(config: Config, key: bytes) -> tuple[int, Sealing | None]:
 
 
 def _mark(key: bytes, suite: int) -> str:
-    """Of the key and what is done with it, which all stations must have in common; "": no key."""
-    return f"{mark(key)} {word(suite)}" if suite else mark(key) if key else ""
+    """What all stations must have in common: of a key that makes seals its mark; of keys that change while the cluster runs only
+    what is done with them; "": no key."""
+    return word(suite) if suite else mark(key) if key else ""
 
 
-def _trusting(config: Config, key: bytes, suite: int, engine: Engine, dp: DataPath, journal: Journal) -> Trusting | None:
+def _keys(config: Config, ring: Keyring, suite: int, engine: Engine, dp: DataPath, journal: Journal) -> KeyHost | None:
     """Where frames prove their sender."""
     if not suite:
         return None
-    secret = Secret(key, config.cluster.name, suite)
-    return Trusting(secret, engine=engine, dp=dp, journal=journal, pause_ns=config.cluster.fail_timeout_ns)
+    secret = Secret(ring.keys, config.cluster.name, suite, tuple(ring.retired))
+    trusting = Trusting(secret, engine=engine, dp=dp, journal=journal, pause_ns=config.cluster.fail_timeout_ns)
+    return KeyHost(trusting, ring, engine=engine, dp=dp, journal=journal)
 
 
 def _datapath(config: Config, engine: Engine, mtu: int, key: bytes, sealing: Sealing | None) -> DataPath:

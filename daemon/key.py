@@ -1,4 +1,4 @@
-"""The cluster's key, which all stations share, in a file of their own.
+"""The keys of the cluster, which all stations share, in a file of their own.
 
 With a key of 16 bytes every frame has a seal (``datapath/guard.c``), which hides nothing and can be sent again. With one of 32
 bytes frames prove who sends them now (``datapath/sealed.c``), under keys that are derived here. Frames without are dropped and
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from ..proto.envelope import KEYS_MAX
 from ..proto.errors import UsageError
 
 KEY_BYTES: Final = 16
@@ -61,26 +62,86 @@ def closed_credentials(environ: Mapping[str, str]) -> str:
     return folder if folder and closed else ""
 
 
-def read(path: Path) -> bytes:
-    """The key in a file. Raises UsageError, one line that names the file and never what is in it."""
+def read(path: Path) -> tuple[bytes, ...]:
+    """The keys in a file, the newest one last: one of KEY_BYTES, or 1 to KEYS_MAX of LONG_KEY_BYTES, a line each, with a comment
+    behind it or lines of comments (#). Raises UsageError, one line that names the file and never what is in it."""
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)  # of the file that is read, whatever is there by now
-            data = file.read(_FILE_BYTES_MAX)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is no reason to wait for ever
+        with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
+            about = os.fstat(fd)  # of the file that is read, whatever is there by now
+            data = file.read(_FILE_BYTES_MAX + 1) or b""
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be read: {error.strerror or error}") from None
+    if why := _unfit(path, about):
+        raise UsageError(why)
+    return parse(data, f"the key file {path}")
+
+
+def _unfit(path: Path, about: os.stat_result) -> str:
+    """Why what a file is, whose it is, or who may open it, makes it no key file; empty: it may be one."""
+    mode = stat.S_IMODE(about.st_mode)
+    if not stat.S_ISREG(about.st_mode):
+        return f"the key file {path} is no file"
+    if about.st_uid not in (0, os.geteuid()):
+        return f"the key file {path} belongs to uid {about.st_uid}, who could change it: chown root {path}"
     if mode & 0o007:
-        raise UsageError(f"the key file {path} is open to everybody (mode {mode:04o}): chmod 600 {path}")
-    text = data.decode("ascii", "replace").strip()
-    if len(text) not in (2 * KEY_BYTES, 2 * LONG_KEY_BYTES) or not set(text) <= set(string.hexdigits):
-        sizes = f"{2 * KEY_BYTES} or {2 * LONG_KEY_BYTES}"
-        raise UsageError(f"the key file {path} does not hold {sizes} hexadecimal digits (zenjun config key makes one)")
-    return bytes.fromhex(text)
+        return f"the key file {path} is open to everybody (mode {mode:04o}): chmod 600 {path}"
+    if mode & 0o020:
+        return f"the key file {path} can be changed by its group (mode {mode:04o}): chmod 640 {path}"
+    return ""
+
+
+def parse(data: bytes, what: str) -> tuple[bytes, ...]:
+    """The keys in the bytes of a file. Raises UsageError that begins with ``what``."""
+    lines = [(n, line.split()[0]) for n, line in enumerate(data.decode("ascii", "replace").splitlines(), 1) if line.strip()]
+    lines = [(n, word) for n, word in lines if not word.startswith("#")]
+    sizes = {2 * KEY_BYTES, 2 * LONG_KEY_BYTES} if len(lines) == 1 else {2 * LONG_KEY_BYTES}
+    wrong = [n for n, word in lines if len(word) not in sizes or not set(word) <= set(string.hexdigits)]
+    if len(data) > _FILE_BYTES_MAX or not lines or (wrong and len(lines) == 1):
+        words = f"{2 * KEY_BYTES} or {2 * LONG_KEY_BYTES}"
+        raise UsageError(f"{what} does not hold {words} hexadecimal digits (zenjun config key makes one)")
+    if wrong:
+        raise UsageError(f"{what}, line {wrong[0]}: expected {2 * LONG_KEY_BYTES} hexadecimal digits, then a comment")
+    keys = tuple(bytes.fromhex(word) for _, word in lines)
+    if len(keys) > KEYS_MAX:
+        raise UsageError(f"{what} holds {len(keys)} keys; expected at most {KEYS_MAX}")
+    if len({mark(key) for key in keys}) < len(keys):
+        raise UsageError(f"{what} holds a key twice")
+    return keys
+
+
+def write(path: Path, text: str, mode: int = 0o600, owner: os.stat_result | None = None) -> None:
+    """Replace a file as a whole, durably. Raises OSError; then the old one is there as before."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "w", encoding="ascii") as file:  # noqa: PTH123 - a descriptor
+            if owner is not None and (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(fd, owner.st_uid, owner.st_gid)
+            os.fchmod(fd, mode)
+            file.write(text)
+            file.flush()
+            os.fsync(fd)
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def mark(key: bytes) -> str:
     """What may be shown of a key, eight digits: equal at stations that have the same one."""
     return hashlib.blake2s(key, digest_size=4, person=b"zenjunky").hexdigest()
+
+
+def identity(key: bytes) -> int:
+    """Its mark as a number: what HELLO says of it."""
+    return int(mark(key), 16)
 
 
 def hkdf(key: bytes, info: bytes) -> bytes:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,7 @@ from .services import Services
 from .sparing import Sparing
 
 KINDS: Final = frozenset(int(kind) for kind in Kind)
+KEY_ID_DIGITS: Final = 8
 STATUSES_PER_S: Final = 200
 """And no more than a tenth of the processor (``sparing.SHARE``): a status takes a millisecond of Python or some."""
 KIND_OF: Final[dict[int, Kind]] = {Frame.STATUS: Kind.STATUS, Frame.MEMBERS: Kind.MEMBERS, Frame.ADMIN: Kind.ADMIN}
@@ -46,7 +48,8 @@ class Requests:
 
     status:     ``status(now)`` gives the object of docs/status.md; asked at most ``STATUSES_PER_S`` times a second.
     services:   answer the questions that are theirs, by ``reply``.
-    admin:      executes an operator's command, ``("expel", {"station": k})`` or ``("leave", {})``, and returns a line for people;
+    admin:      executes an operator's command, ``("expel", {"station": k})``, ``("leave", {})`` or ``("key", {"step": …})``, and
+                returns a line for people;
                 raises UsageError for what cannot be. Without it operators are refused. It may be set later.
     """
 
@@ -137,7 +140,8 @@ class Requests:
             command, arguments = self._command(data)
             if self.admin is None:
                 raise UsageError("this daemon takes no commands")
-            text = f"client {connection.client} ({connection.name}, uid {connection.uid}) asks: {command} {arguments or ''}"
+            shown = {name: value for name, value in arguments.items() if name != "key"}
+            text = f"client {connection.client} ({connection.name}, uid {connection.uid}) asks: {command} {shown or ''}"
             self._journal.event(logging.WARNING, "admin", text.rstrip(), now=now, key=command)
             self._answer(question, as_json({"ok": True, "message": self.admin(command, arguments)}))
         except UsageError as exc:
@@ -158,7 +162,13 @@ class Requests:
                 if not 1 <= station <= self._facts.stations:
                     raise UsageError(f"there is no station {station}; stations are 1 to {self._facts.stations}")
                 return "expel", {"station": station}
-        raise UsageError("the commands are leave, and expel with a station")
+            case {"command": "key", "step": "add", "key": str(key)}:
+                return "key", {"step": "add", "key": key}
+            case {"command": "key", "step": "rotate" | "retire" as step, "id": str(i), "without_absent": bool(alone)}:
+                if i and not (len(i) == KEY_ID_DIGITS and set(i) <= set(string.hexdigits)):
+                    raise UsageError(f"a key's id has {KEY_ID_DIGITS} hexadecimal digits")
+                return "key", {"step": step, "id": i, "without_absent": alone}
+        raise UsageError("the commands are leave, expel with a station, and key with add, rotate or retire")
 
     # ---- status and stations
 

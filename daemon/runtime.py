@@ -30,6 +30,7 @@ from .applying import Applier
 from .datapath import DataPath, LinkInfo, Turn, Want, now_ns
 from .exits import Exit
 from .judging import Judging
+from .keyhost import KeyHost
 from .link import Limits
 from .links import Links
 from .listening import Listener
@@ -38,7 +39,6 @@ from .observe import Journal, Notifier
 from .sessions import Sessions
 from .stopping import Phase, Stopping
 from .store import Store, StoreError
-from .trusting import Trusting
 
 ROUNDS_MAX: Final = 64
 ROUNDS_NS: Final = 8_000_000
@@ -74,10 +74,10 @@ class Runtime:
         drain_timeout_ns: int,
         reload: Callable[[], None],
         metrics: MetricsServer | None = None,
-        trusting: Trusting | None = None,
+        keys: KeyHost | None = None,
         judging: Judging | None = None,
     ) -> None:
-        """interfaces: by the number of their link; reload: on SIGHUP; trusting: if frames prove their sender;
+        """interfaces: by the number of their link; reload: on SIGHUP; keys: if frames prove their sender;
         judging: if there are several links. Raises OSError (no
         netlink socket)."""
         self._engine = engine
@@ -89,9 +89,11 @@ class Runtime:
         self._stations = limits.stations
         self._reload = reload
         self._metrics = metrics
-        self._trusting = trusting
-        if trusting is not None:
-            trusting.host = self
+        self.keys = keys
+        self._trusting = keys.trusting if keys is not None else None
+        if keys is not None:
+            keys.trusting.host = self
+            clients.register(keys)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.started_ns = now_ns()
         self._announcer = Announcer(engine, journal, notifier, self.started_ns)
@@ -301,6 +303,11 @@ class Runtime:
             self._applier.apply(self._engine.expel(now_ns(), station))
             self._again = True
             return f"the removal of station {station} has been proposed"
+        if command == "key":
+            if self.keys is None:
+                raise UsageError("this station has no key of 64 hexadecimal digits")
+            self._again = True
+            return self.keys.command(arguments["step"], arguments)
         raise UsageError(f"unknown command {command!r}")
 
     # ---- links
@@ -370,6 +377,8 @@ class Runtime:
         if self._ready:  # before, READY=1 would not mean that reading is done
             self._notifier.reloading(now_ns())
         self._reload()
+        if self.keys is not None:
+            self.keys.reload()
         if self._ready:
             self._notifier.reloaded()
 

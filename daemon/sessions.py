@@ -39,7 +39,7 @@ from .grouphost import GroupHost
 from .listening import peer
 from .observe import Journal
 from .requests import KIND_OF, Question, Requests
-from .services import Services
+from .services import ServiceHost, Services
 
 HELLO_TIMEOUT_NS: Final = 10_000_000_000
 """A connection that has not sent HELLO by then is closed."""
@@ -87,6 +87,10 @@ class Sessions:
         """Connections turned away (full, closing)."""
         self.mtu = 0
         self.payload_max = 0
+
+    def register(self, host: ServiceHost) -> None:
+        """One more service, before the first instance."""
+        self._services.register(host)
 
     def __len__(self) -> int:
         return len(self.connections.by_slot)

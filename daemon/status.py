@@ -80,6 +80,6 @@ class StatusReport:
         out["memory_bytes"]["datapath"] = self._dp.memory()
         out["rights"] = asdict(self._rights)
         out["options"] = {**self._config.values()["cluster"], "fingerprint": self._fingerprint}
-        out["key"] = self._key_mark
-        out["sessions"] = self.runtime.sessions(now)
+        sessions = out["sessions"] = self.runtime.sessions(now)
+        out["key"] = sessions["key"] if sessions is not None else self._key_mark
         return out

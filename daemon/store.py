@@ -266,6 +266,13 @@ class Store:
         self.ran = None
         self.persist(*self._numbers)
 
+    def forget_key(self) -> None:
+        """The next start may be without a key; the other options stay noted. Raises StoreError."""
+        if self.ran is not None:
+            options = {name: value for name, value in self.ran.options.items() if name != "key"}
+            self.ran = dataclasses.replace(self.ran, options=options)
+            self.persist(*self._numbers)
+
     def close(self) -> None:
         """Give the lock up. Harmless when repeated."""
         fd, self._lock_fd = self._lock_fd, -1

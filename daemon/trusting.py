@@ -19,6 +19,7 @@ from ..proto.opening import AGE_TIE_MS
 from ..proto.trust import (
     SESSION_FRAMES,
     SILENT_NS,
+    Behind,
     Config,
     Effect,
     Facts,
@@ -29,10 +30,11 @@ from ..proto.trust import (
     Trust,
     Twin,
     Unlike,
+    Unread,
 )
 from .datapath import DataPath, Sealing
 from .exits import Exit
-from .key import LONG_KEY_BYTES, hello_key, mark, sending_key
+from .key import LONG_KEY_BYTES, hello_key, identity, sending_key
 from .observe import Journal
 
 BOOT_JUMP_NS: Final = 100_000_000
@@ -59,7 +61,7 @@ def suite_of(security: str, key: bytes, medium: str) -> int:
 
 def sealing_of(key: bytes, cluster: str, stations: int, suite: int, pause_ns: int) -> Sealing | None:
     """For the data path; None: no sessions."""
-    return Sealing(stations, suite, hello_key(key, cluster), pause_ns) if suite else None
+    return Sealing(stations, suite, hello_key(key, cluster), pause_ns, identity(key)) if suite else None
 
 
 def word(suite: int) -> str:
@@ -70,9 +72,12 @@ def word(suite: int) -> str:
 class Secret(NamedTuple):
     """What a station's sessions are made with."""
 
-    key: bytes
+    keys: dict[int, bytes]
+    """By id, the newest one last."""
     cluster: str
     suite: int
+    retired: tuple[int, ...] = ()
+    """Ids of keys that are read no more."""
 
 
 class Host(Protocol):
@@ -96,7 +101,7 @@ class Trusting:
     ) -> None:
         """pause_ns: a process that did not run for so long takes another session."""
         c = engine.config
-        own = Config(c.station, c.stations, secret.suite, c.boot, c.fingerprint, (int(mark(secret.key), 16),))
+        own = Config(c.station, c.stations, secret.suite, c.boot, c.fingerprint, tuple(secret.keys))
         self.trust = Trust(own, entropy=os.urandom)
         self._secret = secret
         self._engine = engine
@@ -106,7 +111,9 @@ class Trusting:
         self._wall_ns = wall_ns
         self._began_ns = 0
         self._hear_ns = 0
+        self._sealed_ns = 0
         self._asleep_ns = _asleep_ns()
+        self._hello_keys()
         self.host: Host | None = None
 
     # ---- the daemon's calls
@@ -125,6 +132,20 @@ class Trusting:
         if not self.has_begun:
             self.start(now)
         self.trust.on_link(now)
+
+    def set_keys(self, now: int, keys: dict[int, bytes], retired: Iterable[int] = ()) -> None:
+        """Read these from now on, by id, the one that is sealed with among them."""
+        self._secret = self._secret._replace(keys=dict(keys), retired=tuple(retired))
+        self._hello_keys()
+        self._apply(now, self.trust.set_keys(now, tuple(keys)))
+
+    def seal_with(self, now: int, key: int) -> None:
+        """Take a session under this key."""
+        self._members()
+        self._apply(now, self.trust.seal_with(now, key))
+
+    def _hello_keys(self) -> None:
+        self._dp.hello_keys({i: hello_key(key, self._secret.cluster) for i, key in self._secret.keys.items()})
 
     def deadline_ns(self) -> int:
         return self.trust.deadline_ns()
@@ -180,8 +201,17 @@ class Trusting:
         return {
             "security": word(self._secret.suite),
             "frames": max(0, self._dp.next_number - 1),
+            "key": f"{self.trust.key:08x}",
+            "keys": [f"{i:08x}" for i in self.trust.keys],
+            "age_s": max(0, now - self._sealed_ns) // 1_000_000_000,
             "stations": {
-                str(s): {"proven": self.trust.session_of(s) is not None, "reads_own": self.trust.is_proven_at(s)} for s in others
+                str(s): {
+                    "proven": self.trust.session_of(s) is not None,
+                    "reads_own": self.trust.is_proven_at(s),
+                    "key": f"{self.trust.sends(s):08x}" if self.trust.sends(s) else None,
+                    "keys": [f"{i:08x}" for i in self.trust.reads(s)],
+                }
+                for s in others
             },
         }
 
@@ -213,24 +243,32 @@ class Trusting:
                 case SendHello(hello):
                     for body in hello.bodies():
                         self._dp.hello_send(body)
-                case SealUnder(session):
-                    self._dp.seal_under(session, self._key_of(session))
-                case ReadSession(tx, session, first):
-                    self._dp.session_read(tx, session, self._key_of(session), first)
+                case SealUnder(session, key):
+                    self._dp.seal_under(session, self._key_of(session, key))
+                    self._sealed_ns = now
+                case ReadSession(tx, session, first, key):
+                    self._dp.session_read(tx, session, self._key_of(session, key), first)
                 case ForgetSession(tx, session):
                     self._dp.session_forget(tx, session)
                 case Twin(hello):
                     self._on_twin(now, hello)
-                case Unlike(tx, suite):
-                    self._warn(
-                        now,
-                        "suite",
-                        f'station {tx} has this cluster\'s key and cluster.security = "{word(suite)}"; here it is '
-                        f'"{word(self._secret.suite)}": nothing of it is read',
-                    )
+                case Unlike() | Unread() | Behind():
+                    self._warn(now, type(effect).__name__.lower(), self._apart(effect))
 
-    def _key_of(self, session: bytes) -> bytes:
-        return sending_key(self._secret.key, self._secret.cluster, session, self._secret.suite)
+    def _apart(self, effect: Unlike | Unread | Behind) -> str:
+        """Why nothing is read of a station that has a key of this one's."""
+        match effect:
+            case Unlike(tx, suite):
+                own = word(self._secret.suite)
+                text = f'station {tx} has this cluster\'s key and cluster.security = "{word(suite)}"; here it is "{own}"'
+            case Unread(tx, key):
+                text = f"station {tx} seals with key {key:08x}, which this station does not have"
+            case Behind(tx, key):
+                text = f"station {tx} does not have key {key:08x}, which is sealed with here"
+        return f"{text}: nothing of it is read"
+
+    def _key_of(self, session: bytes, key: int) -> bytes:
+        return sending_key(self._secret.keys[key], self._secret.cluster, session, self._secret.suite)
 
     def _on_twin(self, now: int, hello: Hello) -> None:
         """The one in an instance stays, then the older one; at nearly the same age the one with the smaller boot number: as where
@@ -255,9 +293,13 @@ class Trusting:
         hello = Hello.read(envelope, frame[ENVELOPE.size :]) if envelope is not None else None
         if hello is None:
             return
-        keys = ", ".join(f"{key:08x}" for key in hello.keys)
-        own = mark(self._secret.key)
-        reason = "the tag is wrong" if own in keys else f"its key is {keys}, this station's is {own}"
+        if len(hello.keys) > 1 and set(hello.keys) & set(self.trust.keys):
+            return  # its copy under the common key counts
+        keys, own = ", ".join(f"{key:08x}" for key in hello.keys), ", ".join(f"{key:08x}" for key in self.trust.keys)
+        reason = "the tag is wrong"
+        if not set(hello.keys) & set(self.trust.keys):
+            is_past = set(hello.keys) <= set(self._secret.retired)
+            reason = f"its key is {keys}, {'retired here' if is_past else f'this station has {own}'}"
         self._warn(now, "hello", f"a HELLO in the name of station {hello.tx} is dropped: {reason}")
 
     def _warn(self, now: int, key: str, text: str) -> None:

@@ -158,6 +158,11 @@ class Hello:
     link: int = 1
     sending: int = 0
 
+    @property
+    def key(self) -> int:
+        """Id of the key that its session's is made of."""
+        return self.keys[self.sending]
+
     def said_to(self, station: int) -> Echo | None:
         """What this part says to a station; None: it says nothing to it, another part does."""
         at = station - 1 - self.part * ECHOES_PER_PART

@@ -34,6 +34,8 @@ RETRY_FIRST_NS: Final = 20 * MS
 RETRY_MAX_NS: Final = 640 * MS
 ROUND_NS: Final = 10_000 * MS
 """Between two HELLOs of a station that everybody believes."""
+HEARD_NS: Final = 2 * ROUND_NS
+"""A station whose last fresh HELLO is older does not count where a key is chosen."""
 SWITCH_NS: Final = 1_000 * MS
 """A session that has been announced is used after this, also if somebody has not proven it."""
 SESSION_AGE_NS: Final = 24 * 3600 * 1_000 * MS
@@ -61,7 +63,7 @@ class Config:
     boot: int
     fingerprint: int
     keys: tuple[int, ...]
-    """Ids of the keys it reads."""
+    """Ids of the keys that it reads at its start, the newest one last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class SealUnder:
     """Seal under this session from the next frame on, from number 1."""
 
     session: bytes
+    key: int
+    """Id of the key that the session's is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ class ReadSession:
     tx: int
     session: bytes
     first: int
+    key: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,23 @@ class Unlike:
     suite: int
 
 
-Effect: TypeAlias = SendHello | SealUnder | ReadSession | ForgetSession | Twin | Unlike
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A station is alive and seals under a key that this one does not have: nothing of it is read."""
+
+    tx: int
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A station is alive and does not have the key that this one seals with: nothing of it is read."""
+
+    tx: int
+    key: int
+
+
+Effect: TypeAlias = SendHello | SealUnder | ReadSession | ForgetSession | Twin | Unlike | Unread | Behind
 
 
 @dataclass(slots=True)
@@ -131,6 +152,7 @@ class Known:
     """A session that is proven here."""
 
     session: bytes
+    key: int
     returned_ns: int
     """When the challenge was drawn that a HELLO for it has returned, the latest of them: which of two sessions is the newer one,
     in whatever order their HELLOs arrive."""
@@ -160,6 +182,14 @@ class Partner:
     """First bytes of this station's session that is proven there."""
     waits: bool = False
     """It has been heard, and has not said that this station's session is proven there."""
+    is_to_hear: bool = False
+    """It is to have a fresh HELLO of this station, which has other keys since the last one."""
+    keys: tuple[int, ...] = ()
+    """Those that it reads, by its last fresh HELLO,"""
+    sends: int = 0
+    """the one it seals with,"""
+    is_inside: bool = False
+    """and whether it is in an instance."""
 
     def has_ended(self, session: bytes, now: int) -> bool:
         self.ended = [(gone, at) for gone, at in self.ended if now - at <= CHALLENGE_NS]
@@ -198,6 +228,12 @@ class Trust:
         self.announced: bytes | None = None
         """That will be, when the members have proven it."""
         self._own: deque[bytes] = deque(maxlen=OWN_MAX)
+        self.keys = config.keys
+        """Ids of the keys that this station reads, the newest one last; ``set_keys`` changes them."""
+        self.key = config.keys[-1]
+        """That it seals with: that of ``session`` or, where one is announced, of that one."""
+        self._session_key = self.key
+        """Of ``session``."""
 
     # ---- inputs
 
@@ -205,7 +241,7 @@ class Trust:
         """Begin with a session of this life; nobody is believed."""
         self.session = self._new_session()
         self._timers.set(Name.AGE, now + SESSION_AGE_NS)
-        return [SealUnder(self.session), *self._say(now, facts)]
+        return [SealUnder(self.session, self.key), *self._say(now, facts)]
 
     def on_hello(self, now: int, facts: Facts, hello: Hello) -> list[Effect]:
         """A HELLO with a right tag. It may be years old."""
@@ -230,7 +266,10 @@ class Trust:
         else:
             effects += self._prove(now, partner, hello, returned_ns)
             self._note(now, partner, hello, said)
-        if returned_ns is None or effects or partner.waits:
+            if not facts.instance:
+                self._choose(now)
+        if returned_ns is None or effects or partner.waits or partner.is_to_hear:
+            partner.is_to_hear = partner.is_to_hear and returned_ns is None
             self._hello_at(now + self._random() % JITTER_NS)
         return effects
 
@@ -273,9 +312,54 @@ class Trust:
         self.announced = None
         self._timers.stop(Name.SWITCH)
         self._timers.set(Name.AGE, now + SESSION_AGE_NS)
-        self.session = self._new_session()
+        self.session, self._session_key = self._new_session(), self.key
         self._hello_at(now)
-        return [SealUnder(self.session), *self.on_timeout(now, replace(facts, next=1))]
+        return [SealUnder(self.session, self.key), *self.on_timeout(now, replace(facts, next=1))]
+
+    # ---- keys
+
+    def set_keys(self, now: int, keys: tuple[int, ...]) -> list[Effect]:
+        """Read these from now on, ``key`` among them; sessions under others end."""
+        self.keys = keys
+        for partner in self._partners.values():
+            partner.is_to_hear = bool(partner.keys)
+        self._retry_ns = RETRY_FIRST_NS
+        self._hello_at(now)
+        gone = [(tx, k.session) for tx, partner in self._partners.items() for k in partner.sessions if k.key not in keys]
+        return [effect for tx, session in gone for effect in self._end(now, tx, session)]
+
+    def seal_with(self, now: int, key: int) -> list[Effect]:
+        """Take a session under this key, one of ``keys``: announced, and used when all members have proven it, or in SWITCH_NS.
+        No effects: HELLO follows."""
+        if key != self.key:
+            self.key = key
+            self.announced = None
+            self.renew(now)
+        return []
+
+    def reads(self, station: int) -> tuple[int, ...]:
+        """The keys that a station reads, as it has said itself; empty: it has said nothing."""
+        return self._partners[station].keys
+
+    def sends(self, station: int) -> int:
+        """The key that a station seals with, 0: it has said nothing."""
+        return self._partners[station].sends
+
+    def uses(self, station: int) -> frozenset[int]:
+        """The keys under which frames of a station may still come: of its sessions that are read, and of the announced one."""
+        if station == self.config.station:
+            return frozenset((self.key, self._session_key))
+        partner = self._partners[station]
+        return frozenset((partner.sends, *(known.key for known in partner.sessions)))
+
+    def _choose(self, now: int) -> None:
+        """In no instance: the key of the members of one that is heard, else the newest that all who are heard read."""
+        heard = [p for p in self._partners.values() if now - p.fresh_ns <= HEARD_NS and p.keys]
+        inside = [p.sends for p in heard if p.is_inside]
+        common = [key for key in self.keys if all(key in p.keys for p in heard)]
+        wanted = [key for key in self.keys if key in inside] or common
+        if wanted:
+            self.seal_with(now, wanted[-1])
 
     # ---- reads
 
@@ -341,9 +425,13 @@ class Trust:
             return []
         if partner.has_ended(hello.session, now) or (partner.sessions and returned_ns < partner.sessions[0].returned_ns):
             return []  # held back on its way: the station has taken another session since
+        if (key := hello.key) not in self.keys:
+            return [Unread(hello.tx, key)]
+        if self.key not in hello.keys:  # it would be heard and hear nothing
+            return [Behind(hello.tx, self.key)]
         effects = [effect for gone in partner.sessions[1:] for effect in self._end(now, hello.tx, gone.session)]
-        partner.sessions.insert(0, Known(hello.session, returned_ns))
-        return [*effects, ReadSession(hello.tx, hello.session, max(1, hello.next))]
+        partner.sessions.insert(0, Known(hello.session, key, returned_ns))
+        return [*effects, ReadSession(hello.tx, hello.session, max(1, hello.next), key)]
 
     def _end(self, now: int, tx: int, session: bytes) -> list[Effect]:
         partner = self._partners[tx]
@@ -355,14 +443,15 @@ class Trust:
         self._timers.stop(Name.SWITCH)
         if self.announced is None:
             return []
-        self.session, self.announced = self.announced, None
-        return [SealUnder(self.session)]
+        self.session, self.announced, self._session_key = self.announced, None, self.key
+        return [SealUnder(self.session, self.key)]
 
     # ---- HELLO
 
     def _note(self, now: int, partner: Partner, hello: Hello, said: Echo) -> None:
         """Whether the station reads what is sealed here, as a fresh HELLO says; the last member that had to ends the wait of
         a new session."""
+        partner.keys, partner.sends, partner.is_inside = hello.keys, hello.key, hello.instance > 0
         known = partner.find(hello.session)
         if known is not None:
             partner.has_proven = said.proven.to_bytes(4, "big") if said.proven else b""
@@ -382,7 +471,7 @@ class Trust:
         if len(self._challenges) > CHALLENGES_MAX:
             del self._challenges[next(iter(self._challenges))]
         self._said_ns = now
-        waits = any(partner.waits for partner in self._partners.values())
+        waits = any(partner.waits or partner.is_to_hear for partner in self._partners.values())
         self._timers.set(Name.HELLO, now + (self._retry_ns if waits or not self._is_known() else ROUND_NS))
         self._retry_ns = min(2 * self._retry_ns, RETRY_MAX_NS)
         c = self.config
@@ -398,7 +487,8 @@ class Trust:
             instance=facts.instance,
             fingerprint=c.fingerprint,
             age_ms=min(facts.age_ms, 2**32 - 1),
-            keys=c.keys,
+            keys=self.keys,
+            sending=self.keys.index(self.key),
             echoes=tuple(partner.echo(now) for partner in self._partners.values()),
             stations=c.stations,
         )

@@ -13,6 +13,7 @@ from typing import Final
 
 from ..proto import envelope, links, wire
 from ..proto.peerstate import MOVES, Cause, PeerState
+from ..proto.service.keys import KEY_CHANGE
 
 PAGES: Final = ("protocol.md", "glossary.md", "membership.md")
 _BLOCK: Final = re.compile(r"(<!-- generated: (?P<name>[a-z_-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -196,7 +197,9 @@ def blocks() -> dict[str, str]:
         "moves": _moves(),
         "moves-diagram": _diagram(),
     }
-    return out | {layout.name: _layout(layout) for layout in (*wire.LAYOUTS, *envelope.LAYOUTS, links.LINKS, links.REPORT)}
+    return out | {
+        layout.name: _layout(layout) for layout in (*wire.LAYOUTS, *envelope.LAYOUTS, links.LINKS, links.REPORT, KEY_CHANGE)
+    }
 
 
 def fill(text: str, made: Mapping[str, str]) -> str:

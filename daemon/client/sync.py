@@ -339,12 +339,19 @@ class SyncConnection(BaseConnection):
         quorum)."""
         return self._admin("expelling a station", timeout, "expel", station=station)
 
+    def key(self, step: str, key: str = "", *, without_absent: bool = False, timeout: Seconds = DEFAULT) -> str:
+        """As an operator, ``add`` a key to those that this station has (64 hexadecimal digits), or let the cluster ``rotate`` to
+        one or ``retire`` one (its id, eight digits; empty: the newest). without_absent: although stations are away. Returns a
+        human-readable line: a change has been proposed, not made. Raises NotPermitted, Refused."""
+        arguments: dict[str, str | bool] = {"key": key} if step == "add" else {"id": key, "without_absent": without_absent}
+        return self._admin("changing keys", timeout, "key", step=step, **arguments)
+
     def leave_cluster(self, timeout: Seconds = DEFAULT) -> str:
         """As an operator, have this station leave: its daemon announces that and ends. Returns a human-readable line. Raises
         NotPermitted."""
         return self._admin("leaving the cluster", timeout, "leave")
 
-    def _admin(self, what: str, timeout: Seconds, command: str, **arguments: int) -> str:
+    def _admin(self, what: str, timeout: Seconds, command: str, **arguments: int | str) -> str:
         with self._alone:
             return str(self._answer(self._protocol.admin(command, **arguments), timeout, what).get("message", ""))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum, IntFlag
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
@@ -108,6 +108,8 @@ class Sealing(NamedTuple):
     hello_key: bytes
     """SESSION_KEY_BYTES."""
     pause_ns: int
+    hello_id: int = 0
+    """Of the key that ``hello_key`` is made of."""
 
 
 class LinkInfo(NamedTuple):
@@ -261,7 +263,7 @@ class DataPath:
         config.guard = _guard(key, sealing)
         if sealing is not None:
             config.stations, config.suite, config.pause_ns = sealing.stations, sealing.suite, sealing.pause_ns
-            config.hello_key = sealing.hello_key
+            config.hello_key, config.hello_id = sealing.hello_key, sealing.hello_id
         if key:
             if len(key) != KEY_BYTES:
                 raise OSError(errno.EINVAL, f"a key of {len(key)} bytes, not {KEY_BYTES}")
@@ -399,6 +401,10 @@ class DataPath:
         """Envelope and body of a HELLO that has come and whose tag is right: of each station up to three, that with the latest
         clock, the last one that returns a challenge of ours, and one of the others."""
         return self._hello(lib.dp_hello_take)
+
+    def hello_keys(self, keys: Mapping[int, bytes]) -> None:
+        """The keys of HELLO from now on, by id, 1 to KEYS_MAX of SESSION_KEY_BYTES. Raises OSError: EINVAL."""
+        _check(lib.dp_hello_keys(self._dp, len(keys), b"".join(keys.values()), list(keys)))
 
     def hello_rest(self, until_ns: int) -> None:
         """Until then HELLOs wait."""

@@ -31,6 +31,7 @@ enum dp_refusal {
     DP_R_REORDERED, DP_R_HELLO, DP_R_LINKS
 };
 #define DP_REFUSALS 14
+#define DP_KEYS_MAX 4            /* keys of HELLO */
 #define DP_HELLO_MAX 576         /* bytes of a frame with a HELLO, at most */
 
 struct dp_config {
@@ -45,7 +46,8 @@ struct dp_config {
     uint32_t guard;              /* enum dp_guard_kind */
     uint8_t key[16];             /* DP_KEY_BYTES, of SIPHASH */
     uint32_t stations, suite;    /* of SESSIONS: n, and what frames are sealed with (`Suite` of proto/envelope.py) */
-    uint8_t hello_key[32];
+    uint8_t hello_key[32];       /* of HELLO, under the key with this id */
+    uint32_t hello_id;
     uint64_t pause_ns;           /* of SESSIONS: a turn that did not run for so long seals no frame until there is a new session */
     uint64_t queue_bytes_max;    /* per client, undelivered frames */
     uint64_t rest_ns;            /* rest between batches under load; 0: never */
@@ -151,7 +153,10 @@ int dp_session_forget(struct dp *d, uint32_t tx, const uint8_t id[4]);          
 uint64_t dp_session_heard(struct dp *d, uint32_t tx, const uint8_t id[4]); /* when a frame of it came last, or it was added; 0: none */
 int dp_asleep(const struct dp *d);                   /* 1: pause_ns is over in a turn, and nothing is sealed before dp_seal_under */
 uint64_t dp_next_number(const struct dp *d);         /* of the next frame that is sealed */
-int dp_hello_send(struct dp *d, const uint8_t *body, uint32_t size); /* now, on every link, with envelope and tag; as dp_links_send */
+/* Now, on every link, with envelope and tag, once under each key of HELLO; as dp_links_send. */
+int dp_hello_send(struct dp *d, const uint8_t *body, uint32_t size);
+/* The keys of HELLO from now on, 1..DP_KEYS_MAX of 32 bytes, and their ids. -EINVAL: not so many. */
+int dp_hello_keys(struct dp *d, uint32_t count, const uint8_t *keys, const uint32_t *ids);
 int dp_hello_take(struct dp *d, struct dp_hello *out);    /* 1: one whose tag is right, of the stations in turn; 0: none */
 void dp_hello_rest(struct dp *d, uint64_t until);         /* those that wait bring Python in (DP_W_TRUST) only then */
 int dp_hello_strange(struct dp *d, struct dp_hello *out); /* 1: the last one whose tag is wrong, given once; 0: none */

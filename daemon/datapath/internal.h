@@ -156,8 +156,8 @@ uint32_t sealed_seal(const struct dp_guard *g, uint32_t slot, const struct zj_fr
 int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now);
 /* The frame of LINKS with this body into out; its size. */
 uint32_t sealed_links(const struct dp_guard *g, const uint8_t *body, uint32_t size, uint8_t *out);
-/* The frame of a HELLO with this body into out; its size, 0: it is none. */
-uint32_t sealed_hello(const struct dp_guard *g, const uint8_t *body, uint32_t size, uint8_t out[DP_HELLO_MAX]);
+/* The frame of a HELLO with this body, under one of its keys (0..), into out; its size, 0: it is none, or there are not so many. */
+uint32_t sealed_hello(const struct dp_guard *g, uint32_t key, const uint8_t *body, uint32_t size, uint8_t out[DP_HELLO_MAX]);
 uint64_t sealed_due(const struct dp_guard *g);  /* when Python is wanted for a HELLO, or (0) for a new session */
 /* This process runs. Where it did not for pause_ns, nor was to sleep as long as that, nothing is sealed until there is a new
  * session: asked for before each batch, so that no frame leaves between the pause and the question. */

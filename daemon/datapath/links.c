@@ -298,9 +298,13 @@ int dp_links_say(struct dp *d, uint32_t link, const uint8_t *body, uint32_t size
 int dp_hello_send(struct dp *d, const uint8_t *body, uint32_t size)
 {
     uint8_t frame[DP_HELLO_MAX];
-    const uint32_t bytes = d->guard.sealed ? sealed_hello(&d->guard, body, size, frame) : 0;
-    const struct iovec part = {frame, bytes};
-    return bytes ? send_now(&d->links, &part, 1) : -EINVAL;
+    uint32_t bytes;
+    int error = -EINVAL;
+    for (uint32_t key = 0; d->guard.sealed && (bytes = sealed_hello(&d->guard, key, body, size, frame)) != 0; key++) { /* bound: DP_KEYS_MAX */
+        const struct iovec part = {frame, bytes};
+        error = send_now(&d->links, &part, 1);
+    }
+    return error;
 }
 
 void links_add_counters(struct dp_links *ls, struct dp_counters *sum)

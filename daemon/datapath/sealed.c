@@ -46,7 +46,8 @@ struct sealed {
     uint64_t next;                             /* number */
     uint32_t cluster, self, stations;
     uint8_t suite_number, encrypts;
-    uint8_t hello_key[32];
+    struct { uint8_t key[32]; uint32_t id; } hello_key[DP_KEYS_MAX];
+    uint32_t hello_keys;
     uint64_t pause_ns, awake, planned, added, random;
     uint8_t asleep;                            /* this process did not run for a while: nothing is sealed until there is a new session */
     uint64_t hello_due, hellos;                /* by bit: stations whose HELLO waits */
@@ -65,6 +66,7 @@ static void be16(uint8_t *p, uint32_t v) { v = htobe16((uint16_t)v); memcpy(p, &
 static void be32(uint8_t *p, uint32_t v) { v = htobe32(v); memcpy(p, &v, 4); }
 static void be64(uint8_t *p, uint64_t v) { v = htobe64(v); memcpy(p, &v, 8); }
 static uint32_t from16(const uint8_t *p) { return (uint32_t)p[0] << 8 | p[1]; }
+static uint32_t from32(const uint8_t *p) { return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]; }
 static uint64_t from64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return be64toh(v); }
 
 /* ---- the cipher ---- */
@@ -145,28 +147,28 @@ uint32_t sealed_links(const struct dp_guard *g, const uint8_t *body, uint32_t si
     return total;
 }
 
-static int hello_tag(const struct sealed *s, const uint8_t *frame, uint32_t size, uint8_t out[ZJE_TAG_BYTES])
+static int hello_tag(const uint8_t key[32], const uint8_t *frame, uint32_t size, uint8_t out[ZJE_TAG_BYTES])
 {
     uint8_t whole[EVP_MAX_MD_SIZE];
     unsigned n = 0;
-    if (!HMAC(EVP_sha256(), s->hello_key, sizeof s->hello_key, frame, size, whole, &n) || n < ZJE_TAG_BYTES)
+    if (!HMAC(EVP_sha256(), key, 32, frame, size, whole, &n) || n < ZJE_TAG_BYTES)
         return 0;
     memcpy(out, whole, ZJE_TAG_BYTES);
     return 1;
 }
 
-uint32_t sealed_hello(const struct dp_guard *g, const uint8_t *body, uint32_t size, uint8_t out[DP_HELLO_MAX])
+uint32_t sealed_hello(const struct dp_guard *g, uint32_t key, const uint8_t *body, uint32_t size, uint8_t out[DP_HELLO_MAX])
 {
-    const uint32_t end = ZJE_SIZEOF_ENVELOPE + size;
-    if (size < ZJE_SIZEOF_HELLO || end + ZJE_TAG_BYTES > DP_HELLO_MAX)
-        return 0;
     struct sealed *s = g->sealed;
+    const uint32_t end = ZJE_SIZEOF_ENVELOPE + size;
+    if (size < ZJE_SIZEOF_HELLO || end + ZJE_TAG_BYTES > DP_HELLO_MAX || key >= s->hello_keys)
+        return 0;
     const uint64_t challenge = from64(body + ZJE_HELLO_CHALLENGE);
     if (!s->challenges || s->challenge[(s->challenges - 1) % CHALLENGES].number != challenge) /* the parts of a HELLO have one */
         s->challenge[s->challenges++ % CHALLENGES] = (struct challenge){challenge, dp_now()};
     put_envelope(g->sealed, out, ZJE_WHAT_HELLO, body + ZJE_HELLO_HELLO_SESSION, size, 0);
     memcpy(out + ZJE_SIZEOF_ENVELOPE, body, size);
-    return hello_tag(g->sealed, out, end, out + end) ? end + ZJE_TAG_BYTES : 0;
+    return hello_tag(s->hello_key[key].key, out, end, out + end) ? end + ZJE_TAG_BYTES : 0;
 }
 
 /* ---- the window: RFC 6479 ---- */
@@ -234,20 +236,44 @@ static uint32_t below(struct sealed *s, uint32_t limit)
     return (uint32_t)(s->random >> 32) % limit;
 }
 
+static int has_tag_of(const uint8_t key[32], const uint8_t *frame, uint32_t end)
+{
+    uint8_t tag[ZJE_TAG_BYTES];
+    return hello_tag(key, frame, end, tag) && !CRYPTO_memcmp(tag, frame + end, sizeof tag);
+}
+
+/* Whether a HELLO under our key number i counts. A session is proven under the key that it is made of only, so that whoever has one
+ * key can prove nothing under another; where that key is not ours, it is for Python to say so. */
+static int is_under_its_key(const struct sealed *s, uint32_t i, const uint8_t *hello, uint32_t size)
+{
+    const uint32_t at = ZJE_SIZEOF_HELLO + 4u * hello[ZJE_HELLO_SENDING];
+    if (hello[ZJE_HELLO_SENDING] >= hello[ZJE_HELLO_KEYS] || at + 4 > size)
+        return 0;
+    const uint32_t id = from32(hello + at);
+    for (uint32_t k = 0; k < s->hello_keys; k++)
+        if (s->hello_key[k].id == id)
+            return k == i;
+    return 1;
+}
+
 /* Its tag is looked at here, so that a flood costs no more than that. */
 static int take_hello(struct sealed *s, const uint8_t *frame, uint32_t end)
 {
-    uint8_t tag[ZJE_TAG_BYTES];
+    uint32_t key = 0;
     const uint32_t tx = frame[ZJE_ENVELOPE_TX] - 1u;
     if (end < ZJE_SIZEOF_ENVELOPE + ZJE_SIZEOF_HELLO || end > DP_HELLO_MAX)
         return DP_R_SIZE;
-    if (!hello_tag(s, frame, end, tag) || CRYPTO_memcmp(tag, frame + end, sizeof tag)) {
+    while (key < s->hello_keys && !has_tag_of(s->hello_key[key].key, frame, end))
+        key++;
+    if (key == s->hello_keys) {
         keep(&s->strange, frame, end);
         s->strange_is_new = 1;
         return DP_R_TAG;
     }
     if (tx >= s->stations || frame[ZJE_SIZEOF_ENVELOPE + ZJE_HELLO_PART] != s->self / ZJE_ECHOES_PER_PART)
         return DP_R_HELLO; /* a part that is about others */
+    if (!is_under_its_key(s, key, frame + ZJE_SIZEOF_ENVELOPE, end - ZJE_SIZEOF_ENVELOPE))
+        return DP_R_HELLO; /* its copy under the right key counts */
     struct hellos *h = &s->hello[tx];
     if (!(s->hellos >> tx & 1))
         h->heard = h->place[HELLO_SOME].size = h->place[HELLO_LATEST].size = h->place[HELLO_FRESH].size = 0;
@@ -421,6 +447,20 @@ int dp_hello_take(struct dp *d, struct dp_hello *out)
     return 1;
 }
 
+int dp_hello_keys(struct dp *d, uint32_t count, const uint8_t *keys, const uint32_t *ids)
+{
+    struct sealed *s = d->guard.sealed;
+    if (!s || !count || count > DP_KEYS_MAX)
+        return -EINVAL;
+    OPENSSL_cleanse(s->hello_key, sizeof s->hello_key);
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(s->hello_key[i].key, keys + 32 * i, 32);
+        s->hello_key[i].id = ids[i];
+    }
+    s->hello_keys = count;
+    return 0;
+}
+
 void dp_hello_rest(struct dp *d, uint64_t until)
 {
     if (d->guard.sealed)
@@ -469,13 +509,15 @@ int sealed_init(struct dp_guard *g, const struct dp_config *cfg)
     s->suite_number = (uint8_t)cfg->suite;
     s->encrypts = (cfg->suite & ENCRYPTED) != 0;
     s->pause_ns = cfg->pause_ns;
-    memcpy(s->hello_key, cfg->hello_key, sizeof s->hello_key);
+    memcpy(s->hello_key[0].key, cfg->hello_key, sizeof cfg->hello_key);
+    s->hello_key[0].id = cfg->hello_id;
+    s->hello_keys = 1;
     if (getrandom(&s->random, sizeof s->random, 0) != sizeof s->random || !s->random)
         s->random = 1; /* which of several HELLOs is kept can then be foreseen, nothing else */
-    uint8_t tag[ZJE_TAG_BYTES];
+    uint8_t tag[ZJE_TAG_BYTES] = {0};
     s->suite = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
     s->hidden = s->encrypts ? dp_map((size_t)DP_TX_SLOTS * FRAME_MAX) : NULL;
-    const int can = s->suite && hello_tag(s, s->hello_key, sizeof s->hello_key, tag);
+    const int can = s->suite && hello_tag(s->hello_key[0].key, tag, 0, tag);
     if (can && (s->hidden || !s->encrypts))
         return 0;
     sealed_free(g);

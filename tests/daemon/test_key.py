@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from zenjun.daemon import config, key
+from zenjun.daemon import config, key, keyring
 from zenjun.proto.errors import UsageError
 
 CONFIGURATION = '[cluster]\nname = "c"\nstations = 3\n[station]\nid = 2\ninterface = "eth0"\n'
@@ -20,7 +24,7 @@ def write(path: Path, text: str | bytes, mode: int = 0o600) -> Path:
 
 @pytest.mark.parametrize("text", [GOOD, GOOD + "\n", f"  {GOOD.upper()}\r\n"])
 def test_good_ones(tmp_path: Path, text: str) -> None:
-    assert key.read(write(tmp_path / "k", text)) == bytes.fromhex(GOOD)
+    assert key.read(write(tmp_path / "k", text)) == (bytes.fromhex(GOOD),)
 
 
 @pytest.mark.parametrize("text", ["", "\n", GOOD[:-1], GOOD + "0", GOOD[:-1] + "g", b"\xff" * 32, b"\0" * 16, GOOD * 1000])
@@ -68,7 +72,7 @@ def test_new_ones_differ_and_can_be_read(tmp_path: Path) -> None:
     made = {key.new_text() for _ in range(20)}
     assert len(made) == 20
     for text in made:
-        assert len(key.read(write(tmp_path / "k", text))) == key.KEY_BYTES
+        assert [len(k) for k in key.read(write(tmp_path / "k", text))] == [key.KEY_BYTES]
 
 
 def test_the_mark_and_the_fingerprint_tell_keys_apart() -> None:
@@ -77,3 +81,79 @@ def test_the_mark_and_the_fingerprint_tell_keys_apart() -> None:
     c = config.parse(CONFIGURATION)
     assert len({c.fingerprint, c.fingerprint_with(key.mark(one)), c.fingerprint_with(key.mark(two))}) == 3
     assert c.fingerprint_with("") == c.fingerprint
+
+
+LONG = [f"{n:02x}" * 32 for n in range(1, 7)]
+
+
+def test_several_keys_in_a_file(tmp_path: Path) -> None:
+    text = f"# of the cluster\n{LONG[0]} first\n\n{LONG[1]}\t2026-11-30\n"
+    assert key.read(write(tmp_path / "k", text)) == (bytes.fromhex(LONG[0]), bytes.fromhex(LONG[1]))
+    for wrong, what in (
+        ("\n".join(LONG[:5]), "holds 5 keys; expected at most 4"),
+        (f"{LONG[0]}\n{LONG[0]}\n", "holds a key twice"),
+        (f"{LONG[0]}\n{GOOD}\n", "line 2: expected 64 hexadecimal digits"),
+        ("# nothing\n", "does not hold 32 or 64 hexadecimal digits"),
+    ):
+        with pytest.raises(UsageError, match=what) as caught:
+            key.read(write(tmp_path / "k", wrong))
+        assert not any(secret in str(caught.value) for secret in (*LONG, GOOD))
+
+
+def test_a_pipe_another_users_file_and_a_group_that_may_write_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(UsageError, match="is no file"):
+        key.read(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="can be changed by its group"):
+        key.read(write(tmp_path / "k", GOOD, 0o660))
+    path = write(tmp_path / "k", GOOD)
+    about = list(path.stat())
+    about[stat.ST_UID] = os.geteuid() + 4711
+    assert "belongs to uid" in key._unfit(path, os.stat_result(about))
+
+
+def test_a_key_is_added_and_taken_out_and_the_rest_of_the_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "k"
+    first = keyring.add_to(path, LONG[0] + "\n")
+    assert path.stat().st_mode & 0o777 == 0o600
+    write(path, f"# mine\n{LONG[0]} one", 0o640)
+    second = keyring.add_to(path, LONG[1])
+    assert keyring.add_to(path, LONG[1]) == second, "it is there already"
+    assert path.read_text() == f"# mine\n{LONG[0]} one\n{LONG[1]}\n"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert keyring.take_from(path, first)
+    assert path.read_text() == f"# mine\n{LONG[1]}\n"
+    assert not keyring.take_from(path, first) and not keyring.take_from(path, second), "the last one stays"
+    for text in (LONG[2] + " " + GOOD, LONG[3], LONG[4]):
+        keyring.add_to(path, text)
+    with pytest.raises(UsageError, match="retire one first"):
+        keyring.add_to(path, LONG[5])
+    keyring.add_to(path, LONG[5], [second])
+    assert len(key.read(path)) == 4 and bytes.fromhex(LONG[1]) not in key.read(path)
+    with pytest.raises(UsageError, match="stop all stations"):
+        keyring.add_to(write(tmp_path / "short", GOOD), LONG[0])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["k", "short"], "no temporary file is left"
+
+
+def test_a_retired_key_stays_retired_though_it_is_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "k", f"{LONG[0]}\n{LONG[1]}\n")
+    ring = keyring.Keyring(path, tmp_path)
+    first, second = ring.keys
+    ring.retire(first)
+    again = keyring.Keyring(path, tmp_path)
+    assert (list(again.keys), again.retired, again.newest) == ([second], [first], bytes.fromhex(LONG[1]))
+    with pytest.raises(UsageError, match="was retired"):
+        again.with_key(LONG[0])
+    assert list(again.with_key(LONG[2])) == [second, key.identity(bytes.fromhex(LONG[2]))]
+    again.retire(second)
+    with pytest.raises(UsageError, match="holds retired keys only"):
+        keyring.Keyring(path, tmp_path)
+
+
+def test_a_process_with_keys_leaves_no_core_dump() -> None:
+    script = (
+        "from zenjun.daemon.keyring import forbid_core_dumps; import ctypes, resource; forbid_core_dumps();"
+        "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), resource.getrlimit(resource.RLIMIT_CORE))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "0 (0, 0)\n", done.stderr

@@ -69,6 +69,9 @@ class Path:
     def hello_take(self) -> bytes | None:
         return None
 
+    def hello_keys(self, keys: dict[int, bytes]) -> None:
+        pass
+
     def hello_rest(self, until_ns: int) -> None:
         pass
 
@@ -91,7 +94,7 @@ def made(instance: int = 0) -> tuple[Trusting, Path]:
     config = SimpleNamespace(station=1, stations=3, boot=100, fingerprint=1)
     engine = SimpleNamespace(config=config, instance=instance, incarnation=1, membership=SimpleNamespace(incarnations=(1, 1, 0)))
     path = Path()
-    secret = Secret(KEY, "c", 1)
+    secret = Secret({7: KEY}, "c", 1)
     journal = Journal(logging.getLogger("test_trusting"))
     trusting = Trusting(secret, engine=cast(Any, engine), dp=cast(Any, path), journal=journal, pause_ns=SECOND, wall_ns=lambda: 5)
     trusting.host = Host()

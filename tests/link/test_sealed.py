@@ -50,7 +50,7 @@ def key_of(session: bytes) -> bytes:
 
 
 def sealing(suite: int = Suite.AES_256_GCM, pause_ns: int = 0) -> Sealing:
-    return Sealing(STATIONS, suite, HELLO_KEY, pause_ns)
+    return Sealing(STATIONS, suite, HELLO_KEY, pause_ns, 7)
 
 
 def pdu(mark: int, src: int, kind: Kind = Kind.DATA, flags: int = 0, payload: bytes = b"") -> bytes:
@@ -208,6 +208,24 @@ def test_a_hello_that_returns_a_challenge_is_kept_whatever_comes_after(make_benc
     for frame in (fresh, *[recorded] * 100):
         assert dp.open_frame(frame, 0) == "rx_hello"
     assert [dp.hello_take() for _ in range(3)] == [recorded[:-TAG_BYTES], fresh[:-TAG_BYTES], None]
+
+
+def test_a_hello_counts_under_its_own_key_only(make_bench: Callable[..., Bench]) -> None:
+    """Who has one key of two proves nothing under the other; a key that is not here is for Python to name."""
+    other_key = bytes(range(50, 82))
+    dp = make_bench(sealing=sealing()).dp
+    dp.hello_keys({7: HELLO_KEY, 8: other_key})
+    assert dp.open_frame(hello(2, key=other_key), 0) == "rx_hello"
+    assert dp.hello_take() is None and dp.hello_strange() is None
+    assert dp.open_frame(hello(2), 0) == "rx_hello"
+    assert dp.hello_take() == hello(2)[:-TAG_BYTES]
+    dp.hello_keys({8: other_key})
+    assert dp.open_frame(hello(2), 0) == "rx_tag"
+    assert dp.open_frame(hello(2, key=other_key), 0) == "rx_hello"
+    assert dp.hello_take() == hello(2)[:-TAG_BYTES], "it names a key that is not here"
+    for wrong in ({}, dict.fromkeys(range(5), other_key)):
+        with pytest.raises(OSError, match="Invalid argument"):
+            dp.hello_keys(wrong)
 
 
 def test_hellos_are_given_in_turn(make_bench: Callable[..., Bench]) -> None:

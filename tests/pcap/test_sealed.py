@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from zenjun.daemon.key import hello_key, identity, sending_key
+from zenjun.proto import wire
 from zenjun.proto.envelope import ECHOES_PER_PART, ENCRYPTED, TAG_BYTES, Echo, Envelope, Hello, Suite, What
 from zenjun.proto.links import Said
+from zenjun.tools.cli.pcap.unseal import unseal
 from zenjun.tools.cli.sniff import sniff
 from zenjun.tools.pcap.frames.pdu import decode
 from zenjun.tools.pcap.frames.sealed import pieces, sealed
+from zenjun.tools.pcap.frames.unsealing import Unsealing
 from zenjun.tools.pcap.native._pcap import ffi, lib
 
+from ..link import gcm
 from ..tools.test_sniff import MACS, pcap
 from .built import PDUS
 
@@ -103,3 +109,68 @@ def test_links_is_read_unless_it_is_hidden_or_malformed() -> None:
         assert sealed((head + body + bytes(tag))[:-1]) is None
     head = Envelope(1, What.PDU, 3, 0, len(body), bytes(4), 0).packed()
     assert sealed(head + body + bytes(16)) is None, "a PDU without a seal has no envelope"
+
+
+NAME, KEY = "mill", bytes(range(32))
+
+
+def truly(body: bytes, number: int, *, hidden: bool, session: bytes = SESSION) -> bytes:
+    """A frame as station 2 of the cluster sends it, by the slow cipher of the tests."""
+    suite = Suite.AES_256_GCM + ENCRYPTED * hidden
+    head = Envelope(wire.cluster_id(NAME), What.PDU, 2, suite, len(body), session[:4], number).packed()
+    key, nonce = sending_key(KEY, NAME, session, suite), bytes(4) + number.to_bytes(8, "big")
+    if hidden:
+        return head + b"".join(gcm.seal(key, nonce, head, body))
+    return head + body + gcm.seal(key, nonce, head + body, b"")[1]
+
+
+def true_hello(suite: int) -> bytes:
+    body = Hello(2, suite, SESSION, 3, 4, 9, 5, 6, 7, 8, 9, (identity(KEY),), (Echo(),) * 3, stations=3).bodies()[0]
+    frame = Envelope(wire.cluster_id(NAME), What.HELLO, 2, suite, len(body), SESSION[:4], 0).packed() + body
+    return frame + hmac.digest(hello_key(KEY, NAME), frame, "sha256")[:TAG_BYTES]
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text(KEY.hex() + "\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_with_the_key_a_frame_is_read_and_its_tag_checked(key_file: Path, hidden: bool) -> None:
+    unsealing = Unsealing(key_file, NAME)
+    body = bytes(PDUS["one"])
+    frame = truly(body, 7, hidden=hidden)
+    assert unsealing.open(frame) is None and unsealing.unknown == 1, "no HELLO yet"
+    hello_frame = true_hello(frame[7])
+    assert not unsealing.see(hello_frame[:-1] + b"x") and unsealing.see(hello_frame)
+    opened = unsealing.open(frame + bytes(20))
+    found = sealed(opened or b"")
+    assert found is not None and found.pdu is not None and found.pdu[: len(body)] == body
+    for at in (24, len(frame) - 1, 16):
+        changed = bytearray(frame)
+        changed[at] ^= 1
+        assert unsealing.open(bytes(changed)) is None
+    assert unsealing.wrong == 3
+    other = Unsealing(key_file, "another")
+    assert not other.see(hello_frame), "the cluster's name is part of the keys"
+
+
+def test_sniff_and_unseal_with_the_key(tmp_path: Path, key_file: Path) -> None:
+    """sniff reads on from the HELLO; unseal finds it wherever it is, and what it writes needs no key."""
+    body = wire.cluster_id(NAME).to_bytes(4, "big") + bytes(PDUS["one"])[4:]
+    early, late = truly(body, 1, hidden=True), truly(body, 2, hidden=True)
+    file, plain = tmp_path / "sealed.pcap", tmp_path / "plain.pcap"
+    file.write_bytes(pcap([MAC + frame for frame in (early, true_hello(early[7]), late)]))
+    with_key = ["--key-file", str(key_file), "--cluster", NAME]
+    shown = CliRunner().invoke(sniff, [*with_key, str(file)])
+    assert ["ENCRYPTED" in text for text in shown.stdout.splitlines()] == [True, False, False], shown.output
+    assert "1 frame before a HELLO of the session" in shown.stderr
+    done = CliRunner().invoke(unseal, [*with_key, str(file), str(plain)])
+    assert "3 frames; 0 without a HELLO" in done.output, done.output
+    assert plain.stat().st_mode & 0o777 == 0o600
+    lines = CliRunner().invoke(sniff, [str(plain)]).stdout.splitlines()
+    assert ["DATA" in line for line in lines] == [True, False, True]
+    assert CliRunner().invoke(sniff, ["--key-file", str(key_file), str(file)]).exit_code == 2

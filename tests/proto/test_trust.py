@@ -24,6 +24,7 @@ from zenjun.proto.trust import (
     MS,
     ROUND_NS,
     SWITCH_NS,
+    Behind,
     Config,
     Effect,
     Facts,
@@ -34,6 +35,7 @@ from zenjun.proto.trust import (
     Trust,
     Twin,
     Unlike,
+    Unread,
 )
 from zenjun.proto.wire import MTU_MIN
 
@@ -77,7 +79,7 @@ def test_a_hello_proves_nothing_until_it_echoes() -> None:
 
 def test_three_frames_and_both_believe() -> None:
     a, b = station(1), station(2)
-    assert meet(a, b) == [ReadSession(1, a.session, 1)]
+    assert meet(a, b) == [ReadSession(1, a.session, 1, 7)]
     assert b.session_of(1) == a.session
     assert a.session_of(2) == b.session
 
@@ -99,7 +101,7 @@ def test_what_was_sealed_before_the_proof_is_not_read() -> None:
     b.on_hello(0, Facts(), first)
     later = HELLO_GAP_NS + JITTER_NS
     hello = said(a.on_timeout(later, Facts(next=41)))
-    assert b.on_hello(later, Facts(), hello) == [ReadSession(1, a.session, 41)]
+    assert b.on_hello(later, Facts(), hello) == [ReadSession(1, a.session, 41, 7)]
     assert b.on_hello(later, Facts(), replace(hello, next=1)) == [], "and its window never goes back"
 
 
@@ -132,12 +134,12 @@ def test_an_announced_session_is_used_when_the_members_have_proven_it() -> None:
     hello = said(a.on_timeout(now, Facts(next=90)))
     assert hello.session == a.announced != before
     assert hello.next == 1
-    assert b.on_hello(now, Facts(), hello) == [ReadSession(1, hello.session, 1)], "it echoes what b has said lately"
+    assert b.on_hello(now, Facts(), hello) == [ReadSession(1, hello.session, 1, 7)], "it echoes what b has said lately"
     assert b.former() == [(1, before)], "both are read"
     now += JITTER_NS
     a.on_hello(now, Facts(), said(b.on_timeout(now, Facts())))
     assert a.session == before
-    assert SealUnder(hello.session) in a.on_timeout(now, Facts())
+    assert SealUnder(hello.session, 7) in a.on_timeout(now, Facts())
     assert b.on_silent(now, 1, before) == [ForgetSession(1, before)]
     assert b.on_silent(now, 1, a.session) == [], "the present one stays, however long it is silent"
 
@@ -148,7 +150,7 @@ def test_a_session_that_nobody_proves_is_used_after_a_second() -> None:
     a.renew(5 * MS)
     announced = a.announced
     assert not [e for e in a.on_timeout(5 * MS + SWITCH_NS - 1, Facts()) if isinstance(e, SealUnder)]
-    assert SealUnder(announced or b"") in a.on_timeout(5 * MS + SWITCH_NS, Facts())
+    assert SealUnder(announced or b"", 7) in a.on_timeout(5 * MS + SWITCH_NS, Facts())
 
 
 def test_after_a_pause_no_frame_leaves_under_the_old_session() -> None:
@@ -156,7 +158,7 @@ def test_after_a_pause_no_frame_leaves_under_the_old_session() -> None:
     a.start(0, Facts())
     before = a.session
     effects = a.restart(MS, Facts(next=7))
-    assert effects[0] == SealUnder(a.session)
+    assert effects[0] == SealUnder(a.session, 7)
     assert a.session != before
 
 
@@ -213,6 +215,77 @@ def test_an_old_hello_says_nothing_about_what_is_proven() -> None:
     assert a.is_proven_at(2)
     a.on_hello(5_000 * MS, Facts(), replace(old, session=c.session, echoes=(Echo(), Echo(), Echo())))
     assert a.is_proven_at(2)
+
+
+def with_keys(number: int, *keys: int) -> Trust:
+    trust = Trust(Config(number, 2, SUITE, number, 1, keys), entropy=random.Random(number).randbytes)
+    trust.members = frozenset((1, 2))
+    return trust
+
+
+def talk(a: Trust, b: Trust, now: int, rounds: int = 12, instance: tuple[int, int] = (0, 0)) -> tuple[int, list[Effect]]:
+    """Each hears every HELLO of the other; the time after, and all effects."""
+    seen: list[Effect] = []
+    for _ in range(rounds):
+        for me, other, (own, theirs) in ((a, b, instance), (b, a, instance[::-1])):
+            effects = me.on_timeout(now, Facts(instance=own))
+            seen += effects
+            for effect in effects:
+                if isinstance(effect, SendHello) and set(effect.hello.keys) & set(other.keys):
+                    seen += other.on_hello(now, Facts(instance=theirs), effect.hello)
+        now += HELLO_GAP_NS
+    return now, seen
+
+
+def test_at_opening_the_newest_key_that_all_read_is_taken() -> None:
+    a, b = with_keys(1, 5, 6), with_keys(2, 5)
+    a.start(0, Facts())
+    b.start(0, Facts())
+    assert (a.key, b.key) == (6, 5)
+    talk(a, b, 0)
+    assert (a.key, b.key) == (5, 5)
+    assert a.session_of(2) == b.session and b.session_of(1) == a.session
+
+
+def test_who_joins_takes_the_key_of_the_instance() -> None:
+    a, b = with_keys(1, 5, 6), with_keys(2, 5, 6)
+    a.start(0, Facts())
+    a.seal_with(0, 5)
+    b.start(0, Facts())
+    talk(a, b, 0, instance=(4, 0))
+    assert (a.key, b.key) == (5, 5)
+
+
+def test_a_change_is_announced_and_an_unread_key_named() -> None:
+    a, b = with_keys(1, 5), with_keys(2, 5)
+    a.start(0, Facts())
+    b.start(0, Facts())
+    now, _ = talk(a, b, 0, instance=(4, 4))
+    b.set_keys(now, (5, 6))
+    now, _ = talk(a, b, now, instance=(4, 4))
+    assert a.reads(2) == (5, 6) and a.sends(2) == 5
+    before = b.session
+    b.seal_with(now, 6)
+    now, seen = talk(a, b, now, instance=(4, 4))
+    assert Unread(2, 6) in seen
+    assert not any(isinstance(effect, Behind) for effect in seen), "it is read as before"
+    assert b.session == before, "it waits for its members, for a second"
+    a.set_keys(now, (5, 6))
+    now, _ = talk(a, b, now, instance=(4, 4))
+    assert b.session != before and a.session_of(2) == b.session
+    a.seal_with(now, 6)
+    now, _ = talk(a, b, now, instance=(4, 4))
+    assert b.session_of(1) == a.session and a.sends(2) == 6
+    assert ForgetSession(1, a.session) not in b.set_keys(now, (6,))
+
+
+def test_sessions_under_a_key_that_is_gone_end() -> None:
+    a, b = with_keys(1, 5, 6), with_keys(2, 5)
+    a.start(0, Facts())
+    b.start(0, Facts())
+    now, _ = talk(a, b, 0)
+    session = b.session
+    assert a.set_keys(now, (6,)) == [ForgetSession(2, session)]
 
 
 def test_only_a_living_twin_is_one() -> None:

@@ -143,3 +143,9 @@ BROKEN: Final[dict[str, tuple[Parts, frozenset[str]]]] = {
 
 SHADOWED: Final = Parts(trust=LatestClock)
 """Caught where somebody sends a recorded HELLO behind each new one: "all are believed"."""
+
+BROKEN_KEYS: Final = {
+    "switch_unordered": Parts(switch_unordered=True),
+    "retire_early": Parts(retire_early=True),
+}
+"""Caught where a key changes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .broken_trust import BROKEN, SHADOWED
+from .broken_trust import BROKEN, BROKEN_KEYS, SHADOWED
 from .trust import World
 from .trust_checks import Violation
 
@@ -35,6 +35,18 @@ def test_a_recorded_hello_behind_each_new_one_keeps_nobody_out() -> None:
     with pytest.raises(Violation, match="all are believed"):
         for seed in range(TRIES):
             World(seed, SHADOWED, shadow=True).run()
+
+
+def test_a_key_changes_while_all_send_and_restart() -> None:
+    for seed in range(4):
+        World(seed, rotates=True).run()
+
+
+@pytest.mark.parametrize("name", BROKEN_KEYS)
+def test_a_change_of_the_key_without_its_rule_is_caught(name: str) -> None:
+    with pytest.raises(Violation):
+        for seed in range(TRIES):
+            World(seed, BROKEN_KEYS[name], rotates=True).run()
 
 
 def test_one_seed_is_one_run() -> None:

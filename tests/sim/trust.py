@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from zenjun.proto.envelope import ENVELOPE, HELLO, TAG_BYTES, Drop, Envelope, Hello, Reader, Suite, What
+from zenjun.proto.envelope import ENVELOPE, HELLO, TAG_BYTES, Drop, Envelope, Hello, Opener, Reader, Suite, What
+from zenjun.proto.service.keys import Holder, KeyChange, Step, why_not
 from zenjun.proto.trust import (
     MS,
     SILENT_NS,
@@ -42,20 +43,29 @@ HELD_MAX_NS: Final = 2_500 * MS
 """The longest that the attacker holds a frame back."""
 CLOCK_NS: Final = 10**12
 """Clocks of stations are apart by up to so much."""
+OLD_KEY: Final = 5
+NEW_KEY: Final = 6
+MEMBER_NS: Final = 1_000 * MS
+"""A station that has run for so long is a member of the instance."""
 RESTART_GAP_NS: Final = 1_500 * MS
 """Between two changes of one station's session: two are read at a time."""
 
 
-def tag(purpose: str, *parts: bytes) -> bytes:
-    """Of the one key of this world."""
-    made = hashlib.blake2s(key=b"the key", digest_size=TAG_BYTES, person=purpose.encode())
+def tag(purpose: str, key: int, *parts: bytes) -> bytes:
+    """Of a key, which is its id here."""
+    made = hashlib.blake2s(key=b"key %d" % key, digest_size=TAG_BYTES, person=purpose.encode())
     for part in parts:
         made.update(part)
     return made.digest()
 
 
-def open_toy(session: bytes, number: int, head: bytes, body: bytes, given: bytes) -> bytes | None:
-    return body if tag("frame", session, number.to_bytes(8, "big"), head, body) == given else None
+def opener(keys: dict[bytes, int]) -> Opener:
+    """keys: by session, of those that a reader has proven."""
+
+    def open_toy(session: bytes, number: int, head: bytes, body: bytes, given: bytes) -> bytes | None:
+        return body if tag("frame", keys[session], session, number.to_bytes(8, "big"), head, body) == given else None
+
+    return open_toy
 
 
 def pdu(kind: Kind, src: int, mark: int, flags: int = 0) -> bytes:
@@ -73,6 +83,10 @@ class Parts:
     """Sessions are made from what is on the disk."""
     seal_per_link: bool = False
     """Each link's copy of a frame is sealed for itself."""
+    switch_unordered: bool = False
+    """The key is changed without a look at whether all members have it."""
+    retire_early: bool = False
+    """A key is retired while members seal with it."""
 
 
 @dataclass
@@ -88,6 +102,12 @@ class Station:
     trust: Trust | None = None
     reader: Reader | None = None
     session: bytes = b""
+    key: int = OLD_KEY
+    """That the session's is made of."""
+    file: tuple[int, ...] = (OLD_KEY,)
+    """The keys that it has on disk."""
+    known: dict[bytes, int] = field(default_factory=dict)
+    """The keys of sessions that are read."""
     next: int = 1
     changed_ns: int = -RESTART_GAP_NS
 
@@ -106,6 +126,9 @@ class World:
     """A second daemon uses station 1's number from the beginning of the quiet time on."""
     shadow: bool = False
     """Behind each HELLO of a station the attacker sends a recorded one of it, to the end of the world, and only that."""
+    rotates: bool = False
+    """The key changes meanwhile: it is added at each station, then all go over to it, then the former one is retired. No frame is
+    lost or held back on its way, so that every member can be asked for every frame."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -113,6 +136,10 @@ class World:
         self.links = self.rng.choice((1, 2))
         self.loss = self.rng.choice((0.0, 0.02, 0.2))
         self.held = self.rng.choice((0.0, 0.0, 0.01, 0.1))
+        if self.rotates:
+            self.loss = self.held = 0.0
+        self.order_key = OLD_KEY
+        """That the order says is sealed with."""
         self.now = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
@@ -135,11 +162,17 @@ class World:
             self.at(self.rng.randrange(200 * MS, STORM_NS), self.fault)
         for _ in range(0 if self.shadow else self.rng.randrange(10, 40)):
             self.at(self.rng.randrange(100 * MS, STORM_NS), self.attack)
+        if self.rotates:
+            for station in self.stations:
+                self.at(self.rng.randrange(500 * MS, 2_500 * MS), lambda s=station: self.add_key(s))  # type: ignore[misc]
+            self.at(1_500 * MS, self.rotate)
         self.at(STORM_NS, self.calm)
         while self._heap and self._heap[0][0] <= STORM_NS + QUIET_NS:
             self.now, _, action = heapq.heappop(self._heap)
             action()
         self.checks.at_the_end(self.now, [(s.number, s.trust) for s in self.stations if s.trust is not None], self.twin)
+        if self.rotates:
+            self.checks.all_have(NEW_KEY, [(s.number, s.trust) for s in self.stations])
         return self.checks
 
     def calm(self) -> None:
@@ -161,11 +194,11 @@ class World:
         station.life += 1
         station.began_ns = station.changed_ns = self.now
         station.clock_ns = self.rng.randrange(CLOCK_NS)
-        config = Config(station.number, self.count, Suite.AES_256_GCM, self.rng.getrandbits(64), 1, (5,))
+        config = Config(station.number, self.count, Suite.AES_256_GCM, self.rng.getrandbits(64), 1, station.file)
         stored = random.Random(station.number) if self.parts.stored_session else None
         station.trust = self.parts.trust(config, entropy=stored.randbytes if stored else self.rng.randbytes)
         station.trust.members = frozenset(range(1, self.count + 1))
-        station.reader = self.parts.reader(station.number, self.count, Suite.AES_256_GCM, open_toy)
+        station.reader = self.parts.reader(station.number, self.count, Suite.AES_256_GCM, opener(station.known))
         self.apply(station, station.trust.start(self.now, self.facts(station)))
         self.at(self.now, lambda life=station.life: self.talk(station, life))  # type: ignore[misc]
 
@@ -174,7 +207,62 @@ class World:
 
     def facts(self, station: Station) -> Facts:
         clock = station.clock_ns + self.now
-        return Facts(clock=clock, next=station.next, incarnation=station.life, age_ms=(self.now - station.began_ns) // MS)
+        return Facts(
+            clock=clock,
+            next=station.next,
+            incarnation=station.life,
+            instance=int(self.is_member(station)),
+            age_ms=(self.now - station.began_ns) // MS,
+        )
+
+    def is_member(self, station: Station) -> bool:
+        """Of the instance that there is in a world whose key changes."""
+        return self.rotates and station.trust is not None and self.now - station.began_ns >= MEMBER_NS
+
+    # ---- keys
+
+    def add_key(self, station: Station) -> None:
+        """An operator puts the new key into the file, and hands it to the daemon."""
+        station.file = (*station.file, NEW_KEY)
+        if station.trust is not None:
+            self.apply(station, station.trust.set_keys(self.now, (*station.trust.keys, NEW_KEY)))
+
+    def rotate(self) -> None:
+        """At one station, as often as it is refused; its message reaches all members within some milliseconds."""
+        proposer = next((s for s in self.stations if self.is_member(s)), None)
+        members = [s for s in self.stations if self.is_member(s)]
+        if proposer is None or proposer.trust is None or proposer.reader is None:
+            self.at(self.now + 50 * MS, self.rotate)
+            return
+        self.apply(proposer, self.silent(proposer.reader, proposer.trust))
+        step, key = (Step.ROTATE, NEW_KEY) if self.order_key == OLD_KEY else (Step.RETIRE, OLD_KEY)
+        own = proposer.trust
+        holders = [Holder(s.number, own.keys if s is proposer else own.reads(s.number), own.uses(s.number)) for s in members]
+        careless = self.parts.switch_unordered if step is Step.ROTATE else self.parts.retire_early
+        absent = [s.number for s in self.stations if s not in members]
+        if not careless and why_not(KeyChange(step, key), holders, absent, without_absent=False):
+            self.at(self.now + 50 * MS, self.rotate)
+            return
+        self.order_key = NEW_KEY
+        for station in self.stations:
+            if step is Step.RETIRE:
+                station.file = (NEW_KEY,)  # the state folder remembers it
+            if station.trust is not None:
+                later = self.now + self.rng.randrange(5 * MS)
+                self.at(later, lambda s=station, life=station.life: self.change(s, life, step))  # type: ignore[misc]
+        if step is Step.ROTATE:
+            self.at(self.now + (0 if self.parts.retire_early else 300 * MS), self.rotate)
+
+    def change(self, station: Station, life: int, step: Step) -> None:
+        """The message is at its place in the order."""
+        trust = station.trust
+        if trust is None or station.life != life:
+            return
+        if step is Step.ROTATE and NEW_KEY in trust.keys:
+            self.apply(station, trust.seal_with(self.now, NEW_KEY))
+        elif step is Step.RETIRE and (trust.key != OLD_KEY or self.parts.retire_early):
+            trust.key = NEW_KEY if self.parts.retire_early else trust.key
+            self.apply(station, trust.set_keys(self.now, (NEW_KEY,)))
 
     def talk(self, station: Station, life: int) -> None:
         """Send a few frames, one kind after the other, now and then many at once."""
@@ -198,7 +286,7 @@ class World:
                 CLUSTER, What.PDU, station.number, Suite.AES_256_GCM, len(body), station.session[:4], number, piece=piece
             )
             head = envelope.packed()
-            frame = head + body + tag("frame", station.session, number.to_bytes(8, "big"), head, body)
+            frame = head + body + tag("frame", station.key, station.session, number.to_bytes(8, "big"), head, body)
             sealed = Sealed(station.session, number, body, self.now)
             self.checks.on_sealed(sealed, frame)
             self.broadcast(station, frame, sealed)
@@ -234,11 +322,13 @@ class World:
 
     def on_hello(self, station: Station, envelope: Envelope, frame: bytes, mac: bytes) -> None:
         end = ENVELOPE.size + envelope.length
-        if len(frame) < end + TAG_BYTES or tag("hello", frame[:end]) != frame[end : end + TAG_BYTES]:
-            return
+        own = station.trust.keys if station.trust is not None else ()
+        under = next((key for key in own if tag("hello", key, frame[:end]) == frame[end : end + TAG_BYTES]), None)
         hello = Hello.read(envelope, frame[ENVELOPE.size : end])
-        if hello is None or station.trust is None:
+        if len(frame) < end + TAG_BYTES or under is None or hello is None or station.trust is None:
             return
+        if hello.key in own and hello.key != under:
+            return  # its copy under the right key counts
         seen = getattr(station.trust, "see_mac", None)  # a broken variant's
         effects = seen(hello, mac, station.mac) if seen is not None else []
         self.apply(station, effects + station.trust.on_hello(self.now, self.facts(station), hello))
@@ -254,10 +344,15 @@ class World:
                     for body in hello.bodies():
                         envelope = Envelope(CLUSTER, What.HELLO, station.number, hello.suite, len(body), hello.session[:4], 0)
                         head = envelope.packed()
-                        self.broadcast(station, head + body + tag("hello", head, body), None)
-                case SealUnder(session):
-                    station.session, station.next = session, 1
-                case ReadSession(tx, session, first):
+                        for key in hello.keys:
+                            self.broadcast(station, head + body + tag("hello", key, head, body), None)
+                case SealUnder(session, key):
+                    if self.is_member(station) and key != station.key and self.order_key == NEW_KEY:
+                        others = [s for s in self.stations if s is not station and self.is_member(s)]
+                        self.checks.on_key_used(station.who, session, [(s.number, s.reader) for s in others])
+                    station.session, station.key, station.next = session, key, 1
+                case ReadSession(tx, session, first, key):
+                    station.known[session] = key
                     reader.add(tx, session, first, self.now)
                 case ForgetSession(tx, session):
                     reader.forget(tx, session)
@@ -269,15 +364,20 @@ class World:
         """A timer, also of the sessions that have fallen silent."""
         if station.trust is not trust or station.reader is None:
             return
-        effects: list[Effect] = []
-        for tx, session in trust.former():
-            read: Any = station.reader.sessions.get((tx, session[:4]))
-            if read is not None and self.now - read.heard_ns > SILENT_NS:
-                effects += trust.on_silent(self.now, tx, session)
+        effects = self.silent(station.reader, trust)
         if self.now >= trust.deadline_ns():
             effects += trust.on_timeout(self.now, self.facts(station))
         if effects:
             self.apply(station, effects)
+
+    def silent(self, reader: Reader, trust: Trust) -> list[Effect]:
+        """What a daemon looks for once a second."""
+        effects: list[Effect] = []
+        for tx, session in trust.former():
+            read: Any = reader.sessions.get((tx, session[:4]))
+            if read is not None and self.now - read.heard_ns > SILENT_NS:
+                effects += trust.on_silent(self.now, tx, session)
+        return effects
 
     def fault(self) -> None:
         station = self.rng.choice(self.stations)

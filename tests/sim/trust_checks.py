@@ -118,6 +118,20 @@ class Checks:
             "good frames count", f"station {who.number} drops number {sealed.number} of a session that it reads: {why}"
         )
 
+    def on_key_used(self, who: Who, session: bytes, members: list[tuple[int, Reader | None]]) -> None:
+        """The first session under another key: every member reads it by then."""
+        for number, reader in members:
+            if reader is not None and all(read.session != session for read in reader.sessions.values()):
+                raise Violation(
+                    "no key before its time", f"station {who.number} seals with a key that station {number} does not read"
+                )
+
+    def all_have(self, key: int, stations: list[tuple[int, Trust | None]]) -> None:
+        """The change is done everywhere, and the former key is gone."""
+        for number, trust in stations:
+            if trust is not None and (trust.key != key or trust.keys != (key,)):
+                raise Violation("the change is done", f"station {number} seals with {trust.key} and reads {trust.keys}")
+
     def on_twin(self, now: int, is_one: bool) -> None:
         if not is_one:
             raise Violation("no false twin", f"a station ends for another one with its number at {now} ns, and there is none")

@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from ...daemon.trusting import SUITES
 from ..lab import Lab
 from .cell import BenchError, Cell, Json, raw_summary, run_window, summary
-from .systems import Corosync, Raw, System, Zenjun
+from .systems import Corosync, Keyed, Raw, System, Zenjun
 from .table import BUS
 
 MODES: Final = ("throughput", "rate", "closed", "idle")
@@ -52,6 +53,8 @@ class Plan:
     """A cell during which other programs used more of the machine than this is run again, up to ``tries`` times in all; the
     quietest run counts."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    keyed: bool = False
+    """Ours runs twice more, with a key of 32 bytes: authenticated, and encrypted."""
     medium: str = "switched"
     """``bus``: the lab's bridge is one, and ours runs twice, with the paper's recovery (medium bus) and the selective one."""
 
@@ -76,7 +79,7 @@ class Plan:
 
     def cells(self) -> int:
         """How many lines the call will print."""
-        systems = int(self.ours) * (2 if self.medium == "bus" else 1) + 2 * len(self.peers)
+        systems = int(self.ours) * (2 if self.medium == "bus" else 1) + 2 * (len(self.peers) + int(self.keyed))
         rounds = list(self.rounds())
         raw = sum(1 for r in rounds if r.with_raw) if self.raw else 0
         return systems * sum(len(r.cells) for r in rounds) + raw
@@ -117,6 +120,8 @@ def run(plan: Plan, report: Report, starting: Callable[[str, Cell], None] = lamb
             systems += [Zenjun(lab, options={"cluster": {"medium": "switched"}}), Zenjun(lab, name=BUS)]
         elif plan.ours:
             systems.append(Zenjun(lab))
+        if plan.keyed:
+            systems += [Keyed(lab, security, Path(folder)) for security in SUITES]
         if client is not None:
             systems += [Corosync(lab, real_time=rr, client=client, folder=Path(folder)) for rr in (True, False)]
         for number, each in enumerate(plan.rounds()):

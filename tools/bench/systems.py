@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from ...daemon.key import LONG_KEY_BYTES, new_text
+from ...daemon.key import write as write_key
 from ..lab import Lab, LabError, LabTimeout
 from ..lab.network import ip_address
 from .cell import BenchError, Cell
@@ -140,6 +142,27 @@ class Zenjun(System):
             total["tx_frames"] += datapath["tx_frames"]
             total["tx_data"] += core["tx_data"]
         return total
+
+
+class Keyed(Zenjun):
+    """Ours with a key of 32 bytes, and a state folder of its own: who was in a cluster with a key does not start without one."""
+
+    def __init__(self, lab: Lab, security: str, folder: Path) -> None:
+        """security: as ``cluster.security``; folder: for the key."""
+        path = folder / "bench.key"
+        write_key(path, new_text(LONG_KEY_BYTES))
+        super().__init__(
+            lab, name=f"zenjun-{security}", options={"cluster": {"security": security}, "station": {"key_file": str(path)}}
+        )
+
+    def start(self) -> None:
+        try:
+            for station in self.lab.stations.values():
+                own = {"state_dir": str(station.directory / "keyed")}
+                station.start_daemon({**self.options, "station": {**self.options["station"], **own}})
+            self.lab.wait_open(OPEN_S)
+        except LabError as error:
+            raise BenchError(str(error)) from error
 
 
 class Raw(System):

@@ -12,6 +12,7 @@ from .cell import Json
 OURS: Final = "zenjun"
 RAW: Final = "raw"
 BUS: Final = "zenjun-bus"
+KEYED: Final = ("zenjun-authenticate", "zenjun-encrypt")
 """Our daemon with medium bus; the one with medium switched, measured beside it, keeps its name."""
 RATE_AIMS: Final = {64: 6.0, 1300: 5.0, 65536: 3.0}
 """Aim: this multiple of the best peer's throughput, by message size."""
@@ -52,7 +53,7 @@ class Results:
 
     @property
     def peers(self) -> list[str]:
-        return [s for s in self.distinct("system") if s not in (OURS, RAW, BUS)]
+        return [s for s in self.distinct("system") if s not in (OURS, RAW, BUS, *KEYED)]
 
     def best(self, keys: dict[str, Any], path: str, choose: Callable[[Iterable[float]], float]) -> tuple[float, str] | None:
         """The best peer's median and its name. Each figure has its own best."""
@@ -240,6 +241,20 @@ def recoveries(results: Results, stations: int) -> list[list[str]]:
     return rows
 
 
+def keyed(results: Results, stations: int) -> list[list[str]]:
+    """What a key of 32 bytes costs: medians over the repeats."""
+    rows = []
+    for mode, path in (("throughput", "messages_per_s"), ("closed", "latency.p50_us")):
+        for size in results.distinct("size", mode=mode, stations=stations, loss=0.0):
+            keys = {"stations": stations, "mode": mode, "size": size, "loss": 0.0}
+            plain, *with_key = (results.median({**keys, "system": system}, path) for system in (OURS, *KEYED))
+            line = [f"{mode}, {path.rsplit('.', 1)[-1]}", size_name(size), number(plain)]
+            for value in with_key:
+                line += [number(value), f"{value / plain:.2f}" if value is not None and plain else "–"]
+            rows.append(line)
+    return rows
+
+
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     lines += [f"| {' | '.join(row)} |" for row in rows]
@@ -264,6 +279,10 @@ def render(rows: Iterable[Json], command: str | None = None) -> str:
         head = ["size", "loss", "switched: msg/s", "bus: msg/s", "bus / switched", "switched: frames/msg", "bus: frames/msg",
                 "switched: p99 µs", "bus: p99 µs"]  # fmt: skip
         parts.append(markdown(head, recoveries(results, stations)))
+    for stations in results.distinct("stations", system=KEYED[0]):
+        parts.append(f"### What a key of 32 bytes costs, {stations} stations\n")
+        head = ["", "size", "no key", "authenticate", "ratio", "encrypt", "ratio"]
+        parts.append(markdown(head, keyed(results, stations)))
     for stations in results.distinct("stations"):
         mtu = "/".join(str(m) for m in results.distinct("mtu", stations=stations))
         parts.append(f"### {stations} stations, MTU {mtu}\n")

@@ -154,6 +154,7 @@ been ended).""",
     help="Other systems in the same lab: corosync (default, and sched_rr: no).",
 )
 @click.option("--raw", is_flag=True, help="The bare AF_PACKET program in the same lab: the limit.")
+@click.option("--keyed", is_flag=True, help="zenjun with a key of 32 bytes as well: authenticated, and encrypted.")
 @click.option("--no-ours", is_flag=True, help="Leave zenjun itself out.")
 @click.option(
     "--option",
@@ -186,6 +187,7 @@ def bench(
     mtu: int,
     peers: tuple[str, ...],
     raw: bool,
+    keyed: bool,
     no_ours: bool,
     options: dict[str, dict[str, Any]],
     out: Path | None,
@@ -206,6 +208,8 @@ def bench(
         raise click.UsageError(f"--raw needs at most {RAW_STATIONS_MAX} stations and at least 2 senders")
     if medium == "bus" and level not in (None, "ack"):
         raise click.UsageError(f"--level {level}: a bus delivers at level ack only")
+    if medium == "bus" and keyed:
+        raise click.UsageError("--keyed needs a switched network: a bus takes a key of 16 bytes")
     peers = there(peers, "corosync", Corosync.missing)
     plan = Plan(
         stations=stations,
@@ -223,6 +227,7 @@ def bench(
         quiet_cores=quiet_cores,
         peers=peers,
         raw=raw,
+        keyed=keyed,
         ours=not no_ours,
         options=options,
     )

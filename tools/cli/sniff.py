@@ -20,10 +20,12 @@ import click
 
 from ...daemon.rights import what_hinders
 from ...proto import wire
+from ...proto.errors import UsageError
 from ..pcap.frames.links import records
 from ..pcap.frames.pdu import LINK_ETHERNET, Record, decode, place
 from ..pcap.frames.sealed import Sealed, pieces, sealed
 from ..pcap.frames.text import Style, details, fold, line, seconds
+from ..pcap.frames.unsealing import Unsealing
 from .common import FAILED, TIMED_OUT, UNSUPPORTED, Failure, lacking_extra, plural, wait_for_news
 from .pcap.options import ethertype_option, kinds_option
 
@@ -168,6 +170,8 @@ class Printer:
     cluster: int | None
     count: int | None
     ethertype: int
+    unsealing: Unsealing | None = None
+    """With the cluster's key."""
     printed: int = 0
     ours: int = 0
     """Frames of an EtherType that is looked for, whatever the other filters say."""
@@ -192,6 +196,8 @@ class Printer:
             return
         self.ours += 1
         frame = record.data[found.at :]
+        if self.unsealing is not None and not self.unsealing.see(frame):
+            frame = self.unsealing.open(frame) or frame
         sealed_frame = sealed(frame)
         if sealed_frame is not None and sealed_frame.pdu is None:
             self._show_hidden(record, sealed_frame)
@@ -227,6 +233,17 @@ class Printer:
             self.out.write(json.dumps(_about(record) | {"envelope": envelope} | said) + "\n")
             return
         self.out.write(fold([seconds(record.time_ns), *pieces(found)], self._style.width) + "\n")
+
+
+def _unsealing(key_file: Path | None, cluster: str | None) -> Unsealing | None:
+    if key_file is None:
+        return None
+    if cluster is None:
+        raise click.UsageError("--key-file needs --cluster NAME: the name is part of every key")
+    try:
+        return Unsealing(key_file, cluster)
+    except UsageError as error:
+        raise Failure(str(error), command="sniff") from None
 
 
 def _about(record: Record) -> dict[str, object]:
@@ -348,6 +365,12 @@ Exit status:
     help="Only PDUs of this source station (may be repeated).",
 )
 @click.option("--cluster", metavar="NAME", help="Only PDUs of this cluster.")
+@click.option(
+    "--key-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --cluster: read what is hidden under a key of this file, once a HELLO of its session has come (10 s at most).",
+)
 @ethertype_option
 @click.option("-v", "--verbose", is_flag=True, help="All fields of every PDU, one line each.")
 @click.pass_context
@@ -361,6 +384,7 @@ def sniff(
     kinds: tuple[str, ...],
     stations: tuple[int, ...],
     cluster: str | None,
+    key_file: Path | None,
     ethertype: int,
     verbose: bool,
 ) -> None:
@@ -387,6 +411,7 @@ def sniff(
         None if cluster is None else wire.cluster_id(cluster),
         count,
         ethertype,
+        _unsealing(key_file, cluster),
     )
     code, interrupted = 0, False
     try:
@@ -399,6 +424,9 @@ def sniff(
         printer.out.flush()
     except KeyboardInterrupt:
         interrupted = True
+    if printer.unsealing is not None and (printer.unsealing.unknown or printer.unsealing.wrong):
+        unread = f"{plural(printer.unsealing.unknown, 'frame')} before a HELLO of the session, or under another key"
+        click.echo(f"zenjun sniff: {unread}; {plural(printer.unsealing.wrong, 'frame')} with a wrong tag", err=True)
     if printer.bad:
         were = f"{plural(printer.bad, 'frame')} of this EtherType {'was' if printer.bad == 1 else 'were'}"
         click.echo(f"zenjun sniff: {were} too short for a PDU", err=True)

@@ -17,6 +17,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "compare": Entry("compare", "compare", "Compare two captures: what one has and the other has not.", NEEDS),
     "clocks": Entry("clocks", "clocks", "Estimate the offsets between the capturing machines' clocks.", NEEDS),
     "ingest": Entry("ingest", "ingest", "Turn captures into Parquet tables.", NEEDS),
+    "unseal": Entry("unseal", "unseal", "Make encrypted PDUs readable, with the cluster's key.", NEEDS),
     "dissector": Entry("dissector", "dissector", "Print a dissector for Wireshark, in Lua.", NEEDS),
 }
 
