@@ -78,6 +78,9 @@ CAUGHT_BY: dict[str, set[str]] = {
 }
 """Broken rule to the checkers that may catch it first."""
 
+CAUGHT_AT = {"DropsKept": 362, "KeepsLocks": 338, "NumberStays": 90}
+"""The first seed that showed it, where the seeds before it took most of the time of these tests."""
+
 
 @rule("U1", "U2", "U3", "U4", "U5", "U6", "U7", "U8", "U9", "U10", "F1", "F2", "F3", "F4", "F5", "F6")
 @pytest.mark.parametrize("name", CAUGHT_BY)
@@ -86,7 +89,8 @@ def test_a_broken_rule_is_caught(name: str) -> None:
         return replace(Plan.draw(seed), **STAGES.get(name, {}))
 
     parts = dict(broken.PARTS[name])
-    checker, seed = caught(lambda k: simulate(k, plan(k), **parts), lambda k: simulate(k, plan(k)), VARIANT_SEEDS)
+    known = CAUGHT_AT.get(name, 0)
+    checker, seed = caught(lambda k: simulate(k, plan(k), **parts), lambda k: simulate(k, plan(k)), VARIANT_SEEDS, known)
     assert checker in CAUGHT_BY[name], f"{checker or 'nothing'} at seed {seed}"
 
 

@@ -14,7 +14,7 @@ from .cluster import simulate
 from .options import PROFILES, draw
 from .runner import ROOT, base_seed, run_many, summary
 
-SEEDS = 300
+SEEDS = 150
 JOBS = 2
 MET = (
     *("lost_noticed", "rx_repaired", "rx_out_of_order", "rx_duplicate", "tx_nak", "tx_retransmit", "tx_relay", "tx_poll"),
