@@ -34,6 +34,8 @@ from zenjun.tools.cli.bench import bench
 from zenjun.tools.lab import Lab, LabError
 from zenjun.tools.lab.files import to_toml
 
+from ..timing import until_enough
+
 load = pytest.importorskip("zenjun.tools.bench._load", reason="the C modules are not built")
 
 STATIONS = 3
@@ -227,13 +229,17 @@ def undisturbed(measured: Callable[[], dict[str, Any]], right: Callable[[dict[st
 
 @pytest.mark.parametrize("size", [33, 64, 1300, 65536, 1 << 20])
 def test_throughput_is_delivered_in_order_everywhere(relay: Relay, size: int) -> None:
-    got = measure(relay, replace(CELL, size=size, seconds=0.3 if size < 1 << 16 else 1.5))
-    assert got["ok"], got["problems"]
-    assert got["messages_per_s"] > 2
+    def measured(seconds: float) -> dict[str, Any]:
+        before = relay.order
+        got = measure(relay, replace(CELL, size=size, seconds=seconds))
+        assert got["ok"], got["problems"]
+        assert got["retransmissions"] == relay.order - before  # the system's own counters, over the whole run
+        return got
+
+    got = until_enough(measured, lambda got: got["messages_per_s"] > 2, 0.3 if size < 1 << 16 else 1.5)
     assert got["megabytes_per_s"] == pytest.approx(got["messages_per_s"] * size / 1e6, rel=0.01)
     assert got["latency"]["p50_us"] <= got["latency"]["p99_us"] <= got["latency"]["max_us"] * 1.01
     assert got["cpu"]["clients_cores"] > 0 and got["cpu"]["daemons_s_per_million"] > 0
-    assert got["retransmissions"] == relay.order  # the system's own counters, over the whole run
     assert relay.flags == {0, 1}, "JOIN carries level preack and nothing else, and SEND asks for no report"
 
 
