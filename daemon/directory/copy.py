@@ -76,6 +76,9 @@ class Facts(NamedTuple):
 class Copy:
     """The state, its file, and the lock for both."""
 
+    views = True
+    """The members are those of the group's views."""
+
     def __init__(self, file: File, home: str = DEFAULT_ZONE) -> None:
         """home: the zone that its names are in unless another one is named."""
         self.file = file
@@ -214,7 +217,7 @@ class Copy:
         """A START has made this state the group's: all leases have ended (rule C1)."""
         with self.lock:
             with self._transaction():
-                self.state.on_start(place, members)
+                self.state.on_start(place, members, self.views)
                 self._save()
                 self._to_disk()
             self.on_replaced()

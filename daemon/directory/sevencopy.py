@@ -67,6 +67,8 @@ def base_of(place: Place) -> Place:
 class SevenCopy(Copy):
     """The copy, and what is kept beside it."""
 
+    views = False
+
     def __init__(self, file: File) -> None:
         super().__init__(file)
         self.drain: Callable[[], None] = lambda: None

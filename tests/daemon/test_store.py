@@ -380,7 +380,7 @@ def test_a_damaged_configuration_is_a_damaged_state(tmp_path: Path, wrong: objec
 
 @pytest.mark.parametrize(
     ("option", "value", "starts"),
-    [("stations", "5", False), ("quorum", "3", False), ("heartbeat_ms", "10", True), ("key", "ab", True)],
+    [("stations", "5", False), ("quorum", "3", False), ("heartbeat_ms", "10", True)],
 )
 def test_only_another_quorum_keeps_a_station_from_starting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, option: str, value: str, starts: bool
@@ -396,6 +396,16 @@ def test_only_another_quorum_keeps_a_station_from_starting(
     else:
         with pytest.raises(Failure, match=f"{option} was {value} and is .*--adopt 00000007"):
             check_ran(config, before, "", journal)
+
+
+def test_no_start_without_the_key_that_was_there(tmp_path: Path) -> None:
+    """Rule K3: a file that lacks the key would make this station one that everybody can speak for."""
+    file = tmp_path / "zenjund.toml"
+    file.write_text('[cluster]\nname = "c"\nstations = 3\n[station]\nid = 1\ninterface = "eth0"\n')
+    config = load(file)
+    before = Ran(7, {**config.agreed_with(""), "key": "ab"})
+    with pytest.raises(Failure, match=r"with a key last \(ab\), and has none now.*zenjun key forget"):
+        check_ran(config, before, "", Journal(logging.getLogger("test_store")))
 
 
 @pytest.mark.parametrize("kind", ["conflict", "options", "stations"])

@@ -279,9 +279,12 @@ class State:
     def _take_next(self, draft: Draft, message: Next) -> None:
         take_next(draft, message)
 
-    def on_start(self, place: Place, members: Iterable[Who]) -> Result:
+    def on_start(self, place: Place, members: Iterable[Who], views: bool = True) -> Result:
         """A START: this state is the group's from here on, and ``members`` are in its view. All leases have ended (rule C1): they
-        belonged to processes of former incarnations, whose numbers the present ones may have."""
+        belonged to processes of former incarnations, whose numbers the present ones may have.
+
+        views: the members are those of the group's views, so that who sends before the next one is a member. Not in mode seven,
+        whose members enter one by one."""
         self.place = max(self.place, place)
         draft = self.draft_class(self, self.place)
         found: dict[str, set[str]] = {}
@@ -289,7 +292,7 @@ class State:
             station, client, _ = key.split(" ")[0].split(".")
             found.update(leases_of(draft, (int(station), int(client))))
         self._end(draft, found)
-        self._begun = True
+        self._begun = views
         return self._change_members(draft, [], {who: Member(False, 0) for who in members})
 
     def _change_members(self, draft: Draft, gone: list[Who], members: dict[Who, Member]) -> Result:
