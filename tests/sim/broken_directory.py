@@ -195,7 +195,7 @@ class ForgetsRemovals(State):
 class LeasesSurvive(State):
     """C1: leases stay over a START."""
 
-    def on_start(self, place: Place, members: Iterable[Who]) -> Result:
+    def on_start(self, place: Place, members: Iterable[Who], views: bool = True) -> Result:
         return self.on_view(place, members)
 
 
