@@ -225,6 +225,7 @@ class Store:
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
+                self._give_away(fd)
                 view = memoryview(data)
                 while view:
                     view = view[os.write(fd, view) :]
@@ -280,6 +281,13 @@ class Store:
             with contextlib.suppress(OSError):  # the lock goes with the descriptor, whatever close says of the pid in it
                 os.close(fd)
 
+    def _give_away(self, fd: int) -> None:
+        """A file that root makes here, by a command, is the daemon's: else it could not be read at the next start."""
+        folder = self._folder.stat()
+        if os.geteuid() == 0 and folder.st_uid != 0:
+            with contextlib.suppress(PermissionError):  # a root without that right
+                os.fchown(fd, folder.st_uid, folder.st_gid)
+
     def _make_folder(self) -> None:
         """Make what is missing of the path, each name durable in the folder above it: else a power cut could take the state
         with the folder it is in. Raises OSError."""
@@ -299,6 +307,7 @@ class Store:
         try:
             self._used_before = path.exists()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._give_away(fd)
         except OSError as exc:
             raise StoreError(f"cannot write in the state folder {self._folder}: {exc.strerror}{_advice(exc)}") from exc
         try:

@@ -437,3 +437,17 @@ def test_what_another_configuration_changes() -> None:
     assert OLD.changes(OLD.fingerprint, OLD.options) == {}
     assert OLD.changes(7, {**OLD.options, "key": "ab"}) == {"key": "key was none and is ab"}
     assert OLD.changes(7, {**OLD.options, "new_option": "1"}) == {}, "an option that came with the software is no change"
+
+
+def test_what_root_writes_is_the_daemons(tmp_path: Path) -> None:
+    """``zenjun key forget`` and ``zenjund --adopt`` by root leave a state that the daemon can read and write."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    if os.geteuid() == 0:
+        os.chown(folder, 1234, 2345)
+    store = make(folder)
+    store.open()
+    store.persist(4, 1)
+    store.close()
+    owner = (folder.stat().st_uid, folder.stat().st_gid)
+    assert {(p.stat().st_uid, p.stat().st_gid) for p in folder.iterdir()} == {owner} and len(list(folder.iterdir())) == 2

@@ -297,7 +297,8 @@ def test_a_program_that_connects_starts_the_daemon(box: Machine) -> None:
 
 
 def test_the_credential_is_the_key(box: Machine) -> None:
-    """No such file is no key; with the same file everywhere the cluster is sealed; the daemon's user alone may read it."""
+    """No such file is no key; with the same file everywhere the cluster is sealed; the daemon's user alone may read it. The way
+    back is a command, which leaves the state the daemon's."""
     assert answer(box, 1)["key"] is None
     box.ok("sh", "-c", "umask 077; zenjun config key > /etc/zenjun/s1.key")
     for station in STATIONS[1:]:
@@ -307,7 +308,13 @@ def test_the_credential_is_the_key(box: Machine) -> None:
     marks = {answer(box, station)["key"] for station in STATIONS}
     assert len(marks) == 1 and None not in marks
     box.ok("sh", "-c", "rm /etc/zenjun/s?.key")
-    box.ok("systemctl", "restart", *map(unit, STATIONS))
+    box.ok("systemctl", "stop", *map(unit, STATIONS))
+    assert box.run("systemctl", "start", unit(1)).returncode != 0, "there is no way back by mistake"
+    assert "zenjun key forget" in box.log(unit(1))
+    for station in STATIONS:
+        state = f"STATE_DIRECTORY=/var/lib/zenjun/s{station}"
+        box.ok("env", state, "zenjun", "key", "forget", "--config", f"/etc/zenjun/s{station}.toml")
+    box.ok("systemctl", "start", *map(unit, STATIONS))
     wait_open(box)
     assert {answer(box, station)["key"] for station in STATIONS} == {None}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from ...daemon import key as keys
 from ...daemon.client.errors import NotReachable
 from ...daemon.client.sync import SyncConnection
 from ...daemon.keyring import add_to, retired_in, take_from
+from ...daemon.manager import adapted
 from ...daemon.store import Store, StoreError
 from ...daemon.terminal import json_text
 from ...proto.errors import UsageError
@@ -180,18 +182,21 @@ def retire(
 def forget(config_path: Path | None) -> int:
     """Let this station start without a key, or with one of 16 bytes, although it was in the cluster with a longer one.
 
-    Its daemon must be stopped, and those of all other stations too. As the daemon's user, or root.
+    Its daemon must be stopped, and those of all other stations too. As the daemon's user, or root. With instances of the unit,
+    STATE_DIRECTORY names the state folder, as systemd does.
 
     \b
-    Example:
+    Examples:
       zenjun key forget --config /etc/zenjun/zenjund.toml
+      STATE_DIRECTORY=/var/lib/zenjun/blue zenjun key forget --config /etc/zenjun/blue.toml
     """
-    config = _config(config_path)
+    config = adapted(_config(config_path), os.environ, "")
     store = Store(Path(config.station.state_dir), config.cluster.name, config.station.id)
     try:
         had = store.open().ran
         if had is None or not had.options.get("key"):
-            raise Failure(f"station {config.station.id} was in no cluster with a key", FAILED, "key forget")
+            text = f"station {config.station.id} was in no cluster with a key, as {config.station.state_dir} has it"
+            raise Failure(text, FAILED, "key forget")
         store.forget_key()
     except StoreError as error:
         raise Failure(str(error), FAILED, "key forget") from None
