@@ -1,10 +1,15 @@
 """Runs Spin on the models: the configurations, what each is for, and the rules that can be left out.
 
 By hand, with what it costs: ``python -m tests.formal.checker``; one: ``python -m tests.formal.checker tie3 BREAK_DECIDE``.
+
+A search says the same of the same text each time. Large ones, five minutes of processor time, are recorded with the digest of
+what was searched (``proven.txt``). The tests search what is small and what is broken; when a digest is another one they refuse,
+until ``python -m tests.formal.checker --record`` has searched all large ones anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import resource
 import shutil
@@ -15,11 +20,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntFlag
 from pathlib import Path
+from typing import NamedTuple
 
 AGREEMENT = Path(__file__).with_name("agreement.pml")
 OPENING = Path(__file__).with_name("opening.pml")
 PASTS = Path(__file__).with_name("pasts.pml")
 SEVEN = Path(__file__).with_name("seven.pml")
+PROVEN = Path(__file__).with_name("proven.txt")
+LARGE_STATES = 100_000
+"""Searches of so many states or more are recorded."""
 DEADLINE_S = 450
 """For each step of one run. The longest takes half a minute of processor time; other work on the machine may stretch it."""
 MEMORY_MB = 1500
@@ -462,6 +471,50 @@ def configuration_of(name: str) -> Configuration:
     return {**SEVENS, **BRINGING, **OPENINGS, **CONFIGURATIONS}[name]
 
 
+class Proof(NamedTuple):
+    """A search without an error, to its end."""
+
+    digest: str
+    states: int
+
+
+def is_large(name: str) -> bool:
+    return configuration_of(name).states >= LARGE_STATES
+
+
+def digest_of(name: str, cycles: bool) -> str:
+    """Of all that decides what a search finds."""
+    c = configuration_of(name)
+    asked = f"{c.defines} CHECK={int(c.checks)} depth {DEPTH} {'cycles' if cycles else 'states'}\n"
+    return hashlib.sha256(asked.encode() + c.model.read_bytes()).hexdigest()[:16]
+
+
+def proofs() -> dict[tuple[str, bool], Proof]:
+    """What is recorded, by configuration and whether runs without an end were searched for."""
+    found = {}
+    for line in PROVEN.read_text().splitlines():
+        name, what, states, digest = line.split()
+        found[name, what == "cycles"] = Proof(digest, int(states))
+    return found
+
+
+def record() -> int:
+    """Search all large ones and write what was found. Writes nothing, and returns 1, if one fails."""
+    lines = []
+    for name in (*CONFIGURATIONS, *OPENINGS, *BRINGING, *SEVENS):
+        for cycles in (False, True) if configuration_of(name).cycles else (False,):
+            if not is_large(name):
+                continue
+            result = run(name, cycles=cycles)
+            what = "cycles" if cycles else "states"
+            print(f"{name:18} {what} {result.states:8}  errors {result.errors}  {result.seconds:5.1f} s", flush=True)
+            if result.errors or not result.complete:
+                return 1
+            lines.append(f"{name} {what} {result.states} {digest_of(name, cycles)}\n")
+    PROVEN.write_text("".join(lines))
+    return 0
+
+
 def run(name: str, broken: str = "", checks: IntFlag | None = None, *, cycles: bool = False) -> Result:
     """Search one configuration, with a rule left out if ``broken`` names one. cycles: search for runs without an end instead of
     properties that fail. Raises CheckerError if it cannot be done, subprocess.TimeoutExpired after DEADLINE_S."""
@@ -501,6 +554,8 @@ def main(arguments: list[str]) -> int:
     if missing():
         print(f"missing: {', '.join(missing())}", file=sys.stderr)
         return 1
+    if arguments == ["--record"]:
+        return record()
     if arguments:
         result = run(arguments[0], arguments[1] if len(arguments) > 1 else "")
         print("\n".join(result.story))
