@@ -44,6 +44,7 @@ def _start(name: str, command: str, behind: bool) -> subprocess.Popen[bytes]:
 
     def prepare() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         if behind:
             _give_way()
 
@@ -83,8 +84,12 @@ def _tell(name: str, code: int, seconds: float) -> None:
 def run(lanes: dict[str, str], deadline_s: float, behind: Collection[str] = ()) -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
-    running = {name: _start(name, command, name in behind) for name, command in lanes.items()}
+    running: dict[str, subprocess.Popen[bytes]] = {}
     try:
+        for name, command in lanes.items():
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # else one could be started that nobody knows of
+            running[name] = _start(name, command, name in behind)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         while running:
             for name, lane in list(running.items()):
                 if (code := lane.poll()) is None:
