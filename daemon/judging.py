@@ -74,9 +74,8 @@ class Judging:
         # Silence is seen by looking: a little later than it begins, and not at every heartbeat of everybody.
         self._deadline_ns = min(max(self._judge.deadline_ns(), now + MS), now + 4 * LOOK_NS)
 
-    def _members(self) -> list[int]:
-        incarnations = self._engine.membership.incarnations if self._engine.instance else ()
-        return [index + 1 for index, incarnation in enumerate(incarnations) if incarnation]
+    def _members(self) -> tuple[int, ...]:
+        return self._engine.membership.members if self._engine.instance else ()
 
     def _read(self, now: int) -> None:
         while (came := self._dp.links_said()) is not None:  # bound: links x stations

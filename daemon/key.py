@@ -19,6 +19,7 @@ from typing import Final
 
 from ..proto.envelope import KEYS_MAX
 from ..proto.errors import UsageError
+from .durable import sync
 
 KEY_BYTES: Final = 16
 """Of a key for seals."""
@@ -127,11 +128,7 @@ def write(path: Path, text: str, mode: int = 0o600, owner: os.stat_result | None
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)
 
 
 def mark(key: bytes) -> str:

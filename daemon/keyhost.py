@@ -39,7 +39,7 @@ class KeyHost(ServiceHost):
         """``add`` a key, ``rotate`` to one, or ``retire`` it; a line for people. Raises UsageError."""
         if step == "add":
             return self._take_over(self._keyring.with_key(arguments["key"]))
-        members = [s for s, life in enumerate(self._engine.membership.incarnations, 1) if life] if self._engine.instance else []
+        members = self._engine.membership.members if self._engine.instance else ()
         if not members:
             raise UsageError("this station is in no instance: keys change in the order of one")
         change = KeyChange(Step.ROTATE if step == "rotate" else Step.RETIRE, self._id(step, arguments))

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from .durable import sync
+
 STATE_NAME: Final = "station.json"
 LOCK_NAME: Final = "lock"
 FORMAT: Final = 2
@@ -233,7 +235,7 @@ class Store:
             finally:
                 os.close(fd)
             temporary.rename(self.path)
-            _sync_folder(self._folder)
+            sync(self._folder)
         except OSError as exc:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -300,7 +302,7 @@ class Store:
                     raise
                 continue
             with contextlib.suppress(PermissionError):  # we may write there and not read: nothing more can be done
-                _sync_folder(folder.parent)
+                sync(folder.parent)
 
     def _lock(self) -> None:
         path = self._folder / LOCK_NAME
@@ -360,15 +362,6 @@ class Store:
 
     def _made_up(self, why: str) -> Remembered:
         return Remembered(fresh_incarnation(0 if why is FIRST_START else LOST_AHEAD_S), 0, why)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _pid_in(fd: int) -> str:

@@ -230,8 +230,7 @@ class Trusting:
         return self._engine.instance
 
     def _members(self) -> None:
-        incarnations = self._engine.membership.incarnations if self._instance() else ()
-        self.trust.members = frozenset(station for station, life in enumerate(incarnations, 1) if life)
+        self.trust.members = frozenset(self._engine.membership.members if self._instance() else ())
 
     def _renew_at_once(self, now: int) -> None:
         self._journal.info("session", "this process did not run for a while: it goes on under another session")

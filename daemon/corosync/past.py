@@ -7,6 +7,8 @@ import zlib
 from pathlib import Path
 from typing import Final
 
+from ..durable import sync
+
 FOLDER: Final = "corosync"
 NAME: Final = "ring"
 _FORMAT: Final = b"zenjun-corosync 1\n"
@@ -51,11 +53,7 @@ class Past:
         finally:
             os.close(descriptor)
         temporary.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(self.path.parent)
 
 
 def _sum(kept: bytes) -> bytes:

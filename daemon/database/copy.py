@@ -19,10 +19,11 @@ import apsw
 from ...proto.service.database.messages import BODY_MAX, DIGEST_BYTES, Position, Txid
 from ...proto.service.database.roll import NOTHING
 from ...proto.service.database.rows import Entry, RowsFailed
+from ..durable import sync
 from . import vfs
 from .applier import WAL_BYTES_MAX, Applier
 from .errors import DatabaseError
-from .files import Files, remove, sync_folder
+from .files import Files, remove
 from .pages import Read
 from .rows import SqliteRows
 
@@ -52,7 +53,7 @@ class FileRows(SqliteRows):
                 path.touch(FILE_MODE)
                 path.chmod(FILE_MODE)  # whatever the umask; -wal and -shm get the same
             applier = Applier.open(path)
-            sync_folder(path.parent)
+            sync(path.parent)
         except (DatabaseError, OSError) as error:
             raise RowsFailed(str(error)) from error
         try:
@@ -229,15 +230,11 @@ def rewritten(rows: FileRows, uuid: bytes) -> FileRows:
 
 def install(files: Files, part: Path, uuid: bytes, kind: type[FileRows]) -> FileRows:
     """Make a file this site's copy, on the disk. Raises OSError, RowsFailed."""
-    fd = os.open(part, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(part)
     path = files.next()
     part.rename(path)
     path.chmod(FILE_MODE)
-    sync_folder(path.parent)
+    sync(path.parent)
     rows = kind(files, uuid, path)
     try:
         if why := rows.damage():

@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from .files import sync_folder
+from ..durable import sync
 
 NAME: Final = "doubt"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -49,7 +49,7 @@ class Doubts:
         """What the process before this one has left."""
         if fresh:
             self._write(Doubt.NONE)  # from here on it is written in place, and needs no room
-            sync_folder(folder)
+            sync(folder)
 
     def _read(self) -> Doubt:
         note, _, boot = os.pread(self._fd, 100, 0).strip().partition(b" ")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 from pathlib import Path
 from typing import Final
 
+from ..durable import sync
 from .wire import NAME_PATTERN
 
 CATALOGUE: Final = "zenjun"
@@ -33,15 +33,6 @@ def is_name(name: str) -> bool:
     return re.fullmatch(NAME_PATTERN, name) is not None
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def claim(root: Path, cluster: str, station: int) -> None:
     """Make the folder of all databases, for this station of this cluster only. FilesError: it cannot be made, or is another's."""
     own = {"cluster": cluster, "station": station}
@@ -50,7 +41,7 @@ def claim(root: Path, cluster: str, station: int) -> None:
         owner = root / _OWNER
         if not owner.exists():
             owner.write_text(json.dumps(own) + "\n")
-            sync_folder(root)
+            sync(root)
         found = json.loads(owner.read_text())
     except (OSError, ValueError) as error:
         raise FilesError(f"cannot use {root}: {error}") from error
@@ -116,7 +107,7 @@ class Files:
             self.folder.mkdir(mode=0o750, exist_ok=True)
             if not self._pointed():
                 prepared.rename(self.path(1))
-                sync_folder(self.folder)
+                sync(self.folder)
                 self.point(self.path(1))
             prepared.unlink(missing_ok=True)
 
@@ -134,7 +125,7 @@ class Files:
         beside.symlink_to(path.relative_to(self.link.parent))
         beside.rename(self.link)
         self._shut.unlink(missing_ok=True)
-        sync_folder(self.link.parent)
+        sync(self.link.parent)
 
     def shut(self) -> None:
         """No program finds the file from here on, until ``open``. Raises OSError."""
@@ -152,7 +143,7 @@ class Files:
     def distrust(self, reason: str) -> None:
         """Remember it, also for the next process. Raises OSError."""
         (self.folder / _DAMAGED).write_text(reason)
-        sync_folder(self.folder)
+        sync(self.folder)
 
     def trust(self) -> None:
         """There is another file. Raises OSError."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
 
 from ...proto.service.database.rows import RowsFailed
+from ..durable import sync
 from .applier import Applier
 from .copy import FILE_MODE
 from .errors import DatabaseError
-from .files import sync_folder
 from .guarding import MODULES, OWN_PREFIX, quoted, uneven_functions
 from .rows import SqliteRows
 
@@ -57,13 +56,9 @@ def imported(source: Path, target: Path, uuid: bytes) -> None:
         for suffix in ("-wal", "-shm"):
             part.with_name(part.name + suffix).unlink(missing_ok=True)
     part.chmod(FILE_MODE)
-    fd = os.open(part, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(part)
     part.rename(target)
-    sync_folder(target.parent)
+    sync(target.parent)
 
 
 def _check(connection: apsw.Connection) -> None:

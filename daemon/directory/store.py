@@ -22,6 +22,7 @@ from ...proto.service.directory.entries import NOWHERE, Place
 from ...proto.service.directory.state import State
 from ...proto.service.directory.store import SUMMED, Table
 from ...proto.service.directory.sums import sums_of
+from ..durable import sync
 
 FILE: Final = "directory.db"
 APPLICATION_ID: Final = 0x5A444952
@@ -388,15 +389,6 @@ def _merged(stored: Iterator[tuple[str, bytes]], new: dict[str, tuple[bytes, Pla
         following = next(over, None)
 
 
-def _sync(path: Path) -> None:
-    """Bring a file or folder to the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class File:
     """The file of one station of one cluster.
 
@@ -452,7 +444,7 @@ class File:
                 raise
 
     def _sync_folder(self) -> None:
-        _sync(self.path.parent)
+        sync(self.path.parent)
 
     def carry_over(self) -> None:
         """Copy the log's pages to the file, as far as no reader holds an older state, so that the log can start again. May run
@@ -506,7 +498,7 @@ class File:
 
     def _replace(self, old: Writing, new: Writing, path: Path) -> Writing:
         new.close()
-        _sync(path)
+        sync(path)
         with self._disk:
             old.close()
             self._forget_log()
@@ -524,7 +516,7 @@ class File:
         path = self.path.with_suffix(".again")  # a state may be coming into the file of ``fresh``
         self._remove(path)
         old.connection.execute("VACUUM INTO ?", (str(path),))
-        _sync(path)
+        sync(path)
         new = self._connect(path)
         if damage := self._damage(new):
             new.close()

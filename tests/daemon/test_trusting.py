@@ -92,7 +92,7 @@ class Host:
 
 def made(instance: int = 0) -> tuple[Trusting, Path]:
     config = SimpleNamespace(station=1, stations=3, boot=100, fingerprint=1)
-    engine = SimpleNamespace(config=config, instance=instance, incarnation=1, membership=SimpleNamespace(incarnations=(1, 1, 0)))
+    engine = SimpleNamespace(config=config, instance=instance, incarnation=1, membership=SimpleNamespace(members=(1, 2)))
     path = Path()
     secret = Secret({7: KEY}, "c", 1)
     journal = Journal(logging.getLogger("test_trusting"))
