@@ -1,16 +1,34 @@
 """Runs of the model from the command line.
 
-``python -m tests.model.multicast FIRST COUNT``: many seeds; prints those that fail.
+``python -m tests.model.multicast FIRST COUNT [KIND ...]``: many seeds; prints those that fail. KIND is ``abstract`` (the default:
+links that lose nothing), ``lossy`` (links as modelled, on a wire that loses), ``cores`` (the product's links on that wire) or
+``hosts`` (the daemon's part).
 ``python -m tests.model.multicast counts``: records per message, beside the paper's table. Simulated, not measured.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
+from typing import Final
 
+from ...sim.violation import Violation
+from . import hostworld
+from .cores import CoreWorld
 from .counts import table
+from .lossy import LossyWorld
 from .world import simulate
+
+KINDS: Final[dict[str, Callable[[int], Violation | None]]] = {
+    "abstract": simulate,
+    "lossy": lambda seed: simulate(seed, kind=LossyWorld),
+    "cores": lambda seed: simulate(seed, kind=CoreWorld),
+    "hosts": hostworld.simulate,
+}
+SAY_EVERY: Final = 1_000
+"""Seeds after which the state of a run is printed."""
 
 
 def counts() -> int:
@@ -25,20 +43,37 @@ def counts() -> int:
     return int(wrong)
 
 
+def seeds(kind: str, first: int, count: int) -> int:
+    """Run these seeds of one kind. Returns how many failed."""
+    failed: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        violation = KINDS[kind](seed)
+        if violation is not None:
+            failed[violation.checker] += 1
+            print(f"{kind} {seed}: {violation}", flush=True)
+            if count == 1:
+                print("\n".join(violation.__notes__))
+        done = seed - first + 1
+        if done % SAY_EVERY == 0 or done == count:
+            print(
+                f"{kind}: {done} seeds from {first}: {failed.total()} failed {dict(failed)}, {time.process_time():.0f} s",
+                flush=True,
+            )
+    return failed.total()
+
+
 def main() -> int:
     if sys.argv[1:] == ["counts"]:
         return counts()
-    first, count = (int(text) for text in sys.argv[1:3])
-    failed: Counter[str] = Counter()
-    for seed in range(first, first + count):
-        violation = simulate(seed)
-        if violation is not None:
-            failed[violation.checker] += 1
-            print(f"{seed}: {violation}", flush=True)
-            if count == 1:
-                print("\n".join(violation.__notes__))
-    print(f"{count} seeds from {first}: {sum(failed.values())} failed {dict(failed)}")
-    return 1 if failed else 0
+    try:
+        first, count = (int(text) for text in sys.argv[1:3])
+    except ValueError:
+        first = count = 0
+    kinds = sys.argv[3:] or ["abstract"]
+    if count < 1 or not set(kinds) <= set(KINDS):
+        sys.stderr.write(f"usage: python -m tests.model.multicast FIRST COUNT [{' '.join(KINDS)}] | counts\n")
+        return 2
+    return 1 if sum(seeds(kind, first, count) for kind in kinds) else 0
 
 
 if __name__ == "__main__":
