@@ -21,7 +21,7 @@ from ...daemon.client import Message as GroupMessage
 from ...proto.service.directory.sevenwire import Kind, decode
 from .dona import Setting, Update
 from .dona4 import LOCALITIES, NODES, ZONES, Drawn
-from .dona_lab import Common, Play, measure, recorded
+from .dona_lab import Common, Play, Sender, measure, recorded
 from .experiments import PATIENCE_S, Run
 
 SHARES: Final = (Fraction(1, 10), Fraction(1, 2))
@@ -115,6 +115,7 @@ class Node:
         self.s, self.station, self.full = s, station, full
         self.common: Common | None = None
         self._group, self._wanted, self._turn = group, wanted, turn
+        self._sender = Sender(group)
         self._own_turn = asyncio.Lock()
         self._waiting: dict[tuple[int, int], asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,7 +129,7 @@ class Node:
     def _send(self, kind: int, to: int, wanted: Wanted) -> None:
         head = _FRAME.pack(kind, self.station, to, wanted.about, wanted.number)
         data = head.ljust(SIZE_MIN + wanted.number, b"\0")
-        self._group.send_nowait(data)
+        self._sender.send(data)
         if to == self.station:
             self._take(data)  # it is on the wire all the same
 

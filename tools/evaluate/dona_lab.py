@@ -14,6 +14,7 @@ import math
 import random
 import struct
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -70,6 +71,27 @@ def _manager(s: Setting, station: int) -> int:
     return (station - 1) % s.m + 1
 
 
+class Sender:
+    """Sends to a group from callbacks, also what zenjund does not take at once."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._waiting: deque[bytes] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, data: bytes) -> None:
+        """In the order of the calls."""
+        if self._waiting or not self._group.send_nowait(data):
+            self._waiting.append(data)
+            if self._task is None or self._task.done():
+                self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._waiting:
+            await self._group.send(self._waiting[0], level="sent", timeout=PATIENCE_S)
+            self._waiting.popleft()
+
+
 class Common:
     """How one manager changes the common directory."""
 
@@ -77,6 +99,7 @@ class Common:
         self.machine = Seven(me, unicast=update is Update.UNICAST)
         self.ordered = update is Update.ORDERED
         self.group = group
+        self._sender = Sender(group)
         self.done: asyncio.Future[None] | None = None
 
     async def read(self) -> None:
@@ -96,7 +119,7 @@ class Common:
         while effects := self.machine.take():
             for effect in effects:
                 if isinstance(effect, Send):
-                    self.group.send_nowait(self.wrap(effect.data))
+                    self._sender.send(self.wrap(effect.data))
                 elif isinstance(effect, Keep):
                     self.machine.kept(effect.asking)
                 elif isinstance(effect, Locked):
@@ -120,7 +143,7 @@ class Common:
         """One update."""
         self.done = asyncio.get_running_loop().create_future()
         if self.ordered:
-            self.group.send_nowait(bytes(DATA_BYTES))
+            self._sender.send(bytes(DATA_BYTES))
         else:
             self.machine.request()
             self.go_on()
@@ -136,6 +159,7 @@ class Node:
         self.manager = _manager(s, station)
         self.common: Common | None = None
         self._group = group
+        self._sender = Sender(group)
         self._turn = one_at_a_time
         self._number = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -158,7 +182,7 @@ class Node:
 
     async def _answer(self, sender: int, number: int, what: int) -> None:
         await self._have(what)
-        self._group.send_nowait(_FRAME.pack(_ANSWER, self.station, sender, number, what))
+        self._sender.send(_FRAME.pack(_ANSWER, self.station, sender, number, what))
 
     async def _have(self, what: int) -> None:
         """A manager does what is wanted, itself or by another one."""
@@ -172,7 +196,7 @@ class Node:
     async def _ask(self, manager: int, what: int) -> None:
         self._number += 1
         future = self._waiting[self._number] = asyncio.get_running_loop().create_future()
-        self._group.send_nowait(_FRAME.pack(_ASK, self.station, manager, self._number, what))
+        self._sender.send(_FRAME.pack(_ASK, self.station, manager, self._number, what))
         await asyncio.wait_for(future, PATIENCE_S)
 
     async def call_all(self) -> None:
