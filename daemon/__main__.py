@@ -14,7 +14,6 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +40,7 @@ from .manager import adapted, journal_handler, passed_socket
 from .metrics import MetricsServer
 from .netlink import LinkMonitor
 from .observe import LEVELS, Journal, Notifier, set_level, set_up
+from .release import version
 from .rights import Rights, RightsError, check_families, drop_all_but_net_raw, take_net_raw, take_realtime
 from .runtime import Runtime
 from .sessions import Sessions
@@ -84,14 +84,6 @@ class Failure(Exception):
     def __init__(self, code: Exit, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-def version() -> str:
-    """Of the installed package."""
-    try:
-        return metadata.version("zenjun")
-    except metadata.PackageNotFoundError:
-        return "0 (not installed)"
 
 
 def parser() -> argparse.ArgumentParser:

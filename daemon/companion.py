@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from . import config as configuration
-from .__main__ import version
 from .config import Config
 from .exits import Exit
 from .manager import adapted, journal_handler
 from .metrics import SWITCH_S
 from .observe import LEVELS, Journal, Notifier, set_up
+from .release import version
 
 
 def parser(prog: str, description: str, own: str) -> argparse.ArgumentParser:

@@ -22,12 +22,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from pyroute2.netlink import NLM_F_REQUEST
-from pyroute2.netlink.rtnl import RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, RTMGRP_LINK
-from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-from pyroute2.netlink.rtnl.iprsocket import MarshalRtnl
-
 from ..proto.wire import MTU_MIN
+from .rtnetlink import NLM_F_REQUEST, RTM_DELLINK, RTM_GETLINK, RTM_NEWLINK, RTMGRP_LINK, LinkMarshal, ifinfmsg
 
 IFF_UP: Final = 0x1
 IFF_BROADCAST: Final = 0x2
@@ -187,7 +183,7 @@ class LinkMonitor:
         """Opens two netlink sockets; needs no rights. Raises OSError."""
         self.tracker = InterfaceTracker(name)
         self._on_change = on_change
-        self._parser = MarshalRtnl()
+        self._parser = LinkMarshal()
         self._sequence = 0
         self.events = 0
         """Events of the watched interface."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from .stalls import LONG_S, Sleeper
 
 # As with the simulation: a run that judges a change takes the same examples every time, all others look for new ones.
 # Nor is it judged by how long an example takes: what only computes gives way to real daemons (tests/lanes.py).
@@ -81,6 +84,48 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return result
 
 
+_SLEEPER: list[Sleeper] = []
+_STALLED: dict[str, float] = {}
+"""Seconds of the longest stall during each test that had one, by test."""
+
+
+def _unstalled(item: pytest.Item) -> Generator[None, object, object]:
+    """A test of real daemons that fails on a machine that stalls meanwhile says so first (stalls.py). What a judge of histories
+    finds counts on any machine."""
+    if not (item.get_closest_marker("lab") or item.get_closest_marker("docker")) or item.get_closest_marker("judge"):
+        return (yield)
+    if not _SLEEPER:
+        _SLEEPER.append(Sleeper())
+    begun = time.monotonic()
+    try:
+        return (yield)
+    except (Exception, pytest.fail.Exception) as error:
+        if late := _SLEEPER[0].longest_s(begun):
+            said = (
+                f"not within its time: this machine stalled for {1000 * late:.0f} ms meanwhile; {type(error).__name__}: {error}"
+            )
+            raise AssertionError(said) from error
+        raise
+    finally:
+        if late := _SLEEPER[0].longest_s(begun):
+            _STALLED[item.nodeid] = max(late, _STALLED.get(item.nodeid, 0.0))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _unstalled(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    return (yield from _unstalled(item))
+
+
+def pytest_sessionfinish() -> None:
+    while _SLEEPER:
+        _SLEEPER.pop().close()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What the tests cost, which the clock does not tell where several run beside each other. In large letters, that tests that
     need containers, or another kernel, did not run."""
@@ -88,6 +133,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         dearest = sorted(_COSTS.items(), key=lambda item: -item[1])[:COSTLY_FILES]
         most = ", ".join(f"{seconds:.0f} {name}" for name, seconds in dearest)
         terminalreporter.line(f"processor time {total:.0f} s: {most}")
+    if _STALLED:
+        terminalreporter.line(
+            f"this machine stalled for over {1000 * LONG_S:.0f} ms during {len(_STALLED)} tests of real daemons, "
+            f"for {1000 * max(_STALLED.values()):.0f} ms at most"
+        )
     reasons = {str(r.longrepr[2]) for r in terminalreporter.stats.get("skipped", ()) if isinstance(r.longrepr, tuple)}
     for lack, what in ((NO_DOCKER, "CONTAINERS"), (NO_UML, "USER-MODE LINUX (SCH_NETEM)")):
         for reason in sorted(r for r in reasons if lack in r):

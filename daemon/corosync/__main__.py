@@ -11,11 +11,11 @@ from pathlib import Path
 import uvloop
 
 from .. import companion
-from ..__main__ import version
 from ..client import ClientError
 from ..config import Config, ConfigError
 from ..exits import Exit
 from ..observe import Journal
+from ..release import version
 from .conf import Conf, check, load, path_of
 from .ipc import IpcError, Server
 from .past import Past, PastError

@@ -10,7 +10,6 @@ from pathlib import Path
 import uvloop
 
 from .. import companion
-from ..__main__ import version
 from ..client import ClientError
 from ..config import ConfigError
 from ..exits import Exit
@@ -18,6 +17,7 @@ from ..listening import Listener, SocketError
 from ..metrics import MetricsServer
 from ..observe import Journal
 from ..programs import Programs
+from ..release import version
 from . import vfs
 from .errors import NotSupportedError
 from .files import FilesError, claim

@@ -16,12 +16,12 @@ from ...proto.service.database.machine import Durability
 from ...proto.service.database.messages import BODY_MAX, Segment, Txid, Write, encode_body
 from ...proto.service.database.roll import Sites
 from ...proto.service.database.rows import RowsFailed, Verdict
-from ..__main__ import version
 from ..client import ClientError, Event, NotReachable, connect
 from ..client.aio import Connection
 from ..config import Config
 from ..observe import Journal
 from ..programs import Refused
+from ..release import version
 from .branch import Branch
 from .files import CATALOGUE, Files
 from .importing import ImportRefused, imported

@@ -13,13 +13,13 @@ import uvloop
 
 from ...proto.service.directory.entries import DEFAULT_ZONE
 from .. import companion
-from ..__main__ import version
 from ..client import ClientError
 from ..config import ConfigError, Problem
 from ..exits import Exit
 from ..listening import Listener, SocketError
 from ..metrics import MetricsServer
 from ..observe import Journal
+from ..release import version
 from . import metrics, report, zonedreport
 from .copy import Copy
 from .node import Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...proto.service.directory.entries import NOWHERE, place_text
-from ..__main__ import version
+from ..release import version
 from .process import Process
 
 

@@ -13,7 +13,7 @@ from .timing import Timing
 
 def measured(node: Node, programs: int) -> dict[str, Any]:
     """The status, and the values that only the metrics have (``metrics.families``)."""
-    from ..__main__ import version
+    from ..release import version
 
     held = {zone: measured_one(process, programs) for zone, process in node.held.items()}
     each = list(held.values())

@@ -28,7 +28,7 @@ from .cluster import wait_for
 from .cycles import FAILED, OK, Txn, violations
 from .test_database import Databases, databases
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.judge, pytest.mark.slow]
 
 CUSTOMERS = 4
 LISTS = 6

@@ -29,6 +29,7 @@ def say(text: str) -> None:
 
 
 @pytest.mark.lab
+@pytest.mark.judge
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_minute_of_faults(tmp_path: Path) -> None:
@@ -46,6 +47,7 @@ def test_a_minute_of_faults(tmp_path: Path) -> None:
 
 
 @pytest.mark.lab
+@pytest.mark.judge
 @pytest.mark.slow
 def test_a_cluster_that_ignores_the_quorum_does_not_pass(tmp_path: Path) -> None:
     """The canary: the same programs and the same judge, with daemons that go on in both halves of a partition."""

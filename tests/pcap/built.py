@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -83,9 +84,14 @@ def mac(station: int) -> str:
     return f"02:00:00:00:00:{station:02x}"
 
 
+@functools.cache
+def _header(station: int) -> bytes:
+    return bytes(Ether(src=mac(station), dst=wire.GROUP_MAC, type=wire.ETHERTYPE))
+
+
 def frame(pdu: Packet | bytes, station: int = 2) -> bytes:
     """The PDU in an Ethernet frame, padded to the shortest there is."""
-    return bytes(Ether(src=mac(station), dst=wire.GROUP_MAC, type=wire.ETHERTYPE) / pdu).ljust(60, b"\0")
+    return (_header(station) + bytes(pdu)).ljust(60, b"\0")
 
 
 class Rec(NamedTuple):

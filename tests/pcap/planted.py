@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ class Pdu:
 _FORMS = {1: struct.Struct(">B"), 2: struct.Struct(">H"), 4: struct.Struct(">I"), 8: struct.Struct(">Q")}
 
 
+@functools.cache
 def _field(name: str) -> tuple[int, struct.Struct]:
     field = next(f for f in wire.HEADER.fields if f.name == name)
     return wire.HEADER.offset(name), _FORMS[field.width]

@@ -19,9 +19,9 @@ import click
 
 from ...daemon import config
 from ...daemon.__main__ import parser as zenjund_parser
-from ...daemon.__main__ import version
 from ...daemon.client.common import SOCKET, SOCKET_ENV
 from ...daemon.exits import Exit
+from ...daemon.release import version
 from ..cli import cli
 from ..cli.common import EXIT_CODES
 from ..cli.lazy import LazyGroup
