@@ -286,6 +286,16 @@ class MulticastHost:
                 self._dp.pair_waits(station, pair.waits)
         self._touched.clear()
 
+    def set_frame_max(self, frame_max: int) -> None:
+        """The interface carries PDUs of this size in bytes from now on."""
+        if self.links is not None:
+            self.links.set_frame_max(frame_max)
+
+    @property
+    def too_long(self) -> bool:
+        """PDUs of a link are larger than the interface carries now."""
+        return self.links is not None and self.links.too_long
+
     def on_quorum(self) -> None:
         """Without a quorum nothing is sent or delivered; there may be one again."""
         if self.links is not None and self._standing.quorum:
@@ -301,6 +311,8 @@ class MulticastHost:
         if self.links is None or not self._standing.quorum:
             return
         limit = self.links.config.progress_timeout_ns
+        if self.links.too_long:
+            return  # that is not the other one's fault: ``OwnStream`` of proto/watch.py
         stuck = {station for station, pair in self.links.pairs.items() if pair.is_stuck(now, limit)}
         accused, self._stuck = stuck & self._stuck, stuck
         for station in sorted(accused):

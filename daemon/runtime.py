@@ -326,6 +326,7 @@ class Runtime:
             self._applier.apply(self._engine.start(now))
         self._engine.set_mac(info.mac)
         self._applier.apply(self._engine.set_frame_max(now, self._links.pdu_max))
+        self._clients.multicast.set_frame_max(self._links.pdu_max)
         self._clients.payload_max = self._engine.core.payload_max
 
     def link_unfit(self, why: str) -> bool:
@@ -393,6 +394,7 @@ class Runtime:
         now = now_ns()
         self._clients.tick(now)
         self._clients.multicast.tick(now)
+        self._engine.set_links_too_long(self._clients.multicast.too_long)
         self._journal.tell_held(now)
         self._announcer.look_for_others(now, self._links)
         self._links.tick(now)

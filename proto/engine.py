@@ -245,6 +245,10 @@ class Engine:
         self.core.set_frame_max(self.opening.frame_max)
         return self._serve(now)
 
+    def set_links_too_long(self, too_long: bool) -> None:
+        """Whether PDUs of a link to one station (docs/multicast.md) are larger than the interface carries now."""
+        self.watch.own.links_too_long = too_long
+
     def set_mac(self, mac: bytes) -> None:
         """The interface's own address (6 bytes), to name it and to know own frames that come back. May change."""
         self.opening.mac = mac

@@ -37,7 +37,7 @@ class Watch:
         self._probing = parts.probing
         self._timers = parts.timers
         self._medium = medium
-        self._own = OwnStream(config, parts, medium)
+        self.own = OwnStream(config, parts, medium)
         self.starvation = Starvation(config, parts)
         self._notices = Notices()
         self._looked_ns = 0
@@ -80,7 +80,7 @@ class Watch:
     def forgive(self, now: int) -> None:
         """This station did not run for a while: every wait begins again."""
         self._silence.forgive(now)
-        self._own.forgive()
+        self.own.forgive()
         self.starvation.forgive()
         self._waiting_since_ns = now
 
@@ -92,7 +92,7 @@ class Watch:
         yield [*self._conflicts(now), *self._shortages(now)]
         if core.is_open:
             yield self._opening.note_clock(core.clock)
-            yield self._own.judge(now)
+            yield self.own.judge(now)
         if core.is_open:
             yield self.starvation.judge(now)
         if core.is_open:
@@ -167,6 +167,8 @@ class OwnStream:
         self._membership = parts.membership
         self._silence = parts.silence
         self._medium = medium
+        self.links_too_long = False
+        """Records of a link to one station (docs/multicast.md) are in PDUs like that."""
         self._stuck: dict[str, tuple[int, int]] = {}  # what is wrong: how far own PDUs have got, and since when
 
     def forgive(self) -> None:
@@ -184,6 +186,7 @@ class OwnStream:
         me = f"station {self._station}"
         for why, wrong, stable in (
             (f"PDUs of {me} are larger than the MTU is now and cannot be sent again", core.too_long, min(others, default=0)),
+            (f"PDUs of {me} to one station are larger than the MTU is now and cannot be sent again", self.links_too_long, 0),
             (f"nobody receives what {me} sends", unheard(matrix, members, core.index), max(others, default=0)),
         ):
             before, since = self._stuck.get(why, (-1, now))

@@ -39,8 +39,11 @@ class LinkLife(NamedTuple):
 class Pair:
     """This station's end of a link. MemoryError if its core does not fit."""
 
-    def __init__(self, life: LinkLife, station: int, config: EngineConfig, frame_max: int, now: int) -> None:
-        """config: the cluster's; frame_max: largest PDU that all members take, bytes."""
+    def __init__(
+        self, life: LinkLife, station: int, config: EngineConfig, frame_max: int, now: int, own_frame_max: int | None = None
+    ) -> None:
+        """config: the cluster's; frame_max: largest PDU that all members take, bytes; own_frame_max: largest that the interface
+        carries, None: the configuration's."""
         low, high = life.lower[0], life.higher[0]
         self.life = life
         self.other, self.incarnation = life.higher if station == low else life.lower
@@ -57,6 +60,8 @@ class Pair:
         )
         incarnations = (life.lower[1], life.higher[1])
         self.core.open(now, life.instance, view_hash(life.instance, incarnations), incarnations, frame_max)
+        if own_frame_max is not None:  # else what the other end takes would be built, whatever the interface carries
+            self.core.set_frame_max(own_frame_max)
         self._index = 1 if station == low else 0
         self._queue: deque[Encoded] = deque()
         self._since = now
@@ -120,6 +125,8 @@ class Links:
         self.config = config
         self.station = config.station
         self.frame_max = config.frame_max
+        self.own_frame_max = config.frame_max
+        """Largest PDU that the interface carries, bytes."""
         self.pairs: dict[int, Pair] = {}
         """Open links, by the other station."""
         self._since: dict[int, tuple[int, int]] = {}
@@ -147,6 +154,18 @@ class Links:
         self.pairs.clear()
         self._since.clear()
 
+    def set_frame_max(self, frame_max: int) -> None:
+        """The interface carries PDUs of this size in bytes from now on."""
+        self.own_frame_max = min(frame_max, self.config.frame_max)
+        for pair in self.pairs.values():
+            pair.core.set_frame_max(self.own_frame_max)
+
+    @property
+    def too_long(self) -> bool:
+        """Whether a PDU is larger than the interface carries now, and cannot be sent again. A link has no gaps: only a new
+        incarnation can help."""
+        return any(pair.core.too_long for pair in self.pairs.values())
+
     def is_member(self, station: int) -> bool:
         return station in self._since
 
@@ -156,6 +175,7 @@ class Links:
         if pair is None:
             (life, since), (own, own_since) = self._since[station], self._since[self.station]
             lower, higher = sorted(((station, life), (self.station, own)))
-            pair = Pair(LinkLife(max(since, own_since), lower, higher), self.station, self.config, self.frame_max, now)
+            link = LinkLife(max(since, own_since), lower, higher)
+            pair = Pair(link, self.station, self.config, self.frame_max, now, self.own_frame_max)
             self.pairs[station] = pair
         return pair

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from zenjun.proto.multicast.codec import (
@@ -17,14 +18,16 @@ from zenjun.proto.multicast.codec import (
     encode_flush,
     encode_state,
 )
+from zenjun.proto.multicast.links import Links
 from zenjun.proto.multicast.records import Closed, Data, Decide, Flush, Held, Id, Listed, Record, Relay, Report, Stable, State
 from zenjun.proto.multicast.tables import EraNumber, Program
 
 from ..rules import rule
 from ..sim.history_asserts import assert_holds
+from ..virtual.engines import CONFIG
 from .multicast import cores
 from .multicast.cores import CoreEnd, CoreWorld
-from .multicast.link import LinkEnd, LinkId
+from .multicast.link import MS, LinkEnd, LinkId
 from .multicast.world import simulate
 from .test_multicast_links import three, unfinished
 
@@ -97,6 +100,43 @@ def test_who_have_met_at_the_group_address_leave_it(end: type[LinkEnd], lost: in
                         if lost < 0:
                             b.on_frame(now, frame)
             assert k < 1 or sent == before, f"round {k}, side {side}: frames at the group address"
+
+
+@rule("L1")
+def test_frames_are_not_larger_than_the_interface_carries() -> None:
+    """The interface carries less than the configuration allows, and each end says so of its own: a record of many frames passes,
+    also when both have been heard. One that was built before the interface carried less cannot be sent again, and is told of."""
+    vectors = (9, 9)
+    ends = [Links(replace(CONFIG, stations=2, station=z, frame_max=9000, window_frames=64, message_max=100_000)) for z in (1, 2)]
+    for links in ends:
+        links.begin(1, vectors, 1500)
+        links.set_frame_max(1500)
+    one, two = ends[0].pair(2, 0), ends[1].pair(1, 0)
+    now, longest, taken = 0, 0, 0
+    for k in range(6):
+        for pair in (one, two):
+            pair.send(encode(Data(Id(ERA, pair.core.index + 1, k + 1), PROGRAM, "token", (3,), 0, bytes(6000))))
+        for _ in range(200):
+            now += MS
+            for pair, other in ((one, two), (two, one)):
+                pair.pump(now)
+                pair.core.step(now, True)
+                if pair.core.nak_due_ns() <= now:
+                    pair.core.nak(now)
+                if pair.core.poll_due_ns() <= now:
+                    pair.core.poll(now)
+                for pdu in pair.core.tx(now):
+                    longest = max(longest, len(pdu))
+                    if len(pdu) <= 1500:
+                        other.core.pair_rx(now, pdu, bytes(6), False)
+                taken += sum(len(records) for records in pair.take())
+    assert (longest, taken) == (1500, 12) and not any(links.too_long for links in ends)
+    one.send(encode(Data(Id(ERA, 1, 9), PROGRAM, "token", (3,), 0, bytes(6000))))
+    one.pump(now)
+    one.core.step(now, True)
+    assert list(one.core.tx(now)), "they are lost"
+    ends[0].set_frame_max(600)
+    assert ends[0].too_long and not ends[1].too_long
 
 
 # ---- bytes

@@ -80,6 +80,18 @@ def test_pdus_that_no_longer_fit_the_interface_do_not_block_for_ever() -> None:
     assert all(not node.blocked() for node in cluster.nodes)
 
 
+def test_pdus_of_a_link_that_no_longer_fit_do_not_block_for_ever() -> None:
+    """The same for a link to one station, whose PDUs the engine does not see."""
+    cluster = opened()
+    first = cluster.nodes[0]
+    first.engine.set_links_too_long(True)
+    cluster.until(lambda: bool(first.reported(Closed)), limit_ns=6_000 * MS)
+    assert "to one station are larger than the MTU" in first.reported(Closed)[0].reason
+    first.engine.set_links_too_long(False)  # with the instance its links are gone
+    cluster.until(lambda: all(node.engine.instance > 1 for node in cluster.nodes), limit_ns=6_000 * MS)
+    assert not any(node.reported(Closed) for node in cluster.nodes[1:])
+
+
 def test_a_smaller_mtu_alone_ends_nothing() -> None:
     """The same, but everything gets through in the end, or a station is merely away: the instance goes on."""
     cluster = opened(quorum=3, give_up_timeout_ns=60_000 * MS)
