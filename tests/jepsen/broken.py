@@ -1,7 +1,7 @@
 """A daemon with a deliberate defect: ``python tests/jepsen/broken.py DEFECT [options of zenjund]``.
 
-For runs that the checker must not pass. Defects are the rules of ``tests/sim/broken.py`` and those of the core (``enum
-zj_fault``, by name in lower case).
+For runs that the checker must not pass. Defects are the rules of ``tests/sim/broken.py``, those of the core (``enum zj_fault``,
+by name in lower case), and those of groups that overlap (``tests/model/multicast/broken.py``, classes of a station by name).
 """
 
 from __future__ import annotations
@@ -15,11 +15,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the tests are no
 from zenjun.daemon import __main__ as daemon
 from zenjun.proto.core import Fault
 from zenjun.proto.engine import EngineConfig
+from zenjun.proto.multicast import member
+from zenjun.proto.multicast.station import Station
 
+from tests.model.multicast import broken as broken_orders
 from tests.sim.broken import RULES, engine
 
 CORE = {fault.name.lower(): fault for fault in Fault if fault.name}
-DEFECTS = sorted({*RULES, *CORE})
+
+
+class DecidedToEverybody(broken_orders.ToEverybody, broken_orders.DeliverDecided):
+    """Two of them in one run."""
+
+
+ORDERS = {n: c for n, c in vars(broken_orders).items() if isinstance(c, type) and issubclass(c, Station) and c is not Station}
+ORDERS["DecidedToEverybody"] = DecidedToEverybody
+DEFECTS = sorted({*RULES, *CORE, *ORDERS})
 
 
 def main(argv: list[str]) -> int:
@@ -28,7 +39,9 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"usage: python tests/jepsen/broken.py DEFECT [options of zenjund]; one of {', '.join(DEFECTS)}\n")
         return 2
     defect = argv[0]
-    if defect in CORE:
+    if defect in ORDERS:
+        setattr(member, "Station", ORDERS[defect])  # noqa: B010
+    elif defect in CORE:
         faulty = functools.partial(EngineConfig, faults=int(CORE[defect]))
         setattr(daemon, "EngineConfig", faulty)  # noqa: B010 (a type checker knows it as a class)
     else:

@@ -35,15 +35,29 @@ def say(text: str) -> None:
 def test_a_minute_of_faults(tmp_path: Path) -> None:
     """Every property holds, everybody comes together after the last fault, and enough has happened for that to mean something."""
     seed = base_seed()
-    again = f"python -m tests.jepsen --seconds {SECONDS:g} --seed {seed}"
+    again = f"python -m tests.jepsen --groups --seconds {SECONDS:g} --seed {seed}"
     say(again)
-    outcome = run(seed=seed, seconds=SECONDS, folder=tmp_path / "run", say=say)
+    outcome = run(seed=seed, seconds=SECONDS, folder=tmp_path / "run", groups=True, say=say)
     report = outcome.judgement.report
     figures = report.figures
     say(report.text)
     assert outcome.held, f"{again}\nhistories in {outcome.folder}\n{report.text}"
     assert figures["sent_done"] > 500 and figures["delivered_safe"] > 5000, f"hardly anything was sent: {figures}"
     assert figures["instances"] > 3, f"the members hardly changed: {figures}"
+    overlapping = outcome.judgement.multicast
+    assert overlapping is not None
+    say(overlapping.text)
+    assert overlapping.figures["sent_done"] > 50 and overlapping.figures["at_several_stations"] > 50, overlapping.text
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_a_cluster_with_a_broken_order_of_groups_that_overlap_does_not_pass(tmp_path: Path) -> None:
+    """Without any fault: what is decided is delivered before what may come before it, and a message goes to all stations."""
+    defect = "DecidedToEverybody"
+    outcome = run(seed=1, seconds=3.0, folder=tmp_path / "run", acts=(), defect=defect, clocks=False, groups=True, stations=4)
+    failed = {verdict.name for verdict in outcome.judgement.verdicts if not verdict.held}
+    assert failed & {"multicast.no_cycle", "multicast.places_grow"} and "multicast.genuine" in failed, failed
 
 
 @pytest.mark.lab

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from zenjun.tools.cli import cli, labrun
-from zenjun.tools.histories.checker import CHECKS
+from zenjun.tools.histories.checker import CHECKS, Report
 from zenjun.tools.histories.history import History, load
 from zenjun.tools.histories.recorder import LEVELS, Load
 from zenjun.tools.lab import Impairment, Lab
@@ -198,6 +198,12 @@ WRONG = [
     ("[expect]\n[state]\njoiner = 1\n", "state: at is missing"),
     ('[expect]\n[names]\nwrong = 1\nclock = "0s"\nat = "0s"\n', 'names.clock: "0s": expected how far a clock is off'),
     ('[expect]\n[names]\nwrong = 1\nclock = "1d"\nat = "2h"\n', "names.at: "),
+    ("[expect]\n[multicast]\nrate = 1\n", "multicast.groups"),
+    ("[expect]\n[multicast]\ngroups = {}\n", "multicast.groups: expected 1 to 16 groups"),
+    ("[expect]\n[multicast]\ngroups = { 'A.b' = [1] }\n", "multicast.groups.A.b: expected a name of 1 to 8 small letters"),
+    ("[expect]\n[multicast]\ngroups = { a = [9] }\n", "multicast.groups.a: "),
+    ('[expect]\n[multicast]\ngroups = { a = [1] }\norders = ["total"]\n', "multicast.orders: "),
+    ('[network]\nmedium = "bus"\n[expect]\n[multicast]\ngroups = { a = [1] }\n', "multicast: on a bus no group has these orders"),
     ('[expect]\n[state]\njoiner = 1\nat = "0s"\nsize = "5G"\n', 'state.size: "5G": expected a number of bytes'),
     (
         '[expect]\n[[expect.serves]]\nstations = 1\nfrom = "1s"\nuntil = "9s"\n',
@@ -377,7 +383,7 @@ STATE = 'about = "x"\nstations = 3\nend = "60s"\n[state]\njoiner = 2\nat = "1s"\
 def test_a_joiner_with_a_state_is_judged(found: dict[str, Any], held: dict[str, bool]) -> None:
     scenario = parse(STATE, "x")
     assert scenario.joining is not None and (scenario.joining.joiner, scenario.joining.size) == (2, 1 << 30)
-    verdicts = judge_run(scenario, history(), {"lost": 0, "cut": 0, "orders": 0}, 0, found).verdicts
+    verdicts = judge_run(scenario, history(), {"lost": 0, "cut": 0, "orders": 0}, 0, {"state": found}).verdicts
     assert {v.name: v.held for v in verdicts if v.name.startswith("state.")} == held
 
 
@@ -398,8 +404,31 @@ NAMES = 'about = "x"\nstations = 3\nend = "60s"\n[names]\nwrong = 2\nclock = "-2
 def test_a_switch_by_schedule_is_judged(found: dict[str, Any], failed: set[str]) -> None:
     scenario = parse(NAMES, "x")
     assert scenario.switching is not None and (scenario.switching.wrong, scenario.switching.clock_s) == (2, -7200)
-    verdicts = judge_run(scenario, history(), {"lost": 0, "cut": 0, "orders": 0}, 0, names=found).verdicts
+    verdicts = judge_run(scenario, history(), {"lost": 0, "cut": 0, "orders": 0}, 0, {"names": found}).verdicts
     assert {v.name for v in verdicts if v.name.startswith("names.") and not v.held} == failed
+
+
+@pytest.mark.parametrize(
+    ("found", "failed"),
+    [
+        ({"genuine": [], "links": {}, "done": 3}, set()),
+        ({"genuine": ["x"], "links": {}, "done": 3}, {"genuine"}),
+        ({"genuine": [], "links": {}, "done": 0}, {"sent"}),
+        ({"genuine": [], "links": {}, "done": 3, "violations": {"no_cycle": ["x"]}}, {"no_cycle"}),
+        ({"error": "the recorder of station 2 ended"}, {"judged"}),
+        ({}, {"judged"}),
+    ],
+)
+def test_groups_that_overlap_are_judged(found: dict[str, Any], failed: set[str]) -> None:
+    text = 'about = "x"\nstations = 3\n[multicast]\ngroups = { a = [1, 2], b = "2-3" }\norders = ["abcast"]\n[expect]\n'
+    scenario = parse(text, "x")
+    assert scenario.multicasting is not None and scenario.multicasting.groups == {"a": (1, 2), "b": (2, 3)}
+    assert (scenario.multicasting.orders, scenario.multicasting.stations) == (("abcast",), 3)
+    if "done" in found:
+        figures = {"sent_done": found["done"], "at_several_stations": 1}
+        found = {**found, "report": Report(found.get("violations", {}), figures)}
+    verdicts = judge_run(scenario, history(), {"lost": 0, "cut": 0, "orders": 0}, 0, {"multicast": found}).verdicts
+    assert {v.name for v in verdicts if v.name.startswith("multicast.") and not v.held} == {f"multicast.{f}" for f in failed}
 
 
 # ---- the ready-made ones

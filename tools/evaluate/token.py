@@ -16,7 +16,7 @@ import contextlib
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,11 +24,9 @@ from typing import Final, NamedTuple
 from ...daemon.client import Order, SyncConnection, SyncGroup, connect_sync
 from ...proto import wire
 from ...proto.multicast.records import Data, Decide, Held, Id, Report, Stable, Timed
-from ...proto.wire import Flag
 from ..lab import Lab, LabError
-from ..pcap.frames.links import LinkRecord, records
+from ..pcap.frames.links import LinkRecord, records, sent_by
 from ..pcap.frames.pdu import decode
-from ..pcap.frames.records import Records
 from .exchanges import PATIENCE_S, QUIET
 from .results import markdown
 
@@ -116,7 +114,7 @@ def count(files: Mapping[int, Path], cluster: int) -> Counted:
     sent: list[tuple[LinkRecord, tuple[LinkRecord, ...]]] = []
     for station, path in files.items():
         seen: set[bytes] = set()
-        for mac, pdu in _pairs(path, cluster, station):
+        for mac, pdu in sent_by(station, path, cluster):
             plain = decode(pdu)
             assert plain is not None
             if plain["kind"] != "DATA":
@@ -137,17 +135,6 @@ def count(files: Mapping[int, Path], cluster: int) -> Counted:
             sent += [(r, counted) for r in counted]
     _sum(out, setting_of, sent)
     return out
-
-
-def _pairs(path: Path, cluster: int, station: int) -> Iterator[tuple[bytes, bytes]]:
-    """Address and PDU of the frames of links that the station has sent."""
-    flags_at, src_at = wire.HEADER.offset("flags"), wire.HEADER.offset("src")
-    for record in Records(path):
-        pdu = record.data[wire.ETHERNET_HEADER :]
-        if len(pdu) < wire.HEADER.size or struct.unpack_from(">H", record.data, 12)[0] != wire.ETHERTYPE:
-            continue
-        if pdu[flags_at] & Flag.PAIR and pdu[src_at] == station and struct.unpack_from(">I", pdu)[0] == cluster:
-            yield record.data[:6], pdu
 
 
 def _name(pdu: bytes) -> bytes:

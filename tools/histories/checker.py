@@ -349,7 +349,7 @@ def acknowledged(context: Context) -> Iterator[str]:
     A message that was sent after that, at any station of the instance, follows it in the order, by causality. So a life that
     began before the message was sent, and that got something sent after the confirmation, must have it.
     """
-    told = list(_told_safe(context.history))
+    told = list(told_safe(context.history))
     for life in context.lives:
         have = {item.name for item in context.judged[id(life)] if item.kind == "message"}
         joined = next((item for item in life.items if item.kind == "group"), None)
@@ -362,7 +362,7 @@ def acknowledged(context: Context) -> Iterator[str]:
                 yield f"{sent.name} was told to be safe and is missing for {life}, which has what was sent later"
 
 
-def _told_safe(history: History) -> Iterator[tuple[Sent, int]]:
+def told_safe(history: History) -> Iterator[tuple[Sent, int]]:
     """(message, when its sender knew it to be at preack at least)."""
     for connection in history.connections:
         told: dict[str, tuple[Sent, int]] = {}

@@ -8,16 +8,20 @@ All times ``t`` are nanoseconds of CLOCK_MONOTONIC, which all processes of one m
 | connect | the daemon has answered | ``c`` connection, ``station``, ``slot``, ``client``, ``level``, ``group`` (may be missing) |
 | send | before the message is queued | ``c``, ``m`` its name, ``level`` waited for |
 | result | the fate of a message is told | ``c``, ``m``, ``r``: done, undecided (then ``reached``), refused, lost, timeout |
-| message | delivered | ``c``, ``m``, ``p`` place, ``from`` [station, client], ``whole``: its bytes are as sent |
+| message | delivered | ``c``, ``m``, ``p`` place, ``from`` [station, client], ``whole``: its bytes are as sent, ``g`` (below) |
 | group | a view of the process group | ``c``, ``p``, ``instance``, ``members``, ``joined``, ``left``, ``reason`` |
 | view | the cluster's members change | ``c``, ``p``, ``instance``, ``members`` [[station, incarnation]], ``joined``, ``left`` |
 | event | anything else the daemon says | ``c``, ``name``, ``detail`` |
 | end | the connection is over | ``c``, ``why`` (``bye``: closed on purpose), ``error``: name of the exception |
-| run, began, fault, healed, converged, round, died | the runner's marks | below |
+| run, began, fault, healed, converged, round, died, multicast | the runner's marks | below |
 
 ``run``: ``seed``, ``stations``, ``quorum``, ``last`` (stations there at the end), ``levels``. ``began``: time 0 of the plan.
 ``fault``: ``what``, ``number``, ``does`` (begin or end). ``converged``: ``took_ms`` since healed. ``round``: ``number``,
 ``complete``. ``died``, a daemon that ended by itself: ``station``, ``code``, ``log``.
+
+Programs in groups that overlap (``multicaster.py``) have files of their own, in which ``group`` of a connection is its order.
+There ``g`` of a message or view of a group is the group's name. Mark ``multicast``: ``groups`` (stations by group), or ``round``
+and ``complete``.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ BUS_SLOTS: Final = ("ack",)
 """On a bus the other levels may be taken back, and cannot be had."""
 SAFE: Final = frozenset({"preack", "ack"})
 """Levels at which nothing that was delivered may be taken back."""
-MARKS: Final = frozenset({"run", "began", "fault", "healed", "converged", "round", "died"})
+MARKS: Final = frozenset({"run", "began", "fault", "healed", "converged", "round", "died", "multicast"})
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..histories import multicasts
 from ..histories.checker import CHECKS, SAID_SAFE, Context, Report, about, judge
 from ..histories.history import SAFE, History
 from .model import Joining, Range, Scenario, Switching, Window, listing
@@ -28,6 +29,8 @@ class Judgement:
 
     report: Report
     verdicts: tuple[Verdict, ...]
+    multicast: Report | None = None
+    """Of programs in groups that overlap."""
 
     @property
     def held(self) -> bool:
@@ -39,22 +42,24 @@ def judge_run(
     history: History,
     counters: Mapping[str, int],
     began_ns: int,
-    state: Mapping[str, Any] | None = None,
-    names: Mapping[str, Any] | None = None,
+    beside: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Judgement:
     """Judge the histories of a run.
 
     counters: ``lost`` and ``cut`` frames of all stations together, ``orders`` that were refused. began_ns: when the time line
-    began, monotonic. state, names: what ``joining`` and ``switching`` have found.
+    began, monotonic. beside: what ``joining``, ``switching`` and ``multicasting`` have found, by section of the file.
     """
+    beside = beside or {}
     report = judge(history)
     verdicts = [_of_check(name, report) for name in CHECKS]
     verdicts += _expected(scenario, history, report, counters, began_ns)
     if scenario.joining is not None:
-        verdicts += _of_state(scenario.joining, state or {})
+        verdicts += _of_state(scenario.joining, beside.get("state", {}))
     if scenario.switching is not None:
-        verdicts += _of_names(scenario.switching, names or {})
-    return Judgement(report, tuple(verdicts))
+        verdicts += _of_names(scenario.switching, beside.get("names", {}))
+    if scenario.multicasting is not None:
+        verdicts += _of_multicast(beside.get("multicast", {}))
+    return Judgement(report, tuple(verdicts), beside.get("multicast", {}).get("report"))
 
 
 def _of_state(joining: Joining, found: Mapping[str, Any]) -> Iterator[Verdict]:
@@ -78,6 +83,23 @@ def _of_names(switching: Switching, found: Mapping[str, Any]) -> Iterator[Verdic
     yield Verdict("names.switched", late <= switching.within_ms, text)
     yield Verdict("names.early", not early, f"the first station switched {early} ms before the instant; expected: none")
     yield Verdict("names.once", not back, f"the old address came back {back} times; expected: never")
+
+
+def _of_multicast(found: Mapping[str, Any]) -> Iterator[Verdict]:
+    if "report" not in found:
+        yield Verdict("multicast.judged", False, f"the programs have recorded all; found: {found.get('error', 'nothing')}")
+        return
+    report: Report = found["report"]
+    for name in multicasts.CHECKS:
+        lines = tuple(report.violations.get(name, ()))
+        yield Verdict(f"multicast.{name}", not lines, multicasts.about(name), lines)
+    links = found["links"]
+    frames, spread, records = (links.get(key, 0) for key in ("frames", "to_group_address", "records"))
+    text = f"records go between stations that they concern: {records} in {frames} frames, {spread} of them at the group address"
+    yield Verdict("multicast.genuine", not found["genuine"], text, tuple(found["genuine"]))
+    done = report.figures.get("sent_done", 0)
+    text = f"{done} messages known to be done, {report.figures['at_several_stations']} delivered at several stations"
+    yield Verdict("multicast.sent", done > 0, text)
 
 
 def _of_check(name: str, report: Report) -> Verdict:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..histories.history import BUS_SLOTS, SLOTS
+from ..histories.multicaster import Task
 from ..histories.recorder import Load
 from ..lab.impair import Impairment
 
@@ -197,6 +198,8 @@ class Scenario:
     groups: int = 1
     joining: Joining | None = None
     switching: Switching | None = None
+    multicasting: Task | None = None
+    """Programs in groups that overlap."""
     quorum: int = 0
     """Stations that an instance needs."""
     fail_timeout_ms: int = 400

@@ -21,6 +21,7 @@ from ..lab import Impairment, Lab, LabError, LabUnsupported
 from .expectations import Judgement, judge_run
 from .joining import StateKeepers
 from .model import Scenario, listing
+from .multicasting import MulticastKeepers
 from .nemesis import Nemesis, carry_out
 from .plan import Act, plan
 from .reader import changed_loads
@@ -86,7 +87,7 @@ def play(
     last = scenario.expect.members
     paths = [*folder.glob("station-*.jsonl"), folder / "runner.jsonl"]
     history = histories.read(paths, scenario.stations, scenario.quorum, last, scenario.levels)
-    judgement = judge_run(scenario, history, run.counters, run.began_ns, run.found.get("state"), run.found.get("names"))
+    judgement = judge_run(scenario, history, run.counters, run.began_ns, run.found)
     (folder / "report.txt").write_text(report(scenario, judgement))
     return Outcome(judgement, folder, chosen, run.converged_ms, run.rounds)
 
@@ -94,6 +95,8 @@ def play(
 def report(scenario: Scenario, judgement: Judgement) -> str:
     """The verdicts and figures, as kept in the folder."""
     lines = [f"{scenario.name}: {scenario.about}", judgement.report.text]
+    if judgement.multicast is not None:
+        lines += ["groups that overlap:", judgement.multicast.text]
     for verdict in judgement.verdicts:
         lines.append(f"{'holds   ' if verdict.held else 'VIOLATED'} {verdict.name}: {verdict.text}")
         lines += [f"    {line}" for line in verdict.violations]
@@ -202,7 +205,9 @@ class _Run:
         self._journal.write({"k": "run", **mark})
         orders = {s: Order(self._seed * 100 + s, self._loads[s], scenario.groups, scenario.levels) for s in lab.stations}
         sockets = {s: (station, self._socket(s)) for s, station in lab.stations.items()}
-        beside: dict[str, StateKeepers | NameKeepers] = {}
+        beside: dict[str, StateKeepers | NameKeepers | MulticastKeepers] = {}
+        if scenario.multicasting:
+            beside["multicast"] = MulticastKeepers(scenario.multicasting, self._seed, lab, sockets, self._folder, self._journal)
         if scenario.joining:
             beside["state"] = StateKeepers(scenario.joining, sockets, self._folder)
         if scenario.switching:
@@ -237,11 +242,16 @@ class _Run:
             nemesis.end_all(last)
             self._journal.write({"k": "healed"})
             self.say(self._now(), "all faults ended")
+            multicast = beside.pop("multicast", None)
             for section, keepers in beside.items():
                 keepers.judge()
                 self.found[section] = keepers.found
                 self.say(self._now(), f"{section}: {', '.join(f'{k} {v}' for k, v in keepers.found.items())}")
             self._end(programs, last, converge_s)
+            if multicast is not None:  # its last messages need all stations
+                multicast.judge()
+                self.found["multicast"] = multicast.found
+                self.say(self._now(), "multicast: all programs have their last messages, or the time is over")
             for station in last:
                 nemesis.still_there(station)
             self.counters["orders"] = nemesis.refused

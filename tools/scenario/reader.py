@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from ...daemon import config
+from ...daemon.client import Order
+from ..histories.multicaster import RATE, Task
 from ..histories.recorder import LEVELS, Load
 from ..lab import files, impair
 from ..lab.impair import Impairment
@@ -32,6 +34,8 @@ SIZE_MAX: Final = 32 * 1024 * 1024
 STATE_SIZE_MAX: Final = 4 << 30
 RATE_MAX: Final = 10_000.0
 BURST_MAX: Final = 1_000
+MULTICAST_GROUPS_MAX: Final = 16
+MULTICAST_ORDERS: Final[tuple[Order, ...]] = ("token", "abcast")
 _SIZE: Final = re.compile(r"(\d+)\s*([kM]?)(?:i?B)?")
 _TOP: Final = (
     "about",
@@ -45,6 +49,7 @@ _TOP: Final = (
     "load",
     "state",
     "names",
+    "multicast",
     "at",
     "expect",
 )
@@ -378,6 +383,7 @@ class _Reader:
             groups=groups,
             joining=self.joining(top.get("state"), end_ms),
             switching=self.switching(top.get("names"), end_ms),
+            multicasting=self.multicasting(top.get("multicast"), medium),
             quorum=(parsed.cluster.quorum if parsed else 0) or self._n // 2 + 1,
             fail_timeout_ms=parsed.cluster.fail_timeout_ms if parsed else 400,
             source=where,
@@ -473,6 +479,26 @@ class _Reader:
             at_ms,
             self.get(table, "names", "within", _time, 5_000),
         )
+
+    def multicasting(self, value: Any, medium: str) -> Task | None:
+        """[multicast]."""
+        if value is None:
+            return None
+        table = self.table(value, "multicast", ("groups", "orders", "rate"), ("groups",))
+        if medium == "bus":
+            self.say("multicast", "on a bus no group has these orders")
+        named = table.get("groups")
+        if not isinstance(named, dict) or not 1 <= len(named) <= MULTICAST_GROUPS_MAX:
+            self.say("multicast.groups", f"expected 1 to {MULTICAST_GROUPS_MAX} groups, as in {{ a = [1, 2], b = [2, 3] }}")
+            named = {}
+        for name in named:
+            if not re.fullmatch(r"[a-z0-9]{1,8}", name):
+                self.say(f"multicast.groups.{name}", "expected a name of 1 to 8 small letters and digits")
+        groups = {name: self.get(named, "multicast.groups", name, self.numbers, ()) for name in named}
+        words = self.get(table, "multicast", "orders", _list_of(_one_of(MULTICAST_ORDERS), "orders"), MULTICAST_ORDERS)
+        orders: tuple[Order, ...] = tuple(order for order in MULTICAST_ORDERS if order in words)
+        rate = self.get(table, "multicast", "rate", _number(0, RATE_MAX), RATE)
+        return Task(groups, orders, rate, self._n)
 
     def timeline(self, value: Any) -> tuple[Entry, ...]:
         if not isinstance(value, list):

@@ -5,13 +5,16 @@ A PDU of a link is decoded like any other one (``pdu.decode``); each of its mess
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ....proto import wire
 from ....proto.multicast.codec import Encoded, decode
 from ....proto.multicast.records import Data, Decide, Held, Record, Relay, Report, Stable, Timed
+from .records import Records
 
 _TYPES: Final = {kind.name: int(kind) for kind in wire.MessageType}
 
@@ -76,3 +79,17 @@ def records(plain: Mapping[str, Any]) -> list[LinkRecord]:
         record = decode(encoded, plain["src"], plain["incarnation"])
         out.append(LinkRecord(_NAMES.get(type(record), "?"), plain["src"], plain["target"], record))
     return out
+
+
+def sent_by(station: int, path: str | os.PathLike[str], cluster: int | None = None) -> Iterator[tuple[bytes, bytes]]:
+    """Destination address and PDU of the frames of links in a capture that a station has sent. cluster: id; None: any. Raises
+    CaptureDamage and OSError."""
+    start, pair, ethertype = wire.ETHERNET_HEADER, int(wire.Flag.PAIR), wire.ETHERTYPE.to_bytes(2)
+    flags_at, src_at = start + wire.HEADER.offset("flags"), start + wire.HEADER.offset("src")
+    least = start + wire.HEADER.size
+    for record in Records(path):
+        frame = record.data
+        if len(frame) < least or frame[12:14] != ethertype or not frame[flags_at] & pair or frame[src_at] != station:
+            continue
+        if cluster in (None, struct.unpack_from(">I", frame, start)[0]):
+            yield frame[:6], frame[start:]
