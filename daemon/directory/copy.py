@@ -205,6 +205,17 @@ class Copy:
             found = [e for name, _ in self.rows.scan(Table.ENTRY, first, last) if (e := self.state.entry(name)) is not None]
             return self.state.place, found
 
+    def changes(self, since: Place, first: str, last: str) -> tuple[Place, list[Entry], list[str] | None]:
+        """The entries from ``first`` up to ``last`` that have changed after a place, the names that have gone after it (None: no
+        longer known, and the entries are all there are), and the place at which that is so."""
+        place, entries = self.entries(first, last)
+        with self.lock:
+            if not copying.delta_possible(self.state, since):
+                return place, entries, None
+            removed = copying.removed_since(self.state, since)
+        gone = [name for table, name in removed if table == Table.ENTRY and first <= name < last]
+        return place, [e for e in entries if e.version > since], gone
+
     # ---- state transfer, in the loop
 
     def have(self) -> Have | None:

@@ -333,9 +333,18 @@ class Client(Program):
         if (subject and not is_name(subject.removesuffix("."))) or type(number) is not int or number in self._watches:
             raise Refused("malformed", "a watch needs a name, or the beginning of names with a dot, and a number of its own")
         watch = Watch(subject)
-        place, entries = await process.work(process.copy.entries, *bounds(subject))
+        if since := frame.get("since"):
+            # A program that comes from another station may be ahead of this one.
+            await self._in_time(frame, self._catch_up({"after": since}))
+            place, entries, gone = await process.work(process.copy.changes, parse_place(str(since)), *bounds(subject))
+            if gone is None:
+                watch.start(place, entries, missed=True)
+            else:
+                watch.resume(place, entries, gone)
+        else:
+            place, entries = await process.work(process.copy.entries, *bounds(subject))
+            watch.start(place, entries)
         # What the worker did after it read them is reported after this.
-        watch.start(place, entries)
         self._watches[number] = watch
         process.watches[watch] = lambda: self._tell(number)
         asyncio.get_running_loop().call_soon(self._tell, number)

@@ -219,7 +219,8 @@ class AwayPart(Client):
         watch = Watch(subject)
         passed = self.away.passed
         place, entries = await self._in_time(frame, self._all(subject))
-        watch.start(place, entries)
+        # What is gone from a zone that is not kept here, nobody here knows.
+        watch.start(place, entries, missed=bool(frame.get("since")))
         self._watches[number] = watch
         self._watching[number] = asyncio.get_running_loop().create_task(self._follow(number, watch, passed, entries))
         asyncio.get_running_loop().call_soon(self._tell, number)

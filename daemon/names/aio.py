@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, cast
 
@@ -218,9 +218,12 @@ class Directory:
         operation = calls.register_of(name, address, exclusive=exclusive, selection=selection, zone=zone)
         return DirectoryLease(self, operation, ttl)
 
-    async def watch(self, subject: str = "", timeout: float | None = None) -> AsyncIterator[NameChange]:
-        """All there is, ``listed``, then each change. Raises Timeout, ConnectionClosed."""
-        number, ticket = self._protocol.watch(subject)
+    async def watch(
+        self, subject: str = "", timeout: float | None = None, since: Place | None = None
+    ) -> AsyncGenerator[NameChange, None]:
+        """All there is, ``listed``, then each change. since: as in ``zenjun.names.SyncDirectory.watch``. Raises Timeout,
+        ConnectionClosed."""
+        number, ticket = self._protocol.watch(subject, since)
         try:
             await self._call(ticket)
             queue = self._protocol.watches[number]

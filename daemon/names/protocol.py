@@ -96,11 +96,12 @@ class NamesProtocol:
         self._counter += 1
         return self.ask("register", c=self.client, n=self._counter, op=operation_row(operation), ttl=ttl, timeout=timeout)
 
-    def watch(self, subject: str) -> tuple[int, Ticket[Frame]]:
+    def watch(self, subject: str, since: Place | None = None) -> tuple[int, Ticket[Frame]]:
         self._number += 1
         number = self._number
         self.watches[number] = deque()
-        return number, self.ask("watch", watch=number, name=lower(subject))
+        more = {} if since is None else {"since": place_text(since)}
+        return number, self.ask("watch", watch=number, name=lower(subject), **more)
 
     def unwatch(self, number: int) -> None:
         self.watches.pop(number, None)

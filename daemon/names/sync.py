@@ -170,10 +170,12 @@ class SyncDirectory:
 
     # ---- watches
 
-    def watch(self, subject: str = "", timeout: float | None = None) -> Iterator[NameChange]:
+    def watch(self, subject: str = "", timeout: float | None = None, since: Place | None = None) -> Iterator[NameChange]:
         """All there is, ``listed``, then each change. subject: a name, or the beginning of names with a dot at its end; "": all.
-        timeout: longest wait for the next one. Raises Timeout, ConnectionClosed."""
-        number, ticket = self._protocol.watch(subject)
+        timeout: longest wait for the next one. since: the place of a change that the program has had: in place of all there is
+        come the changes after it, what is gone among them; after a ``gap`` all there is, if they are no longer known. Raises
+        Timeout, ConnectionClosed."""
+        number, ticket = self._protocol.watch(subject, since)
         try:
             self._call(ticket)
             queue = self._protocol.watches[number]

@@ -29,6 +29,7 @@ from zenjun.daemon.names import (
     connect_directory,
     connect_directory_sync,
 )
+from zenjun.proto.service.directory.entries import Place
 from zenjun.tools.lab import Lab
 
 from ..timing import in_time
@@ -279,10 +280,12 @@ def test_asyncio_watch_mirror_and_leases(names: Names) -> None:
         async with connect_directory(names.socket(1), timeout=10) as one, connect_directory(names.socket(2), timeout=10) as two:
             await one.set("web.a", ["tcp://10.0.0.1:80"])
             seen: list[tuple[str, str, int]] = []
+            places: dict[tuple[str, str, int], Place] = {}
 
             async def follow() -> None:
                 async for change in two.watch("web."):
                     seen.append((change.kind, change.name, len(change.entry.targets) if change.entry else 0))
+                    places.setdefault(seen[-1], change.place)
 
             follower = asyncio.create_task(follow())
             while ("listed", "", 0) not in seen:
@@ -297,6 +300,14 @@ def test_asyncio_watch_mirror_and_leases(names: Names) -> None:
             assert seen == [("changed", "web.a", 1), ("listed", "", 0), ("changed", "web.b", 1), ("changed", "web.b", 0)]
             assert list(mirror) == ["web.a"]
             follower.cancel()
+            # Who knows a place goes on from there, at any station.
+            await one.set("web.c", ["tcp://10.0.0.3:80"])
+            again = one.watch("web.", since=places[("listed", "", 0)])
+            later = [await anext(again) for _ in range(3)]
+            assert [(c.kind, c.name, c.entry is not None) for c in later] == [
+                ("changed", "web.c", True), ("changed", "web.b", False), ("listed", "", False),
+            ]  # fmt: skip
+            await again.aclose()
             async with (
                 one.register("leader", "station:1/job", exclusive=True) as first,
                 two.register("leader", "station:2/job", exclusive=True) as second,

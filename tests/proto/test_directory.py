@@ -12,6 +12,7 @@ from zenjun.proto.service.directory import lookup
 from zenjun.proto.service.directory import state as state_module
 from zenjun.proto.service.directory.addresses import is_address
 from zenjun.proto.service.directory.copying import delta_possible, digest, removed_since
+from zenjun.proto.service.directory.draft import Change
 from zenjun.proto.service.directory.entries import NOWHERE, Entry, Schedule, Slot, Target, entry_row, read_entry
 from zenjun.proto.service.directory.messages import (
     MAGIC,
@@ -55,6 +56,7 @@ from zenjun.proto.service.directory.selection import effective, minus_log2, sele
 from zenjun.proto.service.directory.state import Result, State
 from zenjun.proto.service.directory.store import MemoryStore, Table
 from zenjun.proto.service.directory.ttl import PAUSE_NS, TURN_NS, Ttls
+from zenjun.proto.service.directory.watch import Changed, Gap, Listed, Watch
 from zenjun.proto.timers import NEVER
 
 from ..sim.directory_load import Load
@@ -434,3 +436,17 @@ def test_a_pause_of_the_process_ends_no_lease() -> None:
     assert turns.count([1]) == 1 and turns.index([1]) == 9 and len(t) == 1
     assert t.next_turn() == NEVER
     assert t.on_turn(late + 100 * TURN_NS + PAUSE_NS) == []
+
+
+def test_a_watch_goes_on_from_a_place() -> None:
+    """By the places of the changes, then what is gone; who asks for too long ago gets a gap, and everything."""
+    early, late = (Entry(name, "0", (place, 1, 0)) for name, place in (("web.b", 5), ("web.a", 7)))
+    watch = Watch("web.")
+    watch.resume((9, 1, 0), [late, early, Entry("db", "0", (6, 1, 0))], ["web.c", "dbs"])
+    watch.on_changes((10, 1, 0), [Change("web.a", late, None)])
+    assert watch.read(10) == [
+        Changed((5, 1, 0), "web.b", early), Changed((7, 1, 0), "web.a", late), Changed((9, 1, 0), "web.c", None),
+        Listed((9, 1, 0)), Changed((10, 1, 0), "web.a", None),
+    ]  # fmt: skip
+    watch.start((11, 1, 0), [early], missed=True)
+    assert watch.read(10) == [Gap((11, 1, 0)), Changed((11, 1, 0), "web.b", early), Listed((11, 1, 0))]

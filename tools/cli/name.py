@@ -28,6 +28,7 @@ from .namecommon import (
     entry_line,
     json_option,
     said,
+    since_option,
     timeout_option,
     update_options,
     version_option,
@@ -147,19 +148,23 @@ def list_(prefix: str, as_json: bool, timeout: float, path: str | None) -> None:
 @click.argument("subject", default="", metavar="[NAME|PREFIX.]")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="End after this number of changes.")
 @click.option("-t", "--timeout", type=click.FloatRange(min=0.1), help="Longest wait for a change, seconds. [default: forever]")
+@since_option
 @json_option
 @directory_option
-def watch(subject: str, count: int | None, timeout: float | None, as_json: bool, path: str | None) -> None:
+def watch(subject: str, count: int | None, timeout: float | None, since: Place | None, as_json: bool, path: str | None) -> None:
     """Print all there is, then each change in its order, until Ctrl-C.
+
+    With --json each line has its place: go on with --since and the last one, at any station.
 
     \b
     Examples:
       zenjun name watch db
       zenjun name watch plant. --json
+      zenjun name watch plant. --json --since 4294967300.1.0
     """
     listed = seen = 0
     with directory(path) as d:
-        for change in d.watch(subject, timeout):
+        for change in d.watch(subject, timeout, since):
             if change.kind == "listed":
                 listed = 1
             _show(change, bool(listed), as_json)

@@ -101,10 +101,14 @@ def update_options(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def version_option(f: F) -> F:
-    return click.option("--if-version", "version", type=Quantity("version", _version), help="Only if it has this version.")(f)
+    return click.option("--if-version", "version", type=Quantity("version", _place), help="Only if it has this version.")(f)
 
 
-def _version(text: str) -> Place:
+def since_option(f: F) -> F:
+    return click.option("--since", type=Quantity("place", _place), help="In place of all there is: what has changed after it.")(f)
+
+
+def _place(text: str) -> Place:
     return parse_place(text)
 
 

@@ -58,13 +58,23 @@ class Watch:
         subject = self.subject
         return name == subject or not subject or (subject[-1] == "." and name.startswith(subject))
 
-    def start(self, place: Place, entries: Iterable[Entry]) -> None:
+    def start(self, place: Place, entries: Iterable[Entry], missed: bool = False) -> None:
         """All entries, as of ``place``. Also when the copy was replaced: undelivered events are dropped, and the reader starts
-        again."""
+        again. missed: after a ``Gap``, for a reader that asked for what has changed since a place that is too long ago."""
         self._events.clear()
         self._latest.clear()
         self._gap = None
+        if missed:
+            self._events.append(Gap(place))
         self._events.extend(Changed(place, e.name, e) for e in entries if self.concerns(e.name))
+        self._events.append(Listed(place))
+
+    def resume(self, place: Place, changed: Iterable[Entry], gone: Iterable[str]) -> None:
+        """In place of ``start``, for a reader that knows what was at an earlier place: what has changed since then, by the places
+        of the changes, then what is gone, as of ``place``."""
+        found = sorted((e for e in changed if self.concerns(e.name)), key=lambda e: (e.version, e.name))
+        self._events.extend(Changed(e.version, e.name, e) for e in found)
+        self._events.extend(Changed(place, name, None) for name in gone if self.concerns(name))
         self._events.append(Listed(place))
 
     def on_changes(self, place: Place, changes: Iterable[Change]) -> bool:
