@@ -29,6 +29,7 @@ BROKEN: Final = (
     "tests/sim/broken_seven.py",
     "tests/sim/broken_database.py",
     "tests/sim/broken_unanimous.py",
+    "tests/sim/broken_distance.py",
     "tests/sim/broken_corosync.py",
     "tests/model/multicast/broken.py",
     "tests/model/multicast/printed.py",

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from ...proto.service.database.zones import parse_zone as parse_database_zone
 from ...proto.service.directory.parts import parse_zone
 from ...proto.wire import MTU_MIN, STATIONS_MAX
 from .source import shown
@@ -136,11 +137,18 @@ def check_stations(value: list[int]) -> str:
     return next((f"{k} is no station number" for k in value if not 1 <= k <= STATIONS_MAX), "")
 
 
-def check_zones(value: list[str]) -> str:
+def check_database_zones(value: list[str]) -> str:
+    if problem := check_zones(value, parse_database_zone):
+        return problem
+    found = [station for text in value for station in parse_database_zone(text)[1]]
+    return next((f"station {k} is in two zones" for k in found if found.count(k) > 1), "")
+
+
+def check_zones(value: list[str], parse: Callable[[str], tuple[str, tuple[int, ...]]] = parse_zone) -> str:
     zones = []
     for text in value:
         try:
-            zone, stations = parse_zone(text)
+            zone, stations = parse(text)
         except ValueError as error:
             return str(error)
         zones.append(zone)

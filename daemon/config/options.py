@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast, overload
 
+from ...proto.service.database.zones import ZONES_MAX
 from ...proto.service.directory.parts import PARTS_MAX
 from ...proto.wire import ETHERTYPE, GROUP_MAC, MESSAGE_MAX, MTU_MIN, STATIONS_MAX
 from .option import (
     KIB,
     MIB,
     Option,
+    check_database_zones,
     check_dns,
     check_domain,
     check_ethertype,
@@ -500,6 +502,12 @@ class DatabaseOptions:
         example="127.0.0.1:9463",
         help="where zenjun-db answers GET /metrics (OpenMetrics); not the same place as other metrics; empty: nowhere",
         reason="not every site needs it, and any process that may connect can read the names of databases",
+    )  # fmt: skip
+    zones: tuple[str, ...] = option(
+        (), low=0, high=ZONES_MAX, check=check_database_zones, note="each NAME=STATION,STATION,...",
+        help="stations that share copies, as in [\"north=2,1,3\"]: the first ones of each zone have a database, the "
+        "others use it there; a station in none is a zone of its own; the same at all stations",
+        reason="in a large cluster not every station need keep every database, nor write it to its disk",
     )  # fmt: skip
     scrub_hours: int = option(
         24, unit="h", low=0, high=8760,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ...proto.service.database.zones import parse_zone as parse_database_zone
 from ...proto.service.directory.parts import parse_zone
 from .option import Option, did_you_mean
 from .options import LINK_OPTIONS, LINKS_MAX, OPTIONS, SECTIONS, Config, LinkOptions
@@ -151,6 +152,7 @@ def _together(source: Source, config: Config) -> Iterator[Problem]:
     yield from _links(source, config)
     yield from _seven(source, config)
     yield from _zoned(source, config)
+    yield from _database(source, config)
     at_least = (
         ("fail_timeout_ms", 2 * c.heartbeat_ms, "2 × heartbeat_ms"),
         ("open_window_ms", 4 * c.open_interval_ms, "4 × open_interval_ms"),
@@ -197,6 +199,15 @@ def _zoned(source: Source, config: Config) -> Iterator[Problem]:
         yield Problem(line, 'directory.update is "seven": every station keeps all names, and holders and zones have to be empty')
     if d.dns:
         yield Problem(line, "directory.dns answers from a station that keeps all names: holders and zones have to be empty")
+
+
+def _database(source: Source, config: Config) -> Iterator[Problem]:
+    """Zones of databases name stations that there are."""
+    for text in config.database.zones:
+        for k in parse_database_zone(text)[1]:
+            if k > config.cluster.stations:
+                problem = f"database.zones names station {k}: expected 1..{config.cluster.stations} (cluster.stations)"
+                yield Problem(source.line("database", "zones"), problem)
 
 
 def _unknown_section(name: str, value: object) -> str:

@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     path = socket_of(config.database.socket, station.socket)
 
     async def run() -> int:
-        process = Process(config, root, journal)
+        process = Process(config, root, journal, str(path))
         try:
             monitoring = MetricsServer(
                 config.database.metrics, station.socket_bits, station.socket_group, journal, families, "database.metrics"

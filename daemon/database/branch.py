@@ -23,7 +23,7 @@ import apsw
 from ...proto.service.database.messages import Segment
 from . import vfs
 from .errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
-from .guarding import Guard, Looking, SchemaGuard, is_recorded, quoted, uneven_functions
+from .guarding import Guard, Looking, SchemaGuard, is_recorded, quoted, refuse_pragma, uneven_functions
 from .savepoints import Savepoints, parsed
 
 __all__ = ["BUSY_TIMEOUT_MS", "Bindings", "Branch"]
@@ -257,6 +257,14 @@ class Branch:
         last = self.changeset()
         unchecked = [(Segment.UNCHECKED, b"")] if self.changes_schema and not self._checks else []
         return [*unchecked, *self._segments, *([(Segment.CHANGESET, last)] if last else [])]
+
+    def confine(self, length_max: int) -> None:
+        """For a program of another station: no pragma that concerns more than this transaction, no value above *length_max*
+        bytes."""
+        self._guard.is_confined = True
+        self.reader.set_authorizer(lambda action, first, *_: refuse_pragma(action, first))
+        for connection in (self.reader, self.writer):
+            connection.limit(apsw.SQLITE_LIMIT_LENGTH, length_max)
 
     def keep(self) -> None:
         """The transaction was committed by the order: its temporary tables stay as it left them. What it did to the database is

@@ -135,6 +135,7 @@ _CLASSES: Final[dict[str, type[Error]]] = {
     "undecided": Undecided,
     "not-permitted": NotPermitted,
     "no-database": ProgrammingError,
+    "elsewhere": ProgrammingError,
     "name": ProgrammingError,
     "exists": ProgrammingError,
     "malformed": ProgrammingError,

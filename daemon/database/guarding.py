@@ -37,6 +37,37 @@ _NO_SCHEMA: Final = "the schema cannot be changed on a branch: a changeset has r
 _ROWS: Final = {apsw.SQLITE_INSERT: "INSERT", apsw.SQLITE_UPDATE: "UPDATE", apsw.SQLITE_DELETE: "DELETE"}
 MODULES: Final = frozenset({"fts5", "rtree"})
 """Virtual tables whose content is in ordinary ones."""
+PRAGMAS: Final = frozenset(
+    [
+        "application_id",
+        "collation_list",
+        "compile_options",
+        "data_version",
+        "database_list",
+        "defer_foreign_keys",
+        "encoding",
+        "foreign_key_check",
+        "foreign_key_list",
+        "foreign_keys",
+        "freelist_count",
+        "function_list",
+        "index_info",
+        "index_list",
+        "index_xinfo",
+        "integrity_check",
+        "module_list",
+        "page_count",
+        "page_size",
+        "pragma_list",
+        "quick_check",
+        "schema_version",
+        "table_info",
+        "table_list",
+        "table_xinfo",
+        "user_version",
+    ]
+)
+"""What a program of another station may ask for: nothing that reaches beyond its transaction."""
 _SCHEMA_WORDS: Final = frozenset({"ALTER", "CREATE", "DROP"})
 _NOT_IN_SCHEMA: Final = frozenset(
     {
@@ -128,10 +159,17 @@ def is_recorded(table: str) -> bool:
     return not table.lower().startswith(_UNRECORDED)
 
 
+def refuse_pragma(action: int, name: str | None) -> int:
+    """For an authorizer: whether a program of another station may use this pragma."""
+    return _DENY if action == apsw.SQLITE_PRAGMA and (name or "").lower() not in PRAGMAS else _OK
+
+
 class Guard:
     """The authorizer of one branch."""
 
     def __init__(self) -> None:
+        self.is_confined = False
+        """The program is at another station: a pragma that concerns this process is refused."""
         self.is_own = False
         """A statement of the branch itself is being prepared."""
         self.refusal = ""
@@ -147,6 +185,9 @@ class Guard:
     def __call__(self, action: int, first: str | None, second: str | None, database: str | None, cause: str | None) -> int:
         if not self.is_own and (reason := self._refuse(action, first or "", second or "", database or "")):
             self.refusal = self.refusal or reason
+            return _DENY
+        if self.is_confined and not self.is_own and refuse_pragma(action, first) != _OK:
+            self.refusal = self.refusal or f"PRAGMA {first}: not at a distance"
             return _DENY
         if action in _ROWS and database == "main":
             self.written.add(first or "")

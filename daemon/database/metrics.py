@@ -38,10 +38,15 @@ def families(status: Mapping[str, Any]) -> Iterator[Metric]:
     """The families of a status of the process (``serving``)."""
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
-    databases = {facts["name"]: facts for facts in status["databases"]}
+    databases = {facts["name"]: facts for facts in status["databases"] if not facts.get("elsewhere")}
     yield InfoMetricFamily("zenjun_db", "Which process this is", {k: str(status[k]) for k in ("version", "cluster", "station")})
     yield GaugeMetricFamily("zenjun_db_quorum", "Whether this station is in the order", value=float(status["quorum"]))
     yield GaugeMetricFamily("zenjun_db_programs", "Programs connected here", value=float(status["programs"]))
+    for name, text, member in (
+        ("sessions_here", "Sessions of programs of other stations here", "sessions_here"),
+        ("sessions_elsewhere", "Sessions of programs here at other stations", "sessions_elsewhere"),
+    ):
+        yield GaugeMetricFamily(f"zenjun_db_{name}", text, value=float(status["distance"][member]))
     for name, text, unit, member in GAUGES:
         gauge = GaugeMetricFamily(f"zenjun_db_{name}", text, labels=["database"], unit=unit)
         yield labelled(gauge, (((database,), float(facts[member])) for database, facts in databases.items()))

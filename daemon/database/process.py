@@ -7,15 +7,16 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ...proto.service.database.certify import table_hash
 from ...proto.service.database.machine import Durability
 from ...proto.service.database.messages import BODY_MAX, Segment, Txid, Write, encode_body
 from ...proto.service.database.roll import Sites
 from ...proto.service.database.rows import RowsFailed, Verdict
+from ...proto.service.database.zones import COPIES, Zones, parse_zone
 from ..client import ClientError, Event, NotReachable, connect
 from ..client.aio import Connection
 from ..config import Config
@@ -23,6 +24,7 @@ from ..observe import Journal
 from ..programs import Refused
 from ..release import version
 from .branch import Branch
+from .distant import Distant
 from .files import CATALOGUE, Files
 from .importing import ImportRefused, imported
 from .room import Room
@@ -37,6 +39,9 @@ LONG_BYTES_MAX: Final = 4 * BODY_MAX
 RETRY_S: Final = 0.5
 PREPARED_S: Final = 86_400.0
 """For that long a file that was given for a database may wait for it."""
+HERE_S: Final = 2.0
+"""A program waits so long for the copy of its own station, before it uses another one."""
+FAILED_STEPS: Final = ("failed", "refused")
 TRIES: Final = 10
 """Of a change of the catalogue that another station's comes before."""
 
@@ -45,15 +50,42 @@ class OrderLost(ClientError):
     """The order has ended for this station; a new connection is another member."""
 
 
+class Elsewhere(NamedTuple):
+    """A database that this station has no copy of."""
+
+    name: str
+    uuid: bytes
+    mode: str
+    sites: tuple[int, ...]
+
+    def facts(self, active: list[int]) -> dict[str, Any]:
+        """For the status. active: stations where it is."""
+        return {
+            "name": self.name,
+            "mode": self.mode,
+            "uuid": self.uuid.hex(),
+            "step": "not at this station",
+            "active_sites": active,
+            "sites": list(self.sites),
+            "elsewhere": True,
+        }
+
+
 class Process:
     """Everything but the socket for programs."""
 
-    def __init__(self, config: Config, root: Path, journal: Journal) -> None:
+    def __init__(self, config: Config, root: Path, journal: Journal, socket: str = "") -> None:
+        """socket: for programs, where this process finds itself."""
         self.config, self.root, self.journal = config, root, journal
-        quorum = config.cluster.quorum if config.cluster.required_stations else 0
-        stations = frozenset(range(1, config.cluster.stations + 1))
-        self.stations = Sites(stations, frozenset(config.cluster.required_stations), quorum)
+        self.stations = self._sites_of(range(1, config.cluster.stations + 1))
         self.sites: dict[str, Site] = {}
+        self.elsewhere: dict[str, Elsewhere] = {}
+        """Databases without a copy here."""
+        self.distant = Distant(self, Zones(config.cluster.stations, dict(map(parse_zone, config.database.zones))), socket)
+        self._prepared: set[Site] = set()
+        """Those whose file has been opened, as far as it can be: not to be served before, for that opens it as well."""
+        self._options: dict[str, dict[str, Any]] = {}
+        """What the catalogue says of each database."""
         self.room = Room(LONG_BYTES_MAX)
         self.step = "waiting for zenjund"
         self._txid = (config.station.id, int(time.time()) & 0xFFFFFFFF, secrets.randbits(32))
@@ -67,11 +99,19 @@ class Process:
         self.catalogue = self._add(CATALOGUE, secrets.token_bytes(16))
         self.catalogue.on_version = lambda: self._soon(self._look())
 
-    def _add(self, name: str, uuid: bytes, *, from_file: bool = False, mode: str = Site.mode) -> Site:
-        site = MODES[mode](
+    def _sites_of(self, stations: Iterable[int]) -> Sites:
+        """Which of these stations decide: more than half; or the cluster's quorum, if they have all that it requires."""
+        here, required = frozenset(stations), frozenset(self.config.cluster.required_stations)
+        quorum = self.config.cluster.quorum if required else 0
+        return Sites(here, required, quorum) if required <= here and quorum <= len(here) else Sites(here)
+
+    def _add(self, name: str, uuid: bytes, options: Mapping[str, Any] | None = None) -> Site:
+        known = options or {}
+        stations = self._sites_of(known["sites"]) if "sites" in known else self.stations
+        site = MODES[known.get("mode", Site.mode)](
             name,
             Files(self.root, name),
-            self.stations._replace(from_file=from_file),
+            stations._replace(from_file="from" in known),
             self.journal,
             uuid,
             self.config.database.scrub_hours * 3600.0,
@@ -119,24 +159,22 @@ class Process:
         except (RowsFailed, OSError) as error:
             site.step = f"failed: {error}"
             self.journal.error("failed", f"database {site.name}: {error}")
+        self._prepared.add(site)
 
     async def _session(self, connection: Connection) -> None:
         self._connection = connection
         self._lost = asyncio.get_running_loop().create_future()
         self._ended.clear()
         self.step = "in the order"
+        besides: list[asyncio.Task[Any]] = []
         try:
-            for site in list(self.sites.values()):
-                self._serve(site)
-            waiting = asyncio.create_task(self._ended.wait())
-            both: list[asyncio.Future[Any]] = [self._lost, waiting]
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
+            besides = [asyncio.create_task(each) for each in (self._ended.wait(), self.distant.serve(connection), self._admit())]
+            await asyncio.wait([self._lost, *besides], return_when=asyncio.FIRST_COMPLETED)
             if self._lost.done():
                 raise OrderLost("this station has left the order")
         finally:
             self._connection = None
-            tasks, self._serving = list(self._serving.values()), {}
+            tasks, self._serving = [*self._serving.values(), *besides], {}
             for task in tasks:
                 task.cancel()
             ended = await asyncio.gather(*tasks, return_exceptions=True)
@@ -145,9 +183,28 @@ class Process:
             if isinstance(error, Exception):
                 raise error
 
+    async def _admit(self) -> None:
+        """Serve the databases while this station's zones are those of the others."""
+        while True:
+            refused = self.distant.machine.refused()
+            if self.distant.admitted:
+                self.step = "in the order"
+                for site in list(self.sites.values()):
+                    self._serve(site)
+            elif refused and self.step != f"refused: {refused}":
+                self.step = f"refused: {refused}"
+                self.journal.error("refused", f"this station takes no part: {refused}")
+                tasks, self._serving = list(self._serving.values()), {}
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                for site in self.sites.values():
+                    site.step = self.step
+            await self.distant.changed()
+
     def _serve(self, site: Site) -> None:
         connection = self._connection
-        if connection is None or site.name in self._serving:
+        if connection is None or site.name in self._serving or site not in self._prepared or not self.distant.admitted:
             return
         task = asyncio.create_task(site.serve(connection))
         self._serving[site.name] = task
@@ -173,15 +230,23 @@ class Process:
             except NotHere as error:
                 self.journal.error("catalogue", str(error))
                 return
-            wanted: dict[str, bytes] = {name: uuid for name, uuid, _ in rows}
+            self._options = {name: json.loads(options) for name, _, options in rows}
+            wanted: dict[str, bytes] = {}
+            elsewhere: dict[str, Elsewhere] = {}
+            for name, uuid, _ in rows:
+                sites = tuple(self._options[name].get("sites", self.stations.stations))
+                if self.config.station.id in sites:
+                    wanted[name] = uuid
+                else:
+                    elsewhere[name] = Elsewhere(name, uuid, self._options[name].get("mode", Site.mode), sites)
+            self.elsewhere = elsewhere
             for name, site in list(self.sites.items()):
                 if name != CATALOGUE and wanted.get(name) != site.uuid:
                     await self._drop(site)
             await asyncio.to_thread(self._clean, {self.prepared(name, uuid) for name, uuid, _ in rows})
-            for name, uuid, options in rows:
+            for name, uuid in wanted.items():
                 if name not in self.sites:
-                    known = json.loads(options)
-                    site = self._add(name, uuid, from_file="from" in known, mode=known.get("mode", Site.mode))
+                    site = self._add(name, uuid, self._options[name])
                     await asyncio.to_thread(self._adopt, site)
                     await self._prepare(site)
                     self._serve(site)
@@ -206,6 +271,7 @@ class Process:
 
     async def _drop(self, site: Site) -> None:
         del self.sites[site.name]
+        self._prepared.discard(site)
         if (task := self._serving.pop(site.name, None)) is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -220,7 +286,20 @@ class Process:
         """Raises Refused."""
         if (site := self.sites.get(name)) is not None:
             return site
+        if (other := self.elsewhere.get(name)) is not None:
+            stations = ", ".join(map(str, other.sites))
+            raise Refused("elsewhere", f"this station has no copy of {name}: do that at one of the stations {stations}")
         raise Refused("no-database", f"there is no database {name[:80]!r}: zenjun db list shows which there are")
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """Of one database. Raises Refused."""
+        if (other := self.elsewhere.get(name)) is not None:
+            return other.facts(sorted(self.distant.machine.active(other.uuid.hex())))
+        return self.site(name).facts()
+
+    def names(self) -> list[str]:
+        """Of all databases."""
+        return sorted({*self.sites, *self.elsewhere})
 
     def status(self, name: str | None, programs: int) -> dict[str, Any]:
         """The answer to the request ``status``. name: None: of all databases. programs: the number connected. Raises Refused."""
@@ -231,38 +310,52 @@ class Process:
             "step": self.step,
             "quorum": self.has_quorum(),
             "programs": programs,
-            "databases": [self.site(each).facts() for each in ([name] if name is not None else sorted(self.sites))],
+            "distance": self.distant.facts(),
+            "databases": [self.facts(each) for each in ([name] if name is not None else self.names())],
         }
 
-    async def create(self, name: str, seconds: float, source: Path | None = None, mode: str = Site.mode) -> None:
-        """Make a database, empty or of what an SQLite file has, and return when all stations have it on their disks. Raises
-        Refused."""
+    async def create(
+        self, name: str, seconds: float, source: Path | None = None, mode: str = Site.mode, zones: Sequence[str] = (),
+        copies: int = COPIES,
+    ) -> None:  # fmt: skip
+        """Make a database, empty or of what an SQLite file has, and return when all its stations have it on their disks. zones:
+        where it is, at so many stations of each; none: in all. Raises Refused."""
         deadline = time.monotonic() + seconds
-        if name in self.sites:
+        options: dict[str, Any] = {} if mode == Site.mode else {"mode": mode}
+        known = self.distant.machine.zones
+        try:
+            sites = known.sites(copies, zones)
+        except KeyError as error:
+            raise Refused("name", f"there is no zone {error.args[0]!r}: there are {', '.join(known.zones)}") from None
+        if set(sites) != self.stations.stations:
+            options["sites"] = list(sites)
+        if name in self.names():
             raise Refused("exists", f"there is a database {name!r} already")
         count = len(await self.catalogue.query("SELECT name FROM databases"))
         if count >= DATABASES_MAX:
             raise Refused("full", f"there are {count} databases, as many as there may be")
-        await self._begin("INSERT INTO databases(uuid, options, name) VALUES(?, ?, ?)", name, deadline, source, mode)
+        await self._begin("INSERT INTO databases(uuid, options, name) VALUES(?, ?, ?)", name, deadline, source, options)
 
     async def restore(self, name: str, seconds: float, source: Path) -> None:
         """Put what an SQLite file has in the place of a database, at all stations. Raises Refused."""
-        mode = self.site(name).mode
+        self.site(name)
         deadline = time.monotonic() + seconds
-        await self._begin("UPDATE databases SET uuid = ?, options = ? WHERE name = ?", name, deadline, source, mode)
+        options = {key: value for key, value in self._options.get(name, {}).items() if key != "from"}
+        await self._begin("UPDATE databases SET uuid = ?, options = ? WHERE name = ?", name, deadline, source, options)
 
-    async def _begin(self, sql: str, name: str, deadline: float, source: Path | None, mode: str) -> None:
+    async def _begin(self, sql: str, name: str, deadline: float, source: Path | None, options: dict[str, Any]) -> None:
         """A change of the catalogue with which a database begins, and wait until it is everywhere. Raises Refused."""
         uuid = secrets.token_bytes(16)
         prepared = self.prepared(name, uuid)
         if source is not None:
+            if self.config.station.id not in options.get("sites", self.stations.stations):
+                stations = ", ".join(map(str, options["sites"]))
+                raise Refused("elsewhere", f"{name} is not to be at this station: do that at one of the stations {stations}")
             try:
                 await asyncio.to_thread(imported, source, prepared, uuid)
             except (ImportRefused, OSError) as error:
                 raise Refused("file", f"nothing has been done: the file cannot become a database: {error}") from None
-        options: dict[str, Any] = {} if source is None else {"from": self.config.station.id}
-        if mode != Site.mode:
-            options["mode"] = mode
+            options = options | {"from": self.config.station.id}
         try:
             await self._change(sql, (uuid, json.dumps(options), name), max(0.0, deadline - time.monotonic()))
         except Refused as refused:
@@ -270,26 +363,55 @@ class Process:
                 prepared.unlink(missing_ok=True)
             raise
         site = await self._appeared(name, uuid, deadline)
-        for each in (self.catalogue, site):
+        if site is None:
+            whole = self.distant.until(lambda: self.distant.machine.is_whole(uuid.hex()), max(0.0, deadline - time.monotonic()))
+            if not await whole:
+                stations = ", ".join(map(str, options["sites"]))
+                raise Refused("not-everywhere", f"{name} is created, but stations {stations} do not have it on their disks yet")
+        for each in (self.catalogue, *([site] if site is not None else [])):
             if not await each.until(lambda each=each: _is_everywhere(each), max(0.0, deadline - time.monotonic())):  # type: ignore[misc]
                 facts = each.facts()
                 have = {int(s) for s, v in facts["synced"].items() if v and int(s) in facts["active_sites"]}
-                missing = ", ".join(map(str, sorted(self.stations.stations - have)))
+                missing = ", ".join(map(str, sorted(each.sites.stations - have)))
                 text = (
                     f"{name} is created, but stations {missing} do not have it on their disks yet: wait for them before its use"
                 )
                 raise Refused("not-everywhere", text)
 
-    async def _appeared(self, name: str, uuid: bytes, deadline: float) -> Site:
+    async def _appeared(self, name: str, uuid: bytes, deadline: float) -> Site | None:
+        """None: it is not at this station."""
         while name not in self.sites or self.sites[name].uuid != uuid:
+            if name in self.elsewhere and self.elsewhere[name].uuid == uuid:
+                return None
             if time.monotonic() > deadline:
                 raise Refused("timeout", f"{name} is created, but it is not open here yet")
             await asyncio.sleep(RETRY_S / 10)
         return self.sites[name]
 
+    async def place_of(self, name: str, seconds: float) -> Site | None:
+        """Where a program of this station uses a database: here if the copy is active, or will be in a moment, or if it can be
+        read and none is active elsewhere; None: at a distance (rule Z3). Raises Refused."""
+        if (site := self.sites.get(name)) is None:
+            self.facts(name)
+            return None
+        others = self.distant.machine
+        if site.active or name == CATALOGUE:
+            return site
+
+        def elsewhere() -> bool:
+            return others.nearest(site.uuid.hex(), site.sites.stations) is not None
+
+        await site.until(lambda: site.active or site.step.startswith(FAILED_STEPS), min(seconds, HERE_S))
+        deadline = time.monotonic() + seconds
+        while site.is_blank and not elsewhere() and time.monotonic() < deadline:
+            await asyncio.sleep(RETRY_S / 10)
+        if site.active or not elsewhere():
+            return site
+        return None
+
     async def drop(self, name: str, seconds: float) -> None:
         """Raises Refused."""
-        self.site(name)
+        self.facts(name)
         await self._change("DELETE FROM databases WHERE name = ?", (name,), seconds)
 
     async def _change(self, sql: str, bindings: tuple[Any, ...], seconds: float) -> None:

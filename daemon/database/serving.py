@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ from ...proto.service.database.machine import Durability
 from ...proto.service.database.messages import BODY_MAX, HASH_BYTES, READS_MAX, Txid, Write
 from ...proto.service.database.parts import PART_BYTES
 from ...proto.service.database.rows import Verdict
+from ...proto.service.database.zones import COPIES
 from ..jsonframes import Frame
 from ..programs import Program, Refused, seconds_of
 from .files import CATALOGUE, is_name
@@ -50,6 +52,8 @@ class Client(Program):
         """Of the transaction that is given in pieces, and the bytes taken for it in the process's room."""
         self._reading: Site | None = None
         """What this program has waited to read."""
+        self._sessions: set[int] = set()
+        """At other stations."""
         self._upload: Path | None = None
         """A file that has come, or a part of it."""
 
@@ -60,6 +64,8 @@ class Client(Program):
     def ended(self) -> None:
         self._drop_pieces()
         self._end_upload()
+        for session in list(self._sessions):
+            self._end_session(session)
         if self._reading is not None:
             self._reading.began(self)
         for txid, site in self._locks.items():
@@ -71,8 +77,12 @@ class Client(Program):
         return self._process.site(str(frame.get("db") or ""))
 
     async def _do_open(self, frame: Frame) -> Frame:
-        site = self._site(frame)
+        """Where the database is used: a file here, or at a distance. here: only a file will do."""
         seconds = seconds_of(frame, TIMEOUT_S)
+        name = str(frame.get("db") or "")
+        site = self._site(frame) if frame.get("here") is True else await self._process.place_of(name, seconds)
+        if site is None:
+            return {"distant": True}
         if not await site.until(lambda: not site.is_blank, seconds):
             raise Refused("no-copy", f"this station has no copy of {site.name} yet: {site.step}")
         path = site.files.link
@@ -220,10 +230,62 @@ class Client(Program):
         """For how many seconds the copy here has been without quorum; null: since the start."""
         return {"seconds": self._site(frame).stale_s()}
 
+    # ---- at a distance
+
+    def _elsewhere(self, frame: Frame) -> tuple[str, Sequence[int]]:
+        """The database's uuid and its stations. Raises Refused."""
+        facts = self._process.facts(str(frame.get("db") or ""))
+        return facts["uuid"], facts["sites"]
+
+    async def _do_session(self, frame: Frame) -> Frame:
+        """A session at the nearest station where the database is active."""
+        uuid, sites = self._elsewhere(frame)
+        begun = await self._process.distant.begin(uuid, sites, seconds_of(frame, TIMEOUT_S))
+        if begun is None:
+            why = self._process.distant.machine.refused() or f"none of the stations {', '.join(map(str, sites))} is active"
+            raise Refused("no-quorum", f"this station has no copy in use, and {why}")
+        session, at = begun
+        self._sessions.add(session)
+        return {"session": session, "station": at[0], "client": at[1]}
+
+    def _session_of(self, frame: Frame) -> int:
+        session = frame.get("session")
+        if session not in self._sessions:
+            raise Refused("session-lost", "the session is over")
+        return int(session)
+
+    async def _do_call(self, frame: Frame) -> Frame:
+        session, body = self._session_of(frame), frame.get("body")
+        if type(body) is not str:
+            raise Refused("malformed", "a call has a body")
+        seconds = seconds_of(frame, TIMEOUT_S)
+        return {"reply": (await self._process.distant.call(session, body.encode(), seconds)).decode()}
+
+    async def _do_end_session(self, frame: Frame) -> Frame:
+        self._end_session(self._session_of(frame))
+        return {}
+
+    def _end_session(self, session: int) -> None:
+        self._sessions.discard(session)
+        self._process.distant.end(session)
+
+    async def _do_outcome(self, frame: Frame) -> Frame:
+        """What became of a transaction whose session was lost."""
+        uuid, sites = self._elsewhere(frame)
+        at, txid, snapshot = frame.get("at"), str(frame.get("txid")), frame.get("snapshot")
+        if type(at) is not list or len(at) != 2 or type(snapshot) is not int:
+            raise Refused("malformed", "an outcome needs at, txid and snapshot")
+        question = {"db": frame["db"], "txid": txid, "snapshot": snapshot, "at": at}
+        seconds = seconds_of(frame, TIMEOUT_S)
+        reply = await self._process.distant.outcome((at[0], at[1]), uuid, sites, question, seconds)
+        if "error" in reply:
+            raise Refused("undecided", f"not decided in time: {reply['error'].get('text')}; it may be committed, or may still be")
+        return {"version": reply["ok"]["version"]}
+
     # ---- of all
 
     async def _do_list(self, frame: Frame) -> Frame:
-        return {"databases": [site.facts() for name, site in sorted(self._process.sites.items()) if name != CATALOGUE]}
+        return {"databases": [self._process.facts(name) for name in self._process.names() if name != CATALOGUE]}
 
     async def _do_status(self, frame: Frame) -> Frame:
         return self._process.status(str(frame["db"]) if frame.get("db") else None, len(self.connections))
@@ -235,8 +297,11 @@ class Client(Program):
             raise Refused("name", f"{name[:80]!r} is no name for a database: a-z 0-9 - _, 48 characters at most, not {CATALOGUE}")
         if (mode := str(frame.get("mode", Site.mode))) not in MODES:
             raise Refused("malformed", f"mode is one of {', '.join(MODES)}")
+        zones, copies = frame.get("zones", []), frame.get("copies", COPIES)
+        if type(zones) is not list or not all(type(zone) is str for zone in zones) or type(copies) is not int or copies < 1:
+            raise Refused("malformed", "zones are names, and copies a number of at least 1")
         try:
-            await self._process.create(name, seconds_of(frame, TIMEOUT_S), self._upload, mode)
+            await self._process.create(name, seconds_of(frame, TIMEOUT_S), self._upload, mode, zones, copies)
         finally:
             self._end_upload()
         return {}

@@ -14,6 +14,7 @@ from typing import Any, Final
 import apsw
 
 from ...proto.service.base import Effect, Emit, Place, Source
+from ...proto.service.database.fate import fate
 from ...proto.service.database.given import encode_given
 from ...proto.service.database.machine import Answer, Failed, Give, Granted, Machine, Reached
 from ...proto.service.database.messages import BODY_MAX, PART_HEAD_BYTES, Position, Txid, Want, decode
@@ -146,6 +147,15 @@ class Site:
 
     def began(self, program: object) -> None:
         """The program that was told so has begun."""
+
+    @property
+    def is_whole(self) -> bool:
+        """All sites are active, and have the database on their disks."""
+        shared = self.machine.shared if self.machine is not None else None
+        if shared is None or {station for station, _ in shared.active} != self.sites.stations:
+            return False
+        on_disk = {station for (station, _), version in shared.synced.items() if version}
+        return on_disk >= self.sites.stations
 
     @property
     def is_blank(self) -> bool:
@@ -651,6 +661,15 @@ class Site:
 
     def durable(self) -> int:
         return self.machine.durable_version() if self.machine is not None else 0
+
+    def look_for(self, txid: Txid, snapshot: int, at: Source) -> int | None:
+        """What became of a transaction on this snapshot (``fate``). In the thread of the applier. Raises NotHere."""
+        if self.machine is None or self.machine.shared is None:
+            raise NotHere(self.step)
+        found = fate(self.machine, txid, at)
+        if found == 0 and self.log_begin() > snapshot + 1:
+            raise NotHere("the history does not go back so far")
+        return found
 
     def log_begin(self) -> int:
         """The first version whose entry is kept here. In the thread of the applier."""

@@ -25,7 +25,7 @@ from zenjun.db import Connection, IntegrityError, NoQuorum, SerializationError, 
 from zenjun.tools.lab import Lab
 
 from ..rules import rule
-from .cluster import cluster, wait_for
+from .cluster import Options, cluster, wait_for
 
 pytestmark = pytest.mark.lab
 
@@ -115,13 +115,17 @@ class Databases:
 
 
 @contextlib.contextmanager
-def databases(stations: int = 3, variant: str = "") -> Iterator[Databases]:
-    with cluster(stations) as lab:
+def databases(
+    stations: int = 3, variant: str = "", *, options: Options | None = None, starts: tuple[int, ...] = ()
+) -> Iterator[Databases]:
+    """starts: stations with a process from the beginning on; none: all."""
+    with cluster(stations, options=options) as lab:
         up = Databases(lab, variant)
         try:
-            for station in range(1, stations + 1):
+            starts = starts or tuple(range(1, stations + 1))
+            for station in starts:
                 up.start(station)
-            up.until_equal(tuple(range(1, stations + 1)), "zenjun")
+            up.until_equal(starts, "zenjun")
             yield up
         except BaseException as error:
             for station in range(1, stations + 1):

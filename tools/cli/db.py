@@ -35,21 +35,29 @@ def db() -> None:
     show_default=True,
     help="unanimous: a transaction is committed when all stations have agreed, and shown when all have it on their disks.",
 )
+@click.option(
+    "--zones", metavar="ZONE,ZONE,...", help="Only in these zones (database.zones of the configuration). [default: all]"
+)
+@click.option("--copies", type=click.IntRange(1, 255), help="At so many stations of each zone. [default: 1]")
 @timeout_option
 @database_option
-def create(name: str, source: str | None, mode: str, timeout: float, path: str | None) -> None:
-    """Make a database, and return when all stations have it on their disks. For root and the daemon's user.
+def create(
+    name: str, source: str | None, mode: str, zones: str | None, copies: int | None, timeout: float, path: str | None
+) -> None:
+    """Make a database, and return when all of its stations have it on their disks. For root and the daemon's user.
 
     \b
     Examples:
       zenjun db create shop
       zenjun db create rates --mode unanimous
       zenjun db create shop --from shop.sqlite -t 600
+      zenjun db create shop --zones north,south --copies 2
     """
     with asking(path, timeout) as service:
         if source is not None:
             upload(service, Path(source), timeout)
-        service.ask("create", timeout=timeout, db=name, mode=mode)
+        where = zones.split(",") if zones else None
+        service.ask("create", timeout=timeout, db=name, mode=mode, zones=where, copies=copies)
     click.echo(f"{name} is created")
 
 
@@ -136,7 +144,8 @@ def list_(as_json: bool, timeout: float, path: str | None) -> None:
         click.echo(json_text(found))
         return
     for facts in found:
-        click.echo(f"{facts['name']}\tversion {facts['version']}\tactive at {_stations(facts['active_sites'])}")
+        version = "not here" if facts.get("elsewhere") else f"version {facts['version']}"
+        click.echo(f"{facts['name']}\t{version}\tactive at {_stations(facts['active_sites'])}")
 
 
 def _stations(numbers: list[int]) -> str:
@@ -154,7 +163,7 @@ def where(name: str, timeout: float, path: str | None) -> None:
     Example:
       sqlite3 "file:$(zenjun db where shop)?mode=ro" .tables
     """
-    click.echo(ask(path, "open", timeout, db=name)["path"])
+    click.echo(ask(path, "open", timeout, db=name, here=True)["path"])
 
 
 @db.command(epilog=CODES)
@@ -176,12 +185,21 @@ def status(name: str | None, as_json: bool, timeout: float, path: str | None) ->
         return
     order = "in the order" if found["quorum"] else "without quorum: databases can be read, not written"
     click.echo(f"station {found['station']} of {printable(found['cluster'])}: {order}, {found['programs']} programs")
+    distance = found["distance"]
+    sessions = f"{distance['sessions_elsewhere']} sessions at other stations, {distance['sessions_here']} of them here"
+    if len(distance["zones"]) < distance["stations"] or distance["sessions_elsewhere"] or distance["sessions_here"]:
+        click.echo(f"zone {printable(distance['zone'])}, {sessions}")
+    if distance["refused"]:
+        click.echo(f"refused: {printable(distance['refused'])}")
     for facts in found["databases"]:
         for line in _lines(facts):
             click.echo(line)
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
+    if facts.get("elsewhere"):
+        at = f"{_stations(facts['active_sites'])} of {_stations(facts['sites'])}"
+        return [f"{facts['name']}: not at this station; programs use it elsewhere", f"  active at {at}"]
     lags = [f"{s}: {facts['version'] - v} behind" for s, v in facts["synced"].items() if v < facts["version"]]
     return [
         f"{facts['name']}: {printable(facts['step'])}",

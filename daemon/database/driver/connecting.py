@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..wire import TIMEOUT_S
-from .connection import Connection
+from .connection import Connection, Elsewhere
+from .distant import DistantConnection
 
 
 def connect(
@@ -18,7 +21,8 @@ def connect(
     max_stale: float | None = None,
     socket: str | None = None,
 ) -> Connection:
-    """Connect to a database at this station.
+    """Connect to a database. Its statements run in this process on the station's copy; if that is not in use, in a session at the
+    nearest station where it is.
 
     name:       of the database.
     isolation:  ``serializable``; ``snapshot``: fewer transactions are rejected, and write skew is possible.
@@ -33,7 +37,11 @@ def connect(
     socket:     of the database process; default $ZENJUN_DB, else db.sock beside $ZENJUN_SOCKET, else /run/zenjun/db.sock.
     Raises NotReachable, ProgrammingError (no such database), NoQuorum (no copy here yet), PositionLost.
     """
-    return Connection(
-        name, isolation=isolation, read=read, durability=durability, timeout=timeout, autocommit=autocommit, socket=socket,
-        at_least=at_least, max_stale=max_stale,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "isolation": isolation, "read": read, "durability": durability, "timeout": timeout, "autocommit": autocommit,
+        "socket": socket, "at_least": at_least, "max_stale": max_stale,
+    }  # fmt: skip
+    try:
+        return Connection(name, **options)
+    except Elsewhere:
+        return DistantConnection(name, **options)

@@ -20,13 +20,12 @@ from typing import Any, Final, Self, TypeVar
 import apsw
 
 from ....proto.service.database.certify import table_hash
+from ....proto.service.database.distance import CALL_MAX
 from ....proto.service.database.messages import BODY_MAX, READS_MAX, Txid, encode_body
 from ..branch import Bindings, Branch
 from ..errors import (
     DataError,
     Error,
-    NoQuorum,
-    NotReachable,
     OperationalError,
     PositionLost,
     ProgrammingError,
@@ -37,6 +36,7 @@ from . import ageing
 from .ageing import TooOld, watch
 from .cursor import Cursor, description_of
 from .dump import dump
+from .freshness import check_fresh, reach
 from .gate import begin_open
 from .keys import Keys
 from .mapping import aggregate, mapped
@@ -54,13 +54,18 @@ READS: Final = ("local", "linearizable")
 DURABILITIES: Final = ("memory", "majority-disk", "all-disk")
 
 
+class Elsewhere(Exception):
+    """This station has no copy in use: a session at another one has to do."""
+
+
 class Connection:
     """One connection, for one thread. Made by ``connect``."""
 
     def __init__(
         self, name: str, *, isolation: str, read: str, durability: str, timeout: float, autocommit: bool, socket: str | None,
-        at_least: str | None, max_stale: float | None = None,
+        at_least: str | None, max_stale: float | None = None, here: bool = False,
     ) -> None:  # fmt: skip
+        """here: only a copy at this station will do. Raises Elsewhere."""
         for what, value, values in (
             ("isolation", isolation, ISOLATIONS), ("read", read, READS), ("durability", durability, DURABILITIES),
         ):  # fmt: skip
@@ -104,11 +109,19 @@ class Connection:
         """The newest epoch and version that this connection has seen or written."""
         self._start = (secrets.randbits(32), secrets.randbits(32))
         self._number = 0
-        opened = self._ask("open")
+        self._own_txid: Txid | None = None
+        """Of the present transaction, if a program of another station has drawn it; then the driver runs for that program."""
+        opened = self._ask("open", here=here or None)
+        if opened.get("distant"):
+            self._service, service = None, self._service
+            if service is not None:
+                service.close()
+            raise Elsewhere
+        self._is_confined = here
         self._path = Path(opened["path"])
         self._is_gated = opened.get("mode") == "unanimous"
         if at_least is not None:
-            self._reach(at_least)
+            reach(self, at_least)
         watch.add(self)
 
     # ---- PEP 249
@@ -283,31 +296,6 @@ class Connection:
             self._service = None
             raise
 
-    def _check_fresh(self) -> None:
-        """Raises NoQuorum: the copy here may be older than the connection admits."""
-        if self.max_stale is None or (now := time.monotonic()) < self._fresh_until:
-            return
-        try:
-            age = self._ask("fresh")["seconds"]
-        except (Lost, NotReachable) as error:
-            raise NoQuorum(f"it is not known how old the copy here is: {error}") from None
-        if age is None or age >= self.max_stale:
-            text = "since the start of the database process" if age is None else f"for {age:.1f} s"
-            raise NoQuorum(f"the copy here has been without the others {text}; max_stale is {self.max_stale:g} s")
-        self._fresh_until = now + self.max_stale - age
-
-    def _reach(self, token: str) -> None:
-        try:
-            epoch, version = (int(part) for part in token.split("."))
-        except ValueError:
-            raise ProgrammingError(f"{token!r} is no token of a connection") from None
-        self._ask("reach", version=version)
-        with self._reading() as branch:
-            found = branch.reader.execute("SELECT epoch FROM zenjun_log WHERE version = ?", (version,)).fetchall()
-        if found != [(epoch,)]:
-            raise PositionLost(f"version {version} of epoch {epoch} is not in the history, or is too old")
-        self._seen = max(self._seen, (epoch, version))
-
     # ---- transactions
 
     def _open(self) -> Branch:
@@ -322,6 +310,8 @@ class Connection:
                 self._branch = None
             branch = self._branch = Branch(self._path.parent / pointed)
             self._pointed = pointed
+            if self._is_confined:
+                branch.confine(CALL_MAX)
             self._reads = Reads(branch.writer, lambda: branch.has_temporary)
             for how, arguments, options in self._functions:
                 for connection in (self._branch.reader, self._branch.writer):
@@ -332,7 +322,7 @@ class Connection:
         if self.read == "linearizable":
             self._ask("barrier", durability=self.durability)
         else:
-            self._check_fresh()
+            check_fresh(self)
         branch = begin_open(self) if self._is_gated else self._open()
         self._explicit, self._began, self._touched = explicit, time.monotonic(), False
         branch.checks_keys = self._foreign_keys
@@ -426,6 +416,8 @@ class Connection:
             self._end()
 
     def _txid(self) -> Txid:
+        if self._own_txid is not None:
+            return self._own_txid
         self._number += 1
         station = self._service.station if self._service is not None else 0
         return Txid(station, *self._start, self._number)
@@ -543,7 +535,7 @@ class Connection:
             or self._pointed != before
         ):
             return False
-        self._check_fresh()
+        check_fresh(self)
         try:
             if not self._read(branch, cursor, sql, bindings):
                 return False

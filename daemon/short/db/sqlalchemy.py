@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from sqlalchemy import exc, types
@@ -111,8 +112,9 @@ class ZenjunDialect(SQLiteDialect):
 
     def on_connect(self) -> Callable[[Any], None]:
         def connect(connection: Any) -> None:
-            connection.create_function("regexp", 2, _regexp, deterministic=True)
-            connection.create_function("floor", 1, math.floor, deterministic=True)
+            with suppress(self.loaded_dbapi.NotSupportedError):  # of another station's copy: without functions of the program
+                connection.create_function("regexp", 2, _regexp, deterministic=True)
+                connection.create_function("floor", 1, math.floor, deterministic=True)
 
         return connect
 
