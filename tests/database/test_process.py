@@ -14,6 +14,7 @@ from zenjun.daemon.database.driver.service import socket_path
 from zenjun.daemon.database.errors import NotReachable, SerializationError, error_of
 from zenjun.daemon.database.files import claim
 from zenjun.daemon.database.metrics import families
+from zenjun.daemon.database.process import Elsewhere
 from zenjun.daemon.database.wire import SOCKET, beside
 from zenjun.daemon.metrics import openmetrics
 
@@ -77,7 +78,10 @@ def facts(**others: Any) -> dict[str, Any]:
 
 
 def test_metrics() -> None:
-    status = {"version": "1", "cluster": "c", "station": 1, "quorum": True, "programs": 2, "databases": [facts()]}
+    elsewhere = Elsewhere("other", bytes(16), "replicated", (1, 3)).facts([1])
+    databases = [facts(), elsewhere]
+    status: dict[str, Any] = {"version": "1", "cluster": "c", "station": 1, "quorum": True, "programs": 2, "databases": databases}
+    status["distance"] = {"sessions_here": 3, "sessions_elsewhere": 0}
     text = openmetrics(status, families).decode()
     parsed = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
     found = {(s.name, *(v for _, v in sorted(s.labels.items()))): s.value for family in parsed for s in family.samples}
@@ -85,5 +89,6 @@ def test_metrics() -> None:
     assert [found["zenjun_db_active", "shop", k] for k in "123"] == [1, 1, 0]
     assert found["zenjun_db_lag_versions", "shop", "2"] == 2
     assert found["zenjun_db_transactions_total", "shop", "conflict"] == 2
+    assert found["zenjun_db_sessions_here",] == 3
     assert found["zenjun_db_transactions_total", "shop", "read"] == 0
     assert found["zenjun_db_failures_total", "shop"] == 1 and found["zenjun_db_quorum",] == 1

@@ -32,6 +32,10 @@ pytestmark = [pytest.mark.lab, pytest.mark.judge, pytest.mark.slow]
 
 CUSTOMERS = 4
 LISTS = 6
+LIST_VALUES = 60
+"""In a list; then another one takes its place, so that transactions stay short however long it runs."""
+TELL_S = 15.0
+"""Between two lines of what has been done."""
 BEGIN = 100
 LOAD_S = 15.0
 
@@ -44,6 +48,8 @@ class History:
         self.up, self.has_all = up, has_all
         self.txns: list[Txn] = []
         self.values = itertools.count(1)
+        self.lists = list(range(LISTS))
+        """Those that are appended to."""
         self.ids: dict[int, int] = {}
         """Automatic ids that were acknowledged, with their values."""
         self.tables: set[int] = set()
@@ -57,6 +63,8 @@ class History:
         self.register = 0
         """Highest value that was acknowledged."""
         self.reads = 0
+        self.killed = 0
+        """Processes and stations."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -69,7 +77,6 @@ class History:
             c.executemany("INSERT INTO part VALUES(?, ?)", [(k, BEGIN) for k in range(2 * CUSTOMERS)])
             c.execute("INSERT INTO register VALUES(1, 0)")
             c.execute("CREATE TABLE list(id INTEGER PRIMARY KEY, v TEXT NOT NULL)")
-            c.executemany("INSERT INTO list VALUES(?, '')", [(k,) for k in range(LISTS)])
             c.execute("CREATE TABLE auto(id INTEGER PRIMARY KEY AUTOINCREMENT, v INTEGER NOT NULL)")
             c.commit()
         self.up.until_equal()
@@ -176,13 +183,19 @@ class History:
         with self._lock:
             self.txns.append(txn)
         try:
-            for key in r.sample(range(LISTS), r.randint(1, 3)):
-                ((text,),) = c.execute("SELECT v FROM list WHERE id = ?", (key,)).fetchall()
-                txn.reads.append((key, tuple(map(int, text.split()))))
+            for key in r.sample(self.lists, r.randint(1, 3)):
+                found = c.execute("SELECT v FROM list WHERE id = ?", (key,)).fetchall()
+                values = tuple(map(int, found[0][0].split())) if found else ()
+                txn.reads.append((key, values))
+                if len(values) >= LIST_VALUES:
+                    with self._lock:
+                        if key in self.lists:
+                            self.lists[self.lists.index(key)] = max(self.lists) + 1
                 if r.random() < 0.5:
                     txn.appends[key] = [next(self.values) for _ in range(r.randint(1, 2))]
                     for value in txn.appends[key]:
-                        c.execute("UPDATE list SET v = v || ? WHERE id = ?", (f"{value} ", key))
+                        sql = "INSERT INTO list VALUES(?, ?) ON CONFLICT(id) DO UPDATE SET v = v || excluded.v"
+                        c.execute(sql, (key, f"{value} "))
             txn.is_newest = bool(txn.appends) or c.read == "linearizable"
             c.commit()
             txn.outcome = OK
@@ -278,17 +291,22 @@ LEAST = 20
 """Acknowledged transactions, and steps of each kind, below which a history says nothing."""
 
 
-def _load(history: History, seconds: float, faults: bool, least: int = 0) -> None:
+def _load(history: History, seconds: float, faults: bool, least: int = 0, tell: Callable[[], None] = lambda: None) -> None:
     """Let programs run, killing one thing after another, and longer if fewer than ``least`` of anything were done; 60 s more at
-    most. Ends early if something is wrong."""
+    most. Ends early if something is wrong. tell: called now and then."""
     up, r = history.up, history.r
+    told = time.monotonic()
     until = time.monotonic() + seconds
     history.start()
     try:
         while not history.wrong and (time.monotonic() < until or (history.least() < least and time.monotonic() < until + 60)):
             time.sleep(0.3 if not faults else r.uniform(0.5, 1.5))
+            if time.monotonic() > told + TELL_S:
+                told = time.monotonic()
+                tell()
             if faults:
                 station = r.choice((1, 2, 3))
+                history.killed += 1
                 if r.random() < 0.7:
                     up.kill(station)
                     time.sleep(r.uniform(0.0, 0.5))
@@ -345,17 +363,25 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=60)
     arguments = parser.parse_args()
+    began = time.monotonic()
+
+    def tell(word: str = "running") -> None:
+        committed = sum(txn.outcome == OK for txn in history.txns)
+        print(
+            f"{time.monotonic() - began:.0f} s, {word}: {history.killed} kills, {len(history.acknowledged)} payments, "
+            f"{history.register} counts, {history.reads} linearizable reads, {committed} of {len(history.txns)} transactions on "
+            f"lists, {len(history.ids)} automatic ids, {len(history.tables)} tables",
+            flush=True,
+        )
+
     with databases() as up:
         up.ask(1, "create", db="shop")
         history = History(up, arguments.seed, has_all=True)
         history.create()
-        _load(history, arguments.seconds, faults=True)
+        _load(history, arguments.seconds, faults=True, tell=tell)
+        tell("judging")
         history.judge()
-    committed = sum(txn.outcome == OK for txn in history.txns)
-    print(
-        f"{len(history.acknowledged)} payments, {history.register} counts, {history.reads} linearizable reads, {committed} of "
-        f"{len(history.txns)} transactions on lists, {len(history.ids)} automatic ids, {len(history.tables)} tables"
-    )
+    tell("done")
     print("\n".join(history.wrong[:20]) or "nothing is wrong")
     sys.exit(bool(history.wrong))
 

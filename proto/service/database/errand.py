@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ...errors import InvariantError
 from ..base import Source
 from .messages import Txid
 
@@ -99,7 +100,8 @@ class Errand:
     def commit(self) -> Steps:
         """Commit the present transaction, which has run something. Raises TransactionLost: it is not committed."""
         txid, session, self.txid = self.txid, self.session, None
-        assert txid is not None and session is not None
+        if txid is None or session is None:
+            raise InvariantError("there is no transaction")
         try:
             reply: dict[str, Any] = yield Call(session, {"do": "commit", "txid": txid.encode().hex()})
         except SessionLost as lost:
