@@ -16,6 +16,8 @@ from ..bench.cell import LEVELS, Cell
 from ..bench.failover import KIND, Failover
 from ..bench.failover import render as render_failover
 from ..bench.failover import run as run_failover
+from ..bench.groups import KIND as GROUPS
+from ..bench.groups import render as render_groups
 from ..bench.links import KIND as LINKS
 from ..bench.links import render as render_links
 from ..bench.names import KIND as NAMES
@@ -25,6 +27,7 @@ from ..bench.systems import Corosync
 from ..bench.table import BUS, render, size_name
 from .benchcommon import Callback, guarded, measured, progress, tables, there, words
 from .benchdatabase import database
+from .benchgroups import groups
 from .benchlinks import links
 from .benchnames import directory
 from .common import FAILED, Failure
@@ -74,6 +77,7 @@ Examples:
   zenjun bench --stations 5 --mode throughput --size 1300 --loss 0,1%,5%
   zenjun bench --medium bus --mode throughput --table   what the paper's recovery costs beside the selective one
   zenjun bench links                           one of two links fails; two links against one
+  zenjun bench groups                          orders token and abcast beside total, by the size of the group
   zenjun bench failover                        a station is killed and comes back: how long until that is known
   zenjun bench directory                       names set, looked up and watched, beside etcd
   zenjun bench database                        rows updated and read, beside PostgreSQL and MariaDB with Galera
@@ -348,9 +352,10 @@ def show_table(files: tuple[IO[str], ...]) -> None:
                 raise Failure(f"{file.name}, line {number}: no JSON object") from None
     killed = [r for r in rows if r.get("bench") == KIND]
     names = [r for r in rows if r.get("bench") == NAMES]
-    windows = [r for r in rows if r.get("bench") not in (KIND, NAMES, LINKS)]
+    windows = [r for r in rows if r.get("bench") not in (KIND, NAMES, LINKS, GROUPS)]
     cut = [r for r in rows if r.get("bench") == LINKS]
-    if windows or not (killed or names or cut):
+    grouped = [r for r in rows if r.get("bench") == GROUPS]
+    if windows or not (killed or names or cut or grouped):
         click.echo(render(windows))
     if names:
         click.echo(render_names(names))
@@ -358,8 +363,11 @@ def show_table(files: tuple[IO[str], ...]) -> None:
         click.echo(render_failover(killed))
     if cut:
         click.echo(render_links(cut))
+    if grouped:
+        click.echo(render_groups(grouped))
 
 
 bench.add_command(directory)
 bench.add_command(links)
+bench.add_command(groups)
 bench.add_command(database)
