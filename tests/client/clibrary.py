@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,14 @@ class Link:
         kept = [self.ffi.from_buffer(p) for p in parts]
         vector = self.ffi.new("struct iovec[]", [(p, len(p)) for p in kept])
         self.library.check(self.lib.zenjun_send(self.z, handle, vector, len(parts), level, number))
+        return int(number[0])
+
+    def send_to(self, handles: Sequence[int], *parts: bytes, level: int = 1) -> int:
+        number = self.ffi.new("uint64_t *")
+        kept = [self.ffi.from_buffer(p) for p in parts]
+        vector = self.ffi.new("struct iovec[]", [(p, len(p)) for p in kept])
+        listed = self.ffi.new("uint32_t[]", list(handles))
+        self.library.check(self.lib.zenjun_send_to(self.z, listed, len(handles), vector, len(parts), level, number))
         return int(number[0])
 
     def wait_sent(self, number: int, level: int = 1, ms: int = WAIT_MS) -> None:

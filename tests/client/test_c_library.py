@@ -189,6 +189,14 @@ def test_joins_that_cannot_be(c: Link, arguments: tuple[object, ...], error: str
         c.join(*arguments)  # type: ignore[arg-type]
 
 
+def test_a_daemon_without_orders_for_several_groups(c: Link) -> None:
+    """It would close the connection, for it does not know the frame."""
+    g = c.joined("g")
+    with pytest.raises(Failed, match="^groups$"):
+        c.send_to([g], b"x")
+    c.wait_sent(c.send(g, b"y"))
+
+
 def test_refused_joins_and_messages(c: Link, fake: FakeThread) -> None:
     """A refusal is an item, and ends the wait for it. A refused message keeps its number, and those of others stay what they
     were."""

@@ -111,6 +111,33 @@ def test_sizes_up_to_the_limit_and_requests(library: Library, lab: Lab) -> None:
         assert h and c.close() == 0
 
 
+def test_a_message_to_several_groups(library: Library, lab: Lab) -> None:
+    """One message for each program, in one order with others; what cannot be is refused, and the numbers stay."""
+    with link(library, path(lab, 1), "c") as c, connect_sync(path(lab, 2), timeout=30) as two:
+        b = two.join("to-b", order="token", open_group=True)
+        both = [c.joined("to-a", order=3), c.joined("to-b", order=3)]
+        c.until("VIEW", lambda item: item.handle == both[1])
+        for parts in ([b"x", b"", b"y" * 5000], [b""], [bytes(200_000)]):
+            c.wait_sent(c.send_to(both, *parts))
+            m = c.until("MESSAGE")
+            assert (c.data(m), m.handle, m.own) == (b"".join(parts), both[0], 1)
+            assert b.recv(30).data == b"".join(parts)
+        last = c.send_to([both[1]], b"only b")
+        assert c.until("MESSAGE").handle == both[1] and b.recv(30).data == b"only b"
+        for handles, error in (([], "invalid"), ([both[0]] * 17, "invalid"), ([both[0], 60_000], "bad-handle")):
+            with pytest.raises(Failed, match=error):
+                c.send_to(handles, b"x")
+        with pytest.raises(Failed, match="too-large"):
+            c.send_to(both, bytes(c.welcome.message_max + 1))
+        total = c.joined("to-c")
+        refused = c.send_to([both[0], total], b"x")
+        assert refused == last + 1
+        with pytest.raises(Failed, match="order-mismatch"):
+            c.wait_sent(refused)
+        c.wait_sent(c.send_to(both, b"end"))
+        assert b.recv(30).data == b"end"
+
+
 def test_a_slow_receiver_is_cut_off_with_a_reason(library: Library, lab: Lab) -> None:
     with link(library, path(lab, 1)) as c, link(library, path(lab, 1)) as slow:
         g = c.joined("slow", flags=c.lib.ZENJUN_DISCARD)

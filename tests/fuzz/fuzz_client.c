@@ -20,12 +20,12 @@
         }                                                                      \
     } while (0)
 
-enum { BYTES, NEXT, JOIN, LEAVE, SEND, ASK, SENT, WAIT, SEND_ONLY, OPERATIONS };
+enum { BYTES, NEXT, JOIN, LEAVE, SEND, ASK, SENT, WAIT, SEND_ONLY, SEND_TO, OPERATIONS };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char welcome[] = "{\"version\": 3, \"station\": 1, \"stations\": 2, \"cluster\": \"c\", \"client\": 1, \"message_max\": 100, "
-                              "\"queue_bytes_max\": 100, \"instance\": 7}";
+                              "\"queue_bytes_max\": 100, \"instance\": 7, \"orders\": [\"total\", \"token\"]}";
 static volatile size_t sum; /* of all that has been read, so that it is read */
 
 static void text(const char *t)
@@ -138,6 +138,13 @@ static void operate(struct zenjun *z, uint8_t op, uint32_t *last, uint64_t *sent
         if (zenjun_send(z, *last, parts, 2, (int)(*sent % 4u) - 1, sent) == 0)
             CHECK(*sent == zenjun_facts(z)->sent);
         break;
+    case SEND_TO: {
+        const uint32_t to[3] = {*last, 1, 2};
+
+        if (zenjun_send_to(z, to, (int)(*sent % 4u), parts, 2, (int)(*sent % 4u) - 1, sent) == 0)
+            CHECK(*sent == zenjun_facts(z)->sent);
+        break;
+    }
     case ASK: (zenjun_facts(z)->sent % 2u ? zenjun_status : zenjun_stations)(z, &id); break;
     case SENT: CHECK(zenjun_wait_sent(z, *sent, ZENJUN_ACK, 0) <= 0); break;
     case WAIT: CHECK(zenjun_wait(z, 0) <= 0 && zenjun_wait_joined(z, *last, 0) <= 0); break;

@@ -186,13 +186,15 @@ def programs() -> list[bytes]:
     def reply(number: int, body: dict[str, Any], status: int = 0) -> bytes:
         return frame(Frame.REPLY, clientwire.REPLY.struct.pack(number, status) + json.dumps(body).encode())
 
-    calls = {name: bytes([1 + at]) for at, name in enumerate(("next", "join", "leave", "send", "ask", "sent", "wait", "only"))}
+    names = ("next", "join", "leave", "send", "ask", "sent", "wait", "only", "several")
+    calls = {name: bytes([1 + at]) for at, name in enumerate(names)}
     message = frame(Frame.MESSAGE, clientwire.MESSAGE.struct.pack(1, 2, 3, 1) + b"data", 1, 1)
     joined = calls["join"] + frame(Frame.VIEW, view, 1) + calls["next"]
     done = frame(Frame.DONE, clientwire.DONE.struct.pack(2, 2, 1))
     refused = frame(Frame.ERROR, {"code": "closed-group", "message": "no", "handle": 1, "send": 2})
     detail = [{"station": 1, "incarnation": 5, "host": "h", "letter": None, "state": "up", "member": True}]
     return [
+        joined + calls["several"] + calls["send"] + calls["several"] * 3 + done + calls["sent"] * 2 + calls["next"] * 3,
         joined + message * 3 + calls["next"] * 2 + calls["send"] * 3 + refused + done + calls["sent"] * 3 + calls["next"] * 5,
         joined + calls["leave"] + message + frame(Frame.VIEW, left, 1) + calls["next"] * 4 + calls["send"],
         calls["join"] + frame(Frame.ERROR, {"code": "name", "message": "x", "handle": 1}) + calls["next"] * 2 + calls["join"],

@@ -104,7 +104,7 @@ static int on_welcome(struct zenjun *z, const uint8_t *body, size_t size)
 
     if (z->welcomed)
         return ZENJUN_E_PROTOCOL;
-    error = zjc_decode_welcome(&z->welcome, &z->kept, body, size);
+    error = zjc_decode_welcome(&z->welcome, &z->orders, &z->kept, body, size);
     if (error)
         return error;
     if (z->welcome.version != DP_VERSION)

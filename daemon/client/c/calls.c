@@ -8,6 +8,7 @@
 
 #define VERSION_TEXT "1.0.0"
 #define PARTS_MAX 1024
+#define SEND_TO_MAX 16u /* handles of one message: GROUPS_MAX of proto/multicast/codec.py */
 #define DIRECT_BYTES 65536u /* a message from this size on is written from where it lies, if nothing waits before it */
 #define COMMAND_BYTES 64u
 
@@ -221,10 +222,10 @@ int zenjun_wait_joined(struct zenjun *z, uint32_t handle, int ms)
 /* ---- sending */
 
 /* Write a large message from where it lies, as far as the socket takes it; what is left is queued. */
-static int send_direct(struct zenjun *z, unsigned flags, uint32_t handle, const struct iovec *parts, int n, size_t size)
+static int send_direct(struct zenjun *z, unsigned type, unsigned flags, uint32_t handle, const struct iovec *parts, int n, size_t size)
 {
     uint8_t header[DP_HEADER];
-    struct iovec all[PARTS_MAX + 1];
+    struct iovec all[PARTS_MAX + 1]; /* parts: PARTS_MAX at most, with the list of handles */
     struct msghdr m = {.msg_iov = all, .msg_iovlen = (size_t)n + 1u};
     ssize_t put;
     size_t passed;
@@ -232,7 +233,7 @@ static int send_direct(struct zenjun *z, unsigned flags, uint32_t handle, const 
     if (zjc_room(&z->out, sizeof header + size)) /* first, for a frame that has begun must be ended */
         return ZENJUN_E_NO_MEMORY;
     put_le(header + DP_HEADER_SIZE, 4, size);
-    header[DP_HEADER_TYPE] = DP_F_SEND;
+    header[DP_HEADER_TYPE] = (uint8_t)type;
     header[DP_HEADER_FLAGS] = (uint8_t)flags;
     put_le(header + DP_HEADER_HANDLE, 2, handle);
     all[0] = (struct iovec){header, sizeof header};
@@ -251,8 +252,10 @@ static int send_direct(struct zenjun *z, unsigned flags, uint32_t handle, const 
     return 0;
 }
 
-int zenjun_send(struct zenjun *z, uint32_t handle, const struct iovec *parts, int n, int level, uint64_t *number)
+/* Queue a message to the group of `handle`, or to those of a list in front of the parts, `listed` bytes long, with handle 0. */
+static int queue(struct zenjun *z, uint32_t handle, const struct iovec *parts, int n, size_t listed, int level, uint64_t *number)
 {
+    const unsigned type = listed ? DP_F_SEND_TO : DP_F_SEND;
     const unsigned flags = level < 0 ? 0u : (unsigned)level | DP_SEND_NOTIFY;
     uint64_t size = 0;
     int error = may_put(z);
@@ -269,25 +272,56 @@ int zenjun_send(struct zenjun *z, uint32_t handle, const struct iovec *parts, in
         return ZENJUN_E_INVALID;
     if (z->fenced)
         return ZENJUN_E_FENCED;
-    if (!usable_handle(z, handle))
+    if (!listed && !usable_handle(z, handle))
         return ZENJUN_E_BAD_HANDLE;
     for (int i = 0; i < n; i++) {
         if (parts[i].iov_len > z->welcome.message_max)
             return ZENJUN_E_TOO_LARGE;
         size += parts[i].iov_len;
     }
-    if (size > z->welcome.message_max)
+    if (size - listed > z->welcome.message_max)
         return ZENJUN_E_TOO_LARGE;
     if (size >= DIRECT_BYTES && !pending(&z->out) && !(error = zjc_usable(z)))
-        error = send_direct(z, flags, handle, parts, n, (size_t)size);
+        error = send_direct(z, type, flags, handle, parts, n, (size_t)size);
     else if (!error)
-        error = zjc_put(z, DP_F_SEND, flags, handle, parts, n);
+        error = zjc_put(z, type, flags, handle, parts, n);
     if (error)
         return error;
     z->sent++;
     if (number)
         *number = z->sent;
     return 0;
+}
+
+int zenjun_send(struct zenjun *z, uint32_t handle, const struct iovec *parts, int n, int level, uint64_t *number)
+{
+    return queue(z, handle, parts, n, 0, level, number);
+}
+
+int zenjun_send_to(struct zenjun *z, const uint32_t *handles, int count, const struct iovec *parts, int n, int level, uint64_t *number)
+{
+    uint8_t list[DP_SEND_TO + 2u * SEND_TO_MAX];
+    struct iovec all[PARTS_MAX];
+    const int error = zjc_usable(z);
+
+    if (error)
+        return error;
+    if (!z->welcomed)
+        return ZENJUN_E_AGAIN;
+    if (!(z->orders >> ZENJUN_ORDER_TOKEN & 1u)) /* the daemon does not know the frame, and would close the connection */
+        return ZENJUN_E_GROUPS;
+    if (count < 1 || count > (int)SEND_TO_MAX || n < 0 || n >= PARTS_MAX)
+        return ZENJUN_E_INVALID;
+    put_le(list + DP_SEND_TO_COUNT, 2, (unsigned)count);
+    for (int i = 0; i < count; i++) {
+        if (!usable_handle(z, handles[i]))
+            return ZENJUN_E_BAD_HANDLE;
+        put_le(list + DP_SEND_TO + 2 * i, 2, handles[i]);
+    }
+    all[0] = (struct iovec){list, DP_SEND_TO + 2u * (unsigned)count};
+    if (n)
+        memcpy(all + 1, parts, (size_t)n * sizeof *parts);
+    return queue(z, 0, all, n + 1, all[0].iov_len, level, number);
 }
 
 /* What is known of a message: 1 it has reached the level, 0 nothing yet, or its error. */

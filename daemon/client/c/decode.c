@@ -20,7 +20,25 @@ static int done(struct json *j, int complete)
     return complete ? 0 : ZENJUN_E_PROTOCOL;
 }
 
-int zjc_decode_welcome(struct zenjun_welcome *w, struct arena *a, const uint8_t *body, size_t size)
+/* A list of orders' names, as bits. */
+static uint32_t orders(struct json *j)
+{
+    static const char *const names[] = {"total", "op", "abcast", "token"};
+    uint32_t found = 0;
+    int begun = 0;
+
+    zjc_json_enter(j, '[');
+    while (zjc_json_element(j, &begun)) {
+        const char *name = zjc_json_string(j);
+
+        for (unsigned k = 0; k < sizeof names / sizeof *names; k++)
+            if (strcmp(name, names[k]) == 0)
+                found |= 1u << k;
+    }
+    return found;
+}
+
+int zjc_decode_welcome(struct zenjun_welcome *w, uint32_t *known, struct arena *a, const uint8_t *body, size_t size)
 {
     char key[JSON_KEY_BYTES];
     unsigned got = 0;
@@ -28,6 +46,7 @@ int zjc_decode_welcome(struct zenjun_welcome *w, struct arena *a, const uint8_t 
     int begun = 0;
 
     *w = (struct zenjun_welcome){.size = sizeof *w, .cluster = "", .medium = "switched"};
+    *known = 0;
     zjc_json(&j, a, body, size);
     zjc_json_enter(&j, '{');
     while (zjc_json_key(&j, &begun, key)) {
@@ -53,6 +72,8 @@ int zjc_decode_welcome(struct zenjun_welcome *w, struct arena *a, const uint8_t 
             w->payload_max = small(&j, UINT32_MAX);
         else if (IS("medium"))
             w->medium = zjc_json_string(&j);
+        else if (IS("orders"))
+            *known = orders(&j);
         else
             zjc_json_skip(&j);
     }

@@ -74,6 +74,7 @@ struct zenjun {
     int welcomed, fenced, quorum, outside;
     uint64_t instance;
     struct zenjun_welcome welcome;
+    uint32_t orders; /* that groups can have: bit k for number k of enum zenjun_order */
     uint64_t sent;      /* SEND frames */
     uint64_t counts[ZENJUN_LEVELS]; /* of the last DONE; refused messages have no number there */
     struct refused *refused;        /* ascending */
@@ -147,7 +148,8 @@ int zjc_request(const struct zenjun *z, uint32_t id);
 int zjc_is_item(const struct zenjun *z, const uint8_t *frame);
 
 /* ---- decode.c: bodies to structs. 0, PROTOCOL, NO_MEMORY */
-int zjc_decode_welcome(struct zenjun_welcome *w, struct arena *a, const uint8_t *body, size_t size);
+/* known: orders that groups can have, bit k for number k of enum zenjun_order. */
+int zjc_decode_welcome(struct zenjun_welcome *w, uint32_t *known, struct arena *a, const uint8_t *body, size_t size);
 int zjc_decode_view(struct zenjun_view *v, const struct zenjun *z, struct arena *a, const uint8_t *body, size_t size);
 int zjc_decode_event(struct zenjun_event *e, struct arena *a, const uint8_t *body, size_t size);
 /* handle: the one that the body names, else unchanged. */

@@ -347,6 +347,12 @@ ZENJUN_PUBLIC int zenjun_leave(struct zenjun *z, uint32_t handle);
  * TOO_LARGE, FENCED, INVALID, NO_MEMORY, and why the connection has ended. A refusal by the daemon is an item. */
 ZENJUN_PUBLIC int zenjun_send(struct zenjun *z, uint32_t handle, const struct iovec *parts, int n, int level, uint64_t *number);
 
+/* The same to several groups at once, all of order abcast or all of order token: count 1..16 handles. A program that is in several
+ * of the groups gets the message once, on its lowest handle. n: 0..1023. Errors: as above, INVALID for another count, GROUPS if the
+ * daemon has no such orders; what it says of the groups' orders is an item. */
+ZENJUN_PUBLIC int zenjun_send_to(struct zenjun *z, const uint32_t *handles, int count, const struct iovec *parts, int n, int level,
+                                 uint64_t *number);
+
 /* Wait until an own message, sent with this level or a higher one, has reached it (ZENJUN_SENT: until everything queued has been
  * written). Those before it have reached it, too. What comes meanwhile is kept, to be taken later.
  * 0; UNDECIDED (this station's instance has ended: it may or may not have been delivered); the error of a refused one; FENCED;
