@@ -95,6 +95,8 @@ static int input_read(struct dp *d, struct dp_client *c)
     }
 }
 
+#define SEND_TO_LIST (DP_SEND_TO + 2u * 16u) /* bytes of the longest list of handles */
+
 enum head { HEAD_NONE, HEAD_PART, HEAD_SEND, HEAD_WAIT, HEAD_CONTROL, HEAD_REFUSED, HEAD_BAD };
 
 /* What stands at the head of the input; takes a refused frame off. *size: body bytes. */
@@ -118,8 +120,18 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
         *size = frame_size(p);
         if (*size > DP_FRAME_MAX || (type != DP_F_SEND && type != DP_F_SEND_TO && *size > DP_CONTROL_MAX))
             return HEAD_BAD;
-        if (type == DP_F_SEND_TO && (flags & DP_LEVEL) >= ZJ_LEVELS)
-            return HEAD_BAD;
+        if (type == DP_F_SEND_TO) {
+            if ((flags & DP_LEVEL) >= ZJ_LEVELS)
+                return HEAD_BAD;
+            if (*size > d->cfg.message_max + SEND_TO_LIST) { /* as for SEND: the body is never collected */
+                char text[96];
+                snprintf(text, sizeof text, "a message of more than %u bytes, which is message_max", (unsigned)d->cfg.message_max);
+                client_refuse(d, c, "too-large", text, handle);
+                c->skip = *size;
+                input_consume(c, DP_HEADER);
+                return HEAD_REFUSED;
+            }
+        }
         if (type == DP_F_SEND && !c->begun) {
             const struct dp_bound *b = handle < DP_HANDLES_MAX ? &c->handles[handle] : NULL;
             if ((flags & DP_LEVEL) >= ZJ_LEVELS)

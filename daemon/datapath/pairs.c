@@ -11,7 +11,8 @@ void pairs_receive(const struct dp_above *above, uint32_t link, uint64_t now, co
     if (pdu->data[ZJW_HEADER_TARGET] != ps->self + 1 || other >= ZJW_STATIONS_MAX)
         return; /* for another station: at the group address all come to all */
     if (!(ps->open >> other & 1)) {
-        ps->asked |= 1ull << other;
+        if (above->api->pair_asks(above->core, pdu->data, pdu->size))
+            ps->asked |= 1ull << other;
         return;
     }
     struct dp_pair *p = &ps->at[other];

@@ -34,3 +34,16 @@ int zj_pair_rx(zj_core *c, uint64_t now, const uint8_t *pdu, uint32_t size, cons
 }
 
 int zj_pair_to_group(const zj_core *c) { return !c->pair.heard || c->pair.falls_back || c->pair.called; }
+
+/* A core reserves megabytes: a damaged frame, or one of another cluster on the segment, opens none. */
+int zj_pair_asks(const zj_core *c, const uint8_t *pdu, uint32_t size)
+{
+    struct pdu p;
+    if (size < ZJW_SIZEOF_HEADER || c->cfg.pair[1])
+        return 0;
+    const uint32_t self = c->self + 1, other = pdu[ZJW_HEADER_SRC];
+    if (other < 1 || other > c->n || other == self)
+        return 0;
+    const uint32_t pair[2] = {self < other ? self : other, self < other ? other : self};
+    return pdu_read(pdu, size, c->cfg.cluster, 2, pair, !faulty(c, ZJ_FAULT_NO_CHECK), &p) == ZJ_DROP_NONE && p.src != (self > other);
+}

@@ -117,7 +117,8 @@ int pdu_read(const uint8_t *b, uint32_t size, uint32_t cluster, uint32_t station
     p->kind = b[ZJW_HEADER_KIND];
     p->flags = b[ZJW_HEADER_FLAGS];
     const int is_link = pair && pair[1];
-    if (p->kind < ZJW_KIND_DATA || p->kind > ZJW_KIND_RSTC ||
+    /* A link has no votes: one would take a place in its stream, and nothing behind it would ever be delivered. */
+    if (p->kind < ZJW_KIND_DATA || p->kind > (is_link ? ZJW_KIND_NAK : ZJW_KIND_RSTC) ||
         ((p->flags & ZJW_FLAG_PAIR) != 0) != is_link)
         return ZJ_DROP_KIND;
     if (b[ZJW_HEADER_STATIONS] != stations)

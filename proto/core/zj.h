@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 7u
+#define ZJ_API_VERSION 8u
 
 typedef struct zj_core zj_core;
 
@@ -380,6 +380,9 @@ uint32_t zj_payload_max(const zj_core *c);               /* bytes of the largest
 int zj_pair_rx(zj_core *c, uint64_t now, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t to_group);
 /* 1: frames go to the group address; 0: to the address from which the other station last sent. */
 int zj_pair_to_group(const zj_core *c);
+/* Whether a PDU with flag PAIR is a whole one of this cluster, from another station to this core's: who has no link to it opens one.
+ * c: the core of all stations. */
+int zj_pair_asks(const zj_core *c, const uint8_t *pdu, uint32_t size);
 
 /* ---- codec ---- */
 /* Write header and vectors' checksums of a PDU whose other bytes are in place. */
@@ -405,6 +408,7 @@ struct zj_api {
     uint32_t (*poll)(zj_core *, uint64_t);
     int (*pair_rx)(zj_core *, uint64_t, const uint8_t *, uint32_t, const uint8_t *, uint32_t);
     int (*pair_to_group)(const zj_core *);
+    int (*pair_asks)(const zj_core *, const uint8_t *, uint32_t);
 };
 const struct zj_api *zj_api(void);
 

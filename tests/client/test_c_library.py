@@ -192,7 +192,7 @@ def test_joins_that_cannot_be(c: Link, arguments: tuple[object, ...], error: str
 def test_a_daemon_without_orders_for_several_groups(c: Link) -> None:
     """It would close the connection, for it does not know the frame."""
     g = c.joined("g")
-    with pytest.raises(Failed, match="^groups$"):
+    with pytest.raises(Failed, match=r"^groups$"):
         c.send_to([g], b"x")
     c.wait_sent(c.send(g, b"y"))
 

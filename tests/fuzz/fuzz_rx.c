@@ -1,4 +1,4 @@
-/* A station under attack: an open instance is fed PDUs, time and local work in any order.
+/* A station under attack: an open instance is fed PDUs, time and local work in any order. Some stations are ends of a link (PAIR).
  *
  * Input: four bytes of configuration (see configure()), then operations, each a byte and what it needs (see run()). So that the fuzzer
  * gets beyond identity and checksum, a PDU operation has a byte of REPAIR_ bits: what of the header the harness makes to fit the
@@ -24,7 +24,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
 
 struct station {
-    zj_core *core;
+    zj_core *core, *all; /* all: of a link, the other station's core of all stations */
     struct zj_config config;
     uint64_t now;
     uint32_t instance;
@@ -91,6 +91,14 @@ static void configure(struct station *s, struct input *in)
     };
     f->self = a / STATIONS_MAX % f->stations;
     f->window = 1 + c % (f->slots / 2);
+    if (f->stations == 2 && d & 0x80) {
+        struct zj_config all = *f;
+        f->pair[0] = 2;
+        f->pair[1] = 5;
+        all.stations = 6;
+        all.self = f->pair[1 - f->self] - 1;
+        CHECK(zj_create(&all, &s->all) == 0);
+    }
     s->now = 1;
     s->instance = INSTANCE;
     CHECK(zj_create(f, &s->core) == 0);
@@ -162,7 +170,7 @@ static void deliver(struct station *s, uint32_t max)
             CHECK(!s->delivered || m.clock > s->clock || (m.clock == s->clock && m.view_src >= s->src));
             m.src = m.view_src;
         } else {
-            CHECK(m.size <= MESSAGE_MAX && m.src < n && m.type <= ZJW_TYPE_SERVICE && m.stage <= ZJ_PLACED && !m.data == (m.stage == ZJ_PLACED));
+            CHECK(m.size <= MESSAGE_MAX && m.src < n && m.type <= (s->all ? ZJW_TYPE_RELAY : ZJW_TYPE_SERVICE) && m.stage <= ZJ_PLACED && !m.data == (m.stage == ZJ_PLACED));
         }
         for (uint32_t i = 0; m.data && i < m.size; i++)
             sink ^= m.data[i]; /* the sanitizer looks */
@@ -196,7 +204,10 @@ static void transmit(struct station *s, uint32_t max)
     while (max && (got = zj_tx(s->core, frames, max < 16 ? max : 16))) {
         for (uint32_t k = 0; k < got; k++) {
             CHECK(frames[k].size <= FRAME_MAX);
-            CHECK(zj_check(frames[k].data, frames[k].size, CLUSTER, s->config.stations) == ZJ_DROP_NONE);
+            if (s->all)
+                CHECK(zj_pair_asks(s->all, frames[k].data, frames[k].size));
+            else
+                CHECK(zj_check(frames[k].data, frames[k].size, CLUSTER, s->config.stations) == ZJ_DROP_NONE);
         }
         zj_tx_done(s->core, s->now, got);
         max -= got;
@@ -227,13 +238,18 @@ static void mend(const struct station *s, uint8_t *b, size_t size, uint32_t repa
         b[ZJW_HEADER_VERSION] = ZJW_VERSION;
         b[ZJW_HEADER_STATIONS] = (uint8_t)n;
         b[ZJW_HEADER_KIND] = (uint8_t)(1 + (b[ZJW_HEADER_KIND] - 1u) % ZJW_KIND_RCV_ACK);
+        if (s->all)
+            b[ZJW_HEADER_FLAGS] |= ZJW_FLAG_PAIR;
     }
-    if (repair & REPAIR_SOURCE && n > 1) {
+    if (repair & REPAIR_SOURCE && s->all) {
+        b[ZJW_HEADER_SRC] = (uint8_t)s->config.pair[1 - s->config.self];
+        b[ZJW_HEADER_TARGET] = (uint8_t)s->config.pair[s->config.self];
+    } else if (repair & REPAIR_SOURCE && n > 1) {
         uint32_t other = (b[ZJW_HEADER_SRC] + n - 1) % n;
         b[ZJW_HEADER_SRC] = (uint8_t)(1 + (other == s->config.self ? (other + 1) % n : other));
         b[ZJW_HEADER_TARGET] = (uint8_t)(b[ZJW_HEADER_TARGET] % (n + 1));
     }
-    uint32_t src = b[ZJW_HEADER_SRC] - 1u;
+    uint32_t src = s->all ? 1 - s->config.self : b[ZJW_HEADER_SRC] - 1u;
     struct zj_peer p;
     zj_peer(s->core, src < n ? src : 0, &p);
     if (repair & REPAIR_INSTANCE) {
@@ -271,7 +287,12 @@ static void receive(struct station *s, struct input *in)
     if (size)
         memcpy(b, bytes, size);
     mend(s, b, size, repair);
-    int drop = zj_rx(s->core, s->now, b, size, repair & 0x80 ? NULL : macs[size & 1]);
+    int drop = s->all ? zj_pair_rx(s->core, s->now, b, size, macs[size & 1], repair >> 7)
+                      : zj_rx(s->core, s->now, b, size, repair & 0x80 ? NULL : macs[size & 1]);
+    if (s->all) {
+        CHECK(!zj_pair_asks(s->core, b, size));
+        (void)zj_pair_asks(s->all, b, size);
+    }
     CHECK(drop >= 0 && drop < ZJ_DROP_COUNT);
     free(b); /* the core keeps no pointer */
 }
@@ -280,9 +301,9 @@ static void offer(struct station *s, struct input *in)
 {
     static uint8_t bytes[MESSAGE_MAX + 8];
     uint32_t a = take8(in), size = a & 0x80 ? take16(in) % (MESSAGE_MAX + 8) : a & 0x7f;
-    struct zj_offer m = {.data = bytes, .size = size, .group = a, .client = 1, .type = (uint8_t)(a % 5), .need_ack = a & 1,
+    struct zj_offer m = {.data = bytes, .size = size, .group = a, .client = 1, .type = (uint8_t)(a % (s->all ? 9 : 5)), .need_ack = a & 1,
                          .ordering = a >> 1 & 1};
-    if (size > MESSAGE_MAX || m.type > ZJW_TYPE_SERVICE) {
+    if (size > MESSAGE_MAX || m.type > (s->all ? ZJW_TYPE_RELAY : ZJW_TYPE_SERVICE)) {
         CHECK(zj_offer(s->core, &m) < 0);
         return;
     }
@@ -361,6 +382,8 @@ static void membership(struct station *s, struct input *in)
 {
     uint32_t a = take8(in), b = take8(in), h = b % s->config.stations;
     struct zj_peer p;
+    if (s->all)
+        return; /* a link has no members that change */
     zj_peer(s->core, h, &p);
     switch (a % 8) {
     case 0:
@@ -409,7 +432,7 @@ static void run(struct station *s, struct input *in)
         } else if (a < 48 || !zj_is_open(s->core)) {
             s->instance++;
             enter(s);
-        } else if (a < 64) {
+        } else if (a < 64 && !s->all) {
             join(s, a, a & 8 ? 0xfffffff0u : a);
         } else if (a < 128) {
             zj_set_frame_max(s->core, 512 + a);
@@ -446,6 +469,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     transmit(&s, 100000);
     station_is_sound(&s);
     zj_destroy(s.core);
+    if (s.all)
+        zj_destroy(s.all);
     return 0;
 }
 

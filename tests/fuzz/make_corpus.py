@@ -220,6 +220,10 @@ def main() -> None:
         put("rx", inputs[-1])
         if run[0] > 2:
             put("rx", inputs[0])
+        elif run[0] == 2:  # the same frames as those of a link: the harness makes the header fit (0x7f: all of it)
+            ops = b"".join(struct.pack(">BBH", OP_PDU, 0x7F, len(pdu)) + pdu + bytes([OP_WORK, 9]) for pdu in sent[:12])
+            put("rx", bytes([1, 2, 3, 0x80]) + ops)
+            put("rx", bytes([6, 2, 3, 0x80]) + ops)
         for pdu in sent:
             kind, flags = pdu[wire.HEADER.offset("kind")], pdu[wire.HEADER.offset("flags")]
             shapes.setdefault((run[0], kind, flags, len(pdu) // 64), pdu)

@@ -181,6 +181,6 @@ void double_destroy(struct double_core *c)
 const struct zj_api *double_api(void)
 {
     static const struct zj_api api = {ZJ_API_VERSION, sizeof(struct zj_api), rx, step, tx, tx_done, offer, next, positions, nak_due,
-                                      poll_due, confirm_due, nak, NULL, NULL, NULL};
+                                      poll_due, confirm_due, nak, NULL, NULL, NULL, NULL};
     return &api;
 }

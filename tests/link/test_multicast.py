@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import struct
 
@@ -97,6 +98,30 @@ def test_a_refused_message_has_its_number_among_all_sends(bench: Bench) -> None:
     bench.turn()
     (error,) = errors(a.receive())
     assert (error["code"], error["handle"], error["send"]) == ("closed-group", TOKEN_HANDLE, 2)
+
+
+def test_a_body_above_the_limit_is_never_collected(bench: Bench) -> None:
+    """As that of a SEND: refused by its header, and what follows it is read."""
+    a = bench.programs[token_client(bench)]
+    limit = 1 << 20
+    whole = struct.pack("<HH", 1, 9) + bytes(limit)
+    a.send(struct.pack("<IBBH", limit + 35, SEND_TO, PREACK, 0) + bytes(1000))
+    told: list[dict[str, object]] = []
+
+    def is_told() -> bool:
+        told.extend(errors(a.receive()))
+        return bool(told)
+
+    bench.until(is_told)
+    assert (told[0]["code"], told[0]["send"]) == ("too-large", 1) and not takes(bench)
+    rest = memoryview(bytes(limit + 35 - 1000) + frame(SEND_TO, whole))
+    for _ in range(1000):
+        with contextlib.suppress(BlockingIOError):
+            rest = rest[a.sock.send(rest) :] if rest else rest
+        bench.turn()
+        if not rest and (got := takes(bench)):
+            break
+    assert [take.data for take in got] == [whole]
 
 
 def test_the_end_of_an_instance_leaves_them_undecided(bench: Bench) -> None:

@@ -6,6 +6,9 @@ import random
 from dataclasses import replace
 
 import pytest
+from zenjun.proto.core import add_checksum
+from zenjun.proto.core._core import ffi, lib
+from zenjun.proto.engineconfig import make_core
 from zenjun.proto.multicast.codec import (
     Encoded,
     decode,
@@ -21,6 +24,7 @@ from zenjun.proto.multicast.codec import (
 from zenjun.proto.multicast.links import Links
 from zenjun.proto.multicast.records import Closed, Data, Decide, Flush, Held, Id, Listed, Record, Relay, Report, Stable, State
 from zenjun.proto.multicast.tables import EraNumber, Program
+from zenjun.proto.wire import HEADER, Kind
 
 from ..rules import rule
 from ..sim.history_asserts import assert_holds
@@ -137,6 +141,37 @@ def test_frames_are_not_larger_than_the_interface_carries() -> None:
     assert list(one.core.tx(now)), "they are lost"
     ends[0].set_frame_max(600)
     assert ends[0].too_long and not ends[1].too_long
+
+
+@rule("L3")
+def test_who_has_no_link_opens_one_for_whole_frames_of_its_cluster_only() -> None:
+    """A core reserves megabytes: what is cut, damaged, of another cluster or for another station opens none."""
+    links = Links(replace(CONFIG, stations=5, station=4))
+    links.begin(1, (1, 1, 1, 1, 1), 1500)
+    pair = links.pair(2, 0)
+    pair.send(encode(Report(ERA, "token", 1, 1, 1, 1)))
+    pair.pump(0)
+    pair.core.step(0, True)
+    (pdu,) = pair.core.tx(0)
+    main = {z: make_core(replace(CONFIG, stations=5, station=z)) for z in (1, 2, 4)}
+
+    def asks(station: int, data: bytes) -> bool:
+        core = ffi.cast("struct zj_core *", main[station].handle_pointer)
+        return bool(lib.zj_pair_asks(core, data, len(data)))
+
+    assert asks(2, pdu) and not asks(1, pdu) and not asks(4, pdu)
+    stranger = make_core(replace(CONFIG, stations=5, station=2, cluster=CONFIG.cluster + "x"))
+    assert not lib.zj_pair_asks(ffi.cast("struct zj_core *", stranger.handle_pointer), pdu, len(pdu))
+    for at in range(len(pdu)):
+        assert not asks(2, pdu[:at])
+        assert not asks(2, pdu[:at] + bytes([pdu[at] ^ 1]) + pdu[at + 1 :])
+    for kind in range(256):  # a vote would take a place in the link's stream, and nothing behind it would be delivered
+        other = bytearray(pdu)
+        other[HEADER.offset("kind")] = kind
+        whole = add_checksum(bytes(other))
+        assert asks(2, whole) == (kind == Kind.DATA)
+    own = ffi.cast("struct zj_core *", pair.core.handle_pointer)
+    assert not lib.zj_pair_asks(own, pdu, len(pdu)), "a link has no links"
 
 
 # ---- bytes
