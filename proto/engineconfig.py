@@ -63,6 +63,9 @@ class EngineConfig:
     """Interval at which an idle station sends a CONFIRM."""
     fail_timeout_ns: int
     """Time without a frame after which a removal is proposed. More than two heartbeats; see ``probe_interval_ns``."""
+    quorum_timeout_ns: int = 0
+    """Time without a frame of so many members that the others are no quorum, after which this station says that there is none; 0:
+    when they are suspected."""
     probe_interval_ns: int
     """Interval at which a member is polled that was not heard for 1.25 heartbeats, so that loss alone does not remove it."""
     adopt_timeout_ns: int
@@ -129,7 +132,7 @@ def validate(config: EngineConfig, incarnation: int, instance: int) -> None:
         within(name, getattr(config, name), 0, 2**64 - 1)
     for field in fields(config):
         if field.name.endswith("_ns"):
-            within(field.name, getattr(config, field.name), 1, 2**62)
+            within(field.name, getattr(config, field.name), 0 if field.default == 0 else 1, 2**62)
     if config.heartbeat_ns >= config.fail_timeout_ns:
         raise UsageError("heartbeat_ns must be shorter than fail_timeout_ns")
 

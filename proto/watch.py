@@ -33,6 +33,7 @@ class Watch:
         self._core = parts.core
         self._opening = parts.opening
         self._membership = parts.membership
+        self._quorum = parts.quorum
         self._silence = parts.silence
         self._probing = parts.probing
         self._timers = parts.timers
@@ -44,6 +45,8 @@ class Watch:
         self._is_hurried = False
         self._waiting_since_ns = 0  # in no instance since then
         self._quorate = True
+        self._doubts = False
+        """It has not heard enough members lately (rule M11)."""
         self.blocked: dict[int, tuple[str, int]] = {}
         """Stations that delivery, or opening, waits for: reason, and since when."""
 
@@ -61,6 +64,7 @@ class Watch:
     def end(self, now: int) -> None:
         """It is over."""
         self._waiting_since_ns = now
+        self._doubts = False
 
     def stop(self) -> None:
         """This station leaves."""
@@ -98,8 +102,11 @@ class Watch:
         if core.is_open:
             yield from self._medium.find_silent(now)
         if core.is_open:
-            waiting = [(station, reason) for station, reason, _ in self._membership.waiting()]
-            yield self._report_blocked(now, waiting, self._membership.has_quorum)
+            waiting = {station: reason for station, reason, _ in self._membership.waiting()}
+            unheard = self._unheard(now)
+            self._doubts = bool(unheard)
+            blamed = dict.fromkeys(unheard, "silent") | waiting
+            yield self._report_blocked(now, blamed.items(), self._membership.has_quorum and not unheard)
         elif now - self._waiting_since_ns >= 2 * self._opening.pace.window_ns:
             yield self._report_blocked(now, self._opening.missing(now), True)
         self.postpone(now)
@@ -112,7 +119,7 @@ class Watch:
             return now + self._opening.pace.window_ns // 2
         due = membership.next_deadline_ns()
         at = NEVER if due is None else due
-        if membership.busy:
+        if membership.busy or self._doubts:
             at = min(at, now + config.probe_interval_ns)
         own = core.peer(core.index)
         if silence.suspicious or own.min_al < own.req or core.starves:
@@ -123,6 +130,17 @@ class Watch:
             over_ns = silence.quiet_at_ns(core, members, silence.patience(now) * config.fail_timeout_ns)
             quiet_ns = min(now + config.probe_interval_ns, over_ns)
         return min(at, quiet_ns, self._looked_ns + config.progress_timeout_ns)
+
+    def _unheard(self, now: int) -> list[int]:
+        """Rule M11: the members that have not been heard for ``quorum_timeout_ns``, if the others are no quorum. A station that
+        is late with its own deadlines is no more patient here: it is its own quorum that it doubts, and nobody else."""
+        core, timeout_ns = self._core, self._config.quorum_timeout_ns
+        if not timeout_ns:
+            return []
+        members = [k for k in self._membership.target_indices if k != core.index]
+        unheard = [k for k in members if now - self._silence.heard_ns(core.peer(k)) >= timeout_ns]
+        heard = [k + 1 for k in members if k not in unheard]
+        return [] if not unheard or self._quorum([core.index + 1, *heard]) else [k + 1 for k in unheard]
 
     # ---- reports
     def _report_blocked(self, now: int, blamed: Iterable[tuple[int, str]], quorum: bool) -> list[Effect]:

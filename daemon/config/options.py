@@ -167,6 +167,11 @@ class ClusterOptions:
         help="time without a frame after which a station is removed, if the rest has quorum; at least 2 heartbeats",
         reason="how fast a failure is detected against false alarms on a loaded machine",
     )  # fmt: skip
+    quorum_timeout_ms: int = option(
+        0, unit="ms", low=0, high=600_000, note="0, or at least 2 × heartbeat_ms",
+        help="time without a frame from enough stations after which a station says that it has no quorum; 0: fail_timeout_ms",
+        reason="a station that is cut off has stopped before the others go on: by fail_timeout_ms, less this, less heartbeat_ms",
+    )  # fmt: skip
     probe_interval_ms: int = option(
         10, unit="ms", low=1, high=10_000,
         help="interval at which a station is polled that was not heard for 1.25 heartbeats, so that lost frames do not remove it",
@@ -236,6 +241,7 @@ class ClusterOptions:
     retransmit_gap_ns = Nanoseconds("retransmit_gap_ms")
     heartbeat_ns = Nanoseconds("heartbeat_ms")
     fail_timeout_ns = Nanoseconds("fail_timeout_ms")
+    quorum_timeout_ns = Nanoseconds("quorum_timeout_ms")
     probe_interval_ns = Nanoseconds("probe_interval_ms")
     adopt_timeout_ns = Nanoseconds("adopt_timeout_ms")
     give_up_timeout_ns = Nanoseconds("give_up_timeout_ms")
@@ -560,6 +566,8 @@ class Config:
         """What the fingerprint covers: one ``name=value`` line per option of scope cluster, automatic values resolved."""
         values = {o.name: getattr(self.cluster, o.name) for o in OPTIONS if o.section == "cluster"}
         del values["security"]  # it comes with the key: what is sent without one stays as it was
+        if not self.cluster.quorum_timeout_ms:  # as with stations that do not know the option
+            del values["quorum_timeout_ms"]
         values["window_frames"] = self.cluster.window
         values["required_stations"] = ",".join(map(str, sorted(self.cluster.required_stations)))
         values["group_address"] = self.cluster.group_address.lower()

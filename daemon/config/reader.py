@@ -153,12 +153,18 @@ def _together(source: Source, config: Config) -> Iterator[Problem]:
     yield from _seven(source, config)
     yield from _zoned(source, config)
     yield from _database(source, config)
-    at_least = (
+    at_least: list[tuple[str, int, str]] = [
         ("fail_timeout_ms", 2 * c.heartbeat_ms, "2 × heartbeat_ms"),
         ("open_window_ms", 4 * c.open_interval_ms, "4 × open_interval_ms"),
         ("nak_retry_max_ms", c.nak_retry_ms, "nak_retry_ms"),
         ("poll_delay_max_ms", c.poll_delay_ms, "poll_delay_ms"),
-    )
+    ]
+    if c.quorum_timeout_ms:
+        at_least.append(("quorum_timeout_ms", 2 * c.heartbeat_ms, "2 × heartbeat_ms"))
+        if c.quorum_timeout_ms > c.fail_timeout_ms:
+            line = source.line("cluster", "quorum_timeout_ms")
+            text = f"expected at most {c.fail_timeout_ms} ms (fail_timeout_ms)"
+            yield Problem(line, f"cluster.quorum_timeout_ms is {c.quorum_timeout_ms} ms: {text}")
     for name, bound, why in at_least:
         value = getattr(c, name)
         if value < bound:

@@ -20,6 +20,7 @@ from ...proto.service.corosync.results import Code
 from ...proto.service.corosync.standin import StandIn
 from ..client.types import Welcome
 from ..config import Config, ConfigError
+from ..config.options import ClusterOptions
 from ..exits import Exit
 from ..observe import Journal
 from . import keys
@@ -49,6 +50,13 @@ PROGRAM_EVENTS: Final = (
     results.VotesExpected,
 )
 NO_ANSWER: Final = "mcast"
+NS_PER_MS: Final = 1_000_000
+
+
+def linger_ns(cluster: ClusterOptions) -> int:
+    """Rule Y5: how long a node that has lost quorum stays connected. Then the others hear of it as late as of one that was cut
+    off, at the earliest."""
+    return cluster.fail_timeout_ns - cluster.quorum_timeout_ns if cluster.quorum_timeout_ns else 0
 
 
 class Process:
@@ -60,7 +68,11 @@ class Process:
         self.mtu = config.station.mtu or 1500
         self.maps = (Map(), Map())
         self.standin = StandIn(
-            conf.ring_nodes(self.station), conf.quorum(), past.read(), alone_after_ns=conf.alone_after_ms * 1_000_000
+            conf.ring_nodes(self.station),
+            conf.quorum(),
+            past.read(),
+            alone_after_ns=conf.alone_after_ms * NS_PER_MS,
+            linger_ns=linger_ns(config.cluster),
         )
         cluster = config.cluster
         keys.begin(conf, self.maps[0], self.station, cluster.fail_timeout_ms, cluster.adopt_timeout_ms)
@@ -69,6 +81,9 @@ class Process:
         """Programs whose requests are not read: no room."""
         self._lanes: dict[tuple[Source, bytes], tuple[Lane, Any]] = {}
         """Whole messages by sender and beginning: who hears them, until anything else happens (``apply``)."""
+        self._gathering = 0
+        self._events: list[tuple[Sequence[int], bytes]] = []
+        """Of the effects that are being applied."""
         self.refused = 0
         self.malformed = 0
         loop = asyncio.get_running_loop()
@@ -231,8 +246,17 @@ class Process:
     # ---- effects
 
     def apply(self, effects: Sequence[Effect]) -> None:
-        """Apply effects in their order; a message for several programs is written once."""
+        """Apply effects in their order; a message for several programs is written once. Events are written together, behind the
+        other effects: a program that has read the first one of a change and acts on it finds the others of it there."""
         self._lanes.clear()
+        self._gathering += 1
+        try:
+            self._apply_all(effects)
+        finally:
+            self._gathering -= 1
+            self._flush()
+
+    def _apply_all(self, effects: Sequence[Effect]) -> None:
         deliver: list[int] = []
         before: results.Deliver | None = None
         for effect in effects:
@@ -295,7 +319,16 @@ class Process:
             self.event([handle], event(effect, model=program.model, context=program.context))
 
     def event(self, numbers: Sequence[int], message: bytes) -> None:
-        self.server.event(numbers, message)
+        if self._gathering:
+            self._events.append((numbers, message))
+        else:
+            self.server.event(numbers, message)
+
+    def _flush(self) -> None:
+        """What was gathered goes out, before an answer to one of the programs does."""
+        events, self._events = self._events, []
+        for numbers, message in events:
+            self.server.event(numbers, message)
 
     def _answered(self, handle: int, code: Code) -> None:
         """The machines answer what is asked now; a join, also later."""
@@ -310,6 +343,7 @@ class Process:
     def answer(
         self, to: Program, name: str, code: Code = Code.OK, values: Mapping[str, Value] | None = None, tail: bytes = b""
     ) -> None:
+        self._flush()
         self.server.answer(to.number, answer(to.service, name, code, values, tail))
 
     # ---- programs

@@ -12,11 +12,17 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from typing import Final
+from typing import Any, Final
+
+from zenjun.tools.cli.corosync import TIMES
 
 from .pacemaker_common import Cluster, Stack, failover_s, pacemakers, wait_for
 
 REST_S: Final = 1.0
+OPTIONS: Final[dict[str, Any]] = {
+    name.strip(): int(value) for name, equals, value in (line.partition("=") for line in TIMES) if equals and "#" not in name
+}
+"""Of zenjund at three nodes: as `zenjun corosync config` has them."""
 
 
 def killed(up: Cluster, what: str) -> float:
@@ -62,7 +68,8 @@ def main(name: str, runs: int, wanted: list[str]) -> None:
         if not chosen:
             continue
         quorum = "two_node: 1" if nodes == 2 else ""
-        with pacemakers(nodes, stack, quorum=quorum, totem=totem) as up:
+        options = OPTIONS if nodes > 2 else {}
+        with pacemakers(nodes, stack, options=options, quorum=quorum, totem=totem) as up:
             for what in chosen:
                 show(up, name, runs, what)
 

@@ -4,6 +4,7 @@ test checkers with."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -184,6 +185,13 @@ class WaitForMemory(Engine):
     def __init__(self, config: EngineConfig, *, incarnation: int, instance: int) -> None:
         super().__init__(config, incarnation=incarnation, instance=instance)
         self.watch.starvation.timeout_ns = NEVER
+
+
+class LoseQuorumLate(Engine):
+    """M11."""
+
+    def __init__(self, config: EngineConfig, *, incarnation: int, instance: int) -> None:
+        super().__init__(replace(config, quorum_timeout_ns=0), incarnation=incarnation, instance=instance)
 
 
 class ForgetHeard(Engine):

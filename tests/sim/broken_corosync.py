@@ -10,6 +10,7 @@ from zenjun.proto.service.corosync.cpg import MESSAGE_BYTES, Cpg, Handle, State
 from zenjun.proto.service.corosync.messages import List, Mcast, Message, Process, ProcJoin, ProcLeave, Reason
 from zenjun.proto.service.corosync.results import Address, Answer, Changed, Code, Disconnect, Meeting, Members
 from zenjun.proto.service.corosync.ring import Phase, Ring, Round, Table
+from zenjun.proto.service.corosync.standin import StandIn
 from zenjun.proto.service.corosync.tracking import Trackers
 from zenjun.proto.service.corosync.votequorum import Votequorum
 
@@ -43,9 +44,9 @@ class NoLives(Ring):
 class OneLife(Ring):
     """Y3: a life does not end where a LIST was said."""
 
-    def _alone(self, now_ns: int) -> list[Effect]:
+    def _alone(self, now_ns: int, linger_ns: int = 0) -> list[Effect]:
         life, was = self.life, self.id
-        effects = super()._alone(now_ns)
+        effects = super()._alone(now_ns, linger_ns)
         if self.id == was:
             self.life = life
         return effects
@@ -64,7 +65,7 @@ class ViewsOnly(Ring):
 class StaysConnected(Ring):
     """Y5: who goes alone does not close its connection."""
 
-    def _alone(self, now_ns: int) -> list[Effect]:
+    def _alone(self, now_ns: int, linger_ns: int = 0) -> list[Effect]:
         return [effect for effect in super()._alone(now_ns) if not isinstance(effect, Disconnect)]
 
     def on_timer(self, now_ns: int) -> list[Effect]:
@@ -74,6 +75,13 @@ class StaysConnected(Ring):
             self.phase = Phase.WAITING
             return []
         return super().on_timer(now_ns)
+
+
+class LeavesAtOnce(Ring):
+    """Y5: the others see a node leave as soon as it has lost quorum."""
+
+    def _alone(self, now_ns: int, linger_ns: int = 0) -> list[Effect]:
+        return super()._alone(now_ns)
 
 
 class DropsOwn(Ring):
@@ -229,6 +237,15 @@ class PassesParts(Cpg):
 # ---- quorum
 
 
+class GroupsFirst(StandIn):
+    """Y7: quorum is told last, also if it is lost."""
+
+    def on_changed(self, changed: Changed, changes: list[Effect]) -> list[Effect]:
+        groups = [*changes, *self.cpg.on_changed(changed)]
+        self.votequorum.on_changed(changed)
+        return [*groups, *self.trackers.on_changed(changed)]
+
+
 class QuorumFirst(Trackers):
     """Y7: quorum is told before the nodes."""
 
@@ -288,6 +305,8 @@ PARTS: dict[str, dict[str, Any]] = {
     **{c.__name__: {"ring": c} for c in (LetsAnybodyIn, Forgets, NoLives, OneLife, ViewsOnly, StaysConnected, DropsOwn)},
     **{c.__name__: {"ring": c} for c in (KeepsLists, BehindTheList, DoesNotWait, CountsAnew, NodeUpAsJoin, OwnNodeDown)},
     **{c.__name__: {"cpg": c} for c in (OnlyChanged, SamePid, DropsOverload, DeafLeaver, PassesParts)},
+    "LeavesAtOnce": {"ring": LeavesAtOnce},
+    "GroupsFirst": {"standin": GroupsFirst},
     "QuorumFirst": {"trackers": QuorumFirst},
     **{c.__name__: {"votequorum": c} for c in (CountsSeen, OwnExpected, ForgetsVotes, NeverWaits, WaitsOnce, AnyHalf)},
 }

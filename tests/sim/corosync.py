@@ -50,6 +50,8 @@ class Node:
         """Number of the next item; None: the join has no place yet."""
         self.limit: int | None = None
         """Its order has ended here: the stand-in is told when it has read so far."""
+        self.alone_at: int | None = None
+        """When it has gone alone without quorum, until it is no longer connected."""
         self.fingerprint = COMMON
         self.paused_until = 0
         self.made: deque[tuple[Changed, bool, Verdict]] = deque()
@@ -158,19 +160,21 @@ class World:
             votequorum_class = self.parts.get("votequorum", StandIn.votequorum_class)
             trackers_class = self.parts.get("trackers", StandIn.trackers_class)
 
-            def on_changed(self, changed: Changed) -> list[Effect]:
+            def on_changed(self, changed: Changed, changes: list[Effect]) -> list[Effect]:
                 before = self.votequorum.quorate
-                effects: list[Effect] = super().on_changed(changed)
+                effects: list[Effect] = super().on_changed(changed, changes)
                 node.made.append((changed, before, Verdict.of(self.votequorum)))
                 return effects
 
         stations = {k: k for k in self.nodes}
         nodes = Nodes(node.id, stations, node.fingerprint)
-        made: StandIn = Watched(nodes, self.config, node.past, alone_after_ns=self.plan.alone_after * S)
+        times = {"alone_after_ns": self.plan.alone_after * S, "linger_ns": self.plan.linger * S}
+        made: StandIn = Watched(nodes, self.config, node.past, **times)
         return made
 
     def carry_out(self, node: Node, effects: list[Effect]) -> None:
         """What an input has brought. The stand-in may die at each of them."""
+        self.checks.on_effects(node, effects)
         for effect in effects:
             if self.r.random() < self.plan.dies:
                 self.met["died"] += 1
@@ -209,7 +213,7 @@ class World:
 
     def disconnect(self, node: Node) -> None:
         """zenjund sees the socket close. What it has taken before still goes out, unless its order has ended."""
-        source, node.source, node.cursor, node.limit = node.source, None, None, None
+        source, node.source, node.cursor, node.limit, node.alone_at = node.source, None, None, None, None
         queue = self.pending.get(source) if source is not None else None
         if source is None or queue is None:
             return
@@ -258,8 +262,10 @@ class World:
         if node.standin is None or node.source is None or self.now < node.paused_until:
             return
         self.note(f"node {node.id} is told that there is no quorum")
-        ring = node.standin.ring
-        self.carry_out(node, ring.on_blocked(self.now, quorum=False))
+        was_in = self.in_ring(node)
+        effects = node.standin.ring.on_blocked(self.now, quorum=False)
+        self.note_alone(node, was_in)
+        self.carry_out(node, effects)
         if not self.plan.alone_after:
             self.checks.on_end(node)
 
@@ -273,7 +279,15 @@ class World:
                 continue
             deadline = standin.ring.next_deadline_ns()
             if deadline is not None and self.now >= deadline:
-                self.carry_out(node, standin.ring.on_timer(self.now))
+                was_in = self.in_ring(node)
+                effects = standin.ring.on_timer(self.now)
+                self.note_alone(node, was_in)
+                self.carry_out(node, effects)
+
+    def note_alone(self, node: Node, was_in: bool) -> None:
+        """It has gone alone now, without quorum."""
+        if was_in and not self.in_ring(node):
+            node.alone_at = self.now
 
     def note(self, text: str) -> None:
         self.trace.append(f"{self.now / S:.1f} {text}")

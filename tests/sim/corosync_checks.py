@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from zenjun.proto.service.base import Effect
+from zenjun.proto.service.base import Effect, Store
 from zenjun.proto.service.corosync import results
 from zenjun.proto.service.corosync.messages import Part, Reason
 from zenjun.proto.service.corosync.results import Address, Changed, Code, RingId
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CHECKERS: Final = frozenset(
     """rise same apart nodelist alone lists own reason outside twice fifo order virtual self torn services agree quorum waits
-    rest""".split()  # noqa: SIM905
+    rest first""".split()  # noqa: SIM905
 )
 Ring = tuple[RingId, tuple[int, ...]]
 
@@ -111,6 +111,24 @@ class Checks:
             words = {**meeting.before, **meeting.alone} if meeting is not None else {}
             if not any(word.quorate for word in words.values()):
                 raise Violation("waits", f"{changed.ring} of {changed.members} is quorate, and not all have been there")
+
+    def on_effects(self, node: Node, effects: list[Effect]) -> None:
+        """Who loses quorum is told so before anything else, and stays connected for a while: the others may start what it runs
+        when they have seen it leave."""
+        made, lost, groups = iter(node.made), False, False
+        for effect in effects:
+            if isinstance(effect, Store) and (ring := next(made, None)) is not None:
+                lost, groups = ring[1] and not ring[2].quorate, False
+            elif lost and isinstance(effect, results.Confchg | results.Totem):
+                groups = True
+            elif lost and groups and isinstance(effect, results.Quorum | results.VotesQuorum):
+                raise Violation("first", f"node {node.id} tells process groups of a ring before it tells of its loss of quorum")
+        ends = any(isinstance(effect, results.Disconnect) for effect in effects)
+        stops = any(isinstance(effect, results.Stop) for effect in effects)
+        if ends and not stops and node.alone_at is not None:
+            after = self.world.now - node.alone_at
+            if after < self.world.plan.linger * 1_000_000_000:
+                raise Violation("first", f"node {node.id} leaves {after / 1e9} s after it has lost quorum")
 
     def on_end(self, node: Node) -> None:
         """zenjund has no quorum, or is gone."""

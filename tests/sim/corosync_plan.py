@@ -32,6 +32,8 @@ class Plan:
     """Votes are set."""
     alone_after: int = 0
     """Seconds."""
+    linger: int = 0
+    """Seconds."""
     room: int = 128
     two_node: bool = False
     waits: bool = False
@@ -61,6 +63,7 @@ class Plan:
             tie=stations == 2 and r.random() < 0.4,
             parts=r.choice([0.1, 0.4]),
             weight=r.choice([1, 1, 1, 2]),
+            linger=r.choice([0, 0, 1]),
         )
 
     @property

@@ -50,6 +50,8 @@ CAUGHT_BY: dict[str, set[str]] = {
     "ViewsOnly": {"alone"},
     "StaysConnected": {"rest", "apart"},
     "DropsOwn": {"self"},
+    "LeavesAtOnce": {"first"},
+    "GroupsFirst": {"first"},
     "KeepsLists": {"apart", "virtual", "rest"},
     "BehindTheList": {"rest", "virtual"},
     "DoesNotWait": {"virtual", "rest"},

@@ -54,6 +54,13 @@ RestrictRealtime=yes
 LockPersonality=yes
 """
 """What makes corosync.service start the stand-in. Shared memory and the network namespace stay the host's: libqb uses both."""
+TIMES: Final = (
+    '# A node that is cut off has stopped its resources before the others start them (docs/corosync.md, "Cut off").',
+    "heartbeat_ms = 40",
+    "fail_timeout_ms = 400",
+    "quorum_timeout_ms = 150",
+)
+"""For three nodes and more. Two have no majority that would go on: each is alone at once."""
 folder_option = click.option(
     "--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True, help="Where the drop-in for the service is."
 )
@@ -246,6 +253,7 @@ def configuration(conf: Conf, interfaces: dict[str, str]) -> str:
         f"name = {json.dumps(conf.get('totem', 'cluster_name') or 'corosync')}",
         f"stations = {max(node.station for node in conf.nodes)}",
         f"# message_max: at least {MESSAGE_BYTES}; the default is larger",
+        *(TIMES if len(conf.nodes) > 2 else []),
         "",
         "[station]",
     ]

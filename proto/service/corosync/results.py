@@ -98,7 +98,9 @@ class Hearer(Protocol):
         """A change of votes has its place here."""
         ...
 
-    def on_changed(self, changed: Changed) -> list[Effect]: ...
+    def on_changed(self, changed: Changed, changes: list[Effect]) -> list[Effect]:
+        """A ring begins. changes: what ``on_members`` has returned for it; it is carried out with what this returns only."""
+        ...
 
     def word(self) -> Word:
         """What this node says of quorum, as of all that it has heard."""

@@ -102,10 +102,11 @@ class Ring:
     processes_max: int = 128
     """Of a process group, as in libcpg's lists. Where rings meet it may become more."""
 
-    def __init__(self, nodes: Nodes, past: bytes, hearer: Hearer, *, alone_after_ns: int = 0) -> None:
-        """past: what ``Store`` kept last, empty: nothing. ValueError for anything else."""
+    def __init__(self, nodes: Nodes, past: bytes, hearer: Hearer, *, alone_after_ns: int = 0, linger_ns: int = 0) -> None:
+        """past: what ``Store`` kept last, empty: nothing. ValueError for anything else. linger_ns: for so long this node stays
+        connected after it has gone alone without quorum: by then its programs have heard of it, and the others have not."""
         self.nodes, self.node = nodes, nodes.node
-        self.alone_after_ns = alone_after_ns
+        self.alone_after_ns, self.linger_ns = alone_after_ns, linger_ns
         self.count, self.life = _unpack(past)
         """Of rings here so far, at least; and how often this node has been alone. A life ends where others may make rings with
         this node that it does not hear of: no two rings have the same count and the same life of the same node."""
@@ -127,6 +128,8 @@ class Ring:
         """What local programs want, while it has to wait."""
         self._alone_at_ns: int | None = None
         self._retry_at_ns: int | None = None
+        self._part_at_ns: int | None = None
+        """Alone, and still connected."""
 
     # ---- what others may ask
 
@@ -165,7 +168,7 @@ class Ring:
             if self._alone_at_ns is None:
                 self._alone_at_ns = now_ns + self.alone_after_ns
             return []
-        return self._alone(now_ns)
+        return self._alone(now_ns, self.linger_ns)
 
     def on_unblocked(self) -> list[Effect]:
         """zenjund says ``unblocked``."""
@@ -177,13 +180,15 @@ class Ring:
         return [Disconnect(), Stop("fenced: the order at this station differs from another station's")]
 
     def next_deadline_ns(self) -> int | None:
-        deadlines = [at for at in (self._alone_at_ns, self._retry_at_ns) if at is not None]
+        deadlines = [at for at in (self._alone_at_ns, self._retry_at_ns, self._part_at_ns) if at is not None]
         return min(deadlines, default=None)
 
     def on_timer(self, now_ns: int) -> list[Effect]:
         """Early or repeated calls are harmless."""
         if self._alone_at_ns is not None and now_ns >= self._alone_at_ns:
-            return self._alone(now_ns)
+            return self._alone(now_ns, self.linger_ns)
+        if self._part_at_ns is not None:
+            return self._part(now_ns) if now_ns >= self._part_at_ns else []
         if self._retry_at_ns is not None and now_ns >= self._retry_at_ns:
             self._retry_at_ns = now_ns + RETRY_NS
             return [Connect()]
@@ -399,30 +404,39 @@ class Ring:
         return self._make(self.count + 1, left=left, joined={})
 
     def _make(self, count: int, *, left: Collection[int], joined: Table, meeting: Meeting | None = None) -> list[Effect]:
-        """A ring begins. Its number is durable before anybody hears of it; each group changes at most twice."""
+        """A ring begins. Its number is durable before anybody hears of it; each group changes at most twice. The hearer says in
+        which order programs are told."""
         gone = _by_group({node: self.table.pop(node) for node in left}, Reason.NODEDOWN)
         members = self.table.keys() | joined
         self.count, self._lives = count, {node: self._lives[node] for node in members}
         self.id = RingId(min(members), self._seq(self._lives))
-        effects = [self._keep()]
+        changes: list[Effect] = []
         for group in sorted(gone):
-            effects += self._hearer.on_members(Members(group, self.addresses(group), gone[group], ()))
+            changes += self._hearer.on_members(Members(group, self.addresses(group), gone[group], ()))
         self.table |= joined
         come = _by_group(joined, Reason.NODEUP)
         for group in sorted(come):
-            effects += self._hearer.on_members(Members(group, self.addresses(group), (), come[group]))
+            changes += self._hearer.on_members(Members(group, self.addresses(group), (), come[group]))
         changed = Changed(self.id, self.members, tuple(sorted(joined)), tuple(sorted(left)), meeting)
-        return effects + self._hearer.on_changed(changed)
+        return [self._keep(), *self._hearer.on_changed(changed, changes)]
 
-    def _alone(self, now_ns: int) -> list[Effect]:
-        """Go alone: the others see this node leave, whatever follows; own messages under way reach local programs; the ring of
-        one begins."""
+    def _part(self, now_ns: int) -> list[Effect]:
+        """What is left of the connection of before it went alone ends, and it may come back."""
+        self._part_at_ns, self._retry_at_ns = None, now_ns + RETRY_NS
+        return [Disconnect()]
+
+    def _alone(self, now_ns: int, linger_ns: int = 0) -> list[Effect]:
+        """Go alone: the others see this node leave, at once or after a while, whatever follows; own messages under way reach
+        local programs; the ring of one begins."""
         self._alone_at_ns = None
         if self.phase is Phase.OUT:
             return []
-        effects: list[Effect] = [Disconnect()]
         phase, self.phase = self.phase, Phase.OUT
-        self._retry_at_ns = now_ns + RETRY_NS
+        effects: list[Effect] = []
+        if linger_ns and phase is Phase.IN:
+            self._part_at_ns, self._retry_at_ns = now_ns + linger_ns, None
+        else:
+            effects += self._part(now_ns)
         others = [node for node in self.members if node != self.node]
         if phase is Phase.IN:
             effects += self._deliver_own()

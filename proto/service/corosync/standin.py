@@ -23,9 +23,9 @@ class StandIn:
     votequorum_class: type[Votequorum] = Votequorum
     trackers_class: type[Trackers] = Trackers
 
-    def __init__(self, nodes: Nodes, config: Config, past: bytes, *, alone_after_ns: int = 0) -> None:
-        """past: as ``Ring``."""
-        self.ring = self.ring_class(nodes, past, self, alone_after_ns=alone_after_ns)
+    def __init__(self, nodes: Nodes, config: Config, past: bytes, *, alone_after_ns: int = 0, linger_ns: int = 0) -> None:
+        """past, linger_ns: as ``Ring``."""
+        self.ring = self.ring_class(nodes, past, self, alone_after_ns=alone_after_ns, linger_ns=linger_ns)
         self.cpg = self.cpg_class(self.ring)
         self.votequorum = self.votequorum_class(nodes.node, config)
         self.trackers = self.trackers_class(self.votequorum, self.ring.id)
@@ -41,10 +41,13 @@ class StandIn:
     def on_no_room(self, process: Process) -> list[Effect]:
         return list(self.cpg.on_no_room(process))
 
-    def on_changed(self, changed: Changed) -> list[Effect]:
-        effects = list(self.cpg.on_changed(changed))
+    def on_changed(self, changed: Changed, changes: list[Effect]) -> list[Effect]:
+        """Whoever loses quorum is to stop what it runs: that is told first."""
+        groups = [*changes, *self.cpg.on_changed(changed)]
+        had_quorum = self.votequorum.quorate
         self.votequorum.on_changed(changed)
-        return effects + list(self.trackers.on_changed(changed))
+        quorum = list(self.trackers.on_changed(changed))
+        return [*quorum, *groups] if had_quorum and not self.votequorum.quorate else [*groups, *quorum]
 
     def on_votes(self, votes: Votes) -> list[Effect]:
         was_quorate = self.votequorum.quorate
