@@ -48,6 +48,18 @@ def _more_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def take_realtime(wanted: bool) -> bool:
+    """Run ahead of programs that are not real-time, as corosync does: all of a change is written before the first program acts on
+    a part of it (docs/corosync.md, "Cut off"). False: the kernel refuses."""
+    if not wanted or os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_RR, os.SCHED_FIFO):
+        return True
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
+    except OSError:
+        return False
+    return True
+
+
 async def serve(config: Config, conf: Conf, past: Past, journal: Journal) -> int:
     """Run until a signal, or until a program or another node ends it."""
     stop = companion.stop_signals()
@@ -93,6 +105,8 @@ def main(argv: list[str] | None = None) -> int:
         journal.error("exit", str(error), code=int(Exit.STATE))
         return Exit.STATE
     _more_descriptors()
+    if not take_realtime(conf.is_realtime):
+        journal.warning("realtime", "the kernel refuses real-time scheduling: programs may see a change in parts")
     node = conf.node_of(config.station.id)
     journal.info("start", f"zenjun-corosync {version()}: node {node.id} at station {node.station} of {config.cluster.name!r}")
     return uvloop.run(serve(config, conf, past, journal))

@@ -127,6 +127,11 @@ class Conf:
         return self.number(*path) == 1
 
     @property
+    def is_realtime(self) -> bool:
+        """corosync's ``system.sched_rr``."""
+        return self.get("system", "sched_rr") != "no"
+
+    @property
     def alone_after_ms(self) -> int:
         return self.number("zenjun", "alone_after_ms")
 

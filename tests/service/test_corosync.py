@@ -21,7 +21,7 @@ id = 1
 interface = "e1"
 """
 PACKAGES = ("corosync", "libqb100", "libcpg4", "libquorum5", "libvotequorum8", "libcmap4", "libcfg7", "libcorosync-common4")
-CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3
+CAPABILITIES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 23
 """CHOWN, DAC_OVERRIDE, FOWNER."""
 
 
