@@ -94,7 +94,7 @@ CIB: Final = """<cib crm_feature_set="3.6.0" validate-with="pacemaker-3.0" epoch
    <primitive id="d" class="ocf" provider="pacemaker" type="Dummy">
     <instance_attributes id="d1"><nvpair id="d2" name="state" value="{state}"/></instance_attributes>
     <operations><op id="d3" name="monitor" interval="10s"/></operations>
-   </primitive>
+   </primitive>{more}
   </resources>
   <constraints/>
  </configuration>
@@ -115,9 +115,18 @@ class Cluster:
     """Nodes of a lab that run Pacemaker and one Dummy."""
 
     def __init__(
-        self, lab: Lab, stack: Stack, *, quorum: str = "", totem: str = "", policy: str = "stop", pacemaker: bool = True
+        self,
+        lab: Lab,
+        stack: Stack,
+        *,
+        quorum: str = "",
+        totem: str = "",
+        policy: str = "stop",
+        more: str = "",
+        pacemaker: bool = True,
     ) -> None:
-        """quorum, totem: lines for those sections of corosync.conf. policy: Pacemaker's without quorum. pacemaker: start it."""
+        """quorum, totem: lines for those sections of corosync.conf. policy: Pacemaker's without quorum. more: resources beside
+        the Dummy, as XML. pacemaker: start it."""
         self.lab, self.stack, self.pacemaker = lab, stack, pacemaker
         self.inits: dict[int, int] = {}
         """The first process of each node that runs, as this process sees it."""
@@ -125,7 +134,7 @@ class Cluster:
         nodes = "\n".join(ONE.format(number) for number in lab.stations)
         for number, station in lab.stations.items():
             (station.directory / "corosync.conf").write_text(COROSYNC.format(quorum=quorum, totem=totem, nodes=nodes))
-            (station.directory / "cib.xml").write_text(CIB.format(state=STATE, policy=policy))
+            (station.directory / "cib.xml").write_text(CIB.format(state=STATE, policy=policy, more=more))
             station.write_config()
             station.run(["ip", "address", "add", f"10.77.0.{number}/24", "dev", "eth0"], check=True)
 
