@@ -268,8 +268,8 @@ def test_fingerprint_covers_scope_cluster_only() -> None:
     assert parse(put('group_address = "03:5A:4A:00:00:01"')).fingerprint == base.fingerprint
     names = {f.name for f in dataclasses.fields(SECTIONS["cluster"])}
     assert {line.split("=")[0] for line in base.cluster_text.splitlines()} == names - {"security", "quorum_timeout_ms"}
-        early = parse(put("quorum_timeout_ms = 400"))
-        assert early.fingerprint != base.fingerprint, "what stations that do not know the option send is what it is without it"
+    early = parse(put("quorum_timeout_ms = 400"))
+    assert early.fingerprint != base.fingerprint, "what stations that do not know the option send is what it is without it"
 
 
 def test_example_is_a_configuration() -> None:
