@@ -21,6 +21,7 @@ import uvloop
 
 from ..proto.core import Medium
 from ..proto.engine import Engine, EngineConfig
+from ..proto.engineconfig import DIRECT_FROM
 from ..proto.errors import UsageError
 from ..proto.openpdu import INSTANCE_MAX
 from ..proto.service.groups import Groups
@@ -322,6 +323,7 @@ def _engine(config: Config, incarnation: int, instance: int, frame_max: int, fin
         required=tuple(sorted(c.required_stations)),
         medium=Medium[c.medium.upper()],
         answer_each=c.confirm == "each",
+        direct_from=DIRECT_FROM if c.confirm == "sender" and config.links.count == 1 else 0,
         **c.times_ns(),
     )
     # A file of a daemon that believed every number it received: this one starts all the same, and reports that they are used up.

@@ -54,6 +54,7 @@ HELP: Final = {
     "core_tx_data": "Data PDUs sent, each counted once",
     "core_tx_bytes": "Bytes of PDUs sent",
     "core_tx_confirm": "Confirmations sent",
+    "core_tx_direct": "Confirmations sent to one station alone",
     "core_tx_poll": "Questions for news sent while something was pending without progress",
     "core_tx_nak": "Requests for missing PDUs sent",
     "core_tx_retransmit": "PDUs sent again on request",

@@ -15,6 +15,10 @@ WINDOW_MAX: Final = 32768
 SLOTS_MIN: Final = 64
 
 
+DIRECT_FROM: Final = 4
+"""``direct_from`` where it is wanted: with three members nothing is won."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Settings of one engine; ``Engine`` checks them and raises ``UsageError`` for impossible ones.
@@ -83,6 +87,8 @@ class EngineConfig:
     """Stations it cannot be without; with some, ``quorum`` may be less than the majority."""
     medium: int = Medium.SWITCHED
     """``Medium``: how the segment orders frames."""
+    direct_from: int = 0
+    """Members from which on who owes a confirmation to one station only sends it to that one (rules C6 to C9); 0: never."""
     own_timeout_ns: int
     """Bus: time after which an own PDU that has not come back is lost."""
     bus_probe_ns: int = 3000 * MS
@@ -119,6 +125,7 @@ def validate(config: EngineConfig, incarnation: int, instance: int) -> None:
     within("frame_max", config.frame_max, FRAME_MAX_MIN, 65535)
     within("message_max", config.message_max, 1, MESSAGE_MAX)
     within("quorum", config.quorum, 0, config.stations)
+    within("direct_from", config.direct_from, 0, STATIONS_MAX)
     for station in config.required:
         within("required station", station, 1, config.stations)
     if config.quorum and not config.required and config.quorum <= config.stations // 2:
@@ -161,4 +168,5 @@ def make_core(config: EngineConfig, pair: tuple[int, int] = (0, 0)) -> Core:
         answer_each=int(config.answer_each),
         own_timeout_ns=config.own_timeout_ns,
         pair=pair,
+        direct=config.direct_from,
     )

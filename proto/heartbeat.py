@@ -27,6 +27,8 @@ class Confirms(Protocol):
 
     def last_tx_ns(self) -> int: ...
 
+    def last_word_ns(self) -> int: ...
+
     def heartbeat(self, now: int, flags: int = 0) -> None: ...
 
 
@@ -57,7 +59,7 @@ class Heartbeat:
         heard = self._core.confirms_heard()
         if heard != self._confirms_heard:
             self._confirms_heard = heard
-            if now - self._core.last_tx_ns() > self._interval_ns // 2 and self._timers.at_ns(Deadline.HEARTBEAT) != NEVER:
+            if now - self._core.last_word_ns() > self._interval_ns // 2 and self._timers.at_ns(Deadline.HEARTBEAT) != NEVER:
                 self._timers.set(Deadline.HEARTBEAT, now)
                 self.is_joined = True
 

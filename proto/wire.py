@@ -195,7 +195,8 @@ HEADER: Final = Layout(
         Field(
             "target",
             1,
-            "NAK: station asked to retransmit; POLL: station asked to answer, or 0; PAIR: the other; otherwise 0",
+            "NAK: station asked to retransmit; POLL: station asked to answer, or 0; CONFIRM without POLL: the only station that"
+            " it is sent to, or 0; PAIR: the other; otherwise 0",
         ),
         Field("length", 2, "payload bytes after the vectors; what follows is padding"),
         Field("incarnation", 4, "of the source: grows with each restart of its daemon"),
@@ -208,7 +209,7 @@ HEADER: Final = Layout(
         ),
         Field("free_buffers", 4, "receive buffers that the source has free, in PDUs, times n", "p.BUF"),
         Field("frame_max", 2, "largest PDU that the source can receive now, bytes"),
-        Field("reserved", 2, "0"),
+        Field("bound", 2, "CONFIRM that speaks for all: 1 + (clock - T), 65535: no T (rule C8); otherwise 0"),
         Field("check", 8, "CRC-32C of header (without this field) and vectors << 32 | CRC-32C of the payload"),
     ),
     "Common header of every PDU; ack[n] follows, then pack[n] if the PACK flag is set, then the payload.",
@@ -426,6 +427,20 @@ def view_hash(instance: int, incarnations: Sequence[int]) -> int:
     """The 32-bit number that represents an instance and its members on the wire, never 0. ``incarnations``: of stations 1..n,
     0: no member."""
     return zlib.crc32(struct.pack(f">{1 + len(incarnations)}I", instance, *incarnations)) or 1
+
+
+NO_BOUND: Final = 0xFFFF
+"""``bound`` of a CONFIRM that speaks for all and says nothing of clocks: T is too far behind."""
+
+
+def addressee(pdu: bytes) -> int:
+    """The station (1..n) that a PDU of the wire is sent to alone; 0: to all."""
+    header = HEADER.struct.unpack_from(pdu)
+    kind, flags, target = (header[_HEADER_AT[name]] for name in ("kind", "flags", "target"))
+    return int(target) if kind == Kind.CONFIRM and not flags & (Flag.POLL | Flag.PAIR) else 0
+
+
+_HEADER_AT: Final = {name: at for at, name in enumerate(HEADER.names)}
 
 
 def c_header() -> str:

@@ -208,9 +208,12 @@ class ClusterOptions:
         reason="must exceed the round trip of the segment under load",
     )  # fmt: skip
     confirm: str = option(
-        "merged", low=1, high=16, choices=("merged", "each"),
-        help="\"each\" answers every reception at once with a frame of its own; only on a bus, for measurements",
-        reason="shows the worst case of the TO paper, n² frames a message",
+        "merged", low=1, high=16, choices=("merged", "sender", "each"),
+        help="\"sender\": with at least 4 members, who owes a confirmation to one station only sends it to that one, which then "
+        "tells all; only on a switched segment with one link. \"each\" answers every reception at once with a frame of its own; "
+        "only on a bus, for measurements",
+        reason="\"sender\" wakes fewer stations, and the others know one hop later. \"each\" shows the worst case of the TO "
+        "paper, n² frames a message",
     )  # fmt: skip
     open_window_ms: int = option(
         400, unit="ms", low=20, high=60_000,

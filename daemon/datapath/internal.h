@@ -239,6 +239,8 @@ struct dp_above { const struct zj_api *api; zj_core *core; const struct dp_guard
 struct dp_batch {
     uint32_t count;
     struct zj_frame frames[DP_TX_BATCH];
+    const uint8_t *to[DP_TX_BATCH]; /* MAC address of the only receiver, NULL: all */
+    uint8_t header[DP_TX_BATCH][14]; /* for such a frame */
     uint8_t room[DP_TX_BATCH][DP_OVERHEAD_MAX];
     struct iovec parts[DP_TX_BATCH][1 + DP_GUARD_PARTS];
     struct mmsghdr messages[DP_TX_BATCH];

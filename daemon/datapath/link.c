@@ -373,11 +373,21 @@ void link_rested(struct dp_link *l)
     l->tries = 0;
 }
 
+/* The Ethernet header of a frame: to all, or to one station, then made in `own`. */
+static uint8_t *header_to(struct dp_link *l, const uint8_t *to, uint8_t own[ETH_HLEN])
+{
+    if (!to)
+        return l->header;
+    memcpy(own, to, ETH_ALEN);
+    memcpy(own + ETH_ALEN, l->header + ETH_ALEN, ETH_HLEN - ETH_ALEN);
+    return own;
+}
+
 uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint32_t first, uint32_t end, uint64_t now)
 {
     uint32_t done = first;
     for (uint32_t i = first; i < end; i++)
-        b->parts[i][0] = (struct iovec){l->header, sizeof l->header};
+        b->parts[i][0] = (struct iovec){header_to(l, b->to[i], b->header[i]), sizeof l->header};
     while (done < end) {
         const int sent = sendmmsg(l->fd, b->messages + done, end - done, MSG_DONTWAIT);
         if (sent > 0) {

@@ -43,10 +43,15 @@ static int any_ready(const struct dp_links *ls, uint64_t now)
     return 0;
 }
 
-static void seal_batch(struct dp_batch *b, const struct dp_guard *g)
+static void seal_batch(struct dp_batch *b, const struct dp_above *above)
 {
-    for (uint32_t i = 0; i < b->count; i++)
+    const struct dp_guard *g = above->guard;
+    const struct zj_api *api = above->api;
+    const struct zj_core *core = above->core;
+    for (uint32_t i = 0; i < b->count; i++) {
+        b->to[i] = api->address(core, b->frames[i].data);
         b->messages[i].msg_hdr.msg_iovlen = 1 + guard_seal(g, i, &b->frames[i], b->room[i], b->parts[i] + 1);
+    }
 }
 
 /* Frames first..end - 1 on all links. Returns how many of them the link that has come furthest is done with: sent or dropped. */
@@ -130,7 +135,7 @@ uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more)
                     link_rested(l); /* what it waited for room for has gone by another link, or with its instance */
             return total;
         }
-        seal_batch(b, ls->above.guard);
+        seal_batch(b, &ls->above);
         const uint32_t done = transmit_batch(ls, now);
         if (done)
             ls->above.api->tx_done(ls->above.core, now, done);

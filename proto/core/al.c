@@ -31,7 +31,7 @@ void al_start(zj_core *c, uint32_t h, uint64_t v)
     struct stream *s = &c->st[h];
     for (uint32_t j = 0; j < c->n; j++)
         s->al[j] = s->pack[j] = v;
-    s->min_al = s->acked = s->sent.ack = s->sent.pack = s->need_ack = v;
+    s->min_al = s->acked = s->sent.ack = s->sent.pack = s->direct.ack = s->need_ack = v;
     s->at_min = s->pack_at_min = c->listed;
 }
 
@@ -125,6 +125,8 @@ int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
         if (!(rows >> h & 1))
             continue;
         uint64_t a = widen(s->al[j], get32(p->ack + 4 * h));
+        if (h == c->self && a > c->st[j].direct.open && !pdu_direct(p))
+            c->st[j].direct.open = a;
         if (a > s->al[j]) {
             al_raise(c, h, j, a);
             c->st[j].ack_moved = now;
@@ -138,6 +140,34 @@ int al_merge(zj_core *c, const struct pdu *p, uint64_t now)
             pack_raise(c, h, j, widen(s->pack[j], get32(p->pack + 4 * h)));
     }
     return ZJ_DROP_NONE;
+}
+
+/* Of the own stream only what each station says itself counts: the free buffers that go with it bound the window. */
+void al_believe(zj_core *c, const struct pdu *p, uint64_t now)
+{
+    for (uint32_t i = 0; i < c->listed; i++) {
+        uint32_t h = c->list[i];
+        struct stream *s = &c->st[h];
+        uint64_t b = widen(s->pack[p->src], get32(p->pack + 4 * h));
+        if (h == c->self || b <= s->min_al || b > s->req)
+            continue;
+        for (uint32_t k = 0; k < c->listed; k++) {
+            uint32_t j = c->list[k];
+            if (s->al[j] < b) {
+                al_raise(c, h, j, b);
+                c->st[j].ack_moved = now;
+            }
+        }
+    }
+}
+
+void al_write(const zj_core *c, uint8_t *ack, uint8_t *pack)
+{
+    for (uint32_t h = 0; h < c->n; h++) {
+        put32(ack + 4 * h, (uint32_t)c->st[h].req);
+        if (pack)
+            put32(pack + 4 * h, (uint32_t)c->st[h].min_al);
+    }
 }
 
 void al_say(zj_core *c, uint8_t *ack, uint8_t *pack)

@@ -1,5 +1,32 @@
-/* Confirmations: what a CONFIRM or NAK reports (docs/protocol.md, rules C1 to C3), when this station owes one, and its bytes. */
+/* Confirmations: what a CONFIRM or NAK reports (docs/protocol.md, rules C1 to C3 and C6 to C9), when this station owes one, to whom,
+ * and its bytes. */
 #include "order/order.h"
+
+#define NO_BOUND 0xffffu /* a CONFIRM for all that says nothing of clocks */
+
+/* Confirmations may go to one station alone, and CONFIRMs may speak for all. */
+static int is_direct(const zj_core *c) { return c->cfg.direct && c->listed >= c->cfg.direct && !on_bus(c) && !c->cfg.pair[1]; }
+
+/* The own CONFIRMs do. What a joiner begins with is no member's word: it speaks for nobody before it has heard them all (rule 5). */
+static int speaks_for_all(const zj_core *c) { return is_direct(c) && !c->release.joined_by; }
+
+/* T: clock that all members are known to have passed. */
+static uint64_t passed_by_all(const zj_core *c)
+{
+    uint64_t passed = c->clock;
+    for (uint32_t i = 0; i < c->listed; i++) {
+        uint32_t h = c->list[i];
+        if (h != c->self && c->st[h].clock < passed)
+            passed = c->st[h].clock;
+    }
+    return passed;
+}
+
+static uint32_t bound_said(const zj_core *c)
+{
+    uint64_t behind = c->clock - passed_by_all(c);
+    return behind < NO_BOUND - 1 ? (uint32_t)behind + 1 : NO_BOUND;
+}
 
 /* ---- received ---- */
 
@@ -18,8 +45,49 @@ static int needs_update(const zj_core *c, const struct pdu *p)
     return 0;
 }
 
+/* C7, C8: a CONFIRM speaks for all members of its instance, so what it says of them counts in that one only. */
+static void heard_for_all(zj_core *c, uint64_t now, const struct pdu *p)
+{
+    uint32_t said = get16(p->bytes + ZJW_HEADER_BOUND);
+    if (!said || (p->instance != c->instance && !faulty(c, ZJ_FAULT_OLD_WORD)))
+        return;
+    c->st[p->src].sums = 1;
+    al_believe(c, p, now);
+    uint64_t behind = said - 1, bound = p->clock > behind ? p->clock - behind : 0;
+    if (said == NO_BOUND)
+        return;
+    for (uint32_t i = 0; i < c->listed; i++) {
+        uint32_t h = c->list[i];
+        struct stream *s = &c->st[h];
+        if (h == c->self || h == p->src || bound <= s->clock || bound <= s->promise.clock)
+            continue;
+        s->promise.clock = bound;
+        s->promise.next = faulty(c, ZJ_FAULT_EARLY_BOUND) ? 0 : widen(s->al[p->src], get32(p->ack + 4 * h));
+        stream_promise(c, h);
+    }
+}
+
+/* C9: somebody asks, and this station has told something to one only: that word, or what was to follow from it, was lost. */
+void confirm_doubt(zj_core *c, uint64_t now)
+{
+    for (uint32_t h = 0; h < c->n; h++)
+        if (c->st[h].direct.ack > c->st[h].sent.ack)
+            c->confirm.direct_from = now + ZJ_DIRECT_REST_NS;
+}
+
+/* C6: the source's word that only this station has got. */
+static void heard_direct(zj_core *c, uint64_t now, const struct pdu *p)
+{
+    if (pdu_direct(p)) {
+        uint64_t told = widen(c->st[c->self].al[p->src], get32(p->ack + 4 * c->self));
+        c->confirm.told = told > c->confirm.told ? told : c->confirm.told;
+    } else if (p->flags & ZJW_FLAG_POLL) {
+        confirm_doubt(c, now);
+    }
+}
+
 /* An unsequenced PDU of the own instance or an earlier one. */
-static void confirmed(zj_core *c, const struct pdu *p)
+static void confirmed(zj_core *c, uint64_t now, const struct pdu *p)
 {
     struct stream *s = &c->st[p->src];
     uint64_t next = widen(s->req, p->seq);
@@ -39,6 +107,10 @@ static void confirmed(zj_core *c, const struct pdu *p)
         c->report.bye = 1; /* no station should wait for it: the engine learns it at once */
     s->left = (p->flags & ZJW_FLAG_BYE) != 0;
     s->fenced = (p->flags & ZJW_FLAG_FENCED) != 0;
+    if (is_direct(c)) {
+        heard_for_all(c, now, p);
+        heard_direct(c, now, p);
+    }
     digest_hear(c, p->src, get32(p->payload + ZJW_CONFIRM_COUNTED), get64(p->payload + ZJW_CONFIRM_POSITION),
                 get64(p->payload + ZJW_CONFIRM_DIGEST));
     if (faulty(c, ZJ_FAULT_CHATTER))
@@ -67,7 +139,7 @@ static void confirm_relay(zj_core *c, const struct pdu *p)
 static void relay_if_asked(zj_core *c, uint64_t now, const struct pdu *p)
 {
     struct stream *s = &c->st[p->src];
-    if (now < s->relay.until) {
+    if (now < s->relay.until && !pdu_direct(p)) {
         s->relay.until = 0;
         confirm_relay(c, p);
     }
@@ -92,7 +164,7 @@ void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, const uint8
         s->mac_known = 1;
     }
     if (!later)
-        confirmed(c, p);
+        confirmed(c, now, p);
     if (p->kind == ZJW_KIND_NAK) {
         c->count.rx_nak++;
         nak_take(c, p, now);
@@ -147,23 +219,66 @@ int confirm_acks_pending(const zj_core *c)
     return 0;
 }
 
+/* C7: own PDUs that all have, as some have said to this station alone, and that all have passed: it has not told the others yet. */
+static int summary_owed(const zj_core *c)
+{
+    const struct stream *me = &c->st[c->self];
+    uint64_t to = c->confirm.told < me->min_al ? c->confirm.told : me->min_al;
+    int lack = 0;
+    if (!speaks_for_all(c) || to <= c->confirm.summed)
+        return 0;
+    for (uint32_t i = 0; i < c->listed; i++)
+        lack |= c->list[i] != c->self && c->st[c->list[i]].direct.open < to;
+    return lack && meta_of(c, me, to - 1)->clock <= passed_by_all(c);
+}
+
 static uint32_t owed_now(const zj_core *c)
 {
     int all = all_wanted(c);
     uint32_t owed = 0;
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];
-        if (h != c->self && s->req > s->sent.ack)
+        if (h != c->self && s->req > s->sent.ack && s->req > s->direct.ack)
             owed = OWED_NEWS; /* C1 */
         if (s->acked < need_of(c, s, all) && s->min_al > s->sent.pack)
             owed = OWED_NEWS; /* C2 */
     }
     if (c->confirm.chatter || (c->confirm.sent_free < c->cfg.window && free_slots(c) >= c->cfg.window))
         owed = OWED_NEWS; /* the window was closed by what this station said last: say that it is open again */
+    if (summary_owed(c))
+        owed = OWED_NEWS;
     if (c->confirm.answer)
         owed |= OWED_ANSWER; /* C3 */
     return owed;
 }
+
+/* C6: index + 1 of the one station that is owed something, if nothing else is under way that others wait for; 0: all are told. */
+static uint32_t owed_to(const zj_core *c, uint64_t now)
+{
+    uint32_t to = 0;
+    if (!speaks_for_all(c) || now < c->confirm.direct_from || c->confirm.said_in != c->instance || c->confirm.answer || c->confirm.chatter || c->fence.raised ||
+        c->confirm.sent_free < c->cfg.window || summary_owed(c) || confirm_acks_pending(c))
+        return 0;
+    if (c->confirm.state | c->confirm.trans || c->waiting || c->pinned || c->report.on || c->votes.head != c->votes.tail)
+        return 0; /* the members are about to change */
+    for (uint32_t h = 0; h < c->n; h++) {
+        const struct stream *s = &c->st[h];
+        int owed = h != c->self && s->req > s->sent.ack && s->req > s->direct.ack;
+        if (!is_member(c, h)) {
+            if (owed)
+                return 0;
+        } else if (owed) {
+            if (to || !s->sums || !s->mac_known)
+                return 0;
+            to = h + 1;
+        } else if (s->min_al < (h == c->self ? c->send.next : s->req) || (h != c->self && !s->sums)) {
+            return 0; /* several stations send, or one does not know this rule */
+        }
+    }
+    return to;
+}
+
+static void build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target, uint32_t only);
 
 void confirm_clear(zj_core *c)
 {
@@ -187,7 +302,7 @@ void confirm_step(zj_core *c, uint64_t now, uint32_t drained)
     else if (drained)
         due = now;
     if (now >= due)
-        confirm_build(c, now, 0, 0);
+        build(c, now, 0, 0, owed_to(c, now));
     else
         c->confirm.due = due;
 }
@@ -198,6 +313,15 @@ void zj_want_ack(zj_core *c, uint32_t yes) { c->confirm.want_ack = yes != 0; }
 
 /* ---- written ---- */
 
+/* What has been written says for all: the own PDUs that it sums up. */
+static void summed_up(zj_core *c)
+{
+    const struct stream *me = &c->st[c->self];
+    if (me->min_al > c->confirm.summed && meta_of(c, me, me->min_al - 1)->clock <= passed_by_all(c))
+        c->confirm.summed = me->min_al;
+    c->confirm.said_in = c->instance;
+}
+
 /* A CONFIRM into b; its size. */
 uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target)
 {
@@ -205,9 +329,19 @@ uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target)
     uint64_t position, digest;
     uint32_t counted;
 
-    c->confirm.sent_free = pdu_header(c, b, ZJW_KIND_CONFIRM, flags | ZJW_FLAG_PACK, c->send.next, c->clock, ZJW_SIZEOF_CONFIRM);
+    uint32_t free = pdu_header(c, b, ZJW_KIND_CONFIRM, flags | ZJW_FLAG_PACK, c->send.next, c->clock, ZJW_SIZEOF_CONFIRM);
     b[ZJW_HEADER_TARGET] = wire_number(c, target);
-    al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
+    if (speaks_for_all(c))
+        put16(b + ZJW_HEADER_BOUND, bound_said(c));
+    if (target && !(flags & ZJW_FLAG_POLL)) {
+        al_write(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
+        c->st[target - 1].direct.ack = c->st[target - 1].req;
+    } else {
+        c->confirm.sent_free = free;
+        al_say(c, b + ZJW_SIZEOF_HEADER, b + ZJW_SIZEOF_HEADER + 4 * c->n);
+        if (speaks_for_all(c))
+            summed_up(c);
+    }
     digest_said(c, &counted, &position, &digest);
     uint8_t *p = b + ZJW_SIZEOF_HEADER + 8 * c->n;
     put64(p + ZJW_CONFIRM_STATE, c->confirm.state);
@@ -220,7 +354,10 @@ uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target)
     return size;
 }
 
-void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
+void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target) { build(c, now, flags, target, 0); }
+
+/* target: station to answer a POLL; only: station that it is for alone; both index + 1, or 0. */
+static void build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target, uint32_t only)
 {
     uint8_t *b = c->confirm.bytes;
 
@@ -231,15 +368,17 @@ void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target)
         return;
     }
     if (c->confirm.queued) { /* not sent yet: this one says all that one would have said */
+        uint32_t for_one = confirm_waits_direct(c);
+        only = for_one == only ? only : 0;
         flags |= b[ZJW_HEADER_FLAGS] & (ZJW_FLAG_POLL | ZJW_FLAG_BYE);
-        uint32_t other = wire_place(c, b[ZJW_HEADER_TARGET]); /* one CONFIRM asks one station: which, chance decides */
+        uint32_t other = for_one ? 0 : wire_place(c, b[ZJW_HEADER_TARGET]); /* one CONFIRM asks one station: which, chance decides */
         target = !target || (other && zj_random(c, 2)) ? other : target;
     }
     if (c->fence.raised)
         flags |= ZJW_FLAG_FENCED;
     if (c->confirm.want_ack)
         flags |= ZJW_FLAG_NEED_ACK;
-    c->confirm.size = confirm_write(c, b, flags, target);
+    c->confirm.size = confirm_write(c, b, flags, only ? only : target);
     if (c->confirm.answer)
         c->confirm.answer_at = now;
     confirm_clear(c);

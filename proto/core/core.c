@@ -105,8 +105,10 @@ static void enter(zj_core *c, uint64_t now, uint32_t instance, uint32_t view, ui
     c->waiting = c->confirm.state = c->confirm.trans = 0;
     c->votes.head = c->votes.tail = 0;
     c->votes.stalled = 0;
-    c->txq.last = now;
-    c->send.next = c->cfg.first_seq;
+    c->txq.last = c->txq.last_word = now;
+    c->send.next = c->confirm.told = c->confirm.summed = c->cfg.first_seq;
+    c->confirm.said_in = 0;
+    c->confirm.direct_from = 0;
     bus_open(c);
     pair_open(c);
     member_set(c, members);

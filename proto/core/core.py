@@ -107,6 +107,7 @@ class Core:
         answer_each: int = 0,
         own_timeout_ns: int = 20_000_000,
         pair: tuple[int, int] = (0, 0),
+        direct: int = 0,
     ) -> None:
         """Fields of ``struct zj_config`` (``self_index`` is its ``self``), same bounds. UsageError if one is out of bounds,
         MemoryError."""
@@ -130,6 +131,7 @@ class Core:
             "medium": medium,
             "answer_each": answer_each,
             "own_timeout_ns": own_timeout_ns,
+            "direct": direct,
         }
         self.stations = stations
         self.index = self_index
@@ -506,8 +508,12 @@ class Core:
         return bool(lib.zj_too_long(self._core))
 
     def last_tx_ns(self) -> int:
-        """Time at which a frame was last taken to be sent; at opening, that time."""
+        """Time at which a frame for all was last taken to be sent; at opening, that time."""
         return int(_last_tx(self._core))
+
+    def last_word_ns(self) -> int:
+        """The same, of a frame for anybody."""
+        return int(lib.zj_last_word(self._core))
 
     def confirms_heard(self) -> int:
         """A number that grows with every CONFIRM received."""

@@ -16,7 +16,8 @@ void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t c
     s->before_join = 0;
     s->joined_at = s->left_at = s->spoke = s->peer.instance = s->peer.view = 0;
     s->peer.state = s->peer.trans = 0;
-    s->mac_known = s->left = s->fenced = s->wants_ack = s->closing = 0;
+    s->mac_known = s->left = s->fenced = s->wants_ack = s->closing = s->sums = 0;
+    s->direct.open = c->cfg.first_seq;
     s->held = 0;
     for (uint32_t k = 0; k < ZJ_ORDERINGS; k++)
         assembly_forget(c, &s->parts[k]);

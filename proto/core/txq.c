@@ -103,6 +103,7 @@ static void leave(zj_core *c, const struct tx *t, uint64_t now)
     case TX_CONFIRM:
         c->confirm.queued = 0;
         c->count.tx_confirm++;
+        c->count.tx_direct += confirm_waits_direct(c) != 0;
         c->count.tx_bytes += c->confirm.size;
         return;
     case TX_SMALL: {
@@ -132,11 +133,22 @@ void zj_tx_done(zj_core *c, uint64_t now, uint32_t count)
     for (uint32_t k = 0; k < count; k++) {
         const struct tx *t = &c->txq.queue[c->txq.shown[k] & (ZJ_TXQ - 1)];
         leave(c, t, now);
-        if (own_word(c, t))
-            c->txq.last = now;
+        if (own_word(c, t)) {
+            c->txq.last_word = now;
+            if (t->type != TX_CONFIRM || !confirm_waits_direct(c)) /* C6: one station alone has heard that this one is alive */
+                c->txq.last = now;
+        }
     }
     c->txq.head = c->txq.shown[count - 1] + 1;
     c->txq.shown_count = 0;
 }
 
 uint64_t zj_last_tx(const zj_core *c) { return c->txq.last; }
+uint64_t zj_last_word(const zj_core *c) { return c->txq.last_word; }
+
+const uint8_t *zj_address(const zj_core *c, const uint8_t *pdu)
+{
+    if (pdu != c->confirm.bytes || !confirm_waits_direct(c))
+        return NULL;
+    return c->st[confirm_waits_direct(c) - 1].mac;
+}

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 8u
+#define ZJ_API_VERSION 9u
 
 typedef struct zj_core zj_core;
 
@@ -105,7 +105,10 @@ enum zj_fault {
     /* What is released, and claimed when an instance ends (switched medium). */
     ZJ_FAULT_EARLY_REMOVAL = 1 << 27,/* rule 4 broken: what stands before a removal's event is released when all but the removed hold it */
     ZJ_FAULT_EAGER_JOINER = 1 << 28, /* rule 5 broken: a joiner releases before all members share its view */
-    ZJ_FAULT_LATE_LEVELS = 1 << 29   /* levels go on although the instance has ended here */
+    ZJ_FAULT_LATE_LEVELS = 1 << 29,  /* levels go on although the instance has ended here */
+    /* What a CONFIRM says for all (switched medium). */
+    ZJ_FAULT_EARLY_BOUND = 1 << 30,  /* rule C8 broken: T counts before the PDUs that it stands behind have come */
+    ZJ_FAULT_OLD_WORD = 0x80000000 /* rule C7 broken: what was said for all members of another instance counts for these */
 };
 
 struct zj_config {
@@ -132,6 +135,9 @@ struct zj_config {
                                  * own; answers to answers are not */
     uint64_t own_timeout_ns;    /* bus: own PDUs that have not come back for so long are lost */
     uint32_t pair[2];           /* a link: numbers on the wire of its two stations, ascending; frames have flag PAIR. 0, 0: none */
+    uint32_t direct;            /* from so many members on who owes a confirmation to one station only sends it to that one (rules
+                                 * C6 to C8); switched medium; 0: never */
+    uint32_t pad;
 };
 
 /* How the messages of a process group are ordered on delivery (wire.Ordering). */
@@ -182,6 +188,7 @@ struct zj_frame { const uint8_t *data; uint32_t size; uint32_t kind; };
 struct zj_counters {            /* since zj_create; frames unless said otherwise */
     uint64_t rx_frames, rx_bytes, rx_data, rx_confirm, rx_nak, rx_duplicate, rx_repaired, rx_out_of_order;
     uint64_t tx_data, tx_bytes, tx_confirm, tx_poll, tx_nak, tx_retransmit, tx_relay, tx_heartbeat;
+    uint64_t tx_direct;                          /* of tx_confirm, those to one station alone */
     uint64_t messages_sent, message_bytes_sent, messages_delivered, message_bytes_delivered, pdus_delivered;
     uint64_t naks_suppressed, retransmits_suppressed, lost_noticed, polls_answered, window_closed, digests_compared;
     uint64_t rx_own, tx_reset, resets, pdus_cut; /* bus: own PDUs that came back and were accepted; RST and RSTC; resets begun here
@@ -372,7 +379,10 @@ void zj_digest(const zj_core *c, uint64_t *position, uint64_t *digest);
 int zj_fence(const zj_core *c, uint32_t *station, uint64_t *position, uint64_t *own, uint64_t *theirs);
 uint64_t zj_clock(const zj_core *c);                     /* no place in the order that is given from now on is below */
 int zj_too_long(const zj_core *c);                       /* 1: an own PDU that not everybody has is larger than some station takes now */
-uint64_t zj_last_tx(const zj_core *c);                   /* when a frame was last handed out by zj_tx_done */
+uint64_t zj_last_tx(const zj_core *c);                   /* when a frame for all was last handed out by zj_tx_done */
+uint64_t zj_last_word(const zj_core *c);                 /* the same, or one for a single station */
+/* Where a frame that zj_tx has given goes: the MAC address of the only station that it is for; NULL: to all. */
+const uint8_t *zj_address(const zj_core *c, const uint8_t *pdu);
 uint32_t zj_payload_max(const zj_core *c);               /* bytes of the largest message that is not fragmented now */
 
 /* ---- a link of two stations (zj_config.pair; docs/multicast.md, rule L2) ---- */
@@ -409,6 +419,7 @@ struct zj_api {
     int (*pair_rx)(zj_core *, uint64_t, const uint8_t *, uint32_t, const uint8_t *, uint32_t);
     int (*pair_to_group)(const zj_core *);
     int (*pair_asks)(const zj_core *, const uint8_t *, uint32_t);
+    const uint8_t *(*address)(const zj_core *, const uint8_t *);
 };
 const struct zj_api *zj_api(void);
 

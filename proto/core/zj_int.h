@@ -17,6 +17,7 @@
 #define ZJ_SMALL_BYTES 1536u  /* bytes of a buffer of one: header, two vectors of 64, 64 ranges of a NAK */
 #define ZJ_ASKS_NS 500000000u /* questions of one station for another's word that are no further apart: it does not hear the answers */
 #define ZJ_CLOCK_AHEAD (1ull << 33) /* of the own clock, within one instance */
+#define ZJ_DIRECT_REST_NS 1000000000u /* somebody asks for what was confirmed to one station alone: all hear all for so long */
 #define ZJ_CTL_GAP_NS 10000000u /* engine hears of strange PDUs of one station at most this often */
 #define ZJ_SHOWN 8u            /* openings and votes of one station that the engine was shown lately: remembered */
 #define ZJ_PLACES_OPEN 2u     /* in the queue for what one station says of an opening: its first word and its last */
@@ -87,6 +88,10 @@ struct stream {               /* station h, as seen here */
     uint64_t pack[ZJW_STATIONS_MAX], acked;
     uint32_t at_min, pack_at_min; /* stations that are at the minimum */
     struct { uint64_t ack, pack; } sent; /* what this station last broadcast in A and P about the stream */
+    struct {                  /* confirmations to its source alone */
+        uint64_t ack;         /* what it was told last in one, and nobody else */
+        uint64_t open;        /* own PDUs below: the station has confirmed them to all */
+    } direct;
     uint8_t *data;
     struct meta *meta;
     struct assembly parts[ZJ_ORDERINGS]; /* ZJ_TOTAL: at its place in the main order */
@@ -99,6 +104,7 @@ struct stream {               /* station h, as seen here */
     uint32_t left_at;         /* instance that began without it, 0: none */
     uint32_t spoke;           /* highest instance in which it has sent something */
     uint8_t mac[6], mac_known, left, fenced, wants_ack, closing;
+    uint8_t sums;             /* its CONFIRMs speak for all: it understands those that do */
     struct {                  /* as its last CONFIRM reports */
         uint64_t state, trans;
         uint32_t instance, view;
@@ -239,6 +245,9 @@ struct zj_core {
         int answer, chatter, want_ack;
         uint32_t sent_free;   /* free buffers that were last broadcast */
         uint64_t state, trans;
+        uint64_t direct_from; /* when the next one may go to one station alone */
+        uint64_t told, summed; /* own PDUs below: some station has confirmed them to this one alone; all were told so by this one */
+        uint32_t said_in;     /* instance of the last CONFIRM for all */
         uint32_t size, queued, at; /* of the one CONFIRM that waits; at: of its entry in the queue */
         uint8_t bytes[ZJ_SMALL_BYTES];
     } confirm;
@@ -256,7 +265,7 @@ struct zj_core {
         uint32_t shown[ZJ_TXQ], shown_count;
         uint8_t small[ZJ_SMALLS][ZJ_SMALL_BYTES];
         uint32_t small_size[ZJ_SMALLS], small_head, small_tail;
-        uint64_t last;
+        uint64_t last, last_word; /* when a frame of this station's went to all, and to anybody */
     } txq;
 
     struct {                  /* control.c */
@@ -329,6 +338,11 @@ void report_rival(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size,
 /* pair: numbers of the two stations of a link, NULL or 0, 0: no link. p->src and p->target then count within the pair. */
 int pdu_read(const uint8_t *bytes, uint32_t size, uint32_t cluster, uint32_t stations, const uint32_t pair[2], int check,
              struct pdu *p);
+/* A CONFIRM to its target alone: the index of that one + 1; 0: for all. */
+static inline uint32_t pdu_direct(const struct pdu *p)
+{
+    return p->kind == ZJW_KIND_CONFIRM && !(p->flags & (ZJW_FLAG_POLL | ZJW_FLAG_PAIR)) ? p->target : 0;
+}
 /* What stands in a header for a station's place (index + 1, or 0 for none), and the reverse. On a link the target is always the
  * other station: at the group address frames of other links come, too. */
 static inline uint8_t wire_number(const zj_core *c, uint32_t place)
@@ -348,7 +362,10 @@ void al_spoke(zj_core *c, uint32_t j); /* it speaks in a later instance: it know
 void al_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v);
 void pack_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v);
 int al_merge(zj_core *c, const struct pdu *p, uint64_t now); /* 0 or a drop reason; nothing merged then */
-void al_say(zj_core *c, uint8_t *ack, uint8_t *pack); /* write A (and P) as broadcast now, and remember that it was */
+void al_write(const zj_core *c, uint8_t *ack, uint8_t *pack); /* write A (and P; NULL: without) */
+void al_say(zj_core *c, uint8_t *ack, uint8_t *pack); /* likewise, as broadcast now, and remember that it was */
+/* C7: what the source of a CONFIRM of this very instance says for all members in P. */
+void al_believe(zj_core *c, const struct pdu *p, uint64_t now);
 /* stream.c */
 void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t clock);
 void stream_advance(zj_core *c, uint32_t h); /* accept what is there */
@@ -384,8 +401,14 @@ void take_unsequenced(zj_core *c, uint64_t now, const struct pdu *p, const uint8
 int confirm_acks_pending(const zj_core *c); /* 1: level ack is wanted of a PDU that has not reached it */
 void confirm_step(zj_core *c, uint64_t now, uint32_t drained); /* queue the CONFIRM that is owed, or set its deadline */
 void confirm_clear(zj_core *c); /* nothing is owed */
+void confirm_doubt(zj_core *c, uint64_t now); /* a POLL is sent or heard */
 uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target); /* a CONFIRM into b; its size */
 void confirm_build(zj_core *c, uint64_t now, uint32_t flags, uint32_t target); /* target: station to answer a POLL, or 0 */
+/* The CONFIRM in c->confirm.bytes goes to one station alone: its index + 1; 0: to all. */
+static inline uint32_t confirm_waits_direct(const zj_core *c)
+{
+    return c->confirm.bytes[ZJW_HEADER_FLAGS] & (ZJW_FLAG_POLL | ZJW_FLAG_PAIR) ? 0 : c->confirm.bytes[ZJW_HEADER_TARGET];
+}
 /* pair.c */
 void pair_open(zj_core *c);
 void pair_polled(zj_core *c);

@@ -59,7 +59,7 @@
 #define ZJW_HEADER_FLAGS 6u /* u8: header flags */
 #define ZJW_HEADER_STATIONS 7u /* u8: n, length of the vectors: stations of the roster; PAIR: 2 */
 #define ZJW_HEADER_SRC 8u /* u8: source station, 1..n */
-#define ZJW_HEADER_TARGET 9u /* u8: NAK: station asked to retransmit; POLL: station asked to answer, or 0; PAIR: the other; otherwise 0 */
+#define ZJW_HEADER_TARGET 9u /* u8: NAK: station asked to retransmit; POLL: station asked to answer, or 0; CONFIRM without POLL: the only station that it is sent to, or 0; PAIR: the other; otherwise 0 */
 #define ZJW_HEADER_LENGTH 10u /* u16: payload bytes after the vectors; what follows is padding */
 #define ZJW_HEADER_INCARNATION 12u /* u32: of the source: grows with each restart of its daemon */
 #define ZJW_HEADER_INSTANCE 16u /* u32: instance that the source was in when it sent this */
@@ -67,7 +67,7 @@
 #define ZJW_HEADER_CLOCK 24u /* u64: logical clock; unsequenced: every later sequenced PDU of the source has a larger one; bus: instance << 32 | epoch */
 #define ZJW_HEADER_FREE_BUFFERS 32u /* u32: receive buffers that the source has free, in PDUs, times n */
 #define ZJW_HEADER_FRAME_MAX 36u /* u16: largest PDU that the source can receive now, bytes */
-#define ZJW_HEADER_RESERVED 38u /* u16: 0 */
+#define ZJW_HEADER_BOUND 38u /* u16: CONFIRM that speaks for all: 1 + (clock - T), 65535: no T (rule C8); otherwise 0 */
 #define ZJW_HEADER_CHECK 40u /* u64: CRC-32C of header (without this field) and vectors << 32 | CRC-32C of the payload */
 
 /* DATA payload: messages one after the other, each a message header, a fragment header if FRAGMENT is set, and its bytes. */

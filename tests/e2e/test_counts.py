@@ -15,6 +15,7 @@ from zenjun.tools.dissect import Ether, Zenjun, find
 from zenjun.tools.lab import Lab, LabError
 
 from ..capturefile import CaptureFile
+from ..rules import rule
 from .cluster import PATIENT, cluster, core, datapath, drops, exchange, plan, programs, reported, status, stays, wait_for
 from .daemon_common import adopt
 
@@ -61,16 +62,20 @@ def wires() -> Iterator[Lab]:
 
 @pytest.fixture(params=SIZES, ids=[f"n={n}" for n in SIZES])
 def quiet(request: pytest.FixtureRequest, wires: Lab) -> Iterator[tuple[Lab, int]]:
-    """An open cluster of n stations with slow timers."""
+    """An open cluster of n stations with slow timers; of an even number, one that confirms to the sender."""
     ids = range(1, request.param + 1)
     for number in ids:
         if wires.station(number).state_directory.exists():
             adopt(wires.station(number))
-        wires.station(number).start_daemon({"cluster": {**QUIET, "stations": request.param}})
+        wires.station(number).start_daemon({"cluster": {**QUIET, "stations": request.param, "confirm": confirm(request.param)}})
     wires.wait_open(30, ids)
     yield wires, request.param
     for number in ids:
         wires.station(number).stop_daemon()
+
+
+def confirm(n: int) -> str:
+    return "merged" if n % 2 else "sender"
 
 
 def sent(lab: Lab, n: int) -> int:
@@ -78,18 +83,20 @@ def sent(lab: Lab, n: int) -> int:
     return sum(datapath(lab.station(i))["tx_frames"] for i in range(1, n + 1))
 
 
-def count_one(lab: Lab, n: int, level: Level, folder: Path) -> list[Seen]:
-    """Frames on the segment from a lone message on, until half a second of silence has passed."""
+def count_one(lab: Lab, n: int, level: Level, folder: Path) -> tuple[list[Seen], list[Seen]]:
+    """Frames at the sender's and at another station's interface from a lone message on, until half a second of silence has
+    passed."""
     with programs(lab, {"g": "preack"}, ids=[2]) as (sender,):
         wait_for(lambda: still(lab, n), "the segment is idle", 20)
-        with lab.capture(folder, [1]) as files:
+        with lab.capture(folder, [1, 2]) as files:
             sender.groups["g"].send(b"lone", level, timeout=10)
             wait_for(lambda: sent(lab, n) >= 0 and still(lab, n), "silence again", 20)
-        frames = read_capture(files[1])
-        datas = [f for f in frames if f.pdu.kind == Kind.DATA]
-        assert [f.pdu.src for f in datas] == [2]
-        assert datas[0].pdu.payload.messages[0].data == b"lone"
-        return frames
+        at_sender, elsewhere = (read_capture(files[i]) for i in (2, 1))
+        for frames in (at_sender, elsewhere):
+            datas = [f for f in frames if f.pdu.kind == Kind.DATA]
+            assert [f.pdu.src for f in datas] == [2]
+            assert datas[0].pdu.payload.messages[0].data == b"lone"
+        return at_sender, elsewhere
 
 
 def still(lab: Lab, n: int) -> bool:
@@ -102,11 +109,16 @@ def still(lab: Lab, n: int) -> bool:
     return True
 
 
+@rule("C6", "C7")
 def test_a_lone_message_costs_n_or_2n_frames_then_silence(quiet: tuple[Lab, int], tmp_path: Path) -> None:
-    """n to level preack; 2n to level ack, or 2n - 1 when a confirmation came so late that it carried both."""
+    """To level preack n frames that all receive. With confirm = "sender" n + 1, of which the n - 1 confirmations go to the sender
+    alone, so the others see three: the message, their own and the sender's. 2n to level ack, or 2n - 1 when a confirmation came
+    so late that it carried both."""
     lab, n = quiet
-    for level, allowed in (("preack", {n}), ("ack", {2 * n - 1, 2 * n})):
-        frames = count_one(lab, n, level, tmp_path / level)  # type: ignore[arg-type]
+    alone = confirm(n) == "sender"
+    for level, allowed in (("preack", {n + 1 if alone else n}), ("ack", {2 * n - 1, 2 * n})):
+        frames, elsewhere = count_one(lab, n, level, tmp_path / level)  # type: ignore[arg-type]
+        assert len(elsewhere) == (3 if level == "preack" and alone else len(frames))
         kinds = Counter(Kind(f.pdu.kind).name for f in frames)
         assert len(frames) in allowed, (level, kinds, [f.pdu.summary() for f in frames])
         assert kinds == Counter(DATA=1, CONFIRM=len(frames) - 1)

@@ -178,9 +178,16 @@ void double_destroy(struct double_core *c)
     free(c);
 }
 
+static const uint8_t *address(const zj_core *core, const uint8_t *pdu)
+{
+    (void)core;
+    (void)pdu;
+    return NULL;
+}
+
 const struct zj_api *double_api(void)
 {
     static const struct zj_api api = {ZJ_API_VERSION, sizeof(struct zj_api), rx, step, tx, tx_done, offer, next, positions, nak_due,
-                                      poll_due, confirm_due, nak, NULL, NULL, NULL, NULL};
+                                      poll_due, confirm_due, nak, NULL, NULL, NULL, NULL, address};
     return &api;
 }

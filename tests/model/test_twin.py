@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from hypothesis.stateful import rule as operation
 from zenjun.proto import wire
 from zenjun.proto.core import Drop, Fault
+from zenjun.proto.wire import addressee
 
 from ..rules import rule
 from ..virtual.cores import Cores
@@ -39,8 +40,9 @@ class Cluster(RuleBasedStateMachine):
         first=st.sampled_from([0, 0, 2**32 - 3, 2**31 - 2]),
         window=st.integers(1, 8),
         slots=st.sampled_from([16, 32]),
+        direct=st.sampled_from([0, 2, 3, 4]),
     )
-    def start(self, n: int, first: int, window: int, slots: int) -> None:
+    def start(self, n: int, first: int, window: int, slots: int, direct: int) -> None:
         self.n, self.first, self.slots, self.now = n, first, slots, MS
         self.cores = Cores(
             n,
@@ -58,9 +60,10 @@ class Cluster(RuleBasedStateMachine):
             poll_delay_max_ns=50 * MS,
             retransmit_gap_ns=200_000,
             first_seq=first,
+            direct=direct,
             faults=self.faults,
         ).cores
-        self.twins = [TwinStation(n, k, first, INSTANCE << 32, window, slots) for k in range(n)]
+        self.twins = [TwinStation(n, k, first, INSTANCE << 32, window, slots, direct) for k in range(n)]
         self.under_way: list[tuple[int, bytes]] = []
         self.data: dict[tuple[int, int], bytes] = {}
         self.delivered: list[list[tuple[int, int, bytes]]] = [[] for _ in range(n)]
@@ -145,7 +148,11 @@ class Cluster(RuleBasedStateMachine):
                 self.twins[k].sent(pdu)
                 if pdu.sequenced:
                     self.data[pdu.src, pdu.seq] = frame
-            self.under_way += [(other, frame) for other in range(self.n) if other != k and other != pdu.src]
+            self.under_way += [
+                (other, frame)
+                for other in range(self.n)
+                if other != k and other != pdu.src and addressee(frame) in (0, other + 1)
+            ]
 
     def compare(self, k: int, drained: bool) -> None:
         core, twin = self.cores[k], self.twins[k]

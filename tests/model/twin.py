@@ -36,6 +36,10 @@ class Pdu:
     pack: tuple[int, ...] | None
     free_buffers: int
     pieces: tuple[Piece, ...] = ()
+    only: int | None = None
+    """A CONFIRM to this station alone; None: to all."""
+    bound: int | None = None
+    """T: every station is known to have passed this clock. None: the PDU does not speak for all."""
 
     @property
     def sequenced(self) -> bool:
@@ -61,6 +65,7 @@ def decode(frame: bytes, reference: int) -> Pdu:
     if header["flags"] & wire.Flag.PACK:
         pack, at = vector(), at + 4 * n
     payload = frame[at : at + header["length"]]
+    only = wire.addressee(frame)
     return Pdu(
         kind=header["kind"],
         flags=header["flags"],
@@ -71,6 +76,8 @@ def decode(frame: bytes, reference: int) -> Pdu:
         pack=pack,
         free_buffers=header["free_buffers"],
         pieces=tuple(_pieces(payload)) if header["kind"] == wire.Kind.DATA else (),
+        only=only - 1 if only else None,
+        bound=header["clock"] - header["bound"] + 1 if header["bound"] else None,
     )
 
 
@@ -86,7 +93,8 @@ def _pieces(payload: bytes) -> Iterator[Piece]:
 
 @dataclass
 class TwinStation:
-    """Station ``me`` of ``n``; streams start at ``first``, clocks at ``clock``; ``window`` and ``buffers`` count PDUs."""
+    """Station ``me`` of ``n``; streams start at ``first``, clocks at ``clock``; ``window`` and ``buffers`` count PDUs. With
+    ``direct`` stations or more confirmations may go to one alone; 0: never."""
 
     n: int
     me: int
@@ -94,6 +102,15 @@ class TwinStation:
     clock: int
     window: int
     buffers: int
+    direct: int = 0
+    said: list[int] = field(init=False)
+    """What it has told all that it expects."""
+    told: list[int] = field(init=False)
+    """What it has told each station, alone, that it expects of it."""
+    heard_alone: int = field(init=False)
+    """Own PDUs below: some station has confirmed them to this one alone."""
+    summed: int = field(init=False)
+    """Own PDUs below: all have been told that everyone has them and has passed their clocks."""
     req: list[int] = field(init=False)
     """What this station itself expects; its own entry: the next it will send."""
     al: list[list[int]] = field(init=False)
@@ -119,6 +136,9 @@ class TwinStation:
         self.passed = [self.clock for _ in everyone]
         self.promises = [[] for _ in everyone]
         self.free = [self.buffers * self.n for _ in everyone]
+        self.said = [self.first for _ in everyone]
+        self.told = [self.first for _ in everyone]
+        self.heard_alone = self.summed = self.first
 
     # ---- matrix
 
@@ -138,6 +158,18 @@ class TwinStation:
             self.al[h][pdu.src] = max(self.al[h][pdu.src], pdu.ack[h])
             if pdu.pack is not None:
                 self.pk[h][pdu.src] = max(self.pk[h][pdu.src], pdu.pack[h])
+        if pdu.bound is None:
+            return
+        assert pdu.pack is not None
+        for h in range(self.n):  # P of a CONFIRM that speaks for all: everyone has this; of the own stream each says it itself
+            for j in range(self.n):
+                if h != self.me:
+                    self.al[h][j] = max(self.al[h][j], pdu.pack[h])
+        for j in range(self.n):  # T: whoever has all that the sender had of j knows as much of j's clock
+            if j not in (self.me, pdu.src):
+                self.promises[j].append((pdu.ack[j], pdu.bound))
+        if pdu.only == self.me:
+            self.heard_alone = max(self.heard_alone, pdu.ack[self.me])
 
     # ---- receiving
 
@@ -145,7 +177,8 @@ class TwinStation:
         """A PDU of another station, sent by itself or again by anyone."""
         j = pdu.src
         self._hear(pdu)
-        if pdu.kind == wire.Kind.CONFIRM and not pdu.flags & wire.Flag.RELAYED:
+        assert pdu.only in (None, self.me)
+        if pdu.kind == wire.Kind.CONFIRM and not pdu.flags & wire.Flag.RELAYED and pdu.only is None:
             self.heard.add(self._word(pdu))
         if pdu.sequenced:
             if pdu.seq >= self.req[j]:
@@ -155,9 +188,10 @@ class TwinStation:
         else:
             self.clock = max(self.clock, pdu.clock)
             self.promises[j].append((pdu.seq, pdu.clock))
-        for next_seq, clock in self.promises[j]:  # counts only when everything before its next seq has been accepted
-            if next_seq <= self.req[j]:
-                self.passed[j] = max(self.passed[j], clock)
+        for h in range(self.n):
+            for next_seq, clock in self.promises[h]:  # counts only when everything before its next seq has been accepted
+                if next_seq <= self.req[h]:
+                    self.passed[h] = max(self.passed[h], clock)
 
     def _accept(self, pdu: Pdu) -> None:
         assert pdu.clock > self.passed[pdu.src], "clocks grow along a stream and beyond its promises"
@@ -177,7 +211,7 @@ class TwinStation:
     # ---- sending: the twin does not decide, it judges
 
     def sent(self, pdu: Pdu) -> None:
-        """This station broadcasts a new PDU. Raises AssertionError if the rules do not allow just this one."""
+        """This station sends a new PDU. Raises AssertionError if the rules do not allow just this one."""
         assert pdu.src == self.me
         assert pdu.seq == self.req[self.me], "own numbers follow each other; an unsequenced PDU tells the next"
         if pdu.sequenced:
@@ -191,12 +225,35 @@ class TwinStation:
         assert pdu.clock == self.clock, "a promise as large as can be given"
         self.passed[self.me] = self.clock
         assert pdu.ack == tuple(self.req), "A tells what is expected"
+        if pdu.pack is not None and pdu.only is not None:
+            assert pdu.pack == tuple(self.min_al(h) for h in range(self.n)), "P tells min_al"
+        if pdu.bound is not None:
+            assert self.direct and self.n >= self.direct and pdu.kind == wire.Kind.CONFIRM
+            assert pdu.bound <= min(self.passed), "T tells what all are known to have passed"
+        if pdu.only is not None:
+            self._sent_alone(pdu.only)
+            return
+        self.said = list(self.req)
         for h in range(self.n):  # the own receipt counts once it has been broadcast
             self.al[h][self.me] = self.req[h]
+        if pdu.bound is not None and self._own_clock(self.min_al(self.me)) <= pdu.bound:
+            self.summed = max(self.summed, self.min_al(self.me))
         if pdu.pack is not None:
             assert pdu.pack == tuple(self.min_al(h) for h in range(self.n)), "P tells min_al"
             for h in range(self.n):
                 self.pk[h][self.me] = pdu.pack[h]
+
+    def _sent_alone(self, to: int) -> None:
+        """To one station only what nobody else is owed, and only while no other PDU is under way."""
+        assert self.direct and self.n >= self.direct
+        owed = [h for h in range(self.n) if h != self.me and self.req[h] > max(self.said[h], self.told[h])]
+        assert owed == [to], f"{to} alone is told what is owed to {owed}"
+        assert all(self.min_al(h) == self.req[h] for h in range(self.n) if h != to), "several stations send"
+        self.told[to] = self.req[to]
+
+    def _own_clock(self, below: int) -> int:
+        """Of the last own PDU below this number; 0: there is none."""
+        return max((p.clock for p in self.accepted if p.src == self.me and p.seq < below), default=0)
 
     def may_pass_on(self, pdu: Pdu) -> bool:
         """A CONFIRM that was heard from its source, but for its question."""
@@ -214,11 +271,14 @@ class TwinStation:
         """Confirmations that are due: C1, and C2 for PDUs of which somebody wants level ack."""
         debts = []
         for h in range(self.n):
-            if h != self.me and self.req[h] > self.al[h][self.me]:
-                debts.append(f"C1: {self.req[h]} expected of {h}, {self.al[h][self.me]} told")
+            if h != self.me and self.req[h] > max(self.said[h], self.told[h]):
+                debts.append(f"C1: {self.req[h]} expected of {h}, {self.said[h]} told")
             wanted = [p.seq for p in self.accepted if p.src == h and p.flags & wire.Flag.NEED_ACK]
             if any(seq >= self.acked(h) for seq in wanted) and self.min_al(h) > self.pk[h][self.me]:
                 debts.append(f"C2: min_al of {h} is {self.min_al(h)}, {self.pk[h][self.me]} told")
+        below = min(self.heard_alone, self.min_al(self.me))
+        if below > self.summed and self._own_clock(below) <= min(self.passed) and not self.missing():
+            debts.append(f"C7: everyone has own PDUs below {below}, told below {self.summed}")
         return debts
 
     # ---- order and levels

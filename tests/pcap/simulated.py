@@ -28,7 +28,7 @@ def capture(simulation: Simulation, folder: Path) -> dict[int, Path]:
         writers[number] = PcapngWriter(handles[-1], "simulated")
         writers[number].interface("sim", "")
     clock, network = simulation.clockwork, simulation.network
-    broadcast, arrive = network.broadcast, network._receive
+    send, arrive = network.send, network._receive
 
     def write(station: int, pdu: bytes, mac: bytes, flags: int) -> None:
         data = (_HEAD + mac + wire.ETHERTYPE.to_bytes(2, "big") + pdu).ljust(60, b"\0")
@@ -36,14 +36,14 @@ def capture(simulation: Simulation, folder: Path) -> dict[int, Path]:
 
     def sending(src: int, pdu: bytes, mac: bytes) -> None:
         write(src, pdu, mac, OUT)
-        broadcast(src, pdu, mac)
+        send(src, pdu, mac)
 
     def arriving(station: int, pdu: bytes, mac: bytes) -> None:
         write(station, pdu, mac, IN)
         arrive(station, pdu, mac)
 
     patched: Any = network
-    patched.broadcast, patched._receive = sending, arriving
+    patched.send, patched._receive = sending, arriving
     try:
         simulation.run()
     finally:

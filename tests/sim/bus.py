@@ -51,7 +51,7 @@ class Bus(Network):
 
     one_channel = True
 
-    def broadcast(self, src: int, pdu: bytes, mac: bytes) -> None:
+    def send(self, src: int, pdu: bytes, mac: bytes) -> None:
         self.sent += 1
         number = self.sent
         if len(self._kept) < 64:
@@ -290,7 +290,7 @@ class BusSimulation(Simulation):
             self._note_epoch(stay, f)
         if self.on_frame is not None:
             self.on_frame(station, f)
-        self.network.broadcast(station, pdu, self.stations[station].mac)
+        self.network.send(station, pdu, self.stations[station].mac)
 
     def _note_epoch(self, stay: Stay, f: frames.Frame) -> None:
         epoch = f.clock & 0xFFFFFFFF

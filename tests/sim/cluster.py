@@ -303,7 +303,7 @@ class Simulation(Host):
         if self.on_frame is not None:
             self.on_frame(station, f)
         if not too_long:
-            self.network.broadcast(station, pdu, self.stations[station].mac)
+            self.network.send(station, pdu, self.stations[station].mac)
 
     def work(self) -> Counter[str]:
         """Counters of all cores of all lives; once, at the end."""

@@ -182,7 +182,7 @@ class Crowd:
         daemon.queued = False
         for pdu in out:
             for j, other in enumerate(self._daemons):
-                if j != k and other.running and j not in self._deaf:
+                if j != k and other.running and j not in self._deaf and wire.addressee(pdu) in (0, j + 1):
                     if len(other.inbox) >= INBOX_MAX:
                         self.drops += 1
                         continue

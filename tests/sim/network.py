@@ -96,8 +96,8 @@ class Network:
         self.ports_down.clear()
         self._bad_links.clear()
 
-    def broadcast(self, src: int, pdu: bytes, mac: bytes) -> None:
-        """One frame from ``src`` to everybody else; each copy has its own fate."""
+    def send(self, src: int, pdu: bytes, mac: bytes) -> None:
+        """One frame from ``src`` to whom it is for, in most cases everybody else; each copy has its own fate."""
         self.sent += 1
         number = self.sent
         now = self._clock.now
@@ -108,8 +108,9 @@ class Network:
             self._kept.append(pdu)
         elif self._rng.random() < 0.05:
             self._kept[self._rng.randrange(_KEPT_MAX)] = pdu
+        only = wire.addressee(pdu)
         for dst in range(self._o.stations):
-            if dst != src:
+            if dst != src and only in (0, dst + 1):
                 self._copy(src, dst, pdu, mac, leaves, wire_ns, number)
 
     def _copy(self, src: int, dst: int, pdu: bytes, mac: bytes, leaves: int, wire_ns: int, number: int) -> None:

@@ -157,6 +157,8 @@ class Options:
     """What it says of the number of stations (0: the same), the quorum and the required stations (1..n)."""
     other_quorum: int = 0
     other_required: tuple[int, ...] = ()
+    direct_from: int = 0
+    """Members from which on a confirmation may go to one station alone; 0: never."""
 
     def text(self) -> str:
         """The options on a few lines; those at their defaults are left out of the faults."""

@@ -160,6 +160,38 @@ def doubtful(o: Options) -> Options:
     )
 
 
+def lone(o: Options) -> Options:
+    """Mostly one message at a time, now of this station, now of that one, where frames are lost and stations come and go: most
+    confirmations go to one station, and CONFIRMs speak for all, whose members change."""
+    f = o.faults
+    faults = Faults(
+        loss=0.05,
+        reorder=f.reorder,
+        reorder_ns=f.reorder_ns,
+        duplicate=f.duplicate,
+        cut_gap_ns=f.cut_gap_ns,
+        cut_ns=min(f.cut_ns, 40 * MS),
+        restart_gap_ns=f.restart_gap_ns,
+        down_ns=min(f.down_ns, 80 * MS),
+    )
+    return replace(
+        _of(o, max(4, o.stations)),
+        load="steady",
+        messages=200,
+        sizes=(64,),
+        need_ack=0.0,
+        inbox_frames_max=4096,
+        safety_ns=900 * MS,
+        direct_from=4,
+        faults=faults,
+    )
+
+
+def alone(o: Options) -> Options:
+    """The same with confirmations to one station alone."""
+    return replace(o, direct_from=4)
+
+
 def louder(o: Options) -> Options:
     """The same with every fault of machines that it has twice as often."""
     gaps = {f.name: getattr(o.faults, f.name) // 2 for f in fields(Faults) if f.name.endswith("_gap_ns")}
@@ -177,9 +209,9 @@ def longer(o: Options) -> Options:
 
 
 RARE: Final[dict[str, Callable[[Options], Options]]] = {
-    f.__name__: f for f in (overlapping, lives, crossing, wide, divided, starved, meagre, doubtful)
+    f.__name__: f for f in (overlapping, lives, crossing, wide, divided, starved, meagre, doubtful, lone)
 }
-MORE: Final[dict[str, Callable[[Options], Options]]] = {f.__name__: f for f in (louder, lossy, longer)}
+MORE: Final[dict[str, Callable[[Options], Options]]] = {f.__name__: f for f in (louder, lossy, longer, alone)}
 """What a mutation adds to a profile."""
 CHANGES: Final[dict[str, Callable[[Options], Options]]] = {**PROFILES, "crowded": crowded, **RARE, **MORE}
 

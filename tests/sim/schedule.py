@@ -154,9 +154,9 @@ class _RecordingNetwork(Network):
         self._frames: Counter[int] = Counter()
         self._copying: tuple[int, int, bytes] | None = None
 
-    def broadcast(self, src: int, pdu: bytes, mac: bytes) -> None:
+    def send(self, src: int, pdu: bytes, mac: bytes) -> None:
         self._frames[src] += 1
-        super().broadcast(src, pdu, mac)
+        super().send(src, pdu, mac)
 
     def _copy(self, src: int, dst: int, pdu: bytes, mac: bytes, leaves: int, wire_ns: int, number: int) -> None:
         self._copying = (src, leaves, pdu)
@@ -290,9 +290,9 @@ class _ReplayingNetwork(Network):
         self.wake = 0
         self._frames: Counter[int] = Counter()
 
-    def broadcast(self, src: int, pdu: bytes, mac: bytes) -> None:
+    def send(self, src: int, pdu: bytes, mac: bytes) -> None:
         self._frames[src] += 1
-        super().broadcast(src, pdu, mac)
+        super().send(src, pdu, mac)
 
     def _copy(self, src: int, dst: int, pdu: bytes, mac: bytes, leaves: int, wire_ns: int, number: int) -> None:
         default = [Fate(src, self._frames[src], dst, self._o.delay_ns)]

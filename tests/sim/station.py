@@ -202,6 +202,7 @@ class Station(CoreView):
             progress_timeout_ns=o.progress_timeout_ns,
             medium=o.medium,
             own_timeout_ns=o.own_timeout_ns,
+            direct_from=o.direct_from,
             quorum=o.other_quorum if other else o.quorum,
             required=o.other_required if other else o.required,
             open_interval_ns=o.open_interval_ns,

@@ -13,6 +13,7 @@ from zenjun.proto.core import Fault
 from zenjun.proto.wire import Kind
 
 from ..paper.test_dop import overtaken
+from ..rules import rule
 from .broken import RULES
 from .checkers import CHECKERS, Liveness
 from .cluster import Result, simulate
@@ -56,6 +57,9 @@ CAUGHT_BY: dict[Fault | str, set[str]] = {
     Fault.EARLY_REMOVAL: {"claims", "total_order"},
     Fault.EAGER_JOINER: {"claims", "place"},
     Fault.LATE_LEVELS: {"claims"},
+    # What a CONFIRM says for all: C8, C7.
+    Fault.EARLY_BOUND: {"total_order", "place", "preack_honest"},
+    Fault.OLD_WORD: {"total_order", "place", "preack_honest"},
     # And in the engine: 1 (two ways), 2 (two ways), 3, 6, 7, promises, adoption (two ways), stops before recoveries, re-opening.
     "no_equalise": {"continuity"},
     "commit_on_complete": {"instances", "going_on", "views"},
@@ -100,6 +104,8 @@ SEEN_IN: dict[Fault | str, str] = {
     Fault.OLD_ACKS: "stormy",
     Fault.NO_WAIT_JOINER: "stormy",
     Fault.NO_PIN: "stormy",
+    Fault.EARLY_BOUND: "lone",
+    Fault.OLD_WORD: "lone",
     "no_equalise": "calm",
     "commit_on_complete": "stormy",
     "later_hides_earlier": "stormy",
@@ -162,6 +168,11 @@ def broken(defect: Fault | str) -> Callable[[Options], Options]:
             return replace(o, wrapper=defect, defective=(0,))
         if defect == Fault.NO_CHECK:
             o = replace(o, faults=replace(o.faults, corrupt=0.05))
+        if defect == Fault.OLD_WORD:  # what was said before a station joined must come late, where it still lacks something
+            f = replace(
+                o.faults, loss=0.15, reorder=0.4, reorder_ns=3 * MS, restart_gap_ns=60 * MS, down_ns=20 * MS, cut_gap_ns=0
+            )
+            o = replace(o, messages=500, faults=f)
         if defect == Fault.EARLY_ACK:
             o = replace(o, need_ack=1.0)
         if defect == Fault.CHATTER:  # nothing else is needed, and a slow wire keeps the storm short
@@ -178,6 +189,7 @@ CAUGHT_AT: dict[Fault | str, int] = {
     Fault.FUTURE: 13,
     Fault.OLD_ACKS: 5,
     Fault.FREE_EARLY: 8,
+    Fault.OLD_WORD: 20,
     "commit_on_complete": 37,
     "never_expelled": 26,
     "ignore_restart": 10,
@@ -248,6 +260,14 @@ def test_a_joiner_is_not_waited_for_after_a_stop(rule: str) -> None:
     missing = Liveness(c.sim.facts).missing()
     assert bool(missing) == bool(rule), missing
     assert not rule or missing == "s4 has not delivered the view event of instance 3"
+
+
+@rule("C6", "C7", "C8", "C9")
+@pytest.mark.parametrize(("seed", "profile"), [(0, "lone"), (1, "lone"), (2, "lone"), (1797200130, "alone")])
+def test_confirmations_to_one_station_keep_every_property(seed: int, profile: str) -> None:
+    """The last showed that a joiner must not speak for all before it has heard them: its matrix is what the votes imply."""
+    result = simulate(seed, change=CHANGES[profile])
+    assert result.violation is None, result.report
 
 
 @pytest.mark.parametrize("checker", ALONE)

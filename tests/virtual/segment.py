@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
+from zenjun.proto.wire import addressee
+
 US: Final = 1_000
 MS: Final = 1_000_000
 NEVER: Final = 2**64 - 1
@@ -17,7 +19,8 @@ class Port(Protocol):
     """A station as the segment sees it."""
 
     @property
-    def mac(self) -> bytes: ...
+    def mac(self) -> bytes:
+        """The last byte is the station's number."""
 
     def collect(self) -> list[bytes]:
         """Take the PDUs that the station broadcasts now."""
@@ -57,7 +60,11 @@ class Segment(Generic[P]):
         """Bring (source, PDU) to the stations now: one batch for each of them."""
         self.frames += [pdu for _, pdu in sent]
         for to in self.stations:
-            reached = [(s, p) for s, p in sent if (self.echo or s is not to) and not self.lost(s, to, p)]
+            reached = [
+                (s, p)
+                for s, p in sent
+                if (self.echo or s is not to) and addressee(p) in (0, to.mac[-1]) and not self.lost(s, to, p)
+            ]
             to.on_frames(self.now, [(pdu, source.mac) for source, pdu in reached])
 
     def collect(self) -> list[tuple[P, bytes]]:

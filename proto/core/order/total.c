@@ -6,6 +6,11 @@ static int take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *ma
 {
     struct stream *s = &c->st[p->src];
     int later = p->instance > c->instance, drop; /* later: its vectors may speak of incarnations that we do not know yet */
+    uint32_t only = pdu_direct(p);
+    if (only && only != c->self + 1) { /* overheard: a switch sends to all what it does not know the place of */
+        c->count.rx_duplicate++;
+        return ZJ_DROP_NONE;
+    }
     if (!later && (drop = al_merge(c, p, now)))
         return drop;
     if (p->instance > s->spoke) {

@@ -137,7 +137,15 @@ def body(plain: dict[str, Any]) -> str:
     if kind == "CONFIRM" and "digest" in plain:
         held = f"  stopped {stations(plain['state'])}" if int(plain["state"], 16) else ""
         agreed = f"  agreeing {stations(plain['trans'])}" if int(plain["trans"], 16) else ""
-        return f"position {plain['position']}  digest {plain['digest']}{held}{agreed}"
+        bound = plain["bound"]
+        passed = (
+            ""
+            if not bound
+            else "  for all"
+            if bound == wire.NO_BOUND
+            else f"  for all, who have passed {plain['clock'] - bound + 1}"
+        )
+        return f"position {plain['position']}  digest {plain['digest']}{held}{agreed}{passed}"
     if kind == "NAK" and "ranges" in plain:
         return f"asks station {plain['target']} for stream {plain['stream']}: {ranges(plain['ranges'])}"
     if kind in ("OPEN", "RCV") and "proposed" in plain:
@@ -183,7 +191,8 @@ def parts(plain: dict[str, Any], style: Style, problem: Problem = Problem.NONE) 
     if flags:
         out.append(style.paint("+".join(flags), _FLAG))
     if kind != "NAK" and plain["target"]:
-        out.append(f"target {plain['target']}")
+        alone = kind == "CONFIRM" and not {"POLL", "PAIR"} & set(plain["flags"])
+        out.append(f"to station {plain['target']} alone" if alone else f"target {plain['target']}")
     if added := body(plain):
         out.append(added)
     out += [style.paint(flaw, _BAD) for flaw in flaws(plain, problem)]

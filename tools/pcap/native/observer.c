@@ -64,6 +64,46 @@ static int is_relayed(struct zo_observer *o, const struct zp_pdu *p, const struc
     return k->mac && l->src_mac != UINT64_MAX && l->src_mac != k->mac;
 }
 
+/* All of the stream that is not below `next` has a larger clock. */
+static void promised(const struct zo_observer *o, struct stream *s, uint64_t next, uint64_t clock)
+{
+    if (clock > s->promise_clock && clock > s->clock) {
+        s->promise_clock = clock;
+        s->promise_next = next;
+        stream_promise(s);
+    }
+    if (clock > s->sure_clock && (!s->word_clock || s->word_next >= next)) {
+        s->word_clock = clock;
+        s->word_next = next;
+        stream_sure(o, s);
+    }
+}
+
+/* A CONFIRM that speaks for all (rules C7, C8): P for each of them, and T for each whose PDUs the station has as far as its source. */
+static void for_all(struct zo_observer *o, const struct zp_pdu *p)
+{
+    uint32_t said = p->kind == ZJW_KIND_CONFIRM ? be16(p->bytes + ZJW_HEADER_BOUND) : 0, j = p->src - 1u;
+    struct stream *from = o->cur[j];
+    if (!said || !o->open || j == o->self || !from || from->incarnation != p->incarnation || p->instance != o->view.instance ||
+        be32(p->payload + ZJW_CONFIRM_VIEW) != o->view.hash)
+        return;
+    for (uint32_t h = 0; h < o->n; h++) {
+        struct stream *s = o->cur[h];
+        if (!s || !is_member(o, h))
+            continue;
+        uint64_t b = widen(s->pack[j], be32(p->pack + 4 * h));
+        if (h != o->self && b > s->min_al && b <= s->req) {
+            for (uint32_t k = 0; k < o->n; k++)
+                if (is_member(o, k) && s->al[k] < b)
+                    s->al[k] = b;
+            levels_row(o, s);
+            stream_sure(o, s);
+        }
+        if (h != o->self && h != j && said != 0xffff && p->clock >= said)
+            promised(o, s, widen(s->al[j], be32(p->ack + 4 * h)), p->clock - (said - 1));
+    }
+}
+
 static void promise(struct zo_observer *o, const struct zp_pdu *p)
 {
     struct stream *s = o->cur[p->src - 1];
@@ -73,24 +113,17 @@ static void promise(struct zo_observer *o, const struct zp_pdu *p)
     uint64_t next = widen(s->req, p->seq);
     if (p->src == o->self + 1)
         hole_note(o, s, next);
-    if (p->clock > s->promise_clock && p->clock > s->clock) {
-        s->promise_clock = p->clock;
-        s->promise_next = next;
-        stream_promise(s);
-    }
-    if (p->clock > s->sure_clock && (!s->word_clock || s->word_next >= next)) {
-        s->word_clock = p->clock;
-        s->word_next = next;
-        stream_sure(o, s);
-    }
+    promised(o, s, next, p->clock);
 }
 
 /* Vectors and promises, and what follows for the order. */
 static void take_word(struct zo_observer *o, const struct zp_pdu *p, int sequenced)
 {
     merge(o, p);
-    if (!sequenced)
+    if (!sequenced) {
         promise(o, p);
+        for_all(o, p);
+    }
     holes(o, 0);
     if (!o->open)
         return;
@@ -112,6 +145,8 @@ static void take(struct zo_observer *o, const struct zp_pdu *p, const struct zp_
     int sequenced = p->kind == ZJW_KIND_DATA || is_vote(p->kind), relayed = is_relayed(o, p, l, out), opening;
     struct speaker *k = &o->speakers[p->src - 1];
 
+    if (p->kind == ZJW_KIND_CONFIRM && p->target && !(p->flags & (ZJW_FLAG_POLL | ZJW_FLAG_PAIR)) && !own && p->target != o->self + 1)
+        return; /* overheard: it is for another station alone, and counts nowhere else (rule C6) */
     o->total.own += own && out;
     note_instance(o, p);
     if (p->kind == ZJW_KIND_CONFIRM) {

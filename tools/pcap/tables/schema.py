@@ -131,7 +131,7 @@ PDUS: Final = Table(
         _c("flags", "byte", "", "header flags"),
         _c("n", "byte", "", "stations of the schema"),
         _SRC,
-        _c("target", "byte", "1..n", "station asked (NAK, POLL); 0: none"),
+        _c("target", "byte", "1..n", "station asked (NAK, POLL), or the only one that a CONFIRM is for; 0: none"),
         _c("length", "int", "bytes", "payload"),
         _INCARNATION,
         _c("instance", "long", "", "instance the source was in when it sent this"),
