@@ -53,6 +53,8 @@ class Program:
         async with connect(a.target, name="bench", wait=TIMEOUT_S, timeout=TIMEOUT_S) as connection:
             order: Order = a.order
             group = await connection.join(a.group, a.level, order=order, open_group=True, send_only=a.send_only)
+            if a.mode == "closed":
+                await group.send(self._body(), "preack")  # it opens the links, which takes the first message some time
             print("READY", flush=True)
             reader = asyncio.StreamReader()
             await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -319,6 +319,7 @@ def cheaper(lone: Sequence[Json]) -> str:
                     by.setdefault(r["order"], {}).setdefault(r["group"], float(r[key]))
             if len(by) < 2:
                 continue
-            first = next((n for n in sizes if all(by["total"][m] <= by[order][m] for m in sizes if m >= n)), None)
+            both = [n for n in sizes if all(n in measured for measured in by.values())]
+            first = next((n for n in both if all(by["total"][m] <= by[order][m] for m in both if m >= n)), None)
             out.append(f"{order}, {what}: {'never' if first is None else f'from N = {first} on'}")
     return f"`total` is cheaper than … {'; '.join(out)}." if out else ""

@@ -81,6 +81,11 @@ class Task:
         return self.stations * len(LEVELS)
 
 
+def named(group: str, order: Order) -> str:
+    """The process group of this order that is called so here."""
+    return f"{group}-{order}"
+
+
 def groups_of(name: str) -> tuple[str, ...]:
     """Groups that a message of this name is sent to."""
     return tuple(name.rpartition(".")[2].split("+"))
@@ -215,12 +220,9 @@ class Caster:
 
     # ---- joining
 
-    def _named(self, name: str) -> str:
-        return f"{name}-{self.order}"
-
     async def _join(self, connection: Connection, name: str) -> Group:
         """As ``Connection.join`` does, but with an inbox that tells of what arrives."""
-        membership = connection._protocol.join(self._named(name), self.level, order=self.order, open_group=True)  # type: ignore[arg-type]
+        membership = connection._protocol.join(named(name, self.order), self.level, order=self.order, open_group=True)  # type: ignore[arg-type]
         membership.__class__ = _Tapped
         assert isinstance(membership, _Tapped)
         membership.tell = lambda item: self._arrived(name, item)
@@ -232,7 +234,7 @@ class Caster:
     async def _join_to_send(self, connection: Connection, name: str) -> Group:
         while True:
             try:
-                return await connection.join(self._named(name), order=self.order, send_only=True, timeout=CALL_S)
+                return await connection.join(named(name, self.order), order=self.order, send_only=True, timeout=CALL_S)
             except (ClosedGroup, OrderMismatch):  # nobody is in it at present
                 await asyncio.sleep(AGAIN_S)
 

@@ -22,9 +22,9 @@ from ..histories import multicasts
 from ..histories.checker import SHOWN_MAX
 from ..histories.checker import Report as Found
 from ..histories.history import read
-from ..histories.multicaster import LEVELS, Task, groups_of
+from ..histories.multicaster import LEVELS, Task, named
 from ..histories.programs import wait_until
-from ..histories.recorder import Journal, parse
+from ..histories.recorder import Journal
 from ..lab import Lab, LabError, Station
 from ..pcap.frames.links import LinkRecord, records, sent_by
 from ..pcap.frames.pdu import decode
@@ -170,6 +170,7 @@ def judge_frames(captures: Mapping[int, Path], task: Task) -> tuple[list[str], d
     sent: list[LinkRecord] = []
     concerned: dict[Id, frozenset[int]] = {}
     counts: Counter[str] = Counter()
+    stations = {wire.group_id(named(name, order)): there for name, there in task.groups.items() for order in task.orders}
     kind_at = wire.HEADER.offset("kind")
     group_mac = bytes.fromhex(wire.GROUP_MAC.replace(":", ""))
     for station, path in captures.items():
@@ -180,8 +181,8 @@ def judge_frames(captures: Mapping[int, Path], task: Task) -> tuple[list[str], d
                 continue
             for one in records(plain):
                 data = one.record.data if isinstance(one.record, Relay) else one.record
-                if isinstance(data, Data) and (name := parse(data.content)[0]).count(".") >= _DOTS:
-                    where = {station for group in groups_of(name) for station in task.groups.get(group, ())}
+                if isinstance(data, Data) and set(data.groups) <= stations.keys():
+                    where = {station for group in data.groups for station in stations[group]}
                     concerned[data.id] = frozenset({*where, data.id.origin})
                 sent.append(one)
     out: list[str] = []
@@ -195,7 +196,3 @@ def judge_frames(captures: Mapping[int, Path], task: Task) -> tuple[list[str], d
             if there is not None and not {one.source, one.target} <= there:
                 out.append(f"{one} went from station {one.source} to {one.target}; it concerns {sorted(there)}")
     return (out if len(out) <= SHOWN_MAX else [*out[:SHOWN_MAX], f"and {len(out) - SHOWN_MAX} more"]), dict(counts)
-
-
-_DOTS: Final = 5
-"""In the name of a message of these programs, at least."""
