@@ -18,7 +18,7 @@ from typing import Final, Self
 
 import apsw
 
-from ...proto.service.database.changeset import parse
+from ...proto.service.database.changeset import summary
 from . import vfs
 from .errors import InternalError, OperationalError
 from .guarding import is_recorded
@@ -107,7 +107,7 @@ class Applier:
         the result. Raises OperationalError or InternalError if the file cannot be written or is damaged: then the site has
         failed, and the transaction has to be rolled back."""
         try:
-            tables = {change.table for change in parse(changeset)}
+            tables = summary(changeset).tables
         except ValueError:
             return Applied.IMAGE
         found: list[Applied] = []

@@ -31,6 +31,8 @@ __all__ = ["BUSY_TIMEOUT_MS", "Bindings", "Branch"]
 Bindings: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
 BUSY_TIMEOUT_MS: Final = 2000
 """How long to wait for a snapshot while another process recovers the WAL."""
+PROGRESS_STEPS: Final = 100_000
+"""Of SQLite's machine, about a millisecond, between two turns of the interpreter."""
 
 _NULLABLE_KEYS: Final = """
     SELECT t.name, k.name
@@ -81,6 +83,9 @@ class Branch:
                 vfs.bind(self.writer, self.reader)
             except apsw.Error as error:
                 raise OperationalError(f"{self.path}: {error}{_descriptors()}") from error
+            for connection in (self.reader, self.writer):
+                # Now and then the interpreter has its turn, which raises KeyboardInterrupt in a statement that takes long.
+                connection.set_progress_handler(lambda: False, PROGRESS_STEPS)
             self.writer.set_commit_hook(lambda: not self._may_commit)
             self.writer.set_authorizer(self._guard)
             opened.pop_all()

@@ -29,6 +29,7 @@ from ..client.aio import Connection, Group
 from ..companion import until_first
 from ..programs import Refused
 from .errors import NoQuorum
+from .jobs import Changes
 from .site import GROUP, Site
 from .values import error_to_json
 from .waiting import NotHere
@@ -60,7 +61,7 @@ class Distant:
         """Of sessions that are over; one may still commit."""
         self._told: dict[int, asyncio.Future[bytes]] = {}
         self._out: asyncio.Queue[bytes] = asyncio.Queue()
-        self._changed = asyncio.Condition()
+        self._changes = Changes()
         self._since = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -97,7 +98,9 @@ class Distant:
 
     async def _turn(self) -> None:
         while True:
-            self._carry_out(self.machine.announce(self._active()))
+            effects = self.machine.announce(self._active())
+            if effects or not self.admitted:
+                self._carry_out(effects)
             await asyncio.sleep(TURN_S)
 
     def _active(self) -> dict[str, bool]:
@@ -118,16 +121,18 @@ class Distant:
         machine = self.machine
         waited = time.monotonic() - self._since > PATIENCE_S and machine.me in machine.members
         self.admitted = (machine.is_complete or waited) and not machine.refused()
-        self._soon(self._tell())
-
-    async def _tell(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+        self._changes.tell()
 
     async def changed(self) -> None:
         """Wait until something may have changed."""
-        async with self._changed:
-            await self._changed.wait()
+        seen = False
+
+        def told() -> bool:
+            nonlocal seen
+            before, seen = seen, True
+            return before
+
+        await self._changes.until(told, 3600.0)
 
     def _soon(self, what: Any) -> None:
         task = asyncio.get_running_loop().create_task(what)
@@ -160,12 +165,7 @@ class Distant:
 
     async def until(self, condition: Any, seconds: float) -> bool:
         """Wait until it holds; False: not in time."""
-        try:
-            async with self._changed:
-                await asyncio.wait_for(self._changed.wait_for(condition), max(0.001, seconds))
-        except TimeoutError:
-            return False
-        return True
+        return await self._changes.until(condition, seconds)
 
     async def call(self, session: int, data: bytes, seconds: float) -> bytes:
         """The reply to a call. Raises Refused: the session is over (``session-lost``), or the call is too long."""

@@ -27,6 +27,7 @@ from .branch import Branch
 from .distant import Distant
 from .files import CATALOGUE, Files
 from .importing import ImportRefused, imported
+from .life import BEAT_S, Life
 from .room import Room
 from .site import Site
 from .unanimous import MODES
@@ -148,8 +149,16 @@ class Process:
             for site in self.sites.values():
                 await site.close()
 
+    async def _live(self) -> None:
+        """Show that the loop runs, for the programs of databases in mode unanimous."""
+        life = Life(self.root)
+        while True:
+            life.beat()
+            await asyncio.sleep(BEAT_S)
+
     async def open(self) -> None:
         """Open what is here, once, before programs ask: it can be read before there is an order."""
+        self._soon(self._live())
         await self._prepare(self.catalogue)
         await self._look()
 

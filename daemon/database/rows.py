@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import apsw
 
-from ...proto.service.database.messages import Position, Segment, Txid, decode_body, first_digest, is_unchecked
+from ...proto.service.database.messages import Position, Segment, Txid, decode_body, first_digest, is_one_changeset, is_unchecked
 from ...proto.service.database.rows import Entry, RowsDamaged, RowsFailed, Verdict
 from . import leases
 from .applier import Applied, Applier
@@ -54,6 +54,7 @@ class SqliteRows:
         self.connection = applier.connection
         self._uuid = uuid
         self._position: Position | None = None
+        self._is_batch = False
         self._bodies: deque[tuple[int, int]] = deque()
         """Version and size of the bodies that are kept."""
         with self._guarded():
@@ -89,26 +90,63 @@ class SqliteRows:
         """Statements that belong to an empty database of this kind, besides our own."""
         return ""
 
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """What is written within is one transaction of SQLite, unless ``flush`` ends it before. Each entry is still written
+        wholly or not at all. Raises RowsFailed: what was written since the last ``flush`` may be lost, whatever ``position``
+        says; the copy is to be opened again."""
+        self._is_batch = True
+        try:
+            yield
+            self.flush()
+        finally:
+            self._is_batch = False
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+
+    def flush(self) -> None:
+        """Let others see what a batch has written so far. Raises RowsFailed."""
+        if self.connection.in_transaction:
+            with self._guarded():
+                self.connection.execute("COMMIT")
+
     def write(self, entry: Entry) -> Verdict:
         unchecked = is_unchecked(entry.body)
+        if unchecked:
+            self.flush()
         with self._guarded():
             if unchecked:
                 self.connection.pragma("foreign_keys", False)  # it has no effect within a transaction
-            self.connection.execute("BEGIN IMMEDIATE")
             try:
-                verdict = self.apply(entry.body, entry.position.version)
-                if verdict is Verdict.DONE and unchecked and not self._keys_hold():
-                    verdict = Verdict.CONSTRAINT
-                if verdict is Verdict.DONE:
-                    self._record(entry)
+                if not self.connection.in_transaction:
+                    self.connection.execute("BEGIN IMMEDIATE")
+                verdict = self._write(entry, unchecked)
+                if unchecked or not self._is_batch:
                     self.connection.execute("COMMIT")
-            finally:
+            except BaseException:
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
+                raise
+            finally:
                 if unchecked:
                     self.connection.pragma("foreign_keys", True)
         if verdict is Verdict.DONE:
             self._position = entry.position
+        return verdict
+
+    def _write(self, entry: Entry, unchecked: bool) -> Verdict:
+        """Within the transaction that is open."""
+        if is_whole := not is_one_changeset(entry.body):  # a changeset is applied wholly or not at all by itself
+            self.connection.execute("SAVEPOINT zenjun_entry")
+        verdict = self.apply(entry.body, entry.position.version)
+        if verdict is Verdict.DONE and unchecked and not self._keys_hold():
+            verdict = Verdict.CONSTRAINT
+        if verdict is Verdict.DONE:
+            self._record(entry)
+        elif is_whole:
+            self.connection.execute("ROLLBACK TO zenjun_entry")
+        if is_whole:
+            self.connection.execute("RELEASE zenjun_entry")
         return verdict
 
     def apply(self, body: bytes, version: int = 0) -> Verdict:
@@ -193,6 +231,7 @@ class SqliteRows:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
+        self.flush()
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             yield

@@ -28,6 +28,7 @@ from ..observe import Journal
 from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
 from .doubt import Doubt, Doubts, sync_file
 from .files import CATALOGUE, Files, size_of
+from .jobs import Changes, Jobs
 from .moving import Kind, Piece, Receiving, Sending
 from .scrubbing import Scrubs, Summing, pin
 from .waiting import NotHere, Waiting
@@ -89,11 +90,11 @@ class Site:
         self.message_max = 0
         """Bytes that zenjund takes in one message."""
         self._rows: FileRows | None = None
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"db-{name}")
+        self._jobs = Jobs(f"db-{name}")
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix=f"sync-{name}")
         self.waiting = Waiting(self)
         self.scrubs = Scrubs(self, scrub_s)
-        self._changed = asyncio.Condition()
+        self._changes = Changes()
         self._unsaid: Position = NOTHING
         self._said: tuple[int, int] = (0, 0)
         self._to_sync = asyncio.Event()
@@ -275,7 +276,7 @@ class Site:
             if self._rows is not None:
                 await self.work(self._rows.close)
                 self._rows = None
-        await self._tell()
+        self._changes.tell()
 
     async def close(self) -> None:
         """Once, when nothing serves it any more."""
@@ -286,13 +287,13 @@ class Site:
         self.machine = None
         if self._doubts is not None:
             self._doubts.close()
-        self._worker.shutdown(wait=False)
+        self._jobs.close()
         self._syncer.shutdown(wait=False)
-        await self._tell()
+        self._changes.tell()
 
     async def work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run something in the thread that has the copy, after what it was given before."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+        return await self._jobs.run(function, *arguments)
 
     # ---- in the thread of the applier
 
@@ -363,9 +364,18 @@ class Site:
         self.machine.long.part_bytes = min(PART_BYTES, self.message_max - PART_HEAD_BYTES)
 
     def _take(self, items: Sequence[Message | View]) -> list[Effect]:
+        """The machine takes these, and what they commit is one transaction of SQLite; programs hear of it afterwards."""
         machine, rows = self.machine, self._rows
         assert machine is not None and rows is not None
         effects: list[Effect] = []
+        try:
+            with rows.batch():
+                self._feed(machine, rows, items, effects)
+        except RowsFailed as failure:
+            return effects + machine.fail(str(failure), is_damaged=isinstance(failure, RowsDamaged))
+        return effects + self._after(machine, rows)
+
+    def _feed(self, machine: Machine, rows: FileRows, items: Sequence[Message | View], effects: list[Effect]) -> None:
         for item in items:
             if isinstance(item, View):
                 found = machine.on_view(item.place, frozenset((m.station, m.client) for m in item.members))
@@ -375,12 +385,13 @@ class Site:
                 wanted = decode(item.data) if any(isinstance(effect, Give) for effect in found) else None
             for effect in found:
                 if isinstance(effect, Give) and isinstance(wanted, Want):
+                    rows.flush()
                     effects += self._freeze(machine, rows, item.place, effect.to, wanted.position)
                 elif isinstance(effect, Sum):
+                    rows.flush()
                     effects.append(pin(rows, effect.number))
                 else:
                     effects.append(effect)
-        return effects + self._after(machine, rows)
 
     def _after(self, machine: Machine, rows: FileRows) -> list[Effect]:
         try:
@@ -547,17 +558,13 @@ class Site:
             self._unsaid = self.position
             self._compared = (self._compared[0], time.monotonic())
             self.on_version()
-        self.soon(self._tell())
+        self._changes.tell()
 
     def soon(self, what: Coroutine[Any, Any, None]) -> None:
         """Run it beside everything else."""
         task = asyncio.get_running_loop().create_task(what)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _tell(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
 
     def _give(self, effect: _Give) -> None:
         before = self.sending.pop(effect.to, None)
@@ -641,12 +648,7 @@ class Site:
 
     async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait until it holds; False: not in time."""
-        try:
-            async with self._changed:
-                await asyncio.wait_for(self._changed.wait_for(lambda: self.closed or condition()), seconds)
-        except TimeoutError:
-            return False
-        return not self.closed
+        return await self._changes.until(lambda: self.closed or condition(), seconds) and not self.closed
 
     def why_not(self) -> str:
         """Why nothing is committed here now."""

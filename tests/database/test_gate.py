@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from zenjun.daemon.database.driver.gate import begin_open
 from zenjun.daemon.database.driver.service import Lost, Service
 from zenjun.daemon.database.errors import NoQuorum, OperationalError
 from zenjun.daemon.database.files import Files
+from zenjun.daemon.database.life import LIFE_S, Life, age_s, is_alive, sign_of
 
 from ..rules import rule
 
@@ -30,6 +32,9 @@ class Program:
         self.rows = GatedRows(self.files, bytes(16), self.files.open())
         self.rows.create(bytes(16))
         self.timeout, self.answers = timeout, answers
+        self._path = self.files.link
+        self.life = Life(folder)
+        self.life.beat()
         self.asked: list[str] = []
         self._service: Program | None = self
         self.ended = False
@@ -50,6 +55,7 @@ class Program:
             if not self.answers.pop(0):
                 raise Lost("the process has gone")
             self.ended = False
+            self.life.beat()
             self.rows.gate(is_open=True)
         return {}
 
@@ -124,3 +130,25 @@ def test_the_end_of_a_connection_is_seen_without_waiting() -> None:
     finally:
         ours.close()
         theirs.close()
+
+
+@rule("N7")
+def test_a_process_that_is_stopped_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its copy was open when it was stopped, and stays so: programs look whether it lives."""
+    with program(tmp_path, True, True) as p:
+        p.rows.gate(is_open=True)
+        p.begin().end()
+        assert p.asked == []
+        now = time.monotonic_ns()
+        monkeypatch.setattr("zenjun.daemon.database.life.time.monotonic_ns", lambda: now + int(1.1e9 * LIFE_S))
+        assert not is_alive(tmp_path)
+        p.begin().end()
+        assert p.asked[:1] == ["readable"], "it is asked, and has given a sign since"
+
+
+def test_no_sign_of_life(tmp_path: Path) -> None:
+    assert age_s(tmp_path) > LIFE_S and not is_alive(tmp_path)
+    sign_of(tmp_path).write_bytes(b"cut")
+    assert not is_alive(tmp_path)
+    Life(tmp_path)
+    assert not is_alive(tmp_path), "none has been given"

@@ -277,10 +277,21 @@ def test_prompt(shop: Databases) -> None:
             (b"COMMIT;\n", b"shop> "),
             (b"SELECT name FROM item;\n", b"bolt", b"shop> "),
             (b".tables\n", b"item", b"shop> "),
+            (b"BEGIN; INSERT INTO item VALUES(2, 'nut');\n", b"shop* "),
         ):
             os.write(terminal, line)
             for text in expected:
                 says(text)
+        # Ctrl-C ends a statement that would run for hours; the prompt and the transaction stay.
+        os.write(terminal, b"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n;\n")
+        says(b"max(i) FROM n;")
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        says(b"interrupted")
+        says(b"shop* ")
+        os.write(terminal, b"COMMIT; SELECT count(*) FROM item;\n")
+        says(b"2")
+        says(b"shop> ")
         os.write(terminal, b".quit\n")
         assert process.wait(30) == 0
     finally:

@@ -20,7 +20,15 @@ import time
 from collections.abc import Callable
 
 import pytest
-from zenjun.daemon.database.errors import Error, IntegrityError, NoQuorum, NotReachable, SerializationError, Undecided
+from zenjun.daemon.database.errors import (
+    Error,
+    IntegrityError,
+    NoQuorum,
+    NotCommitted,
+    NotReachable,
+    SerializationError,
+    Undecided,
+)  # fmt: skip
 from zenjun.db import Connection
 
 from ..rules import rule
@@ -100,7 +108,7 @@ class History:
                     with contextlib.closing(self.up.connect(station, timeout=5.0, **options)) as c:
                         while not self._stop.is_set():
                             program(c, r)
-                except (NoQuorum, NotReachable):
+                except (NoQuorum, NotReachable, NotCommitted):  # the last: of a session at a distance
                     time.sleep(0.1)
                 except Error as error:
                     # A process that is killed ends what is asked of it.
@@ -134,7 +142,7 @@ class History:
             c.commit()
         except Undecided:
             return
-        except (SerializationError, NoQuorum) as error:
+        except (SerializationError, NoQuorum, NotCommitted) as error:
             with self._lock:
                 self.rejected.add(number)
             if isinstance(error, NoQuorum):
@@ -148,7 +156,7 @@ class History:
         try:
             c.execute("UPDATE register SET v = ? WHERE id = 1", (value + 1,))
             c.commit()
-        except (SerializationError, Undecided):
+        except (SerializationError, NotCommitted, Undecided):
             return
         with self._lock:
             if value + 1 in self.counted:
@@ -199,7 +207,7 @@ class History:
             txn.is_newest = bool(txn.appends) or c.read == "linearizable"
             c.commit()
             txn.outcome = OK
-        except SerializationError:
+        except (SerializationError, NotCommitted):
             txn.outcome = FAILED
         except Undecided:
             pass
@@ -213,7 +221,7 @@ class History:
         try:
             key = c.execute("INSERT INTO auto(v) VALUES(?)", (value,)).lastrowid
             c.commit()
-        except (SerializationError, IntegrityError, Undecided):  # without a block an id may be another's
+        except (SerializationError, IntegrityError, NotCommitted, Undecided):  # without a block an id may be another's
             return
         with self._lock:
             if key is None or key in self.ids:
@@ -231,7 +239,7 @@ class History:
             c.execute(f"CREATE TABLE IF NOT EXISTS made{number}(id INTEGER PRIMARY KEY)")
             c.execute(f"INSERT OR IGNORE INTO made{number} VALUES(1)")
             c.commit()
-        except (SerializationError, IntegrityError, Undecided):  # without a block an id may be another's
+        except (SerializationError, IntegrityError, NotCommitted, Undecided):  # without a block an id may be another's
             return
         self.tables.add(number)
 

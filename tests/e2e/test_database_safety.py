@@ -26,6 +26,8 @@ def generation(shop: Databases, station: int) -> str:
     """The file in use."""
     return (shop.lab.station(station).state_directory / "db" / "shop.db").readlink().name
 
+READ_ONLY = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+
 
 def count(shop: Databases, station: int) -> int:
     with contextlib.closing(shop.connect(station)) as c:
@@ -98,7 +100,7 @@ def test_a_process_that_is_killed_during_a_sync(shop: Databases) -> None:
 
 @rule("Q7")
 def test_another_release_of_sqlite(shop: Databases) -> None:
-    """It does not take part and says why; its copy can be read; the others go on."""
+    """It does not take part and says why; its copy can be read, and its programs use another one; the others go on."""
     c = shop.connect(1)
     c.execute("CREATE TABLE t(id INTEGER PRIMARY KEY)")
     insert(c, 1)
@@ -112,7 +114,10 @@ def test_another_release_of_sqlite(shop: Databases) -> None:
 
     wait_for(refused, "station 3 is refused", 60)
     insert(c, 2)
-    assert shop.facts(1)["active_sites"] == [1, 2] and count(shop, 3) == 1
+    assert shop.facts(1)["active_sites"] == [1, 2] and count(shop, 3) == 2
+    path = shop.ask(3, "open", db="shop", here=True)["path"]
+    with contextlib.closing(apsw.Connection(f"file:{path}?mode=ro", flags=READ_ONLY)) as old:
+        assert old.execute("SELECT count(*) FROM t").fetchall() == [(1,)]
     shop.stop(3)
     shop.start(3)
     shop.until_equal()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from zenjun.daemon.database.errors import Error
+from zenjun.daemon.database.life import LIFE_S
 from zenjun.db import NoQuorum, SerializationError
 
 from ..rules import rule
@@ -131,7 +132,14 @@ def test_a_site_is_killed_in_the_middle_of_an_update(shop: Databases) -> None:
         c.execute("CREATE TABLE item(id INTEGER PRIMARY KEY, n INTEGER)")
         c.execute("INSERT INTO item VALUES(1, 0)")
         c.commit()
-    shop.processes[3].send_signal(signal.SIGSTOP)
+    with contextlib.closing(shop.connect(3, timeout=0.5)) as c:
+        wait_for(lambda: is_open(shop, 3), "it shows what it has", 30)
+        c.execute("SELECT n FROM item")
+        c.rollback()
+        shop.processes[3].send_signal(signal.SIGSTOP)
+        time.sleep(1.2 * LIFE_S)
+        with pytest.raises(NoQuorum):
+            c.execute("SELECT n FROM item")
     update = Update(shop, 1, 1)
     wait_for(lambda: not is_open(shop, 2) and not is_open(shop, 1), "the others show nothing", 30)
     with pytest.raises(NoQuorum, match=r"stations \[3\] have not agreed yet"):

@@ -108,6 +108,17 @@ class DistantConnection(Connection):
                 result = self._carry_out(wanted)
             except (SessionLost, Error, TypeError, ValueError, OverflowError) as error_of_step:
                 wrong = error_of_step
+            except BaseException:  # Ctrl-C: what runs at the other station ends with the session
+                self._forget()
+                raise
+
+    def _forget(self) -> None:
+        """The connection to the process may be in the middle of a request: another one, and another session, for what follows."""
+        self._errand.session = None
+        self._over()
+        if self._service is not None:
+            self._service.close()
+            self._service = None
 
     def _carry_out(self, wanted: Begin | Call | Outcome) -> Any:
         if isinstance(wanted, Call):
@@ -115,6 +126,8 @@ class DistantConnection(Connection):
         if isinstance(wanted, Outcome):
             return self._outcome(wanted)
         while True:
+            if time.monotonic() >= self._deadline:
+                raise NotReachable(f"no station where {self.name} is active has answered in time")
             try:
                 found = self._ask("session", seconds=self._left())
                 return Session(int(found["session"]), (int(found["station"]), int(found["client"])))
@@ -137,8 +150,6 @@ class DistantConnection(Connection):
         except OperationalError as error:
             if error.code != "session-lost":
                 raise
-            if time.monotonic() >= self._deadline:
-                raise OperationalError(f"the other station has not answered in time: {error}") from None
             raise SessionLost(str(error)) from None
         self._in = found["in"] is True
         if "error" in found:

@@ -10,6 +10,7 @@ import apsw
 
 from ..branch import Branch
 from ..errors import Error, NoQuorum, NotReachable, OperationalError
+from ..life import is_alive
 from .service import RETRY_S, Lost
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _try(connection: Connection) -> Branch | None:
     except BaseException:
         branch.end()
         raise
-    if found == [(1,)]:
+    if found == [(1,)] and is_alive(connection._path.parent):  # at a moment after the snapshot was taken
         return branch
     branch.end()
     return None

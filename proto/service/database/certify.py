@@ -8,7 +8,7 @@ from typing import Final
 
 from ..base import Source
 from .agreement import Agreement
-from .changeset import parse, row_hash
+from .changeset import row_hash, summary
 from .messages import Lock, Position, Segment, Write, decode_body, next_digest
 from .parts import Incoming
 from .rows import Entry, Rows, Verdict
@@ -32,9 +32,9 @@ class Written:
         self.tables: set[bytes] = set()
         for kind, data in segments:
             if kind is Segment.CHANGESET:
-                for change in parse(data):
-                    self.rows.add(row_hash(change.table.name, change.key))
-                    self.tables.add(table_hash(change.table.name))
+                about = summary(data)
+                self.rows |= about.rows
+                self.tables.update(table_hash(table.name) for table in about.tables)
 
 
 def table_hash(table: str) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -16,6 +17,8 @@ COLUMNS_MAX: Final = 32767
 """SQLite's own limit of columns, at most."""
 KEY_BYTES: Final = 8
 """Size of a row's hash."""
+KEPT_BYTES_MAX: Final = 64 * 1024
+"""Of a changeset whose summary is kept for a while."""
 _TABLE: Final = 0x54
 _FIXED: Final = {0: 0, 1: 8, 2: 8, 5: 0}
 """Type of a value to its bytes: not recorded, integer, float, NULL."""
@@ -142,3 +145,28 @@ def row_hash(table: str, key: tuple[bytes, ...]) -> bytes:
     for part in (name, *key):
         hashed.update(len(part).to_bytes(4, "big") + part)
     return hashed.digest()
+
+
+class Summary(NamedTuple):
+    """What a changeset is about."""
+
+    tables: frozenset[Table]
+    rows: frozenset[bytes]
+    """Hashes of the rows that it changes."""
+
+
+def summary(data: bytes) -> Summary:
+    """What a changeset is about: certification and the copy ask, one after the other. Raises ValueError."""
+    return _kept(data) if len(data) <= KEPT_BYTES_MAX else _summary(data)
+
+
+def _summary(data: bytes) -> Summary:
+    tables: set[Table] = set()
+    rows: set[bytes] = set()
+    for change in parse(data):
+        tables.add(change.table)
+        rows.add(row_hash(change.table.name, change.key))
+    return Summary(frozenset(tables), frozenset(rows))
+
+
+_kept: Final = lru_cache(8)(_summary)

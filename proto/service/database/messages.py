@@ -358,6 +358,11 @@ def is_unchecked(body: bytes) -> bool:
     return body.startswith(bytes([Segment.UNCHECKED, 0, 0, 0, 0]))
 
 
+def is_one_changeset(body: bytes) -> bool:
+    """It is a changeset and nothing else."""
+    return body[:1] == bytes([Segment.CHANGESET]) and len(body) == 5 + int.from_bytes(body[1:5], "big")
+
+
 # ---- the digest of a history
 
 

@@ -1,0 +1,149 @@
+"""Several transactions of one batch: one transaction of SQLite, and still each one wholly or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from zenjun.daemon.database.branch import Branch
+from zenjun.daemon.database.copy import FileRows, open_copy
+from zenjun.daemon.database.files import Files
+from zenjun.daemon.database.jobs import Changes, Jobs
+from zenjun.proto.service.database.messages import Position, Segment, Txid, encode_body, next_digest
+from zenjun.proto.service.database.rows import Entry, RowsFailed, Verdict
+
+from ..rules import rule
+
+UUID = bytes(range(16))
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Iterator[FileRows]:
+    made, _ = open_copy(Files(tmp_path, "shop"), UUID)
+    made.create(UUID)
+    assert write(made, (Segment.SQL, b"CREATE TABLE t(id INTEGER PRIMARY KEY, n INTEGER UNIQUE)")) is Verdict.DONE
+    yield made
+    made.close()
+
+
+def write(rows: FileRows, *segments: tuple[Segment, bytes]) -> Verdict:
+    body = encode_body(list(segments))
+    last, version = rows.position(), rows.position().version + 1
+    txid = Txid(1, 1, 1, version)
+    return rows.write(Entry(Position(1, version, next_digest(last.digest, version, txid, body)), txid, body))
+
+
+def changes(rows: FileRows, *statements: str) -> tuple[Segment, bytes]:
+    """What these come to on what is committed now."""
+    with Branch(rows.path) as branch:
+        branch.begin()
+        for sql in statements:
+            branch.execute(sql)
+        return Segment.CHANGESET, branch.changeset()
+
+
+def seen(rows: FileRows) -> list[tuple[int, ...]]:
+    with contextlib.closing(apsw.Connection(str(rows.path), flags=apsw.SQLITE_OPEN_READONLY)) as other:
+        return [*other.execute("SELECT id FROM t ORDER BY id"), *other.execute("SELECT version FROM zenjun_meta")]
+
+
+@rule("D2")
+def test_a_batch_is_seen_at_its_end(rows: FileRows) -> None:
+    first, second, third = (changes(rows, f"INSERT INTO t VALUES({k}, {n})") for k, n in ((1, 7), (2, 7), (3, 8)))
+    both = changes(rows, "INSERT INTO t VALUES(4, 9)")
+    with rows.batch():
+        assert write(rows, first) is Verdict.DONE
+        assert write(rows, second) is Verdict.CONSTRAINT, "the value is taken by one of the same batch"
+        assert write(rows, both, second) is Verdict.CONSTRAINT, "its first part is not there either"
+        assert write(rows, third) is Verdict.DONE
+        assert seen(rows) == [(1,)], "nobody sees it yet"
+        rows.flush()
+        assert seen(rows) == [(1,), (3,), (3,)]
+        assert write(rows, both) is Verdict.DONE
+    assert seen(rows) == [(1,), (3,), (4,), (4,)]
+    assert rows.version_of(Txid(1, 1, 1, 4)) == 4
+
+
+def test_a_batch_with_a_change_of_the_schema(rows: FileRows) -> None:
+    row = changes(rows, "INSERT INTO t VALUES(1, 1)")
+    with rows.batch():
+        assert write(rows, row) is Verdict.DONE
+        unchecked = (Segment.UNCHECKED, b""), (Segment.SQL, b"CREATE TABLE u(id INTEGER PRIMARY KEY REFERENCES absent)")
+        assert write(rows, *unchecked) is Verdict.DONE
+        assert seen(rows)[-1] == (3,), "foreign keys are switched between transactions of SQLite alone"
+        assert write(rows, (Segment.SQL, b"DROP TABLE missing")) is Verdict.IMAGE
+    assert seen(rows) == [(1,), (3,)]
+
+
+@rule("D2")
+def test_a_batch_that_fails(rows: FileRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full at its end: the file has what was before it, and says so when it is opened again."""
+    with pytest.raises(RowsFailed, match="full"), rows.batch():
+        assert write(rows, changes(rows, "INSERT INTO t VALUES(1, 1)")) is Verdict.DONE
+        rows.connection.execute("PRAGMA max_page_count = 1")
+        for k in range(2, 200):
+            write(rows, (Segment.SQL, f"CREATE TABLE t{k}(id INTEGER PRIMARY KEY)".encode()))
+    assert seen(rows) == [(1,)] and not rows.connection.in_transaction
+    rows.close()
+    again = FileRows(rows.files, UUID, rows.path)
+    assert again.position().version == 1
+    again.close()
+
+
+def test_jobs_end_in_their_order() -> None:
+    """What is given while the thread works is run together; an error is that of its own job."""
+    log: list[int] = []
+    gate = threading.Event()
+
+    def job(number: int) -> int:
+        if number == 0:
+            assert gate.wait(20)
+        log.append(number)
+        if number % 5 == 3:
+            raise ValueError(number)
+        return number
+
+    async def run() -> None:
+        jobs = Jobs("test")
+        told: list[int] = []
+
+        async def one(number: int) -> None:
+            try:
+                told.append(await jobs.run(job, number))
+            except ValueError:
+                told.append(-number)
+
+        tasks = [asyncio.create_task(one(number)) for number in range(20)]
+        await asyncio.sleep(0)
+        tasks[7].cancel()
+        gate.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert told == [-k if k % 5 == 3 else k for k in range(20) if k != 7]
+        jobs.close()
+        with pytest.raises(RuntimeError):
+            await jobs.run(job, 1)
+
+    asyncio.run(run())
+    assert [k for k in log if k != 7] == [k for k in range(20) if k != 7]
+
+
+def test_waiting_for_a_change() -> None:
+    async def run() -> None:
+        changes, there = Changes(), [False]
+        assert not await changes.until(lambda: there[0], 0.0)
+        waits: list[Any] = [asyncio.create_task(changes.until(lambda: there[0], 60.0)) for _ in range(3)]
+        await asyncio.sleep(0)
+        changes.tell()
+        await asyncio.sleep(0)
+        waits[0].cancel()
+        there[0] = True
+        changes.tell()
+        assert (await asyncio.gather(*waits, return_exceptions=True))[1:] == [True, True]
+
+    asyncio.run(run())
