@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from cffi import FFI
 
+from .corosync_calls_more import CDEF, more
 from .corosync_capture import LIBRARIES
 
 ONE: Final = 1
@@ -27,7 +28,7 @@ int cpg_flow_control_state_get(uint64_t, int*); int cpg_max_atomic_msgsize_get(u
 class Calls:
     def __init__(self) -> None:
         self.ffi: Any = FFI()
-        self.ffi.cdef(LIBRARIES + MORE)
+        self.ffi.cdef(LIBRARIES + MORE + CDEF)
         self.keep: list[Any] = []
         self.pid = os.getpid()
 
@@ -146,7 +147,7 @@ class Calls:
         for flags in (1, 2, 2):
             say("votequorum_trackstart", flags, lib.votequorum_trackstart(handle[0], 99, flags))
             say("votequorum_dispatch", lib.votequorum_dispatch(handle[0], 2))
-        for number in (0, 1, 3):
+        for number in (0, 1, 2, 3, 5, 6):
             say("votequorum_setexpected", number, lib.votequorum_setexpected(handle[0], number))
         for node, votes in ((1, 1), (9, 1), (1, 5)):
             say("votequorum_setvotes", node, votes, lib.votequorum_setvotes(handle[0], node, votes))
@@ -271,6 +272,7 @@ def main() -> None:
     calls = Calls()
     for part in (calls.cpg, calls.quorum, calls.votequorum, calls.cmap, calls.cfg):
         part()
+    more(calls)
 
 
 if __name__ == "__main__":

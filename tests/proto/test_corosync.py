@@ -603,12 +603,17 @@ def test_votes_are_set_at_their_place() -> None:
     assert code(c, 2, trackers.track(5, Track.CHANGES)) is Code.OK and code(c, 2, trackers.track(5, Track.CHANGES)) is Code.EXIST
     c.clear()
     n = c.nodes[1]
-    assert code(c, 1, n.set_expected(9, 20)) is Code.INVALID_PARAM and code(c, 1, n.set_expected(9, 5)) is Code.OK
+    assert code(c, 1, n.set_expected(9, 20)) is Code.INVALID_PARAM
+    assert code(c, 1, n.set_expected(9, 2)) is Code.INVALID_PARAM, "three votes are present"
     assert code(c, 1, n.set_votes(9, 8, 1)) is Code.NAME_NOT_FOUND
+    c.do(1, n.set_expected(9, 5))
+    c.do(1, n.set_expected(10, 5))
+    assert not c.heard(1, Answer)[3:], "it is answered when it counts"
     c.run()
-    assert c.heard(2, VotesExpected) == [VotesExpected(5, 5)]
+    assert c.heard(1, Answer)[3:] == [Answer(9, Code.OK), Answer(10, Code.OK)]
+    assert c.heard(2, VotesExpected) == [VotesExpected(5, 5)] * 2
     assert [v.votequorum.expected for v in c.nodes.values()] == [5, 5, 5]
-    assert code(c, 1, n.set_votes(9, 0, 3)) is Code.OK
+    c.do(1, n.set_votes(9, 0, 3))
     c.run()
     assert n.votequorum.total == 5 and c.nodes[3].votequorum.votes[1] == 3 and n.votequorum.quorum == 3
     c.lose(2, 3)

@@ -6,6 +6,8 @@ the host's, unique among all services.
 
 from __future__ import annotations
 
+from collections import deque
+
 from ..base import Effect
 from .cpg import Cpg
 from .messages import Kill, Mcast, Message, Process, Reload, Votes, Word
@@ -29,6 +31,8 @@ class StandIn:
         self.cpg = self.cpg_class(self.ring)
         self.votequorum = self.votequorum_class(nodes.node, config)
         self.trackers = self.trackers_class(self.votequorum, self.ring.id)
+        self._setting: deque[tuple[int, Message]] = deque()
+        """Handles that have set votes which have no place yet."""
 
     # ---- what the ring tells
 
@@ -52,7 +56,10 @@ class StandIn:
     def on_votes(self, votes: Votes) -> list[Effect]:
         was_quorate = self.votequorum.quorate
         self.votequorum.on_votes(votes)
-        return list(self.trackers.on_votes(was_quorate, votes.number if votes.node == 0 else None))
+        told = list(self.trackers.on_votes(was_quorate, votes.number if votes.node == 0 else None))
+        if self._setting and self._setting[0][1] == votes:
+            return [Answer(self._setting.popleft()[0], Code.OK), *told]
+        return told
 
     def word(self) -> Word:
         return self.votequorum.word()
@@ -71,7 +78,11 @@ class StandIn:
         return self._set(*self.votequorum.set_votes(handle, node, votes))
 
     def _set(self, answer: Answer, said: Message | None) -> list[Effect]:
-        return [answer, *(self.ring.submit(said) if said is not None else [])]
+        """Answered at the place of the change: then the program, and every other one, sees the new votes."""
+        if said is None:
+            return [answer]
+        self._setting.append((answer.handle, said))
+        return self.ring.submit(said)
 
     def kill(self, handle: int, node: int, reason: bytes) -> list[Effect]:
         """corosync_cfg_kill_node."""

@@ -158,7 +158,9 @@ class Votequorum:
     # ---- what programs ask
 
     def set_expected(self, handle: int, expected: int) -> tuple[Answer, Votes | None]:
-        """votequorum_setexpected: the answer, and what to tell all."""
+        """votequorum_setexpected: the answer, and what to tell all. Fewer than are present cannot be expected."""
+        if expected < self.total:
+            return Answer(handle, Code.INVALID_PARAM), None
         return self._may_set(handle, Votes(0, expected), self._needed(expected, self.total), self.total)
 
     def set_votes(self, handle: int, node: int, votes: int) -> tuple[Answer, Votes | None]:
