@@ -36,14 +36,19 @@ class Sight:
             for item in life.items if life.safe else ():
                 key = (life.connection.station, _instance(item))
                 ends[key] = max(ends.get(key, (0, 0, 0)), _place(item))
-        self.judged = {
-            id(life): life.items
-            if life.safe or life.alive
-            else [i for i in life.items if _place(i) <= ends.get((life.connection.station, _instance(i)), (0, 0, 0))]
-            for life in self.lives
-        }
+        self.judged = {id(life): self._judged(life, ends) for life in self.lives}
         self.joined = {id(life): _joins(life) for life in self.lives}
         """By life: the view with which its program has joined each group."""
+
+    @staticmethod
+    def _judged(life: Life, ends: Mapping[tuple[int, int], Place]) -> list[Item]:
+        """What of a life is final: all that comes before something that its station had safe in the same stay, in whichever
+        instance. ends: the last safe place by station and instance."""
+        if life.safe or life.alive:
+            return life.items
+        instances = {_instance(item) for item in life.items}
+        bound = max((ends.get((life.connection.station, i), (0, 0, 0)) for i in instances), default=(0, 0, 0))
+        return [item for item in life.items if _place(item) <= bound]
 
     def of(self, life: Life) -> list[Item]:
         return self.judged[id(life)]
