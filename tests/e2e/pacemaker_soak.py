@@ -1,6 +1,6 @@
 """Pacemaker on three stand-ins for a long time, with a random node killed or cut off again and again.
 
-    python -m tests.e2e.pacemaker_soak MINUTES [--every SECONDS] [--seed N]
+    python -m tests.e2e.pacemaker_soak MINUTES [--every SECONDS] [--seed N] [--fail-timeout MS] [--logs FOLDER]
 
 A Dummy, an IPaddr2 and a clone. A thread looks every few milliseconds where the Dummy runs: at two nodes at once is a breach, if
 it lasts longer than a stop takes. Pacemaker's logs of that moment are kept in the folder ``--logs``. After every fault all nodes
@@ -148,6 +148,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("minutes", type=float)
     parser.add_argument("--every", type=float, default=30.0, metavar="SECONDS", help="between two faults (default 30)")
     parser.add_argument("--seed", type=int, default=1, help="of the faults (default 1)")
+    parser.add_argument("--fail-timeout", type=int, default=OPTIONS["fail_timeout_ms"], metavar="MS", help="zenjund's")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="where logs of breaches are kept")
     args = parser.parse_args(argv)
     available()
@@ -155,7 +156,7 @@ def main(argv: list[str]) -> int:
     wrong: list[str] = []
     counts: dict[str, int] = {}
     back: list[float] = []
-    with pacemakers(3, options=OPTIONS, more=MORE) as up:
+    with pacemakers(3, options=OPTIONS | {"fail_timeout_ms": args.fail_timeout}, more=MORE) as up:
         settle(up)
         watcher = Watcher(up, args.logs)
         watcher.start()
