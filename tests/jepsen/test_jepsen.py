@@ -31,7 +31,7 @@ def say(text: str) -> None:
 @pytest.mark.lab
 @pytest.mark.judge
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_a_minute_of_faults(tmp_path: Path) -> None:
     """Every property holds, everybody comes together after the last fault, and enough has happened for that to mean something."""
     seed = base_seed()
