@@ -1,0 +1,31 @@
+"""libFuzzer on the stand-in's server of libqb's IPC and on its messages of process groups, as test_fuzz_core.py does it.
+
+ZENJUN_FUZZ_SECONDS=3600 ZENJUN_FUZZ_SEED=0 pytest -s tests/fuzz/test_fuzz_corosync.py
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .test_fuzz_core import BUILD_SECONDS_MAX, HERE, ROOT, SANITIZE, SECONDS, SEED, clang, report, run
+
+IPC = ROOT / "daemon" / "corosync" / "ipc"
+SOURCES = tuple(IPC / name for name in ("ipc.c", "connection.c", "mcast.c"))
+
+
+def test_nothing_is_found_in_bounded_time(tmp_path: Path) -> None:
+    program, new = tmp_path / "fuzz_corosync", tmp_path / "new"
+    new.mkdir()
+    flags = ["-g", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror", *SANITIZE, f"-I{IPC}", "-rdynamic"]
+    built = run(
+        [clang(), *flags, "-o", str(program), str(HERE / "fuzz_corosync.c"), *map(str, SOURCES), "-ldl"], BUILD_SECONDS_MAX
+    )
+    assert built.returncode == 0, built.stderr
+    options = [f"-max_total_time={SECONDS}", f"-seed={SEED}", "-max_len=6000", "-len_control=0", "-print_final_stats=1"]
+    done = run([str(program), *options, "-timeout=10", f"-artifact_prefix={tmp_path}/", str(new)], SECONDS + 120)
+    assert done.returncode == 0, report(done)
+    executions = re.search(r"number_of_executed_units:\s+(\d+)", done.stderr)
+    assert executions, done.stderr[-2000:]
+    print(f"fuzz_corosync: {executions[1]} executions in {SECONDS} s, no finding")
+    assert int(executions[1]) > 100
