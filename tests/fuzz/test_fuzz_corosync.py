@@ -14,6 +14,19 @@ IPC = ROOT / "daemon" / "corosync" / "ipc"
 SOURCES = tuple(IPC / name for name in ("ipc.c", "connection.c", "mcast.c"))
 
 
+def seeds(folder: Path) -> Path:
+    """A program that joins, and requests whose length is right, too large, and as large as a message may be."""
+    folder.mkdir()
+    joined = bytes([0, 0, 0, 0, 0, 4, 0, 0, 3, 0, 0, 0, 9, *b"", 1])
+    for name, length, kind in (("right", 24, 1), ("beyond", 100, 1), ("largest", 1 << 20, 1), ("other", 24, 0)):
+        request = bytearray(64)
+        request[32:36] = length.to_bytes(4, "little")
+        (folder / name).write_bytes(joined + bytes([1, 0, 0, 16]) + request + bytes([kind]) + bytes([11, 0, 0]))
+    message = bytes([1, 4, 0, 0, 0, 9, 3]) + b"abc" + bytes(5) + b"text!"
+    (folder / "deliver").write_bytes(joined + bytes([5, 0, 0, len(message) // 2]) + message + bytes([1, 7, 0, 0, 11, 0, 0]))
+    return folder
+
+
 def test_nothing_is_found_in_bounded_time(tmp_path: Path) -> None:
     program, new = tmp_path / "fuzz_corosync", tmp_path / "new"
     new.mkdir()
@@ -23,7 +36,10 @@ def test_nothing_is_found_in_bounded_time(tmp_path: Path) -> None:
     )
     assert built.returncode == 0, built.stderr
     options = [f"-max_total_time={SECONDS}", f"-seed={SEED}", "-max_len=6000", "-len_control=0", "-print_final_stats=1"]
-    done = run([str(program), *options, "-timeout=10", f"-artifact_prefix={tmp_path}/", str(new)], SECONDS + 120)
+    done = run(
+        [str(program), *options, "-timeout=10", f"-artifact_prefix={tmp_path}/", str(new), str(seeds(tmp_path / "seeds"))],
+        SECONDS + 120,
+    )
     assert done.returncode == 0, report(done)
     executions = re.search(r"number_of_executed_units:\s+(\d+)", done.stderr)
     assert executions, done.stderr[-2000:]
