@@ -45,6 +45,7 @@ from .release import version
 from .rights import Rights, RightsError, check_families, drop_all_but_net_raw, take_net_raw, take_realtime
 from .runtime import Runtime
 from .sessions import Sessions
+from .sizing import Sizing
 from .status import StatusReport
 from .store import DECIDING, FIRST_START, Ran, Remembered, Store, StoreError
 from .trusting import SUITES, Secret, Trusting, sealing_of, suite_of, word
@@ -208,8 +209,8 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             suite, sealing = _sealing(config, key)
             store.present = present = check_ran(config, remembered.ran, _mark(key, suite), journal)
             overhead = guard_overhead(key, sealing)
-            mtu, frame_max = _frame_sizes(config, overhead)
-            engine = _engine(config, remembered.incarnation + 1, remembered.instance, frame_max, present.fingerprint)
+            mtu, limits = _frame_sizes(config, overhead)
+            engine = _engine(config, remembered.incarnation + 1, remembered.instance, limits.frame_max, present.fingerprint)
             dp = _datapath(config, engine, mtu, key, sealing)
             undo.callback(dp.close)
             listener = Listener(Path(config.station.socket), config.station.socket_bits, config.station.socket_group, given)
@@ -248,11 +249,11 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             journal=journal,
             notifier=Notifier(os.environ, os.getpid()),
             interfaces=config.interfaces,
-            limits=Limits(config.cluster.stations, mtu_needed(config.cluster.stations) + overhead, frame_max, overhead),
+            limits=limits,
             drain_timeout_ns=config.station.drain_timeout_ns,
             reload=lambda: reload(),
             metrics=metrics,
-            judging=Judging(config, engine=engine, dp=dp, journal=journal) if config.links.count > 1 else None,
+            by_links=_by_links(config, limits, engine, dp, journal),
             keys=_keys(config, ring, suite, engine, dp, journal),
         )
         clients.requests.admin = runtime.admin
@@ -286,6 +287,19 @@ def _tell_what_is_missing(config: Config, remembered: Remembered, key_path: Path
         journal.warning("key", f"the credentials in {closed} cannot be read: this station has no key")
 
 
+def _by_links(
+    config: Config, limits: Limits, engine: Engine, dp: DataPath, journal: Journal
+) -> tuple[Judging | None, Sizing | None]:
+    """Who judges several links, and who finds out frame sizes: not on a bus, which is one cable."""
+    judging = Judging(config, engine=engine, dp=dp, journal=journal) if config.links.count > 1 else None
+    if config.cluster.medium == "bus":
+        return judging, None
+    sizing = Sizing(config, limits, engine=engine, dp=dp, journal=journal)
+    if judging is not None:
+        judging.sizing, sizing.answer_by = sizing, judging.say
+    return judging, sizing
+
+
 def _interface_mtu(name: str) -> int:
     """MTU of the interface now, 0 if it does not exist yet. Raises OSError."""
     monitor = LinkMonitor(name, lambda change: None)
@@ -297,13 +311,12 @@ def _interface_mtu(name: str) -> int:
         monitor.close()
 
 
-def _frame_sizes(config: Config, overhead: int) -> tuple[int, int]:
-    """What the interfaces have now for a PDU, at most, and bytes of the largest PDU that there will be buffers for. overhead: of
-    a frame, not PDU. Raises OSError."""
+def _frame_sizes(config: Config, overhead: int) -> tuple[int, Limits]:
+    """What the interfaces have now for a PDU, at most, in bytes; what frames need and may have. overhead: of a frame, not PDU.
+    Raises OSError."""
     mtu = max(0, max(map(_interface_mtu, config.interfaces.values())) - overhead)
-    if config.station.mtu:
-        return mtu, config.station.mtu - overhead
-    return mtu, min(65535, max(mtu, FRAME_MAX_ROOM))
+    most = config.station.mtu - overhead if config.station.mtu else min(65535, max(mtu, FRAME_MAX_ROOM))
+    return mtu, Limits(config.cluster.stations, mtu_needed(config.cluster.stations) + overhead, most, overhead)
 
 
 def _engine(config: Config, incarnation: int, instance: int, frame_max: int, fingerprint: int) -> Engine:
@@ -388,6 +401,8 @@ def _datapath(config: Config, engine: Engine, mtu: int, key: bytes, sealing: Sea
         stay_ns=STAY_NS,
         key=b"" if sealing is not None else key,
         sealing=sealing,
+        stations=config.cluster.stations,
+        frame_max=engine.config.frame_max,
     )
     try:
         return make()

@@ -11,6 +11,7 @@ from .config import Config as Options
 from .datapath import DataPath, Heard, Spreading, Want
 from .links import Links
 from .observe import Journal
+from .sizing import Sizing, said_of
 
 SPREADING: Final = {
     Mode.AUTO: Spreading.AUTO,
@@ -28,6 +29,8 @@ class Judging:
     """One station's judge of its links. ``links`` is set once it exists."""
 
     links: Links
+    sizing: Sizing | None = None
+    """Who wants to know what LINKS says of frame sizes."""
 
     def __init__(self, options: Options, *, engine: Engine, dp: DataPath, journal: Journal) -> None:
         cluster = options.cluster
@@ -83,16 +86,19 @@ class Judging:
             said = Said.read(body)
             if said is not None and said.count == self._judge.config.count:
                 self._judge.on_links(now, station, index + 1, said)
+                if self.sizing is not None:
+                    self.sizing.on_links(now, station, index, said)
+
+    def say(self, link: int) -> None:
+        """LINKS is wanted at once."""
+        self._judge.on_asked(link)
+        self._deadline_ns = 0
 
     def _apply(self, effect: Effect, now: int) -> None:
         match effect:
             case Say(link, hears):
-                rows = self._heard[link][: self._judge.config.stations]
-                sent = self._dp.link_counters(link - 1)["tx_frames"]
-                said = Said(
-                    link, self._judge.config.count, hears, sent, tuple(r.frames for r in rows), tuple(r.largest for r in rows)
-                )
-                self._dp.links_say(link - 1, said.packed())
+                rows = self._dp.links_heard(link - 1)[: self._judge.config.stations]
+                self._dp.links_say(link - 1, said_of(self._dp, link, self._judge.config.count, hears, rows).packed())
             case Use(mode, links):
                 self._dp.links_use(SPREADING[mode], [link - 1 for link in links])
             case Moved(link, station, state, before):

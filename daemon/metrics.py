@@ -94,6 +94,11 @@ HELP: Final = {
     "datapath_rx_reordered": "Key of 32 bytes: unsequenced PDUs that came after a later one of their sender",
     "datapath_rx_hello": "Key of 32 bytes: HELLO frames with a right tag",
     "datapath_rx_links": "LINKS frames with a right tag or checksum",
+    "datapath_rx_probe": "PROBE frames with a right tag or checksum",
+    "datapath_rx_piece": "PIECE frames with a right tag or checksum",
+    "datapath_rx_pieced": "PDUs that came in pieces and were put together",
+    "datapath_rx_piece_bad": "Pieces out of place, or that made up no PDU of a stream",
+    "datapath_tx_pieced": "PDUs sent in pieces, being larger than what passes now",
     "datapath_rx_double": "Second copies, which had come on another link a moment before",
     "datapath_tx_batches": "System calls that sent frames",
     "datapath_tx_frames": "Frames sent",
@@ -156,7 +161,13 @@ def _station(s: Mapping[str, Any]) -> Iterator[Metric]:
         ("zenjun_logical_clock", "Logical clock", positions.get("clock"), ""),
         ("zenjun_realtime", "Whether real-time scheduling was granted", (s.get("rights") or {}).get("realtime"), ""),
     )
-    for name, text, value, unit in plain:
+    frames = s.get("frame_sizes") or {}
+    sizes_found = (
+        ("zenjun_frame_limit_bytes", "Largest frame that is sent whole", frames.get("limit"), "bytes"),
+        ("zenjun_frame_base_bytes", "Frame that is believed to pass without a proof", frames.get("base"), "bytes"),
+        ("zenjun_frame_holes", "Times that frames were found to pass no more", frames.get("holes"), ""),
+    )
+    for name, text, value, unit in (*plain, *sizes_found):
         if value is not None:
             yield GaugeMetricFamily(name, text, value=float(value), unit=unit)
     sizes = (("mtu", "MTU in use"), ("header_bytes", "Header of a PDU with one message"), ("frame_max", "Largest PDU"),

@@ -37,6 +37,7 @@ from .listening import Listener
 from .metrics import MetricsServer
 from .observe import Journal, Notifier
 from .sessions import Sessions
+from .sizing import Sizing
 from .stopping import Phase, Stopping
 from .store import Store, StoreError
 
@@ -75,10 +76,10 @@ class Runtime:
         reload: Callable[[], None],
         metrics: MetricsServer | None = None,
         keys: KeyHost | None = None,
-        judging: Judging | None = None,
+        by_links: tuple[Judging | None, Sizing | None] = (None, None),
     ) -> None:
         """interfaces: by the number of their link; reload: on SIGHUP; keys: if frames prove their sender;
-        judging: if there are several links. Raises OSError (no
+        by_links: who judges several links, if there are such, and who finds out frame sizes, if they are. Raises OSError (no
         netlink socket)."""
         self._engine = engine
         self._dp = dp
@@ -98,9 +99,11 @@ class Runtime:
         self.started_ns = now_ns()
         self._announcer = Announcer(engine, journal, notifier, self.started_ns)
         self._links = Links(interfaces, dp=dp, host=self, limits=limits, journal=journal, notifier=notifier)
-        self._judging = judging
+        self._judging, self.sizing = judging, sizing = by_links
         if judging is not None:
             judging.links = self._links
+        if sizing is not None:
+            sizing.links = self._links
         self._applier = Applier(self, engine, dp=dp, clients=clients, store=store, links=self._links, announcer=self._announcer)
         self.stopping = Stopping(
             self, engine, dp=dp, clients=clients, journal=journal, notifier=notifier, drain_timeout_ns=drain_timeout_ns
@@ -236,6 +239,8 @@ class Runtime:
             own = min(own, self._trusting.deadline_ns())
         if self._judging is not None and self.has_begun:
             own = min(own, self._judging.deadline_ns())
+        if self.sizing is not None and self.has_begun:
+            own = min(own, self.sizing.deadline_ns())
         return min(self._engine.own_deadline_ns(), own) if self.has_begun else own
 
     def _serve(self, turn: Turn) -> None:
@@ -253,6 +258,8 @@ class Runtime:
             self._judging.serve(now, want)
         if self.has_begun:
             self._applier.apply(self._engine.poll(now, turn.status))
+            if self.sizing is not None and self.sizing.serve(now, want):
+                self._clients.payload_max = self._engine.core.payload_max
         if want & CLIENT:
             self._serve_clients(now)
         if self._clients.waiting:
@@ -328,6 +335,8 @@ class Runtime:
         self._applier.apply(self._engine.set_frame_max(now, self._links.pdu_max))
         self._clients.multicast.set_frame_max(self._links.pdu_max)
         self._clients.payload_max = self._engine.core.payload_max
+        if self.sizing is not None:
+            self.sizing.wake()
 
     def link_unfit(self, why: str) -> bool:
         """At the start, a daemon none of whose links can ever be used ends."""
@@ -400,6 +409,8 @@ class Runtime:
         self._links.tick(now)
         if self._trusting is not None:
             self._trusting.tick(now)
+        if self.sizing is not None:
+            self.sizing.tick()
         self._turn()
 
     async def _watchdog(self) -> None:

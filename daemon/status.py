@@ -64,7 +64,9 @@ class StatusReport:
             "bytes": header,
             "source": f"header, two vectors of {self._config.cluster.stations}, message header",
         }
-        interface["frame_max"] = {"bytes": frame, "source": f"station {small[0]['station']}" if small else "own interface"}
+        found = self.runtime.sizing.source if self.runtime.sizing is not None else None
+        source = found or (f"station {small[0]['station']}" if small else "own interface")
+        interface["frame_max"] = {"bytes": frame, "source": source}
         interface["payload_max"] = {"bytes": payload, "source": "frame_max - header_bytes"}
         out["version"] = self._version
         out["pid"] = os.getpid()
@@ -72,6 +74,7 @@ class StatusReport:
         out["state"] = self.runtime.state()
         out["interface"] = interface
         out["links"] = links
+        out["frame_sizes"] = self.runtime.sizing.status() if self.runtime.sizing is not None else None
         out["counters"]["datapath"] = counters = self._dp.counters()
         out["kernel"] = {"drops": counters["rx_kernel_drops"]}
         out["clients"] = self.clients.status()

@@ -31,6 +31,8 @@ class What(IntEnum):
     PDU = 1
     HELLO = 2
     LINKS = 3
+    PROBE = 4
+    PIECE = 5
 
 
 class Suite(IntEnum):
@@ -47,12 +49,12 @@ ENVELOPE: Final = Layout(
     (
         Field("cluster", 4, "CRC-32 of the cluster name, as in a PDU: the kernel's filter looks at it"),
         Field("version", 1, "2; a frame without an envelope has 1 here"),
-        Field("what", 1, "what the body is: 1 PDU, 2 HELLO, 3 LINKS"),
+        Field("what", 1, "what the body is: 1 PDU, 2 HELLO, 3 LINKS, 4 PROBE, 5 PIECE"),
         Field("tx", 1, "station that put the frame on the wire, 1..n; the PDU names the one whose PDU it is"),
-        Field("suite", 1, "1 AES-256-GCM; 16 more: the body is encrypted"),
+        Field("suite", 1, "0 none; 1 AES-256-GCM; 16 more: the body is encrypted"),
         Field("length", 2, "bytes of the body; the tag follows it, then padding"),
-        Field("piece", 2, "0"),
-        Field("session", 4, "first bytes of the session under which tx seals"),
+        Field("piece", 2, "PIECE: its place, from 0, and how many the PDU has, a byte each; else 0"),
+        Field("session", 4, "first bytes of the session under which tx seals; suite 0: of a random number, drawn at its start"),
         Field("number", 8, "of the frame in its session: from 1, one more for every frame sealed; HELLO: 0"),
     ),
     "Before the body of every frame of a cluster whose frames prove their sender. A tag of 16 bytes follows the body.",
@@ -91,7 +93,28 @@ ECHO: Final = Layout(
     repeat="stations",
 )
 
-LAYOUTS: Final = (ENVELOPE, HELLO, ECHO)
+PROBE: Final = Layout(
+    "probe",
+    (
+        Field("probe_link", 1, "number of the link, from 1"),
+        Field("answer", 1, "1: LINKS is wanted at once; 0: with the next one"),
+        Field("round", 2, "one more (modulo 2^16) for each try; LINKS names the last one heard"),
+        Field("bytes", 2, "of the whole frame behind the Ethernet header"),
+        Field("probe_pad", 2, "0"),
+    ),
+    "PROBE body: whoever gets it has had a frame of this size. Zeros follow.",
+)
+
+LAYOUTS: Final = (ENVELOPE, HELLO, ECHO, PROBE)
+PIECES_MAX: Final = 16
+"""Of a PDU; at least 2."""
+PIECE_EXTRA: Final = ENVELOPE.size + 4
+"""Bytes that a PIECE carries less than a PDU may have, at most: envelope and checksum."""
+
+
+def pieces_carry(frame_max: int) -> int:
+    """Bytes of the largest PDU that can be sent in pieces. frame_max: of one that is sent whole."""
+    return PIECES_MAX * (frame_max - PIECE_EXTRA)
 OVERHEAD: Final = ENVELOPE.size + TAG_BYTES
 HELLO_BYTES_MAX: Final = ENVELOPE.size + HELLO.size + 4 * KEYS_MAX + ECHOES_PER_PART * ECHO.size + TAG_BYTES
 
@@ -322,7 +345,12 @@ class Reader:
         end = ENVELOPE.size + envelope.length
         if end + TAG_BYTES > len(frame):
             return Drop.SIZE
-        if envelope.what not in (What.PDU, What.LINKS) or envelope.piece or envelope.suite != self.suite:
+        known = (
+            What.PDU <= envelope.what <= What.PIECE
+            and envelope.what != What.HELLO
+            and bool(envelope.piece) == (envelope.what == What.PIECE)
+        )
+        if not known or envelope.suite != self.suite:
             return Drop.SUITE
         if envelope.tx == self.station:
             return Drop.OWN
@@ -337,7 +365,7 @@ class Reader:
             return Drop.TAG
         read.window.mark(envelope.number)
         read.heard_ns = now
-        return pdu if envelope.what == What.LINKS else self._of_sender(envelope, read, pdu)
+        return self._of_sender(envelope, read, pdu) if envelope.what == What.PDU else pdu
 
     def _of_sender(self, envelope: Envelope, read: Read, pdu: bytes) -> bytes | Drop:
         """What the envelope's sender may send, and only if it says nothing that it has said anew since."""

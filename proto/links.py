@@ -45,7 +45,8 @@ REPORT: Final = Layout(
     "report",
     (
         Field("frames", 4, "frames of that station that have come on the link, modulo 2^32"),
-        Field("largest", 2, "bytes of the largest PDU of it that has come there"),
+        Field("largest", 2, "bytes (behind the Ethernet header) of the largest PROBE of its last round that has come, 0: none"),
+        Field("last_round", 2, "number of that round"),
     ),
     "Follows the LINKS body, once for each station.",
     repeat="reports",
@@ -64,11 +65,12 @@ class Said:
     frames: tuple[int, ...]
     """Of each station, by index."""
     largest: tuple[int, ...]
+    rounds: tuple[int, ...]
 
     def packed(self) -> bytes:
         head = LINKS.struct.pack(self.number, self.count, len(self.frames), 0, self.hears, self.sent)
-        rows = zip(self.frames, self.largest, strict=True)
-        return head + b"".join(REPORT.struct.pack(frames & 0xFFFFFFFF, min(largest, 0xFFFF)) for frames, largest in rows)
+        rows = zip(self.frames, self.largest, self.rounds, strict=True)
+        return head + b"".join(REPORT.struct.pack(frames & 0xFFFFFFFF, largest, last) for frames, largest, last in rows)
 
     @classmethod
     def read(cls, body: bytes) -> Said | None:
@@ -81,7 +83,8 @@ class Said:
         if len(body) != LINKS.size + stations * REPORT.size or hears >> stations:
             return None
         rows = tuple(REPORT.struct.iter_unpack(body[LINKS.size :]))
-        return cls(number, count, hears, sent, tuple(row[0] for row in rows), tuple(row[1] for row in rows))
+        frames, largest, rounds = zip(*rows, strict=True)
+        return cls(number, count, hears, sent, frames, largest, rounds)
 
     def hears_station(self, station: int) -> bool:
         return bool(self.hears >> (station - 1) & 1)
@@ -215,6 +218,10 @@ class Judge:
             had = doubt.had.setdefault(station, said.frames[self.config.station - 1])
             if said.frames[self.config.station - 1] != had:
                 doubt.has.add(station)
+
+    def on_asked(self, link: int) -> None:
+        """LINKS is wanted on a link: what has come there has changed."""
+        self._to_say.add(link)
 
     def on_doubt(self, now: int, links: Iterable[int]) -> None:
         """Many frames in a row that went over these links alone had to be sent again."""

@@ -609,6 +609,11 @@ class Membership:
         peer.admitted_ns = now
         peer.move(Cause.ADMITTED)
 
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """Stations about to join: what is sent from now on they must be able to take."""
+        return tuple(peer.station for peer in self._awaited)
+
     def _end_waits(self) -> None:
         """Delivery waits for no joiner any more."""
         for peer in self._awaited:

@@ -14,6 +14,7 @@ from typing import Final
 from .core import Drop
 from .effects import Blocked, Effect, Notice
 from .engineconfig import MS, EngineConfig
+from .envelope import pieces_carry
 from .medium import MediumRules
 from .notices import Notices
 from .outcomes import Outcome, Steps
@@ -173,8 +174,8 @@ class Watch:
 
 
 class OwnStream:
-    """Own PDUs that cannot get through: larger than an MTU that has been lowered since, so that no station can repeat them; or
-    received by no station at all, while all are heard. A stream has no gaps: only a new incarnation can help."""
+    """Own PDUs that cannot get through: far larger than an MTU that has been lowered since, so that no station can repeat them;
+    or received by no station at all, while all are heard. A stream has no gaps: only a new incarnation can help."""
 
     def __init__(self, config: EngineConfig, parts: Parts, medium: MediumRules) -> None:
         self._station = config.station
@@ -193,6 +194,11 @@ class OwnStream:
         """Every wait begins again."""
         self._stuck.clear()
 
+    def _is_too_long(self) -> bool:
+        """Whether an own PDU cannot be sent again: not in one frame, nor (on a switched network) in as many as a PDU may take."""
+        one = self._core.pdu_max
+        return self._core.is_too_long(one if self._medium.own_frames_return else pieces_carry(one))
+
     def judge(self, now: int) -> Sequence[Outcome]:
         """In an instance: what follows if own PDUs have been stuck for ``progress_timeout_ns``."""
         core, membership = self._core, self._membership
@@ -201,9 +207,9 @@ class OwnStream:
         away = quiet_ns <= now or not membership.has_quorum  # then that is why they are not confirmed
         matrix = core.matrix()
         others = [matrix[core.index][k] for k in members if k != core.index]
-        me = f"station {self._station}"
+        me, least = f"station {self._station}", min(others, default=0)
         for why, wrong, stable in (
-            (f"PDUs of {me} are larger than the MTU is now and cannot be sent again", core.too_long, min(others, default=0)),
+            (f"PDUs of {me} are larger than the MTU is now and cannot be sent again", self._is_too_long(), least),
             (f"PDUs of {me} to one station are larger than the MTU is now and cannot be sent again", self.links_too_long, 0),
             (f"nobody receives what {me} sends", unheard(matrix, members, core.index), max(others, default=0)),
         ):

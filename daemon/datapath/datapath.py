@@ -34,7 +34,7 @@ SEAL_BYTES: Final[int] = lib.DP_SEAL_BYTES
 """Behind every PDU of a cluster that has a key of KEY_BYTES."""
 SESSION_KEY_BYTES: Final = 32
 TIME_MAX: Final = 2**64 - 1
-HEARD: Final = struct.Struct("=QQI4x")
+HEARD: Final = struct.Struct("=QQII")
 """``struct dp_heard``."""
 TURN: Final = struct.Struct("=IIQQ")
 """``struct dp_turn_result``."""
@@ -86,7 +86,9 @@ class Heard(NamedTuple):
     frames: int
     """Of which it is the source."""
     largest: int
-    """Bytes of the largest PDU."""
+    """Bytes behind the Ethernet header of the largest PROBE of the round, 0: none has come."""
+    round: int
+    """Of its last PROBE."""
 
 
 class Turn(NamedTuple):
@@ -203,6 +205,17 @@ def _guard(key: bytes, sealing: Sealing | None) -> int:
     return int(lib.DP_GUARD_SIPHASH if key else lib.DP_GUARD_NONE)
 
 
+def _set_guard(config: Any, key: bytes, sealing: Sealing | None) -> None:
+    config.guard = _guard(key, sealing)
+    if sealing is not None:
+        config.stations, config.suite, config.pause_ns = sealing.stations, sealing.suite, sealing.pause_ns
+        config.hello_key, config.hello_id = sealing.hello_key, sealing.hello_id
+    if key:
+        if len(key) != KEY_BYTES:
+            raise OSError(errno.EINVAL, f"a key of {len(key)} bytes, not {KEY_BYTES}")
+        config.key = key
+
+
 def _check(code: int) -> int:
     if code < 0:
         raise OSError(-code, os.strerror(-code))
@@ -231,6 +244,8 @@ class DataPath:
         stay_ns: int = 0,
         key: bytes = b"",
         sealing: Sealing | None = None,
+        stations: int = STATIONS_MAX,
+        frame_max: int = 65535,
     ) -> None:
         """core: must exist as long as this object, which alone uses it while ``turn`` runs.
         cluster: first word of every PDU; group_mac: six bytes with the multicast bit.
@@ -240,6 +255,7 @@ class DataPath:
         rest_ns: sleep between batches under load, 0 never; linger_ns: wait inside a turn while news is expected;
         slice_ns: longest stay in one turn with work left; stay_ns: while events follow each other, time from its beginning for
         which a turn waits for the next one, 0 never.
+        stations: n; frame_max: bytes of the largest PDU that is put together of PIECEs.
         key: KEY_BYTES, or none: then every frame sent has a seal under it, and frames without one are dropped and counted.
         sealing: then every frame sent proves its sender, and others are dropped and counted; instead of a key. No frame leaves
         before ``seal_under``.
@@ -260,14 +276,8 @@ class DataPath:
         config.linger_ns = linger_ns
         config.slice_ns = slice_ns
         config.stay_ns = stay_ns
-        config.guard = _guard(key, sealing)
-        if sealing is not None:
-            config.stations, config.suite, config.pause_ns = sealing.stations, sealing.suite, sealing.pause_ns
-            config.hello_key, config.hello_id = sealing.hello_key, sealing.hello_id
-        if key:
-            if len(key) != KEY_BYTES:
-                raise OSError(errno.EINVAL, f"a key of {len(key)} bytes, not {KEY_BYTES}")
-            config.key = key
+        config.stations, config.frame_max = stations, frame_max
+        _set_guard(config, key, sealing)
         self._core = core
         out = ffi.new("struct dp **")
         api = ffi.cast("struct zj_api *", core.api_pointer)
@@ -434,7 +444,7 @@ class DataPath:
         return [link for link in range(LINKS_MAX) if bits >> link & 1]
 
     def links_heard(self, link: int) -> list[Heard]:
-        """What has come on a link, by station from 1. Raises OSError: EINVAL there is one link, or no such one."""
+        """What has come on a link, by station from 1. Raises OSError: EINVAL no such link."""
         _check(lib.dp_links_heard(self._dp, link, self._heard))
         return [Heard(*row) for row in HEARD.iter_unpack(ffi.buffer(self._heard))]
 
@@ -448,6 +458,29 @@ class DataPath:
         if lib.dp_links_said(self._dp, said) != 1:
             return None
         return int(said.tx) + 1, int(said.link), bytes(ffi.buffer(said.data, said.size))
+
+    # ---- frame sizes
+
+    def probe(self, link: int, body: bytes, size: int) -> bool:
+        """Send a PROBE of this size, bytes behind the Ethernet header, on a link; body: what it begins with. False: it has not
+        taken it."""
+        return bool(lib.dp_probe(self._dp, link, body, len(body), size) == 0)
+
+    def links_asked(self) -> list[int]:
+        """Links on which a PROBE that wants an answer has come since the last call."""
+        bits = int(lib.dp_links_asked(self._dp))
+        return [link for link in range(LINKS_MAX) if bits >> link & 1]
+
+    def limit_size(self, limit: int, base: int) -> None:
+        """PDUs of more than ``limit`` bytes are sent in PIECEs, and none is built. base: what passes in any case. While an
+        interface has refused a larger one, the limit is base. Raises OSError: EINVAL base is the larger one."""
+        _check(lib.dp_limit_size(self._dp, limit, base))
+
+    def links_large(self) -> tuple[list[int], int]:
+        """Links of which the interface has refused a PDU above the base since the last call, and how many such PDUs the other
+        stations have asked for again after they had been sent again."""
+        bits = int(lib.dp_links_large(self._dp, self._slot))
+        return [link for link in range(LINKS_MAX) if bits >> link & 1], int(self._slot[0])
 
     # ---- clients
 
@@ -630,6 +663,8 @@ REFUSALS: Final = {
     **{f"rx_{drop}": int(getattr(lib, f"DP_R_{drop.name}")) for drop in Drop},
     "rx_hello": int(lib.DP_R_HELLO),
     "rx_links": int(lib.DP_R_LINKS),
+    "rx_probe": int(lib.DP_R_PROBE),
+    "rx_piece": int(lib.DP_R_PIECE),
 }
 """Counters of frames that the guard has not passed on, each with its place in ``rx_refused``."""
 

@@ -25,12 +25,12 @@ struct zj_api;
 enum dp_guard_kind { DP_GUARD_NONE = 0, DP_GUARD_SIPHASH = 1, DP_GUARD_SESSIONS = 2 };
 
 /* Why a guard does not pass a frame on, in the order of its checks (`Drop` of proto/envelope.py). SEAL: of SIPHASH; HELLO: none, it
- * is kept for dp_hello_take; LINKS: none, it is kept for dp_links_said. */
+ * is kept for dp_hello_take; LINKS: none, it is kept for dp_links_said; PROBE, PIECE: none either. */
 enum dp_refusal {
     DP_R_SEAL = 1, DP_R_SIZE, DP_R_VERSION, DP_R_SUITE, DP_R_OWN, DP_R_UNPROVEN, DP_R_LATE, DP_R_REPLAYED, DP_R_TAG, DP_R_SPOOFED,
-    DP_R_REORDERED, DP_R_HELLO, DP_R_LINKS
+    DP_R_REORDERED, DP_R_HELLO, DP_R_LINKS, DP_R_PROBE, DP_R_PIECE
 };
-#define DP_REFUSALS 14
+#define DP_REFUSALS 16
 #define DP_KEYS_MAX 4            /* keys of HELLO */
 #define DP_HELLO_MAX 576         /* bytes of a frame with a HELLO, at most */
 
@@ -45,7 +45,8 @@ struct dp_config {
     uint32_t send_bytes;         /* send buffer of each link's socket; 0: large */
     uint32_t guard;              /* enum dp_guard_kind */
     uint8_t key[16];             /* DP_KEY_BYTES, of SIPHASH */
-    uint32_t stations, suite;    /* of SESSIONS: n, and what frames are sealed with (`Suite` of proto/envelope.py) */
+    uint32_t stations, suite;    /* n; of SESSIONS: what frames are sealed with (`Suite` of proto/envelope.py) */
+    uint32_t frame_max, pad2;    /* bytes of the largest PDU that is put together of PIECEs */
     uint8_t hello_key[32];       /* of HELLO, under the key with this id */
     uint32_t hello_id;
     uint64_t pause_ns;           /* of SESSIONS: a turn that did not run for so long seals no frame until there is a new session */
@@ -66,7 +67,7 @@ enum dp_want {                   /* why dp_turn came back; bits */
     DP_W_TRUST = 128,            /* dp_hello_take() has something, or a new session is needed: sealing has stopped */
     DP_W_MORE = 64,              /* slice over with work left: call again soon */
     DP_W_PAIR = 256,             /* dp_pairs() has something */
-    DP_W_SAID = 512              /* dp_links_said() has something, or a link has become doubtful; told once */
+    DP_W_SAID = 512              /* dp_links_said(), dp_links_asked() or dp_links_large() has something, or a link has become doubtful */
 };
 
 struct dp_turn_result { uint32_t want; uint32_t status; uint64_t now; uint64_t next_due; };
@@ -93,7 +94,7 @@ struct dp_link_counters {
     uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing;
     uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors, tx_missed;
     uint64_t rx_double;          /* second copies, which had come on another link a moment before */
-    uint64_t rx_refused[14];     /* by enum dp_refusal */
+    uint64_t rx_refused[16];     /* by enum dp_refusal */
 };
 
 /* rx_, tx_: of all links together. */
@@ -101,7 +102,8 @@ struct dp_counters {
     uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing;
     uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors;
     uint64_t turns, rests, lingers, waits, client_reads, client_writes, client_bytes_in, client_bytes_out, slow_disconnects;
-    uint64_t rx_double, rx_refused[14];
+    uint64_t rx_double, rx_refused[16];
+    uint64_t rx_pieced, rx_piece_bad, tx_pieced; /* PDUs put together of PIECEs; PIECEs out of place; PDUs sent in PIECEs */
 };
 
 int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_core *core, struct dp **out);
@@ -135,14 +137,26 @@ int dp_links_use(struct dp *d, uint32_t how, uint32_t mask);
 int dp_link_weight(struct dp *d, uint32_t link, uint32_t mbit); /* 0: as the others that have none */
 /* Links (bits) of which many frames in a row had to be sent again; while there is one, nothing is spread. */
 uint32_t dp_links_doubtful(const struct dp *d);
-/* heard: when a frame that its source sends itself came last, 0: never. frames: of which it is the source. largest: PDU, bytes. */
-struct dp_heard { uint64_t heard, frames; uint32_t largest, pad; };
-int dp_links_heard(const struct dp *d, uint32_t link, struct dp_heard out[64]); /* -EINVAL: one link, or no such one */
+/* heard: when a frame that its source sends itself came last, 0: never. frames: of which it is the source (several links only).
+ * largest: bytes behind the Ethernet header of its largest PROBE of the round, 0: none has come. */
+struct dp_heard { uint64_t heard, frames; uint32_t largest, round; };
+int dp_links_heard(const struct dp *d, uint32_t link, struct dp_heard out[64]); /* -EINVAL: no such link */
 /* LINKS, one frame on one link: 0 or a negative errno. body: at most DP_LINKS_SAID_MAX. */
-#define DP_LINKS_SAID_MAX 512
+#define DP_LINKS_SAID_MAX 544
 int dp_links_say(struct dp *d, uint32_t link, const uint8_t *body, uint32_t size);
-struct dp_said { uint32_t size, tx, link, pad; uint8_t data[512]; };
+struct dp_said { uint32_t size, tx, link, pad; uint8_t data[544]; };
 int dp_links_said(struct dp *d, struct dp_said *out); /* 1: the last one of a station (index) on a link; 0: none */
+
+/* ---- frame sizes (proto/sizes.py) ---- */
+/* A PROBE on one link, `bytes` long behind the Ethernet header; body: what it begins with. 0 or a negative errno. */
+int dp_probe(struct dp *d, uint32_t link, const uint8_t *body, uint32_t size, uint32_t bytes);
+uint32_t dp_links_asked(struct dp *d);               /* links (bits) on which a PROBE wants an answer; cleared */
+/* PDUs larger than this are sent in PIECEs, and none is built. base: bytes of a PDU that is thought to pass in any case. When an
+ * interface refuses a larger one, the limit is base until this is called again. */
+int dp_limit_size(struct dp *d, uint32_t limit, uint32_t base);
+/* Links (bits) of which the interface has refused a PDU above base since the last call. *again: so many PDUs above base have been
+ * asked for again after they were sent again. */
+uint32_t dp_links_large(struct dp *d, uint32_t *again);
 
 /* ---- sessions, of guard SESSIONS; otherwise -EINVAL ---- tx: station index; id: the session's first bytes; key: derived from it.
  * A session's numbers begin with 1 when it is sealed under, and are taken from `first` on when it is read. */

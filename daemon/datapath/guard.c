@@ -10,6 +10,9 @@
  */
 #include "internal.h"
 
+#include <stdlib.h>
+#include <sys/random.h>
+
 #include "zj_envelope.h"
 
 /* ---- none ---- */
@@ -109,6 +112,79 @@ static int siphash_open(const struct dp_guard *g, struct zj_frame *frame, uint64
     return be64toh(v) == dp_seal(g->key, pdu, end) ? 0 : DP_R_SEAL; /* one comparison of words: its time says nothing */
 }
 
+/* ---- envelopes without a session ---- */
+#define PLAIN_TAG_BYTES 4u                     /* CRC-32C */
+
+static uint32_t plain_tag_bytes(const struct dp_guard *g)
+{
+    return g->ops->overhead ? DP_SEAL_BYTES : PLAIN_TAG_BYTES; /* where there is a key, its seal */
+}
+
+/* CRC-32C, a nibble at a time: for frames that are rare. */
+static uint32_t crc32c(const uint8_t *p, uint32_t size)
+{
+    static uint32_t table[16];
+    if (!table[1])
+        for (uint32_t i = 0; i < 16; i++) {
+            uint32_t c = i;
+            for (int k = 0; k < 4; k++)
+                c = c & 1 ? c >> 1 ^ 0x82f63b78u : c >> 1;
+            table[i] = c;
+        }
+    uint32_t crc = ~0u;
+    for (uint32_t i = 0; i < size; i++) {
+        crc = crc >> 4 ^ table[(crc ^ p[i]) & 15];
+        crc = crc >> 4 ^ table[(crc ^ p[i] >> 4) & 15];
+    }
+    return ~crc;
+}
+
+static void plain_tag(const struct dp_guard *g, const uint8_t *frame, uint32_t size, uint8_t out[DP_SEAL_BYTES])
+{
+    const uint64_t seal = g->ops->overhead ? htobe64(dp_seal(g->key, frame, size)) : 0;
+    const uint32_t crc = g->ops->overhead ? 0 : htobe32(crc32c(frame, size));
+    memcpy(out, g->ops->overhead ? (const void *)&seal : &crc, plain_tag_bytes(g));
+}
+
+static uint32_t plain_whole(const struct dp_guard *g, uint32_t what, uint32_t piece, const struct zj_frame *body, uint8_t *out)
+{
+    struct dp_plain *p = g->plain;
+    const uint32_t end = ZJE_SIZEOF_ENVELOPE + body->size, cluster = htobe32(p->cluster);
+    const uint16_t length = htobe16((uint16_t)body->size), place = htobe16((uint16_t)piece);
+    const uint64_t number = htobe64(p->next++);
+    memcpy(out + ZJE_ENVELOPE_CLUSTER, &cluster, sizeof cluster);
+    out[ZJE_ENVELOPE_VERSION] = ZJE_VERSION;
+    out[ZJE_ENVELOPE_WHAT] = (uint8_t)what;
+    out[ZJE_ENVELOPE_TX] = (uint8_t)(p->self + 1);
+    out[ZJE_ENVELOPE_SUITE] = ZJE_SUITE_NONE;
+    memcpy(out + ZJE_ENVELOPE_LENGTH, &length, sizeof length);
+    memcpy(out + ZJE_ENVELOPE_PIECE, &place, sizeof place);
+    memcpy(out + ZJE_ENVELOPE_SESSION, p->id, sizeof p->id);
+    memcpy(out + ZJE_ENVELOPE_NUMBER, &number, sizeof number);
+    memcpy(out + ZJE_SIZEOF_ENVELOPE, body->data, body->size);
+    plain_tag(g, out, end, out + end);
+    return end + plain_tag_bytes(g);
+}
+
+int guard_open_plain(const struct dp_guard *g, struct zj_frame *frame)
+{
+    const uint8_t *p = frame->data;
+    const uint32_t size = (uint32_t)p[ZJE_ENVELOPE_LENGTH] << 8 | p[ZJE_ENVELOPE_LENGTH + 1], end = ZJE_SIZEOF_ENVELOPE + size;
+    const uint32_t what = p[ZJE_ENVELOPE_WHAT], piece = (uint32_t)p[ZJE_ENVELOPE_PIECE] << 8 | p[ZJE_ENVELOPE_PIECE + 1];
+    uint8_t tag[DP_SEAL_BYTES];
+    if (end + plain_tag_bytes(g) > frame->size)
+        return DP_R_SIZE;
+    if (what > ZJE_WHAT_PIECE || (piece != 0) != (what == ZJE_WHAT_PIECE))
+        return DP_R_SUITE;
+    if (p[ZJE_ENVELOPE_TX] == g->plain->self + 1)
+        return DP_R_OWN;
+    plain_tag(g, p, end, tag);
+    if (memcmp(tag, p + end, plain_tag_bytes(g)))
+        return DP_R_TAG;
+    *frame = (struct zj_frame){.data = p + ZJE_SIZEOF_ENVELOPE, .size = size};
+    return guard_word(what);
+}
+
 /* ---- the choice ---- */
 static const struct dp_guard_ops guards[] = {
     [DP_GUARD_NONE] = {.overhead = 0, .seal = none_seal, .open = none_open},
@@ -122,10 +198,33 @@ int guard_init(struct dp_guard *g, const struct dp_config *cfg)
         return -EINVAL;
     g->ops = &guards[cfg->guard];
     memcpy(g->key, cfg->key, DP_KEY_BYTES);
+    g->plain = calloc(1, sizeof *g->plain);
+    if (!g->plain)
+        return -ENOMEM;
+    g->plain->self = cfg->self;
+    g->plain->cluster = cfg->cluster;
+    g->plain->next = 1;
+    if (getrandom(g->plain->id, sizeof g->plain->id, 0) != sizeof g->plain->id)
+        memset(g->plain->id, 0, sizeof g->plain->id); /* what is left of a former life may then count as of this one */
     return cfg->guard == DP_GUARD_SESSIONS ? sealed_init(g, cfg) : 0;
 }
 
-void guard_free(struct dp_guard *g) { sealed_free(g); }
+void guard_free(struct dp_guard *g)
+{
+    sealed_free(g);
+    free(g->plain);
+    g->plain = NULL;
+}
+
+uint32_t guard_whole(const struct dp_guard *g, uint32_t what, uint32_t piece, const struct zj_frame *body, uint8_t *out)
+{
+    return g->sealed ? sealed_whole(g, what, piece, body, out) : plain_whole(g, what, piece, body, out);
+}
+
+uint32_t guard_around(const struct dp_guard *g)
+{
+    return ZJE_SIZEOF_ENVELOPE + (g->sealed ? ZJE_TAG_BYTES : plain_tag_bytes(g));
+}
 
 int dp_seal_frame(struct dp *d, const uint8_t *pdu, uint32_t size, uint8_t *out)
 {

@@ -6,11 +6,6 @@
  */
 #include "internal.h"
 
-#include "zj_envelope.h"
-
-#define ENVELOPE_VERSION 2u
-#define LINKS_TAG_BYTES 4u                     /* of suite 0 */
-
 /* ---- second copies ---- */
 /* What tells a frame from others: its number in its session, or the checksums of its PDU. 0: too short to have either. */
 static uint64_t identity(const struct zj_frame *f)
@@ -18,7 +13,7 @@ static uint64_t identity(const struct zj_frame *f)
     uint64_t a, b = 0;
     if (f->size < ZJW_SIZEOF_HEADER)
         return 0;
-    if (f->data[ZJE_ENVELOPE_VERSION] == ENVELOPE_VERSION) {
+    if (f->data[ZJE_ENVELOPE_VERSION] == ZJE_VERSION) {
         memcpy(&a, f->data + ZJE_ENVELOPE_NUMBER, sizeof a);
         memcpy(&b, f->data + ZJE_ENVELOPE_SESSION, 4);
         b ^= (uint64_t)f->data[ZJE_ENVELOPE_WHAT] << 32 | (uint64_t)f->data[ZJE_ENVELOPE_TX] << 40;
@@ -65,8 +60,6 @@ void hearing_copy(struct dp_hearing *h, uint32_t link, const struct zj_frame *fr
     const struct dp_seen *s = place(h, identity(frame));
     struct dp_heard *who = &h->heard[link][s->src];
     who->frames++;
-    if (s->size > who->largest)
-        who->largest = s->size;
     if (s->own_word)
         who->heard = now;
 }
@@ -76,58 +69,12 @@ void hearing_accepted(struct dp_hearing *h, uint32_t link, const struct zj_frame
     const uint64_t id = identity(frame);
     struct dp_seen *s = place(h, id);
     const uint32_t before = s->id == id && now - s->at <= DP_DOUBLE_NS ? s->links : 0u;
-    *s = (struct dp_seen){.id = id, .at = now, .size = pdu->size, .src = (uint8_t)(pdu->data[ZJW_HEADER_SRC] - 1u) % ZJW_STATIONS_MAX,
+    *s = (struct dp_seen){.id = id, .at = now, .src = (uint8_t)(pdu->data[ZJW_HEADER_SRC] - 1u) % ZJW_STATIONS_MAX,
                           .own_word = (uint8_t)is_own_word(pdu->data), .links = (uint8_t)(before | 1u << link)};
     hearing_copy(h, link, frame, now);
 }
 
 /* ---- LINKS ---- */
-/* CRC-32C, a nibble at a time: for frames of a few hundred bytes, some a second. */
-static uint32_t crc32c(const uint8_t *p, uint32_t size)
-{
-    static uint32_t table[16];
-    if (!table[1])
-        for (uint32_t i = 0; i < 16; i++) {
-            uint32_t c = i;
-            for (int k = 0; k < 4; k++)
-                c = c & 1 ? c >> 1 ^ 0x82f63b78u : c >> 1;
-            table[i] = c;
-        }
-    uint32_t crc = ~0u;
-    for (uint32_t i = 0; i < size; i++) {
-        crc = crc >> 4 ^ table[(crc ^ p[i]) & 15];
-        crc = crc >> 4 ^ table[(crc ^ p[i] >> 4) & 15];
-    }
-    return ~crc;
-}
-
-static uint32_t load32(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return be32toh(v);
-}
-
-int hearing_is_plain(const struct zj_frame *frame)
-{
-    return frame->size >= ZJE_SIZEOF_ENVELOPE && frame->data[ZJE_ENVELOPE_VERSION] == ENVELOPE_VERSION &&
-           frame->data[ZJE_ENVELOPE_WHAT] == ZJE_WHAT_LINKS && frame->data[ZJE_ENVELOPE_SUITE] == ZJE_SUITE_NONE;
-}
-
-int hearing_plain(const struct dp_hearing *h, struct zj_frame *frame)
-{
-    const uint8_t *p = frame->data;
-    const uint32_t size = (uint32_t)p[ZJE_ENVELOPE_LENGTH] << 8 | p[ZJE_ENVELOPE_LENGTH + 1], end = ZJE_SIZEOF_ENVELOPE + size;
-    if (end + LINKS_TAG_BYTES > frame->size)
-        return DP_R_SIZE;
-    if (p[ZJE_ENVELOPE_TX] == h->self + 1)
-        return DP_R_OWN;
-    if (load32(p + end) != crc32c(p, end))
-        return DP_R_TAG;
-    *frame = (struct zj_frame){.data = p + ZJE_SIZEOF_ENVELOPE, .size = size};
-    return DP_R_LINKS;
-}
-
 void hearing_links(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now)
 {
     const uint32_t tx = frame->data[ZJE_ENVELOPE_TX] - 1u, size = body->size;
@@ -142,21 +89,41 @@ void hearing_links(struct dp_hearing *h, uint32_t link, const struct zj_frame *f
         h->due = now + DP_SAID_REST_NS;
 }
 
-uint32_t hearing_seal_plain(const struct dp_hearing *h, const uint8_t *body, uint32_t size, uint8_t out[DP_LINKS_FRAME_MAX])
+void hearing_probe(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now)
 {
-    const uint32_t end = ZJE_SIZEOF_ENVELOPE + size, cluster = htobe32(h->cluster);
-    memset(out, 0, ZJE_SIZEOF_ENVELOPE);
-    memcpy(out + ZJE_ENVELOPE_CLUSTER, &cluster, sizeof cluster);
-    out[ZJE_ENVELOPE_VERSION] = ENVELOPE_VERSION;
-    out[ZJE_ENVELOPE_WHAT] = ZJE_WHAT_LINKS;
-    out[ZJE_ENVELOPE_TX] = (uint8_t)(h->self + 1);
-    out[ZJE_ENVELOPE_SUITE] = ZJE_SUITE_NONE;
-    out[ZJE_ENVELOPE_LENGTH] = (uint8_t)(size >> 8);
-    out[ZJE_ENVELOPE_LENGTH + 1] = (uint8_t)size;
-    memcpy(out + ZJE_SIZEOF_ENVELOPE, body, size);
-    const uint32_t crc = htobe32(crc32c(out, end));
-    memcpy(out + end, &crc, sizeof crc);
-    return end + LINKS_TAG_BYTES;
+    const uint8_t *p = frame->data;
+    const uint32_t tx = p[ZJE_ENVELOPE_TX] - 1u;
+    if (tx >= ZJW_STATIONS_MAX || body->size < ZJE_SIZEOF_PROBE)
+        return;
+    const uint32_t round = (uint32_t)body->data[ZJE_PROBE_ROUND] << 8 | body->data[ZJE_PROBE_ROUND + 1];
+    const uint32_t bytes = (uint32_t)body->data[ZJE_PROBE_BYTES] << 8 | body->data[ZJE_PROBE_BYTES + 1];
+    struct dp_heard *who = &h->heard[link][tx];
+    uint8_t *session = h->probing[link][tx];
+    if (bytes > frame->size)
+        return; /* it says what it is not */
+    if (memcmp(session, p + ZJE_ENVELOPE_SESSION, 4) || (uint16_t)(round - who->round - 1u) < 0x8000u) {
+        memcpy(session, p + ZJE_ENVELOPE_SESSION, 4);
+        who->round = round;
+        who->largest = 0;
+    }
+    if (round == who->round && bytes > who->largest)
+        who->largest = bytes;
+    who->heard = now;
+    if (!body->data[ZJE_PROBE_ANSWER])
+        return;
+    h->asked |= 1u << link;
+    if (!h->due)
+        h->due = now + DP_SAID_REST_NS;
+}
+
+void hearing_piece(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now)
+{
+    const uint64_t id = identity(frame);
+    struct dp_seen *s = place(h, id);
+    const uint32_t before = s->id == id && now - s->at <= DP_DOUBLE_NS ? s->links : 0u;
+    *s = (struct dp_seen){.id = id, .at = now, .src = (uint8_t)(frame->data[ZJE_ENVELOPE_TX] - 1u) % ZJW_STATIONS_MAX,
+                          .links = (uint8_t)(before | 1u << link)};
+    hearing_copy(h, link, frame, now);
 }
 
 void hearing_own(struct dp_hearing *h, uint32_t link, uint64_t now) { h->heard[link][h->self].heard = now; }
@@ -183,4 +150,12 @@ int dp_links_said(struct dp *d, struct dp_said *out)
     if (h)
         h->due = 0;
     return 0;
+}
+
+uint32_t dp_links_asked(struct dp *d)
+{
+    const uint32_t asked = d->hearing ? d->hearing->asked : 0;
+    if (d->hearing)
+        d->hearing->asked = 0;
+    return asked;
 }

@@ -5,6 +5,7 @@
  * kernel.c   clock and memory
  * sealed.c   frames that prove their sender: envelope and tag under a session
  * guard.c    what a frame carries besides its PDU: none, a SipHash seal, or envelope and tag
+ * pieces.c   PDUs that are put together of several frames
  * pairs.c    cores of two stations (header flag PAIR): which one gets a frame, and their timers
  * hearing.c  what comes in on which link: second copies, who is heard where, LINKS
  * spread.c   which link a frame takes, and which one is doubtful
@@ -35,6 +36,7 @@
 #include "dp.h"
 #include "dp_client.h"
 #include "zj.h"
+#include "zj_envelope.h"
 #include "zj_wire.h"
 
 #define DP_RX_BATCH 256u                       /* frames taken from the ring before the rest of the loop has its turn */
@@ -57,6 +59,7 @@
 #define DP_BUSY_FIRST_NS 200000ull             /* wait after a full transmit queue; doubles */
 #define DP_BUSY_MAX_NS 2000000ull
 #define DP_BUSY_TRIES 50u                      /* of one frame, about 100 ms, before the next in line has its turn */
+#define DP_SWALLOWED_TRIES 4u                  /* of one above base (3 ms): it may be one that is swallowed for its size */
 #define DP_CLOSE_NS 5000000000ull              /* for the last words to a client that we disconnect */
 #define DP_TIDY_NS 1000000000ull               /* a queue unused for so long gives its memory back */
 #define DP_CONTROL_HELD_MAX 128u                /* passes for which delivery goes before a control PDU: over 32 MiB */
@@ -112,6 +115,7 @@ static inline uint8_t frame_type(const uint8_t *p) { return p[DP_HEADER_TYPE]; }
 static inline uint8_t frame_flags(const uint8_t *p) { return p[DP_HEADER_FLAGS]; }
 static inline uint16_t frame_handle(const uint8_t *p) { return get16(p + DP_HEADER_HANDLE); }
 
+static inline uint32_t min32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static inline uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
@@ -123,6 +127,7 @@ static inline uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 #define DP_OVERHEAD_MAX 64u                    /* bytes of a frame besides its PDU, under any guard */
 #define DP_GUARD_PARTS 3u                      /* before the PDU, the PDU, behind it */
 #define DP_TX_SLOTS (DP_TX_BATCH + 1u)         /* frames on their way out: a batch, and one by itself */
+#define DP_WHOLE_MAX (65536u + DP_OVERHEAD_MAX)
 
 struct dp_guard;
 struct dp_guard_ops {
@@ -135,7 +140,8 @@ struct dp_guard_ops {
     int (*open)(const struct dp_guard *g, struct zj_frame *frame, uint64_t now);
 };
 struct sealed;
-struct dp_guard { const struct dp_guard_ops *ops; uint8_t key[DP_KEY_BYTES]; struct sealed *sealed; };
+struct dp_plain { uint32_t self, cluster; uint64_t next; uint8_t id[4]; }; /* of envelopes without a session */
+struct dp_guard { const struct dp_guard_ops *ops; uint8_t key[DP_KEY_BYTES]; struct sealed *sealed; struct dp_plain *plain; };
 
 int guard_init(struct dp_guard *g, const struct dp_config *cfg); /* -EINVAL: no such kind, or not with these settings; -ENOMEM */
 void guard_free(struct dp_guard *g);
@@ -147,6 +153,23 @@ static inline uint32_t guard_seal(const struct dp_guard *g, uint32_t slot, const
 }
 static inline int guard_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now) { return g->ops->open(g, frame, now); }
 
+/* A frame in one part, which carries no whole PDU: LINKS, PROBE, or a PIECE (its place and count, else 0). out: room for the body and
+ * DP_OVERHEAD_MAX. Returns its size, guard_around more than the body's. */
+uint32_t guard_whole(const struct dp_guard *g, uint32_t what, uint32_t piece, const struct zj_frame *body, uint8_t *out);
+uint32_t guard_around(const struct dp_guard *g);
+/* Whether it has an envelope without a session: then, in a cluster without sessions, guard_open_plain has to look at it. A PDU has
+ * version 1. */
+static inline int guard_is_plain(const struct dp_guard *g, const struct zj_frame *f)
+{
+    return !g->sealed && f->size >= ZJE_SIZEOF_ENVELOPE && f->data[ZJE_ENVELOPE_VERSION] == ZJE_VERSION &&
+           f->data[ZJE_ENVELOPE_WHAT] >= ZJE_WHAT_LINKS && f->data[ZJE_ENVELOPE_SUITE] == ZJE_SUITE_NONE && f->data[ZJE_ENVELOPE_TX];
+}
+int guard_open_plain(const struct dp_guard *g, struct zj_frame *frame); /* enum dp_refusal; of what is well the frame is its body */
+static inline int guard_word(uint32_t what)
+{
+    return what == ZJE_WHAT_LINKS ? DP_R_LINKS : what == ZJE_WHAT_PROBE ? DP_R_PROBE : DP_R_PIECE;
+}
+
 /* ---- sealed.c ---- */
 int sealed_init(struct dp_guard *g, const struct dp_config *cfg);
 void sealed_free(struct dp_guard *g);
@@ -154,8 +177,7 @@ int sealed_can_seal(const struct dp_guard *g);
 uint32_t sealed_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
                      struct iovec parts[DP_GUARD_PARTS]);
 int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now);
-/* The frame of LINKS with this body into out; its size. */
-uint32_t sealed_links(const struct dp_guard *g, const uint8_t *body, uint32_t size, uint8_t *out);
+uint32_t sealed_whole(const struct dp_guard *g, uint32_t what, uint32_t piece, const struct zj_frame *body, uint8_t *out); /* guard_whole */
 /* The frame of a HELLO with this body, under one of its keys (0..), into out; its size, 0: it is none, or there are not so many. */
 uint32_t sealed_hello(const struct dp_guard *g, uint32_t key, const uint8_t *body, uint32_t size, uint8_t out[DP_HELLO_MAX]);
 uint64_t sealed_due(const struct dp_guard *g);  /* when Python is wanted for a HELLO, or (0) for a new session */
@@ -172,6 +194,26 @@ static inline void guard_plan(const struct dp_guard *g, uint64_t due)
         sealed_plan(g, due);
 }
 
+/* ---- pieces ---- */
+#define DP_PIECES_MAX 16u                      /* of a PDU; at least 2 */
+#define DP_PIECE_SETS 4u                       /* PDUs of a station that are put together at a time; one more: the oldest goes */
+#define DP_PIECE_NS 500000000ull               /* what is not whole by then never will be */
+struct dp_piece_set {
+    uint64_t first, since, order;              /* number of its first piece, 0: none; which one of all it is */
+    uint8_t session[4];
+    uint32_t count, have, each, last;          /* have: bits; each: bytes of all but the last one, 0: not known yet */
+};
+struct dp_pieces {
+    uint32_t frame_max, stations;
+    uint64_t whole, bad, begun;
+    uint8_t *room;                             /* of all sets; NULL: no piece has ever come */
+    struct dp_piece_set set[ZJW_STATIONS_MAX][DP_PIECE_SETS];
+};
+/* A PIECE that is to be believed: as it came, and its body. 1: its PDU is whole, until the next call. */
+int pieces_take(struct dp_pieces *p, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now, struct zj_frame *pdu);
+uint64_t pieces_memory(const struct dp_pieces *p);
+void pieces_free(struct dp_pieces *p);
+
 /* ---- pairs ---- */
 /* The link of two stations to one other. mac: its address on each of our links, known: bit of the link. */
 struct dp_pair { zj_core *core; uint8_t mac[DP_LINKS_MAX][6]; uint8_t known, waits; };
@@ -182,7 +224,7 @@ struct dp_pairs { uint32_t self; uint64_t open, asked, news; struct dp_pair at[Z
 #define DP_DOUBLE_NS 5000000ull                /* after the first copy; links that differ by more bring frames, not copies */
 #define DP_SEEN 4096u
 #define DP_SAID_REST_NS 1000000ull             /* between two visits of Python's for LINKS */
-#define DP_LINKS_FRAME_MAX 600u
+#define DP_AGAIN_REST_NS 5000000ull            /* between two for what is asked for again */
 #define DP_EVIDENCE 8u
 #define DP_WENT 8192u                          /* twice the largest window */
 #define DP_BUSY_SPAN_NS 2000000ull
@@ -192,26 +234,26 @@ struct dp_pairs { uint32_t self; uint64_t open, asked, news; struct dp_pair at[Z
 #define DP_AHEAD_BYTES 65536u
 #define DP_REORDER_NS 2000000ull               /* by so much more a gap may be re-ordering where frames are spread */
 
-struct dp_seen { uint64_t id, at; uint32_t size; uint8_t links, src, own_word; }; /* one that was accepted, and where it came */
+struct dp_seen { uint64_t id, at; uint8_t links, src, own_word; }; /* one that was accepted, and where it came */
 struct dp_hearing {
-    uint32_t self, cluster;
-    uint64_t due;                              /* Python is wanted for LINKS; 0: it is not */
+    uint32_t self, several;                    /* several: there is more than one link */
+    uint64_t due;                              /* Python is wanted for LINKS or an answer; 0: it is not */
+    uint32_t asked;                            /* by bit: links on which a PROBE wants one */
     uint64_t waits[DP_LINKS_MAX];              /* by bit: stations whose LINKS has not been taken */
     struct dp_seen seen[DP_SEEN];
     struct dp_heard heard[DP_LINKS_MAX][ZJW_STATIONS_MAX];
+    uint8_t probing[DP_LINKS_MAX][ZJW_STATIONS_MAX][4]; /* session of the PROBEs in `heard` */
     struct dp_said said[DP_LINKS_MAX][ZJW_STATIONS_MAX];
 };
 int hearing_is_double(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now);
 /* frame: as it came; pdu: what the core has taken of it. */
 void hearing_accepted(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *pdu, uint64_t now);
 void hearing_copy(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now); /* of a double */
-int hearing_is_plain(const struct zj_frame *frame); /* LINKS without a session */
-/* Of an envelope without a session: DP_R_LINKS, and the frame is its body; or why it is dropped. */
-int hearing_plain(const struct dp_hearing *h, struct zj_frame *frame);
-/* One that is to be believed: as it came, and its body. */
+/* What is to be believed: as it came, and its body. */
 void hearing_links(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now);
+void hearing_probe(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now);
+void hearing_piece(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now);
 void hearing_own(struct dp_hearing *h, uint32_t link, uint64_t now); /* a frame of this station itself has come: links are joined */
-uint32_t hearing_seal_plain(const struct dp_hearing *h, const uint8_t *body, uint32_t size, uint8_t out[DP_LINKS_FRAME_MAX]);
 
 struct dp_went { uint32_t seq, instance, nth; uint8_t links; };
 struct dp_spread {
@@ -233,7 +275,7 @@ void spread_loaded(struct dp_spread *s, uint32_t link, uint32_t bytes);
 
 /* ---- links ---- */
 /* Where received PDUs go, and where those to be sent come from. */
-struct dp_above { const struct zj_api *api; zj_core *core; const struct dp_guard *guard; struct dp_pairs *pairs; struct dp_hearing *hearing; struct dp_spread *spread; };
+struct dp_above { const struct zj_api *api; zj_core *core; const struct dp_guard *guard; struct dp_pairs *pairs; struct dp_hearing *hearing; struct dp_spread *spread; struct dp_pieces *pieces; };
 
 /* Frames on their way out, the same for every link but for the Ethernet header in the first part. */
 struct dp_batch {
@@ -260,6 +302,8 @@ struct dp_link {
     uint32_t block_bytes, slot_bytes, per_block, blocks;
     uint32_t block, slot;        /* cursor */
     uint32_t tries;              /* of the frame in front, without success */
+    uint32_t base;               /* PDUs above it may be too large for this link, 0: unknown; */
+    uint8_t too_large;           /* and one in front is */
     uint64_t retry_at, retry_ns; /* transmit queue full: not before, and the wait; 0: no wait */
     struct dp_link_counters counters; /* kept when it is opened again */
 };
@@ -268,6 +312,9 @@ struct dp_links {
     uint32_t count;
     struct dp_above above;
     struct dp_batch batch;
+    uint8_t whole[DP_WHOLE_MAX], probe[65536]; /* a frame in one part, on its way out; and what a PROBE carries */
+    uint32_t base, large;                      /* dp_limit_size; links (bits) that have refused a PDU above base */
+    uint64_t tx_pieced;
     struct dp_link link[DP_LINKS_MAX];
 };
 
@@ -365,7 +412,10 @@ struct dp {
     struct dp_guard guard;
     struct dp_pairs pairs;
     struct dp_links links;
-    struct dp_hearing *hearing;         /* NULL: one link, of which there is nothing to tell */
+    struct dp_hearing *hearing;         /* NULL: no link */
+    struct dp_pieces pieces;
+    uint32_t again;                     /* zj_asked_again, as last told, */
+    uint64_t again_rest;                /* and not before this is it told again */
     struct dp_spread spread;
     uint8_t fenced;              /* that the core is has been reported */
     uint8_t hold;
@@ -443,7 +493,8 @@ uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t 
 int link_ready(const struct dp_link *l, uint64_t now);          /* open, well, and not waiting for room in its queue */
 void link_wait(struct dp_link *l, uint64_t now);   /* its transmit queue is full: it waits, longer each time */
 void link_rested(struct dp_link *l);               /* it waits no longer */
-/* Returns how many frames, from the front, it is done with: sent, or dropped because they never will be. */
+/* Returns how many frames, from the front, it is done with: sent, or dropped because they never will be. too_large: the next one has
+ * to go in pieces. */
 uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint32_t first, uint32_t end, uint64_t now); /* of first..end - 1 */
 /* One frame now, to an address or (NULL) to all; 0 or a negative errno, counted. */
 int link_send(struct dp_link *l, const uint8_t *to, const struct iovec *parts, uint32_t count);

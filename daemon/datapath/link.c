@@ -250,45 +250,60 @@ void link_count_drops(struct dp_link *l)
         l->counters.rx_kernel_drops += s.tp_drops; /* reading resets them */
 }
 
-/* One frame, with its Ethernet header, where there are several links. */
-static void receive_of_several(struct dp_link *l, const struct dp_above *above, uint64_t now, const uint8_t *frame, struct zj_frame pdu)
+/* A PDU that came, whole or in pieces, in a frame with this Ethernet header; 1: the core has taken it. */
+static int pass_on(struct dp_link *l, const struct dp_above *above, uint64_t now, const uint8_t *frame, const struct zj_frame *pdu)
+{
+    if (is_pair(pdu)) {
+        pairs_receive(above, (uint32_t)(l->event - EVENT_LINK), now, pdu, frame);
+        return 0;
+    }
+    return above->api->rx(above->core, now, pdu->data, pdu->size, frame + ETH_ALEN) == ZJ_DROP_NONE;
+}
+
+/* What is no PDU, and counted: as it came, and what the guard has made of it. */
+static void take_other(struct dp_link *l, const struct dp_above *above, uint64_t now, const uint8_t *frame, const struct zj_frame *whole,
+                       const struct zj_frame *body, int refusal)
 {
     const uint32_t link = (uint32_t)(l->event - EVENT_LINK);
-    const struct zj_frame whole = pdu;
-    if (hearing_is_double(above->hearing, link, &whole, now)) {
+    struct zj_frame pdu;
+    l->counters.rx_refused[refusal]++;
+    switch (refusal) {
+    case DP_R_OWN:
+        hearing_own(above->hearing, link, now);
+        return;
+    case DP_R_LINKS:
+        hearing_links(above->hearing, link, whole, body, now);
+        return;
+    case DP_R_PROBE:
+        hearing_probe(above->hearing, link, whole, body, now);
+        return;
+    case DP_R_PIECE:
+        if (above->hearing->several)
+            hearing_piece(above->hearing, link, whole, now);
+        if (pieces_take(above->pieces, whole, body, now, &pdu))
+            (void)pass_on(l, above, now, frame, &pdu);
+        return;
+    default:
+        return;
+    }
+}
+
+/* One frame, with its Ethernet header. */
+static void receive_frame(struct dp_link *l, const struct dp_above *above, uint64_t now, const uint8_t *frame, uint32_t length)
+{
+    const struct zj_frame whole = {.data = frame + ETH_HLEN, .size = length - ETH_HLEN};
+    const uint32_t link = (uint32_t)(l->event - EVENT_LINK), several = above->hearing->several;
+    struct zj_frame pdu = whole;
+    if (several && hearing_is_double(above->hearing, link, &whole, now)) {
         l->counters.rx_double++;
         hearing_copy(above->hearing, link, &whole, now);
         return;
     }
-    const int plain = !above->guard->sealed && hearing_is_plain(&pdu);
-    const int refusal = plain ? hearing_plain(above->hearing, &pdu) : guard_open(above->guard, &pdu, now);
-    if (refusal) {
-        l->counters.rx_refused[refusal]++;
-        if (refusal == DP_R_OWN)
-            hearing_own(above->hearing, link, now);
-        if (refusal == DP_R_LINKS)
-            hearing_links(above->hearing, link, &whole, &pdu, now);
-    } else if (is_pair(&pdu)) {
-        pairs_receive(above, link, now, &pdu, frame);
-    } else if (above->api->rx(above->core, now, pdu.data, pdu.size, frame + ETH_ALEN) == ZJ_DROP_NONE && pdu.size >= ZJW_SIZEOF_HEADER) {
-        hearing_accepted(above->hearing, link, &whole, &pdu, now);
-    }
-}
-
-static void receive_frame(struct dp_link *l, const struct dp_above *above, uint64_t now, const uint8_t *frame, uint32_t length)
-{
-    struct zj_frame pdu = {.data = frame + ETH_HLEN, .size = length - ETH_HLEN};
-    if (above->hearing) {
-        receive_of_several(l, above, now, frame, pdu);
-        return;
-    }
-    const int refusal = guard_open(above->guard, &pdu, now);
+    const int refusal = guard_is_plain(above->guard, &pdu) ? guard_open_plain(above->guard, &pdu) : guard_open(above->guard, &pdu, now);
     if (refusal)
-        l->counters.rx_refused[refusal]++;
-    else if (is_pair(&pdu))
-        pairs_receive(above, (uint32_t)(l->event - EVENT_LINK), now, &pdu, frame);
-    else
-        (void)above->api->rx(above->core, now, pdu.data, pdu.size, frame + ETH_ALEN);
+        take_other(l, above, now, frame, &whole, &pdu, refusal);
+    else if (pass_on(l, above, now, frame, &pdu) && several && pdu.size >= ZJW_SIZEOF_HEADER)
+        hearing_accepted(above->hearing, link, &whole, &pdu, now);
 }
 
 uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t now, uint32_t *drained)
@@ -342,9 +357,16 @@ void link_wait(struct dp_link *l, uint64_t now)
 
 static int is_link_error(int error) { return error == ENETDOWN || error == ENXIO || error == ENODEV; }
 
-/* The kernel refused the frame in front. 1: it is dropped; 0: it stays, and the link waits or has failed. */
-static int refused(struct dp_link *l, uint64_t now, int error)
+/* The kernel refused the frame in front, of a PDU of so many bytes. 1: it is dropped; 0: it stays, and the link waits, has failed, or
+ * wants it in pieces. */
+static int refused(struct dp_link *l, uint64_t now, int error, uint32_t size)
 {
+    if (l->base && size > l->base && (error == EMSGSIZE || (error == ENOBUFS && l->tries >= DP_SWALLOWED_TRIES))) {
+        l->counters.tx_too_long++;
+        l->too_large = 1;
+        link_rested(l);
+        return 0;
+    }
     /* A queue that stays full for so long may be one that swallows just this frame (a veth whose peer has a smaller MTU says so
      * in this way): the next in line may be the word that keeps this station a member. */
     if ((error == EAGAIN || error == ENOBUFS) && ++l->tries < DP_BUSY_TRIES) {
@@ -402,7 +424,7 @@ uint32_t link_transmit(struct dp_link *l, struct dp_batch *b, uint32_t first, ui
         const int error = sent < 0 ? errno : EAGAIN;
         if (error == EINTR)
             continue;
-        if (!refused(l, now, error))
+        if (!refused(l, now, error, b->frames[done].size))
             break;
         done++;
     }

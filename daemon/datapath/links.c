@@ -121,53 +121,128 @@ static uint32_t transmit_batch(struct dp_links *ls, uint64_t now)
     return at;
 }
 
+/* ---- one PDU by itself: to a pair, or in pieces ---- */
+struct by_itself { const struct dp_pair *pair; int to_group; uint32_t waits, failed; }; /* links (bits) on which some of it did not go */
+
+static void send_by_itself(struct dp_links *ls, struct by_itself *way, const struct zj_frame *pdu, const struct iovec *parts,
+                           uint32_t count, uint64_t now)
+{
+    for (uint32_t i = 0; i < ls->count; i++) {
+        struct dp_link *l = &ls->link[i];
+        if ((way->waits | way->failed) >> i & 1)
+            continue;
+        if (!link_ready(l, now)) {
+            *(l->fd >= 0 && !l->error ? &way->waits : &way->failed) |= 1u << i;
+            continue;
+        }
+        const int error = link_send(l, way->to_group || !(way->pair->known >> i & 1) ? NULL : way->pair->mac[i], parts, count);
+        if (error == -EAGAIN || error == -ENOBUFS) {
+            link_wait(l, now);
+            way->waits |= 1u << i;
+        } else if (error) {
+            way->failed |= 1u << i;
+            l->too_large |= error == -EMSGSIZE && l->base && pdu->size > l->base;
+        } else {
+            link_rested(l);
+        }
+    }
+}
+
+/* limit: bytes of the largest PDU that goes in one frame. */
+static void cut(struct dp_links *ls, struct by_itself *way, const struct zj_frame *pdu, uint32_t limit, uint64_t now)
+{
+    const struct dp_guard *g = ls->above.guard;
+    const uint32_t frame = limit + g->ops->overhead, around = guard_around(g), room = frame > around ? frame - around : 0;
+    const uint32_t count = room ? (pdu->size + room - 1) / room : DP_PIECES_MAX + 1;
+    if (count > DP_PIECES_MAX) { /* it never will go: the engine notices */
+        way->failed = (1u << ls->count) - 1;
+        return;
+    }
+    const uint32_t each = (pdu->size + count - 1) / count;
+    ls->tx_pieced++;
+    for (uint32_t place = 0; place < count; place++) {
+        const uint32_t at = place * each;
+        const struct zj_frame slice = {.data = pdu->data + at, .size = min32(each, pdu->size - at)};
+        const struct iovec part = {ls->whole, guard_whole(g, ZJE_WHAT_PIECE, place << 8 | count, &slice, ls->whole)};
+        send_by_itself(ls, way, &slice, &part, 1, now);
+    }
+}
+
+/* On every link that can take it; 0: none has room for it now. */
+static int transmit_by_itself(struct dp_links *ls, const struct dp_pair *p, const struct zj_frame *pdu, uint32_t limit, uint64_t now)
+{
+    struct by_itself way = {.pair = p, .to_group = !p || ls->above.api->pair_to_group(p->core)};
+    if (pdu->size > limit) {
+        cut(ls, &way, pdu, limit, now);
+    } else {
+        uint8_t room[DP_OVERHEAD_MAX];
+        struct iovec parts[DP_GUARD_PARTS];
+        send_by_itself(ls, &way, pdu, parts, guard_seal(ls->above.guard, DP_TX_BATCH, pdu, room, parts), now);
+    }
+    const uint32_t all = (1u << ls->count) - 1, sent = all & ~(way.waits | way.failed);
+    for (uint32_t i = 0; sent && i < ls->count; i++)
+        ls->link[i].counters.tx_missed += ls->count > 1 && ls->link[i].fd >= 0 && !(sent >> i & 1);
+    return sent || !way.waits; /* what no link will ever take is dropped: it is asked for again */
+}
+
+/* An interface has refused a PDU above base. */
+static int shrink(struct dp_links *ls)
+{
+    uint32_t large = 0;
+    for (uint32_t i = 0; i < ls->count; i++) {
+        large |= (uint32_t)ls->link[i].too_large << i;
+        ls->link[i].too_large = 0;
+    }
+    if (!large)
+        return 0;
+    ls->large |= large;
+    ls->above.api->limit_size(ls->above.core, ls->base, ls->base);
+    return 1;
+}
+
+/* Frames of the batch, from the front, that need not go in pieces. */
+static uint32_t count_whole(const struct dp_batch *b, uint32_t limit)
+{
+    uint32_t i = 0;
+    while (i < b->count && b->frames[i].size <= limit)
+        i++;
+    return i;
+}
+
 uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more)
 {
+    const struct zj_api *api = ls->above.api;
     struct dp_batch *b = &ls->batch;
     uint32_t total = 0;
     for (uint32_t batch = 0; batch < DP_TX_BATCHES;) {
         if (!any_ready(ls, now) || !guard_can_seal(ls->above.guard))
             return total;
-        b->count = ls->above.api->tx(ls->above.core, b->frames, DP_TX_BATCH);
+        b->count = api->tx(ls->above.core, b->frames, DP_TX_BATCH);
         if (b->count == 0) {
             EACH_LINK(l, ls)
                 if (link_ready(l, now))
                     link_rested(l); /* what it waited for room for has gone by another link, or with its instance */
             return total;
         }
-        seal_batch(b, &ls->above);
-        const uint32_t done = transmit_batch(ls, now);
+        const uint32_t limit = api->pdu_max(ls->above.core), whole = count_whole(b, limit);
+        uint32_t done;
+        if (whole) {
+            b->count = whole;
+            seal_batch(b, &ls->above);
+            done = transmit_batch(ls, now);
+        } else {
+            b->count = 1;
+            done = (uint32_t)transmit_by_itself(ls, NULL, &b->frames[0], limit, now);
+        }
         if (done)
-            ls->above.api->tx_done(ls->above.core, now, done);
+            api->tx_done(ls->above.core, now, done);
         total += done;
+        if (shrink(ls))
+            continue; /* bound: PDUs above base go in pieces now */
         batch += done == b->count; /* else no link is ready any more, or one that lagged has its turn */
     }
     *more = 1;
     return total;
-}
-
-/* One frame of a pair on every link; 0: no link has room for it now. */
-static int transmit_pair(struct dp_links *ls, const struct dp_pair *p, const struct zj_frame *pdu, uint64_t now)
-{
-    uint8_t room[DP_OVERHEAD_MAX];
-    struct iovec parts[DP_GUARD_PARTS];
-    const uint32_t count = guard_seal(ls->above.guard, DP_TX_BATCH, pdu, room, parts);
-    const int to_group = ls->above.api->pair_to_group(p->core);
-    int done = 0, waits = 0;
-    for (uint32_t i = 0; i < ls->count; i++) {
-        if (!link_ready(&ls->link[i], now)) {
-            waits |= ls->link[i].fd >= 0 && !ls->link[i].error;
-            continue;
-        }
-        const int error = link_send(&ls->link[i], to_group || !(p->known >> i & 1) ? NULL : p->mac[i], parts, count);
-        if (error == -EAGAIN || error == -ENOBUFS) {
-            link_wait(&ls->link[i], now);
-            waits = 1;
-        } else {
-            done = 1;
-        }
-    }
-    return done || !waits; /* what no link will ever take is dropped: it is asked for again */
 }
 
 uint32_t links_transmit_pairs(struct dp_links *ls, uint64_t now)
@@ -178,17 +253,20 @@ uint32_t links_transmit_pairs(struct dp_links *ls, uint64_t now)
         return 0;
     for (uint64_t rest = ls->above.pairs->open; rest; rest &= rest - 1) {
         const struct dp_pair *p = &ls->above.pairs->at[__builtin_ctzll(rest)];
+        const uint32_t limit = api->pdu_max(ls->above.core); /* of the cluster: what a pair's stations can receive is not all */
         struct zj_frame frames[16];
         uint32_t count, done;
+        api->limit_size(p->core, limit, limit);
         do {
             count = api->tx(p->core, frames, 16);
-            for (done = 0; done < count && transmit_pair(ls, p, &frames[done], now); done++)
+            for (done = 0; done < count && transmit_by_itself(ls, p, &frames[done], limit, now); done++)
                 ;
             if (done)
                 api->tx_done(p->core, now, done);
             total += done;
         } while (count && done == count);
     }
+    (void)shrink(ls);
     return total;
 }
 
@@ -288,16 +366,49 @@ int dp_links_send(struct dp *d, const uint8_t *pdu, uint32_t size)
     return send_now(&d->links, parts, guard_seal(&d->guard, DP_TX_BATCH, &frame, room, parts));
 }
 
-int dp_links_say(struct dp *d, uint32_t link, const uint8_t *body, uint32_t size)
+static int send_whole(struct dp *d, uint32_t link, uint32_t what, const uint8_t *body, uint32_t size)
 {
-    uint8_t frame[DP_LINKS_FRAME_MAX];
-    if (link >= d->links.count || !d->hearing || size > DP_LINKS_SAID_MAX)
-        return -EINVAL;
+    const struct zj_frame said = {.data = body, .size = size};
     if (!guard_can_seal(&d->guard))
         return -EAGAIN;
-    const uint32_t bytes = d->guard.sealed ? sealed_links(&d->guard, body, size, frame) : hearing_seal_plain(d->hearing, body, size, frame);
-    const struct iovec part = {frame, bytes};
+    const struct iovec part = {d->links.whole, guard_whole(&d->guard, what, 0, &said, d->links.whole)};
     return link_send(&d->links.link[link], NULL, &part, 1);
+}
+
+int dp_links_say(struct dp *d, uint32_t link, const uint8_t *body, uint32_t size)
+{
+    return link >= d->links.count || size > DP_LINKS_SAID_MAX ? -EINVAL : send_whole(d, link, ZJE_WHAT_LINKS, body, size);
+}
+
+int dp_probe(struct dp *d, uint32_t link, const uint8_t *body, uint32_t size, uint32_t bytes)
+{
+    uint8_t *padded = d->links.probe;
+    const uint32_t around = guard_around(&d->guard);
+    if (link >= d->links.count || bytes > 65535 || bytes < around + size)
+        return -EINVAL;
+    memcpy(padded, body, size);
+    memset(padded + size, 0, bytes - around - size);
+    return send_whole(d, link, ZJE_WHAT_PROBE, padded, bytes - around);
+}
+
+int dp_limit_size(struct dp *d, uint32_t limit, uint32_t base)
+{
+    if (base > limit)
+        return -EINVAL;
+    d->links.base = base;
+    for (uint32_t i = 0; i < d->links.count; i++)
+        d->links.link[i].base = base;
+    d->api->limit_size(d->core, limit, base);
+    return 0;
+}
+
+uint32_t dp_links_large(struct dp *d, uint32_t *again)
+{
+    const uint32_t large = d->links.large, asked = d->api->asked_again(d->core);
+    *again = asked - d->again;
+    d->again = asked;
+    d->links.large = 0;
+    return large;
 }
 
 int dp_hello_send(struct dp *d, const uint8_t *body, uint32_t size)

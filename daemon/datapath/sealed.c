@@ -90,7 +90,8 @@ static int run(EVP_CIPHER_CTX *c, uint64_t number, const uint8_t *envelope, cons
 }
 
 /* ---- sending ---- */
-static void put_envelope(const struct sealed *s, uint8_t *p, uint32_t what, const uint8_t id[4], uint32_t length, uint64_t number)
+static void put_envelope(const struct sealed *s, uint8_t *p, uint32_t what, uint32_t piece, const uint8_t id[4], uint32_t length,
+                         uint64_t number)
 {
     be32(p + ZJE_ENVELOPE_CLUSTER, s->cluster);
     p[ZJE_ENVELOPE_VERSION] = ZJE_VERSION;
@@ -98,7 +99,7 @@ static void put_envelope(const struct sealed *s, uint8_t *p, uint32_t what, cons
     p[ZJE_ENVELOPE_TX] = (uint8_t)(s->self + 1);
     p[ZJE_ENVELOPE_SUITE] = s->suite_number;
     be16(p + ZJE_ENVELOPE_LENGTH, length);
-    be16(p + ZJE_ENVELOPE_PIECE, 0);
+    be16(p + ZJE_ENVELOPE_PIECE, piece);
     memcpy(p + ZJE_ENVELOPE_SESSION, id, 4);
     be64(p + ZJE_ENVELOPE_NUMBER, number);
 }
@@ -109,14 +110,14 @@ int sealed_can_seal(const struct dp_guard *g)
     return g->sealed->cipher && !g->sealed->asleep;
 }
 
-static uint32_t seal_as(const struct dp_guard *g, uint32_t what, uint32_t slot, const struct zj_frame *pdu,
+static uint32_t seal_as(const struct dp_guard *g, uint32_t what, uint32_t piece, uint32_t slot, const struct zj_frame *pdu,
                         uint8_t room[DP_OVERHEAD_MAX], struct iovec parts[DP_GUARD_PARTS])
 {
     struct sealed *s = g->sealed;
     uint8_t *tag = room + ZJE_SIZEOF_ENVELOPE, *hidden = s->encrypts ? s->hidden + (uint64_t)slot * FRAME_MAX : NULL;
     uint8_t rest[16];
     int n;
-    put_envelope(s, room, what, s->id, pdu->size, s->next);
+    put_envelope(s, room, what, piece, s->id, pdu->size, s->next);
     /* A number is used up whatever becomes of the frame: two seals under one break the cipher. */
     if (!run(s->cipher, s->next++, room, pdu->data, pdu->size, hidden) || EVP_EncryptFinal_ex(s->cipher, rest, &n) != 1 ||
         EVP_CIPHER_CTX_ctrl(s->cipher, EVP_CTRL_AEAD_GET_TAG, ZJE_TAG_BYTES, tag) != 1)
@@ -130,15 +131,14 @@ static uint32_t seal_as(const struct dp_guard *g, uint32_t what, uint32_t slot, 
 uint32_t sealed_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
                      struct iovec parts[DP_GUARD_PARTS])
 {
-    return seal_as(g, ZJE_WHAT_PDU, slot, pdu, room, parts);
+    return seal_as(g, ZJE_WHAT_PDU, 0, slot, pdu, room, parts);
 }
 
-uint32_t sealed_links(const struct dp_guard *g, const uint8_t *body, uint32_t size, uint8_t *out)
+uint32_t sealed_whole(const struct dp_guard *g, uint32_t what, uint32_t piece, const struct zj_frame *body, uint8_t *out)
 {
-    const struct zj_frame said = {.data = body, .size = size};
     uint8_t room[DP_OVERHEAD_MAX];
     struct iovec parts[DP_GUARD_PARTS];
-    const uint32_t count = seal_as(g, ZJE_WHAT_LINKS, DP_TX_BATCH, &said, room, parts);
+    const uint32_t count = seal_as(g, what, piece, DP_TX_BATCH, body, room, parts);
     uint32_t total = 0;
     for (uint32_t i = 0; i < count; i++) {
         memcpy(out + total, parts[i].iov_base, parts[i].iov_len);
@@ -166,7 +166,7 @@ uint32_t sealed_hello(const struct dp_guard *g, uint32_t key, const uint8_t *bod
     const uint64_t challenge = from64(body + ZJE_HELLO_CHALLENGE);
     if (!s->challenges || s->challenge[(s->challenges - 1) % CHALLENGES].number != challenge) /* the parts of a HELLO have one */
         s->challenge[s->challenges++ % CHALLENGES] = (struct challenge){challenge, dp_now()};
-    put_envelope(g->sealed, out, ZJE_WHAT_HELLO, body + ZJE_HELLO_HELLO_SESSION, size, 0);
+    put_envelope(g->sealed, out, ZJE_WHAT_HELLO, 0, body + ZJE_HELLO_HELLO_SESSION, size, 0);
     memcpy(out + ZJE_SIZEOF_ENVELOPE, body, size);
     return hello_tag(s->hello_key[key].key, out, end, out + end) ? end + ZJE_TAG_BYTES : 0;
 }
@@ -332,7 +332,8 @@ int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
     if (p[ZJE_ENVELOPE_WHAT] == ZJE_WHAT_HELLO)
         return take_hello(s, p, end);
     const uint32_t what = p[ZJE_ENVELOPE_WHAT];
-    if ((what != ZJE_WHAT_PDU && what != ZJE_WHAT_LINKS) || from16(p + ZJE_ENVELOPE_PIECE) || p[ZJE_ENVELOPE_SUITE] != s->suite_number)
+    if (what < ZJE_WHAT_PDU || what > ZJE_WHAT_PIECE || p[ZJE_ENVELOPE_SUITE] != s->suite_number ||
+        (from16(p + ZJE_ENVELOPE_PIECE) != 0) != (what == ZJE_WHAT_PIECE))
         return DP_R_SUITE;
     if (tx == s->self)
         return DP_R_OWN;
@@ -351,7 +352,7 @@ int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
     window_mark(r, number);
     r->heard = now;
     *frame = (struct zj_frame){.data = plain ? plain : p + ZJE_SIZEOF_ENVELOPE, .size = size};
-    return what == ZJE_WHAT_LINKS ? DP_R_LINKS : of_sender(s, r, tx, number, frame->data, size);
+    return what == ZJE_WHAT_PDU ? of_sender(s, r, tx, number, frame->data, size) : guard_word(what);
 }
 
 /* ---- sessions ---- */

@@ -23,13 +23,14 @@ int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_c
         return -EINVAL;
     if (cfg->self >= ZJW_STATIONS_MAX || cfg->ethertype < 0x600 || cfg->ethertype > 0xffff || !(cfg->group_mac[0] & 1) ||
         cfg->links > DP_LINKS_MAX || cfg->message_max > ZJW_MESSAGE_MAX || cfg->queue_bytes_max > 1ull << 30 ||
-        cfg->ring_bytes > 1u << 30)
+        cfg->ring_bytes > 1u << 30 || cfg->stations > ZJW_STATIONS_MAX || cfg->frame_max > 65535)
         return -EINVAL;
     struct dp *d = calloc(1, sizeof *d);
     if (!d)
         return -ENOMEM;
     const int unguarded = guard_init(&d->guard, cfg);
     if (unguarded) {
+        guard_free(&d->guard);
         free(d);
         return unguarded;
     }
@@ -41,16 +42,18 @@ int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_c
     d->epoll = epoll_create1(EPOLL_CLOEXEC);
     d->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     d->spread.self = cfg->self;
-    if (cfg->links > 1) {
+    d->pieces.stations = cfg->stations ? cfg->stations : ZJW_STATIONS_MAX;
+    d->pieces.frame_max = cfg->frame_max ? cfg->frame_max : 65535;
+    if (cfg->links) {
         d->hearing = dp_map(sizeof *d->hearing);
         if (d->hearing) {
             d->hearing->self = cfg->self;
-            d->hearing->cluster = cfg->cluster;
+            d->hearing->several = cfg->links > 1;
         }
     }
     links_init(&d->links, cfg->links, d->epoll,
                (struct dp_above){.api = api, .core = core, .guard = &d->guard, .pairs = &d->pairs, .hearing = d->hearing,
-                                 .spread = &d->spread});
+                                 .spread = &d->spread, .pieces = &d->pieces});
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = EVENT_TIMER};
     if (d->epoll < 0 || d->timer < 0 || epoll_ctl(d->epoll, EPOLL_CTL_ADD, d->timer, &event)) {
         const int error = -errno;
@@ -58,7 +61,7 @@ int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_c
         return error;
     }
     d->group_data = malloc(ZJW_MESSAGE_MAX);
-    if (!d->group_data || (cfg->links > 1 && !d->hearing)) {
+    if (!d->group_data || (cfg->links && !d->hearing)) {
         dp_destroy(d);
         return -ENOMEM;
     }
@@ -75,6 +78,7 @@ void dp_destroy(struct dp *d)
     links_close(&d->links);
     clients_free(d);
     guard_free(&d->guard);
+    pieces_free(&d->pieces);
     if (d->hearing)
         dp_unmap(d->hearing, sizeof *d->hearing);
     if (d->timer >= 0)
@@ -90,11 +94,14 @@ void dp_counters(struct dp *d, struct dp_counters *out)
 {
     *out = d->counters;
     links_add_counters(&d->links, out);
+    out->rx_pieced = d->pieces.whole;
+    out->rx_piece_bad = d->pieces.bad;
+    out->tx_pieced = d->links.tx_pieced;
 }
 
 uint64_t dp_memory(const struct dp *d)
 {
-    uint64_t bytes = sizeof *d + (d->hearing ? sizeof *d->hearing : 0) + links_memory(&d->links) + d->sends.cap + d->group_touched;
+    uint64_t bytes = sizeof *d + (d->hearing ? sizeof *d->hearing : 0) + links_memory(&d->links) + pieces_memory(&d->pieces) + d->sends.cap + d->group_touched;
     for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
         if (d->clients[i].used)
             bytes += d->clients[i].in_cap + (d->clients[i].handles ? DP_HANDLES_MAX * sizeof(struct dp_bound) : 0) +
@@ -265,7 +272,8 @@ static uint32_t wants(struct dp *d, uint32_t status, uint64_t now)
         want |= DP_W_FENCED;
     if (d->pairs.news | d->pairs.asked)
         want |= DP_W_PAIR;
-    if (d->spread.doubt_is_new || (d->hearing && d->hearing->due && d->hearing->due <= now))
+    if (d->spread.doubt_is_new || d->links.large || (d->hearing && d->hearing->due && d->hearing->due <= now) ||
+        (d->api->asked_again(d->core) != d->again && now >= d->again_rest))
         want |= DP_W_SAID;
     return want;
 }
@@ -345,8 +353,10 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     d->fenced = (status & ZJ_S_FENCED) != 0;
     if (want & DP_W_LINK)
         links_error_told(&d->links);
-    if (want & DP_W_SAID)
+    if (want & DP_W_SAID) {
         d->spread.doubt_is_new = 0;
+        d->again_rest = now + DP_AGAIN_REST_NS;
+    }
     links_unmute(&d->links);
     clients_tidy(d, now);
     const uint64_t due = next_due(d, deadline, now);

@@ -8,6 +8,8 @@
 #define ZJE_WHAT_PDU 1u
 #define ZJE_WHAT_HELLO 2u
 #define ZJE_WHAT_LINKS 3u
+#define ZJE_WHAT_PROBE 4u
+#define ZJE_WHAT_PIECE 5u
 #define ZJE_SUITE_NONE 0u
 #define ZJE_SUITE_AES_256_GCM 1u
 
@@ -15,12 +17,12 @@
 #define ZJE_SIZEOF_ENVELOPE 24u
 #define ZJE_ENVELOPE_CLUSTER 0u /* 4 bytes: CRC-32 of the cluster name, as in a PDU: the kernel's filter looks at it */
 #define ZJE_ENVELOPE_VERSION 4u /* 1 bytes: 2; a frame without an envelope has 1 here */
-#define ZJE_ENVELOPE_WHAT 5u /* 1 bytes: what the body is: 1 PDU, 2 HELLO, 3 LINKS */
+#define ZJE_ENVELOPE_WHAT 5u /* 1 bytes: what the body is: 1 PDU, 2 HELLO, 3 LINKS, 4 PROBE, 5 PIECE */
 #define ZJE_ENVELOPE_TX 6u /* 1 bytes: station that put the frame on the wire, 1..n; the PDU names the one whose PDU it is */
-#define ZJE_ENVELOPE_SUITE 7u /* 1 bytes: 1 AES-256-GCM; 16 more: the body is encrypted */
+#define ZJE_ENVELOPE_SUITE 7u /* 1 bytes: 0 none; 1 AES-256-GCM; 16 more: the body is encrypted */
 #define ZJE_ENVELOPE_LENGTH 8u /* 2 bytes: bytes of the body; the tag follows it, then padding */
-#define ZJE_ENVELOPE_PIECE 10u /* 2 bytes: 0 */
-#define ZJE_ENVELOPE_SESSION 12u /* 4 bytes: first bytes of the session under which tx seals */
+#define ZJE_ENVELOPE_PIECE 10u /* 2 bytes: PIECE: its place, from 0, and how many the PDU has, a byte each; else 0 */
+#define ZJE_ENVELOPE_SESSION 12u /* 4 bytes: first bytes of the session under which tx seals; suite 0: of a random number, drawn at its start */
 #define ZJE_ENVELOPE_NUMBER 16u /* 8 bytes: of the frame in its session: from 1, one more for every frame sealed; HELLO: 0 */
 
 /* HELLO body, followed by `keys` ids of 4 bytes and the echoes. Its tag is HMAC-SHA-256, cut to 16 bytes. */
@@ -46,5 +48,13 @@
 #define ZJE_ECHO_PROVEN 0u /* 4 bytes: first bytes of that station's session that is proven here, 0: none */
 #define ZJE_ECHO_ECHO 4u /* 8 bytes: one of its challenges that was heard, 0: none */
 #define ZJE_ECHO_OTHER 12u /* 8 bytes: another one of them, 0: none other */
+
+/* PROBE body: whoever gets it has had a frame of this size. Zeros follow. */
+#define ZJE_SIZEOF_PROBE 8u
+#define ZJE_PROBE_PROBE_LINK 0u /* 1 bytes: number of the link, from 1 */
+#define ZJE_PROBE_ANSWER 1u /* 1 bytes: 1: LINKS is wanted at once; 0: with the next one */
+#define ZJE_PROBE_ROUND 2u /* 2 bytes: one more (modulo 2^16) for each try; LINKS names the last one heard */
+#define ZJE_PROBE_BYTES 4u /* 2 bytes: of the whole frame behind the Ethernet header */
+#define ZJE_PROBE_PROBE_PAD 6u /* 2 bytes: 0 */
 
 #endif

@@ -51,7 +51,7 @@ int zj_create(const struct zj_config *f, zj_core **out)
     c->self = f->self;
     c->mask = f->slots - 1;
     c->slot_bytes = (f->frame_max + 63) & ~63u;
-    c->send.own_frame_max = f->frame_max;
+    c->send.own_frame_max = c->send.limit = c->send.base = f->frame_max;
     c->rng = f->seed;
     c->order.mask = 1;
     while (c->order.mask < (uint64_t)c->n * f->slots)

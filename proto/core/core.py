@@ -502,10 +502,23 @@ class Core:
         flat = ffi.unpack(self._matrix, n * n)
         return [flat[h * n : (h + 1) * n] for h in range(n)]
 
+    def is_too_long(self, size: int) -> bool:
+        """Whether an own PDU that not every station has is larger than so many bytes."""
+        return bool(lib.zj_too_long(self._core, size))
+
     @property
-    def too_long(self) -> bool:
-        """Whether an own PDU that not every station has is larger than some station's interface, or the own one, carries now."""
-        return bool(lib.zj_too_long(self._core))
+    def pdu_max(self) -> int:
+        """Bytes of the largest PDU that is built now."""
+        return int(lib.zj_pdu_max(self._core))
+
+    def limit_size(self, limit: int, base: int) -> None:
+        """PDUs built from now on have at most so many bytes, whatever the stations can receive. base: see ``asked_again``."""
+        lib.zj_limit_size(self._core, limit, base)
+
+    @property
+    def asked_again(self) -> int:
+        """How often a PDU of more than ``base`` bytes was asked for that had been sent again before."""
+        return int(lib.zj_asked_again(self._core))
 
     def last_tx_ns(self) -> int:
         """Time at which a frame for all was last taken to be sent; at opening, that time."""

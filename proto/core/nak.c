@@ -170,6 +170,7 @@ void nak_take(zj_core *c, const struct pdu *p, uint64_t now)
                 c->count.retransmits_suppressed++;
                 continue;
             }
+            c->send.asked_again += m->last_tx && m->size > c->send.base; /* it may be too large for some switch */
             m->last_tx = now;
             tx_slot(c, h, q, 1);
         }

@@ -21,7 +21,7 @@ void send_reset(zj_core *c)
 void send_window(zj_core *c)
 {
     const struct stream *me = &c->st[c->self];
-    uint32_t window = c->cfg.window, limit = c->send.own_frame_max;
+    uint32_t window = c->cfg.window, limit = c->send.own_frame_max < c->send.limit ? c->send.own_frame_max : c->send.limit;
     for (uint32_t i = 0; i < c->listed; i++) {
         uint32_t j = c->list[i];
         if (j == c->self)
@@ -46,13 +46,25 @@ void send_window(zj_core *c)
         c->send.end = kept;
 }
 
-int zj_too_long(const zj_core *c)
+void zj_limit_size(zj_core *c, uint32_t limit, uint32_t base)
+{
+    c->send.limit = limit;
+    c->send.base = base;
+    if (c->is_open)
+        send_window(c);
+}
+
+uint32_t zj_pdu_max(const zj_core *c) { return c->send.pdu_max ? c->send.pdu_max : UINT32_MAX; }
+
+uint32_t zj_asked_again(const zj_core *c) { return c->send.asked_again; }
+
+int zj_too_long(const zj_core *c, uint32_t size)
 {
     const struct stream *me = &c->st[c->self];
     if (!c->is_open)
         return 0;
     for (uint64_t q = me->min_al; q < c->send.next; q++) /* bound: window */
-        if (meta_of(c, me, q)->size > c->send.pdu_max)
+        if (meta_of(c, me, q)->size > size)
             return 1;
     return 0;
 }

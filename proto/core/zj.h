@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 9u
+#define ZJ_API_VERSION 10u
 
 typedef struct zj_core zj_core;
 
@@ -264,6 +264,12 @@ int zj_flushing(const zj_core *c);                       /* between zj_flush and
 int zj_flushed(const zj_core *c);
 /* Own interface can carry PDUs of so many bytes from now on (<= frame_max of the configuration; larger is cut). */
 void zj_set_frame_max(zj_core *c, uint32_t frame_max);
+/* PDUs built from now on are at most so large, whatever the stations say that they can receive; kept from instance to instance. base:
+ * what larger ones may be lost for, see zj_asked_again. */
+void zj_limit_size(zj_core *c, uint32_t limit, uint32_t base);
+uint32_t zj_pdu_max(const zj_core *c);                   /* bytes of the largest PDU that is built now; none before the first instance */
+/* How often a PDU above base was asked for that had been sent again before: it may be too large for something on the way. */
+uint32_t zj_asked_again(const zj_core *c);
 
 /* ---- per frame ---- */
 /* One PDU, without its Ethernet header; trailing padding is ignored. Returns enum zj_drop (ZJ_DROP_NONE: processed). */
@@ -378,7 +384,7 @@ void zj_digest(const zj_core *c, uint64_t *position, uint64_t *digest);
 /* Why fenced: station that differs, position, own and its digest. 0 if not fenced. */
 int zj_fence(const zj_core *c, uint32_t *station, uint64_t *position, uint64_t *own, uint64_t *theirs);
 uint64_t zj_clock(const zj_core *c);                     /* no place in the order that is given from now on is below */
-int zj_too_long(const zj_core *c);                       /* 1: an own PDU that not everybody has is larger than some station takes now */
+int zj_too_long(const zj_core *c, uint32_t size);        /* 1: an own PDU that not everybody has is larger than this */
 uint64_t zj_last_tx(const zj_core *c);                   /* when a frame for all was last handed out by zj_tx_done */
 uint64_t zj_last_word(const zj_core *c);                 /* the same, or one for a single station */
 /* Where a frame that zj_tx has given goes: the MAC address of the only station that it is for; NULL: to all. */
@@ -420,6 +426,9 @@ struct zj_api {
     int (*pair_to_group)(const zj_core *);
     int (*pair_asks)(const zj_core *, const uint8_t *, uint32_t);
     const uint8_t *(*address)(const zj_core *, const uint8_t *);
+    void (*limit_size)(zj_core *, uint32_t, uint32_t);
+    uint32_t (*pdu_max)(const zj_core *);
+    uint32_t (*asked_again)(const zj_core *);
 };
 const struct zj_api *zj_api(void);
 

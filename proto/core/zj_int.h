@@ -171,6 +171,8 @@ struct zj_core {
         int frag_restart;     /* a joiner lacks its beginning: send it from there */
         int blocked;
         uint32_t own_frame_max, pdu_max; /* pdu_max: largest PDU to build now */
+        uint32_t limit, base;     /* zj_limit_size */
+        uint32_t asked_again;     /* PDUs above base that were asked for after they had been sent again */
         uint64_t next;        /* number of the next own PDU; switched: as st[self].req */
         uint64_t end;         /* the window ends there */
     } send;

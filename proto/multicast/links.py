@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from ..core import Core, Stage
 from ..engineconfig import EngineConfig, make_core
+from ..envelope import pieces_carry
 from ..wire import Ordering, view_hash
 from .codec import Encoded, decode
 from .records import Record
@@ -162,9 +163,9 @@ class Links:
 
     @property
     def too_long(self) -> bool:
-        """Whether a PDU is larger than the interface carries now, and cannot be sent again. A link has no gaps: only a new
-        incarnation can help."""
-        return any(pair.core.too_long for pair in self.pairs.values())
+        """Whether a PDU is so much larger than the interface carries now that it cannot be sent again, not in pieces either. A link
+        has no gaps: only a new incarnation can help."""
+        return any(pair.core.is_too_long(pieces_carry(pair.core.pdu_max)) for pair in self.pairs.values())
 
     def is_member(self, station: int) -> bool:
         return station in self._since

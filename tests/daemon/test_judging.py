@@ -50,7 +50,7 @@ class Path:
         return self.doubtful
 
     def links_heard(self, link: int) -> list[Heard]:
-        return [Heard(0, 0, 0), Heard(self.heard_ns, 7, 1400)]
+        return [Heard(0, 0, 0, 0), Heard(self.heard_ns, 7, 1400, 5)]
 
     def links_said(self) -> tuple[int, int, bytes] | None:
         return self.waits.pop(0) if self.waits else None
@@ -82,14 +82,14 @@ def made() -> tuple[Judging, Path, list[str]]:
 def come(path: Path, now: int, frames: int) -> None:
     """Station 2 is heard on both links, and hears this one there."""
     path.heard_ns = now
-    path.waits = [(2, link, Said(link + 1, 2, 0b1, 9, (frames, 0), (1300, 0)).packed()) for link in (0, 1)]
+    path.waits = [(2, link, Said(link + 1, 2, 0b1, 9, (frames, 0), (1300, 0), (4, 0)).packed()) for link in (0, 1)]
 
 
 def test_links_are_said_judged_and_used() -> None:
     judging, path, lines = made()
     assert path.weights == {0: 0, 1: 100}
     judging.serve(1000 * MS, 0)
-    assert path.spoke == [(link, Said(link + 1, 2, 0, 50 + link, (0, 7), (0, 1400))) for link in (0, 1)]
+    assert path.spoke == [(link, Said(link + 1, 2, 0, 50 + link, (0, 7), (0, 1400), (0, 5))) for link in (0, 1)]
     assert path.used == [(Spreading.ALL, [0, 1])]
     judging.serve(1000 * MS + 1, 0)
     assert len(path.spoke) == 2, "not before its time"
@@ -124,6 +124,6 @@ def test_a_doubt_is_taken_over_from_the_data_path() -> None:
 def test_links_of_another_number_of_links_are_not_believed() -> None:
     judging, path, _ = made()
     path.heard_ns = 1000 * MS
-    path.waits = [(2, 0, Said(1, 3, 0b1, 9, (1, 0), (1300, 0)).packed()), (2, 1, b"\x00" * 30)]
+    path.waits = [(2, 0, Said(1, 3, 0b1, 9, (1, 0), (1300, 0), (4, 0)).packed()), (2, 1, b"\x00" * 30)]
     judging.serve(1000 * MS, int(Want.SAID))
     assert [row["state"] for link in (1, 2) for row in judging.status(link, 0)["stations"]] == ["one-way", "one-way"]

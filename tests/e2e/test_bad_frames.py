@@ -99,6 +99,8 @@ def capture_kinds(lab: Lab, members: list[Program], folder: Path) -> dict[Kind, 
         for record in CaptureFile(file):
             if record.data[12:14] == ETHERTYPE.to_bytes(2, "big"):
                 pdu = record.data[14:]
+                if pdu[HEADER.offset("version")] != 1:  # LINKS and PROBE have an envelope
+                    continue
                 found[Kind(pdu[HEADER.offset("kind")])].append(pdu)
     return found
 
@@ -328,6 +330,7 @@ def recorded_openings(lab: Lab, folder: Path) -> list[bytes]:
     with files[1].open("rb") as file:
         pdus = [record.data[14:] for record in CaptureFile(file) if record.data[12:14] == ETHERTYPE.to_bytes(2, "big")]
     kinds, src = (Kind.OPEN, Kind.RCV), HEADER.offset("src")
+    pdus = [pdu for pdu in pdus if pdu[HEADER.offset("version")] == 1]  # LINKS and PROBE have an envelope
     return [pdu for pdu in pdus if pdu[HEADER.offset("kind")] in kinds and pdu[src] == 3]
 
 

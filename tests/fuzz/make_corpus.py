@@ -205,9 +205,27 @@ def programs() -> list[bytes]:
     ]  # fmt: skip
 
 
+def pieces() -> list[bytes]:
+    """PDUs in pieces: in order, the last one first, cut short, of too many; PROBEs and LINKS between."""
+
+    def piece(place: int, count: int, size: int, *, number: int = 16, tx: int = 2, what: int = 2, first: bytes = b"") -> bytes:
+        return struct.pack(">4BBBBBH", what, tx, 7, 0, number + place, place, count, 1, size) + first.ljust(8, b"\0")
+
+    head = struct.pack(">IBB", 1, 1, wire.Kind.DATA)
+    whole = [piece(k, 3, 900, first=head) for k in range(3)]
+    return [
+        b"".join(whole),
+        b"".join(reversed(whole)),
+        whole[0] + piece(1, 3, 800) + whole[2] + whole[2],
+        b"".join(piece(k, 16, 187, tx=1 + k % 3, first=head) for k in range(16)),
+        b"".join(piece(15, 16, 100, number=16 * n) for n in range(1, 15)) + b"".join(whole),
+        piece(0, 3, 60, what=0, first=b"\1\1\0\5\0\x40") + piece(0, 0, 60, what=1) + whole[0],
+    ]
+
+
 def main() -> None:
     shutil.rmtree(CORPUS, ignore_errors=True)
-    for target in ("rx", "codec", "client"):
+    for target in ("rx", "codec", "client", "pieces"):
         (CORPUS / target).mkdir(parents=True)
 
     def put(target: str, data: bytes) -> None:
@@ -234,6 +252,8 @@ def main() -> None:
         put("codec", bytes([stations - 1]) + pdu)
     for script in programs():
         put("client", script)
+    for frames in pieces():
+        put("pieces", frames)
 
 
 if __name__ == "__main__":

@@ -185,9 +185,23 @@ static const uint8_t *address(const zj_core *core, const uint8_t *pdu)
     return NULL;
 }
 
+static void limit_size(zj_core *core, uint32_t limit, uint32_t base)
+{
+    CORE(core)->limit = limit;
+    CORE(core)->base = base;
+}
+
+static uint32_t pdu_max(const zj_core *core)
+{
+    const struct double_core *c = (const struct double_core *)(const void *)core;
+    return c->limit ? c->limit : UINT32_MAX;
+}
+
+static uint32_t asked_again(const zj_core *core) { return ((const struct double_core *)(const void *)core)->again; }
+
 const struct zj_api *double_api(void)
 {
     static const struct zj_api api = {ZJ_API_VERSION, sizeof(struct zj_api), rx, step, tx, tx_done, offer, next, positions, nak_due,
-                                      poll_due, confirm_due, nak, NULL, NULL, NULL, NULL, address};
+                                      poll_due, confirm_due, nak, NULL, NULL, NULL, NULL, address, limit_size, pdu_max, asked_again};
     return &api;
 }

@@ -262,9 +262,9 @@ def test_a_link_that_fails_holds_up_nothing_that_is_spread(make_bench: Make) -> 
     assert stream(bench, listeners, 0, 100, [0, 100]) == [[], list(range(100))]
 
 
-def plain_links(said: Said, tx: int) -> bytes:
+def plain_links(said: Said, tx: int, session: bytes = bytes(4), number: int = 0) -> bytes:
     body = said.packed()
-    head = Envelope(CLUSTER, What.LINKS, tx, 0, len(body), bytes(4), 0).packed()
+    head = Envelope(CLUSTER, What.LINKS, tx, 0, len(body), session, number).packed()
     return head + body + crc32c(head + body).to_bytes(4, "big")
 
 
@@ -281,10 +281,12 @@ def crc32c(data: bytes) -> int:
 @isolated
 def test_links_is_sent_on_one_link_and_taken_if_it_is_whole(make_bench: Make) -> None:
     bench, _, peers = opened(make_bench, 2)
-    said = Said(2, 2, 0b101, 77, (1, 2, 3), (60, 0, 1500))
+    said = Said(2, 2, 0b101, 77, (1, 2, 3), (60, 0, 1500), (7, 0, 65535))
     assert bench.dp.links_say(1, said.packed())
     (frame,) = received(bench, peers[1], 1)
-    assert frame[14:].rstrip(b"\0") == plain_links(said, bench.core.c.self + 1).rstrip(b"\0") and not peers[0].receive()
+    sent = Envelope.read(frame[14:])
+    assert sent is not None and frame[14:] == plain_links(said, bench.core.c.self + 1, sent.session, 1)
+    assert any(sent.session) and not peers[0].receive()
     good = plain_links(said, 3)
     for bad in (good[:-1] + bytes([good[-1] ^ 1]), good[:-5], good[:30] + bytes([good[30] ^ 4]) + good[31:]):
         peers[1].send(ethernet(bad))
@@ -334,9 +336,9 @@ def test_the_second_copy_goes_no_further(make_bench: Make) -> None:
     bench.until(lambda: bench.core.c.rx_frames == before + 1, what="the same bytes later: no double")
 
 
-def under_session(what: What, tx: int, session: bytes, suite: int, number: int, body: bytes) -> bytes:
+def under_session(what: What, tx: int, session: bytes, suite: int, number: int, body: bytes, piece: int = 0) -> bytes:
     """A frame made by the slow cipher."""
-    head = Envelope(CLUSTER, what, tx, suite, len(body), session[:4], number).packed()
+    head = Envelope(CLUSTER, what, tx, suite, len(body), session[:4], number, piece=piece).packed()
     nonce = bytes(4) + number.to_bytes(8, "big")
     if suite & ENCRYPTED:
         hidden, tag = gcm.seal(key_of(session), nonce, head, body)
@@ -351,7 +353,7 @@ def test_with_a_key_copies_and_links_are_told_from_replays(make_bench: Make, sui
     bench.dp.session_read(2, THEIRS, key_of(THEIRS), 1)
     bench.dp.seal_under(SESSION, key_of(SESSION))
     data = HEADER.struct.pack(CLUSTER, 1, Kind.DATA, 0, 3, 2, 0, 0, 1, 1, 0, 0, 0, 0, 0, 12345)
-    said = Said(1, 2, 0b11, 5, (1, 2, 3), (4, 5, 6))
+    said = Said(1, 2, 0b11, 5, (1, 2, 3), (4, 5, 6), (7, 8, 9))
 
     def counted(name: str) -> int:
         return sum(bench.dp.link_counters(i)[name] for i in (0, 1))

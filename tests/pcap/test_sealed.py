@@ -96,7 +96,7 @@ def test_a_hello_of_many_stations_says_whom_each_part_is_about() -> None:
 
 
 def test_links_is_read_unless_it_is_hidden_or_malformed() -> None:
-    body = Said(2, 2, 0b101, 9, (1, 2, 3), (60, 0, 1500)).packed()
+    body = Said(2, 2, 0b101, 9, (1, 2, 3), (60, 0, 1500), (4, 0, 7)).packed()
     for suite, tag in ((0, 4), (1, 16), (17, 16)):
         head = Envelope(1, What.LINKS, 3, suite, len(body), bytes(4), 0).packed()
         found = sealed(head + body + bytes(tag))
@@ -104,7 +104,14 @@ def test_links_is_read_unless_it_is_hidden_or_malformed() -> None:
         if suite == 17:
             assert found.links == {} and pieces(found)[-1] == "not readable"
         else:
-            assert found.links == {"link": 2, "hears": [1, 3], "sent": 9, "frames": [1, 2, 3], "largest": [60, 0, 1500]}
+            assert found.links == {
+                "link": 2,
+                "hears": [1, 3],
+                "sent": 9,
+                "frames": [1, 2, 3],
+                "largest": [60, 0, 1500],
+                "rounds": [4, 0, 7],
+            }
             assert pieces(found)[1:] == ["LINKS   ", "link 2", "hears 1, 3", "sent 9"]
         assert sealed((head + body + bytes(tag))[:-1]) is None
     head = Envelope(1, What.PDU, 3, 0, len(body), bytes(4), 0).packed()

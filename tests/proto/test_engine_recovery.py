@@ -61,16 +61,17 @@ def test_a_poll_is_answered_by_whoever_was_not_heard() -> None:
 
 
 def test_pdus_that_no_longer_fit_the_interface_do_not_block_for_ever() -> None:
-    """MTU changed while running: a PDU that was lost and is larger than the MTU is now can never be repeated. The sender must
-    notice and begin a new life; the others must not wait for it until somebody restarts a daemon."""
-    cluster = opened()
-    first, limit = cluster.nodes[0], {1: 1500}
+    """MTU changed while running: a PDU that was lost and is so much larger than the MTU is now that it would take more than 16
+    pieces can never be repeated. The sender must notice and begin a new life; the others must not wait for it until somebody
+    restarts a daemon."""
+    cluster = opened(frame_max=16_000)
+    first, limit = cluster.nodes[0], {1: 16_000}
     cluster.lost = lambda source, to, pdu: True
-    cluster.send(0, b"z" * 1400)
+    cluster.send(0, b"z" * 15_000)
     cluster.run(MS // 10)
-    first.apply(cluster.now, first.engine.set_frame_max(cluster.now, 1000))
-    limit[1] = 1000
-    cluster.lost = lambda source, to, pdu: len(pdu) > limit.get(source.config.station, 1500)
+    first.apply(cluster.now, first.engine.set_frame_max(cluster.now, 600))
+    limit[1] = 600
+    cluster.lost = lambda source, to, pdu: len(pdu) > limit.get(source.config.station, 16_000)
     cluster.until(lambda: all(node.engine.instance > 1 for node in cluster.nodes), limit_ns=6_000 * MS)
     assert "larger than the MTU" in first.reported(Closed)[0].reason
     cluster.send(0, b"y" * 1400)

@@ -15,7 +15,7 @@ MEMBERS = (1, 2, 3)
 
 def said(link: int, *hears: int, frames: int = 0, number: int = 0) -> Said:
     """What another station says on a link: whom it hears there, and how many frames it has of station 1."""
-    return Said(number or link, 2, sum(1 << (s - 1) for s in hears), 0, (frames, 0, 0), (0, 0, 0))
+    return Said(number or link, 2, sum(1 << (s - 1) for s in hears), 0, (frames, 0, 0), (0, 0, 0), (0, 0, 0))
 
 
 class Scene:
@@ -117,6 +117,6 @@ def test_any_bytes_are_links_or_none(body: bytes) -> None:
 @given(st.integers(0, 70), st.integers(0, 6), st.integers(1, 4), st.integers(1, 64))
 def test_nobody_is_troubled_by_what_another_says(station: int, link: int, number: int, stations: int) -> None:
     scene = Scene()
-    scene.judge.on_links(scene.now, station, link, Said(number, 4, 0, 0, (1,) * stations, (1,) * stations))
+    scene.judge.on_links(scene.now, station, link, Said(number, 4, 0, 0, (1,) * stations, (1,) * stations, (1,) * stations))
     scene.round(*ALL)
     assert scene.judge.deadline_ns() > 0

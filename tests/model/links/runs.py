@@ -152,7 +152,7 @@ class Run:
         if last is not None and self.now - last < REST_NS:
             raise Violation(f"quiet: station {station} speaks on link {say.link} again after {self.now - last} ns")
         self._spoke[station, say.link] = self.now
-        said = Said(say.link, self.count, say.hears, 0, tuple(self.frames[station][say.link]), (0,) * self.n)
+        said = Said(say.link, self.count, say.hears, 0, tuple(self.frames[station][say.link]), (0,) * self.n, (0,) * self.n)
         for other in range(1, self.n + 1):
             path = self.paths.get((say.link, station, other))
             if path is not None and self.random.random() >= path.loss:

@@ -41,7 +41,7 @@ class FakePair:
         self.life = life
         low = life.lower[0]
         self.other, self.incarnation = life.higher if station == low else life.lower
-        self.core = SimpleNamespace(handle_pointer=self, memory_bytes=0, too_long=False)
+        self.core = SimpleNamespace(handle_pointer=self, memory_bytes=0, pdu_max=1500, is_too_long=lambda size: False)
         self.malformed = 0
         self.queue: deque[Encoded] = deque()
         self.accepted: deque[list[Record]] = deque()

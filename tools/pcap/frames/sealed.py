@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from ....proto.envelope import ENCRYPTED, ENVELOPE, TAG_BYTES, VERSION, Envelope, Hello, Suite, What
+from ....proto.envelope import ENCRYPTED, ENVELOPE, PROBE, TAG_BYTES, VERSION, Envelope, Hello, Suite, What
 from ....proto.links import Said
 from ....proto.wire import STATIONS_MAX
 
@@ -30,17 +30,24 @@ class Sealed(NamedTuple):
     hello: dict[str, Any] | None
     links: dict[str, Any] | None = None
     """What LINKS says; empty: it is hidden, or malformed."""
+    probe: dict[str, Any] | None = None
+    """What PROBE says; empty: as there."""
 
 
 def sealed(frame: bytes) -> Sealed | None:
     """What follows the link-layer header; None: it has no envelope, or one that cannot be."""
     envelope = Envelope.read(frame)
-    if envelope is None or envelope.version != VERSION or envelope.piece or envelope.suite not in SUITES:
+    if envelope is None or envelope.version != VERSION or envelope.suite not in SUITES:
         return None
     is_plain = envelope.suite == Suite.NONE
     end = ENVELOPE.size + envelope.length + (CRC_BYTES if is_plain else TAG_BYTES)
-    known = (What.LINKS,) if is_plain else tuple(What)
-    if envelope.what not in known or not 1 <= envelope.tx <= STATIONS_MAX or end > len(frame):
+    known = (What.LINKS, What.PROBE, What.PIECE) if is_plain else tuple(What)
+    if (
+        envelope.what not in known
+        or bool(envelope.piece) != (envelope.what == What.PIECE)
+        or not 1 <= envelope.tx <= STATIONS_MAX
+        or end > len(frame)
+    ):
         return None
     body = frame[ENVELOPE.size : ENVELOPE.size + envelope.length]
     plain: dict[str, Any] = {
@@ -56,6 +63,11 @@ def sealed(frame: bytes) -> Sealed | None:
         return Sealed(plain, None, _hello(Hello.read(envelope, body)))
     if envelope.what == What.LINKS:
         return Sealed(plain, None, None, _links(Said.read(body) if not envelope.suite & ENCRYPTED else None))
+    if envelope.what == What.PROBE:
+        return Sealed(plain, None, None, None, _probe(body if not envelope.suite & ENCRYPTED else b""))
+    if envelope.what == What.PIECE:
+        place, count = envelope.piece >> 8, envelope.piece & 0xFF
+        return Sealed(plain | {"piece": place + 1, "pieces": count}, None, None)
     return Sealed(plain, frame[ENVELOPE.size :] if envelope.suite == Suite.AES_256_GCM else None, None)
 
 
@@ -63,7 +75,21 @@ def _links(said: Said | None) -> dict[str, Any]:
     if said is None:
         return {}
     heard = [station for station in range(1, len(said.frames) + 1) if said.hears_station(station)]
-    return {"link": said.number, "hears": heard, "sent": said.sent, "frames": list(said.frames), "largest": list(said.largest)}
+    return {
+        "link": said.number,
+        "hears": heard,
+        "sent": said.sent,
+        "frames": list(said.frames),
+        "largest": list(said.largest),
+        "rounds": list(said.rounds),
+    }
+
+
+def _probe(body: bytes) -> dict[str, Any]:
+    if len(body) < PROBE.size:
+        return {}
+    link, answer, number, size, _ = PROBE.struct.unpack_from(body)
+    return {"link": link, "round": number, "bytes": size, "answer": bool(answer)}
 
 
 def _hello(hello: Hello | None) -> dict[str, Any]:
@@ -92,6 +118,13 @@ def pieces(found: Sealed) -> list[str]:
             [f"link {found.links['link']}", f"hears {hears}", f"sent {found.links['sent']}"] if found.links else ["not readable"]
         )
         return [f"station {e['tx']}", "LINKS   ", *said]
+    if found.probe is not None:
+        said = (
+            [f"link {found.probe['link']}", f"round {found.probe['round']}", f"{found.probe['bytes']} B"] if found.probe else []
+        )
+        return [f"station {e['tx']}", "PROBE   ", *(said or ["not readable"])]
+    if "piece" in e:
+        return [f"station {e['tx']}", "PIECE   ", f"{e['piece']} of {e['pieces']}", f"number {e['number']}", f"{e['length']} B"]
     if found.hello is None:
         return [f"station {e['tx']}", "ENCRYPTED", f"session {e['session']}", f"number {e['number']}", f"{e['length']} B"]
     out = [f"station {e['tx']}", "HELLO   ", f"session {e['session']}"]

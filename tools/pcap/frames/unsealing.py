@@ -62,7 +62,7 @@ class Unsealing:
         """The frame with a readable body, as an authenticated one has it; None: it is not sealed, of no known session, or its tag
         is wrong."""
         envelope = Envelope.read(frame)
-        if envelope is None or envelope.version != VERSION or envelope.what not in (What.PDU, What.LINKS):
+        if envelope is None or envelope.version != VERSION or envelope.what not in (What.PDU, What.LINKS, What.PROBE, What.PIECE):
             return None
         end = ENVELOPE.size + envelope.length
         key = self._sessions.get((envelope.tx, envelope.session, envelope.suite))

@@ -1,0 +1,1 @@
+"""Frame sizes of whole clusters in virtual time."""
