@@ -115,6 +115,8 @@ PIECE_EXTRA: Final = ENVELOPE.size + 4
 def pieces_carry(frame_max: int) -> int:
     """Bytes of the largest PDU that can be sent in pieces. frame_max: of one that is sent whole."""
     return PIECES_MAX * (frame_max - PIECE_EXTRA)
+
+
 OVERHEAD: Final = ENVELOPE.size + TAG_BYTES
 HELLO_BYTES_MAX: Final = ENVELOPE.size + HELLO.size + 4 * KEYS_MAX + ECHOES_PER_PART * ECHO.size + TAG_BYTES
 

@@ -163,8 +163,8 @@ class Links:
 
     @property
     def too_long(self) -> bool:
-        """Whether a PDU is so much larger than the interface carries now that it cannot be sent again, not in pieces either. A link
-        has no gaps: only a new incarnation can help."""
+        """Whether a PDU is so much larger than the interface carries now that it cannot be sent again, not in pieces either. A
+        link has no gaps: only a new incarnation can help."""
         return any(pair.core.is_too_long(pieces_carry(pair.core.pdu_max)) for pair in self.pairs.values())
 
     def is_member(self, station: int) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from zenjun.proto.core import add_checksum
 from zenjun.proto.core._core import ffi, lib
 from zenjun.proto.engineconfig import make_core
+from zenjun.proto.envelope import pieces_carry
 from zenjun.proto.multicast.codec import (
     Encoded,
     decode,
@@ -109,7 +110,8 @@ def test_who_have_met_at_the_group_address_leave_it(end: type[LinkEnd], lost: in
 @rule("L1")
 def test_frames_are_not_larger_than_the_interface_carries() -> None:
     """The interface carries less than the configuration allows, and each end says so of its own: a record of many frames passes,
-    also when both have been heard. One that was built before the interface carried less cannot be sent again, and is told of."""
+    also when both have been heard. One that was built before the interface carried less goes in pieces; one that takes more of them
+    than there may be cannot be sent again, and is told of."""
     vectors = (9, 9)
     ends = [Links(replace(CONFIG, stations=2, station=z, frame_max=9000, window_frames=64, message_max=100_000)) for z in (1, 2)]
     for links in ends:
@@ -140,7 +142,16 @@ def test_frames_are_not_larger_than_the_interface_carries() -> None:
     one.core.step(now, True)
     assert list(one.core.tx(now)), "they are lost"
     ends[0].set_frame_max(600)
-    assert ends[0].too_long and not ends[1].too_long
+    assert not ends[0].too_long and not ends[1].too_long
+    ends[0].begin(2, vectors, 9000)
+    ends[0].set_frame_max(9000)
+    wide = ends[0].pair(2, now)
+    wide.send(encode(Data(Id(ERA, 1, 10), PROGRAM, "token", (3,), 0, bytes(8900))))
+    wide.pump(now)
+    wide.core.step(now, True)
+    assert max(map(len, wide.core.tx(now))) > pieces_carry(512)
+    ends[0].set_frame_max(512)
+    assert ends[0].too_long
 
 
 @rule("L3")
