@@ -33,6 +33,8 @@ TRY_NS: Final = 100 * MS
 CHECK_REST_NS: Final = 10 * MS
 CHECKS: Final = 2
 """Tries, each answered with a smaller size than the one proven, that show a hole: one may be lost by chance."""
+SILENT: Final = 4
+"""Tries of a size that nobody answers, each twice as long as the one before, until it counts as one that does not pass."""
 AGAIN_NS: Final = 10_000 * MS
 """Between two looks at what is proven, and after which a station that has said nothing is not there."""
 HOLD_FIRST_NS: Final = 1_000 * MS
@@ -367,7 +369,7 @@ class Sizes:
             case _Kind.BURST:
                 return {top, *(s for s in SIZES if self.config.needed <= s < top)}
             case _Kind.TRY:
-                return {way.trying}
+                return {way.trying, below}
             case _Kind.CHECK:
                 return {size, below, self.config.needed}
             case _Kind.SLOW:
@@ -393,7 +395,7 @@ class Sizes:
             case _Kind.BURST:
                 self._judge_burst(way, now, bool(silent or not targets), less)
             case _Kind.TRY:
-                self._judge_try(way, now, self._size(way, now))
+                self._judge_try(way, now, self._size(way, now), bool(silent))
             case _Kind.CHECK:
                 self._judge_check(way, now, silent, less)
 
@@ -410,12 +412,17 @@ class Sizes:
         else:
             way.proven.update(way.answers)  # more than counts may be less than it was
             way.high = way.trying = min(s for s in way.sizes if s > size)
-            way.kind, way.fails = _Kind.TRY, 1
+            way.kind, way.fails, way.silent = _Kind.TRY, 1, 0
 
-    def _judge_try(self, way: Way, now: int, size: int) -> None:
+    def _judge_try(self, way: Way, now: int, size: int, silent: bool) -> None:
         if size >= way.high:  # what did not pass does now
             way.begin(way.due)
             return
+        if silent and size < way.trying and way.silent < SILENT:  # that says nothing: it may be late
+            way.silent += 1
+            way.due = way.at + (TRY_NS << way.silent)
+            return
+        way.silent = 0
         way.fails = 0 if size >= way.trying else way.fails + 1
         if way.fails >= 2:
             way.high, way.fails = way.trying, 0

@@ -110,8 +110,8 @@ def test_who_have_met_at_the_group_address_leave_it(end: type[LinkEnd], lost: in
 @rule("L1")
 def test_frames_are_not_larger_than_the_interface_carries() -> None:
     """The interface carries less than the configuration allows, and each end says so of its own: a record of many frames passes,
-    also when both have been heard. One that was built before the interface carried less goes in pieces; one that takes more of them
-    than there may be cannot be sent again, and is told of."""
+    also when both have been heard. One that was built before the interface carried less goes in pieces; one that takes more of
+    them than there may be cannot be sent again, and is told of."""
     vectors = (9, 9)
     ends = [Links(replace(CONFIG, stations=2, station=z, frame_max=9000, window_frames=64, message_max=100_000)) for z in (1, 2)]
     for links in ends:

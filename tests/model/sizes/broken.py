@@ -49,7 +49,7 @@ class NoHold(Sizes):
 class NeverMore(Sizes):
     """J14: what has once come to less is not tried again."""
 
-    def _judge_try(self, way: Way, now: int, size: int) -> None:
+    def _judge_try(self, way: Way, now: int, size: int, silent: bool) -> None:
         self._rest(way, now)
         way.high = 0
 
