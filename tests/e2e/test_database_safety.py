@@ -26,6 +26,7 @@ def generation(shop: Databases, station: int) -> str:
     """The file in use."""
     return (shop.lab.station(station).state_directory / "db" / "shop.db").readlink().name
 
+
 READ_ONLY = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
 
 
