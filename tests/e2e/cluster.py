@@ -36,6 +36,12 @@ _live: weakref.WeakSet[Lab] = weakref.WeakSet()
 # ---- labs ----
 
 
+def is_sized(station: Station) -> bool:
+    """How large frames may be has been found out, where that is done."""
+    sizes = status(station)["frame_sizes"]
+    return sizes is None or bool(sizes["settled"])
+
+
 @contextlib.contextmanager
 def cluster(stations: int, *, ids: Iterable[int] | None = None, options: Options | None = None, **lab: Any) -> Iterator[Lab]:
     """A lab whose daemons (all, or those of ``ids``) are in one instance; a failure carries what every station says. Unless the
@@ -46,6 +52,8 @@ def cluster(stations: int, *, ids: Iterable[int] | None = None, options: Options
         chosen = list(up.stations) if ids is None else list(ids)
         up.start_daemons(chosen)
         up.wait_open(30, chosen)
+        if not lab.get("loss"):  # else an answer may be late for long
+            wait_for(lambda: all(is_sized(up.station(number)) for number in chosen), "frame sizes are known", 20)
         yield up
 
 
