@@ -32,6 +32,7 @@ from ..pcap.frames.pdu import decode
 READY_S: Final = 60.0
 QUIET_S: Final = 30.0
 ROUND_S: Final = 15.0
+CAPTURE_TRIES: Final = 5
 ROUNDS_MAX: Final = 3
 """On a machine short of time a station may miss its heartbeats without any fault: then the last message is sent again."""
 END_S: Final = 20.0
@@ -59,7 +60,7 @@ class MulticastKeepers:
     def start(self) -> None:
         """All of them. Raises LabError."""
         self._journal.write({"k": "multicast", "groups": {name: list(there) for name, there in self.task.groups.items()}})
-        self._captures = self._lab.start_capture(self._folder / "captures")
+        self._captures = self._start_captures()
         for station, (at, socket) in self._stations.items():
             words = [str(station), str(self._seed * 100 + station), str(self._path(station)), self.task.text()]
             with (self._folder / f"multicaster-{station}.log").open("ab") as log:
@@ -74,6 +75,13 @@ class MulticastKeepers:
             threading.Thread(target=self._listen, args=(station, process.stdout), daemon=True).start()
         if not wait_until(lambda: len(self._said) == len(self._stations), READY_S):
             raise LabError("programs in groups that overlap do not start; see multicaster-*.log")
+
+    def _start_captures(self) -> dict[int, Path]:
+        """On a busy machine a capture may not answer in its time. Raises LabError when none of some tries succeeds."""
+        for _ in range(CAPTURE_TRIES - 1):
+            with contextlib.suppress(LabError):
+                return self._lab.start_capture(self._folder / "captures")
+        return self._lab.start_capture(self._folder / "captures")
 
     def begin(self) -> None:
         """They send from the start."""
