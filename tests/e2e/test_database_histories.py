@@ -42,6 +42,8 @@ CUSTOMERS = 4
 LISTS = 6
 LIST_VALUES = 60
 """In a list; then another one takes its place, so that transactions stay short however long it runs."""
+BACK_S = 240.0
+"""For a process or station to start, and to be active: on a machine with much else to do an interpreter takes a minute."""
 TELL_S = 15.0
 """Between two lines of what has been done."""
 BEGIN = 100
@@ -323,7 +325,7 @@ def _load(history: History, seconds: float, faults: bool, least: int = 0, tell: 
                     up.kill_station(station)
                     time.sleep(r.uniform(0.0, 0.5))
                     up.start_station(station)
-                wait_for(lambda station=station: up.facts(station).get("active"), f"station {station} is back", 60)  # type: ignore[misc]
+                wait_for(lambda station=station: up.facts(station).get("active"), f"station {station} is back", BACK_S)  # type: ignore[misc]
     finally:
         history.stop()
 
