@@ -283,7 +283,10 @@ class Sizes:
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is being looked for: the limit is as good as it will be while nothing changes."""
+        """Nothing is being looked for: the limit is as good as it will be while nothing changes. With no other member there is
+        nobody who could answer."""
+        if not self._members:
+            return True
         return self.limit.why is not Why.HOLD and all(w.kind is _Kind.SLOW for w in self.ways.values() if w.is_open)
 
     @property

@@ -255,3 +255,15 @@ def test_stations_that_cannot_be_are_not_looked_at() -> None:
     scene.machine.on_said(scene.now, 9, 2, 5, 9000)
     scene.machine.on_probe(scene.now, 9, 2)
     assert all(not way.heard for way in scene.machine.ways.values())
+
+
+def test_who_is_alone_looks_for_nothing() -> None:
+    """Nobody could answer, ever: whoever waits until the sizes are known does not wait for it."""
+    scene = Scene()
+    scene.passes = {}
+    scene.members = (1,)
+    scene.run(500 * MS)
+    assert scene.machine.is_settled and scene.machine.limit.why is Why.ALONE and scene.size == 9000
+    scene.members = (1, 2)
+    scene.step(MS)
+    assert not scene.machine.is_settled
