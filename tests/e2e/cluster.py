@@ -53,7 +53,7 @@ def cluster(stations: int, *, ids: Iterable[int] | None = None, options: Options
         up.start_daemons(chosen)
         up.wait_open(30, chosen)
         if not lab.get("loss"):  # else an answer may be late for long
-            wait_for(lambda: all(is_sized(up.station(number)) for number in chosen), "frame sizes are known", 20)
+            wait_for(lambda: all(is_sized(up.station(number)) for number in chosen), "frame sizes are known", 40)
         yield up
 
 

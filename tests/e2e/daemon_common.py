@@ -31,7 +31,7 @@ def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 10.0, lab
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {timeout_s:g} s\n{logs(lab) if lab else ''}")
+            raise AssertionError(f"not within {timeout_s:g} s: {what}\n{logs(lab) if lab else ''}")
         time.sleep(0.01)
 
 

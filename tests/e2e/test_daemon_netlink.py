@@ -149,7 +149,8 @@ def test_mtu_changes_while_running(lab: Lab) -> None:
         for station in lab.stations.values():
             station.set_mtu(mtu)
         for station in lab.stations.values():
-            wait_for(lambda s=station, m=mtu: status(s)["interface"]["frame_max"]["bytes"] == m, f"frames of {mtu}", lab=lab)  # type: ignore[misc]
+            # A try at which another interface was not yet as large comes again after ten seconds (rule J14).
+            wait_for(lambda s=station, m=mtu: status(s)["interface"]["frame_max"]["bytes"] == m, f"frames of {mtu}", 40, lab=lab)  # type: ignore[misc]
         with program(lab.station(1)) as one, program(lab.station(2)) as two:
             group, other = one.join("mtu"), two.join("mtu")
             group.send(b"x" * 100_000, timeout=20)
