@@ -175,7 +175,7 @@ def test_a_hunt_on_two_processes(tmp_path: Path, bus: bool) -> None:
     corpus.write_text(corpus_text([(Case(FAILS, bus=bus), frozenset())]))
     began = time.monotonic()
     hunt.hunt(8, corpus, jobs=2)
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 600, "it ends, however busy the machine is"
     assert hunt.count >= 2, "one case at each process at least, however busy the machine is"
     assert hunt.failed == [Case(FAILS, bus=bus)]
     assert list((tmp_path / "out").glob(f"{'bus-' if bus else ''}{FAILS}-drawn-planted.txt"))
