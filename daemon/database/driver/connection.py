@@ -208,14 +208,25 @@ class Connection:
     def run(self, function: Callable[[Self], _T], *, tries: int = TRIES) -> _T:
         """Call ``function(connection)`` in a transaction, and commit; again, as often as ``tries``, if another transaction came
         before. So it may run more than once, and must do nothing besides that cannot be repeated. Returns what it returned."""
+
+        def once() -> _T:
+            self.rollback()
+            self._begin()
+            result = function(self)
+            self.commit()
+            return result
+
+        return self._again(once, tries)
+
+    def _begin(self) -> None:
+        with self._mutex:
+            self._start_transaction(explicit=True)
+
+    def _again(self, once: Callable[[], _T], tries: int = TRIES) -> _T:
+        """A whole transaction, tried again when another one came before. What it was in when it failed is given up."""
         for number in range(1, tries + 1):
             try:
-                self.rollback()
-                with self._mutex:
-                    self._start_transaction(explicit=True)
-                result = function(self)
-                self.commit()
-                return result
+                return once()
             except Error as error:
                 self._abandon()
                 if not error.retryable or number == tries:

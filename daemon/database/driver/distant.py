@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final
 
 from ....proto.service.database.distance import CALL_MAX
 from ....proto.service.database.errand import Begin, Call, Errand, Outcome, Session, SessionLost, Steps, TransactionLost
@@ -31,15 +31,13 @@ from ..errors import (
     Undecided,
 )
 from ..values import bindings_to_json, error_from_json, from_json
-from .connection import TRIES, Connection
+from .connection import Connection
 from .cursor import Cursor
 from .freshness import parsed
-from .sending import pause
 from .service import RETRY_S, Lost
 from .statements import Kind, foreign_keys_of, kind_of, words_of
 from .watching import Change
 
-_T = TypeVar("_T")
 MANY_BYTES: Final = 256 * 1024
 """Of parameters in one call of ``executemany``, as JSON; one longer row of them goes alone."""
 WATCH_S: Final = 10.0
@@ -212,23 +210,8 @@ class DistantConnection(Connection):
         """Where statements run now; None: that is not decided."""
         return self._errand.session.at[0] if self._errand.session is not None else None
 
-    def run(self, function: Callable[[Self], _T], *, tries: int = TRIES) -> _T:
-        for number in range(1, tries + 1):
-            try:
-                self.rollback()
-                self.execute("BEGIN")
-                result = function(self)
-                self.commit()
-                return result
-            except Error as error:
-                self._abandon()
-                if not error.retryable or number == tries:
-                    raise
-            except BaseException:
-                self._abandon()
-                raise
-            pause(number)
-        raise ProgrammingError("tries is at least 1")
+    def _begin(self) -> None:
+        self.execute("BEGIN")
 
     def _abandon(self) -> None:
         if not self._closed:
@@ -322,20 +305,12 @@ class DistantConnection(Connection):
             reply = self._host(self._errand.ask({"do": "fetch", "cursor": number}))
 
     def _alone(self, run: Callable[[], None], cursor: Cursor) -> None:
-        for number in range(1, TRIES + 1):
-            try:
-                run()
-                cursor._rows = iter(list(cursor._rows))
-                self.commit()
-                return
-            except Error as error:
-                self._abandon()
-                if not error.retryable or number == TRIES:
-                    raise
-            except BaseException:
-                self._abandon()
-                raise
-            pause(number)
+        def once() -> None:
+            run()
+            cursor._rows = iter(list(cursor._rows))
+            self.commit()
+
+        self._again(once)
 
     def _execute_many(self, cursor: Cursor, sql: str, many: Iterable[Bindings]) -> None:
         if kind_of(sql) is not Kind.WRITE and words_of(sql)[:1] != ("WITH",):
