@@ -35,7 +35,7 @@ def said_of(dp: DataPath, link: int, count: int, hears: int, rows: list[Heard]) 
 
 
 class Sizing:
-    """One station's frame sizes. ``links`` is set once it exists, and ``payload_changed`` by who wants to know."""
+    """One station's frame sizes. ``links`` is set once it exists."""
 
     links: Links
 
@@ -60,7 +60,7 @@ class Sizing:
         self._mtu: dict[int, int] = {}
         self._rounds: dict[tuple[int, int], int] = {}
         self._deadline_ns = 0
-        self._narrow = False
+        self._last_members: tuple[int, ...] = ()
         self._holes = 0
         self._told: Limit | None = None
         self.answer_by: Any = None
@@ -106,8 +106,6 @@ class Sizing:
         self._tell(now)
         self._deadline_ns = max(machine.deadline_ns(), now + MS)
         return machine.limit != before
-
-    _last_members: tuple[int, ...] = ()
 
     def on_links(self, now: int, station: int, index: int, said: Said) -> None:
         """LINKS has come on a link (index)."""
@@ -170,11 +168,11 @@ class Sizing:
         limit = self._machine.limit
         if limit == self._told or not self._machine.is_settled or limit.why not in (Why.PROVEN, Why.INTERFACE):
             return
-        narrow = limit.why is Why.PROVEN
-        if narrow or self._narrow:
+        narrow, was_narrow = limit.why is Why.PROVEN, self._told is not None and self._told.why is Why.PROVEN
+        if narrow or was_narrow:
             level = logging.WARNING if narrow else logging.INFO
             self._journal.event(level, "frame size", self.text(), now=now, key="limit", frame_max=limit.size - self._overhead)
-        self._told, self._narrow = limit, narrow
+        self._told = limit
 
     def text(self) -> str:
         """For people: how large frames are, and why."""
@@ -216,7 +214,3 @@ class Sizing:
             "holes": self._holes,
             "text": self.text(),
         }
-
-    def proven(self, link: int) -> dict[int, int]:
-        """The largest frame, in bytes behind the Ethernet header, that each station is known to have had on a link."""
-        return dict(self._machine.ways[link].proven)

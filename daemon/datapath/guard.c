@@ -149,18 +149,8 @@ static void plain_tag(const struct dp_guard *g, const uint8_t *frame, uint32_t s
 static uint32_t plain_whole(const struct dp_guard *g, uint32_t what, uint32_t piece, const struct zj_frame *body, uint8_t *out)
 {
     struct dp_plain *p = g->plain;
-    const uint32_t end = ZJE_SIZEOF_ENVELOPE + body->size, cluster = htobe32(p->cluster);
-    const uint16_t length = htobe16((uint16_t)body->size), place = htobe16((uint16_t)piece);
-    const uint64_t number = htobe64(p->next++);
-    memcpy(out + ZJE_ENVELOPE_CLUSTER, &cluster, sizeof cluster);
-    out[ZJE_ENVELOPE_VERSION] = ZJE_VERSION;
-    out[ZJE_ENVELOPE_WHAT] = (uint8_t)what;
-    out[ZJE_ENVELOPE_TX] = (uint8_t)(p->self + 1);
-    out[ZJE_ENVELOPE_SUITE] = ZJE_SUITE_NONE;
-    memcpy(out + ZJE_ENVELOPE_LENGTH, &length, sizeof length);
-    memcpy(out + ZJE_ENVELOPE_PIECE, &place, sizeof place);
-    memcpy(out + ZJE_ENVELOPE_SESSION, p->id, sizeof p->id);
-    memcpy(out + ZJE_ENVELOPE_NUMBER, &number, sizeof number);
+    const uint32_t end = ZJE_SIZEOF_ENVELOPE + body->size;
+    envelope_put(out, p->cluster, p->self, ZJE_SUITE_NONE, what, piece, p->id, body->size, p->next++);
     memcpy(out + ZJE_SIZEOF_ENVELOPE, body->data, body->size);
     plain_tag(g, out, end, out + end);
     return end + plain_tag_bytes(g);
@@ -169,8 +159,8 @@ static uint32_t plain_whole(const struct dp_guard *g, uint32_t what, uint32_t pi
 int guard_open_plain(const struct dp_guard *g, struct zj_frame *frame)
 {
     const uint8_t *p = frame->data;
-    const uint32_t size = (uint32_t)p[ZJE_ENVELOPE_LENGTH] << 8 | p[ZJE_ENVELOPE_LENGTH + 1], end = ZJE_SIZEOF_ENVELOPE + size;
-    const uint32_t what = p[ZJE_ENVELOPE_WHAT], piece = (uint32_t)p[ZJE_ENVELOPE_PIECE] << 8 | p[ZJE_ENVELOPE_PIECE + 1];
+    const uint32_t size = from16(p + ZJE_ENVELOPE_LENGTH), end = ZJE_SIZEOF_ENVELOPE + size;
+    const uint32_t what = p[ZJE_ENVELOPE_WHAT], piece = from16(p + ZJE_ENVELOPE_PIECE);
     uint8_t tag[DP_SEAL_BYTES];
     if (end + plain_tag_bytes(g) > frame->size)
         return DP_R_SIZE;

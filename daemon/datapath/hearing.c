@@ -64,14 +64,20 @@ void hearing_copy(struct dp_hearing *h, uint32_t link, const struct zj_frame *fr
         who->heard = now;
 }
 
-void hearing_accepted(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *pdu, uint64_t now)
+/* A frame that has come from a station: its copies on other links are known by it. */
+static void remember(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint8_t station, int own_word, uint64_t now)
 {
     const uint64_t id = identity(frame);
     struct dp_seen *s = place(h, id);
     const uint32_t before = s->id == id && now - s->at <= DP_DOUBLE_NS ? s->links : 0u;
-    *s = (struct dp_seen){.id = id, .at = now, .src = (uint8_t)(pdu->data[ZJW_HEADER_SRC] - 1u) % ZJW_STATIONS_MAX,
-                          .own_word = (uint8_t)is_own_word(pdu->data), .links = (uint8_t)(before | 1u << link)};
+    *s = (struct dp_seen){.id = id, .at = now, .src = (uint8_t)(station - 1u) % ZJW_STATIONS_MAX, .own_word = (uint8_t)own_word,
+                          .links = (uint8_t)(before | 1u << link)};
     hearing_copy(h, link, frame, now);
+}
+
+void hearing_accepted(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *pdu, uint64_t now)
+{
+    remember(h, link, frame, pdu->data[ZJW_HEADER_SRC], is_own_word(pdu->data), now);
 }
 
 /* ---- LINKS ---- */
@@ -95,8 +101,7 @@ void hearing_probe(struct dp_hearing *h, uint32_t link, const struct zj_frame *f
     const uint32_t tx = p[ZJE_ENVELOPE_TX] - 1u;
     if (tx >= ZJW_STATIONS_MAX || body->size < ZJE_SIZEOF_PROBE)
         return;
-    const uint32_t round = (uint32_t)body->data[ZJE_PROBE_ROUND] << 8 | body->data[ZJE_PROBE_ROUND + 1];
-    const uint32_t bytes = (uint32_t)body->data[ZJE_PROBE_BYTES] << 8 | body->data[ZJE_PROBE_BYTES + 1];
+    const uint32_t round = from16(body->data + ZJE_PROBE_ROUND), bytes = from16(body->data + ZJE_PROBE_BYTES);
     struct dp_heard *who = &h->heard[link][tx];
     uint8_t *session = h->probing[link][tx];
     if (bytes > frame->size)
@@ -118,12 +123,7 @@ void hearing_probe(struct dp_hearing *h, uint32_t link, const struct zj_frame *f
 
 void hearing_piece(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now)
 {
-    const uint64_t id = identity(frame);
-    struct dp_seen *s = place(h, id);
-    const uint32_t before = s->id == id && now - s->at <= DP_DOUBLE_NS ? s->links : 0u;
-    *s = (struct dp_seen){.id = id, .at = now, .src = (uint8_t)(frame->data[ZJE_ENVELOPE_TX] - 1u) % ZJW_STATIONS_MAX,
-                          .links = (uint8_t)(before | 1u << link)};
-    hearing_copy(h, link, frame, now);
+    remember(h, link, frame, frame->data[ZJE_ENVELOPE_TX], 0, now);
 }
 
 void hearing_own(struct dp_hearing *h, uint32_t link, uint64_t now) { h->heard[link][h->self].heard = now; }

@@ -99,6 +99,15 @@ static int input_read(struct dp *d, struct dp_client *c)
 
 enum head { HEAD_NONE, HEAD_PART, HEAD_SEND, HEAD_WAIT, HEAD_CONTROL, HEAD_REFUSED, HEAD_BAD };
 
+/* Refused by its header alone: the body is never collected. */
+static enum head refuse_head(struct dp *d, struct dp_client *c, const char *code, const char *text, uint16_t handle, uint32_t size)
+{
+    client_refuse(d, c, code, text, handle);
+    c->skip = size;
+    input_consume(c, DP_HEADER);
+    return HEAD_REFUSED;
+}
+
 /* What stands at the head of the input; takes a refused frame off. *size: body bytes. */
 static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
 {
@@ -123,13 +132,10 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
         if (type == DP_F_SEND_TO) {
             if ((flags & DP_LEVEL) >= ZJ_LEVELS)
                 return HEAD_BAD;
-            if (*size > d->cfg.message_max + SEND_TO_LIST) { /* as for SEND: the body is never collected */
+            if (*size > d->cfg.message_max + SEND_TO_LIST) {
                 char text[96];
                 snprintf(text, sizeof text, "a message of more than %u bytes, which is message_max", (unsigned)d->cfg.message_max);
-                client_refuse(d, c, "too-large", text, handle);
-                c->skip = *size;
-                input_consume(c, DP_HEADER);
-                return HEAD_REFUSED;
+                return refuse_head(d, c, "too-large", text, handle, *size);
             }
         }
         if (type == DP_F_SEND && !c->begun) {
@@ -149,12 +155,8 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
                 code = "not-member";
                 snprintf(text, sizeof text, "handle %u is not for sending", (unsigned)handle);
             }
-            if (code) { /* refused by its header alone: the body is never collected */
-                client_refuse(d, c, code, text, handle);
-                c->skip = *size;
-                input_consume(c, DP_HEADER);
-                return HEAD_REFUSED;
-            }
+            if (code)
+                return refuse_head(d, c, code, text, handle, *size);
             if (b->may_send == DP_MAY_WAIT)
                 return HEAD_WAIT;
             if (b->ordering >= ZJ_ORDERINGS && have - DP_HEADER >= *size)

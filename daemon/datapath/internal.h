@@ -119,6 +119,26 @@ static inline uint32_t min32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static inline uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+/* ---- those of frames are big-endian ---- */
+static inline void be16(uint8_t *p, uint32_t v) { v = htobe16((uint16_t)v); memcpy(p, &v, 2); }
+static inline void be32(uint8_t *p, uint32_t v) { v = htobe32(v); memcpy(p, &v, 4); }
+static inline void be64(uint8_t *p, uint64_t v) { v = htobe64(v); memcpy(p, &v, 8); }
+static inline uint32_t from16(const uint8_t *p) { return (uint32_t)p[0] << 8 | p[1]; }
+static inline uint32_t from32(const uint8_t *p) { return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]; }
+static inline uint64_t from64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return be64toh(v); }
+
+/* Of a PDU with a whole header. Only one of a stream may have another source than its sender, and only these are large enough for
+ * PIECEs (`SEQUENCED` of proto/wire.py). */
+static inline int is_of_stream(const uint8_t *pdu)
+{
+    switch (pdu[ZJW_HEADER_KIND]) {
+    case ZJW_KIND_DATA: case ZJW_KIND_STOP: case ZJW_KIND_STOP_ACK: case ZJW_KIND_RCV_ACK: case ZJW_KIND_SERVICE:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
 /* ---- events of the inner epoll: a client's slot, or one of these ---- */
 #define EVENT_LINK 0x10000ull                  /* and the link's index */
 #define EVENT_TIMER 0x20000ull
@@ -171,6 +191,9 @@ static inline int guard_word(uint32_t what)
 }
 
 /* ---- sealed.c ---- */
+/* id: first bytes of the session; length: of the body. */
+void envelope_put(uint8_t *p, uint32_t cluster, uint32_t self, uint32_t suite, uint32_t what, uint32_t piece, const uint8_t id[4],
+                  uint32_t length, uint64_t number);
 int sealed_init(struct dp_guard *g, const struct dp_config *cfg);
 void sealed_free(struct dp_guard *g);
 int sealed_can_seal(const struct dp_guard *g);

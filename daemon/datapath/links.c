@@ -158,9 +158,8 @@ static void cut(struct dp_links *ls, struct by_itself *way, const struct zj_fram
         way->failed = (1u << ls->count) - 1;
         return;
     }
-    const uint32_t each = (pdu->size + count - 1) / count;
-    ls->tx_pieced++;
-    for (uint32_t place = 0; place < count; place++) {
+    const uint32_t each = (pdu->size + count - 1) / count, all = (1u << ls->count) - 1;
+    for (uint32_t place = 0; place < count && (way->waits | way->failed) != all; place++) {
         const uint32_t at = place * each;
         const struct zj_frame slice = {.data = pdu->data + at, .size = min32(each, pdu->size - at)};
         const struct iovec part = {ls->whole, guard_whole(g, ZJE_WHAT_PIECE, place << 8 | count, &slice, ls->whole)};
@@ -180,6 +179,7 @@ static int transmit_by_itself(struct dp_links *ls, const struct dp_pair *p, cons
         send_by_itself(ls, &way, pdu, parts, guard_seal(ls->above.guard, DP_TX_BATCH, pdu, room, parts), now);
     }
     const uint32_t all = (1u << ls->count) - 1, sent = all & ~(way.waits | way.failed);
+    ls->tx_pieced += sent && pdu->size > limit;
     for (uint32_t i = 0; sent && i < ls->count; i++)
         ls->link[i].counters.tx_missed += ls->count > 1 && ls->link[i].fd >= 0 && !(sent >> i & 1);
     return sent || !way.waits; /* what no link will ever take is dropped: it is asked for again */

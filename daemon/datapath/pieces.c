@@ -40,26 +40,11 @@ static int put(struct dp_pieces *p, struct dp_piece_set *s, uint32_t place, cons
     return 1;
 }
 
-/* What is put together is a PDU of a stream: all others are small, and only these may have another source than their sender. */
-static int is_of_stream(const uint8_t *pdu, uint32_t size)
-{
-    if (size < ZJW_SIZEOF_HEADER)
-        return 0;
-    switch (pdu[ZJW_HEADER_KIND]) {
-    case ZJW_KIND_DATA: case ZJW_KIND_STOP: case ZJW_KIND_STOP_ACK: case ZJW_KIND_RCV_ACK: case ZJW_KIND_SERVICE:
-        return 1;
-    default:
-        return 0;
-    }
-}
-
 static int take(struct dp_pieces *p, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now, struct zj_frame *pdu)
 {
     const uint8_t *e = frame->data;
     const uint32_t tx = e[ZJE_ENVELOPE_TX] - 1u, place = e[ZJE_ENVELOPE_PIECE], count = e[ZJE_ENVELOPE_PIECE + 1];
-    uint64_t number;
-    memcpy(&number, e + ZJE_ENVELOPE_NUMBER, sizeof number);
-    number = be64toh(number);
+    const uint64_t number = from64(e + ZJE_ENVELOPE_NUMBER);
     if (tx >= p->stations || count < 2 || count > DP_PIECES_MAX || place >= count || number <= place)
         return -1;
     if (!p->room && !(p->room = dp_map(room_bytes(p))))
@@ -78,7 +63,7 @@ static int take(struct dp_pieces *p, const struct zj_frame *frame, const struct 
         return 0;
     *pdu = (struct zj_frame){.data = room, .size = (count - 1) * s->each + s->last};
     s->first = s->order = 0;
-    return is_of_stream(room, pdu->size) ? 1 : -1;
+    return pdu->size >= ZJW_SIZEOF_HEADER && is_of_stream(room) ? 1 : -1;
 }
 
 int pieces_take(struct dp_pieces *p, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now, struct zj_frame *pdu)

@@ -62,13 +62,6 @@ struct sealed {
     uint8_t *hidden;                           /* DP_TX_SLOTS bodies of FRAME_MAX bytes, of frames on their way out */
 };
 
-static void be16(uint8_t *p, uint32_t v) { v = htobe16((uint16_t)v); memcpy(p, &v, 2); }
-static void be32(uint8_t *p, uint32_t v) { v = htobe32(v); memcpy(p, &v, 4); }
-static void be64(uint8_t *p, uint64_t v) { v = htobe64(v); memcpy(p, &v, 8); }
-static uint32_t from16(const uint8_t *p) { return (uint32_t)p[0] << 8 | p[1]; }
-static uint32_t from32(const uint8_t *p) { return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]; }
-static uint64_t from64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return be64toh(v); }
-
 /* ---- the cipher ---- */
 static EVP_CIPHER_CTX *keyed(const EVP_CIPHER *suite, const uint8_t key[32], int seals)
 {
@@ -90,18 +83,24 @@ static int run(EVP_CIPHER_CTX *c, uint64_t number, const uint8_t *envelope, cons
 }
 
 /* ---- sending ---- */
-static void put_envelope(const struct sealed *s, uint8_t *p, uint32_t what, uint32_t piece, const uint8_t id[4], uint32_t length,
-                         uint64_t number)
+void envelope_put(uint8_t *p, uint32_t cluster, uint32_t self, uint32_t suite, uint32_t what, uint32_t piece, const uint8_t id[4],
+                  uint32_t length, uint64_t number)
 {
-    be32(p + ZJE_ENVELOPE_CLUSTER, s->cluster);
+    be32(p + ZJE_ENVELOPE_CLUSTER, cluster);
     p[ZJE_ENVELOPE_VERSION] = ZJE_VERSION;
     p[ZJE_ENVELOPE_WHAT] = (uint8_t)what;
-    p[ZJE_ENVELOPE_TX] = (uint8_t)(s->self + 1);
-    p[ZJE_ENVELOPE_SUITE] = s->suite_number;
+    p[ZJE_ENVELOPE_TX] = (uint8_t)(self + 1);
+    p[ZJE_ENVELOPE_SUITE] = (uint8_t)suite;
     be16(p + ZJE_ENVELOPE_LENGTH, length);
     be16(p + ZJE_ENVELOPE_PIECE, piece);
     memcpy(p + ZJE_ENVELOPE_SESSION, id, 4);
     be64(p + ZJE_ENVELOPE_NUMBER, number);
+}
+
+static void put_envelope(const struct sealed *s, uint8_t *p, uint32_t what, uint32_t piece, const uint8_t id[4], uint32_t length,
+                         uint64_t number)
+{
+    envelope_put(p, s->cluster, s->self, s->suite_number, what, piece, id, length, number);
 }
 
 int sealed_can_seal(const struct dp_guard *g)
@@ -296,17 +295,11 @@ static int of_sender(const struct sealed *s, struct session_read *r, uint32_t tx
 {
     if (size < ZJW_SIZEOF_HEADER)
         return DP_R_SIZE;
-    switch (pdu[ZJW_HEADER_KIND]) {
-    case ZJW_KIND_DATA: case ZJW_KIND_STOP: case ZJW_KIND_STOP_ACK: case ZJW_KIND_RCV_ACK: case ZJW_KIND_SERVICE:
+    if (is_of_stream(pdu))
         return 0;
-    case ZJW_KIND_CONFIRM:
-        if (pdu[ZJW_HEADER_FLAGS] & ZJW_FLAG_RELAYED)
-            break;
-        /* fall through */
-    default:
-        if (pdu[ZJW_HEADER_SRC] != tx + 1)
-            return DP_R_SPOOFED;
-    }
+    const int relayed = pdu[ZJW_HEADER_KIND] == ZJW_KIND_CONFIRM && pdu[ZJW_HEADER_FLAGS] & ZJW_FLAG_RELAYED;
+    if (!relayed && pdu[ZJW_HEADER_SRC] != tx + 1)
+        return DP_R_SPOOFED;
     if (number < r->unsequenced)
         return DP_R_REORDERED;
     for (const struct session_read *o = s->read[tx]; o < s->read[tx] + READ_PER_STATION; o++)

@@ -6,18 +6,11 @@
  */
 #include "internal.h"
 
-static uint32_t be32_at(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return be32toh(v);
-}
-
-static struct dp_went *place(struct dp_spread *s, const struct zj_frame *f) { return &s->went[be32_at(f->data + ZJW_HEADER_SEQ) & (DP_WENT - 1)]; }
+static struct dp_went *place(struct dp_spread *s, const struct zj_frame *f) { return &s->went[from32(f->data + ZJW_HEADER_SEQ) & (DP_WENT - 1)]; }
 
 static int is_same(const struct dp_went *w, const struct zj_frame *f)
 {
-    return w->links && w->seq == be32_at(f->data + ZJW_HEADER_SEQ) && w->instance == be32_at(f->data + ZJW_HEADER_INSTANCE);
+    return w->links && w->seq == from32(f->data + ZJW_HEADER_SEQ) && w->instance == from32(f->data + ZJW_HEADER_INSTANCE);
 }
 
 static int is_own_data(const struct dp_spread *s, const struct zj_frame *f)
@@ -36,7 +29,7 @@ void spread_went(struct dp_spread *s, const struct zj_frame *f, uint32_t links)
         w->links |= (uint8_t)links;
         return;
     }
-    *w = (struct dp_went){.seq = be32_at(f->data + ZJW_HEADER_SEQ), .instance = be32_at(f->data + ZJW_HEADER_INSTANCE),
+    *w = (struct dp_went){.seq = from32(f->data + ZJW_HEADER_SEQ), .instance = from32(f->data + ZJW_HEADER_INSTANCE),
                           .links = (uint8_t)links};
     if (links && !(links & (links - 1)))
         w->nth = ++s->alone[__builtin_ctz(links)];

@@ -165,8 +165,7 @@ void al_write(const zj_core *c, uint8_t *ack, uint8_t *pack)
 {
     for (uint32_t h = 0; h < c->n; h++) {
         put32(ack + 4 * h, (uint32_t)c->st[h].req);
-        if (pack)
-            put32(pack + 4 * h, (uint32_t)c->st[h].min_al);
+        put32(pack + 4 * h, (uint32_t)c->st[h].min_al);
     }
 }
 

@@ -232,14 +232,21 @@ static int summary_owed(const zj_core *c)
     return lack && meta_of(c, me, to - 1)->clock <= passed_by_all(c);
 }
 
+/* C1: its source lacks an acknowledgement. */
+static int owes_ack(const zj_core *c, uint32_t h)
+{
+    const struct stream *s = &c->st[h];
+    return h != c->self && s->req > s->sent.ack && s->req > s->direct.ack;
+}
+
 static uint32_t owed_now(const zj_core *c)
 {
     int all = all_wanted(c);
     uint32_t owed = 0;
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];
-        if (h != c->self && s->req > s->sent.ack && s->req > s->direct.ack)
-            owed = OWED_NEWS; /* C1 */
+        if (owes_ack(c, h))
+            owed = OWED_NEWS;
         if (s->acked < need_of(c, s, all) && s->min_al > s->sent.pack)
             owed = OWED_NEWS; /* C2 */
     }
@@ -263,7 +270,7 @@ static uint32_t owed_to(const zj_core *c, uint64_t now)
         return 0; /* the members are about to change */
     for (uint32_t h = 0; h < c->n; h++) {
         const struct stream *s = &c->st[h];
-        int owed = h != c->self && s->req > s->sent.ack && s->req > s->direct.ack;
+        int owed = owes_ack(c, h);
         if (!is_member(c, h)) {
             if (owed)
                 return 0;

@@ -364,7 +364,7 @@ void al_spoke(zj_core *c, uint32_t j); /* it speaks in a later instance: it know
 void al_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v);
 void pack_raise(zj_core *c, uint32_t h, uint32_t j, uint64_t v);
 int al_merge(zj_core *c, const struct pdu *p, uint64_t now); /* 0 or a drop reason; nothing merged then */
-void al_write(const zj_core *c, uint8_t *ack, uint8_t *pack); /* write A (and P; NULL: without) */
+void al_write(const zj_core *c, uint8_t *ack, uint8_t *pack); /* write A and P */
 void al_say(zj_core *c, uint8_t *ack, uint8_t *pack); /* likewise, as broadcast now, and remember that it was */
 /* C7: what the source of a CONFIRM of this very instance says for all members in P. */
 void al_believe(zj_core *c, const struct pdu *p, uint64_t now);
