@@ -45,6 +45,28 @@ def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 30.0, tel
     return value
 
 
+def archive() -> Path:
+    """A Debian with systemd, made once for these packages and kept in out/. It takes minutes and needs no engine: tools/test has
+    it made beforehand. Raises Missing without a Debian mirror."""
+    made = OUT / f"systemd-base-{SUITE}-{zlib.crc32(PACKAGES.encode()):08x}.tar"
+    if made.exists():
+        return made
+    OUT.mkdir(exist_ok=True)
+    fresh = made.with_suffix(f".{os.getpid()}")
+    try:
+        done = subprocess.run(
+            ["mmdebstrap", "--quiet", "--format=tar", "--variant=minbase", f"--include={PACKAGES}", f"--customize-hook={HOOK}",
+             SUITE, str(fresh)],
+            capture_output=True, text=True, timeout=IMAGE_S, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise Missing(f"no base image can be made from Debian's packages: {done.stderr.strip()[-300:]}")
+        fresh.rename(made)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return made
+
+
 class Engine:
     """``with Engine() as engine``: a running dockerd. Raises Missing."""
 
@@ -90,24 +112,8 @@ class Engine:
         return self._docker(*arguments, timeout_s=timeout_s, text=text)
 
     def image(self) -> str:
-        """A Debian with systemd, imported; its archive is made once for these packages, and kept in out/. Raises Missing without
-        a Debian mirror."""
-        archive = OUT / f"systemd-base-{SUITE}-{zlib.crc32(PACKAGES.encode()):08x}.tar"
-        if not archive.exists():
-            OUT.mkdir(exist_ok=True)
-            fresh = archive.with_suffix(f".{os.getpid()}")
-            try:
-                done = subprocess.run(
-                    ["mmdebstrap", "--quiet", "--format=tar", "--variant=minbase", f"--include={PACKAGES}",
-                     f"--customize-hook={HOOK}", SUITE, str(fresh)],
-                    capture_output=True, text=True, timeout=IMAGE_S, check=False,
-                )  # fmt: skip
-                if done.returncode:
-                    raise Missing(f"no base image can be made from Debian's packages: {done.stderr.strip()[-300:]}")
-                fresh.rename(archive)
-            finally:
-                fresh.unlink(missing_ok=True)
-        self.docker("import", str(archive), IMAGE, timeout_s=IMAGE_S)
+        """A Debian with systemd, imported. Raises Missing without a Debian mirror."""
+        self.docker("import", str(archive()), IMAGE, timeout_s=IMAGE_S)
         return IMAGE
 
 
@@ -199,3 +205,8 @@ def machine(engine: Engine, name: str) -> Iterator[Machine]:
         yield made
     finally:
         made.remove()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(Missing, OSError, subprocess.TimeoutExpired):  # the tests that need it say so
+        archive()
