@@ -137,8 +137,10 @@ class MulticastHost:
         """By client number."""
         self._last: tuple[Record, Encoded] | None = None
         self._touched: set[int] = set()
-        self._accepted: deque[tuple[int, list[Record]]] = deque()
+        self._accepted: list[tuple[int, list[Record]]] = []
         """Records of links, by PDU, and the station that they come from."""
+        self._has_sent = False
+        """Messages of programs have begun that ``go_on`` carries on."""
         self._stuck: set[int] = set()
         """Stations whose links were blocked at the last look."""
         self._settled = EraNumber(0, 0)
@@ -270,9 +272,9 @@ class MulticastHost:
             return
         for station, pair in list(self.links.pairs.items()):
             self._accepted.extend((station, records) for records in pair.take())
-        while self._accepted and self._standing.quorum:
-            station, records = self._accepted.popleft()
-            self._apply(self.member.on_records(now_ns(), station, records))
+        if self._accepted and self._standing.quorum:
+            accepted, self._accepted = self._accepted, []
+            self._apply(self.member.on_records(now_ns(), accepted))
 
     def _pump(self) -> None:
         """Give the links' cores what they have room for."""
@@ -469,8 +471,8 @@ class MulticastHost:
     # ---- what programs send
 
     def send(self, m: Outgoing) -> None:
-        """A message to groups. It is refused, or it waits, for its window or for its program's joins; nothing more is read from
-        the program then."""
+        """A message to groups; ``go_on`` follows. It is refused, or it waits, for its window or for its program's joins; nothing
+        more is read from the program then."""
         queue = self._outgoing.setdefault(m.connection.client, deque())
         queue.append(m)
         if len(queue) == 1:
@@ -478,8 +480,20 @@ class MulticastHost:
 
     def send_waiting(self) -> None:
         """What messages wait for may have changed."""
+        self._send_outgoing()
+        self.go_on()
+
+    def _send_outgoing(self) -> None:
         for client in list(self._outgoing):
             self._send_from(client)
+
+    def go_on(self) -> None:
+        """Send what programs have given since the last input: all of a turn together, so that their messages share records and
+        PDUs (rule O8)."""
+        while self._has_sent:  # bound: each time a message has left its queue
+            self._has_sent = False
+            self._apply(self.member.on_sent(now_ns()))
+            self._send_outgoing()
 
     def _send_from(self, client: int) -> None:
         queue = self._outgoing[client]
@@ -507,12 +521,13 @@ class MulticastHost:
             self._count(Own(m.connection, self._number(m), 0), PREACK)
             return True
         safe = m.level >= PREACK or any(self._groups.wants_preack(g) for g in groups)
-        name, effects = self.member.send(now_ns(), m.connection.client, groups, m.data, safe)
-        if name is not None:
-            self._own[name] = Own(m.connection, self._number(m), len(m.data))
-            self._own_bytes += len(m.data)
-        self._apply(effects)
-        return name is not None
+        name = self.member.send(now_ns(), m.connection.client, groups, m.data, safe)
+        if name is None:
+            return False
+        self._own[name] = Own(m.connection, self._number(m), len(m.data))
+        self._own_bytes += len(m.data)
+        self._has_sent = True
+        return True
 
     def _number(self, m: Outgoing) -> int:
         """The message's number among those of its program; 0: the program has gone."""

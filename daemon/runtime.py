@@ -27,6 +27,7 @@ from ..proto.errors import UsageError
 from .accepting import Acceptor
 from .announce import Announcer
 from .applying import Applier
+from .clientwire import Frame
 from .datapath import DataPath, LinkInfo, Turn, Want, now_ns
 from .exits import Exit
 from .judging import Judging
@@ -46,8 +47,10 @@ ROUNDS_NS: Final = 8_000_000
 """Maximum of turns of the data path in one callback, and time after which none begins: signals, netlink and new clients are
 served under any load."""
 CONTROL_FRAMES_MAX: Final = 4
+MESSAGES_MAX: Final = 64
 CONTROL_SLICE_NS: Final = 1_000_000
-"""Maximum of control frames of programs in one turn, and of their time (without the last one)."""
+"""Maximum of control frames of programs in one turn, of messages to groups that overlap among them, and of their time (without the
+last one)."""
 PAUSE_NS: Final = 200_000_000
 """Between turns for longer than was planned: we did not run, and catch up with the ring before judging others."""
 CATCH_UP_MAX: Final = 256
@@ -55,6 +58,7 @@ TICK_S: Final = 1.0
 # Plain integers: enum arithmetic would be the dearest thing in a turn.
 GROUP, CLIENT, LINK, MORE, PAIR = int(Want.GROUP), int(Want.CLIENT), int(Want.LINK), int(Want.MORE), int(Want.PAIR)
 SOMETHING: Final = ~int(Want.FENCED)
+MESSAGES: Final = (int(Frame.SEND), int(Frame.SEND_TO))
 
 
 class Runtime:
@@ -270,16 +274,23 @@ class Runtime:
         self._dp.flush()
 
     def _serve_clients(self, now: int) -> None:
-        """Control frames of programs, each of which has one here at a time: a few, then data path and engine have their turn, or
-        programs that ask without end would keep heartbeats and confirmations back until this station is removed."""
+        """Control frames of programs, each of which has one here at a time, or several messages to groups that overlap: a few,
+        then data path and engine have their turn, or programs that ask without end would keep heartbeats and confirmations back
+        until this station is removed."""
         until = now_ns() + CONTROL_SLICE_NS
-        for _ in range(CONTROL_FRAMES_MAX):
+        messages = others = 0
+        while messages < MESSAGES_MAX and others < CONTROL_FRAMES_MAX:
             take = self._dp.take()
             if take is None:
-                return
+                break
+            if take.type in MESSAGES:
+                messages += 1
+            else:
+                others += 1
             self._clients.on_frame(take, now)
             if now_ns() >= until:
                 break
+        self._clients.multicast.go_on()
         self._again = True
 
     def _serve_group(self, now: int) -> None:

@@ -18,7 +18,7 @@ static void take_purge(struct dp *d, struct dp_client *c)
         if (slot != c->slot)
             d->take[(d->take_head + d->take_count++) % DP_CLIENTS_MAX] = slot;
     }
-    c->in_take = 0;
+    c->in_take = c->more = 0;
 }
 
 /* ---- slots ---- */
@@ -191,11 +191,15 @@ int dp_client_hold(struct dp *d, uint32_t slot, uint32_t yes)
     if (!c)
         return -ENOENT;
     c->held = yes != 0;
+    if (yes && !c->taking && !c->end)
+        take_purge(d, c);
     if (!yes && !c->closing && !c->end)
         set_add(&d->work, slot);
     return 0;
 }
 
+/* A message that Python is given may be followed by others, which it takes in the same turn: looked for when the client's turn comes
+ * again, for what Python makes of one decides whether it wants the next. */
 int dp_take(struct dp *d, struct dp_take *out)
 {
     while (d->take_count) {
@@ -203,6 +207,9 @@ int dp_take(struct dp *d, struct dp_take *out)
         d->take_head = (d->take_head + 1) % DP_CLIENTS_MAX;
         d->take_count--;
         c->in_take = 0;
+        if (c->more && input_has_message(d, c))
+            c->taking = 1;
+        c->more = 0;
         if (c->taking) {
             uint8_t *p = c->in + c->in_start;
             const uint32_t size = frame_size(p);
@@ -212,6 +219,9 @@ int dp_take(struct dp *d, struct dp_take *out)
             c->taking = 0;
             input_consume(c, DP_HEADER + size); /* the bytes stay until the next read */
             set_add(&d->work, c->slot);
+            c->more = (uint8_t)is_message(out->type);
+            if (c->more)
+                take_push(d, c);
             return 1;
         }
         if (c->used && c->end && !c->end_told) {

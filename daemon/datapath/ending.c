@@ -8,7 +8,7 @@
 
 void take_push(struct dp *d, struct dp_client *c)
 {
-    if (c->in_take || !(c->taking || (c->end && !c->end_told)))
+    if (c->in_take || !(c->taking || c->more || (c->end && !c->end_told)))
         return;
     c->in_take = 1;
     d->take[(d->take_head + d->take_count++) % DP_CLIENTS_MAX] = (uint16_t)c->slot;

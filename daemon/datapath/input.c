@@ -127,7 +127,7 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
         const uint8_t type = frame_type(p), flags = frame_flags(p);
         const uint16_t handle = frame_handle(p);
         *size = frame_size(p);
-        if (*size > DP_FRAME_MAX || (type != DP_F_SEND && type != DP_F_SEND_TO && *size > DP_CONTROL_MAX))
+        if (*size > DP_FRAME_MAX || (!is_message(type) && *size > DP_CONTROL_MAX))
             return HEAD_BAD;
         if (type == DP_F_SEND_TO) {
             if ((flags & DP_LEVEL) >= ZJ_LEVELS)
@@ -168,6 +168,14 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
             return HEAD_WAIT;
         return type == DP_F_SEND ? HEAD_SEND : HEAD_CONTROL;
     }
+}
+
+int input_has_message(struct dp *d, struct dp_client *c)
+{
+    uint32_t size = 0;
+    if (c->taking || c->closing || c->end || c->held || c->paused || input_must_pause(d, c))
+        return 0;
+    return input_head(d, c, &size) == HEAD_CONTROL && is_message(frame_type(c->in + c->in_start));
 }
 
 /* 1: taken; 0: refused for now. */

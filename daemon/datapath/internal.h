@@ -112,6 +112,7 @@ static inline void put_header(uint8_t *p, uint32_t size, uint8_t type, uint8_t f
 /* Fields of the frame that begins at p. */
 static inline uint32_t frame_size(const uint8_t *p) { return get32(p + DP_HEADER_SIZE); }
 static inline uint8_t frame_type(const uint8_t *p) { return p[DP_HEADER_TYPE]; }
+static inline int is_message(uint8_t type) { return type == DP_F_SEND || type == DP_F_SEND_TO; }
 static inline uint8_t frame_flags(const uint8_t *p) { return p[DP_HEADER_FLAGS]; }
 static inline uint16_t frame_handle(const uint8_t *p) { return get16(p + DP_HEADER_HANDLE); }
 
@@ -379,6 +380,7 @@ struct dp_client {
     uint8_t paused;              /* its queue is over half: its sends are not read */
     uint8_t held;                /* by Python (dp_client_hold): nothing is read */
     uint8_t taking;              /* a control frame stands at the head of the input, for dp_take */
+    uint8_t more;                /* dp_take has given a message of it: perhaps there is another one */
     uint8_t in_take;             /* the slot stands in the list of dp_take */
     uint8_t end;                 /* its end is to be told by dp_take */
     uint8_t end_told;
@@ -595,6 +597,7 @@ void client_no_memory(struct dp *d, struct dp_client *c);
 /* ---- input.c ---- */
 void clients_event(struct dp *d, uint32_t slot, uint32_t events);
 uint32_t clients_offer(struct dp *d, uint32_t *more);
+int input_has_message(struct dp *d, struct dp_client *c); /* a whole one for Python stands at the head, and may be given */
 void input_reset(struct dp *d);
 void input_free(struct dp *d);
 

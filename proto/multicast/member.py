@@ -248,21 +248,24 @@ class Member:
 
     # ---- records and programs
 
-    def on_records(self, now: int, source: int, records: Iterable[Record]) -> list[Effect]:
-        """Records of one PDU of a link."""
-        return self.machine.on_pdu(now, source, records) if self.machine is not None else []
+    def on_records(self, now: int, accepted: Iterable[tuple[int, Iterable[Record]]]) -> list[Effect]:
+        """Records of links, by PDU, and the station that they come from."""
+        return self.machine.on_pdus(now, accepted) if self.machine is not None else []
 
     def on_time(self, now: int) -> list[Effect]:
         return self.machine.on_time(now) if self.machine is not None else []
 
-    def send(self, now: int, client: int, groups: Iterable[int], data: bytes, safe: bool) -> tuple[Id | None, list[Effect]]:
-        """A program sends to groups that have members. None: the window is full, send it again after a later input."""
+    def send(self, now: int, client: int, groups: Iterable[int], data: bytes, safe: bool) -> Id | None:
+        """A program sends to groups that have members; ``on_sent`` follows, after one or several. None: the window is full, send
+        it again after a later input."""
         machine = self.machine
         if machine is None:
-            return None, []
-        program = Program(self.station, machine.incarnation, client)
-        name = machine.send(now, program, groups, data, safe)
-        return name, machine.after(now)
+            return None
+        return machine.send(now, Program(self.station, machine.incarnation, client), groups, data, safe)
+
+    def on_sent(self, now: int) -> list[Effect]:
+        """Carry out what ``send`` has begun, unless another input has done so since."""
+        return self.machine.after(now) if self.machine is not None else []
 
     def groups_of_one_order(self, groups: Iterable[int]) -> tuple[int, ...]:
         """Of these groups those that have members and one of these orders, in the order as given. They have the same, unless

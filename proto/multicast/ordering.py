@@ -63,7 +63,8 @@ class Ordering:
         self.effects: list[Effect] = []
         self.dropped = 0
         """Records that contradict their era's tables."""
-        self._pdus = 0
+        self._inputs = 0
+        """Counts what comes together (rule O8)."""
 
     @property
     def era(self) -> Era:
@@ -90,7 +91,7 @@ class Ordering:
     # ---- inputs; each returns its effects in their order
 
     def send(self, now: int, program: Program, groups: Iterable[int], content: bytes, safe: bool = False) -> Id | None:
-        """Rule O1. Returns the message's name, or None if the window is full or the groups are empty."""
+        """Rule O1; ``after`` follows, after one or several. Returns the message's name, or None if the window is full or the groups are empty."""
         groups = tuple(sorted(set(groups)))
         order = self.era.order_of[groups[0]]
         destinations = self.era.tables[order].destinations(groups)
@@ -100,8 +101,7 @@ class Ordering:
         self.number += 1
         name = Id(self.era.number, self.me, self.number)
         data = Data(name, program, order, groups, self.clock, content, safe, finished)
-        self._pdus += 1
-        self._add(Message(name, program, order, groups, destinations, data, safe, self._pdus))
+        self._add(Message(name, program, order, groups, destinations, data, safe, self._inputs))
         for station in sorted(self._receivers(destinations) - {self.me}):
             self._send(station, data)
         return name
@@ -113,6 +113,7 @@ class Ordering:
 
     def after(self, now: int) -> list[Effect]:
         """Carry out what an input has made possible."""
+        self._inputs += 1
         if self.is_open:
             self._advance()
         self._settle(now)
@@ -134,7 +135,7 @@ class Ordering:
             return
         if known is None:
             known = Message(data.id, data.program, data.order, data.groups, destinations)
-        known.data, known.safe, known.pdu = data, data.safe, self._pdus
+        known.data, known.safe, known.input = data, data.safe, self._inputs
         self._add(known)
 
     def _add(self, m: Message) -> None:
@@ -293,11 +294,11 @@ class Ordering:
         return any(groups != m.groups for groups in self.work.groups[m.program, m.order])
 
     def _run(self, queue: deque[Message]) -> list[Message]:
-        """Rule O8: consecutive messages to the same groups that came in one PDU."""
+        """Rule O8: consecutive messages to the same groups that came together."""
         run = [queue[0]]
         for m in islice(queue, 1, None):
             last = run[-1]
-            fits = m.id.number == last.id.number + 1 and m.groups == last.groups and m.pdu == last.pdu
+            fits = m.id.number == last.id.number + 1 and m.groups == last.groups and m.input == last.input
             if not fits or self._waits(m):
                 break
             run.append(m)

@@ -31,7 +31,7 @@ from .work import Message
 
 
 class Station(Ordering):
-    """Inputs: ``send``, ``on_pdu``, ``on_entry``, ``on_time``. A joiner is made at the end of its sync."""
+    """Inputs: ``send``, ``on_pdus``, ``on_entry``, ``on_time``. A joiner is made at the end of its sync."""
 
     _left: list[Message]
     """Rule E5: what the eras before have left for this station, in its order."""
@@ -52,11 +52,13 @@ class Station(Ordering):
 
     # ---- records
 
-    def on_pdu(self, now: int, source: int, records: Iterable[Record]) -> list[Effect]:
-        """Records of one PDU, accepted from a link."""
-        self._pdus += 1
-        for record in records:
-            self._take(source, record)
+    def on_pdus(self, now: int, accepted: Iterable[tuple[int, Iterable[Record]]]) -> list[Effect]:
+        """Records accepted from links, of each PDU with the station that it comes from: all that are there, so that what follows
+        from them goes out together."""
+        self._inputs += 1
+        for source, records in accepted:
+            for record in records:
+                self._take(source, record)
         return self._go_on(now)
 
     def _take(self, source: int, record: Record) -> None:

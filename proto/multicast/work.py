@@ -31,8 +31,8 @@ class Message:
     destinations: frozenset[int]
     data: Data | None = None
     safe: bool = False
-    pdu: int = 0
-    """The PDU that it came in."""
+    input: int = 0
+    """Equal for messages that came together, or were sent together."""
     report: int | None = None
     """The time at which this station has reported it."""
     time: int | None = None

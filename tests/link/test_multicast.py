@@ -30,20 +30,41 @@ def taken(bench: Bench) -> list[Take]:
     return takes(bench)
 
 
-def test_sends_of_these_orders_are_pythons_one_at_a_time(bench: Bench) -> None:
+def test_sends_of_these_orders_are_pythons_until_it_wants_no_more(bench: Bench) -> None:
+    """As many in one turn as are there whole, in their order; what is not such a message waits for the next turn."""
     a = bench.programs[token_client(bench)]
     body = struct.pack("<HHH", 2, 9, 1) + b"x" * 100_000
-    a.send(frame(SEND, b"one", handle=TOKEN_HANDLE, flags=PREACK) + frame(SEND_TO, body))
-    got = taken(bench)
-    assert [(t.type, t.handle, t.flags, t.data) for t in got] == [(SEND, TOKEN_HANDLE, PREACK, b"one")]
+    one, last = frame(SEND, b"one", handle=TOKEN_HANDLE, flags=PREACK), frame(int(Frame.LEAVE), b"", handle=TOKEN_HANDLE)
+    a.send(one + frame(SEND, b"two", handle=TOKEN_HANDLE) + frame(SEND_TO, body) + last)
+    bench.until(lambda: False, want=Want.CLIENT)
+    got = [bench.dp.take(), bench.dp.take()]
+    assert [(t.type, t.handle, t.flags, t.data) for t in got if t] == [
+        (SEND, TOKEN_HANDLE, PREACK, b"one"),
+        (SEND, TOKEN_HANDLE, 0, b"two"),
+    ]
     bench.dp.client_hold(a.slot, True)
     for _ in range(3):
-        bench.turn()
         assert bench.dp.take() is None, "nothing more is read from it"
+        bench.turn()
     bench.dp.client_hold(a.slot, False)
-    (second,) = taken(bench)
-    assert (second.type, second.data) == (SEND_TO, body)
-    assert not bench.core.taken()
+    (third,) = taken(bench)
+    assert (third.type, third.data) == (SEND_TO, body)
+    assert [t.type for t in taken(bench)] == [Frame.LEAVE] and not bench.core.taken()
+
+
+def test_programs_give_their_messages_by_turns(bench: Bench) -> None:
+    """One that sends without end keeps no other back; one that goes meanwhile is told of once."""
+    slots = []
+    for client in (11, 12):
+        a = bench.member(client)
+        bench.dp.handle(a.slot, TOKEN_HANDLE, 70, may_send=True, ordering=Ordering.TOKEN)
+        a.send(b"".join(frame(SEND, b"%d" % k, handle=TOKEN_HANDLE) for k in range(3)))
+        slots.append(a.slot)
+    bench.until(lambda: False, want=Want.CLIENT)
+    first, second = bench.dp.take(), bench.dp.take()
+    assert first is not None and second is not None and {first.slot, second.slot} == set(slots)
+    bench.dp.client_remove(first.slot, hard=True)
+    assert [(t.slot, t.data) for t in takes(bench)] == [(second.slot, b"1"), (second.slot, b"2")]
 
 
 def test_while_there_is_no_instance_they_wait(bench: Bench) -> None:

@@ -223,7 +223,7 @@ def test_records_that_contradict_the_tables_are_dropped() -> None:
             origin, number, count = chance.randint(0, 5), chance.randint(1, 9999), chance.choice((1, 3, 65_535))
             record = kind(era, chance.choice(ORDERS), origin, number, count, chance.randint(0, 99))
             if isinstance(record, Report) or victim == 1:
-                machine.on_pdu(run.now, 2, [record])
+                machine.on_pdus(run.now, [(2, [record])])
         assert len(machine.reports) <= 2 * machine.window * 3
         machine.reports.clear()
     assert decode(encode(Report(era, "token", 1, 1, 1, 2**63)), 2, 1) is None

@@ -101,7 +101,7 @@ class TiesByArrival(Station):
     """O5: (e) equal times are ordered by arrival."""
 
     def _key(self, m: Message) -> tuple[int, int, int]:
-        return (m.key[0], m.pdu, m.id.number)
+        return (m.key[0], m.input, m.id.number)
 
 
 class TwoSupers(Station):
@@ -203,11 +203,11 @@ class DeliverDecided(Station):
 
 
 class RunsMix(Station):
-    """O8: what came in one PDU shares a time, whatever its groups and its program's earlier messages."""
+    """O8: what came together shares a time, whatever its groups and its program's earlier messages."""
 
     def _waits(self, m: Message) -> bool:
         return super()._waits(m) and not any(
-            e.pdu == m.pdu and e.id.number == m.id.number - 1 and e.id.origin == m.id.origin for e in self._current()
+            e.input == m.input and e.id.number == m.id.number - 1 and e.id.origin == m.id.origin for e in self._current()
         )
 
 

@@ -232,12 +232,12 @@ class Daemon:
         send = member.send
 
         def sends(now: int, client: int, groups: Any, data: bytes, safe: bool) -> Any:
-            name, effects = send(now, client, groups, data, safe)
+            name = send(now, client, groups, data, safe)
             if name is not None:
                 assert member.machine is not None
                 to = {(z, member.machine.main.members[z]) for z in member.destinations(groups)}
                 self.world.taken[data] = Sent(data, tuple(groups), (self.station, self.incarnation), to)
-            return name, effects
+            return name
 
         def delivers(m: Any) -> None:
             self.delivered.append(m.content)
@@ -350,6 +350,8 @@ class Daemon:
                 problem = self.host.on_send(p.connection, take)
             if problem:
                 self.world.fail("protocol", problem)
+        if self.alive:
+            self.multicast.go_on()
 
     def on_frame(self, p: Program, kind: Frame, handle: int, body: bytes) -> None:
         if kind == Frame.MESSAGE:

@@ -234,11 +234,14 @@ class Net:
         if not host.alive or host.machine is None:
             return
         waiting, host.inbox = host.inbox, deque()
+        accepted: list[tuple[int, Iterable[Record]]] = []
         for source, records in waiting:
             if host.machine.main.members.get(source[0]) == source[1]:
-                self.apply(host, host.machine.on_pdu(self.now, source[0], records))
+                accepted.append((source[0], records))
             elif source not in host.known:
                 host.inbox.append((source, records))
+        if accepted:
+            self.apply(host, host.machine.on_pdus(self.now, accepted))
 
     # ---- effects
 
@@ -268,7 +271,8 @@ class Net:
         """A program at a station sends a message."""
         return self.send_from(self.hosts[station, self.members[station]], groups, safe, client)
 
-    def send_from(self, host: Host, groups: Iterable[int], safe: bool, client: int) -> Id | None:
+    def send_from(self, host: Host, groups: Iterable[int], safe: bool, client: int, *, together: bool = False) -> Id | None:
+        """together: another one follows at once, and what both make possible is done then."""
         machine, content = host.machine, b"%d" % (len(self.checks.sent) + 1)
         assert machine is not None
         self.checks.before_send(host)
@@ -276,7 +280,8 @@ class Net:
         if name is not None:
             self.checks.on_sent(host, machine.messages[name])
             self.note(f"{host.station} sends to {sorted(groups)}", name)
-        self.apply(host, machine.after(self.now))
+        if not together:
+            self.apply(host, machine.after(self.now))
         return name
 
 

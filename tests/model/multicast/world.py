@@ -285,10 +285,11 @@ class World(Net):
         if groups:
             changing, client = self._chance(0.5), self.random.randint(1, 2)
             chosen: list[int] = []
-            for _ in range(self.random.choice((1, 2, 4))):
+            together = self._chance(0.5)
+            for left in reversed(range(self.random.choice((1, 2, 4)))):
                 if changing or not chosen:
                     chosen = self.random.sample(groups, self.random.randint(1, min(3, len(groups))))
-                self.send_from(host, chosen, self._chance(self.plan.safe), client)
+                self.send_from(host, chosen, self._chance(self.plan.safe), client, together=together and left > 0)
 
     def apply(self, host: Host, effects: list[Effect]) -> None:
         super().apply(host, effects)
