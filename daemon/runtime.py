@@ -49,8 +49,8 @@ served under any load."""
 CONTROL_FRAMES_MAX: Final = 4
 MESSAGES_MAX: Final = 64
 CONTROL_SLICE_NS: Final = 1_000_000
-"""Maximum of control frames of programs in one turn, of messages to groups that overlap among them, and of their time (without the
-last one)."""
+"""Maximum of control frames of programs in one turn, of messages to groups that overlap among them, and of their time (without
+the last one)."""
 PAUSE_NS: Final = 200_000_000
 """Between turns for longer than was planned: we did not run, and catch up with the ring before judging others."""
 CATCH_UP_MAX: Final = 256

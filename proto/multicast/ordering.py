@@ -91,7 +91,8 @@ class Ordering:
     # ---- inputs; each returns its effects in their order
 
     def send(self, now: int, program: Program, groups: Iterable[int], content: bytes, safe: bool = False) -> Id | None:
-        """Rule O1; ``after`` follows, after one or several. Returns the message's name, or None if the window is full or the groups are empty."""
+        """Rule O1; ``after`` follows, after one or several. Returns the message's name, or None if the window is full or the
+        groups are empty."""
         groups = tuple(sorted(set(groups)))
         order = self.era.order_of[groups[0]]
         destinations = self.era.tables[order].destinations(groups)
