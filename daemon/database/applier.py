@@ -22,6 +22,7 @@ from ...proto.service.database.changeset import summary
 from . import vfs
 from .errors import InternalError, OperationalError
 from .guarding import is_recorded
+from .plain import Plain
 
 __all__ = ["PAUSE_S", "WAL_BYTES_MAX", "Applied", "Applier"]
 
@@ -64,8 +65,11 @@ class Applier:
         connection.pragma("foreign_keys", True)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
         self.connection = connection
+        self.knows_schema = False
+        """The schema changes by what its holder tells alone, who calls ``look``."""
         self._version = -1
         self._keys: dict[str, tuple[int, ...] | None] = {}
+        self._plain = Plain(connection)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -107,25 +111,23 @@ class Applier:
         the result. Raises OperationalError or InternalError if the file cannot be written or is damaged: then the site has
         failed, and the transaction has to be rolled back."""
         try:
-            tables = summary(changeset).tables
+            about = summary(changeset)
         except ValueError:
             return Applied.IMAGE
-        found: list[Applied] = []
-
-        def on_conflict(reason: int, change: apsw.TableChange) -> int:
-            found.append(_REASONS[reason])
-            return _ABORT
-
         try:
-            if not all(self._key(table.name) == table.key for table in tables):
+            if not self.knows_schema:
+                self.look()
+            if not all(self._key(table.name) == table.key for table in about.tables):
                 return Applied.IMAGE
+            plain = self._plain.statements(about.few)
+            if len(plain) == 1 and self._plain.run(plain):  # wholly or not at all by itself
+                return Applied.DONE
             self.connection.execute("SAVEPOINT zenjun_apply")
-            try:
-                apsw.Changeset.apply(changeset, self.connection, conflict=on_conflict, flags=_FLAGS)
-            except (apsw.AbortError, apsw.ConstraintError):  # the latter for foreign keys
-                if not found:
-                    raise
-                self.connection.execute("ROLLBACK TO zenjun_apply")
+            found = []
+            if len(plain) <= 1 or not self._plain.run(plain):
+                if plain:
+                    self.connection.execute("ROLLBACK TO zenjun_apply")
+                found = self._apply_all(changeset)
             self.connection.execute("RELEASE zenjun_apply")
         except (apsw.CorruptError, apsw.NotADBError) as error:
             raise InternalError(f"the database is damaged: {error}") from error
@@ -133,13 +135,33 @@ class Applier:
             raise OperationalError(f"cannot apply: {error}") from error
         return found[0] if found else Applied.DONE
 
-    def _key(self, table: str) -> tuple[int, ...] | None:
-        """What a changeset has to have as the key of this table, by column; None: no table of the program's. Generated columns
-        are not in changesets, and a table without a key has its rowid in front."""
+    def _apply_all(self, changeset: bytes) -> list[Applied]:
+        """SQLite's own way, in the savepoint that is open; what it gives is not empty if nothing is applied."""
+        found: list[Applied] = []
+
+        def on_conflict(reason: int, change: apsw.TableChange) -> int:
+            found.append(_REASONS[reason])
+            return _ABORT
+
+        try:
+            apsw.Changeset.apply(changeset, self.connection, conflict=on_conflict, flags=_FLAGS)
+        except (apsw.AbortError, apsw.ConstraintError):  # the latter for foreign keys
+            if not found:
+                raise
+            self.connection.execute("ROLLBACK TO zenjun_apply")
+        return found
+
+    def look(self) -> None:
+        """The schema may be another one."""
         version = self.connection.pragma("schema_version")
         if version != self._version:
             self._version = version
             self._keys.clear()
+            self._plain.forget()
+
+    def _key(self, table: str) -> tuple[int, ...] | None:
+        """What a changeset has to have as the key of this table, by column; None: no table of the program's. Generated columns
+        are not in changesets, and a table without a key has its rowid in front."""
         if table not in self._keys:
             self._keys[table] = self._read_key(table) if is_recorded(table) else None
         return self._keys[table]

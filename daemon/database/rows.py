@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import apsw
@@ -55,6 +55,10 @@ class SqliteRows:
         self._uuid = uuid
         self._position: Position | None = None
         self._is_batch = False
+        self._unlogged: list[Entry] = []
+        """What the transaction that is open has to note at its end: position and history, once for all of its entries."""
+        self._ids: dict[bytes, int] = {}
+        """The versions of the entries that are kept, by transaction, the oldest first."""
         self._bodies: deque[tuple[int, int]] = deque()
         """Version and size of the bodies that are kept."""
         with self._guarded():
@@ -66,6 +70,7 @@ class SqliteRows:
                 self._uuid, self._position = uuid, Position(epoch, version, digest)
                 query = "SELECT version, length(body) FROM zenjun_log WHERE body IS NOT NULL ORDER BY version"
                 self._bodies.extend(self.connection.execute(query))
+                self._ids.update(self.connection.execute("SELECT txid, version FROM zenjun_log ORDER BY version"))
         self._body_bytes = sum(size for _, size in self._bodies)
 
     def blank(self) -> bool:
@@ -95,12 +100,15 @@ class SqliteRows:
         """What is written within is one transaction of SQLite, unless ``flush`` ends it before. Each entry is still written
         wholly or not at all. Raises RowsFailed: what was written since the last ``flush`` may be lost, whatever ``position``
         says; the copy is to be opened again."""
-        self._is_batch = True
+        with self._guarded():
+            self.applier.look()
+        self._is_batch = self.applier.knows_schema = True
         try:
             yield
             self.flush()
         finally:
-            self._is_batch = False
+            self._is_batch = self.applier.knows_schema = False
+            self._unlogged.clear()
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
 
@@ -108,7 +116,7 @@ class SqliteRows:
         """Let others see what a batch has written so far. Raises RowsFailed."""
         if self.connection.in_transaction:
             with self._guarded():
-                self.connection.execute("COMMIT")
+                self._commit()
 
     def write(self, entry: Entry) -> Verdict:
         unchecked = is_unchecked(entry.body)
@@ -122,8 +130,9 @@ class SqliteRows:
                     self.connection.execute("BEGIN IMMEDIATE")
                 verdict = self._write(entry, unchecked)
                 if unchecked or not self._is_batch:
-                    self.connection.execute("COMMIT")
+                    self._commit()
             except BaseException:
+                self._unlogged.clear()
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
                 raise
@@ -132,6 +141,9 @@ class SqliteRows:
                     self.connection.pragma("foreign_keys", True)
         if verdict is Verdict.DONE:
             self._position = entry.position
+            self._ids[entry.txid.encode()] = version = entry.position.version
+            while next(iter(self._ids.values())) <= version - self.log_versions:
+                del self._ids[next(iter(self._ids))]
         return verdict
 
     def _write(self, entry: Entry, unchecked: bool) -> Verdict:
@@ -142,9 +154,10 @@ class SqliteRows:
         if verdict is Verdict.DONE and unchecked and not self._keys_hold():
             verdict = Verdict.CONSTRAINT
         if verdict is Verdict.DONE:
-            self._record(entry)
+            self._unlogged.append(entry)
         elif is_whole:
             self.connection.execute("ROLLBACK TO zenjun_entry")
+            self.applier.look()
         if is_whole:
             self.connection.execute("RELEASE zenjun_entry")
         return verdict
@@ -179,11 +192,12 @@ class SqliteRows:
             return False
 
     def version_of(self, txid: Txid) -> int | None:
-        with self._guarded():
-            found: int | None = self._one("SELECT max(version) FROM zenjun_log WHERE txid = ?", txid.encode())
-        return found
+        return self._ids.get(txid.encode())
 
     def digest_at(self, version: int) -> bytes | None:
+        for entry in self._unlogged:
+            if entry.position.version == version:
+                return entry.position.digest
         with self._guarded():
             found: bytes | None = self._one("SELECT max(digest) FROM zenjun_log WHERE version = ?", version)
         return found
@@ -207,20 +221,32 @@ class SqliteRows:
         finally:
             self.connection.set_authorizer(None)
             cursor.close(True)
+        self.applier.look()
         return not uneven_functions(self.connection)
 
-    def _record(self, entry: Entry) -> None:
-        epoch, version, digest = entry.position
-        self.connection.execute("UPDATE zenjun_meta SET epoch = ?, version = ?, digest = ?", (epoch, version, digest))
-        values = (version, epoch, digest, entry.txid.encode(), entry.body)
-        self.connection.execute("INSERT INTO zenjun_log VALUES(?, ?, ?, ?, ?)", values)
-        self.connection.execute("DELETE FROM zenjun_log WHERE version <= ?", (version - self.log_versions,))
-        self._bodies.append((version, len(entry.body)))
-        self._body_bytes += len(entry.body)
-        while self._bodies and (self._body_bytes > LOG_BYTES_MAX or self._bodies[0][0] <= version - self.log_versions):
-            oldest, size = self._bodies.popleft()
+    def _commit(self) -> None:
+        """End the transaction that is open, with the position and the entries that belong to it."""
+        if self._unlogged:
+            self._log(self._unlogged)
+            self._unlogged = []
+        self.connection.execute("COMMIT")
+
+    def _log(self, entries: Sequence[Entry]) -> None:
+        last = entries[-1].position
+        self.connection.execute(
+            "UPDATE zenjun_meta SET epoch = ?, version = ?, digest = ?", (last.epoch, last.version, last.digest)
+        )
+        values = [(e.position.version, e.position.epoch, e.position.digest, e.txid.encode(), e.body) for e in entries]
+        self.connection.executemany("INSERT INTO zenjun_log VALUES(?, ?, ?, ?, ?)", values)
+        oldest = last.version - self.log_versions
+        self.connection.execute("DELETE FROM zenjun_log WHERE version <= ?", (oldest,))
+        self._bodies.extend((e.position.version, len(e.body)) for e in entries)
+        self._body_bytes += sum(len(e.body) for e in entries)
+        while self._bodies and (self._body_bytes > LOG_BYTES_MAX or self._bodies[0][0] <= oldest):
+            version, size = self._bodies.popleft()
             self._body_bytes -= size
-            self.connection.execute("UPDATE zenjun_log SET body = NULL WHERE version = ?", (oldest,))
+            if version > oldest:
+                self.connection.execute("UPDATE zenjun_log SET body = NULL WHERE version = ?", (version,))
 
     def _row(self, query: str, *bindings: Any) -> tuple[Any, ...]:
         (row,) = self.connection.execute(query, bindings).fetchall()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from ..base import Source
@@ -37,6 +38,7 @@ class Written:
                 self.tables.update(table_hash(table.name) for table in about.tables)
 
 
+@lru_cache(1000)
 def table_hash(table: str) -> bytes:
     """What a table is called in certification."""
     return row_hash(table, ())

@@ -19,6 +19,8 @@ KEY_BYTES: Final = 8
 """Size of a row's hash."""
 KEPT_BYTES_MAX: Final = 64 * 1024
 """Of a changeset whose summary is kept for a while."""
+FEW_MAX: Final = 8
+"""Changes of a changeset whose summary has them."""
 _TABLE: Final = 0x54
 _FIXED: Final = {0: 0, 1: 8, 2: 8, 5: 0}
 """Type of a value to its bytes: not recorded, integer, float, NULL."""
@@ -102,17 +104,24 @@ class _Reader:
         return Table(name, key)
 
     def record(self, columns: int) -> tuple[bytes, ...]:
-        values = []
+        data, at, values = self.data, self.at, []
         for _ in range(columns):
-            start = self.at
-            kind = self.byte()
-            if kind in _COUNTED:
-                self.take(self.varint())
-            elif kind in _FIXED:
-                self.take(_FIXED[kind])
+            start = at
+            kind = data[at] if at < len(data) else -1
+            if (size := _FIXED.get(kind)) is not None:
+                at += 1 + size
+            elif kind in _COUNTED:
+                self.at = at + 1
+                size = self.varint()
+                at = self.at + size
+            elif kind < 0:
+                raise ValueError("changeset is cut")
             else:
                 raise ValueError(f"changeset: no such type of value: {kind}")
-            values.append(self.data[start : self.at])
+            values.append(data[start:at])
+        if at > len(data):
+            raise ValueError("changeset is cut")
+        self.at = at
         return tuple(values)
 
 
@@ -153,6 +162,8 @@ class Summary(NamedTuple):
     tables: frozenset[Table]
     rows: frozenset[bytes]
     """Hashes of the rows that it changes."""
+    few: tuple[Change, ...]
+    """The changes, if they are ``FEW_MAX`` at most; otherwise empty."""
 
 
 def summary(data: bytes) -> Summary:
@@ -163,10 +174,13 @@ def summary(data: bytes) -> Summary:
 def _summary(data: bytes) -> Summary:
     tables: set[Table] = set()
     rows: set[bytes] = set()
+    few: list[Change] = []
     for change in parse(data):
         tables.add(change.table)
         rows.add(row_hash(change.table.name, change.key))
-    return Summary(frozenset(tables), frozenset(rows))
+        if len(few) <= FEW_MAX:
+            few.append(change)
+    return Summary(frozenset(tables), frozenset(rows), tuple(few) if len(few) <= FEW_MAX else ())
 
 
 _kept: Final = lru_cache(8)(_summary)
