@@ -56,9 +56,12 @@ class Plain:
             if not columns:
                 return []
             try:
-                found.append(self._statement(change, columns))
+                statement = self._statement(change, columns)
             except UnicodeDecodeError:
                 return []
+            if statement is None:
+                return []
+            found.append(statement)
         return found
 
     def run(self, statements: Sequence[Statement]) -> bool:
@@ -87,15 +90,23 @@ class Plain:
             self._columns[name] = columns
         return columns
 
-    def _statement(self, change: Change, columns: tuple[str, ...]) -> Statement:
+    def _statement(self, change: Change, columns: tuple[str, ...]) -> Statement | None:
         old = [(i, value) for i, value in enumerate(change.old) if value != _NOT_RECORDED]
         new = [(i, value) for i, value in enumerate(change.new) if value != _NOT_RECORDED]
-        if change.op is Op.UPDATE:
-            new = [(i, value) for i, value in new if not change.table.key[i]]  # a key stays
+        if not _is_usual(change, {i for i, _ in old}, {i for i, _ in new}):
+            return None
         key = (change.table.name, change.op, sum(1 << i for i, _ in old), sum(1 << i for i, _ in new))
         if (sql := self._texts.get(key)) is None:
             sql = self._texts[key] = _text(change, columns, [i for i, _ in old], [i for i, _ in new])
         return sql, tuple([_value(value) for _, value in (*new, *old)]), change.op is not Op.INSERT
+
+
+def _is_usual(change: Change, old: set[int], new: set[int]) -> bool:
+    """It is as SQLite makes it: of a row that changes its key and some others, before and afterwards."""
+    if change.op is not Op.UPDATE:
+        return True  # whole, as has been checked
+    key = {i for i, place in enumerate(change.table.key) if place}
+    return bool(new) and not new & key and old == new | key
 
 
 def _text(change: Change, columns: tuple[str, ...], old: list[int], new: list[int]) -> str:

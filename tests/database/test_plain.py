@@ -14,7 +14,7 @@ from zenjun.daemon.database.applier import Applied, Applier
 from zenjun.daemon.database.errors import OperationalError
 from zenjun.daemon.database.guarding import is_recorded
 from zenjun.daemon.database.plain import Plain, Statement
-from zenjun.proto.service.database.changeset import FEW_MAX, Change, summary
+from zenjun.proto.service.database.changeset import FEW_MAX, Change, Op, Table, summary
 
 from ..rules import rule
 from .rig import commit, content
@@ -42,12 +42,12 @@ class Native(Plain):
         return []
 
 
-class OldIgnored(Plain):
-    """B8: a row is changed whatever it was before."""
+class NotFoundIgnored(Plain):
+    """B8: a statement that finds no such row counts as one that has changed it."""
 
     def statements(self, changes: Iterable[Change]) -> list[Statement]:
-        short = [c._replace(old=tuple(v if k else b"\0" for v, k in zip(c.old, c.table.key, strict=False))) for c in changes]
-        return super().statements(short)
+        found = super().statements(changes)
+        return [(sql, values, False) for sql, values, _ in found]
 
 
 class Counting(Plain):
@@ -121,8 +121,8 @@ def test_the_same_verdict_and_the_same_rows() -> None:
 
 
 @rule("B8")
-def test_what_was_before_counts() -> None:
-    assert any(differences(OldIgnored, seed) for seed in range(6))
+def test_a_row_that_is_not_there_counts() -> None:
+    assert any(differences(NotFoundIgnored, seed) for seed in range(6))
 
 
 def test_a_schema_that_changes() -> None:
@@ -139,6 +139,25 @@ def test_a_schema_that_changes() -> None:
     assert not applier._plain.statements(summary(changes).few), "t is what a foreign key refers to"
     applier.connection.execute("DROP TABLE late; ALTER TABLE t ADD COLUMN more")
     assert commit(applier, changes) is Applied.IMAGE
+
+
+def test_what_sqlite_would_not_make() -> None:
+    """A change that is none, of another key, or of a part of a row: SQLite's own way says what it comes to."""
+    table = Table("counted", (1, 0))
+    one, two, nothing = b"\1" + bytes(8), b"\1" + bytes(7) + b"\1", b"\0"
+    applier = copy(Plain)
+    for op, old, new in (
+        (Op.UPDATE, (one, nothing), (nothing, nothing)),
+        (Op.UPDATE, (one, nothing), (nothing, two)),
+        (Op.UPDATE, (one, two), (nothing, nothing)),
+        (Op.UPDATE, (one, two), (two, one)),
+    ):
+        assert not applier._plain.statements([Change(table, op, old, new)]), (op, old, new)
+        data = b"T\2\1\0counted\0" + bytes([op, 0]) + b"".join((*old, *new))
+        assert summary(data).few and commit(applier, data) in Applied
+    assert applier._plain.statements([Change(table, Op.UPDATE, (one, two), (nothing, one))])
+    for op in (Op.INSERT, Op.DELETE):  # what SQLite takes for damage of the file
+        assert commit(applier, b"T\2\1\0counted\0" + bytes([op, 0]) + one + nothing) is Applied.IMAGE
 
 
 def test_a_long_transaction_is_sqlites() -> None:

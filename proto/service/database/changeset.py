@@ -144,6 +144,8 @@ def parse(data: bytes) -> Iterator[Change]:
         change = Change(table, op, old, new)
         if any(value[0] in (0, 5) for value in change.key):
             raise ValueError(f"changeset: {table.name}: a key without a value")
+        if op is not Op.UPDATE and b"\0" in (old or new):  # SQLite would say that the database is damaged
+            raise ValueError(f"changeset: {table.name}: a row without all of its values")
         yield change
 
 
