@@ -219,6 +219,12 @@ def test_ctrl_c_is_not_lost_on_its_way_out() -> None:
         finally:
             raise ConnectionError("the answer is empty")
     assert raised.value.__suppress_context__
+    with pytest.raises(KeyboardInterrupt) as raised, tracked(GoneContext(), Progress(quiet=True), "x"):
+        try:
+            raise ConnectionError("two talk at once")
+        finally:
+            raise KeyboardInterrupt
+    assert raised.value.__suppress_context__
     with pytest.raises(ConnectionError), tracked(GoneContext(), Progress(quiet=True), "x"):
         raise ConnectionError("the JVM has ended")
 

@@ -140,7 +140,8 @@ def tracked(context: Any, progress: Progress, what: str, *, say: bool = True) ->
     watcher.start()
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        # PySpark's handler of Ctrl-C talks to the JVM as well, in the middle of another talk; what comes of it is nobody's concern.
         if _interrupted(error):
             raise KeyboardInterrupt from None
         raise
