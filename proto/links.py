@@ -26,6 +26,8 @@ HOLD_FIRST_NS: Final = 1_000_000_000
 HOLD_MAX_NS: Final = 60_000_000_000
 FALLS_NS: Final = 600_000_000_000
 """Falls within this time double the hold."""
+APART_HEARTBEATS: Final = 1.5
+"""A station that was good on one link for so much longer than on another one has not stopped."""
 DOUBT_HEARTBEATS: Final = 4
 """A doubt that LINKS has not refuted by then is a fall."""
 
@@ -181,6 +183,7 @@ class Judge:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._heard_ns = int(HEARD_HEARTBEATS * config.heartbeat_ns)
+        self._apart_ns = int(APART_HEARTBEATS * config.heartbeat_ns)
         self._heard: dict[int, Sequence[int]] = {}
         """By link: when each station, by index, was heard last; 0 never."""
         self._said: dict[tuple[int, int], tuple[int, Said]] = {}
@@ -195,6 +198,10 @@ class Judge:
         """Whether the link is up to all members."""
         self._whole_since: dict[int, int] = {}
         self._falls: dict[int, list[int]] = {link: [] for link in config.links}
+        self._missed: dict[int, tuple[int, set[int]]] = {}
+        """Links that have been lost to members: since when, to which, while it is not known whether these have stopped."""
+        self._good: dict[tuple[int, int], int] = {}
+        """By (link, station): when it was last heard there and said that it hears this one there; 0 never."""
         self._doubts: dict[int, _Doubt] = {}
         self.wired: dict[int, tuple[int, bool]] = {}
         """Links that are crossed with, or joined to, another one: (other link, whether joined)."""
@@ -292,6 +299,13 @@ class Judge:
         at, said = self._said.get((link, station), (0, None))
         return said is not None and self._is_fresh(now, at) and said.hears_station(self.config.station)
 
+    def _good_at(self, link: int, station: int) -> int:
+        at, said = self._said.get((link, station), (0, None))
+        if said is None or not said.hears_station(self.config.station):
+            return self._good.get((link, station), 0)
+        heard = self._heard.get(link, ())
+        return min(at, heard[station - 1]) if station <= len(heard) else 0
+
     def _state(self, now: int, link: int, station: int) -> State:
         if not self._hears_now(now, link, station):
             return State.DOWN
@@ -300,6 +314,7 @@ class Judge:
     def _judge(self, now: int, is_open: Collection[int]) -> list[Effect]:
         effects: list[Effect] = []
         for (link, station), before in self.states.items():
+            self._good[link, station] = self._good_at(link, station)
             state = self._state(now, link, station) if link in is_open else State.DOWN
             if state is not before:
                 self.states[link, station] = state
@@ -343,15 +358,37 @@ class Judge:
                 self._fall(now, link)
                 self._whole_since[link] = now
         whole = bool(others) and not down
-        if self._whole[link] and not whole and self._has_fallen(link, down):
-            self._fall(now, link)
+        if self._whole[link] and down:
+            self._missed[link] = now, set()
+        if (missed := self._missed.get(link)) is not None:
+            missed[1].update(down)
+            if self._has_fallen(link, down) or (whole and missed[1].intersection(others)):
+                self._fall(now, link)
+                del self._missed[link]
+            elif not down:
+                del self._missed[link]
         if whole and not self._whole[link]:
             self._whole_since[link] = now
         self._whole[link] = whole
 
     def _has_fallen(self, link: int, down: Sequence[int]) -> bool:
-        """Not if only stations are missing that no other link reaches either: then they have stopped, not the link."""
-        return any(self.states[other, s] is not State.DOWN for s in down for other in self.config.links if other != link)
+        """Whether it is the link that fails, not a station that has stopped: a station says so, or was good on another link for
+        longer. One that stops was so everywhere until its last LINKS, which are a heartbeat apart at most. A member that is good
+        again had not stopped either."""
+        for station in down:
+            if self.states[link, station] is State.ONE_WAY and self._refuses(link, station):
+                return True
+            last = self._good[link, station] or self._missed[link][0]
+            if any(self._good[other, station] - last > self._apart_ns for other in self.config.links if other != link):
+                return True
+        return False
+
+    def _refuses(self, link: int, station: int) -> bool:
+        """Whether the station says that it does not hear this one on the link, and that it does on another one."""
+        _, said = self._said[link, station]
+        return not said.hears_station(self.config.station) and any(
+            self.states[other, station] is State.UP for other in self.config.links if other != link
+        )
 
     def _fall(self, now: int, link: int) -> None:
         falls = [at for at in self._falls[link] if now - at < FALLS_NS]

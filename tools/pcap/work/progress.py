@@ -141,7 +141,7 @@ def tracked(context: Any, progress: Progress, what: str, *, say: bool = True) ->
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        # PySpark's handler of Ctrl-C talks to the JVM as well, in the middle of another talk; what comes of it is nobody's concern.
+        # PySpark's handler of Ctrl-C talks to the JVM in the middle of another talk, and what comes of it is nobody's concern.
         if _interrupted(error):
             raise KeyboardInterrupt from None
         raise
