@@ -81,11 +81,18 @@ class FileRows(SqliteRows):
     def tend(self, syncing: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Let the WAL begin again when it has grown. syncing: around what syncs. Raises RowsFailed."""
         try:
-            if self.wal.stat().st_size > WAL_BYTES_MAX:
+            if self.has_grown():
                 with self._guarded(), syncing():
                     self.applier.restart_wal()
         except OSError as error:
             raise RowsFailed(str(error)) from error
+
+    def has_grown(self) -> bool:
+        """There is something to ``tend``."""
+        try:
+            return self.wal.stat().st_size > WAL_BYTES_MAX
+        except OSError:
+            return False
 
     def log_begin(self) -> int:
         """The first version whose entry is kept; 0: none is."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
+
+SLOW_S: Final = 0.05
+"""A short job that took so long has met a slow disk, or rows that take long: the next ones are the thread's."""
+SLOW_PAUSE_S: Final = 2.0
+"""For that long."""
 
 
 class Jobs:
@@ -17,6 +23,10 @@ class Jobs:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._held = 0
+        """Calls of ``run`` whose results have not gone on."""
+        self._slow_until = 0.0
+        self._closed = False
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What it returns, or raises. Those who wait go on in the order of their calls."""
@@ -25,7 +35,24 @@ class Jobs:
         self._waiting.append((lambda: function(*arguments), future))
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run())
-        return await future
+        self._held += 1
+        try:
+            return await future
+        finally:
+            self._held -= 1
+
+    async def run_short(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """``run``, for what takes less time than a change between threads: here and now, if the thread has nothing to do and all
+        results have gone on, so that they do so in the order of the calls."""
+        began = time.monotonic()
+        is_idle = not self._held and (self._task is None or self._task.done())
+        if not is_idle or self._closed or began < self._slow_until:
+            return await self.run(function, *arguments)
+        try:
+            return function(*arguments)
+        finally:
+            if (ended := time.monotonic()) - began > SLOW_S:
+                self._slow_until = ended + SLOW_PAUSE_S
 
     async def _run(self) -> None:
         while self._waiting:
@@ -45,6 +72,7 @@ class Jobs:
 
     def close(self) -> None:
         """No more of them; the one that runs comes to its end."""
+        self._closed = True
         self._thread.shutdown(wait=False)
 
 

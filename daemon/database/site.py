@@ -17,7 +17,7 @@ from ...proto.service.base import Effect, Emit, Place, Source
 from ...proto.service.database.fate import fate
 from ...proto.service.database.given import encode_given
 from ...proto.service.database.machine import Answer, Failed, Give, Granted, Machine, Reached
-from ...proto.service.database.messages import BODY_MAX, PART_HEAD_BYTES, Position, Txid, Want, decode
+from ...proto.service.database.messages import BODY_MAX, PART_HEAD_BYTES, Position, Txid, Want, decode, is_common
 from ...proto.service.database.parts import PART_BYTES
 from ...proto.service.database.roll import NOTHING, Sites
 from ...proto.service.database.rows import RowsDamaged, RowsFailed
@@ -27,7 +27,8 @@ from ..client.aio import Connection, Group
 from ..observe import Journal
 from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
 from .doubt import Doubt, Doubts, sync_file
-from .files import CATALOGUE, Files, size_of
+from .facts import facts_of
+from .files import CATALOGUE, Files
 from .jobs import Changes, Jobs
 from .moving import Kind, Piece, Receiving, Sending
 from .scrubbing import Scrubs, Summing, pin
@@ -37,6 +38,8 @@ from .walfile import ContentLost, write_again
 GROUP: Final = "zenjun.db"
 BATCH_MAX: Final = 64
 """Messages that the machine takes at once; what programs wait for comes after them."""
+SHORT_BYTES_MAX: Final = 64 * 1024
+"""Of messages that are taken in the loop's own thread."""
 TURN_S: Final = 0.05
 BROKEN_S: Final = 10.0
 """After a failure of the copy, until it is opened again."""
@@ -165,38 +168,7 @@ class Site:
 
     def facts(self) -> dict[str, Any]:
         """For the status."""
-        machine = self.machine
-        shared = machine.shared if machine is not None else None
-        position = self.position
-        wal = self._rows.wal if self._rows is not None else None
-        return {
-            "name": self.name,
-            "mode": self.mode,
-            "uuid": self.uuid.hex(),
-            "path": str(self.files.link),
-            "step": self.step,
-            "open": self.is_open,
-            "waits_for": [],
-            "active": self.active,
-            "can_write": self.can_write,
-            "epoch": position.epoch,
-            "version": position.version,
-            "digest": position.digest.hex(),
-            "durable": machine.durable_version() if machine is not None else 0,
-            "active_sites": sorted({s for s, _ in shared.active}) if shared is not None else [],
-            "synced": {str(s): v for (s, _), v in sorted(shared.synced.items())} if shared is not None else {},
-            "members": sorted({s for s, _ in machine.members}) if machine is not None else [],
-            "sites": sorted(self.sites.stations),
-            "locks": len(shared.locks) if shared is not None else 0,
-            "file_bytes": size_of(self.files.link),
-            "wal_bytes": size_of(wal),
-            "sync_s": self.sync_seconds,
-            "transfer_bytes": self.receiving.came_bytes if self.receiving is not None else 0,
-            "serving": len(self.sending),
-            "dropped": sum(machine.dropped.values()) if machine is not None else 0,
-            "scrub": self.scrubs.last,
-            "counters": dict(self.counters),
-        }
+        return facts_of(self, self._rows.wal if self._rows is not None else None)
 
     # ---- the life of the site
 
@@ -230,7 +202,7 @@ class Site:
             group = await connection.join(f"{GROUP}.{self.name}", timeout=None)
             groups.append(group)
             await self._together(
-                self._read(group), self._read_pieces(beside), self._write(group, beside), self._turns(), self._sync(),
+                self._read(group), self._read_pieces(beside), self._write(connection, group, beside), self._turns(), self._sync(),
                 self._until_failed(),
             )  # fmt: skip
         finally:
@@ -291,9 +263,25 @@ class Site:
         self._syncer.shutdown(wait=False)
         self._changes.tell()
 
+    async def work_short(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """``work``, for what takes no time and no disk."""
+        return await self._jobs.run_short(function, *arguments)
+
     async def work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run something in the thread that has the copy, after what it was given before."""
         return await self._jobs.run(function, *arguments)
+
+    def _is_short(self, items: Sequence[Message | View]) -> bool:
+        """These change some rows at most: nobody has the database alone, and may change the schema."""
+        shared = self.machine.shared if self.machine is not None else None
+        if shared is None or shared.locks:
+            return False
+        size = 0
+        for item in items:
+            if isinstance(item, View) or not is_common(item.data):
+                return False
+            size += len(item.data)
+        return size <= SHORT_BYTES_MAX
 
     # ---- in the thread of the applier
 
@@ -395,8 +383,14 @@ class Site:
 
     def _after(self, machine: Machine, rows: FileRows) -> list[Effect]:
         try:
-            rows.tend(self.doubts.syncing)
             self.position = NOTHING if rows.blank() else rows.position()
+        except RowsFailed as failure:
+            return machine.fail(str(failure), is_damaged=isinstance(failure, RowsDamaged))
+        return []
+
+    def _tend(self, machine: Machine, rows: FileRows) -> list[Effect]:
+        try:
+            rows.tend(self.doubts.syncing)
         except RowsFailed as failure:
             return machine.fail(str(failure), is_damaged=isinstance(failure, RowsDamaged))
         return []
@@ -462,7 +456,11 @@ class Site:
         while True:
             items = [item for item in await group.recv_items(timeout=None) if isinstance(item, Message | View)]
             for at in range(0, len(items), BATCH_MAX):
-                self.carry_out(await self.work(self._take, items[at : at + BATCH_MAX]))
+                if at:
+                    await asyncio.sleep(0)  # what is done here and now must not keep others waiting
+                batch = items[at : at + BATCH_MAX]
+                run = self._jobs.run_short if self._is_short(batch) else self._jobs.run
+                self.carry_out(await run(self._take, batch))
                 await self._pump()
 
     async def _read_pieces(self, group: Group) -> None:
@@ -496,11 +494,12 @@ class Site:
                 answer = self.receiving.answer if self.receiving is not None else b""
                 self._out.put_nowait((True, Piece(Kind.ACK, piece.to, piece.place, piece.number, answer).encode()))
 
-    async def _write(self, group: Group, beside: Group) -> None:
+    async def _write(self, connection: Connection, group: Group, beside: Group) -> None:
         """Give zenjund what is to be sent, at its pace."""
         while True:
             is_beside, data = await self._out.get()
-            await (beside if is_beside else group).send(data, level="sent", timeout=None)
+            while not (beside if is_beside else group).send_nowait(data):
+                await connection.writable(timeout=None)
 
     # ---- effects
 
@@ -606,6 +605,8 @@ class Site:
                 if late or machine.kept_bytes > KEPT_BYTES_MAX:
                     self._piece_at = time.monotonic()
                     self.carry_out(await self.work(machine.ask_again))
+            if (rows := self._rows) is not None and rows.has_grown():
+                self.carry_out(await self.work(self._tend, machine, rows))
             await self.turn(machine)
             await self._compare(machine)
             await self.scrubs.turn(machine)
@@ -642,7 +643,7 @@ class Site:
                 continue
             self.sync_seconds = time.monotonic() - began
             if rows is self._rows:
-                self.carry_out(await self.work(self._say_synced, position))
+                self.carry_out(await self.work_short(self._say_synced, position))
 
     # ---- for programs
 

@@ -74,7 +74,7 @@ class Waiting:
                 continue
             future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             self._answers[write.txid] = future
-            self._site.carry_out(await self._site.work(machine.submit, write, durability))
+            self._site.carry_out(await self._site.work_short(machine.submit, write, durability))
             try:
                 answer = await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))
             except TimeoutError:
@@ -157,7 +157,7 @@ class Waiting:
         self._numbers += 1
         future: asyncio.Future[Reached] = asyncio.get_running_loop().create_future()
         self._reads[self._numbers] = future
-        self._site.carry_out(await self._site.work(self._site.machine.barrier, self._numbers))
+        self._site.carry_out(await self._site.work_short(self._site.machine.barrier, self._numbers))
         try:
             version = (await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))).version
         except TimeoutError:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from zenjun.daemon.database.branch import Branch
 from zenjun.daemon.database.copy import FileRows, open_copy
 from zenjun.daemon.database.files import Files
-from zenjun.daemon.database.jobs import Changes, Jobs
+from zenjun.daemon.database.jobs import SLOW_S, Changes, Jobs
 from zenjun.proto.service.database.messages import Position, Segment, Txid, encode_body, next_digest
 from zenjun.proto.service.database.rows import Entry, RowsFailed, Verdict
 
@@ -131,6 +132,70 @@ def test_jobs_end_in_their_order() -> None:
 
     asyncio.run(run())
     assert [k for k in log if k != 7] == [k for k in range(20) if k != 7]
+
+
+def test_a_short_job_is_done_at_once_if_nothing_is_under_way() -> None:
+    """Results go on in the order of the calls, whichever thread does them; after a long one all are the thread's."""
+
+    async def run() -> None:
+        jobs, log = Jobs("test"), list[str]()
+        here, gate = threading.get_ident(), threading.Event()
+
+        def job(name: str, pause: float = 0.0) -> str:
+            time.sleep(pause)
+            return name + ("" if threading.get_ident() == here else " (thread)")
+
+        def held() -> str:
+            assert gate.wait(20)
+            return job("held")
+
+        async def one(call: Coroutine[Any, Any, str]) -> None:
+            log.append(await call)
+
+        assert await jobs.run_short(job, "first") == "first"
+        tasks = [asyncio.create_task(one(jobs.run(held)))]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(one(jobs.run_short(job, "second"))))
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(*tasks)
+        assert log == ["held (thread)", "second (thread)"]
+        assert await jobs.run_short(job, "slow", SLOW_S * 1.1) == "slow"
+        assert await jobs.run_short(job, "after it") == "after it (thread)"
+        with pytest.raises(ZeroDivisionError):
+            await jobs.run_short(lambda: 1 // 0)
+        jobs.close()
+        with pytest.raises(RuntimeError):
+            await jobs.run_short(job, "closed")
+
+    asyncio.run(run())
+
+
+def test_results_go_on_in_the_order_of_the_calls() -> None:
+    """The thread is ready, and what waits for it has not gone on yet: a short job now would come before it."""
+
+    async def run() -> None:
+        jobs, log = Jobs("test"), list[str]()
+
+        async def one() -> None:
+            log.append(await jobs.run(lambda: "first"))
+
+        first = asyncio.create_task(one())
+        await asyncio.sleep(0)
+        assert jobs._task is not None
+        jobs._task.add_done_callback(lambda _: asyncio.ensure_future(short()))
+        done = asyncio.Event()
+
+        async def short() -> None:
+            log.append(await jobs.run_short(lambda: "second"))
+            done.set()
+
+        await asyncio.wait_for(done.wait(), 20)
+        await first
+        assert log == ["first", "second"]
+        jobs.close()
+
+    asyncio.run(run())
 
 
 def test_waiting_for_a_change() -> None:

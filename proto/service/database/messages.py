@@ -244,6 +244,7 @@ _KINDS: Final[tuple[type[Message], ...]] = (
     Grant,
 )
 """A message's kind is its number here, from 1."""
+_COMMON: Final = frozenset(bytes([_KINDS.index(kind) + 1]) for kind in (Write, Synced))
 _WRITE: Final = struct.Struct("!16sQQH")
 _PART: Final = struct.Struct("!16sIB")
 PART_HEAD_BYTES: Final = 1 + _PART.size
@@ -320,6 +321,11 @@ def decode(data: bytes) -> Message | None:
         return kind(*struct.unpack(_PLAIN[kind], rest))
     except (struct.error, ValueError):
         return None
+
+
+def is_common(data: bytes) -> bool:
+    """What most messages are: a WRITE or a SYNCED."""
+    return data[:1] in _COMMON
 
 
 def _decode_write(rest: bytes) -> Write | None:
