@@ -39,8 +39,8 @@ from .connections import Connection, Connections, Facts, Handle, Standing, as_js
 from .datapath import TIME_MAX, DataPath, now_ns
 
 PREACK: Final = 1
-POLL_PATIENCE: Final = 8
-"""Times ``poll_delay`` after which a link polls."""
+PATIENCE: Final = 8
+"""Times ``poll_delay`` after which a link polls, and ``confirm_delay`` for which a confirmation waits for an answer."""
 
 
 @dataclass(slots=True)
@@ -563,9 +563,15 @@ class MulticastHost:
 
 def _patient(config: EngineConfig) -> EngineConfig:
     """For links: records are handled in Python, so a busy station may be late, and two POLLs without an answer would send frames
-    to all stations (rule L2)."""
-    delay = POLL_PATIENCE * config.poll_delay_ns
-    return replace(config, poll_delay_ns=delay, poll_delay_max_ns=max(config.poll_delay_max_ns, 2 * delay))
+    to all stations (rule L2). A confirmation waits longer only while what has come is not taken yet."""
+    delay = PATIENCE * config.poll_delay_ns
+    confirm = min(PATIENCE * config.confirm_delay_ns, delay // 4)
+    return replace(
+        config,
+        confirm_delay_ns=max(confirm, config.confirm_delay_ns),
+        poll_delay_ns=delay,
+        poll_delay_max_ns=max(config.poll_delay_max_ns, 2 * delay),
+    )
 
 
 def _nothing(*_: object) -> None:

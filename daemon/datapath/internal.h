@@ -241,8 +241,16 @@ void pieces_free(struct dp_pieces *p);
 /* ---- pairs ---- */
 /* The link of two stations to one other. mac: its address on each of our links, known: bit of the link. */
 struct dp_pair { zj_core *core; uint8_t mac[DP_LINKS_MAX][6]; uint8_t known, waits; };
-/* Bits are station numbers - 1. asked: frames came and there is no core; news: something to be taken, or room. */
-struct dp_pairs { uint32_t self; uint64_t open, asked, news; struct dp_pair at[ZJW_STATIONS_MAX]; };
+#define DP_ASKED_MAX 16u                       /* frames kept until a turn of Python's is over */
+struct dp_asked { uint8_t *data; uint32_t size; uint8_t other, link, to_group, mac[6]; };
+/* Bits are station numbers - 1. asked: frames came and there is no core, and the first are kept; news: something to be taken, or
+ * room. */
+struct dp_pairs {
+    uint32_t self, kept_count;
+    uint64_t open, asked, news;
+    struct dp_pair at[ZJW_STATIONS_MAX];
+    struct dp_asked kept[DP_ASKED_MAX];
+};
 
 /* ---- several links ---- */
 #define DP_DOUBLE_NS 5000000ull                /* after the first copy; links that differ by more bring frames, not copies */
@@ -502,6 +510,7 @@ static inline int is_pair(const struct zj_frame *pdu)
 }
 /* A frame that came on a link (index), with its Ethernet header. */
 void pairs_receive(const struct dp_above *above, uint32_t link, uint64_t now, const struct zj_frame *pdu, const uint8_t *frame);
+void pairs_forget_asked(struct dp_pairs *ps);
 void pairs_step(const struct dp_above *above, uint64_t now, uint32_t drained);
 uint64_t pairs_due(const struct dp_above *above);
 

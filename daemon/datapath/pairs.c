@@ -2,7 +2,37 @@
  * them; here their frames come in, and their timers run. links.c sends for them. */
 #include "internal.h"
 
+#include <stdlib.h>
+
 #define ETH_ALEN 6
+
+static void pair_take(const struct dp_above *above, struct dp_pair *p, uint32_t link, uint64_t now, const struct zj_frame *pdu,
+                      const uint8_t *mac, uint32_t to_group)
+{
+    if (above->api->pair_rx(p->core, now, pdu->data, pdu->size, mac, to_group) == ZJ_DROP_NONE) {
+        memcpy(p->mac[link], mac, ETH_ALEN);
+        p->known |= (uint8_t)(1u << link);
+    }
+}
+
+/* What calls for a core is kept until Python has had its turn to open it: else each link would begin with frames that are lost, and
+ * wait for a POLL. */
+static void asked_keep(struct dp_pairs *ps, uint32_t other, uint32_t link, const struct zj_frame *pdu, const uint8_t *frame)
+{
+    uint8_t *data = ps->kept_count < DP_ASKED_MAX ? malloc(pdu->size) : NULL;
+    if (!data)
+        return; /* it comes again */
+    memcpy(data, pdu->data, pdu->size);
+    struct dp_asked *a = &ps->kept[ps->kept_count++];
+    *a = (struct dp_asked){.data = data, .size = pdu->size, .other = (uint8_t)other, .link = (uint8_t)link, .to_group = frame[0] & 1};
+    memcpy(a->mac, frame + ETH_ALEN, ETH_ALEN);
+}
+
+void pairs_forget_asked(struct dp_pairs *ps)
+{
+    while (ps->kept_count)
+        free(ps->kept[--ps->kept_count].data);
+}
 
 void pairs_receive(const struct dp_above *above, uint32_t link, uint64_t now, const struct zj_frame *pdu, const uint8_t *frame)
 {
@@ -11,15 +41,13 @@ void pairs_receive(const struct dp_above *above, uint32_t link, uint64_t now, co
     if (pdu->data[ZJW_HEADER_TARGET] != ps->self + 1 || other >= ZJW_STATIONS_MAX)
         return; /* for another station: at the group address all come to all */
     if (!(ps->open >> other & 1)) {
-        if (above->api->pair_asks(above->core, pdu->data, pdu->size))
+        if (above->api->pair_asks(above->core, pdu->data, pdu->size)) {
             ps->asked |= 1ull << other;
+            asked_keep(ps, other, link, pdu, frame);
+        }
         return;
     }
-    struct dp_pair *p = &ps->at[other];
-    if (above->api->pair_rx(p->core, now, pdu->data, pdu->size, frame + ETH_ALEN, frame[0] & 1) == ZJ_DROP_NONE) {
-        memcpy(p->mac[link], frame + ETH_ALEN, ETH_ALEN);
-        p->known |= (uint8_t)(1u << link);
-    }
+    pair_take(above, &ps->at[other], link, now, pdu, frame + ETH_ALEN, frame[0] & 1);
 }
 
 void pairs_step(const struct dp_above *above, uint64_t now, uint32_t drained)
@@ -29,7 +57,10 @@ void pairs_step(const struct dp_above *above, uint64_t now, uint32_t drained)
     for (uint64_t rest = ps->open; rest; rest &= rest - 1) {
         const uint32_t other = (uint32_t)__builtin_ctzll(rest);
         struct dp_pair *p = &ps->at[other];
-        uint32_t status = api->step(p->core, now, drained);
+        /* What has come is Python's, and mostly has an answer, whose PDU confirms as well. */
+        uint32_t status = api->step(p->core, now, 0);
+        if (drained && !(status & ZJ_S_DELIVER))
+            status = api->step(p->core, now, 1);
         if (api->nak_due(p->core) <= now)
             api->nak(p->core, now);
         if (drained && api->poll_due(p->core) <= now) {
@@ -64,6 +95,12 @@ int dp_pair(struct dp *d, uint32_t station, struct zj_core *core)
     ps->open = core ? ps->open | bit : ps->open & ~bit;
     ps->news &= ~bit;
     ps->asked &= ~bit;
+    for (uint32_t i = 0; core && i < ps->kept_count; i++) {
+        const struct dp_asked *a = &ps->kept[i];
+        if (a->other == station - 1)
+            pair_take(&d->links.above, &ps->at[station - 1], a->link, dp_now(), &(struct zj_frame){.data = a->data, .size = a->size},
+                      a->mac, a->to_group);
+    }
     return 0;
 }
 

@@ -79,6 +79,7 @@ void dp_destroy(struct dp *d)
     clients_free(d);
     guard_free(&d->guard);
     pieces_free(&d->pieces);
+    pairs_forget_asked(&d->pairs);
     if (d->hearing)
         dp_unmap(d->hearing, sizeof *d->hearing);
     if (d->timer >= 0)
@@ -285,6 +286,7 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     const uint64_t stay_end = may_stay(d, now) ? now + d->cfg.stay_ns : 0;
     uint32_t want, status;
     d->counters.turns++;
+    pairs_forget_asked(&d->pairs); /* whom Python wanted to hear it has opened a core for */
     for (;;) {
         uint32_t drained, more = 0, undelivered = 0;
         const uint32_t received = links_receive(&d->links, now, &drained);

@@ -8,10 +8,11 @@ import random
 import select
 import socket
 import time
+from collections.abc import Callable
 
 from pyroute2 import IPRoute
 from zenjun.daemon.datapath import DataPath, Want, now_ns
-from zenjun.proto.core import Core
+from zenjun.proto.core import Core, Stage
 from zenjun.proto.wire import Ordering, view_hash
 
 from .net import isolated
@@ -145,3 +146,76 @@ def test_order_preserving_messages_of_all_to_all() -> None:
         assert s.dp.lost() == {}
         s.core.close()
         s.dp.close()
+
+
+def link_end(number: int, other: int, delay_ns: int) -> Core:
+    """The core of one end of the link between two stations; confirmations that may wait, and POLLs, come after this time."""
+    low, high = sorted((number, other))
+    core = Core(
+        stations=2, self_index=int(number == high), cluster=CLUSTER, window=32, slots=128, frame_max=1500, message_max=1 << 20,
+        confirm_delay_ns=delay_ns, nak_delay_ns=MS, nak_retry_ns=5 * MS, nak_retry_max_ns=50 * MS, poll_delay_ns=delay_ns,
+        poll_delay_max_ns=delay_ns, retransmit_gap_ns=MS, pair=(low, high),
+    )  # fmt: skip
+    core.open(now_ns(), 1, view_hash(1, (1, 1)), (1, 1), 1500)
+    return core
+
+
+@isolated
+def test_a_link_begins_with_the_frame_that_opens_it_and_answers_confirm() -> None:
+    """No POLL and no bare confirmation comes within the test. Station 1 sends to 2, which opens its end for that frame; what it
+    answers confirms it. Station 3 lets its turn go by: the frame is not kept for it."""
+    stations = [Station(i, name) for i, name in enumerate(segment())]
+    for s in stations:
+        s.open(1)
+    one, two, three = stations
+    minutes = 600_000 * MS
+
+    def until(condition: Callable[[], object]) -> None:
+        end = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < end, "not within 30 s"
+            for s in stations:
+                s.turn()
+            select.select([s.dp.fileno() for s in stations], [], [], 0.001)
+
+    def offer(s: Station, core: Core, text: bytes) -> None:
+        assert core.offer(text, group=0, client=0, type=4, ordering=Ordering.FIFO)
+
+    ends: dict[tuple[int, int], Core] = {}
+
+    def opens(number: int, other: int) -> Core:
+        ends[number, other] = core = link_end(number, other, minutes)
+        stations[number - 1].dp.pair(other, core.handle_pointer)
+        return core
+
+    for other in (2, 3):
+        offer(one, opens(1, other), b"first")
+    asked = {two: 0, three: 0}
+
+    def is_asked() -> bool:
+        for s in (two, three):
+            news = s.dp.pairs()[1]
+            asked[s] |= news
+            if s is two and news:
+                opens(2, 1)
+        return all(asked.values())
+
+    until(is_asked)
+    assert asked == {two: 1, three: 1}
+    until(lambda: two.dp.pairs()[0] & 1)
+    assert [m.data for m in ends[2, 1].deliver() if m.stage == Stage.ACCEPTED] == [b"first"]
+    assert ends[2, 1].counters()["tx_confirm"] == 0
+    assert ends[1, 2].unstable
+    offer(two, ends[2, 1], b"answer")
+    until(lambda: not ends[1, 2].unstable)
+    assert ends[2, 1].counters()["tx_confirm"] == 0
+    three.turn()
+    late = opens(3, 1)
+    for _ in range(3):
+        three.turn()
+    assert not late.deliver() and three.dp.pairs()[0] == 0
+    for s in stations:
+        s.dp.close()
+        s.core.close()
+    for core in ends.values():
+        core.close()

@@ -90,13 +90,18 @@ class CoreEnd(LinkEnd):
         """What the data path does in a turn."""
         self.time = now
         core = self.pair.core
-        core.step(now, True)
+        self._step(now)
         while self.pair.pump(now):
-            if not core.step(now, True) & Status.ROOM:
+            if not self._step(now) & Status.ROOM:
                 break
         for pdu in core.tx(now):
             self.out.append(CoreFrame(self.link, self.me, "", 0, 0, (), self.to_group(), pdu))
-        core.step(now, True)
+        self._step(now)
+
+    def _step(self, now: int) -> int:
+        """What is still to be taken mostly has an answer, which confirms as well."""
+        status = self.pair.core.step(now, False)
+        return status if status & Status.DELIVER else self.pair.core.step(now, True)
 
 
 class CoreWorld(LossyWorld):
